@@ -1,0 +1,1 @@
+"""The commands: parse, validate, call. Nothing here knows how the work is done."""

@@ -1,0 +1,1 @@
+"""The supervisor, its control socket, metrics and the run report."""

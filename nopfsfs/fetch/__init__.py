@@ -1,0 +1,1 @@
+"""How bytes travel: the source reader and the stager process that fills the tiers."""

@@ -1,0 +1,1 @@
+"""Fetching from other nodes over MPI."""

@@ -1,0 +1,1 @@
+"""Lookup, attributes, listing and reading over the index. Knows no FUSE."""
