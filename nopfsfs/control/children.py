@@ -1,0 +1,49 @@
+"""The server and the stager as the supervisor sees them: started by exec, watched by pidfd, ended by socket, then by signal."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+
+import trio
+
+from nopfsfs.process import Handoff, start
+
+log = logging.getLogger(__name__)
+
+
+class Child:
+    """One process of the mount. Owns its pidfd."""
+
+    def __init__(self, module: str, handoff: Handoff) -> None:
+        self.role = handoff.role
+        self._process: subprocess.Popen[bytes] = start(module, handoff)
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+
+    async def ended(self) -> int:
+        """Wait for its end; the exit status (negative: the signal)."""
+        if self._process.returncode is None:
+            await trio.lowlevel.wait_readable(self._pidfd)
+        return self._process.wait()
+
+    async def end(self, limit_s: float) -> None:
+        """Wait `limit_s` for its end, then kill it."""
+        with trio.move_on_after(limit_s):
+            await self.ended()
+        if self._process.poll() is None:
+            log.warning("%s (pid %d) did not end by itself within %g s; killed", self.role, self.pid, limit_s)
+            self._process.kill()
+            # Even SIGKILL waits for a thread that the kernel holds (a dead source); do not wait for that.
+            with trio.move_on_after(limit_s):
+                await self.ended()
+
+    def close(self) -> None:
+        os.close(self._pidfd)
+
+
+def sequenced_pair() -> tuple[socket.socket, socket.socket]:
+    """A socket pair that keeps message boundaries."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)

@@ -1,0 +1,103 @@
+"""Starting a mount: mount(2), then the supervisor by exec. Returns when the mount answers, and not before."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from nopfsfs.config import MountConfig
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse.mounting import mount_fuse, unmount
+from nopfsfs.process import Handoff, command
+
+ANSWER_LIMIT_S = 60.0  # a mount that has not answered by then never will
+
+
+def launch(config: MountConfig, index: str | int) -> int:
+    """Mount and start. In the foreground: returns the exit code when the mount has ended. Raises NopfsError;
+    then nothing is mounted or running."""
+    index_fd = index if isinstance(index, int) else os.open(index, os.O_RDONLY | os.O_CLOEXEC)
+    fuse_fd = mount_fuse(config)
+    try:
+        ready, ready_writer = os.pipe2(os.O_CLOEXEC)
+        fds = {"fuse": fuse_fd, "index": index_fd, "ready": ready_writer}
+        daemon = _start(config, Handoff("super", config, fds, {}))
+        for fd in fds.values():
+            os.close(fd)
+        try:
+            _await_answer(daemon, ready)
+            return _stay(daemon) if config.foreground else Exit.OK
+        except BaseException:
+            _end(daemon)
+            raise
+    except BaseException:
+        _clear(config.mountpoint)
+        raise
+
+
+def _start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:
+    fd = handoff.write()
+    streams = None if config.foreground else subprocess.DEVNULL
+    try:
+        return subprocess.Popen(
+            command("nopfsfs.control.supervisor", fd), pass_fds=(fd, *handoff.fds.values()), cwd="/",
+            stdin=subprocess.DEVNULL, stdout=streams, stderr=streams, start_new_session=True,
+        )  # fmt: skip
+    finally:
+        os.close(fd)
+
+
+def _await_answer(daemon: subprocess.Popen[bytes], ready: int) -> None:
+    """Wait for the supervisor's word: an empty object, or what went wrong. Raises NopfsError."""
+    deadline = time.monotonic() + ANSWER_LIMIT_S
+    text = b""
+    with os.fdopen(ready, "rb", buffering=0) as pipe:
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                raise NopfsError(Exit.START, f"the mount did not answer within {ANSWER_LIMIT_S:.0f} s")
+            part = pipe.read(65536)
+            if not part:
+                break
+            text += part
+    if not text:
+        raise NopfsError(Exit.START, "the daemon died while it started; use -f or --log-file to see why")
+    error = json.loads(text).get("error")
+    if error:
+        raise NopfsError(Exit.START, str(error))
+
+
+def _stay(daemon: subprocess.Popen[bytes]) -> int:
+    """Stay with the daemon; signals that ask this process to end are passed on. Returns its exit code."""
+
+    def pass_on(number: int, frame: object) -> None:
+        daemon.send_signal(signal.SIGTERM)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        return daemon.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(daemon: subprocess.Popen[bytes]) -> None:
+    daemon.terminate()
+    try:
+        daemon.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
+
+
+def _clear(mountpoint: str) -> None:
+    try:
+        unmount(mountpoint, lazy=True)
+    except NopfsError as e:
+        if e.exit_code != Exit.NOT_MOUNTED:
+            print(f"nopfs-mount: {e.message}", file=sys.stderr)

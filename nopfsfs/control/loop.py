@@ -1,0 +1,174 @@
+"""From what was opened to what is to be staged: events of the rings through plan and policy to the stager's orders."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import socket
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from nopfsfs.config import MountConfig
+from nopfsfs.fetch import wire
+from nopfsfs.plan.follow import Follower
+from nopfsfs.policy.conductor import Conductor, Rows
+from nopfsfs.tiers.ring import Event, Ring
+
+log = logging.getLogger(__name__)
+BUSY_PAUSE_S = 0.002  # between looks at the rings while events come
+IDLE_PAUSE_S = 0.02  # and while none do; staging is far enough ahead of the reader for that
+EVENTS_AT_ONCE = 4096
+
+
+
+class EventLoop:
+    """Owns follower and conductor, and the supervisor's end of the stager's order socket. One task."""
+
+    def __init__(self, *, server_ring: Ring, stager_ring: Ring, conductor: Conductor) -> None:
+        self._server_ring, self._stager_ring = server_ring, stager_ring
+        self.conductor = conductor
+        self.follower: Follower | None = None
+        self._generation = -1
+        self._orders: socket.socket | None = None
+        self.predicted = 0
+
+    def attach_stager(self, orders: socket.socket) -> None:
+        """Send orders there from now on."""
+        orders.setblocking(False)
+        self._orders = orders
+
+    def detach_stager(self) -> None:
+        """The stager is gone: what it had begun is lost."""
+        self._orders = None
+        self.conductor.stager_restarted()
+        if self.follower is not None:
+            self.conductor.restart(self.follower.position)
+
+    @property
+    def lost(self) -> int:
+        """Opens that were not observed, because the ring had overflowed."""
+        return self._server_ring.lost // 2
+
+    async def run(self) -> None:
+        while True:
+            busy = self.step()
+            await self._send()
+            await trio.sleep(BUSY_PAUSE_S if busy else IDLE_PAUSE_S)
+
+    def step(self) -> bool:
+        """Take the events there are, decide; whether there were any."""
+        staged = self._take_stager()
+        read = self._take_server()
+        follower = self.follower
+        if follower is not None:
+            if follower.generation != self._generation:
+                self._generation = follower.generation
+                self.conductor.restart(follower.position)
+            horizon = follower.horizon()
+            self.conductor.advance(follower.position, horizon, follower.upcoming)
+        return staged or read
+
+    def drain(self) -> None:
+        """Take all events that are left, for the final record."""
+        while self._take_server():
+            pass
+
+    def _take_stager(self) -> bool:
+        kinds, rows, values = self._stager_ring.take(EVENTS_AT_ONCE)
+        c = self.conductor
+        for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
+            if kind == Event.STAGED:
+                c.staged(row)
+            elif kind == Event.PUSHED:
+                c.pushed(row)
+            elif kind == Event.EVICTED:
+                c.evicted(row)
+            elif kind == Event.DROPPED:
+                c.dropped(row)
+            elif kind == Event.FAILED:
+                c.fetch_failed(row)
+            elif kind == Event.PUSH_FAILED:
+                c.push_failed(row)
+            elif kind == Event.ON_DISK:
+                c.on_disk(row, value)
+            elif kind == Event.OFF_DISK:
+                c.off_disk(row)
+            elif kind == Event.CHANGED:
+                c.changed(row)
+        return len(kinds) > 0
+
+    def _take_server(self) -> bool:
+        kinds, rows, values = self._server_ring.take(EVENTS_AT_ONCE)
+        if not len(kinds):
+            return False
+        opens = rows[kinds == Event.OPEN]
+        if self.follower is not None and len(opens):
+            self.predicted += int(np.count_nonzero(self.follower.observe(opens)))
+        c = self.conductor
+        for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
+            if kind == Event.OPEN:
+                c.opened(row)
+            elif kind == Event.RELEASE:
+                c.released(row)
+            else:
+                c.read(row, value, missed=kind == Event.MISS)
+        return True
+
+    async def _send(self) -> None:
+        orders = self.conductor.orders()
+        if self._orders is None:
+            for do, rows, _ in orders:
+                self._refuse(do, rows)
+            return
+        for do, rows, value in orders:
+            for message in wire.pack_orders(wire.Order(do), np.asarray(rows, np.int64), value):
+                await self._send_one(message)
+
+    async def _send_one(self, message: bytes) -> None:
+        while self._orders is not None:
+            try:
+                self._orders.send(message)
+                return
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._orders)
+            except OSError:
+                return  # the stager is gone; its end is noticed where it is watched
+
+    def _refuse(self, do: int, rows: list[int]) -> None:
+        """Without a stager nothing is fetched or pushed; the server reads the source itself."""
+        for row in rows:
+            if do == wire.Order.FETCH:
+                self.conductor.fetch_failed(row)
+            elif do == wire.Order.PUSH:
+                self.conductor.push_failed(row)
+            elif do == wire.Order.TO_DISK:
+                self.conductor.off_disk(row)
+
+    async def order(self, order: wire.Order, rows: npt.NDArray[np.int64] | None = None, value: int = 0) -> None:
+        """Send one order of the supervisor's own."""
+        for message in wire.pack_orders(order, np.zeros(0, np.int64) if rows is None else rows, value):
+            await self._send_one(message)
+
+    def plan_status(self, config: MountConfig) -> tuple[dict[str, Any], int]:
+        """(the `plan` part of the record, K)."""
+        if self.follower is None:
+            state = "none" if config.seed is None else "watching"
+            return {"state": state, "sampler": config.sampler, "seed": config.seed, "epoch": None, "position": 0,
+                    "length": 0}, 0  # fmt: skip
+        status = dataclasses.asdict(self.follower.status())
+        return status, int(status.pop("k", 0))
+
+    def furthest(self, count: int) -> Rows:
+        """Rows in the order in which they can be spared: those whose next use is furthest away first."""
+        held = np.flatnonzero(self.conductor.paged).astype(np.int64)
+        follower = self.follower
+        if follower is None or not follower.horizon():
+            return held
+        ahead = follower.upcoming(0, min(count, follower.horizon()))
+        _, first = np.unique(ahead, return_index=True)
+        soonest_first = ahead[np.sort(first)]
+        unplanned = held[~np.isin(held, soonest_first)]
+        return np.concatenate([unplanned, soonest_first[::-1]])

@@ -1,0 +1,71 @@
+"""What memory the node, or the cgroup that this process is in, has to give. Reads /proc and /sys; bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_V1_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """`total` and `available` bytes: the smaller of the machine's and the cgroup's."""
+
+    total: int
+    available: int
+
+
+def measure(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Memory:
+    """The memory of this process's node and cgroup now. What cannot be read does not limit."""
+    fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+    total = int(fields["MemTotal"].split()[0]) * 1024
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    for limit, used, reclaimable in _cgroup_limits(proc, cgroups):
+        total = min(total, limit)
+        available = min(available, max(0, limit - used + reclaimable))
+    return Memory(total, available)
+
+
+def _cgroup_limits(proc: Path, cgroups: Path) -> list[tuple[int, int, int]]:
+    """(limit, used, reclaimable) of the memory cgroups from this process's own up to the root."""
+    found: list[tuple[int, int, int]] = []
+    for line in _lines(proc / "self" / "cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            names, base = ("memory.max", "memory.current", "inactive_file"), cgroups
+            if not (cgroups / "cgroup.controllers").exists():
+                base = cgroups / "unified"
+        elif "memory" in controllers.split(","):
+            names, base = (
+                ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+                cgroups / "memory",
+            )
+        else:
+            continue
+        parts = [p for p in path.split("/") if p]
+        for depth in range(len(parts), -1, -1):
+            limits = _limits(base.joinpath(*parts[:depth]), *names)
+            if limits is not None:
+                found.append(limits)
+    return found
+
+
+def _limits(group: Path, limit_name: str, used_name: str, reclaimable_name: str) -> tuple[int, int, int] | None:
+    limit, used = _number(group / limit_name), _number(group / used_name)
+    if limit is None or used is None or limit >= _V1_UNLIMITED:
+        return None
+    stat = dict(line.split() for line in _lines(group / "memory.stat") if len(line.split()) == 2)
+    return limit, used, int(stat.get(reclaimable_name, 0))
+
+
+def _number(path: Path) -> int | None:
+    lines = _lines(path)
+    return int(lines[0]) if lines and lines[0].isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

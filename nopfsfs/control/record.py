@@ -1,0 +1,61 @@
+"""The status record: what `nopfs status --json` prints and `nopfs-umount --report` writes. One place makes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nopfsfs.tiers.columns import Gauge
+
+_TIERS = {
+    "ram": (Gauge.RAM_FILES, Gauge.RAM_BYTES),
+    "disk": (Gauge.DISK_FILES, Gauge.DISK_BYTES),
+    "peer": (Gauge.PEER_FILES, Gauge.PEER_BYTES),
+    "source": (Gauge.SOURCE_FILES, Gauge.SOURCE_BYTES),
+}
+
+
+def served(gauge: memoryview) -> dict[str, dict[str, int]]:
+    """Files and bytes by where reads were served from. An open whose bytes the server was never asked for was served
+    by the page cache; a READ at offset 0 counts a file for the tier that answered it."""
+    result = {name: {"files": gauge[files], "bytes": gauge[size]} for name, (files, size) in _TIERS.items()}
+    asked = {key: sum(tier[key] for tier in result.values()) for key in ("files", "bytes")}
+    cached = {
+        "files": max(0, gauge[Gauge.OPENS] - asked["files"]),
+        "bytes": max(0, gauge[Gauge.OPENED_BYTES] - asked["bytes"]),
+    }
+    return {"page_cache": cached, **result}
+
+
+def stager_figures(gauge: memoryview) -> dict[str, int]:
+    """What the stager has done since the mount began."""
+    names = (
+        Gauge.SOURCE_OPENS, Gauge.SOURCE_READ_BYTES, Gauge.STAGED_FILES, Gauge.STAGED_BYTES, Gauge.PUSHES_DONE,
+        Gauge.PUSHED_BYTES, Gauge.DROPS_DONE, Gauge.EVICTIONS, Gauge.SOURCE_ERRORS, Gauge.CHANGED_FILES,
+        Gauge.CORRUPT_COPIES, Gauge.DISK_ERRORS, Gauge.DISK_WRITES, Gauge.NO_ROOM,
+    )  # fmt: skip
+    return {name.name.lower(): gauge[name] for name in names}
+
+
+def record(
+    *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: memoryview,
+    stager: memoryview, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
+    seconds: float,
+) -> dict[str, Any]:  # fmt: skip
+    """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted."""
+    return {
+        "state": state,
+        "source": source,
+        "mountpoint": mountpoint,
+        "seconds": round(seconds, 3),
+        "plan": plan,
+        "opens": {"total": server[Gauge.OPENS], "predicted": predicted, "k": k, "unobserved": lost},
+        "served": served(server),
+        "budget": budget,
+        "used": used,
+        "wait_seconds": server[Gauge.WAIT_NS] / 1e9,
+        "waits": server[Gauge.WAITS],
+        "read_errors": server[Gauge.READ_ERRORS],
+        "direct_reads": server[Gauge.DIRECT_READS],
+        "stager": stager_figures(stager),
+        "processes": processes,
+    }

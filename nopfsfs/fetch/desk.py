@@ -1,0 +1,485 @@
+"""The desk of the stager: what is to be read from the source, by whom, and where it goes.
+
+It owns the arena, the loads in flight, and the stager's columns, under one lock that is never held over I/O. Demands
+overtake prefetches; a demand and a prefetch of one file share one load, and so one open. Nothing here waits
+for the pusher: a demand that finds no room is answered "no room", and the server then reads the source itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Protocol
+
+import xxhash
+
+from nopfsfs.dataset.index import Index
+from nopfsfs.fetch.grace import Grace
+from nopfsfs.fetch.loads import BLOCK, DONE, PENDING, RANGE_BLOCK, RUNNING, Load, OpenSource, Waiter
+from nopfsfs.fetch.source import Changed, Source, read_exactly
+from nopfsfs.fetch.wire import Answer, Demand, Origin
+from nopfsfs.tiers.arena import Arena, NoRoom
+from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
+from nopfsfs.tiers.ring import Event, Ring
+
+log = logging.getLogger(__name__)
+WHOLE_FRACTION = 8  # a file above 1/8 of the budget is never staged whole; ranges get as much
+READ_AHEAD_BLOCKS = 4  # of a file read by ranges, once its reader is seen to be sequential
+OPEN_RANGE_FILES = 16  # files read by ranges that are kept open
+Job = tuple[Load, int]
+
+
+class DiskReader(Protocol):
+    """What the desk needs of the disk tiers."""
+
+    def read(self, disk: int, row: int, into: memoryview) -> None: ...
+
+
+class Desk:
+    """See the module. Public methods may be called from any thread unless they say otherwise."""
+
+    def __init__(
+        self, *, index: Index, columns: Columns, gauges: Gauges, ring: Ring, arena: Arena, source: Source,
+        disks: DiskReader, concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], None],
+        changed: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        self._index, self._columns, self._ring, self._arena = index, columns, ring, arena
+        self._source, self._disks = source, disks
+        self._gauge = gauges.block
+        self._answer, self._changed = answer, changed
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # anything to read
+        self._urgent = threading.Condition(self._lock)  # a demand, for the threads that keep free for demands
+        self._demands: deque[Job] = deque()
+        self._prefetches: deque[int] = deque()  # rows
+        self._followups: deque[Job] = deque()  # further blocks of loads begun, and read-ahead
+        self._loads: dict[int, Load] = {}  # whole loads by row
+        self._ranges: OrderedDict[tuple[int, int], Load] = OrderedDict()  # (row, block) in order of last use
+        self._range_files: OrderedDict[int, OpenSource] = OrderedDict()
+        self._range_used = 0
+        self._pins: dict[int, int] = {}
+        self._evict_when_unpinned: set[int] = set()
+        self._grace = Grace(ask_grace, self._free)
+        self._concurrency = concurrency
+        self._prefetching = 0
+        self._whole_limit = arena.budget // WHOLE_FRACTION
+        self._stopped = False
+
+    # ---- orders -------------------------------------------------------------------------------------------
+
+    def fetch(self, rows: list[int]) -> None:
+        """Queue rows to be staged, in this order."""
+        with self._work:
+            self._prefetches.extend(rows)
+            self._work.notify(min(len(rows), self._concurrency))
+
+    def cancel(self) -> None:
+        """Forget the queued rows that nobody has begun."""
+        with self._lock:
+            while self._prefetches:
+                self._ring.put(Event.FAILED, self._prefetches.popleft(), errno.ECANCELED)
+                self._gauge[Gauge.FETCHES_DONE] += 1
+
+    def set_budget(self, budget: int, whole_limit: int) -> None:
+        """Change the arena's budget, and the size of the largest file that is staged whole; bytes. Range blocks
+        make room at once, staged files when they are evicted."""
+        with self._lock:
+            self._arena.budget = budget
+            self._whole_limit = whole_limit
+            while self._range_used > self._range_budget() and self._drop_oldest_range():
+                pass
+
+    def evict(self, rows: list[int]) -> None:
+        """Free the staged copies of these rows in the arena."""
+        with self._lock:
+            for row in rows:
+                self._evict(row)
+
+    def demand(self, demand: Demand) -> None:
+        """Answer a READ of the server, now or when its bytes have arrived."""
+        with self._lock:
+            answer = self._serve(demand)
+        if answer is not None:
+            self._answer(answer)
+
+    def grace_passed(self, number: int) -> None:
+        with self._lock:
+            self._grace.passed(number)
+
+    def pin(self, row: int) -> memoryview | None:
+        """The staged bytes of a row, safe from reuse until `unpin`; None when it is not staged."""
+        with self._lock:
+            if self._columns.tier[row] != Tier.RAM:
+                return None
+            self._pins[row] = self._pins.get(row, 0) + 1
+            slot = int(self._columns.slot[row])
+            return self._arena.view[slot : slot + self._source.size(row)]
+
+    def unpin(self, row: int) -> None:
+        with self._lock:
+            self._pins[row] -= 1
+            if not self._pins[row]:
+                del self._pins[row]
+                if row in self._evict_when_unpinned:
+                    self._evict_when_unpinned.discard(row)
+                    self._evict(row)
+
+    def forget(self, row: int) -> int:
+        """Withdraw everything that is held of a row whose source changed; the disk tier whose copy is to be removed."""
+        with self._lock:
+            self._evict(row)
+            disk = int(self._columns.disk[row])
+            self._columns.disk[row] = 0
+            for key in [k for k in self._ranges if k[0] == row]:
+                if self._ranges[key].left == 0:
+                    self._drop_range(key)
+            self._close_range_file(row)
+        return disk
+
+    def publish_disk(self, row: int, number: int, version: int) -> bool:
+        """Say that disk tier `number` holds the row; False when the row has changed since it was written."""
+        with self._lock:
+            if self._columns.version[row] != version or self._columns.stale[row]:
+                return False
+            self._columns.disk[row] = number
+            self._ring.put(Event.ON_DISK, row, number)
+            return True
+
+    def withdraw_disk(self, row: int) -> int:
+        """No longer use the row's copy on disk; the tier that holds it, 0 for none."""
+        with self._lock:
+            number = int(self._columns.disk[row])
+            self._columns.disk[row] = 0
+            return number
+
+    def publish(self, event: Event, row: int, value: int = 0) -> None:
+        """Tell the supervisor; the ring has one writer at a time, under the desk's lock."""
+        with self._lock:
+            self._ring.put(event, row, value)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            self._work.notify_all()
+            self._urgent.notify_all()
+
+    # ---- demands (lock held) ------------------------------------------------------------------------------
+
+    def _serve(self, demand: Demand) -> Answer | None:
+        row, start = demand.row, demand.offset
+        if not self._index.n_dirs <= row < self._index.n or start < 0:
+            return Answer(demand.id, errno.EIO, 0, 0)
+        size = self._source.size(row)
+        end = min(start + demand.length, size)
+        if start >= end:
+            return Answer(demand.id, 0, 0, 0)
+        if self._columns.stale[row]:
+            return Answer(demand.id, errno.ESTALE, 0, 0)
+        if self._columns.tier[row] == Tier.RAM:
+            return Answer(demand.id, 0, int(self._columns.slot[row]) + start, end - start, Origin.RAM)
+        load = self._loads.get(row) or self._begin_whole(row, size, prefetch=False)
+        if load is None:
+            load = self._range(row, start // RANGE_BLOCK, size)
+            if load is None:
+                self._gauge[Gauge.NO_ROOM] += 1
+                return Answer(demand.id, errno.ENOSPC, 0, 0)
+            end = min(end, load.start + load.length)
+            self._read_ahead(row, start // RANGE_BLOCK, size)
+        if load.failed:
+            return Answer(demand.id, load.error, 0, 0)
+        if load.version != self._columns.version[row]:
+            return Answer(demand.id, errno.ENOSPC, 0, 0)  # begun before the file changed: not its bytes
+        if load.ready(start, end):
+            return Answer(demand.id, 0, load.arena + start - load.start, end - start, load.origin())
+        load.waiters.append(Waiter(demand.id, start, end))
+        for block in load.blocks_of(start, end):
+            if load.blocks[block] == PENDING:
+                self._demands.append((load, block))
+        self._work.notify()
+        self._urgent.notify()
+        return None
+
+    def _begin_whole(self, row: int, size: int, *, prefetch: bool) -> Load | None:
+        """A new whole load of a row, its blocks not queued; None when it may not or cannot be staged whole."""
+        if size > self._whole_limit:
+            return None
+        try:
+            arena = self._allocate(size)
+        except NoRoom:
+            return None
+        version = int(self._columns.version[row])
+        load = Load(row, 0, size, arena, True, OpenSource(self._source, row), version, prefetch=prefetch)
+        load.from_disk = int(self._columns.disk[row])
+        if load.from_disk:
+            load.block = max(size, 1)  # a copy on disk is verified whole before any byte of it is used
+            load.__post_init__()
+        self._loads[row] = load
+        self._followups.extend((load, block) for block in range(1, len(load.blocks)))
+        return load
+
+    def _allocate(self, size: int) -> int:
+        while True:
+            try:
+                arena = self._arena.allocate(size)
+            except NoRoom:
+                # Range blocks above their share make room; the freed memory comes back after a grace, so
+                # this demand goes without, and the next one finds it.
+                if self._range_used > self._range_budget():
+                    self._drop_oldest_range()
+                raise
+            self._gauge[Gauge.ARENA_USED] = self._arena.used
+            return arena
+
+    def _range_budget(self) -> int:
+        """Bytes for blocks of files that are read by ranges."""
+        budget = self._arena.budget
+        return max(budget // WHOLE_FRACTION, min(budget, 8 * RANGE_BLOCK))
+
+    def _range(self, row: int, block: int, size: int) -> Load | None:
+        """The block of a file read by ranges: found, or begun with its job queued; None without room."""
+        key = (row, block)
+        load = self._ranges.get(key)
+        if load is not None:
+            self._ranges.move_to_end(key)
+            return load
+        start = block * RANGE_BLOCK
+        length = min(RANGE_BLOCK, size - start)
+        while self._range_used + length > self._range_budget():
+            if not self._drop_oldest_range():
+                return None
+        try:
+            arena = self._allocate(length)
+        except NoRoom:
+            self._drop_oldest_range()
+            return None
+        version = int(self._columns.version[row])
+        load = Load(row, start, length, arena, False, self._range_file(row), version, block=RANGE_BLOCK)
+        load.file.users += 1
+        self._ranges[key] = load
+        self._range_used += length
+        return load
+
+    def _read_ahead(self, row: int, block: int, size: int) -> None:
+        if block and (row, block - 1) not in self._ranges:
+            return
+        for ahead in range(block + 1, block + 1 + READ_AHEAD_BLOCKS):
+            if ahead * RANGE_BLOCK >= size:
+                break
+            if (row, ahead) not in self._ranges:
+                load = self._range(row, ahead, size)
+                if load is None:
+                    break
+                self._followups.append((load, 0))
+                self._work.notify()
+
+    def _range_file(self, row: int) -> OpenSource:
+        file = self._range_files.get(row)
+        if file is None:
+            file = self._range_files[row] = OpenSource(self._source, row)
+            for old in list(self._range_files)[: max(0, len(self._range_files) - OPEN_RANGE_FILES)]:
+                if self._range_files[old].users == 0:
+                    self._close_range_file(old)
+        self._range_files.move_to_end(row)
+        return file
+
+    def _close_range_file(self, row: int) -> None:
+        file = self._range_files.get(row)
+        if file is not None and file.users == 0:
+            del self._range_files[row]
+            file.close()
+
+    def _drop_oldest_range(self) -> bool:
+        for key, load in self._ranges.items():
+            if load.left == 0 and not load.waiters:
+                self._drop_range(key)
+                return True
+        return False
+
+    def _drop_range(self, key: tuple[int, int]) -> None:
+        load = self._ranges.pop(key)
+        self._range_used -= load.length
+        self._grace.retire(load.arena)
+
+    # ---- eviction (lock held) -----------------------------------------------------------------------------
+
+    def _evict(self, row: int) -> None:
+        if self._columns.tier[row] != Tier.RAM:
+            return
+        if row in self._pins:
+            self._evict_when_unpinned.add(row)
+            return
+        self._columns.tier[row] = Tier.NONE
+        self._grace.retire(int(self._columns.slot[row]))
+        self._gauge[Gauge.EVICTIONS] += 1
+        self._ring.put(Event.EVICTED, row, self._source.size(row))
+
+    def _free(self, arena: int) -> None:
+        self._arena.free(arena)
+        self._gauge[Gauge.ARENA_USED] = self._arena.used
+        if self._prefetches:
+            self._work.notify()
+
+    # ---- workers ------------------------------------------------------------------------------------------
+
+    def work(self, *, demands_only: bool) -> None:
+        """The life of one worker thread, until `stop`."""
+        wake = self._urgent if demands_only else self._work
+        while True:
+            with self._lock:
+                job = self._take(demands_only)
+                while job is None and not self._stopped:
+                    wake.wait(timeout=60)
+                    job = self._take(demands_only)
+                if job is None:
+                    return
+            self._run(*job)
+
+    def _take(self, demands_only: bool) -> Job | None:
+        for queue in (self._demands,) if demands_only else (self._demands, self._followups):
+            while queue:
+                load, block = queue.popleft()
+                if load.blocks[block] == PENDING and not load.failed:
+                    return self._start(load, block)
+        if demands_only or self._prefetching >= self._concurrency:
+            return None
+        while self._prefetches:
+            row = self._prefetches.popleft()
+            load_or_none = self._begin_prefetch(row)
+            if load_or_none is not None:
+                return self._start(load_or_none, 0)
+        return None
+
+    def _start(self, load: Load, block: int) -> Job:
+        load.blocks[block] = RUNNING
+        load.running += 1
+        return load, block
+
+    def _begin_prefetch(self, row: int) -> Load | None:
+        if not 0 <= row < self._index.n:
+            return None
+        skip = self._columns.tier[row] == Tier.RAM or row in self._loads or self._columns.stale[row]
+        load = None if skip else self._begin_whole(row, self._source.size(row), prefetch=True)
+        if load is None:
+            self._gauge[Gauge.FETCHES_DONE] += 1
+            if not skip:
+                self._gauge[Gauge.NO_ROOM] += 1
+                self._ring.put(Event.FAILED, row, errno.ENOSPC)
+            return None
+        self._prefetching += 1
+        return load
+
+    def _run(self, load: Load, block: int) -> None:
+        """Read one block, outside the lock, then tell who waits for it."""
+        error: int = 0
+        try:
+            self._read(load, block)
+        except Changed:
+            error = errno.ESTALE
+        except OSError as e:
+            error = e.errno or errno.EIO
+        except Exception:
+            log.exception("reading row %d failed", load.row)
+            error = errno.EIO
+        last = self._finish_block(load, block, error)
+        if last:
+            self._finish_load(load)
+        if error == errno.ESTALE:
+            self._changed(load.row)
+
+    def _read(self, load: Load, block: int) -> None:
+        start = block * load.block
+        view = self._arena.view[load.arena + start : load.arena + min(load.length, start + load.block)]
+        if load.from_disk:
+            try:
+                self._disks.read(load.from_disk, load.row, view)
+                if xxhash.xxh3_64_intdigest(view) == int(self._columns.check[load.row]):
+                    return
+                self._gauge[Gauge.CORRUPT_COPIES] += 1
+                log.error("copy of %r on disk is corrupt; reading the source", self._source.path(load.row))
+            except OSError as e:
+                self._gauge[Gauge.DISK_ERRORS] += 1
+                log.warning("cannot read a copy on disk: %s; reading the source", e)
+            load.from_disk = 0
+        fd, identity = load.file.ensure()
+        read_exactly(fd, identity, view, load.start + start)
+        if load.whole and len(load.blocks) == 1:
+            load.checksum = xxhash.xxh3_64_intdigest(view)
+
+    def _finish_block(self, load: Load, block: int, error: int) -> bool:
+        """Note the block's end and answer; True when it was the load's last."""
+        answers: list[Answer] = []
+        with self._lock:
+            load.running -= 1
+            if error:
+                load.failed, load.error = True, error
+                answers = [Answer(w.id, error, 0, 0) for w in load.waiters]
+                load.waiters.clear()
+                if error != errno.ESTALE:
+                    self._gauge[Gauge.SOURCE_ERRORS] += 1
+            elif not load.failed:
+                load.blocks[block] = DONE
+                load.left -= 1
+                waiting = load.waiters
+                load.waiters = [w for w in waiting if not load.ready(w.start, w.end)]
+                answers = [
+                    Answer(w.id, 0, load.arena + w.start - load.start, w.end - w.start, load.origin())
+                    for w in waiting
+                    if load.ready(w.start, w.end)
+                ]
+            if not load.from_disk and not error:
+                self._gauge[Gauge.SOURCE_READ_BYTES] += min(load.block, load.length - block * load.block)
+            ended = load.running == 0 and (load.failed or load.left == 0)
+        for answer in answers:
+            self._answer(answer)
+        return ended
+
+    def _finish_load(self, load: Load) -> None:
+        """Publish a complete staged copy, or clear away a failed one."""
+        if load.whole:
+            opens = load.file.opens
+            load.file.close()
+            if not load.failed and len(load.blocks) > 1:
+                load.checksum = xxhash.xxh3_64_intdigest(self._arena.view[load.arena : load.arena + load.length])
+        with self._work:
+            if load.whole:
+                self._gauge[Gauge.SOURCE_OPENS] += opens
+                self._finish_whole(load)
+            else:
+                self._finish_range(load)
+
+    def _finish_whole(self, load: Load) -> None:
+        row = load.row
+        del self._loads[row]
+        if load.prefetch:
+            self._prefetching -= 1
+            self._gauge[Gauge.FETCHES_DONE] += 1
+        self._work.notify()
+        if load.failed or self._columns.stale[row] or self._columns.version[row] != load.version:
+            self._grace.retire(load.arena)
+            self._ring.put(Event.FAILED, row, load.error or errno.ESTALE)
+            return
+        columns = self._columns
+        columns.slot[row] = load.arena
+        if not load.from_disk:
+            columns.check[row] = load.checksum
+        columns.tier[row] = Tier.RAM
+        self._gauge[Gauge.STAGED_FILES] += 1
+        self._gauge[Gauge.STAGED_BYTES] += load.length
+        self._ring.put(Event.STAGED, row, load.length)
+
+    def _finish_range(self, load: Load) -> None:
+        load.file.users -= 1
+        if load.file.opens:
+            self._gauge[Gauge.SOURCE_OPENS] += load.file.opens
+            load.file.opens = 0
+        if load.failed:
+            key = (load.row, load.start // RANGE_BLOCK)
+            if self._ranges.get(key) is load:
+                self._drop_range(key)
+            self._close_range_file(load.row)
+
+
+__all__ = ["BLOCK", "Desk", "DiskReader"]

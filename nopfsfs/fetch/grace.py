@@ -1,0 +1,47 @@
+"""When may an arena extent be reused? After every server has passed through its event loop once since it was retired.
+
+A server takes arena bytes and hands them to the kernel without letting anything else run in between, and reads the
+columns anew each time. So once it has come back to its event loop after an extent's last reference was
+withdrawn, it can no longer be reading it. This is read-copy-update with the event loop as the quiescent state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+
+class Grace:
+    """Retired extents that wait for their grace. Not thread-safe; the caller holds its own lock.
+
+    `ask(number)` must make every server answer `passed(number)` from its event loop.
+    """
+
+    def __init__(self, ask: Callable[[int], None], free: Callable[[int], None]) -> None:
+        self._ask = ask
+        self._free = free
+        self._waiting: deque[int] = deque()
+        self._asked: deque[int] = deque()
+        self._number = 0
+        self._outstanding = False
+
+    def retire(self, extent: int) -> None:
+        """Free `extent` once no server can be reading it."""
+        self._waiting.append(extent)
+        self._request()
+
+    def passed(self, number: int) -> None:
+        """All servers have answered request `number`."""
+        if not self._outstanding or number != self._number:
+            return
+        self._outstanding = False
+        while self._asked:
+            self._free(self._asked.popleft())
+        self._request()
+
+    def _request(self) -> None:
+        if self._waiting and not self._outstanding:
+            self._number += 1
+            self._outstanding = True
+            self._asked, self._waiting = self._waiting, self._asked
+            self._ask(self._number)

@@ -1,0 +1,140 @@
+"""The pusher: one thread that puts staged files into the page cache of the mount, drops them, and invalidates changed ones.
+
+It does nothing else, because it may be blocked by the kernel for as long as a READ is unanswered (design: the
+deadlock). It takes the desk's lock only for moments, and nothing ever waits for it. It touches the mount
+through a detached copy of it, so that it never makes `umount` find the mount busy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+
+from nopfsfs.dataset.index import Index
+from nopfsfs.fetch.desk import Desk
+from nopfsfs.fetch.source import Source
+from nopfsfs.fetch.wire import Order
+from nopfsfs.tiers import pages
+from nopfsfs.tiers.columns import Columns, Gauge, Gauges
+from nopfsfs.tiers.ring import Event
+
+log = logging.getLogger(__name__)
+INVALIDATE = -1  # beside the orders PUSH and DROP
+Task = tuple[int, int, int]  # what, row, value
+
+
+class Pusher:
+    """Owns the queue of page cache work and the descriptor of the mount's tree. `run` is its thread's body."""
+
+    def __init__(
+        self, *, fuse_fd: int, tree_fd: int, mountpoint: bytes, index: Index, columns: Columns, gauges: Gauges,
+        desk: Desk, source: Source,
+    ) -> None:  # fmt: skip
+        self._fuse_fd, self._tree_fd, self._mountpoint = fuse_fd, tree_fd, mountpoint
+        self._index, self._columns, self._desk, self._source = index, columns, desk, source
+        self._gauge = gauges.block
+        self._queue: deque[Task] = deque()
+        self._wake = threading.Condition()
+        self._stopped = False
+
+    def order(self, what: int, rows: list[int], value: int = 0) -> None:
+        """Queue work; returns at once."""
+        with self._wake:
+            if not self._stopped:
+                for row in rows:
+                    self._queue.append((what, row, value))
+                self._wake.notify()
+
+    def invalidate(self, row: int) -> None:
+        """Make the kernel forget a changed row, before all other work."""
+        with self._wake:
+            self._queue.appendleft((INVALIDATE, row, 0))
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """End the thread after its present task; the tree is let go there."""
+        with self._wake:
+            self._stopped = True
+            self._queue.clear()
+            self._wake.notify()
+
+    def run(self) -> None:
+        self._gauge[Gauge.PUSHER_THREAD] = threading.get_native_id()
+        try:
+            while True:
+                with self._wake:
+                    while not self._queue and not self._stopped:
+                        self._wake.wait(timeout=60)
+                    if self._stopped:
+                        return
+                    task = self._queue.popleft()
+                self._do(*task)
+        finally:
+            if self._tree_fd >= 0:
+                os.close(self._tree_fd)
+                self._tree_fd = -1
+
+    def _do(self, what: int, row: int, value: int) -> None:
+        try:
+            if what == Order.PUSH:
+                self._push(row)
+            elif what == Order.DROP:
+                self._drop(row, value)
+            else:
+                self._invalidate(row)
+        except OSError as e:
+            # The connection is going away, or the row is: neither is an error of ours to report twice.
+            log.debug("page cache work on row %d: %s", row, e)
+            if what == Order.PUSH:
+                self._failed(row)
+
+    def _push(self, row: int) -> None:
+        data = self._desk.pin(row)
+        if data is None:
+            self._failed(row)
+            return
+        try:
+            self._store(row, data)
+        finally:
+            data.release()
+            self._desk.unpin(row)
+        self._gauge[Gauge.PUSHES_DONE] += 1
+        size = self._source.size(row)
+        self._gauge[Gauge.PUSHED_BYTES] += size
+        self._desk.publish(Event.PUSHED, row, size)
+
+    def _store(self, row: int, data: memoryview) -> None:
+        try:
+            pages.push(self._fuse_fd, row + 1, data)
+        except FileNotFoundError:
+            # The kernel does not know this inode yet: looking its path up makes it known.
+            os.stat(self._path(row), dir_fd=self._dir(), follow_symlinks=False)
+            pages.push(self._fuse_fd, row + 1, data)
+
+    def _path(self, row: int) -> bytes:
+        """The row in the mount: below the detached copy where there is one, else by its path."""
+        path = self._index.path(row)
+        return path if self._tree_fd >= 0 else os.path.join(self._mountpoint, path)
+
+    def _dir(self) -> int | None:
+        return self._tree_fd if self._tree_fd >= 0 else None
+
+    def _failed(self, row: int) -> None:
+        self._gauge[Gauge.PUSHES_DONE] += 1
+        self._desk.publish(Event.PUSH_FAILED, row)
+
+    def _drop(self, row: int, value: int) -> None:
+        pages.drop(self._dir(), self._path(row), 0, value)
+        self._gauge[Gauge.DROPS_DONE] += 1
+        if not value:
+            self._desk.publish(Event.DROPPED, row, self._source.size(row))
+
+    def _invalidate(self, row: int) -> None:
+        """Forget the old version in the kernel, then let the new one be opened."""
+        pages.invalidate(self._fuse_fd, row + 1)
+        self._columns.stale[row] = 0
+        self._desk.publish(Event.CHANGED, row)
+
+

@@ -1,0 +1,258 @@
+"""The stager process: fills the tiers. Threads: readers of the source, one pusher, one writer per disk tier, and this loop.
+
+The loop takes orders from the supervisor and demands from the server. When the supervisor's socket closes, it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import selectors
+import socket
+import stat
+import sys
+import threading
+
+import numpy as np
+
+from nopfsfs.dataset.index import Index
+from nopfsfs.fetch import wire
+from nopfsfs.fetch.desk import Desk
+from nopfsfs.fetch.pusher import Pusher
+from nopfsfs.fetch.source import Source
+from nopfsfs.fetch.wire import Answer, Order
+from nopfsfs.process import Handoff, become_reader, begin
+from nopfsfs.tiers.arena import Arena, NoRoom
+from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
+from nopfsfs.tiers.disk import Disk, DiskFull, Disks
+from nopfsfs.tiers.ring import Event, Ring
+
+log = logging.getLogger(__name__)
+DEMAND_THREADS = 16  # threads that serve demands only, beside those that also prefetch
+
+
+class Stager:
+    """Owns the threads and everything they share. `run` returns when the mount ends."""
+
+    def __init__(self, handoff: Handoff) -> None:
+        fds, numbers = handoff.fds, handoff.numbers
+        self._config = handoff.config
+        self._index = Index.load_fd(fds["index"])
+        self._columns = Columns(fds["columns"], self._index.n, writable=True)
+        gauges = Gauges(fds["gauges"], writable=True)
+        self._gauge = gauges.block
+        self._orders = socket.socket(fileno=fds["orders"])
+        self._server = socket.socket(fileno=fds["demands"])
+        arena = Arena(fds["arena"], numbers["arena_budget"])
+        self._adopt(arena)
+        source = Source(os.fsencode(self._config.source), self._index, self._columns)
+        self._source = source
+        self._disks = Disks([Disk(d.path, d.size) for d in self._config.disks])
+        self.desk = Desk(
+            index=self._index, columns=self._columns, gauges=gauges, ring=Ring(fds["ring"], writable=True),
+            arena=arena, source=source, disks=self._disks, concurrency=self._config.source_concurrency,
+            answer=self._answer, ask_grace=lambda number: self._answer(Answer(0, 0, number, 0)),
+            changed=self._changed,
+        )  # fmt: skip
+        self.desk.set_budget(numbers["arena_budget"], numbers["whole_limit"])
+        self.pusher = Pusher(
+            fuse_fd=fds["fuse"], tree_fd=fds.get("tree", -1), mountpoint=os.fsencode(self._config.mountpoint),
+            index=self._index, columns=self._columns, gauges=gauges, desk=self.desk, source=source,
+        )  # fmt: skip
+        self._disk_work: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self._refresh_lock = threading.Lock()
+
+    def _adopt(self, arena: Arena) -> None:
+        """After a restart: keep what the stager before had published, and nothing that it had begun."""
+        sizes = self._index.size
+        for row in np.flatnonzero(self._columns.tier == Tier.RAM):
+            size = self._columns.new_size[row] if self._columns.version[row] else sizes[row]
+            try:
+                arena.adopt(int(self._columns.slot[row]), int(size))
+            except NoRoom:
+                self._columns.tier[row] = Tier.NONE
+        arena.reclaim()
+        for row in np.flatnonzero(self._columns.disk):
+            self._columns.disk[row] = 0  # those copies belonged to the stager before, and went with it
+        self._gauge[Gauge.ARENA_USED] = arena.used
+
+    # ---- life ---------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve until the supervisor says stop or is gone."""
+        for disk in range(1, len(self._disks) + 1):
+            self._open_disk(disk)
+        become_reader(self._config)
+        for demands_only in [False] * self._config.source_concurrency + [True] * DEMAND_THREADS:
+            threading.Thread(target=self.desk.work, kwargs={"demands_only": demands_only}, daemon=True).start()
+        # Daemon threads: one of them may be blocked by a dead source or in the kernel, and must not keep
+        # the process from ending.
+        pushing = threading.Thread(target=self.pusher.run, daemon=True, name="pusher")
+        pushing.start()
+        writing = threading.Thread(target=self._write_disks, daemon=True, name="disk")
+        writing.start()
+        try:
+            self._loop()
+        finally:
+            self.pusher.stop()
+            self.desk.stop()
+            self._disk_work.put(None)
+            writing.join(timeout=5)
+            self._disks.close()
+
+    def _open_disk(self, number: int) -> None:
+        uid, gid = self._config.uid, self._config.gid
+        try:
+            self._disks[number].open(-1 if uid is None else uid, -1 if gid is None else gid)
+        except OSError as e:
+            log.error("disk tier %s cannot be used: %s", self._disks[number].path, e)
+
+    def _loop(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._orders, selectors.EVENT_READ, self._take_order)
+            selector.register(self._server, selectors.EVENT_READ, self._take_demand)
+            while True:
+                for key, _ in selector.select():
+                    if not key.data():
+                        return
+
+    def _take_order(self) -> bool:
+        message = self._orders.recv(wire.MESSAGE_MAX)
+        if not message:
+            return False
+        try:
+            order, rows, value = wire.unpack_order(message)
+        except ValueError as e:
+            log.error("order refused: %s", e)
+            return True
+        if order == Order.STOP:
+            return False
+        self._obey(order, rows.tolist(), value)
+        return True
+
+    def _obey(self, order: Order, rows: list[int], value: int) -> None:
+        if order == Order.FETCH:
+            self.desk.fetch(rows)
+        elif order in (Order.PUSH, Order.DROP):
+            self.pusher.order(order, rows, value)
+        elif order == Order.EVICT:
+            self.desk.evict(rows)
+        elif order == Order.TO_DISK:
+            for row in rows:
+                self._disk_work.put((row, value))
+        elif order == Order.OFF_DISK:
+            for row in rows:
+                self._disk_work.put((row, 0))
+        elif order == Order.CANCEL:
+            self.desk.cancel()
+        elif order == Order.BUDGET:
+            self.desk.set_budget(value, rows[0])
+        elif order == Order.QUIESCE:
+            self.pusher.stop()
+
+    def _take_demand(self) -> bool:
+        message = self._server.recv(256)
+        if not message:
+            return False
+        try:
+            demand = wire.unpack_demand(message)
+        except ValueError as e:
+            log.error("demand refused: %s", e)
+            return True
+        if demand.id == 0 and demand.offset < 0:
+            self.desk.grace_passed(-demand.offset)
+        elif demand.id == 0:
+            threading.Thread(target=self._changed, args=(demand.row,), daemon=True).start()
+        else:
+            self.desk.demand(demand)
+        return True
+
+    def _answer(self, answer: Answer) -> None:
+        # An OSError here means that the server is gone; then the mount ends, and the supervisor sees to it.
+        with contextlib.suppress(OSError):
+            self._server.send(wire.pack_answer(answer))
+
+    # ---- files that changed at the source -----------------------------------------------------------------
+
+    def _changed(self, row: int) -> None:
+        """Forget the old version everywhere, take the new attributes, and let later opens see them."""
+        with self._refresh_lock:
+            columns = self._columns
+            if not self._index.n_dirs <= row < self._index.n:
+                return
+            if columns.stale[row]:
+                return
+            try:
+                st = os.stat(self._source.path(row))
+            except OSError:
+                return  # it vanished: each read of it says so
+            new = (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
+            if new == self._source.identity(row):
+                return  # another thread has refreshed it already
+            log.warning("%r changed at the source; open handles get ESTALE", self._source.path(row))
+            columns.stale[row] = 1
+            disk = self.desk.forget(row)
+            if disk:
+                self._disk_work.put((row, -disk))
+            if not stat.S_ISREG(st.st_mode):
+                return  # not a file any more: stays stale until a remount
+            columns.new_size[row], columns.new_mtime_ns[row] = st.st_size, st.st_mtime_ns
+            columns.new_ctime_ns[row], columns.new_ino[row] = st.st_ctime_ns, st.st_ino
+            columns.new_mode[row], columns.new_uid[row], columns.new_gid[row] = st.st_mode, st.st_uid, st.st_gid
+            columns.version[row] = int(columns.version[row]) % 255 + 1
+            self._gauge[Gauge.CHANGED_FILES] += 1
+        self.pusher.invalidate(row)
+
+    # ---- disk ---------------------------------------------------------------------------------------------
+
+    def _write_disks(self) -> None:
+        while (work := self._disk_work.get()) is not None:
+            row, number = work
+            if number > 0:
+                self._to_disk(row, number)
+            else:
+                self._off_disk(row, -number or self.desk.withdraw_disk(row))
+            self._gauge[Gauge.DISK_USED] = self._disks.used()
+
+    def _to_disk(self, row: int, number: int) -> None:
+        disk = self._disks[number]
+        version = int(self._columns.version[row])
+        data = self.desk.pin(row) if disk.usable() and not self._columns.disk[row] else None
+        if data is None:
+            self.desk.publish(Event.OFF_DISK, row)
+            return
+        try:
+            disk.write(row, data)
+        except OSError as e:
+            self._gauge[Gauge.DISK_ERRORS] += 1
+            if not isinstance(e, DiskFull):
+                disk.failed()
+                log.warning("disk tier %s failed, bypassed for a while: %s", disk.path, e)
+            self.desk.publish(Event.OFF_DISK, row)
+            return
+        finally:
+            data.release()
+            self.desk.unpin(row)
+        if self.desk.publish_disk(row, number, version):
+            self._gauge[Gauge.DISK_WRITES] += 1
+        else:
+            disk.remove(row)
+
+    def _off_disk(self, row: int, number: int) -> None:
+        if number:
+            self._disks[number].remove(row)
+            self.desk.publish(Event.OFF_DISK, row)
+
+
+def main() -> None:
+    handoff = begin(sys.argv)
+    Stager(handoff).run()
+    # Threads that a dead source holds in the kernel cannot be joined; nothing is left to flush.
+    logging.shutdown()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

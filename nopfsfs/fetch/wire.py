@@ -1,0 +1,104 @@
+"""Messages between supervisor, server and stager: one datagram each on socket pairs (SOCK_SEQPACKET).
+
+Supervisor to stager: an `Order` and rows. Server to stager: a demand. Stager to server: its answer, or a grace request.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+ROWS_PER_MESSAGE = 4096
+_ORDER = struct.Struct("<IIq")
+_DEMAND = struct.Struct("<QQqI")
+_ANSWER = struct.Struct("<QiqII")
+MESSAGE_MAX = _ORDER.size + 8 * ROWS_PER_MESSAGE
+
+
+class Order(IntEnum):
+    """What the supervisor asks of the stager. `value` is the order's number where it has one."""
+
+    FETCH = 1  # stage these rows, in this order, after what was asked before
+    PUSH = 2  # put these staged rows into the page cache
+    DROP = 3  # drop these rows' pages from the page cache; value: up to which byte, 0 for all
+    EVICT = 4  # free these rows' bytes in the arena
+    TO_DISK = 5  # copy these staged rows to disk tier `value`
+    OFF_DISK = 6  # remove these rows' copies on disk
+    CANCEL = 7  # forget the FETCH orders not begun
+    BUDGET = 8  # the arena's budget is now `value` bytes
+    QUIESCE = 9  # stop touching the mount; let go of it
+    STOP = 10
+
+
+class Origin(IntEnum):
+    """Where the bytes of an answer came from."""
+
+    RAM = 0
+    DISK = 1
+    PEER = 2
+    SOURCE = 3
+
+
+class Demand(NamedTuple):
+    """A READ that the server cannot answer from a tier. With id 0 it is news: offset < 0, grace -offset has
+    passed; else the row's file was seen to have changed at the source."""
+
+    id: int
+    row: int
+    offset: int
+    length: int
+
+
+class Answer(NamedTuple):
+    """`length` bytes of the demand's range lie at `arena` (shorter than asked where a block ends; 0 at the end of
+    file), or `errno` says why not. id 0 asks for grace number `arena`."""
+
+    id: int
+    errno: int
+    arena: int
+    length: int
+    origin: int = 0
+
+
+
+def pack_orders(order: Order, rows: npt.NDArray[Any], value: int = 0) -> list[bytes]:
+    """Messages that carry `rows` (i64[k], any k), each small enough for one datagram."""
+    parts = [rows[i : i + ROWS_PER_MESSAGE] for i in range(0, len(rows), ROWS_PER_MESSAGE)] or [rows]
+    return [_ORDER.pack(order, len(part), value) + part.astype("<i8").tobytes() for part in parts]
+
+
+def unpack_order(message: bytes) -> tuple[Order, npt.NDArray[np.int64], int]:
+    """(order, rows i64[k], value). Raises ValueError for garbage."""
+    if len(message) < _ORDER.size:
+        raise ValueError("order too short")
+    order, count, value = _ORDER.unpack_from(message)
+    if len(message) != _ORDER.size + 8 * count:
+        raise ValueError("order of wrong length")
+    return Order(order), np.frombuffer(message, dtype="<i8", offset=_ORDER.size), value
+
+
+def pack_demand(demand: Demand) -> bytes:
+    return _DEMAND.pack(*demand)
+
+
+def unpack_demand(message: bytes) -> Demand:
+    """Raises ValueError for garbage."""
+    if len(message) != _DEMAND.size:
+        raise ValueError("demand of wrong length")
+    return Demand(*_DEMAND.unpack(message))
+
+
+def pack_answer(answer: Answer) -> bytes:
+    return _ANSWER.pack(*answer)
+
+
+def unpack_answer(message: bytes) -> Answer:
+    """Raises ValueError for garbage."""
+    if len(message) != _ANSWER.size:
+        raise ValueError("answer of wrong length")
+    return Answer(*_ANSWER.unpack(message))

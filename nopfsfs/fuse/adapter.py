@@ -1,0 +1,259 @@
+"""The pyfuse3 adapter: FUSE requests to the vfs tree and the tiers. Thin: the tree knows what, the tiers know where.
+
+Handles hold no state: fh = row << 16 | internal << 8 | version. A hit is answered without an await. Every handler goes
+through one wrapper, `guarded`, which is the only place where errors become errno.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pyfuse3
+import trio
+
+from nopfsfs.fetch.source import Source
+from nopfsfs.fetch.wire import Origin
+from nopfsfs.fuse.misses import DirectReader, StagerGone, StagerLink
+from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
+from nopfsfs.tiers.ring import Event, Ring
+from nopfsfs.vfs.errors import VfsError
+from nopfsfs.vfs.tree import Attributes, Tree
+
+log = logging.getLogger(__name__)
+FOREVER_S = 1e9  # timeouts of names and attributes: the tree does not change while mounted
+_FILES = {Origin.RAM: Gauge.RAM_FILES, Origin.DISK: Gauge.DISK_FILES, Origin.PEER: Gauge.PEER_FILES,
+          Origin.SOURCE: Gauge.SOURCE_FILES}  # fmt: skip
+_BYTES = {Origin.RAM: Gauge.RAM_BYTES, Origin.DISK: Gauge.DISK_BYTES, Origin.PEER: Gauge.PEER_BYTES,
+          Origin.SOURCE: Gauge.SOURCE_BYTES}  # fmt: skip
+
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
+
+
+def guarded(handler: Handler) -> Handler:
+    """Turn errors into errno: domain errors and OSError into theirs, anything else into EIO, logged."""
+
+    @functools.wraps(handler)
+    async def call(*args: Any) -> Any:
+        try:
+            return await handler(*args)
+        except pyfuse3.FUSEError:
+            raise
+        except VfsError as e:
+            raise pyfuse3.FUSEError(e.errno) from None
+        except OSError as e:
+            raise pyfuse3.FUSEError(e.errno or errno.EIO) from None
+        except Exception:
+            log.exception("%s%r failed", handler.__name__, args[1:])
+            raise pyfuse3.FUSEError(errno.EIO) from None
+
+    return call  # type: ignore[return-value]
+
+
+class Adapter(pyfuse3.Operations):
+    """One server's request handlers. Single-threaded: all run in the event loop of `fuse/server.py`."""
+
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+
+    def __init__(
+        self, *, tree: Tree, columns: Columns, arena: memoryview, gauges: Gauges, stager_gauges: Gauges, ring: Ring,
+        source: Source, link: StagerLink, io_timeout: float,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.enable_acl = tree.any_acl
+        self._tree, self._source, self._ring = tree, source, ring
+        self._arena = arena
+        self._gauge, self._stager_gauge = gauges.block, stager_gauges.block
+        self._tier, self._slot = memoryview(columns.tier), memoryview(columns.slot)
+        self._version, self._stale = memoryview(columns.version), memoryview(columns.stale)
+        self.link = link
+        self._direct = DirectReader(source)
+        self._io_timeout = io_timeout
+
+    # ---- names and attributes -----------------------------------------------------------------------------
+
+    @guarded
+    async def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        row = self._tree.find(parent - 1, name)
+        if row < 0:
+            # The tree is immutable, so the kernel may remember that there is no such name.
+            missing = pyfuse3.EntryAttributes()
+            missing.st_ino = pyfuse3.InodeT(0)
+            missing.entry_timeout = FOREVER_S
+            return missing
+        return _entry(self._tree.attributes(row))
+
+    @guarded
+    async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        return _entry(self._tree.attributes(inode - 1))
+
+    @guarded
+    async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
+        return self._tree.readlink(inode - 1)
+
+    @guarded
+    async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
+        return inode
+
+    @guarded
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        for position, name, row in self._tree.entries(fh - 1, start_id):
+            if not pyfuse3.readdir_reply(token, name, _entry(self._tree.attributes(row)), position + 1):
+                return
+
+    async def releasedir(self, fh: int) -> None:
+        pass
+
+    async def forget(self, inode_list: Any) -> None:
+        """Inode numbers are rows and never change: there is nothing to forget."""
+
+    @guarded
+    async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        found = self._tree.statfs()
+        result = pyfuse3.StatvfsData()
+        for name in ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail", "f_namemax"):
+            setattr(result, name, getattr(found, name))
+        return result
+
+    @guarded
+    async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+        quick = self._tree.quick_xattr(inode - 1, name)
+        if quick is not None:
+            return quick
+        return await self._in_thread(self._tree.getxattr, inode - 1, name)
+
+    @guarded
+    async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Any:
+        return await self._in_thread(self._tree.listxattr, inode - 1)
+
+    async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
+        with trio.move_on_after(self._io_timeout):
+            return await trio.to_thread.run_sync(work, *args, abandon_on_cancel=True)
+        raise pyfuse3.FUSEError(errno.EIO)
+
+    # ---- bytes --------------------------------------------------------------------------------------------
+
+    @guarded
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        row = inode - 1
+        if self._stale[row]:
+            raise pyfuse3.FUSEError(errno.ESTALE)
+        internal = ctx.pid == self._stager_gauge[Gauge.PUSHER_THREAD] != 0
+        if not internal:
+            gauge = self._gauge
+            gauge[Gauge.OPENS] += 1
+            gauge[Gauge.OPENED_BYTES] += self._source.size(row)
+            self._ring.put(Event.OPEN, row, ctx.pid)
+        return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(row << 16 | internal << 8 | self._version[row]), keep_cache=True)
+
+    @guarded
+    async def read(self, fh: int, off: int, size: int) -> bytes | memoryview:
+        row = fh >> 16
+        if self._version[row] != fh & 0xFF:
+            raise pyfuse3.FUSEError(errno.ESTALE)
+        end = min(off + size, self._source.size(row))
+        if self._tier[row] == Tier.RAM:
+            slot = self._slot[row]
+            self._count(row, off, end, Origin.RAM)
+            return self._arena[slot + off : slot + end]
+        return await self._miss(row, fh & 0xFF, off, end)
+
+    @guarded
+    async def release(self, fh: int) -> None:
+        row = fh >> 16
+        if not fh & 0x100:
+            self._gauge[Gauge.RELEASES] += 1
+            self._ring.put(Event.RELEASE, row)
+        self._direct.release(row)
+
+    def _count(self, row: int, off: int, end: int, origin: Origin) -> None:
+        gauge = self._gauge
+        gauge[_BYTES[origin]] += max(0, end - off)
+        if off == 0:
+            gauge[_FILES[origin]] += 1
+        self._ring.put(Event.MISS if origin == Origin.SOURCE and off == 0 else Event.READ, row, max(0, end))
+
+    async def _miss(self, row: int, version: int, off: int, end: int) -> bytes | memoryview:
+        """Bytes [off, end) of a row that is not in the arena. Raises FUSEError."""
+        if off >= end:
+            return b""
+        began = time.monotonic_ns()
+        self._gauge[Gauge.WAITS] += 1
+        try:
+            with trio.move_on_after(self._io_timeout):
+                return await self._gather(row, version, off, end)
+        except BaseException:
+            self._gauge[Gauge.READ_ERRORS] += 1
+            raise
+        finally:
+            self._gauge[Gauge.WAIT_NS] += time.monotonic_ns() - began
+        log.error("no answer from the source for %r in %g s", self._source.path(row), self._io_timeout)
+        self._gauge[Gauge.READ_ERRORS] += 1
+        raise pyfuse3.FUSEError(errno.EIO)
+
+    async def _gather(self, row: int, version: int, off: int, end: int) -> bytes | memoryview:
+        """One piece as it is; several (a file read by ranges) joined, each copied in the step that brought it."""
+        parts: list[bytes] = []
+        at = off
+        while at < end:
+            try:
+                answer = await self.link.ask(row, at, end - at)
+            except StagerGone:
+                return await self._read_directly(row, version, off, end)
+            if answer.errno == errno.ENOSPC:
+                return await self._read_directly(row, version, off, end)
+            if answer.errno:
+                raise pyfuse3.FUSEError(_reader_errno(answer.errno))
+            if self._version[row] != version or answer.length == 0:
+                raise pyfuse3.FUSEError(errno.ESTALE)
+            view = self._arena[answer.arena : answer.arena + answer.length]
+            if not parts and answer.length == end - off:
+                self._count(row, off, end, Origin(answer.origin))
+                return view
+            parts.append(bytes(view))
+            at += answer.length
+        self._count(row, off, end, Origin(answer.origin))
+        return b"".join(parts)
+
+    async def _read_directly(self, row: int, version: int, off: int, end: int) -> bytes:
+        self._gauge[Gauge.DIRECT_READS] += 1
+        try:
+            data = await self._direct.read(row, off, end - off)
+        except OSError as e:
+            if e.errno == errno.ESTALE:
+                await self.link.report_changed(row)
+            raise pyfuse3.FUSEError(_reader_errno(e.errno or errno.EIO)) from None
+        if self._version[row] != version:
+            raise pyfuse3.FUSEError(errno.ESTALE)
+        self._count(row, off, end, Origin.SOURCE)
+        return data
+
+
+def _reader_errno(code: int) -> int:
+    """read(2) has no ENOENT: a file that vanished at the source is a stale handle."""
+    return errno.ESTALE if code in (errno.ENOENT, errno.ENOTDIR) else code
+
+
+def _entry(a: Attributes) -> pyfuse3.EntryAttributes:
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino = pyfuse3.InodeT(a.ino)
+    entry.generation = 0
+    entry.entry_timeout = FOREVER_S
+    entry.attr_timeout = FOREVER_S
+    entry.st_mode = pyfuse3.ModeT(a.mode)
+    entry.st_nlink = a.nlink
+    entry.st_uid = a.uid
+    entry.st_gid = a.gid
+    entry.st_rdev = a.rdev
+    entry.st_size = a.size
+    entry.st_blksize = 1 << 17
+    entry.st_blocks = a.blocks
+    entry.st_atime_ns = a.atime_ns
+    entry.st_mtime_ns = a.mtime_ns
+    entry.st_ctime_ns = a.ctime_ns
+    return entry

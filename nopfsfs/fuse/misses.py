@@ -1,0 +1,177 @@
+"""The server's side of a miss: ask the stager, wait for the range, or read the source directly when there is no stager or no room.
+
+Arena bytes are handed out only in the same step in which an answer is taken up, so the grace rule of `fetch/grace.py` holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import threading
+from collections import OrderedDict
+
+import trio
+
+from nopfsfs.fetch import wire
+from nopfsfs.fetch.source import Changed, Identity, Source, check, close
+from nopfsfs.fetch.wire import Answer, Demand
+
+log = logging.getLogger(__name__)
+DIRECT_FILES = 32  # source files that direct reads keep open
+DIRECT_THREADS = 64
+
+
+class StagerGone(Exception):
+    """There is no stager to ask."""
+
+
+class StagerLink:
+    """Demands and answers over one socket to one stager. `run` is its task; it returns when the stager is gone."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = trio.socket.from_stdlib_socket(sock)
+        self._next = 1
+        self._waiting: dict[int, _Wait] = {}
+        self.alive = True
+
+    async def ask(self, row: int, offset: int, length: int) -> Answer:
+        """The stager's answer. Raises StagerGone. No checkpoint lies between the answer and the return."""
+        if not self.alive:
+            raise StagerGone
+        wait = _Wait()
+        number = self._next
+        self._next += 1
+        self._waiting[number] = wait
+        try:
+            await self._socket.send(wire.pack_demand(Demand(number, row, offset, length)))
+            await wait.event.wait()
+        except OSError:
+            raise StagerGone from None
+        finally:
+            self._waiting.pop(number, None)
+        if wait.answer is None:
+            raise StagerGone
+        return wait.answer
+
+    async def report_changed(self, row: int) -> None:
+        """Tell the stager that a row's file is not the indexed one any more."""
+        with contextlib.suppress(OSError, trio.ClosedResourceError):
+            await self._socket.send(wire.pack_demand(Demand(0, row, 0, 0)))
+
+    async def run(self) -> None:
+        try:
+            while message := await self._socket.recv(256):
+                await self._take(message)
+        except OSError as e:
+            log.warning("stager: %s", e)
+        finally:
+            self.alive = False
+            for wait in self._waiting.values():
+                wait.event.set()
+            self._socket.close()
+
+    async def _take(self, message: bytes) -> None:
+        try:
+            answer = wire.unpack_answer(message)
+        except ValueError as e:
+            log.error("answer refused: %s", e)
+            return
+        if answer.id:
+            wait = self._waiting.get(answer.id)
+            if wait is not None:
+                wait.answer = answer
+                wait.event.set()
+            return
+        # A grace request. Every handler that was woken by an earlier answer is in the run queue already: it
+        # runs in the next batch of the event loop at the latest, and this task after it in the one thereafter.
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        await self._socket.send(wire.pack_demand(Demand(0, 0, -answer.arena, 0)))
+
+
+class _Wait:
+    __slots__ = ("answer", "event")
+
+    def __init__(self) -> None:
+        self.event = trio.Event()
+        self.answer: Answer | None = None
+
+
+class DirectReader:
+    """Reads the source without a tier: pass-through, for when nothing better is there. Thread-safe."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, _OpenFile] = OrderedDict()
+        self._limiter = trio.CapacityLimiter(DIRECT_THREADS)
+
+    async def read(self, row: int, offset: int, length: int) -> bytes:
+        """Bytes of the indexed version. Raises OSError (ESTALE when the file changed)."""
+        return await trio.to_thread.run_sync(
+            self._read, row, offset, length, abandon_on_cancel=True, limiter=self._limiter
+        )
+
+    def release(self, row: int) -> None:
+        """A handle of the row was closed: do not keep its source file open."""
+        if row in self._open:
+            with self._lock:
+                self._retire(row)
+
+    def _read(self, row: int, offset: int, length: int) -> bytes:
+        try:
+            file = self._acquire(row)
+            try:
+                data = os.pread(file.fd, length, offset)
+                check(file.fd, file.identity)
+            finally:
+                with self._lock:
+                    file.users -= 1
+                    file.close_if_done()
+        except Changed:
+            with self._lock:
+                self._retire(row)
+            raise OSError(errno.ESTALE, "changed at the source") from None
+        if len(data) < min(length, max(0, file.identity.size - offset)):
+            raise OSError(errno.ESTALE, "shorter than indexed")
+        return data
+
+    def _acquire(self, row: int) -> _OpenFile:
+        with self._lock:
+            file = self._open.get(row)
+            if file is not None and file.identity == self._source.identity(row):
+                file.users += 1
+                return file
+        file = _OpenFile(*self._source.open(row))
+        file.users = 1
+        with self._lock:
+            self._retire(row)
+            self._open[row] = file
+            while len(self._open) > DIRECT_FILES:
+                self._retire(next(iter(self._open)))
+        return file
+
+    def _retire(self, row: int) -> None:
+        file = self._open.pop(row, None)
+        if file is not None:
+            file.retired = True
+            file.close_if_done()
+
+
+class _OpenFile:
+    """A source file kept open between direct reads; closed once retired and unused."""
+
+    def __init__(self, fd: int, identity: Identity) -> None:
+        self.fd = fd
+        self.identity = identity
+        self.users = 0
+        self.retired = False
+
+    def close_if_done(self) -> None:
+        if self.retired and not self.users and self.fd >= 0:
+            with contextlib.suppress(OSError):
+                close(self.fd)
+            self.fd = -1

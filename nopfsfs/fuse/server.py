@@ -1,0 +1,98 @@
+"""The server process: pyfuse3 on the FUSE descriptor that it was given. It holds no state that another could not rebuild.
+
+It ends when the mount is gone (pyfuse3's loop returns), or when the supervisor's socket closes.
+"""
+
+from __future__ import annotations
+
+import array
+import logging
+import os
+import socket
+import sys
+
+import pyfuse3
+import trio
+
+from nopfsfs.dataset.index import Index
+from nopfsfs.fetch.source import Source
+from nopfsfs.fuse.adapter import Adapter
+from nopfsfs.fuse.misses import StagerLink
+from nopfsfs.process import Handoff, become_reader, begin
+from nopfsfs.tiers import shared
+from nopfsfs.tiers.columns import Columns, Gauges
+from nopfsfs.tiers.ring import Ring
+from nopfsfs.vfs.overrides import ColumnOverrides
+from nopfsfs.vfs.tree import Tree
+
+log = logging.getLogger(__name__)
+MAX_TASKS = 1024  # requests under way; a slow read must not keep a lookup from being read
+
+
+class Server:
+    """Owns the pyfuse3 session and the link to the stager."""
+
+    def __init__(self, handoff: Handoff) -> None:
+        fds = handoff.fds
+        self._fuse_fd = fds["fuse"]
+        self._control = trio.socket.from_stdlib_socket(socket.socket(fileno=fds["control"]))
+        index = Index.load_fd(fds["index"])
+        columns = Columns(fds["columns"], index.n, writable=False)
+        root = os.fsencode(handoff.config.source)
+        overrides = ColumnOverrides(columns)
+        self._adapter = Adapter(
+            tree=Tree(index, root, overrides, overrides.extra_xattrs),
+            columns=columns,
+            arena=memoryview(shared.attach(fds["arena"], writable=False)),
+            gauges=Gauges(fds["gauges"], writable=True),
+            stager_gauges=Gauges(fds["stager_gauges"], writable=False),
+            ring=Ring(fds["ring"], writable=True),
+            source=Source(root, index, columns),
+            link=StagerLink(socket.socket(fileno=fds["demands"])),
+            io_timeout=handoff.config.io_timeout,
+        )
+
+    async def run(self) -> None:
+        """Answer requests until the mount is gone."""
+        # libfuse takes "/dev/fd/N" for a descriptor that is mounted already, and mounts nothing.
+        pyfuse3.init(self._adapter, f"/dev/fd/{self._fuse_fd}", {"default_permissions"})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._adapter.link.run)
+            nursery.start_soon(self._obey, nursery)
+            await self._control.send(b"ready")
+            try:
+                await pyfuse3.main(max_tasks=MAX_TASKS)
+            finally:
+                nursery.cancel_scope.cancel()
+        pyfuse3.close(unmount=False)
+
+    async def _obey(self, nursery: trio.Nursery) -> None:
+        """Messages from the supervisor: `stager` with a descriptor is a new stager's socket; the end means: end."""
+        while True:
+            message, fds = await self._receive()
+            if not message:
+                pyfuse3.terminate()
+                return
+            if message == b"stager" and fds:
+                self._adapter.link = StagerLink(socket.socket(fileno=fds[0]))
+                nursery.start_soon(self._adapter.link.run)
+
+    async def _receive(self) -> tuple[bytes, list[int]]:
+        size = socket.CMSG_SPACE(array.array("i").itemsize)
+        message, ancillary, _, _ = await self._control.recvmsg(64, size)
+        fds = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        return message, list(fds)
+
+
+def main() -> None:
+    handoff = begin(sys.argv)
+    server = Server(handoff)
+    become_reader(handoff.config)
+    trio.run(server.run)
+
+
+if __name__ == "__main__":
+    main()

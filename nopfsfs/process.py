@@ -1,0 +1,101 @@
+"""How a process of a mount is started: exec, with descriptors and one JSON description passed; never a bare fork.
+
+The description lies in an anonymous file whose descriptor number is the only argument.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import logging.handlers
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from nopfsfs.config import MountConfig
+
+_PR_SET_NAME = 15
+_SYSLOG = "/dev/log"
+
+
+@dataclass(frozen=True, slots=True)
+class Handoff:
+    """What a process is given: the mount's configuration, descriptors by name, and numbers."""
+
+    role: str
+    config: MountConfig
+    fds: dict[str, int]
+    numbers: dict[str, int]
+
+    def write(self) -> int:
+        """An anonymous file that holds this, at its start. Returns the descriptor."""
+        fd = os.memfd_create(f"nopfs-{self.role}", os.MFD_CLOEXEC)
+        text = {"role": self.role, "config": self.config.to_json(), "fds": self.fds, "numbers": self.numbers}
+        with os.fdopen(os.dup(fd), "w") as file:
+            json.dump(text, file)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fd
+
+    @staticmethod
+    def read(fd: int) -> Handoff:
+        with os.fdopen(fd) as file:
+            raw = json.load(file)
+        return Handoff(raw["role"], MountConfig.from_json(raw["config"]), raw["fds"], raw["numbers"])
+
+
+def command(module: str, fd: int) -> list[str]:
+    """The command line that runs a process of a mount; `fd` holds its handoff."""
+    # -P: the working directory must not decide what is imported.
+    options = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, *options, "-m", module, str(fd)]
+
+
+def start(module: str, handoff: Handoff) -> subprocess.Popen[bytes]:
+    """Run `python -m module` with the handoff's descriptors, in the session and with the streams of this process."""
+    fd = handoff.write()
+    try:
+        return subprocess.Popen(
+            command(module, fd), pass_fds=(fd, *handoff.fds.values()), stdin=subprocess.DEVNULL, cwd="/"
+        )
+    finally:
+        os.close(fd)
+
+
+def begin(argv: list[str]) -> Handoff:
+    """First thing in a process's main: take the handoff, name the process, set up logging."""
+    handoff = Handoff.read(int(argv[1]))
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, f"nopfs-{handoff.role}".encode()[:15], 0, 0, 0)
+    set_up_logging(handoff.config.log_file, handoff.role)
+    return handoff
+
+
+def set_up_logging(log_file: str | None, role: str) -> None:
+    """Warnings and above to the log file, or to standard error; NOPFS_DEBUG=1 for everything."""
+    handler: logging.Handler = logging.StreamHandler()
+    if log_file:
+        handler = logging.handlers.WatchedFileHandler(log_file, delay=True)
+    elif role_is_daemon() and os.path.exists(_SYSLOG):
+        handler = logging.handlers.SysLogHandler(_SYSLOG)
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {role}[%(process)d] %(levelname)s: %(message)s"))
+    level = logging.DEBUG if os.environ.get("NOPFS_DEBUG") else logging.INFO
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def role_is_daemon() -> bool:
+    """Whether standard error leads nowhere, so that the log must go elsewhere."""
+    try:
+        return os.path.samestat(os.fstat(2), os.stat(os.devnull))
+    except OSError:
+        return True
+
+
+def become_reader(config: MountConfig) -> None:
+    """Give up root for the user who may read the source (--user). Raises OSError."""
+    if config.uid is None:
+        return
+    gid = config.gid if config.gid is not None else config.uid
+    os.setgroups(list(config.groups) or [gid])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(config.uid, config.uid, config.uid)

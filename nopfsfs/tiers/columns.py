@@ -1,0 +1,119 @@
+"""Shared state of every file: where its bytes are. One row per inode, and one writer per column.
+
+Writers publish the data first and the column that says so last. A reader of `tier` and `slot` may use the arena bytes
+they name until it next lets others run: the stager reuses a slot only after the server has passed through its
+event loop once more (`fetch/grace.py`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy.typing as npt
+
+from nopfsfs.tiers import shared
+
+
+class Tier(IntEnum):
+    """Where the server can take a file's bytes from without waiting. Values of the column `tier`."""
+
+    NONE = 0
+    RAM = 1  # whole, in the arena, at `slot`
+
+
+class Columns:
+    """The per-row columns. Arrays have length n; memory that was never written costs nothing.
+
+    Written by the stager: `tier` u8, `slot` i64 (byte offset in the arena), `check` u64 (xxh3 of the staged
+    bytes), `disk` u8 (0 or 1 + number of the disk tier), `version` u8 (counts changes seen at the source), `stale` u8
+    (1 while the old version is being forgotten; opens fail), and for rows with version > 0 the refreshed
+    `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino` u64, `new_mode`, `new_uid`, `new_gid` u32.
+    Written by the supervisor: `paged` u8 (1: all of the file was pushed into the page cache; 2: some of it was read into it).
+    """
+
+    def __init__(self, fd: int, n: int, *, writable: bool) -> None:
+        found = shared.arrays(shared.attach(fd, writable=writable), columns_layout(n))
+        self.tier: npt.NDArray[Any] = found["tier"]
+        self.slot: npt.NDArray[Any] = found["slot"]
+        self.check: npt.NDArray[Any] = found["check"]
+        self.disk: npt.NDArray[Any] = found["disk"]
+        self.version: npt.NDArray[Any] = found["version"]
+        self.stale: npt.NDArray[Any] = found["stale"]
+        self.new_size: npt.NDArray[Any] = found["new_size"]
+        self.new_mtime_ns: npt.NDArray[Any] = found["new_mtime_ns"]
+        self.new_ctime_ns: npt.NDArray[Any] = found["new_ctime_ns"]
+        self.new_ino: npt.NDArray[Any] = found["new_ino"]
+        self.new_mode: npt.NDArray[Any] = found["new_mode"]
+        self.new_uid: npt.NDArray[Any] = found["new_uid"]
+        self.new_gid: npt.NDArray[Any] = found["new_gid"]
+        self.paged: npt.NDArray[Any] = found["paged"]
+
+    @staticmethod
+    def create(n: int) -> int:
+        """A descriptor of fresh columns for n rows."""
+        return shared.create("columns", shared.layout_size(columns_layout(n)))
+
+
+def columns_layout(n: int) -> shared.Layout:
+    """The columns' dtypes, n rows each."""
+    return {
+        "tier": ("u1", n), "slot": ("i8", n), "check": ("u8", n), "disk": ("u1", n), "version": ("u1", n),
+        "stale": ("u1", n), "new_size": ("i8", n), "new_mtime_ns": ("i8", n), "new_ctime_ns": ("i8", n),
+        "new_ino": ("u8", n), "new_mode": ("u4", n), "new_uid": ("u4", n), "new_gid": ("u4", n), "paged": ("u1", n),
+    }  # fmt: skip
+
+
+class Gauge(IntEnum):
+    """Counters of the server and the stager; each process writes its own block. Times are nanoseconds."""
+
+    # server
+    OPENS = 0
+    RAM_FILES = 1
+    RAM_BYTES = 2
+    DISK_FILES = 3
+    DISK_BYTES = 4
+    SOURCE_FILES = 5
+    SOURCE_BYTES = 6
+    OPENED_BYTES = 7
+    WAIT_NS = 8
+    WAITS = 9
+    READ_ERRORS = 10
+    DIRECT_READS = 11
+    PEER_FILES = 12
+    PEER_BYTES = 13
+    RELEASES = 14
+    # stager
+    ARENA_USED = 20
+    DISK_USED = 21
+    SOURCE_OPENS = 22
+    SOURCE_READ_BYTES = 23
+    STAGED_FILES = 24
+    STAGED_BYTES = 25
+    FETCHES_DONE = 26
+    PUSHES_DONE = 27
+    PUSHED_BYTES = 28
+    SOURCE_ERRORS = 29
+    CHANGED_FILES = 30
+    CORRUPT_COPIES = 31
+    DISK_ERRORS = 32
+    NO_ROOM = 33
+    DROPS_DONE = 34
+    DISK_WRITES = 35
+    EVICTIONS = 36
+    PUSHER_THREAD = 37  # not a counter: the thread whose opens are the mount's own
+
+
+GAUGES = 64
+
+
+class Gauges:
+    """One process's block of int64 counters, fast to bump: `block[Gauge.OPENS] += 1`."""
+
+    def __init__(self, fd: int, *, writable: bool) -> None:
+        memory = shared.attach(fd, writable=writable)
+        self.block: memoryview = memoryview(memory)[: GAUGES * 8].cast("q")
+
+    @staticmethod
+    def create(role: str) -> int:
+        return shared.create(f"gauges-{role}", GAUGES * 8)
