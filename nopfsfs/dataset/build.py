@@ -1,0 +1,170 @@
+"""From listed directories to an Index. Pure, vectorised over files; the only Python objects are per
+directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.dataset.index import NO_ENTRY, Index, fingerprint
+
+# One lstat, packed as struct "<IIIIqqqQQB" does it.
+RECORD = np.dtype(
+    [
+        ("mode", "<u4"),
+        ("uid", "<u4"),
+        ("gid", "<u4"),
+        ("nlink", "<u4"),
+        ("size", "<i8"),
+        ("mtime_ns", "<i8"),
+        ("ctime_ns", "<i8"),
+        ("src_ino", "<u8"),
+        ("dev", "<u8"),
+        ("flags", "u1"),
+    ]
+)
+COPIED = ("mode", "uid", "gid", "nlink", "size", "mtime_ns", "ctime_ns", "src_ino", "flags")
+DIRECTORY = 0o4  # S_IFDIR >> 12
+LINK = 0o12  # S_IFLNK >> 12
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One directory as it was found."""
+
+    path: bytes  # relative to the source; b"" for the root
+    own: NDArray[Any]  # (1,) RECORD of the directory itself
+    names: bytes  # all names, sorted, one after the other
+    lengths: NDArray[np.uint32]  # (k,) of each name
+    records: NDArray[Any]  # (k,) RECORD of each entry
+    targets: dict[int, bytes] = field(default_factory=dict)  # of symbolic links, by position
+
+
+def build(listings: Iterable[Listing]) -> Index:
+    """The index of a tree. One listing must have the path b"". Entries for directories that have no listing
+    are left out. The order of `listings` does not matter."""
+    dirs = sorted(listings, key=lambda d: d.path + b"/" if d.path else b"")
+    counts = np.array([len(d.lengths) for d in dirs], np.int64)
+    mode = np.concatenate([d.records["mode"] for d in dirs])
+    lengths = np.concatenate([d.lengths for d in dirs]).astype(np.uint64)
+    names = np.frombuffer(b"".join([d.names for d in dirs]), np.uint8)
+    entry_parent = np.repeat(np.arange(len(dirs), dtype=np.uint32), counts)
+    entry_row, kept = _directory_rows(dirs, mode, lengths, names, entry_parent)
+    if not kept.all():
+        names = names[np.repeat(kept, lengths.astype(np.int64))]
+        lengths, entry_parent = lengths[kept], entry_parent[kept]
+    first_of_row = _file_rows(dirs, mode, kept, entry_row, len(dirs))
+    columns: dict[str, NDArray[Any]] = {
+        "entry_parent": entry_parent,
+        "entry_row": entry_row[kept],
+        "names": names,
+        "name_start": _offsets(lengths),
+        "first_entry": np.searchsorted(entry_parent, np.arange(len(dirs) + 1)).astype(np.uint32),
+    }
+    columns["primary"] = _primary(columns["entry_row"], len(dirs) + len(first_of_row))
+    columns.update(_attributes(dirs, first_of_row))
+    columns.update(_links(dirs, counts, entry_row))
+    return Index(**columns, fingerprint=fingerprint(columns))
+
+
+def _offsets(lengths: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Where each item begins, and the end of the last."""
+    offsets = np.zeros(len(lengths) + 1, np.uint64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _directory_rows(
+    dirs: list[Listing],
+    mode: NDArray[np.uint32],
+    lengths: NDArray[np.uint64],
+    names: NDArray[np.uint8],
+    entry_parent: NDArray[np.uint32],
+) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+    """Rows of the entries that are directories (0 for others), and which entries are kept."""
+    row_of = {d.path: row for row, d in enumerate(dirs)}
+    starts = _offsets(lengths)
+    entry_row = np.zeros(len(mode), np.uint32)
+    kept = np.ones(len(mode), np.bool_)
+    for entry in np.flatnonzero(mode >> 12 == DIRECTORY).tolist():
+        parent = dirs[entry_parent[entry]].path
+        name = names[int(starts[entry]) : int(starts[entry + 1])].tobytes()
+        row = row_of.get(parent + b"/" + name if parent else name)
+        if row is None:
+            kept[entry] = False
+        else:
+            entry_row[entry] = row
+    return entry_row, kept
+
+
+def _file_rows(
+    dirs: list[Listing],
+    mode: NDArray[np.uint32],
+    kept: NDArray[np.bool_],
+    entry_row: NDArray[np.uint32],
+    n_dirs: int,
+) -> NDArray[np.int64]:
+    """Fill in the rows of what is no directory, hard links sharing one; return the entry (before leaving any
+    out) that each of these rows has its attributes from."""
+    is_file = mode >> 12 != DIRECTORY
+    linked = np.flatnonzero(is_file & (np.concatenate([d.records["nlink"] for d in dirs]) > 1))
+    first_link = linked  # for each of `linked`, the first entry of the same inode
+    if len(linked):
+        inode = np.concatenate([d.records["src_ino"] for d in dirs])[linked]
+        device = np.concatenate([d.records["dev"] for d in dirs])[linked]
+        order = np.lexsort((linked, inode, device))
+        i, d = inode[order], device[order]
+        new = np.ones(len(order), np.bool_)
+        new[1:] = (i[1:] != i[:-1]) | (d[1:] != d[:-1])
+        first_link = np.empty_like(linked)
+        first_link[order] = linked[order][new][np.cumsum(new) - 1]
+    own_row = is_file.copy()
+    own_row[linked[first_link != linked]] = False
+    first_of_row = np.flatnonzero(own_row)
+    entry_row[first_of_row] = np.arange(n_dirs, n_dirs + len(first_of_row), dtype=np.uint32)
+    entry_row[linked] = entry_row[first_link]
+    return first_of_row
+
+
+def _primary(entry_row: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
+    """The first entry of each row."""
+    primary = np.full(n, NO_ENTRY, np.uint32)
+    primary[entry_row[::-1]] = np.arange(len(entry_row), dtype=np.uint32)[::-1]
+    return primary
+
+
+def _attributes(dirs: list[Listing], first_of_row: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """The columns that are copied from the records: directories first, then the rest."""
+
+    def column(name: str) -> NDArray[Any]:
+        own = np.concatenate([d.own[name] for d in dirs])
+        others = np.concatenate([d.records[name] for d in dirs])[first_of_row]
+        return np.concatenate([own, others])
+
+    columns = {name: column(name) for name in COPIED}
+    devices, src_dev = np.unique(column("dev"), return_inverse=True)
+    if len(devices) > 1 << 16:
+        raise ValueError(f"{len(devices)} file systems below one source")
+    return {**columns, "devices": devices, "src_dev": src_dev.astype(np.uint16)}
+
+
+def _links(
+    dirs: list[Listing], counts: NDArray[np.int64], entry_row: NDArray[np.uint32]
+) -> dict[str, NDArray[Any]]:
+    """The side table of symbolic links."""
+    first = np.cumsum(counts) - counts
+    targets: dict[int, bytes] = {}
+    for start, directory in zip(first.tolist(), dirs, strict=True):
+        for position, target in directory.targets.items():
+            targets.setdefault(int(entry_row[start + position]), target)
+    rows = sorted(targets)
+    in_order = [targets[row] for row in rows]
+    return {
+        "link_row": np.array(rows, np.uint32),
+        "link_start": _offsets(np.array([len(t) for t in in_order], np.uint64)),
+        "link_targets": np.frombuffer(b"".join(in_order), np.uint8),
+    }

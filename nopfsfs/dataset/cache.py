@@ -1,0 +1,132 @@
+"""The index on disk, so that a restarted job does not scan a million files again.
+
+One file for each source and set of options, replaced in one step: mounts of one source at one time do not
+disturb each other, and each keeps the file it has mapped. A file that is damaged, of another version or of
+another owner is ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import xxhash
+
+from nopfsfs.dataset import indexfile
+from nopfsfs.dataset.errors import IndexDamaged
+from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.scan import THREADS, ScanResult, scan
+
+LEFTOVER_S = 86_400.0  # a temporary file this old belongs to a scan that was killed
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An index that other processes can map too."""
+
+    index: Index
+    fd: int  # of the file that `index` maps; the caller closes it, `index` outlives that
+    path: str | None  # of that file; None if it has no name and ends with its last descriptor
+    result: ScanResult
+
+
+def open_or_scan(
+    source: str | bytes,
+    index_dir: str,
+    *,
+    rescan: bool = False,
+    follow_symlinks: bool = False,
+    progress: Callable[[int], None] | None = None,
+    threads: int = THREADS,
+) -> Opened:
+    """The index of the source: the one kept in `index_dir` where its directories are unchanged, the rest
+    scanned, and kept there again. `rescan` lists every directory. An empty `index_dir` keeps nothing; one
+    that cannot be written adds a warning to the result.
+
+    Raises NopfsError (Exit.SOURCE) as `scan` does."""
+    path = _place(source, index_dir, follow_symlinks)
+    fd, previous = (-1, None) if rescan or path is None else _kept(path)
+    try:
+        result = scan(
+            source, threads=threads, follow_symlinks=follow_symlinks, previous=previous, progress=progress
+        )
+        if previous is not None and result.index is previous:
+            return Opened(previous, os.dup(fd), path, result)
+        return _keep(path, result)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _place(source: str | bytes, index_dir: str, follow_symlinks: bool) -> str | None:
+    """Where the index of this source is kept. The device number is no part of it: network file systems get a
+    new one at every mount, and an index of something else that stood here before agrees with no directory's
+    times."""
+    if not index_dir:
+        return None
+    real = os.path.realpath(os.fsencode(source))
+    try:
+        inode = os.stat(real).st_ino
+    except OSError:
+        return None  # the scan says what is wrong
+    key = xxhash.xxh3_128_hexdigest(b"%s\0%d\0%d" % (real, inode, follow_symlinks))
+    return os.path.join(index_dir, key + ".index")
+
+
+def _kept(path: str) -> tuple[int, Index | None]:
+    """A descriptor and the index of the kept file; (-1, None) if there is none that can be used."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return -1, None
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            raise IndexDamaged("not of this user")
+        return fd, Index.load_fd(fd, verify=True)
+    except (OSError, IndexDamaged) as error:
+        os.close(fd)
+        log.info("index %s is not used: %s", path, error)
+        return -1, None
+
+
+def _keep(path: str | None, result: ScanResult) -> Opened:
+    """Write the scanned index, and map what was written: the pages are then shared by all processes of the
+    mount."""
+    if path is not None:
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            _sweep(os.path.dirname(path))
+            result.index.save(path)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return _mapped(fd, path, result)
+        except OSError as error:
+            why = f"the index is not kept, the next mount scans again: {error}"
+            result = dataclasses.replace(result, warnings=(*result.warnings, why))
+    return _mapped(indexfile.to_memfd(result.index), None, result)
+
+
+def _mapped(fd: int, path: str | None, result: ScanResult) -> Opened:
+    try:
+        index = Index.load_fd(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return Opened(index, fd, path, dataclasses.replace(result, index=index))
+
+
+def _sweep(index_dir: str) -> None:
+    """Remove what killed scans left behind."""
+    before = time.time() - LEFTOVER_S
+    prefix, suffix = indexfile.TEMPORARY
+    for entry in os.scandir(index_dir):
+        if entry.name.startswith(prefix) and entry.name.endswith(suffix):
+            try:
+                if entry.stat(follow_symlinks=False).st_mtime < before:
+                    os.unlink(entry.path)
+            except OSError:
+                pass  # another mount was faster

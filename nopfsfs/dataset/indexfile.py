@@ -1,0 +1,148 @@
+"""The file form of an index: a checksummed header, then the columns, each at a multiple of 64 bytes.
+
+Offsets follow from the counts in the header, so there is no table of them that could be wrong."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import tempfile
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from nopfsfs.dataset.errors import IndexDamaged
+from nopfsfs.dataset.index import COLUMNS, Index
+
+MAGIC = b"NOPFSIDX"
+LAYOUT = 1  # raise it when COLUMNS or their meaning changes: older files are then scanned anew
+ALIGN = 64
+HEADER = struct.Struct("<8sI4x7QQQ16s")  # magic, layout, counts, file size, checksum of body, fingerprint
+SUM = struct.Struct("<Q")  # xxh3 of the header
+BODY = -(-(HEADER.size + SUM.size) // ALIGN) * ALIGN
+CHUNK = 1 << 26  # bytes for one write or checksum step
+TEMPORARY = (".index-", ".tmp")  # prefix and suffix of a file being written
+
+
+def _counts(index: Index) -> dict[str, int]:
+    return {
+        "n": index.n,
+        "m": index.n_entries,
+        "d": index.n_dirs,
+        "l": len(index.link_row),
+        "v": len(index.devices),
+        "t": len(index.names),
+        "u": len(index.link_targets),
+    }
+
+
+def _places(counts: dict[str, int]) -> tuple[list[tuple[str, str, int, int]], int]:
+    """(column, dtype, length, offset) of each column, and the size of the file."""
+    places = []
+    offset = BODY
+    for name, dtype, how_many in COLUMNS:
+        letter, _, extra = how_many.partition("+")
+        length = counts[letter] + int(extra or 0)
+        places.append((name, dtype, length, offset))
+        offset += -(-length * int(dtype[-1]) // ALIGN) * ALIGN
+    return places, offset
+
+
+def write(index: Index, fd: int) -> None:
+    """Write the index to an empty file, header last: a file cut short never looks whole. Raises OSError."""
+    counts = _counts(index)
+    places, file_size = _places(counts)
+    os.ftruncate(fd, file_size)
+    digest = xxhash.xxh3_64()
+    for name, _, length, offset in places:
+        data = memoryview(getattr(index, name)).cast("B") if length else memoryview(b"")
+        for start in range(0, len(data), CHUNK):
+            _pwrite(fd, data[start : start + CHUNK], offset + start)
+        digest.update(data)
+    body = digest.intdigest()
+    values = (*counts.values(), file_size, body, bytes.fromhex(index.fingerprint))
+    header = HEADER.pack(MAGIC, LAYOUT, *values)
+    _pwrite(fd, memoryview(header + SUM.pack(xxhash.xxh3_64_intdigest(header))), 0)
+
+
+def _pwrite(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        done = os.pwrite(fd, data, offset)
+        data = data[done:]
+        offset += done
+
+
+def save(index: Index, path: str | os.PathLike[str]) -> None:
+    """See Index.save. The temporary file is a hidden sibling that ends in .tmp; it is removed on any
+    failure."""
+    path = os.fspath(path)
+    folder = os.path.dirname(path) or "."
+    fd, temporary = tempfile.mkstemp(dir=folder, prefix=TEMPORARY[0], suffix=TEMPORARY[1])  # mode 0600
+    try:
+        try:
+            write(index, fd)
+            os.fsync(fd)  # or a crash of the machine could leave a renamed file without its data
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def to_memfd(index: Index) -> int:
+    """A sealed memfd with the index, for `Index.load_fd` in another process. The caller closes it. Raises
+    OSError."""
+    fd = os.memfd_create("nopfs-index", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        write(index, fd)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def load(path: str | os.PathLike[str]) -> Index:
+    """See Index.load."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return load_fd(fd, verify=True)
+    finally:
+        os.close(fd)
+
+
+def load_fd(fd: int, *, verify: bool = False) -> Index:
+    """See Index.load_fd."""
+    if os.fstat(fd).st_size < BODY:
+        raise IndexDamaged("shorter than its header")
+    mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    head = mapped[: HEADER.size]
+    magic, layout, *numbers, file_size, body, print_ = HEADER.unpack(head)
+    if magic != MAGIC:
+        raise IndexDamaged("not an index file")
+    if layout != LAYOUT:
+        raise IndexDamaged(f"layout {layout}, this version reads {LAYOUT}")
+    if SUM.unpack_from(mapped, HEADER.size)[0] != xxhash.xxh3_64_intdigest(head):
+        raise IndexDamaged("wrong checksum of the header")
+    places, expected = _places(dict(zip("nmdlvtu", numbers, strict=True)))
+    if not len(mapped) == file_size == expected:
+        raise IndexDamaged(f"{len(mapped)} bytes long, not {expected}")
+    columns: dict[str, NDArray[Any]] = {
+        name: np.frombuffer(mapped, dtype, length, offset) for name, dtype, length, offset in places
+    }
+    if verify and _checksum(columns) != body:
+        raise IndexDamaged("wrong checksum of the columns")
+    return Index(**columns, fingerprint=print_.hex())
+
+
+def _checksum(columns: dict[str, NDArray[Any]]) -> int:
+    digest = xxhash.xxh3_64()
+    for name, _, _ in COLUMNS:
+        digest.update(columns[name].data)
+    return digest.intdigest()

@@ -1,0 +1,264 @@
+"""A look at one directory of the source: its entries, or that they are still those of the previous index."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from nopfsfs.dataset.build import COPIED, LINK, RECORD, Listing
+from nopfsfs.dataset.index import FOLLOWED, HAS_ACL, LEAVES, UNSURE, Index
+from nopfsfs.dataset.links import is_inside, presented
+
+# A directory that changed less than this before it was listed may change again within one tick of the
+# source's clock (4 ms on ext4, 1 s on ext3 and HFS+, 2 s on FAT; the rest is for clocks that disagree) and
+# look unchanged.
+RACY_NS = 3_000_000_000
+ACL_NAME = "system.posix_acl_access"
+PACK = struct.Struct("<IIIIqqqQQB").pack  # build.RECORD
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A directory to look at."""
+
+    path: bytes
+    was: int = -1  # its row in the previous index
+    followed: bool = False  # reached through a followed link: opened with following
+    chain: tuple[tuple[int, int], ...] = ()  # (st_dev, st_ino) of the directories above, nearest last
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A directory that was looked at; `listing` is None where the previous index still holds."""
+
+    task: Task
+    own: bytes  # packed RECORD
+    listing: Listing | None
+    children: list[Task]
+    leaving: int = 0
+    vanished: tuple[tuple[bytes, str], ...] = ()
+    moved: bool = False  # reused, but the device number of the source changed
+
+
+def listing_of(found: Found, previous: Index | None) -> Listing:
+    """The listing of a directory, taken from the previous index if it was not listed again."""
+    if found.listing is not None:
+        return found.listing
+    assert previous is not None
+    was = found.task.was
+    first, last = int(previous.first_entry[was]), int(previous.first_entry[was + 1])
+    rows = previous.entry_row[first:last]
+    starts = previous.name_start[first : last + 1]
+    records = np.empty(last - first, RECORD)
+    for name in COPIED:
+        records[name] = getattr(previous, name)[rows]
+    own = np.frombuffer(found.own, RECORD).copy()
+    device = previous.devices[previous.src_dev[rows]]
+    # The same file system may have got a new number since, for example by a reboot.
+    device[device == previous.devices[previous.src_dev[was]]] = own["dev"][0]
+    records["dev"] = device
+    links = np.flatnonzero(records["mode"] >> 12 == LINK).tolist()
+    return Listing(
+        found.task.path,
+        own,
+        previous.names[int(starts[0]) : int(starts[-1])].tobytes(),
+        np.diff(starts).astype(np.uint32),
+        records,
+        {position: previous.readlink(int(rows[position])) for position in links},
+    )
+
+
+class Look:
+    """Looks at one directory at a time; called from many threads."""
+
+    def __init__(
+        self, root: bytes, real_root: bytes, follow: bool, previous: Index | None, clock_ns: Callable[[], int]
+    ) -> None:
+        self.root = root
+        self.real_root = real_root
+        self.follow = follow
+        self.previous = previous
+        self.clock_ns = clock_ns
+        self.no_acl: set[int] = set()  # devices that know no ACLs
+        self.entries = 0  # for progress only: a lost update does no harm
+
+    def __call__(self, task: Task) -> Found:
+        """Raises OSError if the directory cannot be listed."""
+        path = os.path.join(self.root, task.path) if task.path else self.root
+        through_link = task.followed or not task.path
+        if self.previous is not None and task.was >= 0:
+            st = os.stat(path, follow_symlinks=through_link)
+            if self._unchanged(st, task.was):
+                return self._reuse(task, st, self.previous)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if through_link else os.O_NOFOLLOW)
+        fd = os.open(path, flags)
+        try:
+            return self._list(task, path, fd)
+        finally:
+            os.close(fd)
+
+    def _unchanged(self, st: os.stat_result, was: int) -> bool:
+        assert self.previous is not None
+        at = self.previous.at
+        return (
+            not at.flags[was] & UNSURE
+            and st.st_mtime_ns == at.mtime_ns[was]
+            and st.st_ctime_ns == at.ctime_ns[was]
+            and st.st_ino == at.src_ino[was]
+        )
+
+    def _reuse(self, task: Task, st: os.stat_result, previous: Index) -> Found:
+        was = task.was
+        first, last = int(previous.first_entry[was]), int(previous.first_entry[was + 1])
+        rows = previous.entry_row[first:last]
+        here = (*task.chain, (st.st_dev, st.st_ino))
+        children = []
+        for position in np.flatnonzero(rows < previous.n_dirs).tolist():
+            row, name = int(rows[position]), previous.name(first + position)
+            followed = bool(previous.at.flags[row] & FOLLOWED)
+            children.append(Task(_join(task.path, name), row, followed, here))
+        self.entries += last - first
+        leaving = int(np.count_nonzero(previous.flags[rows] & LEAVES))
+        moved = int(previous.devices[previous.src_dev[was]]) != st.st_dev
+        return Found(task, self._pack(st, previous.at.flags[was]), None, children, leaving, moved=moved)
+
+    def _list(self, task: Task, path: bytes, fd: int) -> Found:
+        st = os.fstat(fd)
+        here = (st.st_dev, st.st_ino)
+        if here in task.chain:
+            raise OSError(errno.ELOOP, "a loop of followed links")
+        flags = self._acl(path, st, True) | (FOLLOWED if task.followed else 0)
+        if st.st_ctime_ns > self.clock_ns() - RACY_NS:
+            flags |= UNSURE
+        into = _Entries(task, path, (*task.chain, here))
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                self._entry(into, entry)
+        self.entries += len(into.packed)
+        if into.unsure:
+            flags |= UNSURE
+        own = self._pack(st, flags)
+        return Found(task, own, into.listing(own), into.children, into.leaving, tuple(into.vanished))
+
+    def _entry(self, into: _Entries, entry: os.DirEntry[str]) -> None:
+        name = os.fsencode(entry.name)
+        path = into.full + b"/" + name
+        try:
+            st = entry.stat(follow_symlinks=False)
+            if stat.S_ISLNK(st.st_mode):
+                self._link(into, name, path, st)
+                return
+        except OSError as error:
+            into.vanished.append((_join(into.task.path, name), error.strerror or "error"))
+            return
+        flags = FOLLOWED if into.task.followed else 0
+        if stat.S_ISREG(st.st_mode):
+            flags |= self._acl(path, st, False)
+        elif stat.S_ISDIR(st.st_mode):
+            into.child(name, self._was(into, name), False)
+        into.packed.append((name, self._pack(st, flags)))
+
+    def _was(self, into: _Entries, name: bytes) -> int:
+        """The row that a subdirectory had in the previous index, or -1."""
+        if self.previous is None or into.task.was < 0:
+            return -1
+        row = self.previous.lookup(into.task.was, name)
+        return row if row < self.previous.n_dirs else -1
+
+    def _link(self, into: _Entries, name: bytes, path: bytes, st: os.stat_result) -> None:
+        """Raises OSError if the link vanished."""
+        target = os.readlink(path)
+        real = os.path.realpath(path)
+        if is_inside(real, self.real_root):
+            target = presented(target, real, self.real_root, into.task.path, into.task.followed)
+        elif self.follow:
+            try:
+                self._follow(into, name, path)
+                return
+            except OSError:
+                into.unsure = True  # leads nowhere today: a link that is asked again at the next scan
+                into.leaving += 1
+        else:
+            into.leaving += 1
+        leaves = LEAVES if not is_inside(real, self.real_root) else 0
+        into.packed.append((name, self._pack(st, leaves)))
+        into.targets[name] = target
+
+    def _follow(self, into: _Entries, name: bytes, path: bytes) -> None:
+        """Enter what the link leads to in its place. Raises OSError if it leads nowhere."""
+        st = os.stat(path)
+        flags = FOLLOWED
+        if stat.S_ISDIR(st.st_mode):
+            into.child(name, self._was(into, name), True)
+        elif stat.S_ISREG(st.st_mode):
+            flags |= self._acl(path, st, True)
+        into.packed.append((name, self._pack(st, flags)))
+
+    def _acl(self, path: bytes, st: os.stat_result, follow: bool) -> int:
+        """HAS_ACL or 0. A file system that knows no ACLs is asked once."""
+        if st.st_dev in self.no_acl:
+            return 0
+        try:
+            os.getxattr(path, ACL_NAME, follow_symlinks=follow)
+        except OSError as error:
+            if error.errno in (errno.ENOTSUP, errno.ENOSYS):
+                self.no_acl.add(st.st_dev)
+            return 0
+        return HAS_ACL
+
+    def _pack(self, st: os.stat_result, flags: int) -> bytes:
+        special = stat.S_ISCHR(st.st_mode) or stat.S_ISBLK(st.st_mode)
+        return PACK(
+            st.st_mode,
+            st.st_uid,
+            st.st_gid,
+            st.st_nlink,
+            st.st_rdev if special else st.st_size,
+            st.st_mtime_ns,
+            st.st_ctime_ns,
+            st.st_ino,
+            st.st_dev,
+            flags,
+        )
+
+
+class _Entries:
+    """What has been found in a directory so far."""
+
+    def __init__(self, task: Task, full: bytes, chain: tuple[tuple[int, int], ...]) -> None:
+        self.task = task
+        self.full = full.rstrip(b"/")
+        self.chain = chain
+        self.packed: list[tuple[bytes, bytes]] = []  # name, RECORD
+        self.targets: dict[bytes, bytes] = {}
+        self.children: list[Task] = []
+        self.vanished: list[tuple[bytes, str]] = []
+        self.leaving = 0
+        self.unsure = False
+
+    def child(self, name: bytes, was: int, is_link: bool) -> None:
+        followed = is_link or self.task.followed
+        self.children.append(Task(_join(self.task.path, name), was, followed, self.chain))
+
+    def listing(self, own: bytes) -> Listing:
+        self.packed.sort()
+        names = [name for name, _ in self.packed]
+        positions = {name: i for i, name in enumerate(names)} if self.targets else {}
+        return Listing(
+            self.task.path,
+            np.frombuffer(own, RECORD).copy(),
+            b"".join(names),
+            np.fromiter(map(len, names), np.uint32, len(names)),
+            np.frombuffer(b"".join([record for _, record in self.packed]), RECORD),
+            {positions[name]: target for name, target in self.targets.items()},
+        )
+
+
+def _join(directory: bytes, name: bytes) -> bytes:
+    return directory + b"/" + name if directory else name

@@ -1,0 +1,157 @@
+"""Orders against what the standard library and torchvision really list."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.orders import candidate_roots, image_folder, sorted_files
+from nopfsfs.dataset.scan import scan
+from tests.dataset import trees
+from tests.framework_setup import import_torchvision
+
+slow = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def image_folder_by_hand(root: str) -> list[str]:
+    """The paths that torchvision 0.29 lists, by the same standard library calls."""
+    found = []
+    for name in sorted(entry.name for entry in os.scandir(root) if entry.is_dir()):
+        for where, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
+            found += [os.path.join(where, file) for file in sorted(files) if file.lower().endswith(SUFFIXES)]
+    return found
+
+
+def sources_of(index: Index, root: bytes, rows: np.ndarray) -> list[bytes]:
+    """What the rows are at the source, links followed to their end."""
+    return [os.path.realpath(os.path.join(root, index.path(row))) for row in rows.tolist()]
+
+
+def resolved(paths: list[str]) -> list[bytes]:
+    return [os.fsencode(os.path.realpath(path)) for path in paths]
+
+
+@slow
+@given(trees.paths())
+def test_image_folder_of_any_tree(files) -> None:
+    with trees.tree(files) as root:
+        index = scan(root).index
+        assert sources_of(index, root, image_folder(index, 0)) == resolved(
+            image_folder_by_hand(os.fsdecode(root))
+        )
+
+
+targets = st.sampled_from(
+    [b"a", b"../a", b"b", b"../b/a", b"a b", b"../a.b", b"missing.jpg", b"a.jpg", b"../z"]
+)
+
+
+@slow
+@given(
+    trees.paths(trees.texts, most=15),
+    st.lists(st.tuples(trees.paths(trees.texts, most=1), targets), max_size=4),
+)
+def test_image_folder_with_links(files, links) -> None:
+    links = [(paths[0], target) for paths, target in links if paths]
+    with trees.tree(files, links) as root:
+        if any(_loops(os.path.join(where, name)) for where, dirs, _ in os.walk(root) for name in dirs):
+            return
+        index = scan(root).index
+        rows = image_folder(index, 0)
+        assert sources_of(index, root, rows) == resolved(image_folder_by_hand(os.fsdecode(root)))
+
+
+def _loops(link: bytes) -> bool:
+    """Whether a link may lead to something that contains it, itself or through another: os.walk would go
+    round."""
+    return os.path.islink(link) and any(
+        os.path.islink(os.path.join(where, name))
+        for where, dirs, _ in os.walk(link, followlinks=False)
+        for name in dirs
+    )
+
+
+@slow
+@given(trees.paths(most=15))
+def test_image_folder_is_torchvisions(files) -> None:
+    folder = import_torchvision().datasets.folder
+    with trees.tree(files) as root:
+        index = scan(root).index
+        rows = image_folder(index, 0)
+        try:
+            _, classes = folder.find_classes(os.fsdecode(root))
+            samples = folder.make_dataset(os.fsdecode(root), classes, folder.IMG_EXTENSIONS, allow_empty=True)
+        except FileNotFoundError:  # no class directory
+            assert len(rows) == 0
+            return
+        assert [root + b"/" + index.path(row) for row in rows.tolist()] == [
+            os.fsencode(path) for path, _ in samples
+        ]
+
+
+@slow
+@given(trees.paths())
+def test_sorted_files_of_any_tree(files) -> None:
+    with trees.tree(files) as root:
+        index = scan(root).index
+        for dir_row in range(index.n_dirs):
+            top = os.fsdecode(os.path.join(root, index.path(dir_row)))
+            expected = sorted(os.path.join(where, file) for where, _, names in os.walk(top) for file in names)
+            got = [os.path.join(root, index.path(row)) for row in sorted_files(index, dir_row).tolist()]
+            assert got == [os.fsencode(path) for path in expected]
+
+
+def fill(root: Path, counts: dict[str, int]) -> Index:
+    for directory, count in counts.items():
+        (root / directory).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            (root / directory / f"{i}.jpg").write_bytes(b"")
+    return scan(str(root)).index
+
+
+def test_links_to_files_count_as_the_file(tmp_path) -> None:
+    fill(tmp_path, {"c": 1, "d": 1})
+    os.symlink("../c/0.jpg", tmp_path / "d/link.jpg")
+    os.symlink("missing", tmp_path / "d/dangling.jpg")
+    os.symlink("c", tmp_path / "e")
+    index = scan(str(tmp_path)).index
+    c, d = index.lookup(index.lookup(0, b"c"), b"0.jpg"), index.lookup(index.lookup(0, b"d"), b"0.jpg")
+    dangling = index.lookup(index.lookup(0, b"d"), b"dangling.jpg")
+    assert sorted_files(index, 0).tolist() == [c, d, c]
+    assert image_folder(index, 0).tolist() == [c, d, dangling, c, c]
+    assert image_folder(index, 0).dtype == sorted_files(index, 0).dtype == np.uint32
+
+
+def test_a_loop_of_links_ends(tmp_path) -> None:
+    fill(tmp_path, {"c": 1})
+    os.symlink("..", tmp_path / "c/up")
+    index = scan(str(tmp_path)).index
+    assert image_folder(index, 0).tolist() == [index.lookup(index.lookup(0, b"c"), b"0.jpg")]
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({}, [b""]),
+        ({"": 3}, [b""]),
+        ({f"c{i}": 2 for i in range(9)}, [b""]),
+        (
+            {f"train/{i}": 5 for i in range(9)} | {f"val/{i}": 2 for i in range(9)},
+            [b"train", b"val", b""],
+        ),
+        ({"train": 9, "val": 3}, [b"", b"train", b"val"]),
+        ({f"x/y/train/{i}": 1 for i in range(9)} | {"x/val": 3}, [b"x/y/train", b"x", b"x/val", b"x/y", b""]),
+    ],
+)
+def test_candidate_roots(tmp_path, counts: dict[str, int], expected: list[bytes]) -> None:
+    index = fill(tmp_path, counts)
+    roots = [index.path(row) for row in candidate_roots(index).tolist()]
+    assert roots[: len(expected)] == expected
+    assert len(set(roots)) == len(roots)
+    holding = {index.path(row) for row in np.unique(index.entry_parent).tolist()}
+    assert set(roots) >= {p for p in holding if any(p == os.fsencode(d) for d in counts)} | {b""}
