@@ -1,4 +1,4 @@
-"""PyTorch's samplers, bit for bit: `torch/utils/data/distributed.py`, `sampler.py`, `dataloader.py`, 1.12 to 2.13.
+"""PyTorch's samplers, bit for bit: `distributed.py`, `sampler.py`, `dataloader.py` of torch 1.12 to 2.13.
 
 The tests compare with the real classes. Does not import torch.
 """
@@ -93,7 +93,7 @@ class Random:
         return full if len(ranks) == 1 else np.repeat(full, len(ranks))
 
     def variants(self, seed: int) -> tuple[Spec, ...]:
-        """The loader's generator, the sampler's own, persistent workers (differs from the second epoch on)."""
+        """The loader's generator, the sampler's own, persistent workers (differs after one epoch)."""
         return tuple(Spec(self.name, seed, (("base_seed", who),)) for who in ("epoch", "never", "once"))
 
     def epochs(self, spec: Spec) -> int:

@@ -60,7 +60,7 @@ def _targets(state: np.random.RandomState, n: int, count: int) -> NDArray[np.int
     """The place that each of the first `count` steps swaps with, int64[count]. The step n-1 draws no word."""
     step = np.arange(count, dtype=np.int64)
     drawn = min(count, max(n - 1, 0))
-    target = step.copy()
+    target: NDArray[np.int64] = step.copy()
     target[:drawn] += words(state, drawn) % (n - step[:drawn])
     return target
 
