@@ -27,8 +27,13 @@ def sampler(name: str) -> Sampler:
 
 
 def families(name: str = AUTO) -> tuple[Sampler, ...]:
-    """The families to try for a sampler name given by a user; `auto`: all. Raises ValueError when unknown."""
-    return _FAMILIES if name == AUTO else (sampler(name),)
+    """The families to try for a sampler name given by a user; `auto`: all. Raises ValueError when unknown.
+
+    Reading in order is always among them: validation is read so, whatever the training sampler.
+    """
+    if name == AUTO:
+        return _FAMILIES
+    return tuple(dict.fromkeys((sampler(name), sampler("sequential"))))
 
 
 def order(spec: Spec, n: int, epoch: int = 0, world: int = 1, rank: int = 0) -> NDArray[np.int64]:
