@@ -1,0 +1,139 @@
+"""The place of one rank in its access stream, as seen from what it opens.
+
+Owns which places were opened and the window of the next K unopened ones. Knows no rows: a place is an index
+into this epoch, or, from `length` on, into the epoch after it. Rules, in words, are in docs/plan.md.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+_UNOPENED = b"\0"
+_OPENED = 1
+_ABANDONED = 2  # passed over; no longer among what comes next
+
+
+class Step(IntEnum):
+    """What an open was, relative to the window."""
+
+    AHEAD = 0  # unopened, but beyond the window
+    HIT = 1  # among the next K unopened
+    REPEAT = 2  # opened before, and not far behind the window
+    OLD = 3  # opened before, or passed over, far behind
+
+
+class Cursor:
+    """Follows one rank through this epoch and the beginning of the next.
+
+    The window [lo, hi) holds `k` unopened places (fewer at the end of what is known); lo is the first of
+    them. Every call is O(1) on average: searches go forward only, by `bytearray.find`.
+    """
+
+    __slots__ = ("_aged", "_hits", "_room", "ahead_run", "hi", "k", "length", "lo", "opened")
+
+    def __init__(self, length: int, k: int) -> None:
+        self.length = length
+        self.k = k
+        self.opened = bytearray(length)
+        self.lo = 0
+        self.hi = 0
+        self.ahead_run = 0  # opens of the next epoch since the last one of this
+        self._room = 0  # unopened places in the window
+        self._hits = 0
+        # ends of the window at the last two check points
+        self._aged = (0, 0)
+        self._fill()
+
+    def take(self, place: int) -> Step:
+        """An open of `place` (0 <= place < len(opened)). Changes nothing unless it is a hit."""
+        opened = self.opened
+        state = opened[place]
+        if state == 0 and place < self.hi:
+            opened[place] = _OPENED
+            after = opened.find(_UNOPENED, self.hi)
+            if after >= 0:
+                self.hi = after + 1
+            else:
+                self._room -= 1
+            if place == self.lo:
+                self._advance()
+            self._hits += 1
+            if self._hits > 2 * self.k + 64:
+                self._check()
+            self.ahead_run = self.ahead_run + 1 if place >= self.length else 0
+            return Step.HIT
+        if state == 0:
+            return Step.AHEAD
+        near = state == _OPENED and place >= self.lo - 2 * self.k
+        return Step.REPEAT if near else Step.OLD
+
+    def mark(self, place: int) -> None:
+        """Notes an open that was no hit, so that the window will step over its place."""
+        if not self.opened[place]:
+            if place < self.hi:
+                raise ValueError(f"place {place} lies in the window: take it")
+            self.opened[place] = _OPENED
+
+    def extend(self, length: int) -> None:
+        """Makes the next epoch's places known."""
+        self.opened.extend(bytes(length))
+        self._fill()
+
+    def truncate(self) -> None:
+        """Forgets the next epoch: another one than was thought follows."""
+        del self.opened[self.length :]
+        self.lo = min(self.lo, self.length)
+        self.hi = min(self.hi, self.length)
+        self._room = self.opened.count(_UNOPENED, self.lo, self.hi)
+        self.ahead_run = 0
+        self._fill()
+
+    def abandon(self, below: int) -> None:
+        """Passes over every unopened place before `below`."""
+        if below <= self.lo:
+            return
+        skipped = self.opened.count(_UNOPENED, self.lo, min(below, self.hi))
+        head = self.opened[self.lo : below]
+        self.opened[self.lo : below] = head.replace(_UNOPENED, bytes((_ABANDONED,)))
+        self._room -= skipped
+        self.lo = below
+        self.hi = max(self.hi, below)
+        self._advance()
+        self._fill()
+
+    def roll(self) -> None:
+        """The next epoch becomes this one; what was left of this one is forgotten."""
+        done = self.length
+        self.abandon(done)
+        del self.opened[:done]
+        self.length = len(self.opened)
+        self.lo -= done
+        self.hi -= done
+        self._aged = (max(0, self._aged[0] - done), max(0, self._aged[1] - done))
+        self.ahead_run = 0
+
+    def _advance(self) -> None:
+        first = self.opened.find(_UNOPENED, self.lo)
+        self.lo = first if first >= 0 else len(self.opened)
+        self.hi = max(self.hi, self.lo)
+
+    def _fill(self) -> None:
+        """Widens the window until it holds k unopened places or all that are known."""
+        while self._room < self.k:
+            found = self.opened.find(_UNOPENED, self.hi)
+            if found < 0:
+                return
+            self.hi = found + 1
+            self._room += 1
+
+    def _check(self) -> None:
+        """Passes over what has been in the window for two check points, at least 4 K hits, and was not
+        opened.
+
+        A loader opens all of the next K places within K opens, in whatever order. Files it never opens (it
+        caches them itself, or fails on them) would otherwise fill the window.
+        """
+        self._hits = 0
+        oldest, old = self._aged
+        self.abandon(oldest)
+        self._aged = (old, self.hi)

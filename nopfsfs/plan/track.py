@@ -1,0 +1,286 @@
+"""One data set that is being read: its hypothesis, the cursors of its ranks, and what contradicts it.
+
+Owns the change from one epoch to the next that was expected. Does not search: it says when it is `lost`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.plan import registry
+from nopfsfs.plan.cursor import Cursor, Step
+from nopfsfs.plan.epochs import EpochOrder, Hypothesis, window
+from nopfsfs.plan.spec import Spec
+
+# Opens of one rank in a row that lie in the next epoch and show that this one is over.
+_WELL_IN = 4
+# Contradicting opens, beyond those that agreed, after which a locked plan is no longer believed.
+_LOST = 24
+# Contradicting opens that are kept, to be followed again when the plan they belong to is known.
+_MISSED = 65_536
+# Agreeing opens, beyond those that contradicted, after which a plan that was given up is believed again.
+_REVIVED = 24
+# An open this many windows ahead is a slow worker's neighbour, not a contradiction: 4 K is at most 20 %.
+_NEAR_WINDOWS = 4
+# A file opened twice for one access (a header check, a lazy decoder) is opened again within so many opens a
+# rank.
+_RECENT = 32
+
+
+class State(str, Enum):
+    """What a plan is worth; the words of `nopfs status`."""
+
+    NONE = "none"  # no seed: nothing is foreseen
+    WATCHING = "watching"  # assumed or searched for, not confirmed
+    LOCKED = "locked"  # what was opened cannot agree with it by chance
+    MISMATCH = "mismatch"  # opens contradict it and no candidate fits
+
+
+class Track:
+    """Follows one data set. `tables` of the epoch that is read and, when known, of the one after it."""
+
+    def __init__(
+        self, order: EpochOrder, make: Callable[[Hypothesis], EpochOrder], inflight: int | None = None
+    ) -> None:
+        """`make` computes the tables of an epoch; `inflight`: K where it is known."""
+        self.state = State.WATCHING
+        self.was_locked = False
+        self._make = make
+        self.generation = 0  # changes when the stream foretold before no longer holds
+        self.base = 0  # merged stream position of the beginning of this epoch
+        self.missed: list[int] = []  # rows that contradict, less those that agreed since
+        self.repeats = False  # epochs repeat: set_epoch is forgotten
+        self._inflight = inflight
+        self._agreeing = 0
+        self._enter(order)
+
+    def _enter(self, order: EpochOrder) -> None:
+        self.now = order
+        self.ahead: EpochOrder | None = None
+        self.lanes = len(order.hypothesis.ranks)
+        each = order.length // self.lanes
+        self.k = window(each, self._inflight)
+        self.cursors = [Cursor(each, self.k) for _ in range(self.lanes)]
+        self._recent: deque[int] = deque(maxlen=max(1, min(_RECENT * self.lanes, order.length // 16)))
+
+    @property
+    def hypothesis(self) -> Hypothesis:
+        """What is believed of the epoch that is read."""
+        return self.now.hypothesis
+
+    # -- opens
+    # ------------------------------------------------------------------------------------------------
+
+    def feed(self, row: int) -> bool:
+        """An open. True: it was predicted."""
+        now = self.now
+        offset = row - now.base
+        place = now.place[offset] if 0 <= offset < len(now.place) else -1
+        if place >= 0:
+            cursor = self.cursors[place % self.lanes]
+            step = cursor.take(place // self.lanes)
+            if step is Step.HIT:
+                self._recent.append(row)
+                if self.missed or self.state is not State.LOCKED:
+                    self._agree()
+                if cursor.hi >= cursor.length:
+                    self._near_end()
+                return True
+            return self._not_next(row, place, step)
+        return self._other(row, None)
+
+    def _not_next(self, row: int, place: int, step: Step) -> bool:
+        """An open of a row that this epoch holds, but not among the next K at its first place."""
+        again = self.now.again
+        while again is not None and step is not Step.AHEAD and (place := again[place]) >= 0:
+            step = self.cursors[place % self.lanes].take(place // self.lanes)
+            if step is Step.HIT:
+                self._recent.append(row)
+                return True
+        if step is Step.AHEAD:
+            cursor, at = self.cursors[place % self.lanes], place // self.lanes
+            if self._opens_next(row):
+                return True
+            cursor.mark(at)
+            if at >= cursor.lo + _NEAR_WINDOWS * cursor.k:
+                self._contradict(row)
+            return False
+        return self._other(row, step)
+
+    def _other(self, row: int, step: Step | None) -> bool:
+        """An open of a row that this epoch has read already (`step`), or does not read."""
+        if step is Step.REPEAT and row in self._recent:
+            return True
+        if self._opens_next(row):
+            return True
+        if step is Step.REPEAT:
+            return True
+        self._contradict(row)
+        return False
+
+    def _opens_next(self, row: int) -> bool:
+        """Whether the row is among the next K because the window reaches into the next epoch."""
+        ahead = self.ahead
+        if ahead is None:
+            return False
+        place = ahead.find(row)
+        while place >= 0:
+            cursor = self.cursors[place % self.lanes]
+            at = cursor.length + place // self.lanes
+            if at < cursor.hi and cursor.take(at) is Step.HIT:
+                self._recent.append(row)
+                if self.missed or self.state is not State.LOCKED:
+                    self._agree()
+                if cursor.ahead_run >= _WELL_IN:
+                    cursor.abandon(cursor.length)
+                self._roll()
+                return True
+            place = ahead.again[place] if ahead.again is not None else -1
+        return False
+
+    def _agree(self) -> None:
+        if self.missed:
+            self.missed.pop(0)
+        self._agreeing += 1
+
+    def _contradict(self, row: int) -> None:
+        self._agreeing = max(0, self._agreeing - 1)
+        if self.state is State.LOCKED and len(self.missed) < _MISSED:
+            self.missed.append(row)
+
+    # -- what the follower asks
+    # -------------------------------------------------------------------------------
+
+    @property
+    def lost(self) -> bool:
+        """A locked plan is contradicted by too many opens."""
+        return len(self.missed) >= _LOST
+
+    @property
+    def revived(self) -> bool:
+        """A plan that was given up fits again. A window that is a large part of the epoch proves nothing."""
+        each = self.cursors[0].length
+        return self.was_locked and self.state is not State.LOCKED and self._agreeing >= _REVIVED and self.k
+        * 8 <= each
+
+    def lock(self) -> None:
+        """The plan is confirmed."""
+        if self.state is State.MISMATCH:
+            self.generation += 1
+        self.state = State.LOCKED
+        self.was_locked = True
+        self.missed.clear()
+
+    def give_up(self, state: State) -> None:
+        """The plan is no longer believed, but still followed, in case its reader comes back."""
+        self._agreeing = 0
+        self.missed.clear()
+        if state is not self.state and state is State.MISMATCH:
+            self.generation += 1
+        self.state = state
+
+    def relocate(self, order: EpochOrder) -> None:
+        """Another epoch, or another plan altogether, begins; the state is kept."""
+        before, after = self.hypothesis, order.hypothesis
+        if after.spec == before.spec and after.dataset == before.dataset:
+            if after.epoch == before.epoch:
+                self.repeats = True
+            elif after.epoch == before.epoch + 1:
+                self.repeats = False
+        self.generation += 1
+        self.base = 0
+        self.missed.clear()
+        self._enter(order)
+
+    # -- the next epoch
+    # ---------------------------------------------------------------------------------------
+
+    def following(self) -> Hypothesis:
+        """What is thought to be read after this epoch."""
+        here = self.hypothesis
+        if self.repeats:
+            return here
+        spec, epoch = registry.sampler(here.spec.sampler).following(here.spec, here.epoch)[0]
+        return self._with(spec, epoch)
+
+    def alternatives(self) -> tuple[Hypothesis, ...]:
+        """What else may be read next, the expected first."""
+        here = self.hypothesis
+        others = registry.sampler(here.spec.sampler).following(here.spec, here.epoch)
+        return tuple(dict.fromkeys((self.following(), *(self._with(*other) for other in others))))
+
+    def _with(self, spec: Spec, epoch: int) -> Hypothesis:
+        return replace(self.hypothesis, spec=spec, epoch=epoch)
+
+    def expect(self, order: EpochOrder) -> None:
+        """Makes the next epoch known, so that the window and the stream reach into it."""
+        self.ahead = order
+        for cursor in self.cursors:
+            cursor.extend(order.length // self.lanes)
+
+    def _near_end(self) -> None:
+        """Makes the next epoch known when the window has reached it, and goes over to it when this one is
+        done."""
+        if self.ahead is None:
+            self.expect(self._make(self.following()))
+        self._roll()
+
+    def _roll(self) -> None:
+        """Goes over to the next epoch when every rank has, or one has been through most of it.
+
+        The latter is for a rank that reads nothing here: it must not hold the others up.
+        """
+        cursors = self.cursors
+        done = [cursor.lo >= cursor.length for cursor in cursors]
+        if self.ahead is None or not any(done):
+            return
+        each = cursors[0].length
+        if not all(done) and max(cursor.lo for cursor in cursors) - each < 0.75 * each:
+            return
+        self.base += self.now.length
+        self.now, self.ahead = self.ahead, None
+        for cursor in cursors:
+            cursor.roll()
+        if any(cursor.hi >= cursor.length for cursor in cursors):
+            self._near_end()
+
+    # -- the stream
+    # -------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Merged stream position of the first access that is still to come."""
+        lanes = self.lanes
+        return self.base + min(cursor.lo * lanes + lane for lane, cursor in enumerate(self.cursors))
+
+    def upcoming(self, start: int, count: int) -> NDArray[np.int64]:
+        """Rows at the stream positions start .. start+count-1, int64[<= count]: fewer at the end of what is
+        known; -1 for positions before this epoch."""
+        begin, end = start - self.base, start - self.base + count
+        parts = [np.full(max(min(0, end) - begin, 0), -1, dtype=np.int64)]
+        for order in (self.now, self.ahead):
+            if order is not None:
+                parts.append(order.rows[max(begin, 0) : max(end, 0)].astype(np.int64))
+                begin, end = begin - order.length, end - order.length
+        return np.concatenate(parts)
+
+    def consumed(self, start: int, count: int) -> NDArray[np.bool_]:
+        """Which of those positions were opened or passed over, bool[count]; False beyond what is known."""
+        result = np.ones(count, dtype=bool)
+        lanes, begin = self.lanes, start - self.base
+        first = max(begin, 0) // lanes
+        last = max(-(-(begin + count) // lanes), first)
+        known = np.zeros((last - first, lanes), dtype=bool)
+        for lane, cursor in enumerate(self.cursors):
+            opened = np.frombuffer(bytes(cursor.opened[first:last]), dtype=np.uint8)
+            known[: len(opened), lane] = opened != 0
+        flat = known.reshape(-1)[max(begin, 0) - first * lanes :]
+        past = min(max(-begin, 0), count)
+        result[past:] = flat[: count - past]
+        return result

@@ -1,0 +1,101 @@
+"""The numpy samplers against the real classes of torch, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nopfsfs.plan import registry, torch_random
+from nopfsfs.plan.spec import Spec
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.framework,
+    # torch's own modules warn about their own future on import and use
+    pytest.mark.filterwarnings("ignore"),
+]
+
+SIZES = (1, 2, 3, 5, 7, 31, 97, 200, 1009, 5003)
+SEEDS = (0, 1, 42, 2**31, 2**32 + 5, 2**63 - 1, -1, -12345)
+
+
+@pytest.mark.parametrize("n", [*SIZES, 100_003])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_randperm_is_torch_s(n: int, seed: int) -> None:
+    real = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).numpy()
+    np.testing.assert_array_equal(torch_random.randperm(torch_random.generator(seed), n), real)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_distributed_sampler(n: int, shuffle: bool, drop_last: bool) -> None:
+    for seed in (0, 42, 2**32 + 5, -7):
+        for world in (1, 2, 3, 5, 8):
+            for rank in range(world):
+                real = torch.utils.data.DistributedSampler(
+                    range(n), world, rank, shuffle=shuffle, seed=seed, drop_last=drop_last
+                )
+                for epoch in (0, 1, 7):
+                    real.set_epoch(epoch)
+                    options = (("drop_last", int(drop_last)), ("sequential", int(not shuffle)))
+                    spec = Spec("distributed", seed, options)
+                    np.testing.assert_array_equal(registry.order(spec, n, epoch, world, rank), list(real))
+
+
+def _loader(kind: str, n: int, seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    data = torch.utils.data
+    if kind == "never":
+        sampler = data.RandomSampler(range(n), generator=generator)
+        return data.DataLoader(range(n), batch_size=4, sampler=sampler)
+    if kind == "once":
+        return data.DataLoader(
+            range(n), batch_size=4, shuffle=True, generator=generator, num_workers=1, persistent_workers=True
+        )
+    return data.DataLoader(range(n), batch_size=4, shuffle=True, generator=generator)
+
+
+def _read(loader, batches: int | None = None) -> list[int]:
+    taken: list[int] = []
+    for k, batch in enumerate(loader):
+        taken += batch.tolist()
+        if batches is not None and k + 1 == batches:
+            break
+    return taken
+
+
+@pytest.mark.parametrize("kind", ["epoch", "never"])
+@pytest.mark.parametrize("n", [n for n in SIZES if n < 2000])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_sampler_carries_its_generator_over_epochs(kind: str, n: int, seed: int) -> None:
+    loader = _loader(kind, n, seed)
+    spec = Spec("random", seed, (("base_seed", kind),))
+    for epoch in range(4):
+        np.testing.assert_array_equal(registry.order(spec, n, epoch), _read(loader))
+
+
+@pytest.mark.parametrize("seed", [0, 42])
+def test_random_sampler_with_persistent_workers(seed: int) -> None:
+    loader = _loader("once", 97, seed)
+    spec = Spec("random", seed, (("base_seed", "once"),))
+    for epoch in range(3):
+        np.testing.assert_array_equal(registry.order(spec, 97, epoch), _read(loader))
+
+
+@pytest.mark.parametrize("kind", ["epoch", "never"])
+@pytest.mark.parametrize("n", [97, 200, 1009])
+def test_random_sampler_after_epochs_left_early(kind: str, n: int) -> None:
+    loader = _loader(kind, n, 42)
+    spec = Spec("random", 42, (("base_seed", kind),))
+    early = 0
+    for epoch, batches in enumerate([None, 3, 5, None, None]):
+        taken = _read(loader, batches)
+        real = registry.order(spec.with_option("left_early", early), n, epoch)
+        np.testing.assert_array_equal(real[: len(taken)], taken)
+        early += batches is not None
+
+
+def test_shuffle_false_is_sequential() -> None:
+    loader = torch.utils.data.DataLoader(range(103), batch_size=4)
+    np.testing.assert_array_equal(registry.order(Spec("sequential"), 103), _read(loader))
