@@ -1,7 +1,8 @@
 """Running a small helper program with a limit on the wait, even if it cannot be killed.
 
-A process that touches a dead network file system, or a FUSE mount whose daemon hangs, sleeps where no signal reaches it.
-Whoever waits for it hangs too. So whatever may touch such a place runs in a child, and a child that does not end is left.
+A process that touches a dead network file system, or a FUSE mount whose daemon hangs, sleeps where no signal
+reaches it. Whoever waits for it hangs too. So whatever may touch such a place runs in a child, and a child
+that does not end is left.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ def _abandon(child: subprocess.Popen[bytes]) -> None:
 
 
 def probe_statvfs(path: str, limit_s: float) -> int | None:
-    """Return 0 if statvfs(path) works, its errno if it fails, or None if it did not return within `limit_s` seconds.
+    """Return 0 if statvfs(path) works, its errno if it fails, or None if it did not return within `limit_s`
+    seconds.
 
-    Unlike stat(2), which the kernel may answer from its cache, statvfs(2) always asks the daemon of a FUSE mount.
+    Unlike stat(2), which the kernel may answer from its cache, statvfs(2) always asks the daemon of a FUSE
+    mount.
     """
     done = run_bounded([sys.executable, "-I", "-S", "-c", _PROBE, path], limit_s)
     return None if done is None else done.code

@@ -20,7 +20,9 @@ _MAX_LINKS = 40  # symbolic links in one path, as in the kernel
 
 
 def user_run_dirs(uid: int, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the places where the mounts of user `uid` may keep state, best first. `env` is that of the caller."""
+    """Return the places where the mounts of user `uid` may keep state, best first. `env` is that of the
+    caller.
+    """
     if uid == 0:
         return ("/run/nopfs",)
     candidates = [env.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}"]
@@ -34,7 +36,9 @@ def default_run_dir(uid: int, env: Mapping[str, str]) -> str:
 
 
 def default_index_dir(uid: int, env: Mapping[str, str]) -> str:
-    """Return where indexes are kept: /var/cache/nopfsfs, $XDG_CACHE_HOME/nopfsfs, ~/.cache/nopfsfs, or the run directory."""
+    """Return where indexes are kept: /var/cache/nopfsfs, $XDG_CACHE_HOME/nopfsfs, ~/.cache/nopfsfs, or the
+    run directory.
+    """
     if uid == 0:
         return "/var/cache/nopfsfs"
     for base in (env.get("XDG_CACHE_HOME", ""), os.path.join(env.get("HOME", ""), ".cache")):
@@ -49,7 +53,8 @@ def state_dir_for(mountpoint: str, run_dir: str) -> str:
 
 
 def find_state_dir(mountpoint: str, owner: int, env: Mapping[str, str]) -> str:
-    """Return the state directory of a mount made by user `owner`: the one that exists, else where it would be.
+    """Return the state directory of a mount made by user `owner`: the one that exists, else where it would
+    be.
 
     A directory that belongs to someone else is passed over: its socket is not to be believed.
     """
@@ -66,7 +71,8 @@ def _owned(path: str, uid: int) -> bool:
 
 
 def make_private_dir(path: str, uid: int) -> None:
-    """Make directory `path`, mode 0700. One that is there is used only if it is a directory of `uid`, and is closed to others.
+    """Make directory `path`, mode 0700. One that is there is used only if it is a directory of `uid`, and is
+    closed to others.
 
     Raises NopfsError: in /tmp, anyone can have been there first.
     """
@@ -76,11 +82,12 @@ def make_private_dir(path: str, uid: int) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise NopfsError(Exit.START, f"cannot make {path} for the state of the mount: {error.strerror}") from error
+        message = f"cannot make {path}, for the mount's state: {error.strerror}"
+        raise NopfsError(Exit.START, message) from error
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
         raise NopfsError(
-            Exit.START, f"{path} belongs to someone else; have it removed, or set XDG_RUNTIME_DIR to a directory of yours"
+            Exit.START, f"{path} is someone else's; have it removed, or set XDG_RUNTIME_DIR to one of yours"
         )
     if stat.S_IMODE(found.st_mode) != 0o700:
         os.chmod(path, 0o700)
@@ -100,7 +107,7 @@ def claimed_state_dir(state_dir: str, uid: int) -> Iterator[None]:
             flock(fd, LOCK_EX | LOCK_NB)
         except BlockingIOError:
             raise NopfsError(
-                Exit.BUSY_MOUNTPOINT, "another nopfs-mount is starting on this mountpoint; wait for it, or end it"
+                Exit.BUSY_MOUNTPOINT, "another nopfs-mount is starting on this mountpoint; wait for it"
             ) from None
         yield
     finally:

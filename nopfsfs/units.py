@@ -1,7 +1,7 @@
 """Sizes, durations and rank lists as people write them, and back. Pure.
 
-Sizes: `K`, `M`, `G`, `T`, `P` and `KiB`, `MiB`, ... are powers of 1024; `KB`, `MB`, ... are powers of 1000, as in dd(1);
-a number alone, or with `B`, is bytes. Case does not matter and fractions are allowed: `1.5T`.
+Sizes: `K`, `M`, `G`, `T`, `P` and `KiB`, `MiB`, ... are powers of 1024; `KB`, `MB`, ... are powers of 1000,
+as in dd(1); a number alone, or with `B`, is bytes. Case does not matter and fractions are allowed: `1.5T`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from decimal import Decimal
 _PREFIXES = "kmgtp"
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgtp])(i?b)?|b)?", re.ASCII | re.IGNORECASE)
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|min|h|d)?", re.ASCII | re.IGNORECASE)
-_SECONDS = {"ms": Decimal("0.001"), "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 MAX_SIZE = 2**63 - 1  # bytes: what a file offset holds
@@ -22,10 +22,12 @@ MAX_DURATION_S = 366 * 86400.0  # beyond it, timers of the kernel and of trio ar
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that `text` names; a fraction of a byte is dropped. Raises ValueError, naming the text."""
+    """Return the bytes that `text` names; a fraction of a byte is dropped. Raises ValueError, naming the
+    text.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a size: write bytes, or a number with K, M, G or T, such as 512M or 1.5T")
+        raise ValueError(f"{text!r} is not a size: write bytes or a number with K, M, G or T, such as 512M")
     number, prefix, tail = match.groups()
     base = 1000 if (tail or "").lower() == "b" else 1024
     power = _PREFIXES.index(prefix.lower()) + 1 if prefix else 0
@@ -60,9 +62,9 @@ def parse_duration(text: str) -> float:
     """Return seconds for `300`, `5s`, `1.5m`, `2h`, `500ms`, `1d`. Raises ValueError, naming the text."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a time: write seconds, or a number with ms, s, m, h or d, such as 5m")
+        raise ValueError(f"{text!r} is not a time: write seconds, or a number with s, m, h or d, such as 5m")
     number, unit = match.groups()
-    seconds = float(Decimal(number) * _SECONDS[(unit or "s").lower()])
+    seconds = float(Decimal(number) * _MILLISECONDS[(unit or "s").lower()] / 1000)
     if seconds > MAX_DURATION_S:
         raise ValueError(f"{text!r} is more than a year")
     return seconds
@@ -81,7 +83,9 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
-    """Return the ranks of a list such as `0-3,6`, ascending, each once. Raises ValueError, naming the text."""
+    """Return the ranks of a list such as `0-3,6`, ascending, each once. Raises ValueError, naming the
+    text.
+    """
     ranks: set[int] = set()
     for part in text.split(","):
         match = _RANKS.fullmatch(part.strip())

@@ -112,7 +112,8 @@ def find_mount(mountpoint: str, mounts: Iterable[Mount] | None = None) -> Mount 
 def is_stale(mount: Mount, limit_s: float = PROBE_S) -> bool:
     """Return whether the daemon of FUSE mount `mount` is dead. A hanging daemon is not: see `probe_statvfs`.
 
-    Root's look at a user's mount is answered by the kernel itself; ask then whether the daemon's processes live.
+    Root's look at a user's mount is answered by the kernel itself; ask then whether the daemon's processes
+    live.
     """
     return probe_statvfs(mount.mountpoint, limit_s) == errno.ENOTCONN
 
@@ -170,7 +171,9 @@ def _uses(pid: int, mount: Mount) -> Iterator[str]:
 
 
 def _open_on(base: str, fd: str, mount: Mount) -> str | None:
-    """Return the path that descriptor `fd` has open on the mount, else None. Its mount id is exact in any namespace."""
+    """Return the path that descriptor `fd` has open on the mount, else None. Its mount id is exact in any
+    namespace.
+    """
     with suppress(OSError):
         with open(f"{base}/fdinfo/{fd}") as info:
             mount_id = next((int(line[7:]) for line in info if line.startswith("mnt_id:")), None)

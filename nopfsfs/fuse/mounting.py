@@ -1,7 +1,7 @@
 """Mounting and unmounting: mount(2) with CAP_SYS_ADMIN, else fusermount3. Serves nothing and knows no plans.
 
-Every mount is `ro,nosuid,nodev,default_permissions`: the kernel checks permissions, so that nobody reads through the mount
-what the source would refuse, whoever the daemon runs as.
+Every mount is `ro,nosuid,nodev,default_permissions`: the kernel checks permissions, so that nobody reads
+through the mount what the source would refuse, whoever the daemon runs as.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def open_dev_fuse(path: str = DEV_FUSE) -> int:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise NopfsError(
-            Exit.NO_FUSE, f"{path} is missing: load the module (modprobe fuse), or pass the device to the container"
+            Exit.NO_FUSE, f"{path} is missing: load the module (modprobe fuse), or pass it to the container"
         ) from error
     except OSError as error:
         raise NopfsError(
@@ -149,7 +149,7 @@ def _escape(value: str) -> str:
 def _helper_error(stderr: str) -> NopfsError:
     said = " ".join(stderr.split()) or "it said nothing"
     if "/dev/fuse" in said or "device not found" in said:
-        return NopfsError(Exit.NO_FUSE, f"{said}; load the module (modprobe fuse), or allow {DEV_FUSE} for this user")
+        return NopfsError(Exit.NO_FUSE, f"{said}; load the module (modprobe fuse), or allow {DEV_FUSE}")
     return NopfsError(Exit.NO_RIGHT, f"{said}; see fusermount3(1), or run as root")
 
 
