@@ -1,7 +1,8 @@
-"""The settings of a mount, by name: how each is written, and where it was given. One table for every way to say it.
+"""The settings of a mount, by name: how each is written, and where it was given. One table for every way to
+say it.
 
-A layer is what one source says: the command line, `-o`, a configuration file. A higher layer replaces what a lower one
-says about a name, the disks included.
+A layer is what one source says: the command line, `-o`, a configuration file. A higher layer replaces what a
+lower one says about a name, the disks included.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def parse_flag(text: str) -> bool:
 
 
 def parse_disk(text: str) -> DiskSpec:
-    """Return the disk tier of `PATH[:SIZE]`. What follows the last colon is a size unless it holds a slash."""
+    """Return the disk tier of `PATH[:SIZE]`. What follows the last colon is a size unless it holds a
+    slash.
+    """
     path, colon, size = text.rpartition(":")
     if not colon or "/" in size:
         path, size = text, ""
@@ -147,7 +150,8 @@ def usage(message: str) -> NopfsError:
 
 
 def put(layer: Layer, name: str, text: str, origin: str) -> None:
-    """Parse `text` as setting `name` and put it into `layer`; a later word replaces an earlier one, but for disks.
+    """Parse `text` as setting `name` and put it into `layer`; a later word replaces an earlier one, but for
+    disks.
 
     Raises NopfsError that names `origin`.
     """
@@ -162,7 +166,9 @@ def put(layer: Layer, name: str, text: str, origin: str) -> None:
 
 
 def read_config(path: str) -> Layer:
-    """Return what the TOML file `path` says. Raises NopfsError that names the file, the key and, where known, the line."""
+    """Return what the TOML file `path` says. Raises NopfsError that names the file, the key and, where
+    known, the line.
+    """
     try:
         with open(path, "rb") as file:
             text = file.read().decode()
@@ -190,7 +196,9 @@ def _line_of(key: str, text: str) -> str:
 
 
 def _words(setting: Setting, value: Any, origin: str) -> list[str]:
-    """Return a TOML value as the words that the command line would have. Raises NopfsError for a wrong type."""
+    """Return a TOML value as the words that the command line would have. Raises NopfsError for a wrong
+    type.
+    """
     if type(value) not in setting.types:  # exactly: in Python, True is an int
         raise usage(f"{origin}: {_kind(type(value))} is given, {_kinds(setting)} is expected")
     if not isinstance(value, list):
@@ -213,5 +221,7 @@ def _kinds(setting: Setting) -> str:
 
 
 def _beside(path: str, word: str) -> str:
-    """Read a relative path in a configuration file from where the file lies: fstab and batch jobs start anywhere."""
+    """Read a relative path in a configuration file from where the file lies: fstab and batch jobs start
+    anywhere.
+    """
     return os.path.join(os.path.dirname(os.path.abspath(path)), word) if word else word

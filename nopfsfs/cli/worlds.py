@@ -1,8 +1,8 @@
 """Which ranks may read through this mount: guesses from the environment of batch systems and launchers. Pure.
 
-They are candidates, not facts. `nopfs-mount` usually runs once a node, before the job: under torchrun one Slurm task is
-eight ranks, and with `srun --ntasks-per-node=1` the step that mounts is not the step that trains. The plan finds out
-which candidate is true from what is opened.
+They are candidates, not facts. `nopfs-mount` usually runs once a node, before the job: under torchrun one
+Slurm task is eight ranks, and with `srun --ntasks-per-node=1` the step that mounts is not the step that
+trains. The plan finds out which candidate is true from what is opened.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ _TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
 # size, rank, local size, local rank: as torchrun, Open MPI, and MPICH's and Intel's hydra say them
 _LAUNCHERS = (
     ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"),
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    (
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
     ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
 )
 
@@ -54,7 +59,9 @@ def resolve_worlds(size: int | None, ranks: tuple[int, ...] | None, env: Env) ->
 
 
 def candidate_worlds(env: Env) -> tuple[World, ...]:
-    """Return the guesses from `env`, likeliest first, each once, at most MAX_WORLDS; one rank alone is always among them."""
+    """Return the guesses from `env`, likeliest first, each once, at most MAX_WORLDS; one rank alone is
+    always among them.
+    """
     alone = World()
     found = tuple(dict.fromkeys(_candidates(env)))
     first = tuple(islice((world for world in found if world != alone), MAX_WORLDS - 1))
@@ -73,7 +80,9 @@ def _candidates(env: Env) -> Iterator[World]:
         yield World(gpus, tuple(range(gpus)))
 
 
-def _from_launcher(env: Env, size_name: str, rank_name: str, local_size: str, local_rank: str) -> Iterator[World]:
+def _from_launcher(
+    env: Env, size_name: str, rank_name: str, local_size: str, local_rank: str
+) -> Iterator[World]:
     size = _number(env, size_name)
     rank = _number(env, rank_name)
     if not size or (rank or 0) >= size:
@@ -122,7 +131,9 @@ def _from_slurm(env: Env) -> Iterator[World]:
 
 
 def _several_a_task(env: Env, nodes: int, node: int) -> Iterator[World]:
-    """Yield the worlds in which each of `nodes` tasks starts a rank for every accelerator, as torchrun does."""
+    """Yield the worlds in which each of `nodes` tasks starts a rank for every accelerator, as torchrun
+    does.
+    """
     devices = _devices(env)
     for here in (devices,) if devices else _GUESSED_RANKS_A_NODE:
         if here > 1:
@@ -152,7 +163,7 @@ def _tasks_per_node(env: Env, nodes: int | None) -> tuple[int, ...]:
 def _valid(size: int, ranks: Iterable[int]) -> tuple[World, ...]:
     """Return the world as a candidate, or nothing where the environment contradicts itself."""
     kept = tuple(ranks)
-    sound = bool(kept) and 0 <= min(kept) and max(kept) < size
+    sound = bool(kept) and min(kept) >= 0 and max(kept) < size
     return (World(size, kept),) if sound else ()
 
 
