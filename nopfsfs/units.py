@@ -22,9 +22,7 @@ MAX_DURATION_S = 366 * 86400.0  # beyond it, timers of the kernel and of trio ar
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that `text` names; a fraction of a byte is dropped. Raises ValueError, naming the
-    text.
-    """
+    """Return the bytes that `text` names; a fraction of a byte is dropped. Raises ValueError."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size: write bytes or a number with K, M, G or T, such as 512M")
@@ -83,9 +81,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
-    """Return the ranks of a list such as `0-3,6`, ascending, each once. Raises ValueError, naming the
-    text.
-    """
+    """Return the ranks of a list such as `0-3,6`, ascending, each once. Raises ValueError."""
     ranks: set[int] = set()
     for part in text.split(","):
         match = _RANKS.fullmatch(part.strip())

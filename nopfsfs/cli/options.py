@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import pwd
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -22,7 +23,14 @@ from nopfsfs.rundir import default_index_dir, default_run_dir, real_mountpoint, 
 # Options of mount(8) and fstab(5) that say nothing to a read-only file system. mount(8) passes `rw` unasked,
 # and mount.fuse3 passes `dev,suid`: an error would forbid every call through them.
 _IGNORED = frozenset(
-    ["defaults", "rw", "ro", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "group", "owner", "exec", "suid", "nosuid", "dev", "nodev", "sync", "async", "dirsync", "silent", "loud", "mand", "nomand", "lazytime", "nolazytime", "iversion", "noiversion", "default_permissions", "_rnetdev", "atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime"]
+    re.findall(
+        r"\S+",
+        """
+        defaults rw ro auto noauto nofail _netdev _rnetdev user nouser users group owner default_permissions
+        exec suid nosuid dev nodev sync async dirsync silent loud mand nomand iversion noiversion
+        atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime nolazytime
+        """,
+    )
 )
 _IGNORED_PREFIXES = ("x-", "X-", "comment=", "context=", "fscontext=", "defcontext=", "rootcontext=")
 _KERNEL_FLAGS = ("noexec", "nosymfollow")

@@ -122,7 +122,8 @@ def _has_entries(path: str) -> bool:
 
 def _in_the_way(mount: Mount) -> str:
     if mount.is_nopfs:
-        return f"{mount.mountpoint} is already mounted, from {mount.source}; unmount it: nopfs-umount {mount.mountpoint}"
+        path = mount.mountpoint
+        return f"{path} is already mounted, from {mount.source}; unmount it: nopfs-umount {path}"
     return (
         f"{mount.mountpoint} is already mounted ({mount.fstype}, from {mount.source}); name another directory"
     )

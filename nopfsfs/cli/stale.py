@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from nopfsfs.control.client import Connection, NoAnswer
 from nopfsfs.control.pids import living, read_pids
@@ -21,8 +22,8 @@ def daemon_is_dead(mount: Mount, env: Mapping[str, str]) -> bool:
         return False
     if is_stale(mount):
         return True
-    # To root, the kernel itself answers for a mount that is another user's alone; then the processes must
-    # tell. return bool(processes) and not _listens(state_dir)
+    # To root, the kernel itself answers for a mount that is another user's alone: then the processes tell.
+    return bool(processes) and not _listens(state_dir)
 
 
 def _listens(state_dir: str) -> bool:
@@ -34,11 +35,7 @@ def _listens(state_dir: str) -> bool:
 
 
 def clear_stale(mount: Mount, env: Mapping[str, str]) -> None:
-    """Unmount a mount whose daemon is dead, and remove what that left. Lazily: its users can read nothing
-    from it.
-    """
-    try:
+    """Unmount, lazily, a mount whose daemon is dead: its users can read nothing. Remove what it left."""
+    with suppress(NotMounted):  # someone else was faster
         unmount(mount.mountpoint, lazy=True)
-    except NotMounted:
-        pass  # someone else was faster
     remove_state_dir(find_state_dir(mount.mountpoint, mount.owner, env))

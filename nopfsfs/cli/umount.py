@@ -7,7 +7,6 @@ touched.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -157,7 +156,7 @@ def _signal(processes: Sequence[Process], number: signal.Signals) -> None:
 
 def _ended(processes: Sequence[Process], limit_s: float) -> bool:
     deadline = time.monotonic() + limit_s
-    return all([process.wait(deadline - time.monotonic()) for process in processes])
+    return all(process.wait(deadline - time.monotonic()) for process in processes)
 
 
 def write_report(record: Record, path: str) -> None:
@@ -196,9 +195,9 @@ def umount_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
         prog=PROGRAM,
-        description="Unmount a nopfs mount and print where its reads were served from. Clears a stale mount
-        of a dead " "daemon. When it is in use, names the holders, waits, then unmounts lazily and ends the
-        daemon.", epilog="Exit codes are listed in docs/commands.md.",
+        description="Unmount a nopfs mount and print where its reads were served from. Clears a stale mount of "
+        "a dead daemon. When it is in use, names the holders, waits, then unmounts lazily and ends the daemon.",
+        epilog="Exit codes are listed in docs/commands.md.",
         allow_abbrev=False,
     )
     parser.add_argument("mountpoint", metavar="MOUNTPOINT")

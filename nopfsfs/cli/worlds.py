@@ -50,10 +50,9 @@ def resolve_worlds(size: int | None, ranks: tuple[int, ...] | None, env: Env) ->
         size = next(fitting, ranks[-1] + 1)
     outside = [rank for rank in ranks if rank >= size]
     if outside:
+        where = f"{format_ranks(outside)} outside the world of {size} (0-{size - 1})"
         raise NopfsError(
-            Exit.USAGE,
-            f"--ranks {format_ranks(ranks)}: {format_ranks(outside)} outside the world of {size} (0-{size - 1}); "
-            "correct --ranks or --world-size",
+            Exit.USAGE, f"--ranks {format_ranks(ranks)}: {where}; correct --ranks or --world-size"
         )
     return (World(size, ranks),)
 

@@ -41,9 +41,7 @@ class Refused(NopfsError):
 
 @contextmanager
 def socket_address(state_dir: str) -> Iterator[str]:
-    """Yield an address for the control socket that is short enough for a sockaddr (108 bytes), however deep
-    the directory.
-    """
+    """Yield the control socket's address, short enough for a sockaddr (108 bytes) in any directory."""
     fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{fd}/{SOCKET_NAME}"

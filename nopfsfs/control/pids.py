@@ -29,9 +29,7 @@ class Process:
         return start_time(self.pid) == self.start_time
 
     def signal(self, number: signal.Signals) -> bool:
-        """Send a signal to this very process, never to a later one with its pid. Return whether it was
-        sent.
-        """
+        """Signal this very process, never to a later one with its pid. Return whether it was sent."""
         try:
             fd = os.pidfd_open(self.pid)
         except OSError:

@@ -171,9 +171,7 @@ def _uses(pid: int, mount: Mount) -> Iterator[str]:
 
 
 def _open_on(base: str, fd: str, mount: Mount) -> str | None:
-    """Return the path that descriptor `fd` has open on the mount, else None. Its mount id is exact in any
-    namespace.
-    """
+    """Return the path that `fd` has open on the mount, else None. Mount ids are exact in any namespace."""
     with suppress(OSError):
         with open(f"{base}/fdinfo/{fd}") as info:
             mount_id = next((int(line[7:]) for line in info if line.startswith("mnt_id:")), None)
