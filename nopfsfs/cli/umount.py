@@ -26,8 +26,8 @@ from nopfsfs.cli.stale import clear_stale, daemon_is_dead
 from nopfsfs.control.client import Connection, Record, call
 from nopfsfs.control.pids import Process, living, read_pids
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mounting import Busy, NotMounted, unmount
 from nopfsfs.fuse.mountinfo import Holder, abort_connection, find_mount, holders
+from nopfsfs.fuse.mounting import Busy, NotMounted, unmount
 from nopfsfs.rundir import remove_state_dir
 from nopfsfs.units import parse_duration
 
@@ -195,8 +195,9 @@ def umount_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
         prog=PROGRAM,
-        description="Unmount a nopfs mount and print where its reads were served from. Clears a stale mount of "
-        "a dead daemon. When it is in use, names the holders, waits, then unmounts lazily and ends the daemon.",
+        description="Unmount a nopfs mount and print where its reads were served from. Clears a stale mount "
+        "of a dead daemon. When it is in use, names who holds it, waits, then unmounts lazily and ends the "
+        "daemon.",
         epilog="Exit codes are listed in docs/commands.md.",
         allow_abbrev=False,
     )
