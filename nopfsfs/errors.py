@@ -22,6 +22,9 @@ class Exit(IntEnum):
     LAZY = 10  # umount: was busy, unmounted lazily, the daemon was ended
     STUCK = 11  # umount: the daemon did not end; its connection was aborted
     START = 12  # the mount did not answer in time, or died while starting
+    USER = 13  # --user: unknown, or no right to read as that user
+    REPORT = 14  # umount: unmounted, but the report could not be written or is missing
+    INTERRUPTED = 130  # Ctrl-C, as shells have it
 
 
 class NopfsError(Exception):

@@ -1,0 +1,62 @@
+"""The one place where errors of the commands become one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from nopfsfs.errors import Exit, NopfsError
+
+
+def run(program: str, body: Callable[[], int], debug: bool = False) -> int:
+    """Return what `body` returns; turn what it raises into one line on stderr and its exit code.
+
+    With `debug`, a traceback comes first.
+    """
+    try:
+        return int(body())
+    except NopfsError as error:
+        _trace(debug)
+        return fail(program, error.message, error.exit_code)
+    except KeyboardInterrupt:
+        return fail(program, "interrupted", Exit.INTERRUPTED)
+    except BrokenPipeError:
+        _forget_stdout()
+        return Exit.OK  # the reader of a pipe, such as head(1), has seen enough
+    except Exception as error:
+        _trace(debug)
+        return fail(
+            program, f"{_describe(error)}; this is a bug: run again with --debug to see where", Exit.INTERNAL
+        )
+
+
+def fail(program: str, message: str, code: Exit) -> Exit:
+    """Print `program: message` as one line on stderr; return `code`."""
+    say(program, message)
+    return code
+
+
+def say(program: str, message: str) -> None:
+    """Print one line for people on stderr, whatever bytes file names put into it."""
+    line = " ".join(f"{program}: {message}".split("\n"))
+    print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr, flush=True)
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}"
+
+
+def _trace(debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+
+
+def _forget_stdout() -> None:
+    """Point stdout nowhere, or the interpreter complains about the broken pipe once more when it ends."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

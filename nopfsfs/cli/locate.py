@@ -1,0 +1,36 @@
+"""Finding a mount and its state from the path that a person wrote, without ever touching the mount."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse.mountinfo import Mount, find_mount, read_mounts
+from nopfsfs.rundir import find_state_dir, real_mountpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A nopfs mount: its real path, its line of mountinfo, and where its daemon keeps its state."""
+
+    path: str
+    mount: Mount
+    state_dir: str
+
+
+def locate(path: str, env: Mapping[str, str]) -> Located:
+    """Return the nopfs mount at `path`. Raises NopfsError with Exit.NOT_MOUNTED."""
+    mounts = read_mounts()
+    fuse = {mount.mountpoint for mount in mounts if mount.is_fuse}
+    real = real_mountpoint(path, fuse.__contains__)
+    mount = find_mount(real, mounts)
+    if mount is None:
+        raise NopfsError(
+            Exit.NOT_MOUNTED, f"nothing is mounted at {real}; mounts are listed by findmnt -t fuse.nopfs"
+        )
+    if not mount.is_nopfs:
+        raise NopfsError(
+            Exit.NOT_MOUNTED, f"what is mounted at {real} is not nopfs but {mount.fstype}; use umount"
+        )
+    return Located(real, mount, find_state_dir(real, mount.owner, env))

@@ -1,0 +1,159 @@
+"""`nopfs-mount`: parse, check, scan, start. Returns when the mount answers, or says why it never will."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nopfsfs.cli.exits import run, say
+from nopfsfs.cli.options import parse_mount
+from nopfsfs.cli.preflight import preflight
+from nopfsfs.config import MountConfig
+from nopfsfs.errors import Exit
+from nopfsfs.rundir import claimed_state_dir, make_private_dir, remove_state_dir
+
+PROGRAM = "nopfs-mount"
+BAR_AFTER_S = 2.0  # a scan that is over sooner needs no progress bar
+
+Progress = Callable[[int], None]  # told of further entries found
+
+
+class OpenIndex(Protocol):
+    """Finds or makes the index of a source; returns what `Launch` takes: a path or a descriptor."""
+
+    def __call__(self, config: MountConfig, progress: Progress) -> str | int: ...
+
+
+class Launch(Protocol):
+    """Starts the mount; returns the exit code when it answers or, in the foreground, when it has ended."""
+
+    def __call__(self, config: MountConfig, index: str | int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the command calls; tests put their own here."""
+
+    open_index: OpenIndex
+    launch: Launch
+
+
+def real_parts() -> Parts:
+    """Return the product's own parts. They are imported here: `--help` and bad options need none of them."""
+    from nopfsfs.control.launch import launch
+    from nopfsfs.dataset.cache import open_or_scan
+
+    def open_index(config: MountConfig, progress: Progress) -> str | int:
+        index, path, _ = open_or_scan(
+            config.source,
+            config.index_dir,
+            follow_symlinks=config.follow_symlinks,
+            rescan=config.rescan,
+            progress=progress,
+        )
+        return path if path is not None else _in_memory(index)
+
+    return Parts(open_index, launch)
+
+
+def _in_memory(index: Any) -> int:
+    """Return a descriptor of an index that no directory could keep."""
+    fd = os.memfd_create("nopfs-index", os.MFD_CLOEXEC)
+    index.save(f"/proc/self/fd/{fd}")
+    return fd
+
+
+@contextmanager
+def scan_bar(enabled: bool) -> Iterator[Progress]:
+    """Yield a function that takes the number of entries just found and, if `enabled`, shows a bar after a
+    while.
+    """
+    if not enabled:
+        yield lambda found: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(
+        desc="scanning", unit=" files", unit_scale=True, delay=BAR_AFTER_S, leave=False, file=sys.stderr
+    ) as bar:
+
+        def progress(found: int) -> None:
+            bar.update(found)
+
+        yield progress
+
+
+@contextmanager
+def reading_as(config: MountConfig) -> Iterator[MountConfig]:
+    """Be the user who reads the source while the tree is scanned; yield a config with an index directory of
+    that user's.
+
+    A root-squashed file system shows root nothing.
+    """
+    if config.uid is None or config.uid == os.geteuid():
+        yield config
+        return
+    assert config.gid is not None
+    index_dir = os.path.join(config.index_dir, f"uid-{config.uid}")
+    os.makedirs(config.index_dir, mode=0o755, exist_ok=True)
+    if not os.path.isdir(index_dir):
+        os.mkdir(index_dir, 0o700)
+        os.chown(index_dir, config.uid, config.gid)
+    make_private_dir(index_dir, config.uid)
+    ours = (os.getgroups(), os.getegid(), os.geteuid())
+    try:
+        os.setgroups(config.groups)
+        os.setegid(config.gid)
+        os.seteuid(config.uid)
+        yield dataclasses.replace(config, index_dir=index_dir)
+    finally:
+        os.seteuid(ours[2])
+        os.setegid(ours[1])
+        os.setgroups(ours[0])
+
+
+def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str]) -> int:
+    """Check, scan and start; return the exit code. Leaves nothing when it fails."""
+    say_line = _sayer()
+    config = preflight(config, env, say_line)
+    with claimed_state_dir(config.state_dir, os.geteuid()):
+        started = False
+        try:
+            made = parts()
+            with reading_as(config) as reader, scan_bar(sys.stderr.isatty()) as progress:
+                index = made.open_index(reader, progress)
+            code = made.launch(config, index)
+            started = code == Exit.OK and not config.foreground
+            return code
+        finally:
+            if not started:
+                remove_state_dir(config.state_dir)
+
+
+def _sayer() -> Callable[[str], None]:
+    return lambda line: say(PROGRAM, line)
+
+
+def main(argv: Sequence[str] | None = None, parts: Callable[[], Parts] = real_parts) -> int:
+    """Run the command; return its exit code. `parts` is for tests."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    called = os.path.basename(sys.argv[0])
+    prog = called if argv is None and called.startswith("mount.") else PROGRAM
+
+    def body() -> int:
+        call = parse_mount(words, os.environ, os.geteuid(), prog)
+        if call.check_only:
+            preflight(call.config, os.environ, _sayer())
+            return Exit.OK
+        return start(call.config, parts, os.environ)
+
+    return run(PROGRAM, body, debug="--debug" in words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""`nopfs`: looks at mounts. Each sub-command is a function that adds its parser and names its handler.
+
+`nopfs SOURCE MOUNTPOINT -o ...` mounts: that is how mount.fuse3 calls the program of `mount -t fuse.nopfs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from nopfsfs import __version__
+from nopfsfs.cli.exits import run
+from nopfsfs.cli.locate import locate
+from nopfsfs.cli.options import Parser
+from nopfsfs.cli.report import status_text
+from nopfsfs.cli.stale import daemon_is_dead
+from nopfsfs.control.client import call
+from nopfsfs.errors import Exit, NopfsError
+
+PROGRAM = "nopfs"
+
+Handler = Callable[[argparse.Namespace], int]
+
+
+def add_status(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `nopfs status`."""
+    parser = commands.add_parser(
+        "status",
+        help="what a mount does",
+        description="Print what a mount is doing: its plan, where reads were served from, what it uses.",
+    )
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.add_argument("--json", action="store_true", help="print the whole record as JSON")
+    parser.set_defaults(handler=status)
+
+
+def status(options: argparse.Namespace) -> int:
+    """Print the status of one mount; return the exit code."""
+    located = locate(options.mountpoint, os.environ)
+    if daemon_is_dead(located.mount, os.environ):
+        raise NopfsError(
+            Exit.STUCK, f"the daemon of {located.path} is dead; clear the mount: nopfs-umount {located.path}"
+        )
+    record = call(located.state_dir, "status")
+    if options.json:
+        print(json.dumps(record, indent=2), flush=True)
+    else:
+        print(status_text(record, located.mount.source, located.path), flush=True)
+    return Exit.OK
+
+
+COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (add_status,)
+
+
+def nopfs_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(prog=PROGRAM, description="Look at nopfs mounts.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"nopfsfs {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for add in COMMANDS:
+        add(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and "/" in words[0]:
+        from nopfsfs.cli import mount
+
+        return mount.main(words)
+
+    def body() -> int:
+        options = nopfs_parser().parse_args(words)
+        handler: Handler = options.handler
+        return handler(options)
+
+    return run(PROGRAM, body, debug="--debug" in words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

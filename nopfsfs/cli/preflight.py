@@ -1,0 +1,205 @@
+"""What must hold before anything is started: each thing that does not is one error, and nothing has happened
+yet.
+
+What may hang (a source on a dead file system, a stale mountpoint) is looked at by child processes with a
+time limit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+from collections.abc import Callable, Mapping
+
+from nopfsfs.bounded import run_bounded
+from nopfsfs.cli.stale import clear_stale, daemon_is_dead
+from nopfsfs.config import DiskSpec, MountConfig
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse import mounting
+from nopfsfs.fuse.mountinfo import Mount, find_mount
+from nopfsfs.units import format_size
+
+SOURCE_S = 30.0  # a parallel file system that fails over answers again within this; a dead one never does
+MIN_DISK = 64 << 20  # bytes free that make a disk tier worth having where no size was given
+
+# Run by sh, so that it can run as any user: our interpreter may lie where that user cannot go.
+_LOOK = '[ -e "$1" ] || exit 10; [ -d "$1" ] || exit 11; [ -r "$1" ] && [ -x "$1" ] || exit 12'
+
+Say = Callable[[str], None]
+
+
+def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountConfig:
+    """Return `config` with the source free of links, or raise the NopfsError of the first thing that is
+    wrong.
+
+    A stale mount of a dead daemon at the mountpoint is cleared, and `say` told so.
+    """
+    check_source(config)
+    config = dataclasses.replace(config, source=os.path.realpath(config.source))
+    check_mountpoint(config, env, say)
+    check_apart(config.source, config.mountpoint)
+    for disk in config.disks:
+        check_disk(disk, config)
+    check_log_file(config)
+    check_fuse(config)
+    return config
+
+
+def check_source(config: MountConfig) -> None:
+    """Raise NopfsError with Exit.SOURCE unless the source is a directory that its reader may list and
+    enter.
+    """
+    source = config.source
+    other = config.uid is not None and config.uid != os.geteuid()
+    who = {"user": config.uid, "group": config.gid, "extra_groups": config.groups} if other else {}
+    done = run_bounded(["/bin/sh", "-c", _LOOK, "sh", source], SOURCE_S, cwd="/", **who)
+    if done is None:
+        raise _source(f"{source} did not answer within {SOURCE_S:.0f} s; check the file system that it is on")
+    if done.code == 0:
+        return
+    reader = f"user {config.uid}" if other else "you"
+    if done.code == 10:
+        raise _source(_why_missing(source, reader))
+    if done.code == 11:
+        raise _source(f"{source} is not a directory; name the directory that holds the data set")
+    if done.code == 12:
+        raise _source(
+            f"{source} cannot be read by {reader}; give the right, or name another reader with --user"
+        )
+    raise NopfsError(Exit.INTERNAL, f"cannot look at {source}: {done.err.strip() or done.code}")
+
+
+def _source(message: str) -> NopfsError:
+    return NopfsError(Exit.SOURCE, f"the source {message}")
+
+
+def _why_missing(source: str, reader: str) -> str:
+    try:
+        os.stat(source)  # the child has just been answered: so shall we
+    except FileNotFoundError:
+        return f"{source} does not exist; check the path, and that its file system is mounted"
+    except OSError as error:
+        return f"{source} cannot be reached: {error.strerror}"
+    return f"{source} cannot be reached by {reader}; a directory above it is closed to that user"
+
+
+def check_mountpoint(config: MountConfig, env: Mapping[str, str], say: Say) -> None:
+    """Raise NopfsError unless the mountpoint is an empty directory with nothing mounted on it. Clears stale
+    mounts.
+    """
+    path = config.mountpoint
+    while (mount := find_mount(path)) is not None:
+        if not mount.is_nopfs or not daemon_is_dead(mount, env):
+            raise NopfsError(Exit.BUSY_MOUNTPOINT, _in_the_way(mount))
+        clear_stale(mount, env)
+        say(f"cleared a stale mount at {path}: its daemon was dead")
+    try:
+        mode = os.lstat(path).st_mode
+        empty = stat.S_ISDIR(mode) and not _has_entries(path)
+    except FileNotFoundError:
+        raise _mountpoint(f"{path} does not exist; make it: mkdir -p {path}") from None
+    except OSError as error:
+        raise _mountpoint(f"{path} cannot be looked at: {error.strerror}") from error
+    if not stat.S_ISDIR(mode):
+        raise _mountpoint(f"{path} is not a directory; name an empty directory")
+    if not empty:
+        raise _mountpoint(f"{path} is not empty, and its files would be hidden; name an empty directory")
+    if not mounting.may_mount() and not os.access(path, os.W_OK):
+        raise _mountpoint(
+            f"{path} is not writable by you, which fusermount3 asks for; name a directory of yours"
+        )
+
+
+def _mountpoint(message: str) -> NopfsError:
+    return NopfsError(Exit.MOUNTPOINT, f"the mountpoint {message}")
+
+
+def _has_entries(path: str) -> bool:
+    with os.scandir(path) as entries:
+        return next(entries, None) is not None
+
+
+def _in_the_way(mount: Mount) -> str:
+    if mount.is_nopfs:
+        path = mount.mountpoint
+        return f"{path} is already mounted, from {mount.source}; unmount it: nopfs-umount {path}"
+    return (
+        f"{mount.mountpoint} is already mounted ({mount.fstype}, from {mount.source}); name another directory"
+    )
+
+
+def check_apart(source: str, mountpoint: str) -> None:
+    """Raise NopfsError with Exit.MOUNTPOINT where one lies inside the other, by whatever path."""
+    if _contains(source, mountpoint):
+        raise _mountpoint(f"{mountpoint} is inside the source {source}; name a directory outside")
+    if _contains(mountpoint, source):
+        raise _mountpoint(
+            f"{mountpoint} contains the source {source} and would hide it; name another directory"
+        )
+
+
+def _contains(outer: str, inner: str) -> bool:
+    """Return whether `outer` is `inner` or above it; compared by inode, which sees through bind mounts."""
+    wanted = os.stat(outer)
+    while not os.path.samestat(os.stat(inner), wanted):
+        if inner == "/":
+            return False
+        inner = os.path.dirname(inner)
+    return True
+
+
+def check_disk(disk: DiskSpec, config: MountConfig) -> None:
+    """Raise NopfsError with Exit.DISK unless the directory can be written and has the room."""
+    path = disk.path
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise _disk(f"{path}: {error.strerror}; make the directory, or name another") from error
+    if not stat.S_ISDIR(mode):
+        raise _disk(f"{path} is not a directory; name a directory")
+    if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+        raise _disk(f"{path} cannot be written by you; name a directory of yours")
+    real = os.path.realpath(path)
+    for other, name in ((config.source, "source"), (config.mountpoint, "mountpoint")):
+        if _contains(other, real):
+            raise _disk(f"{path} is inside the {name}; name a directory outside")
+    if [os.path.realpath(d.path) for d in config.disks].count(real) > 1:
+        raise _disk(f"{path} is named twice; name each directory once")
+    space = os.statvfs(path)
+    free = space.f_bavail * space.f_frsize
+    if free < (disk.size or MIN_DISK):
+        wanted = format_size(disk.size or MIN_DISK)
+        raise _disk(f"{path} has no room for {wanted}: {format_size(free)} free; ask for less, or make room")
+
+
+def _disk(message: str) -> NopfsError:
+    return NopfsError(Exit.DISK, f"the disk tier {message}")
+
+
+def check_log_file(config: MountConfig) -> None:
+    """Raise NopfsError with Exit.USAGE where the log file could not be written. Makes no file."""
+    path = config.log_file
+    if path is None:
+        return
+    there = os.path.exists(path)
+    if os.path.isdir(path) or not os.access(path if there else os.path.dirname(path), os.W_OK):
+        raise NopfsError(
+            Exit.USAGE, f"--log-file {path} cannot be written; name a file in a directory of yours"
+        )
+
+
+def check_fuse(config: MountConfig) -> None:
+    """Raise NopfsError with Exit.NO_FUSE or Exit.NO_RIGHT where this system or user cannot mount."""
+    if mounting.may_mount():
+        os.close(mounting.open_dev_fuse())
+        return
+    if not os.path.exists(mounting.DEV_FUSE):
+        mounting.open_dev_fuse()  # says why not
+    if mounting.helper() is None:
+        raise NopfsError(Exit.NO_RIGHT, "no right to mount: run as root, or apt-get install fuse3")
+    if config.allow_other and not mounting.user_allow_other():
+        raise NopfsError(
+            Exit.NO_RIGHT,
+            "no right to mount with --allow-other: leave it out, or put user_allow_other into /etc/fuse.conf",
+        )

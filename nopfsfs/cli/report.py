@@ -1,0 +1,71 @@
+"""Status records as text for people. Pure. A record that lacks something prints without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nopfsfs.units import format_duration, format_size
+
+PLACES = {"page_cache": "page cache", "ram": "RAM", "disk": "disk", "peer": "peers", "source": "source"}
+
+Record = Mapping[str, Any]
+
+
+def final_table(record: Record) -> str:
+    """Return what `nopfs-umount` prints: where reads were served from, what was predicted, how long readers
+    waited.
+    """
+    return "\n".join([*_served_lines(record), *_opens_lines(record), *_wait_lines(record)])
+
+
+def status_text(record: Record, source: str, mountpoint: str) -> str:
+    """Return what `nopfs status` prints."""
+    lines = [f"{source} on {mountpoint}: {record.get('state', 'unknown')}", f"plan       {_plan(record)}"]
+    lines += [*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_budget_lines(record)]
+    processes = [f"{p.get('role', '?')} {p.get('pid', '?')}" for p in record.get("processes", ())]
+    return "\n".join([*lines, f"processes  {', '.join(processes) or 'none'}"])
+
+
+def _plan(record: Record) -> str:
+    plan = record.get("plan") or {}
+    words = [str(plan.get("state", "none"))]
+    if plan.get("sampler"):
+        words.append(str(plan["sampler"]))
+    words += [f"{name} {plan[name]}" for name in ("seed", "epoch") if plan.get(name) is not None]
+    if plan.get("position") is not None and plan.get("length"):
+        words.append(f"at {plan['position']:,} of {plan['length']:,}")
+    return ", ".join(words)
+
+
+def _served_lines(record: Record) -> list[str]:
+    served = record.get("served") or {}
+    total = sum(served.get(place, {}).get("files", 0) for place in PLACES)
+    lines = [f"{'served by':<11}{'files':>12}{'share':>8}{'bytes':>12}"]
+    for place, name in PLACES.items():
+        files, size = (int(served.get(place, {}).get(key, 0)) for key in ("files", "bytes"))
+        share = f"{100 * files / total:.1f}%" if total else "-"
+        lines.append(f"  {name:<9}{files:>12,}{share:>8}{format_size(size):>12}")
+    return lines
+
+
+def _opens_lines(record: Record) -> list[str]:
+    opens = record.get("opens") or {}
+    total, predicted = int(opens.get("total", 0)), int(opens.get("predicted", 0))
+    share = f" ({100 * predicted / total:.1f}%)" if total else ""
+    among = f", among the next {opens['k']}" if opens.get("k") else ""
+    return [f"opens      {total:,}, predicted {predicted:,}{share}{among}"]
+
+
+def _wait_lines(record: Record) -> list[str]:
+    return [f"waited     readers waited {format_duration(float(record.get('wait_seconds', 0.0)))} in all"]
+
+
+def _budget_lines(record: Record) -> list[str]:
+    budget, used = record.get("budget") or {}, record.get("used") or {}
+    tiers = [
+        f"{PLACES.get(tier, tier)} {format_size(int(used.get(tier, 0)))} of {format_size(int(size))}"
+        for tier, size in budget.items()
+        if size
+    ]
+    return [f"used       {', '.join(tiers)}"] if tiers else []

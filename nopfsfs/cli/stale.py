@@ -1,0 +1,41 @@
+"""Mounts whose daemon is dead: found without hanging, and cleared. Shared by nopfs-mount and nopfs-umount."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from nopfsfs.control.client import Connection, NoAnswer
+from nopfsfs.control.pids import living, read_pids
+from nopfsfs.fuse.mountinfo import Mount, is_stale
+from nopfsfs.fuse.mounting import NotMounted, unmount
+from nopfsfs.rundir import find_state_dir, remove_state_dir
+
+_CONNECT_S = 1.0  # a listening socket accepts at once, even if nobody takes the call
+
+
+def daemon_is_dead(mount: Mount, env: Mapping[str, str]) -> bool:
+    """Return whether nobody serves `mount` any more. A daemon that hangs is not dead."""
+    state_dir = find_state_dir(mount.mountpoint, mount.owner, env)
+    processes = read_pids(state_dir)
+    if living(processes):
+        return False
+    if is_stale(mount):
+        return True
+    # To root, the kernel itself answers for a mount that is another user's alone: then the processes tell.
+    return bool(processes) and not _listens(state_dir)
+
+
+def _listens(state_dir: str) -> bool:
+    try:
+        with Connection(state_dir, _CONNECT_S):
+            return True
+    except NoAnswer:
+        return False
+
+
+def clear_stale(mount: Mount, env: Mapping[str, str]) -> None:
+    """Unmount, lazily, a mount whose daemon is dead: its users can read nothing. Remove what it left."""
+    with suppress(NotMounted):  # someone else was faster
+        unmount(mount.mountpoint, lazy=True)
+    remove_state_dir(find_state_dir(mount.mountpoint, mount.owner, env))

@@ -1,0 +1,234 @@
+"""`nopfs-umount`: ends a mount, whatever state it is in, within a bounded time. Safe to run twice.
+
+The ladder: ask the daemon to let go, unmount; busy: name who holds it, keep trying; then unmount lazily and
+tell the daemon to stop; then SIGTERM, abort this one connection, SIGKILL. The mountpoint itself is never
+touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from nopfsfs import __version__
+from nopfsfs.cli.exits import run, say
+from nopfsfs.cli.locate import Located, locate
+from nopfsfs.cli.options import Parser
+from nopfsfs.cli.report import final_table
+from nopfsfs.cli.stale import clear_stale, daemon_is_dead
+from nopfsfs.control.client import Connection, Record, call
+from nopfsfs.control.pids import Process, living, read_pids
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse.mountinfo import Holder, abort_connection, find_mount, holders
+from nopfsfs.fuse.mounting import Busy, NotMounted, unmount
+from nopfsfs.rundir import remove_state_dir
+from nopfsfs.units import parse_duration
+
+PROGRAM = "nopfs-umount"
+DEFAULT_BUSY_S = 10.0
+RETRY_S = 0.2  # between two tries on a busy mount
+NAME_AGAIN_S = 2.0  # between two looks at who holds it: reading all of /proc costs something
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long each step of the ladder may take, in seconds."""
+
+    busy: float = DEFAULT_BUSY_S
+    call: float = 3.0  # one question to the daemon
+    end: float = 20.0  # the daemon's own way out: it lets reads of the source in flight end
+    term: float = 5.0  # after SIGTERM
+    kill: float = 5.0  # after SIGKILL
+
+
+@dataclass(slots=True)
+class Ending:
+    """What became of one mount."""
+
+    code: Exit = Exit.OK
+    record: Record | None = None
+    final: bool = False  # the record is the last one, not a status from before
+
+
+@dataclass(frozen=True, slots=True)
+class Unmounter:
+    """One run of the ladder."""
+
+    located: Located
+    limits: Limits
+    say: Callable[[str], None]
+    env: Mapping[str, str]
+    ending: Ending = field(default_factory=Ending)
+
+    def run(self) -> Ending:
+        """Unmount; return how it went. Raises NopfsError where there is no right to unmount."""
+        if daemon_is_dead(self.located.mount, self.env):
+            clear_stale(self.located.mount, self.env)
+            self.say(f"cleared the stale mount at {self.located.path}: its daemon was dead")
+            return self.ending
+        state_dir = self.located.state_dir
+        processes = read_pids(state_dir)
+        with ExitStack() as stack:
+            last: Connection | None = None
+            with suppress(NopfsError):  # a daemon that does not answer is dealt with below
+                self.ending.record = call(state_dir, "status", self.limits.call)
+                last = stack.enter_context(Connection(state_dir, self.limits.call))
+                last.send("wait-final", self.limits.call)
+                call(state_dir, "prepare-unmount", self.limits.call)
+            self._unmount(processes)
+            if self.ending.code is Exit.LAZY:
+                with suppress(NopfsError):
+                    call(state_dir, "stop", self.limits.call)
+            self._await_end(last, processes)
+        return self.ending
+
+    def _unmount(self, processes: Sequence[Process]) -> None:
+        """Unmount, trying for as long as --timeout says while it is busy; then lazily."""
+        path = self.located.path
+        deadline = time.monotonic() + self.limits.busy
+        named: tuple[Holder, ...] = ()
+        look_at = 0.0
+        while True:
+            try:
+                unmount(path)
+                return
+            except NotMounted:
+                return  # ended by someone else meanwhile
+            except Busy:
+                now = time.monotonic()
+            if now >= look_at:
+                named = self._name_holders(named, [p.pid for p in processes])
+                look_at = now + NAME_AGAIN_S
+            if now >= deadline:
+                break
+            time.sleep(min(RETRY_S, deadline - now))
+        self.say(f"{path} is still in use after {self.limits.busy:.3g} s: unmounting it lazily")
+        with suppress(NotMounted):
+            unmount(path, lazy=True)
+        self.ending.code = Exit.LAZY
+
+    def _name_holders(self, named: tuple[Holder, ...], ours: Sequence[int]) -> tuple[Holder, ...]:
+        found = holders(self.located.mount, ignore=(*ours, os.getpid()))
+        if found != named or not named:
+            who = (
+                "; ".join(f"{h.command} (pid {h.pid}, {h.what})" for h in found) or "nobody whom you may see"
+            )
+            self.say(f"{self.located.path} is in use by {who}")
+        return found
+
+    def _await_end(self, last: Connection | None, processes: Sequence[Process]) -> None:
+        """Wait for the final record and for the processes to end; make them end where they do not."""
+        deadline = time.monotonic() + self.limits.end
+        if last is not None:
+            with suppress(NopfsError):
+                self.ending.record = last.receive(self.limits.end)
+                self.ending.final = True
+        if not _ended(processes, deadline - time.monotonic()):
+            self._force(processes)
+        if not living(processes):
+            remove_state_dir(self.located.state_dir)
+
+    def _force(self, processes: Sequence[Process]) -> None:
+        self.ending.code = Exit.STUCK
+        names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))
+        self.say(f"the daemon did not end within {self.limits.end:.3g} s ({names}): ending it")
+        _signal(processes, signal.SIGTERM)
+        if _ended(processes, self.limits.term):
+            return
+        abort_connection(self.located.mount.minor)
+        _signal(processes, signal.SIGKILL)
+        if not _ended(processes, self.limits.kill):
+            names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))
+            self.say(f"still not ended: {names}; asleep in the kernel, most likely on the source")
+
+
+def _signal(processes: Sequence[Process], number: signal.Signals) -> None:
+    for process in processes:
+        process.signal(number)
+
+
+def _ended(processes: Sequence[Process], limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    return all(process.wait(deadline - time.monotonic()) for process in processes)
+
+
+def write_report(record: Record, path: str) -> None:
+    """Write `record` as JSON to `path`, whole or not at all. Raises NopfsError with Exit.REPORT."""
+    new = f"{path}.{os.getpid()}.new"
+    try:
+        with open(new, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=2)
+            file.write("\n")
+        os.replace(new, path)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(new)
+        raise NopfsError(
+            Exit.REPORT, f"unmounted, but the report {path} cannot be written: {error.strerror}"
+        ) from error
+
+
+def umount(located: Located, limits: Limits, report: str | None, env: Mapping[str, str]) -> int:
+    """Unmount, print the table of the final record, write the report; return the exit code."""
+    ending = Unmounter(located, limits, lambda line: say(PROGRAM, line), env).run()
+    if find_mount(located.path) == located.mount:
+        raise NopfsError(Exit.STUCK, f"{located.path} is still mounted")
+    if ending.record is not None:
+        if not ending.final:
+            say(PROGRAM, "the daemon gave no final report; this is from just before the unmount")
+        print(final_table(ending.record), flush=True)
+    if report is not None:
+        if ending.record is None:
+            raise NopfsError(ending.code or Exit.REPORT, "unmounted, but the daemon left no report to write")
+        write_report({**ending.record, "final": ending.final}, report)
+    return ending.code
+
+
+def umount_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(
+        prog=PROGRAM,
+        description="Unmount a nopfs mount and print where its reads were served from. Clears a stale mount "
+        "of a dead daemon. When it is in use, names who holds it, waits, then unmounts lazily and ends the "
+        "daemon.",
+        epilog="Exit codes are listed in docs/commands.md.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        default=str(DEFAULT_BUSY_S),
+        help="how long to try while it is in use (default: 10s)",
+    )
+    parser.add_argument("--report", metavar="FILE", help="write the final record as JSON")
+    parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    parser.add_argument("--version", action="version", version=f"nopfsfs {__version__}")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, limits: Limits | None = None) -> int:
+    """Run the command; return its exit code. `limits` is for tests."""
+    words = list(sys.argv[1:] if argv is None else argv)
+
+    def body() -> int:
+        options: Any = umount_parser().parse_args(words)
+        try:
+            busy = parse_duration(options.timeout)
+        except ValueError as error:
+            raise NopfsError(Exit.USAGE, f"--timeout: {error}") from error
+        ladder = Limits(busy) if limits is None else limits
+        return umount(locate(options.mountpoint, os.environ), ladder, options.report, os.environ)
+
+    return run(PROGRAM, body, debug="--debug" in words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""The commands' side of the control socket. Every call has a time limit.
+
+One JSON object a line, both ways, over a stream socket `control.sock` in the state directory of the mount:
+`{"command": "status"}` is answered by `{"ok": true, "record": {...}}` or `{"ok": false, "error": "..."}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Literal
+
+from nopfsfs.errors import Exit, NopfsError
+
+SOCKET_NAME = "control.sock"
+CALL_S = 5.0  # the supervisor serves nobody else but its own timers
+MAX_ANSWER = 16 << 20  # bytes; a record has some kilobytes
+
+Command = Literal["status", "prepare-unmount", "stop", "wait-final"]
+Record = Mapping[str, Any]
+
+
+class NoAnswer(NopfsError):
+    """The daemon does not listen, hung up, or did not answer in time."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Exit.STUCK, message)
+
+
+class Refused(NopfsError):
+    """The daemon answered with an error."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Exit.INTERNAL, f"the daemon of this mount refused: {message}")
+
+
+@contextmanager
+def socket_address(state_dir: str) -> Iterator[str]:
+    """Yield the control socket's address, short enough for a sockaddr (108 bytes) in any directory."""
+    fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{SOCKET_NAME}"
+    finally:
+        os.close(fd)
+
+
+class Connection:
+    """One connection to the daemon of a mount; a context manager. Raises NoAnswer when nobody listens."""
+
+    def __init__(self, state_dir: str, limit_s: float = CALL_S) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._received = bytearray()
+        try:
+            self._socket.settimeout(limit_s)
+            with socket_address(state_dir) as address:
+                self._socket.connect(address)
+        except OSError as error:
+            self._socket.close()
+            raise NoAnswer(f"the daemon of this mount does not listen ({error.strerror or error})") from error
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def send(self, command: Command, limit_s: float = CALL_S) -> None:
+        """Send one request. Raises NoAnswer."""
+        try:
+            self._socket.settimeout(limit_s)
+            self._socket.sendall(json.dumps({"command": command}).encode() + b"\n")
+        except OSError as error:
+            raise NoAnswer(f"the daemon of this mount hung up ({error})") from error
+
+    def receive(self, limit_s: float) -> Record:
+        """Return the record of the next answer. Raises NoAnswer after `limit_s` seconds, and Refused."""
+        deadline = time.monotonic() + limit_s
+        while b"\n" not in self._received:
+            self._received += self._chunk(deadline - time.monotonic(), limit_s)
+        line, _, rest = bytes(self._received).partition(b"\n")
+        self._received[:] = rest
+        return _record(line)
+
+    def _chunk(self, left_s: float, limit_s: float) -> bytes:
+        try:
+            self._socket.settimeout(max(left_s, 0.001))  # 0 would mean: do not block, another error
+            chunk = self._socket.recv(1 << 16)
+        except TimeoutError as error:
+            raise NoAnswer(f"the daemon of this mount did not answer within {limit_s:.3g} s") from error
+        except OSError as error:
+            raise NoAnswer(f"the daemon of this mount hung up ({error})") from error
+        if not chunk or len(self._received) > MAX_ANSWER:
+            raise NoAnswer("the daemon of this mount hung up without an answer")
+        return chunk
+
+
+def _record(line: bytes) -> Record:
+    try:
+        answer = json.loads(line)
+        if answer["ok"]:
+            record = answer.get("record") or {}
+            if isinstance(record, dict):
+                return record
+        raise Refused(str(answer.get("error", "no reason given")))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NoAnswer("the daemon of this mount gave an answer that is not understood") from error
+
+
+def call(state_dir: str, command: Command, limit_s: float = CALL_S) -> Record:
+    """Send one command on a connection of its own and return its record. Raises NoAnswer and Refused."""
+    with Connection(state_dir, limit_s) as connection:
+        connection.send(command, limit_s)
+        return connection.receive(limit_s)

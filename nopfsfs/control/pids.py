@@ -1,0 +1,97 @@
+"""The processes of one mount, written down in its state directory so that others can tell and end them.
+
+A pid alone is not an identity: it is used again. The start time, from /proc, makes it one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+PIDS_FILE = "pids"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of a mount: `start_time` in clock ticks since boot, field 22 of /proc/PID/stat."""
+
+    role: str
+    pid: int
+    start_time: int
+
+    def alive(self) -> bool:
+        """Return whether this very process still runs; a zombie does not."""
+        return start_time(self.pid) == self.start_time
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Signal this very process, never to a later one with its pid. Return whether it was sent."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except OSError:
+            return False
+        try:
+            if not self.alive():
+                return False
+            signal.pidfd_send_signal(fd, number)
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
+    def wait(self, limit_s: float) -> bool:
+        """Wait until it has ended, at most `limit_s` seconds; return whether it has."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except OSError:
+            return not self.alive()
+        try:
+            if self.alive():
+                poll = select.poll()
+                poll.register(fd, select.POLLIN)
+                poll.poll(max(0.0, limit_s) * 1000)
+            return not self.alive()
+        finally:
+            os.close(fd)
+
+
+def start_time(pid: int) -> int | None:
+    """Return when `pid` started, in clock ticks since boot; None if there is none, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()  # the name before may hold blanks and brackets
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def write_pids(state_dir: str, roles: Mapping[str, int]) -> None:
+    """Write down the processes of a mount, role by role; the file is replaced in one step."""
+    table = {role: {"pid": pid, "start_time": start_time(pid)} for role, pid in roles.items()}
+    path = os.path.join(state_dir, PIDS_FILE)
+    with open(f"{path}.new", "w") as file:
+        json.dump(table, file)
+    os.replace(f"{path}.new", path)
+
+
+def read_pids(state_dir: str) -> tuple[Process, ...]:
+    """Return the processes written down in `state_dir`; none where the file is missing or damaged."""
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        with open(os.path.join(state_dir, PIDS_FILE)) as file:
+            table = json.load(file)
+        return tuple(
+            Process(role, int(entry["pid"]), int(entry["start_time"]))
+            for role, entry in table.items()
+            if entry["start_time"] is not None
+        )
+    return ()
+
+
+def living(processes: Iterable[Process]) -> tuple[Process, ...]:
+    """Return those of `processes` that still run."""
+    return tuple(process for process in processes if process.alive())

@@ -1,0 +1,205 @@
+"""Mounting and unmounting: mount(2) with CAP_SYS_ADMIN, else fusermount3. Serves nothing and knows no plans.
+
+Every mount is `ro,nosuid,nodev,default_permissions`: the kernel checks permissions, so that nobody reads
+through the mount what the source would refuse, whoever the daemon runs as.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import errno
+import os
+import shutil
+import socket
+from contextlib import suppress
+
+from nopfsfs.bounded import run_bounded
+from nopfsfs.config import MountConfig
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse.mountinfo import FSTYPE
+
+DEV_FUSE = "/dev/fuse"
+HELPER_S = 20.0  # fusermount3 only mounts or unmounts; it waits for the lock of other mounts at most
+
+# linux/mount.h
+_MS = {"ro": 1, "nosuid": 2, "nodev": 4, "noexec": 8, "nosymfollow": 256}
+_ALWAYS = ("ro", "nosuid", "nodev")
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+_CAP_SYS_ADMIN = 21  # linux/capability.h
+
+_AS_ROOT = "run as root, or install fusermount3 (apt-get install fuse3)"
+
+
+class Busy(NopfsError):
+    """The mount is in use: open files, mappings, working directories."""
+
+    def __init__(self, mountpoint: str) -> None:
+        super().__init__(Exit.BUSY_MOUNTPOINT, f"{mountpoint} is in use")
+
+
+class NotMounted(NopfsError):
+    """Nothing is mounted there (any more)."""
+
+    def __init__(self, mountpoint: str) -> None:
+        super().__init__(Exit.NOT_MOUNTED, f"nothing is mounted at {mountpoint}")
+
+
+def may_mount() -> bool:
+    """Return whether this process has CAP_SYS_ADMIN and can call mount(2) itself."""
+    with open("/proc/self/status") as status:
+        effective = next(line for line in status if line.startswith("CapEff:"))
+    return bool(int(effective.split()[1], 16) >> _CAP_SYS_ADMIN & 1)
+
+
+def helper() -> str | None:
+    """Return the path of fusermount3, or None."""
+    return shutil.which("fusermount3", path=os.environ.get("PATH", "") + ":/usr/bin:/bin:/usr/local/bin")
+
+
+def user_allow_other(conf: str = "/etc/fuse.conf") -> bool:
+    """Return whether the system lets users mount with allow_other."""
+    with suppress(OSError), open(conf) as file:
+        return any(line.strip() == "user_allow_other" for line in file)
+    return False
+
+
+def open_dev_fuse(path: str = DEV_FUSE) -> int:
+    """Return a new descriptor of the FUSE device. Raises NopfsError with Exit.NO_FUSE."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise NopfsError(
+            Exit.NO_FUSE, f"{path} is missing: load the module (modprobe fuse), or pass it to the container"
+        ) from error
+    except OSError as error:
+        raise NopfsError(
+            Exit.NO_FUSE, f"{path} cannot be opened ({error.strerror}): allow it for this user or container"
+        ) from error
+
+
+def mount_fuse(config: MountConfig) -> int:
+    """Mount `config.mountpoint` and return the FUSE descriptor (close-on-exec); nobody serves it yet.
+
+    Raises NopfsError: NO_FUSE, NO_RIGHT, or MOUNTPOINT.
+    """
+    return _mount_directly(config) if may_mount() else _mount_by_helper(config)
+
+
+def _mount_directly(config: MountConfig) -> int:
+    fd = open_dev_fuse()
+    data = f"fd={fd},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},default_permissions"
+    if config.allow_other:
+        data += ",allow_other"
+    flags = sum(_MS[name] for name in dict.fromkeys((*_ALWAYS, *config.mount_options)))
+    try:
+        _mount(config.source, config.mountpoint, FSTYPE, flags, data)
+    except OSError as error:
+        os.close(fd)
+        raise _mount_error(config.mountpoint, error) from error
+    return fd
+
+
+def _mount_error(mountpoint: str, error: OSError) -> NopfsError:
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return NopfsError(Exit.NO_RIGHT, f"no right to mount at {mountpoint} ({error.strerror}): {_AS_ROOT}")
+    if error.errno == errno.ENODEV:
+        return NopfsError(Exit.NO_FUSE, "the kernel has no FUSE: load the module (modprobe fuse)")
+    return NopfsError(Exit.MOUNTPOINT, f"cannot mount at {mountpoint}: {error.strerror}")
+
+
+def _mount(source: str, target: str, fstype: str, flags: int, data: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    arguments = (os.fsencode(source), os.fsencode(target), os.fsencode(fstype))
+    if libc.mount(*arguments, ctypes.c_ulong(flags), os.fsencode(data)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), target)
+
+
+def _mount_by_helper(config: MountConfig) -> int:
+    """Let fusermount3, which is setuid root, mount; it sends the descriptor back over a socket."""
+    program = helper()
+    if program is None:
+        raise NopfsError(Exit.NO_RIGHT, f"no right to mount: {_AS_ROOT}")
+    names = dict.fromkeys((*_ALWAYS, "default_permissions", *config.mount_options))
+    options = [*names, f"fsname={_escape(config.source)}", "subtype=nopfs"]
+    if config.allow_other:
+        options.append("allow_other")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        done = run_bounded(
+            [program, "-o", ",".join(options), "--", config.mountpoint],
+            HELPER_S,
+            pass_fds=(theirs.fileno(),),
+            env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno()), "LC_ALL": "C"},
+        )
+        if done is None:
+            raise NopfsError(Exit.NO_RIGHT, f"fusermount3 did not answer within {HELPER_S:.0f} s")
+        if done.code != 0:
+            raise _helper_error(done.err)
+        ours.settimeout(HELPER_S)
+        return _receive_descriptor(ours)
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(",", "\\,")
+
+
+def _helper_error(stderr: str) -> NopfsError:
+    said = " ".join(stderr.split()) or "it said nothing"
+    if "/dev/fuse" in said or "device not found" in said:
+        return NopfsError(Exit.NO_FUSE, f"{said}; load the module (modprobe fuse), or allow {DEV_FUSE}")
+    return NopfsError(Exit.NO_RIGHT, f"{said}; see fusermount3(1), or run as root")
+
+
+def _receive_descriptor(sock: socket.socket) -> int:
+    descriptors = array.array("i")
+    _, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(descriptors.itemsize))
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: descriptors.itemsize])
+            os.set_inheritable(descriptors[0], False)
+            return descriptors[0]
+    raise NopfsError(Exit.NO_RIGHT, "fusermount3 mounted, but sent no descriptor")
+
+
+def unmount(mountpoint: str, lazy: bool = False) -> None:
+    """Unmount what is on top at `mountpoint`; `lazy`: out of sight now, ended when its last user closes.
+
+    Does not wait for the daemon. Raises Busy, NotMounted, or NopfsError with Exit.NO_RIGHT.
+    """
+    if may_mount():
+        _unmount_directly(mountpoint, lazy)
+    else:
+        _unmount_by_helper(mountpoint, lazy)
+
+
+def _unmount_directly(mountpoint: str, lazy: bool) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)
+    if libc.umount2(os.fsencode(mountpoint), flags) == 0:
+        return
+    number = ctypes.get_errno()
+    if number == errno.EBUSY:
+        raise Busy(mountpoint)
+    if number in (errno.EINVAL, errno.ENOENT):
+        raise NotMounted(mountpoint)
+    raise NopfsError(Exit.NO_RIGHT, f"cannot unmount {mountpoint}: {os.strerror(number)}")
+
+
+def _unmount_by_helper(mountpoint: str, lazy: bool) -> None:
+    program = helper()
+    if program is None:
+        raise NopfsError(Exit.NO_RIGHT, f"no right to unmount {mountpoint}: {_AS_ROOT}")
+    argv = [program, "-u", *(["-z"] if lazy else []), "--", mountpoint]
+    done = run_bounded(argv, HELPER_S, env={**os.environ, "LC_ALL": "C"})
+    if done is None:
+        raise NopfsError(Exit.STUCK, f"fusermount3 did not answer within {HELPER_S:.0f} s")
+    if done.code == 0:
+        return
+    if "busy" in done.err:
+        raise Busy(mountpoint)
+    if "not found in" in done.err or "not mounted" in done.err:
+        raise NotMounted(mountpoint)
+    raise NopfsError(Exit.NO_RIGHT, f"cannot unmount {mountpoint}: {' '.join(done.err.split())}")

@@ -1,0 +1,150 @@
+"""Where a mount keeps its state, and where indexes are kept: names, and directories that are safe to use.
+
+Root uses /run/nopfs; a user $XDG_RUNTIME_DIR/nopfs or, where that is missing (it often is on compute nodes),
+/tmp/nopfs-UID. Each mount has a directory of its own in it, named after its mountpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from fcntl import LOCK_EX, LOCK_NB, flock
+
+from nopfsfs.errors import Exit, NopfsError
+
+_MAX_LINKS = 40  # symbolic links in one path, as in the kernel
+
+
+def user_run_dirs(uid: int, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the places where the mounts of user `uid` may keep state, best first. `env` is that of the
+    caller.
+    """
+    if uid == 0:
+        return ("/run/nopfs",)
+    candidates = [env.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}"]
+    usable = [f"{d}/nopfs" for d in dict.fromkeys(candidates) if d.startswith("/") and _owned(d, uid)]
+    return (*usable, f"/tmp/nopfs-{uid}")
+
+
+def default_run_dir(uid: int, env: Mapping[str, str]) -> str:
+    """Return the run directory of user `uid`; it need not exist yet."""
+    return user_run_dirs(uid, env)[0]
+
+
+def default_index_dir(uid: int, env: Mapping[str, str]) -> str:
+    """Return where indexes are kept: /var/cache/nopfsfs, $XDG_CACHE_HOME/nopfsfs, ~/.cache/nopfsfs, or the
+    run directory.
+    """
+    if uid == 0:
+        return "/var/cache/nopfsfs"
+    for base in (env.get("XDG_CACHE_HOME", ""), os.path.join(env.get("HOME", ""), ".cache")):
+        if base.startswith("/"):
+            return os.path.join(base, "nopfsfs")
+    return os.path.join(default_run_dir(uid, env), "index")
+
+
+def state_dir_for(mountpoint: str, run_dir: str) -> str:
+    """Return the state directory of the mount at `mountpoint`, a real path (see `real_mountpoint`)."""
+    return os.path.join(run_dir, hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest())
+
+
+def find_state_dir(mountpoint: str, owner: int, env: Mapping[str, str]) -> str:
+    """Return the state directory of a mount made by user `owner`: the one that exists, else where it would
+    be.
+
+    A directory that belongs to someone else is passed over: its socket is not to be believed.
+    """
+    dirs = [state_dir_for(mountpoint, run_dir) for run_dir in user_run_dirs(owner, env)]
+    return next((d for d in dirs if _owned(d, owner)), dirs[0])
+
+
+def _owned(path: str, uid: int) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
+
+
+def make_private_dir(path: str, uid: int) -> None:
+    """Make directory `path`, mode 0700. One that is there is used only if it is a directory of `uid`, and is
+    closed to others.
+
+    Raises NopfsError: in /tmp, anyone can have been there first.
+    """
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        message = f"cannot make {path}, for the mount's state: {error.strerror}"
+        raise NopfsError(Exit.START, message) from error
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
+        raise NopfsError(
+            Exit.START, f"{path} is someone else's; have it removed, or set XDG_RUNTIME_DIR to one of yours"
+        )
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        os.chmod(path, 0o700)
+
+
+@contextmanager
+def claimed_state_dir(state_dir: str, uid: int) -> Iterator[None]:
+    """Make `state_dir` and hold it, so that of two commands that start on one mountpoint one is refused.
+
+    Raises NopfsError. The directory stays: it is the mount's from here on.
+    """
+    make_private_dir(os.path.dirname(state_dir), uid)
+    make_private_dir(state_dir, uid)
+    fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            flock(fd, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            raise NopfsError(
+                Exit.BUSY_MOUNTPOINT, "another nopfs-mount is starting on this mountpoint; wait for it"
+            ) from None
+        yield
+    finally:
+        os.close(fd)
+
+
+def remove_state_dir(state_dir: str) -> None:
+    """Remove what a mount left in `state_dir`. Never raises: it may be gone already."""
+    shutil.rmtree(state_dir, ignore_errors=True)
+
+
+def real_mountpoint(path: str, is_mountpoint: Callable[[str], bool]) -> str:
+    """Return `path` absolute and free of links, never touching a directory for which `is_mountpoint` is true.
+
+    `os.path.realpath` would ask the mount for its root's attributes, and hang if its daemon does.
+    """
+    todo = [part for part in reversed(os.path.join(os.getcwd(), path).split("/")) if part]
+    done = "/"
+    links = 0
+    while todo:
+        part = todo.pop()
+        if part in (".", ".."):
+            done = os.path.dirname(done) if part == ".." else done
+            continue
+        step = os.path.join(done, part)
+        target = None if is_mountpoint(step) else _link(step)
+        links += target is not None
+        if target is None or links > _MAX_LINKS:
+            done = step
+            continue
+        todo += [part for part in reversed(target.split("/")) if part]
+        done = "/" if target.startswith("/") else done
+    return done
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None

@@ -1,0 +1,95 @@
+"""Shared by all tests: places and daemons that are cleaned up whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nopfsfs.fuse.mountinfo import abort_connection, find_mount
+from nopfsfs.fuse.mounting import may_mount, unmount
+from nopfsfs.rundir import default_run_dir, remove_state_dir, state_dir_for
+
+FAKE_DAEMON = Path(__file__).parent / "fake_daemon.py"
+READY_S = 20.0
+
+
+class FakeMount:
+    """A real FUSE mount served by `fake_daemon.py`; `end` leaves nothing."""
+
+    def __init__(self, source: Path, mountpoint: Path, *flags: str) -> None:
+        self.mountpoint = str(mountpoint)
+        self.state_dir = state_dir_for(self.mountpoint, default_run_dir(os.geteuid(), os.environ))
+        argv = [sys.executable, str(FAKE_DAEMON), str(source), self.mountpoint, self.state_dir, *flags]
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"  # the suite's timeout bounds this
+
+    def kill(self) -> None:
+        """Kill the daemon, as the kernel's OOM killer does: the mount stays."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(READY_S)
+
+    def end(self) -> None:
+        mount = find_mount(self.mountpoint)
+        if mount is not None:
+            abort_connection(mount.minor)
+        self.process.kill()
+        self.process.wait(READY_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        if find_mount(self.mountpoint) is not None:
+            unmount(self.mountpoint, lazy=True)
+        remove_state_dir(self.state_dir)
+
+
+FakeMounts = Callable[..., FakeMount]
+
+
+@pytest.fixture
+def fake_mount(source: Path, mountpoint: Path) -> Iterator[FakeMounts]:
+    """Return a function that mounts a fake file system, with flags of `fake_daemon.py`, at `mountpoint`."""
+    if not may_mount():
+        pytest.skip("needs the right to call mount(2)")
+    made: list[FakeMount] = []
+
+    def make(*flags: str) -> FakeMount:
+        made.append(FakeMount(source, mountpoint, *flags))
+        return made[-1]
+
+    yield make
+    for mount in made:
+        mount.end()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Return a small data set."""
+    path = tmp_path / "source"
+    path.mkdir()
+    (path / "a").write_bytes(b"a")
+    return path
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path) -> Path:
+    """Return an empty directory."""
+    path = tmp_path / "mnt"
+    path.mkdir()
+    return path
+
+
+def wait_until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:
+    """Return whether `condition` came true within `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
