@@ -2,8 +2,8 @@
 
 Owns the FUSE session and the control socket; `slow_source_load` decides how long each request waits. It
 stands in for a parallel file system, so it keeps no data in the kernel over opens: every epoch that reads it
-directly pays again. The backing directory is one local file system: its inode numbers are the mount's, and reading it
-inline costs little.
+directly pays again. The backing directory is one local file system: its inode numbers are the mount's, and
+reading it inline costs little.
 """
 
 from __future__ import annotations
