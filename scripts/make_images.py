@@ -3,8 +3,8 @@
 
 Every image is a crop of a photograph that comes with scikit-image or scikit-learn, resized and compressed so
 that the sizes follow ImageNet's (mean 110 KB, standard deviation 60 KB, from 4 KB to 500 KB). The same seed,
-counts and Pillow give the same bytes. What was built is described in a manifest beside the tree, and not built
-again.
+counts and Pillow give the same bytes. What was built is described in a manifest beside the tree, and not
+built again.
 
     python scripts/make_images.py build/images --count 8000
 """

@@ -1,8 +1,9 @@
 """Imports torchvision beside a torch that it was not built for.
 
-torchvision's compiled operators register only with the torch that they were built for; without them its Python
-part fails at import, where it describes two of them. Declaring these two is enough: data sets, transforms and the
-Pillow loader, which are all that is used here, need no others. Import this before torchvision.
+torchvision's compiled operators register only with the torch that they were built for; without them its
+Python part fails at import, where it describes two of them. Declaring these two is enough: data sets,
+transforms and the Pillow loader, which are all that is used here, need no others. Import this before
+torchvision.
 """
 
 from __future__ import annotations

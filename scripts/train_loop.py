@@ -3,10 +3,11 @@
 
     python scripts/train_loop.py DATA/train --mode bytes --epochs 3 --json
 
-The file system is what is measured, so the loop trains no model. ImageFolder, DistributedSampler and DataLoader
-are torchvision's and torch's own; mode "bytes" gives them a loader that returns the file's bytes (I/O-bound),
-mode "decode" the default one and ImageNet's usual training transform. Each epoch prints one JSON line with its
-seconds, files, bytes and a checksum that does not depend on the order: runs over the same files must agree.
+The file system is what is measured, so the loop trains no model. ImageFolder, DistributedSampler and
+DataLoader are torchvision's and torch's own; mode "bytes" gives them a loader that returns the file's bytes
+(I/O-bound), mode "decode" the default one and ImageNet's usual training transform. Each epoch prints one JSON
+line with its seconds, files, bytes and a checksum that does not depend on the order: runs over the same files
+must agree.
 """
 
 from __future__ import annotations
