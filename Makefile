@@ -1,0 +1,57 @@
+# make demo    set everything up, run the main job on a slow source, print the table
+# make test    set everything up, run the tests
+# make lint    ruff and strict types
+# make bench   measure, write build/bench.json, print the table (BENCH='PATTERN ...' for some of it)
+# make clean   remove .venv and build
+#
+# Everything is made inside the tree (.venv, build); only what the operating system must provide is installed
+# outside, with apt, where that is possible (scripts/system_deps.sh).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+# torchvision's metadata asks for a newer torch than the one whose CPU build is at hand; it runs with this one
+# (see scripts/torchvision_import.py), so it is installed without its dependencies.
+TORCH := torch==2.13.0
+TORCHVISION := torchvision
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+.SUFFIXES:
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+demo: $(READY)
+	@$(BIN)/python scripts/demo.py $(DEMO)
+
+test: $(READY) build/reader
+	@$(BIN)/python -m pytest -q $(TEST)
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: $(READY) build/reader
+	@sh scripts/system_deps.sh --optional bindfs
+	@$(BIN)/python scripts/bench.py $(addprefix --only ,$(BENCH))
+
+clean:
+	rm -rf $(VENV) build
+
+$(READY): setup.cfg pyproject.toml Makefile scripts/system_deps.sh
+	@sh scripts/system_deps.sh
+	@echo "Setting up $(VENV) (once; a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip setuptools
+	@$(PIP) $(TORCH)
+	@$(PIP) --no-deps $(TORCHVISION)
+	@$(PIP) -e '.[test,lint,demo]'
+	@touch $@
+
+build/reader: scripts/readers/reader.c
+	@mkdir -p build
+	@$(CC) -O2 -Wall -Wextra -Werror -o $@ $<
