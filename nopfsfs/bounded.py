@@ -38,9 +38,7 @@ def run_bounded(argv: Sequence[str], limit_s: float, **popen: Any) -> Finished |
 
     Further arguments go to `subprocess.Popen`. Raises OSError when the program cannot be started.
     """
-    child = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **popen
-    )
+    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **popen)
     try:
         out, err = child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:

@@ -27,9 +27,7 @@ def run(program: str, body: Callable[[], int], debug: bool = False) -> int:
         return Exit.OK  # the reader of a pipe, such as head(1), has seen enough
     except Exception as error:
         _trace(debug)
-        return fail(
-            program, f"{_describe(error)}; this is a bug: run again with --debug to see where", Exit.INTERNAL
-        )
+        return fail(program, f"{_describe(error)}; this is a bug: run again with --debug to see where", Exit.INTERNAL)
 
 
 def fail(program: str, message: str, code: Exit) -> Exit:

@@ -26,11 +26,7 @@ def locate(path: str, env: Mapping[str, str]) -> Located:
     real = real_mountpoint(path, fuse.__contains__)
     mount = find_mount(real, mounts)
     if mount is None:
-        raise NopfsError(
-            Exit.NOT_MOUNTED, f"nothing is mounted at {real}; mounts are listed by findmnt -t fuse.nopfs"
-        )
+        raise NopfsError(Exit.NOT_MOUNTED, f"nothing is mounted at {real}; mounts are listed by findmnt -t fuse.nopfs")
     if not mount.is_nopfs:
-        raise NopfsError(
-            Exit.NOT_MOUNTED, f"what is mounted at {real} is not nopfs but {mount.fstype}; use umount"
-        )
+        raise NopfsError(Exit.NOT_MOUNTED, f"what is mounted at {real} is not nopfs but {mount.fstype}; use umount")
     return Located(real, mount, find_state_dir(real, mount.owner, env))

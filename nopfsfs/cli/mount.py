@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from nopfsfs.cli.exits import run, say
 from nopfsfs.cli.options import parse_mount
@@ -49,23 +49,18 @@ def real_parts() -> Parts:
     from nopfsfs.dataset.cache import open_or_scan
 
     def open_index(config: MountConfig, progress: Progress) -> str | int:
-        index, path, _ = open_or_scan(
+        opened = open_or_scan(
             config.source,
             config.index_dir,
             follow_symlinks=config.follow_symlinks,
             rescan=config.rescan,
             progress=progress,
         )
-        return path if path is not None else _in_memory(index)
+        for warning in opened.result.warnings:
+            say(PROGRAM, warning)
+        return opened.fd
 
     return Parts(open_index, launch)
-
-
-def _in_memory(index: Any) -> int:
-    """Return a descriptor of an index that no directory could keep."""
-    fd = os.memfd_create("nopfs-index", os.MFD_CLOEXEC)
-    index.save(f"/proc/self/fd/{fd}")
-    return fd
 
 
 @contextmanager
@@ -78,9 +73,7 @@ def scan_bar(enabled: bool) -> Iterator[Progress]:
         return
     from tqdm import tqdm
 
-    with tqdm(
-        desc="scanning", unit=" files", unit_scale=True, delay=BAR_AFTER_S, leave=False, file=sys.stderr
-    ) as bar:
+    with tqdm(desc="scanning", unit=" files", unit_scale=True, delay=BAR_AFTER_S, leave=False, file=sys.stderr) as bar:
 
         def progress(found: int) -> None:
             bar.update(found)

@@ -88,12 +88,8 @@ def mount_parser(prog: str = "nopfs-mount") -> Parser:
 def _add_plan_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", metavar="N", help="the seed of the job's sampler; without it, a plain cache")
     group.add_argument("--sampler", metavar="NAME", help=f"{', '.join(SAMPLERS)} (default: auto)")
-    group.add_argument(
-        "--world-size", metavar="N", help="ranks of the whole job (default: from the environment)"
-    )
-    group.add_argument(
-        "--ranks", metavar="LIST", help="the ranks that read through this mount, such as 0-3,6"
-    )
+    group.add_argument("--world-size", metavar="N", help="ranks of the whole job (default: from the environment)")
+    group.add_argument("--ranks", metavar="LIST", help="the ranks that read through this mount, such as 0-3,6")
 
 
 def _add_tier_options(group: argparse._ArgumentGroup) -> None:
@@ -104,35 +100,23 @@ def _add_tier_options(group: argparse._ArgumentGroup) -> None:
         action="append",
         help="a local directory to keep files in; may be repeated",
     )
-    group.add_argument(
-        "--index-dir", metavar="D", help="where the index of the source is kept between mounts"
-    )
+    group.add_argument("--index-dir", metavar="D", help="where the index of the source is kept between mounts")
 
 
 def _add_source_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--user", metavar="U", help="read the source as this user (a root-squashed PFS refuses root)"
-    )
-    group.add_argument(
-        "--follow-symlinks", action="store_true", help="show links that leave the source as files"
-    )
-    group.add_argument(
-        "--rescan", action="store_true", help="list every directory again, whatever the index says"
-    )
+    group.add_argument("--user", metavar="U", help="read the source as this user (a root-squashed PFS refuses root)")
+    group.add_argument("--follow-symlinks", action="store_true", help="show links that leave the source as files")
+    group.add_argument("--rescan", action="store_true", help="list every directory again, whatever the index says")
     group.add_argument(
         "--io-timeout",
         metavar="S",
         help=f"a read of the source fails after S (default: {DEFAULT_IO_TIMEOUT_S:.0f}s)",
     )
-    group.add_argument(
-        "--source-concurrency", metavar="N", help="reads of the source in flight (default: 64)"
-    )
+    group.add_argument("--source-concurrency", metavar="N", help="reads of the source in flight (default: 64)")
 
 
 def _add_running_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--config", metavar="FILE", help="settings in TOML; what is said elsewhere comes first"
-    )
+    group.add_argument("--config", metavar="FILE", help="settings in TOML; what is said elsewhere comes first")
     group.add_argument("-o", metavar="OPTIONS", action="append", help="the same and mount(8)'s, as in fstab")
     group.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground")
     group.add_argument("--log-file", metavar="F", help="where the mount logs")
@@ -149,9 +133,7 @@ def _add_running_options(group: argparse._ArgumentGroup) -> None:
         group.add_argument(flag, metavar="X", help=argparse.SUPPRESS)
 
 
-def parse_mount(
-    argv: Sequence[str], env: Mapping[str, str], uid: int, prog: str = "nopfs-mount"
-) -> MountCall:
+def parse_mount(argv: Sequence[str], env: Mapping[str, str], uid: int, prog: str = "nopfs-mount") -> MountCall:
     """Return what `argv`, the configuration file and `env` ask user `uid`'s mount to be. Raises NopfsError.
 
     Called as mount.SOMETHING, as mount(8) calls its helpers, `-f` means: do all but mount.
@@ -192,12 +174,7 @@ def _fstab_layer(groups: Sequence[str]) -> tuple[Layer, tuple[str, ...], str | N
             config = value
         elif name in SETTINGS and (equals or bool in SETTINGS[name].types):
             put(layer, name, value if equals else "yes", f"-o {key}")
-        elif (
-            name.startswith("no_")
-            and name[3:] in SETTINGS
-            and bool in SETTINGS[name[3:]].types
-            and not equals
-        ):
+        elif name.startswith("no_") and name[3:] in SETTINGS and bool in SETTINGS[name[3:]].types and not equals:
             put(layer, name[3:], "no", f"-o {key}")
         else:
             hint = "needs a value" if name in SETTINGS else "no such option; quote a value that has commas"
@@ -237,9 +214,7 @@ def _build(
     user = values.pop("user", None)
     who = find_user(user) if user is not None else None
     if who is not None and uid not in (0, who[0]):
-        raise NopfsError(
-            Exit.USER, f"--user {user}: only root can read as someone else; run as root, or leave it out"
-        )
+        raise NopfsError(Exit.USER, f"--user {user}: only root can read as someone else; run as root, or leave it out")
     mountpoint = _mountpoint(words["mountpoint"])
     defaults = {
         "allow_other": uid == 0,

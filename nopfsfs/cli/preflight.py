@@ -64,9 +64,7 @@ def check_source(config: MountConfig) -> None:
     if done.code == 11:
         raise _source(f"{source} is not a directory; name the directory that holds the data set")
     if done.code == 12:
-        raise _source(
-            f"{source} cannot be read by {reader}; give the right, or name another reader with --user"
-        )
+        raise _source(f"{source} cannot be read by {reader}; give the right, or name another reader with --user")
     raise NopfsError(Exit.INTERNAL, f"cannot look at {source}: {done.err.strip() or done.code}")
 
 
@@ -106,9 +104,7 @@ def check_mountpoint(config: MountConfig, env: Mapping[str, str], say: Say) -> N
     if not empty:
         raise _mountpoint(f"{path} is not empty, and its files would be hidden; name an empty directory")
     if not mounting.may_mount() and not os.access(path, os.W_OK):
-        raise _mountpoint(
-            f"{path} is not writable by you, which fusermount3 asks for; name a directory of yours"
-        )
+        raise _mountpoint(f"{path} is not writable by you, which fusermount3 asks for; name a directory of yours")
 
 
 def _mountpoint(message: str) -> NopfsError:
@@ -124,9 +120,7 @@ def _in_the_way(mount: Mount) -> str:
     if mount.is_nopfs:
         path = mount.mountpoint
         return f"{path} is already mounted, from {mount.source}; unmount it: nopfs-umount {path}"
-    return (
-        f"{mount.mountpoint} is already mounted ({mount.fstype}, from {mount.source}); name another directory"
-    )
+    return f"{mount.mountpoint} is already mounted ({mount.fstype}, from {mount.source}); name another directory"
 
 
 def check_apart(source: str, mountpoint: str) -> None:
@@ -134,9 +128,7 @@ def check_apart(source: str, mountpoint: str) -> None:
     if _contains(source, mountpoint):
         raise _mountpoint(f"{mountpoint} is inside the source {source}; name a directory outside")
     if _contains(mountpoint, source):
-        raise _mountpoint(
-            f"{mountpoint} contains the source {source} and would hide it; name another directory"
-        )
+        raise _mountpoint(f"{mountpoint} contains the source {source} and would hide it; name another directory")
 
 
 def _contains(outer: str, inner: str) -> bool:
@@ -184,9 +176,7 @@ def check_log_file(config: MountConfig) -> None:
         return
     there = os.path.exists(path)
     if os.path.isdir(path) or not os.access(path if there else os.path.dirname(path), os.W_OK):
-        raise NopfsError(
-            Exit.USAGE, f"--log-file {path} cannot be written; name a file in a directory of yours"
-        )
+        raise NopfsError(Exit.USAGE, f"--log-file {path} cannot be written; name a file in a directory of yours")
 
 
 def check_fuse(config: MountConfig) -> None:

@@ -117,9 +117,7 @@ class Unmounter:
     def _name_holders(self, named: tuple[Holder, ...], ours: Sequence[int]) -> tuple[Holder, ...]:
         found = holders(self.located.mount, ignore=(*ours, os.getpid()))
         if found != named or not named:
-            who = (
-                "; ".join(f"{h.command} (pid {h.pid}, {h.what})" for h in found) or "nobody whom you may see"
-            )
+            who = "; ".join(f"{h.command} (pid {h.pid}, {h.what})" for h in found) or "nobody whom you may see"
             self.say(f"{self.located.path} is in use by {who}")
         return found
 

@@ -51,9 +51,7 @@ def resolve_worlds(size: int | None, ranks: tuple[int, ...] | None, env: Env) ->
     outside = [rank for rank in ranks if rank >= size]
     if outside:
         where = f"{format_ranks(outside)} outside the world of {size} (0-{size - 1})"
-        raise NopfsError(
-            Exit.USAGE, f"--ranks {format_ranks(ranks)}: {where}; correct --ranks or --world-size"
-        )
+        raise NopfsError(Exit.USAGE, f"--ranks {format_ranks(ranks)}: {where}; correct --ranks or --world-size")
     return (World(size, ranks),)
 
 
@@ -79,9 +77,7 @@ def _candidates(env: Env) -> Iterator[World]:
         yield World(gpus, tuple(range(gpus)))
 
 
-def _from_launcher(
-    env: Env, size_name: str, rank_name: str, local_size: str, local_rank: str
-) -> Iterator[World]:
+def _from_launcher(env: Env, size_name: str, rank_name: str, local_size: str, local_rank: str) -> Iterator[World]:
     size = _number(env, size_name)
     rank = _number(env, rank_name)
     if not size or (rank or 0) >= size:

@@ -1,4 +1,4 @@
-"""The server and the stager as the supervisor sees them: started by exec, watched by pidfd, ended by socket, then by signal."""
+"""Server and stager as the supervisor sees them: started by exec, watched by pidfd, ended by socket, then signal."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ IDLE_PAUSE_S = 0.02  # and while none do; staging is far enough ahead of the rea
 EVENTS_AT_ONCE = 4096
 
 
-
 class EventLoop:
     """Owns follower and conductor, and the supervisor's end of the stager's order socket. One task."""
 
@@ -47,6 +46,10 @@ class EventLoop:
         if self.follower is not None:
             self.conductor.restart(self.follower.position)
 
+    def follow(self, follower: Follower) -> None:
+        """Believe this plan from now on."""
+        self.follower = follower
+
     @property
     def lost(self) -> int:
         """Opens that were not observed, because the ring had overflowed."""
@@ -67,8 +70,7 @@ class EventLoop:
             if follower.generation != self._generation:
                 self._generation = follower.generation
                 self.conductor.restart(follower.position)
-            horizon = follower.horizon()
-            self.conductor.advance(follower.position, horizon, follower.upcoming)
+            self.conductor.advance(follower.position, follower.status().length, follower.upcoming)
         return staged or read
 
     def drain(self) -> None:
@@ -165,9 +167,10 @@ class EventLoop:
         """Rows in the order in which they can be spared: those whose next use is furthest away first."""
         held = np.flatnonzero(self.conductor.paged).astype(np.int64)
         follower = self.follower
-        if follower is None or not follower.horizon():
+        if follower is None:
             return held
-        ahead = follower.upcoming(0, min(count, follower.horizon()))
+        ahead = follower.upcoming(follower.position, min(count, follower.status().length))
+        ahead = ahead[ahead >= 0]
         _, first = np.unique(ahead, return_index=True)
         soonest_first = ahead[np.sort(first)]
         unplanned = held[~np.isin(held, soonest_first)]

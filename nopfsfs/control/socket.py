@@ -17,7 +17,9 @@ LINE_MAX = 1 << 16
 Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
-async def serve(state_dir: str, answer: Answer, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+async def serve(
+    state_dir: str, answer: Answer, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
     """Answer requests until cancelled. `answer` returns the record, or raises ValueError with what is wrong."""
     path = os.path.join(state_dir, SOCKET_NAME)
     with trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM) as listener:

@@ -1,4 +1,4 @@
-"""The supervisor process: it holds the FUSE descriptor and serves nothing; it owns plan, policy, and the life of the others.
+"""The supervisor process: holds the FUSE descriptor, serves nothing; owns plan, policy, and the life of the others.
 
 Its life: make the shared memory, start server and stager, see that the mount answers, tell `nopfs-mount`, then
 follow the reader until the mount is gone. One nursery; the exit stack closes what was made, in reverse order.
@@ -220,7 +220,10 @@ class Supervisor:
 
     async def _watch_mount(self) -> None:
         """When the mount is gone, let go of the tree: then the kernel ends the connection, and the server ends."""
-        with open("/proc/self/mountinfo", "rb") as changes, select.epoll() as epoll:
+        with contextlib.ExitStack() as stack:
+            changes = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, changes)
+            epoll = stack.enter_context(select.epoll())
             epoll.register(changes, select.EPOLLPRI | select.EPOLLET)
             while await trio.to_thread.run_sync(mountinfo.find_mount, self._config.mountpoint) is not None:
                 # A time limit beside the event: a missed one must not leave the mount half gone.
@@ -356,8 +359,8 @@ def main() -> None:
 
 
 def _reason(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        error = error.exceptions[0]
+    while nested := getattr(error, "exceptions", None):  # of an exception group
+        error = nested[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 

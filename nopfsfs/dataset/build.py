@@ -152,9 +152,7 @@ def _attributes(dirs: list[Listing], first_of_row: NDArray[np.int64]) -> dict[st
     return {**columns, "devices": devices, "src_dev": src_dev.astype(np.uint16)}
 
 
-def _links(
-    dirs: list[Listing], counts: NDArray[np.int64], entry_row: NDArray[np.uint32]
-) -> dict[str, NDArray[Any]]:
+def _links(dirs: list[Listing], counts: NDArray[np.int64], entry_row: NDArray[np.uint32]) -> dict[str, NDArray[Any]]:
     """The side table of symbolic links."""
     first = np.cumsum(counts) - counts
     targets: dict[int, bytes] = {}

@@ -52,9 +52,7 @@ def open_or_scan(
     path = _place(source, index_dir, follow_symlinks)
     fd, previous = (-1, None) if rescan or path is None else _kept(path)
     try:
-        result = scan(
-            source, threads=threads, follow_symlinks=follow_symlinks, previous=previous, progress=progress
-        )
+        result = scan(source, threads=threads, follow_symlinks=follow_symlinks, previous=previous, progress=progress)
         if previous is not None and result.index is previous:
             return Opened(previous, os.dup(fd), path, result)
         return _keep(path, result)

@@ -86,9 +86,7 @@ class _View:
         links = index.link_row.tolist()
         leads_to = [resolve(index, row) for row in links]
         pairs = list(zip(links, leads_to, strict=True))
-        self.target = np.array(
-            [row if to < 0 else to for row, to in pairs], np.uint32
-        )  # for each of link_row
+        self.target = np.array([row if to < 0 else to for row, to in pairs], np.uint32)  # for each of link_row
         self.dir_links = {row: to for row, to in pairs if 0 <= to < index.n_dirs}
 
     def children(self, dir_row: int) -> list[tuple[bytes, int]]:
@@ -117,9 +115,7 @@ class _View:
             found.append((os.fsdecode(path), row))
             inside = (*above, row)
             waiting += [
-                (path + b"/" + name, child, inside)
-                for name, child in self.children(row)
-                if child not in inside
+                (path + b"/" + name, child, inside) for name, child in self.children(row) if child not in inside
             ]
         return [row for _, row in sorted(found)]
 
@@ -145,12 +141,8 @@ class _View:
             keys = [os.fsdecode(above[at.entry_parent[e]] + index.name(e)) for e in entries.tolist()]
             return entries[sorted(range(len(keys)), key=keys.__getitem__)]
         pieces: list[tuple[int, int]] = []  # of the entry table
-        opened = [
-            [dir_row, at.first_entry[dir_row]]
-        ]  # directories we are inside, and what of each comes next
-        for row in range(
-            dir_row + 1, end
-        ):  # sorted by path + "/": as they come between the files of their parents
+        opened = [[dir_row, at.first_entry[dir_row]]]  # directories we are inside, and what of each comes next
+        for row in range(dir_row + 1, end):  # sorted by path + "/": as they come between the files of their parents
             parent = index.parent(row)
             while opened[-1][0] != parent:
                 done, following = opened.pop()

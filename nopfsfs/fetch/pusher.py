@@ -1,4 +1,4 @@
-"""The pusher: one thread that puts staged files into the page cache of the mount, drops them, and invalidates changed ones.
+"""The pusher: one thread that puts staged files into the mount's page cache, drops them, invalidates changed ones.
 
 It does nothing else, because it may be blocked by the kernel for as long as a READ is unanswered (design: the
 deadlock). It takes the desk's lock only for moments, and nothing ever waits for it. It touches the mount
@@ -136,5 +136,3 @@ class Pusher:
         pages.invalidate(self._fuse_fd, row + 1)
         self._columns.stale[row] = 0
         self._desk.publish(Event.CHANGED, row)
-
-

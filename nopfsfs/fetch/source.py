@@ -37,11 +37,11 @@ class Source:
         self._root = root
         self._index = index
         self._columns = columns
-        self._size = memoryview(index.size)
-        self._mtime = memoryview(index.mtime_ns)
-        self._ctime = memoryview(index.ctime_ns)
-        self._ino = memoryview(index.src_ino)
-        self._version = memoryview(columns.version)
+        self._size = index.size.data
+        self._mtime = index.mtime_ns.data
+        self._ctime = index.ctime_ns.data
+        self._ino = index.src_ino.data
+        self._version = columns.version.data
 
     def path(self, row: int) -> bytes:
         """Absolute path of the row at the source."""

@@ -1,4 +1,4 @@
-"""The stager process: fills the tiers. Threads: readers of the source, one pusher, one writer per disk tier, and this loop.
+"""The stager process: fills the tiers. Threads: readers of the source, one pusher, one disk writer, and this loop.
 
 The loop takes orders from the supervisor and demands from the server. When the supervisor's socket closes, it ends.
 """

@@ -5,7 +5,6 @@ Supervisor to stager: an `Order` and rows. Server to stager: a demand. Stager to
 
 from __future__ import annotations
 
-import socket
 import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -63,7 +62,6 @@ class Answer(NamedTuple):
     arena: int
     length: int
     origin: int = 0
-
 
 
 def pack_orders(order: Order, rows: npt.NDArray[Any], value: int = 0) -> list[bytes]:

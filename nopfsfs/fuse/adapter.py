@@ -16,20 +16,35 @@ from typing import Any, TypeVar
 import pyfuse3
 import trio
 
+from nopfsfs.dataset.index import HAS_ACL
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Origin
 from nopfsfs.fuse.misses import DirectReader, StagerGone, StagerLink
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
 from nopfsfs.tiers.ring import Event, Ring
-from nopfsfs.vfs.errors import VfsError
-from nopfsfs.vfs.tree import Attributes, Tree
+from nopfsfs.vfs import errors as vfs
+from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
 
 log = logging.getLogger(__name__)
+_ACL = b"system.posix_acl_access"
 FOREVER_S = 1e9  # timeouts of names and attributes: the tree does not change while mounted
 _FILES = {Origin.RAM: Gauge.RAM_FILES, Origin.DISK: Gauge.DISK_FILES, Origin.PEER: Gauge.PEER_FILES,
           Origin.SOURCE: Gauge.SOURCE_FILES}  # fmt: skip
 _BYTES = {Origin.RAM: Gauge.RAM_BYTES, Origin.DISK: Gauge.DISK_BYTES, Origin.PEER: Gauge.PEER_BYTES,
           Origin.SOURCE: Gauge.SOURCE_BYTES}  # fmt: skip
+
+_ERRNO = {
+    vfs.NotFound: errno.ENOENT, vfs.NotADirectory: errno.ENOTDIR, vfs.IsADirectory: errno.EISDIR,
+    vfs.NotALink: errno.EINVAL, vfs.ReadOnly: errno.EROFS, vfs.NoSuchAttribute: pyfuse3.ENOATTR,
+    vfs.StaleFile: errno.ESTALE,
+}  # fmt: skip
+
+
+def _errno_of(error: vfs.TreeError) -> int:
+    if isinstance(error, vfs.SourceFailed):
+        return int(error.errno)
+    return _ERRNO.get(type(error), errno.EIO)
+
 
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 
@@ -43,8 +58,8 @@ def guarded(handler: Handler) -> Handler:
             return await handler(*args)
         except pyfuse3.FUSEError:
             raise
-        except VfsError as e:
-            raise pyfuse3.FUSEError(e.errno) from None
+        except vfs.TreeError as e:
+            raise pyfuse3.FUSEError(_errno_of(e)) from None
         except OSError as e:
             raise pyfuse3.FUSEError(e.errno or errno.EIO) from None
         except Exception:
@@ -62,16 +77,17 @@ class Adapter(pyfuse3.Operations):
 
     def __init__(
         self, *, tree: Tree, columns: Columns, arena: memoryview, gauges: Gauges, stager_gauges: Gauges, ring: Ring,
-        source: Source, link: StagerLink, io_timeout: float,
+        source: Source, stager: StagerLink, io_timeout: float,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.enable_acl = tree.any_acl
+        self.enable_acl = tree.index.any_acl
+        self._flags = tree.index.flags.data
         self._tree, self._source, self._ring = tree, source, ring
         self._arena = arena
         self._gauge, self._stager_gauge = gauges.block, stager_gauges.block
-        self._tier, self._slot = memoryview(columns.tier), memoryview(columns.slot)
-        self._version, self._stale = memoryview(columns.version), memoryview(columns.stale)
-        self.link = link
+        self._tier, self._slot = columns.tier.data, columns.slot.data
+        self._version, self._stale = columns.version.data, columns.stale.data
+        self.stager = stager
         self._direct = DirectReader(source)
         self._io_timeout = io_timeout
 
@@ -79,8 +95,9 @@ class Adapter(pyfuse3.Operations):
 
     @guarded
     async def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        row = self._tree.find(parent - 1, name)
-        if row < 0:
+        try:
+            row = self._tree.lookup(parent - 1, name)
+        except vfs.NotFound:
             # The tree is immutable, so the kernel may remember that there is no such name.
             missing = pyfuse3.EntryAttributes()
             missing.st_ino = pyfuse3.InodeT(0)
@@ -116,15 +133,18 @@ class Adapter(pyfuse3.Operations):
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         found = self._tree.statfs()
         result = pyfuse3.StatvfsData()
-        for name in ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail", "f_namemax"):
-            setattr(result, name, getattr(found, name))
+        result.f_bsize = result.f_frsize = found.block_size
+        result.f_blocks, result.f_bfree, result.f_bavail = found.blocks, found.free_blocks, found.free_blocks
+        result.f_files, result.f_ffree, result.f_favail = found.files, found.free_files, found.free_files
+        result.f_namemax = found.name_max
         return result
 
     @guarded
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        quick = self._tree.quick_xattr(inode - 1, name)
-        if quick is not None:
-            return quick
+        if name == _ACL and not self._flags[inode - 1] & HAS_ACL:
+            raise pyfuse3.FUSEError(pyfuse3.ENOATTR)  # the scan has looked: permission checks must not wait
+        if name.startswith(OWN_PREFIX):
+            return self._tree.getxattr(inode - 1, name)
         return await self._in_thread(self._tree.getxattr, inode - 1, name)
 
     @guarded
@@ -152,7 +172,7 @@ class Adapter(pyfuse3.Operations):
         return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(row << 16 | internal << 8 | self._version[row]), keep_cache=True)
 
     @guarded
-    async def read(self, fh: int, off: int, size: int) -> bytes | memoryview:
+    async def read(self, fh: int, off: int, size: int) -> bytes | memoryview:  # type: ignore[override]
         row = fh >> 16
         if self._version[row] != fh & 0xFF:
             raise pyfuse3.FUSEError(errno.ESTALE)
@@ -202,7 +222,7 @@ class Adapter(pyfuse3.Operations):
         at = off
         while at < end:
             try:
-                answer = await self.link.ask(row, at, end - at)
+                answer = await self.stager.ask(row, at, end - at)
             except StagerGone:
                 return await self._read_directly(row, version, off, end)
             if answer.errno == errno.ENOSPC:
@@ -226,7 +246,7 @@ class Adapter(pyfuse3.Operations):
             data = await self._direct.read(row, off, end - off)
         except OSError as e:
             if e.errno == errno.ESTALE:
-                await self.link.report_changed(row)
+                await self.stager.report_changed(row)
             raise pyfuse3.FUSEError(_reader_errno(e.errno or errno.EIO)) from None
         if self._version[row] != version:
             raise pyfuse3.FUSEError(errno.ESTALE)

@@ -1,6 +1,6 @@
-"""The server's side of a miss: ask the stager, wait for the range, or read the source directly when there is no stager or no room.
+"""The server's side of a miss: ask the stager and wait for the range; without stager or room, read the source.
 
-Arena bytes are handed out only in the same step in which an answer is taken up, so the grace rule of `fetch/grace.py` holds.
+Arena bytes are handed out in the very step in which an answer is taken up, so the grace rule of `fetch/grace.py` holds.
 """
 
 from __future__ import annotations

@@ -89,9 +89,7 @@ def _parse_line(line: str) -> Mount:
 
 def _unescape(field: str) -> str:
     """Undo mountinfo's octal escapes. `field` is as from os.fsdecode; escapes stand for single bytes."""
-    return os.fsdecode(
-        _ESCAPE.sub(lambda m: chr(int(m[1], 8)), os.fsencode(field).decode("latin-1")).encode("latin-1")
-    )
+    return os.fsdecode(_ESCAPE.sub(lambda m: chr(int(m[1], 8)), os.fsencode(field).decode("latin-1")).encode("latin-1"))
 
 
 def read_mounts(path: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:

@@ -1,4 +1,4 @@
-"""The server process: pyfuse3 on the FUSE descriptor that it was given. It holds no state that another could not rebuild.
+"""The server process: pyfuse3 on the FUSE descriptor it was given. It holds no state that another could not rebuild.
 
 It ends when the mount is gone (pyfuse3's loop returns), or when the supervisor's socket closes.
 """
@@ -18,11 +18,11 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.source import Source
 from nopfsfs.fuse.adapter import Adapter
 from nopfsfs.fuse.misses import StagerLink
+from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.process import Handoff, become_reader, begin
 from nopfsfs.tiers import shared
 from nopfsfs.tiers.columns import Columns, Gauges
 from nopfsfs.tiers.ring import Ring
-from nopfsfs.vfs.overrides import ColumnOverrides
 from nopfsfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -39,16 +39,16 @@ class Server:
         index = Index.load_fd(fds["index"])
         columns = Columns(fds["columns"], index.n, writable=False)
         root = os.fsencode(handoff.config.source)
-        overrides = ColumnOverrides(columns)
+        overrides = ColumnOverrides(columns, index)
         self._adapter = Adapter(
-            tree=Tree(index, root, overrides, overrides.extra_xattrs),
+            tree=Tree(index, root, overrides, overrides.own_attributes),
             columns=columns,
             arena=memoryview(shared.attach(fds["arena"], writable=False)),
             gauges=Gauges(fds["gauges"], writable=True),
             stager_gauges=Gauges(fds["stager_gauges"], writable=False),
             ring=Ring(fds["ring"], writable=True),
             source=Source(root, index, columns),
-            link=StagerLink(socket.socket(fileno=fds["demands"])),
+            stager=StagerLink(socket.socket(fileno=fds["demands"])),
             io_timeout=handoff.config.io_timeout,
         )
 
@@ -57,7 +57,7 @@ class Server:
         # libfuse takes "/dev/fd/N" for a descriptor that is mounted already, and mounts nothing.
         pyfuse3.init(self._adapter, f"/dev/fd/{self._fuse_fd}", {"default_permissions"})
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._adapter.link.run)
+            nursery.start_soon(self._adapter.stager.run)
             nursery.start_soon(self._obey, nursery)
             await self._control.send(b"ready")
             try:
@@ -74,8 +74,8 @@ class Server:
                 pyfuse3.terminate()
                 return
             if message == b"stager" and fds:
-                self._adapter.link = StagerLink(socket.socket(fileno=fds[0]))
-                nursery.start_soon(self._adapter.link.run)
+                self._adapter.stager = StagerLink(socket.socket(fileno=fds[0]))
+                nursery.start_soon(self._adapter.stager.run)
 
     async def _receive(self) -> tuple[bytes, list[int]]:
         size = socket.CMSG_SPACE(array.array("i").itemsize)

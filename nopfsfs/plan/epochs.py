@@ -87,9 +87,7 @@ def build(hypothesis: Hypothesis, datasets: Sequence[DataSet]) -> EpochOrder:
     pure."""
     files = datasets[hypothesis.dataset].orders[hypothesis.order][1]
     family = registry.sampler(hypothesis.spec.sampler)
-    samples = family.order(
-        hypothesis.spec, len(files), hypothesis.epoch, hypothesis.world, hypothesis.ranks
-    )
+    samples = family.order(hypothesis.spec, len(files), hypothesis.epoch, hypothesis.world, hypothesis.ranks)
     rows = files[samples]
     del samples
     if len(rows) == 0:

@@ -109,9 +109,7 @@ class Follower:
         self._moving: dict[int, Hypothesis] = {}  # by id of the track: where it goes once that is computed
         self._heads: dict[Candidate, NDArray[np.int64]] = {}
         if seed is not None and self._datasets:
-            self._count = sum(
-                1 for _ in search.candidates(self._datasets, range(len(self._datasets)), seed, sampler)
-            )
+            self._count = sum(1 for _ in search.candidates(self._datasets, range(len(self._datasets)), seed, sampler))
             self._primary = self._assume(0)
             self._settle()
 
@@ -311,9 +309,7 @@ class Follower:
         self._moving.clear()
         return None
 
-    def _build_job(
-        self, track: Track, hypothesis: Hypothesis, then: Callable[[EpochOrder, Track], None]
-    ) -> Job:
+    def _build_job(self, track: Track, hypothesis: Hypothesis, then: Callable[[EpochOrder, Track], None]) -> Job:
         datasets, generation = self._datasets, track.generation
 
         def deliver(order: EpochOrder) -> None:

@@ -58,9 +58,7 @@ class Match:
     clear: bool  # no other world comes near
 
 
-def candidates(
-    datasets: Sequence[DataSet], among: Sequence[int], seed: int, sampler: str
-) -> Iterator[Candidate]:
+def candidates(datasets: Sequence[DataSet], among: Sequence[int], seed: int, sampler: str) -> Iterator[Candidate]:
     """All that could be read from the data sets `among`, likeliest first."""
     for index in among:
         for order in range(len(datasets[index].orders)):
@@ -98,9 +96,7 @@ def local(places: NDArray[np.int64], world: int, ranks: tuple[int, ...]) -> NDAr
     return np.where((places >= 0) & (lanes >= 0), places // world * len(ranks) + lanes, -1)
 
 
-def _choices(
-    places: NDArray[np.int64], worlds: Sequence[World]
-) -> Iterator[tuple[int, tuple[int, ...], float]]:
+def _choices(places: NDArray[np.int64], worlds: Sequence[World]) -> Iterator[tuple[int, tuple[int, ...], float]]:
     """(world, ranks, log of the number of choices it was taken from): those given, each rank seen, the set
     of ranks seen."""
     for size, ranks in worlds:
@@ -135,9 +131,7 @@ def match(
     others = [entry[0] for entry in tried if entry[4] != best[4]]
     clear = len(opens) >= _ENOUGH or best[0] - max(others, default=-math.inf) >= _MARGIN
     _, cost, result, (size, ranks), _ = best
-    hypothesis = Hypothesis(
-        candidate.dataset, candidate.order, candidate.spec, candidate.epoch, size, ranks
-    )
+    hypothesis = Hypothesis(candidate.dataset, candidate.order, candidate.spec, candidate.epoch, size, ranks)
     return Match(hypothesis, result, result.log_chance + cost, clear)
 
 

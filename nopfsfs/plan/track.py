@@ -166,8 +166,7 @@ class Track:
     def revived(self) -> bool:
         """A plan that was given up fits again. A window that is a large part of the epoch proves nothing."""
         each = self.cursors[0].length
-        return self.was_locked and self.state is not State.LOCKED and self._agreeing >= _REVIVED and self.k
-        * 8 <= each
+        return self.was_locked and self.state is not State.LOCKED and self._agreeing >= _REVIVED and self.k * 8 <= each
 
     def lock(self) -> None:
         """The plan is confirmed."""

@@ -200,14 +200,13 @@ class Conductor:
 
     def advance(self, position: int, horizon: int, upcoming: Upcoming) -> None:
         """Order fetches for stream positions [position, position + horizon); `upcoming(start, count)` gives the
-        rows from `start` positions ahead of `position`."""
+        rows from position `start` on, fewer where the stream is not known further, -1 for positions gone by."""
         self._fetch_at = max(self._fetch_at, position)
         for _ in range(SCAN_STEPS):
-            ahead = self._fetch_at - position
-            count = min(SCAN, horizon - ahead)
+            count = min(SCAN, position + horizon - self._fetch_at)
             if count <= 0 or self.fetches_outstanding >= FETCHES_OUTSTANDING:
                 return
-            rows = upcoming(ahead, count)
+            rows = upcoming(self._fetch_at, count)
             taken = self._fetch_some(rows)
             self._fetch_at += taken
             if taken < len(rows) or len(rows) < count:
@@ -215,7 +214,7 @@ class Conductor:
 
     def _fetch_some(self, rows: Rows) -> int:
         """Order fetches among these rows in order; how many of them were dealt with."""
-        wanted = ~(self._staged[rows] | self._fetching[rows] | (self.paged[rows] == Paged.WHOLE))
+        wanted = (rows >= 0) & ~(self._staged[rows] | self._fetching[rows] | (self.paged[rows] == Paged.WHOLE))
         wanted &= (self._size[rows] > 0) & (self._size[rows] <= self.split.whole_limit)
         batch: list[int] = []
         dealt = len(rows)

@@ -29,7 +29,7 @@ class Columns:
     bytes), `disk` u8 (0 or 1 + number of the disk tier), `version` u8 (counts changes seen at the source), `stale` u8
     (1 while the old version is being forgotten; opens fail), and for rows with version > 0 the refreshed
     `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino` u64, `new_mode`, `new_uid`, `new_gid` u32.
-    Written by the supervisor: `paged` u8 (1: all of the file was pushed into the page cache; 2: some of it was read into it).
+    Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it).
     """
 
     def __init__(self, fd: int, n: int, *, writable: bool) -> None:

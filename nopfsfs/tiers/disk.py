@@ -1,8 +1,8 @@
 """The disk tiers: one file for each staged copy, in a directory that one mount owns.
 
 Layout: PATH/nopfs-PID-RANDOM/{lock,ab/ROW}. The lock is held as long as the stager lives; directories whose lock is
-free are leftovers of killed runs and are removed at the next start. A tier that fails is left alone for a while and then used
-again. Copies are verified by the reader against the checksum in the columns.
+free are leftovers of killed runs and are removed at the next start. A tier that fails is left alone for a while and
+then used again. Copies are verified by the reader against the checksum in the columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A ring of events in shared memory: one writer, one reader, no lock, no wait. The reader may lag; it then loses the oldest.
+"""A ring of events in shared memory: one writer, one reader, no lock, no wait. A reader that lags loses the oldest.
 
 An event is two 64-bit words: kind and row, and a value that the kind defines.
 """
