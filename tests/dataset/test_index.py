@@ -175,3 +175,8 @@ def test_a_failed_save_leaves_nothing(tmp_path) -> None:
     with pytest.raises(IsADirectoryError):
         small().save(tmp_path / "index")
     assert os.listdir(tmp_path) == ["index"]
+
+
+def test_a_file_costs_at_most_150_bytes_names_included() -> None:
+    names = {b"n01440764_%d.JPEG" % (i * 13): (FILE, i + 5, 1) for i in range(10_000)}
+    assert build([listing(b"", names)]).bytes_per_file < 150

@@ -97,6 +97,23 @@ def test_progress_tells_the_number_of_entries(tmp_path) -> None:
     assert told[-1] == 3
 
 
+@pytest.mark.parametrize(("threads", "least"), [(1, 1), (16, 5)])
+def test_a_slow_source_is_read_by_more_threads(tmp_path, monkeypatch, threads: int, least: int) -> None:
+    fill(tmp_path, *(f"d{i}/x" for i in range(40)))
+    real, inside, most = os.open, [0], [0]
+
+    def slow(*args, **kwargs):
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.02)
+        inside[0] -= 1
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(os, "open", slow)
+    assert len(paths(scan(str(tmp_path), threads=threads).index)) == 80
+    assert least <= most[0] <= threads
+
+
 class TestRoot:
     @pytest.mark.parametrize("name", ["missing", "file", "file/below"])
     def test_no_directory(self, tmp_path, name: str) -> None:
@@ -352,6 +369,18 @@ class TestAgain:
     def test_a_directory_that_changed_just_now_is_listed_again(self, tmp_path) -> None:
         fill(tmp_path, "a/x")
         first = scan(str(tmp_path))
+        assert scan(str(tmp_path), previous=first.index).dirs_reused == 0
+
+    def test_a_directory_that_changed_while_it_was_listed_is_listed_again(self, tmp_path) -> None:
+        fill(tmp_path, "x")
+
+        def change() -> int:  # asked after the directory's own times were read, before it is listed
+            time.sleep(0.02)  # more than one tick of the file system's clock
+            fill(tmp_path, "new")
+            return later()
+
+        first = scan(str(tmp_path), clock_ns=change)
+        assert paths(first.index) == {b"x", b"new"}
         assert scan(str(tmp_path), previous=first.index).dirs_reused == 0
 
     def test_only_what_changed_is_listed(self, tmp_path, monkeypatch) -> None:

@@ -1,0 +1,198 @@
+"""The mounted tree: names, attributes, listings, links and extended attributes of rows. Speaks no protocol.
+
+All but the extended attributes come from the index and wait for nothing. Extended attributes are asked of the
+source when somebody asks for them: `listxattr` and `getxattr` may block as long as the source does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from nopfsfs.dataset.index import FOLLOWED, Index
+from nopfsfs.vfs.errors import NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
+
+BLOCK = 4096  # bytes, of statfs; what page caches and most file systems count in
+SECTOR = 512  # bytes, of st_blocks, whatever the block size is (stat(2))
+NAME_MAX = 255  # bytes
+OWN_PREFIX = b"user.nopfs."
+NO_ATTRIBUTE = {errno.ENODATA, errno.ENOTSUP, errno.ENOSYS}
+GONE = {errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.ELOOP}
+
+
+class Attributes(NamedTuple):
+    """What stat(2) tells. Times in ns since 1970; `blocks` of 512 bytes. There is no access time: it is the
+    mtime."""
+
+    ino: int
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    rdev: int
+    size: int
+    blocks: int
+    atime_ns: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class RefreshedAttributes(NamedTuple):
+    """What fstat told of a file that changed at the source after it was indexed."""
+
+    mode: int
+    uid: int
+    gid: int
+    nlink: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class Overrides(Protocol):
+    """Rows whose attributes at the source are known to differ from the index."""
+
+    def get(self, row: int, /) -> RefreshedAttributes | None: ...
+
+
+class FileSystem(NamedTuple):
+    """What statvfs(3) tells. Nothing is free: the mount is read-only."""
+
+    block_size: int
+    blocks: int
+    free_blocks: int
+    files: int
+    free_files: int
+    name_max: int
+
+
+OwnAttributes = Callable[[int], Mapping[bytes, bytes]]
+"""Gives the user.nopfs.* attributes of a row, full names to values."""
+
+
+def _none(row: int) -> Mapping[bytes, bytes]:
+    return {}
+
+
+class Tree:
+    """The index presented as a read-only file system. Rows are those of the index; the inode is row + 1."""
+
+    def __init__(
+        self, index: Index, source: str | bytes, overrides: Overrides, own_attributes: OwnAttributes = _none
+    ) -> None:
+        """`source`: the directory that was indexed; only extended attributes are asked there."""
+        self.index = index
+        self._at = index.at
+        self._n, self._n_dirs = index.n, index.n_dirs
+        self._source = os.fsencode(source)
+        self._overrides = overrides
+        self._own = own_attributes
+        blocks = -(-index.total_bytes // BLOCK)
+        self._file_system = FileSystem(BLOCK, blocks, 0, index.n, 0, NAME_MAX)
+
+    def lookup(self, dir_row: int, name: bytes) -> int:
+        """The row of a name, b"." and b".." included; above the root is the root. Raises NotFound,
+        NotADirectory."""
+        self._directory(dir_row)
+        if name == b".":
+            return dir_row
+        if name == b"..":
+            return self.index.parent(dir_row)
+        row = self.index.lookup(dir_row, name)
+        if row < 0:
+            raise NotFound(name)
+        return row
+
+    def attributes(self, row: int) -> Attributes:
+        """Raises NotFound."""
+        self._row(row)
+        at = self._at
+        new = self._overrides.get(row)
+        if new is not None:
+            mode, uid, gid, nlink, size, mtime, ctime = new
+        else:
+            mode, uid, gid, nlink = at.mode[row], at.uid[row], at.gid[row], at.nlink[row]
+            size, mtime, ctime = at.size[row], at.mtime_ns[row], at.ctime_ns[row]
+        rdev = 0
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            size, rdev = 0, size  # the index keeps it there
+        return Attributes(row + 1, mode, nlink, uid, gid, rdev, size, -(-size // SECTOR), mtime, mtime, ctime)
+
+    def entries(self, dir_row: int, start: int = 0) -> Iterator[tuple[int, bytes, int]]:
+        """(position, name, row) of the directory's entries from position `start`, sorted by name, b"." and
+        b".." left out. A position means the same entry for as long as the mount lives. Raises NotFound,
+        NotADirectory."""
+        self._directory(dir_row)
+        return self.index.entries(dir_row, start)
+
+    def readlink(self, row: int) -> bytes:
+        """The target of a symbolic link. Raises NotFound, NotALink."""
+        self._row(row)
+        try:
+            return self.index.readlink(row)
+        except KeyError:
+            raise NotALink(row) from None
+
+    def statfs(self) -> FileSystem:
+        """The data set's own size, as `df` shows it."""
+        return self._file_system
+
+    def source_path(self, row: int) -> bytes:
+        """Where the source has the row, by its first name. Raises NotFound."""
+        self._row(row)
+        path = self.index.path(row)
+        return os.path.join(self._source, path) if path else self._source
+
+    def listxattr(self, row: int) -> list[bytes]:
+        """Names of the extended attributes, the mount's own first. May block.
+
+        Raises NotFound, StaleFile, SourceFailed."""
+        path, follow = self._at_source(row)
+        try:
+            names = os.listxattr(path, follow_symlinks=follow)
+        except OSError as error:
+            if error.errno not in NO_ATTRIBUTE:
+                raise _source_error(error) from error
+            names = []
+        theirs = [os.fsencode(name) for name in names]
+        return [*self._own(row), *(name for name in theirs if not name.startswith(OWN_PREFIX))]
+
+    def getxattr(self, row: int, name: bytes) -> bytes:
+        """The value of an extended attribute. May block, but for the mount's own.
+
+        Raises NotFound, NoSuchAttribute, StaleFile, SourceFailed."""
+        path, follow = self._at_source(row)
+        if name.startswith(OWN_PREFIX):
+            value = self._own(row).get(name)
+            if value is None:
+                raise NoSuchAttribute(name)
+            return value
+        try:
+            return os.getxattr(path, name, follow_symlinks=follow)
+        except OSError as error:
+            raise _source_error(error) from error
+
+    def _at_source(self, row: int) -> tuple[bytes, bool]:
+        """The path at the source, and whether its last component may be a link to follow."""
+        return self.source_path(row), row == 0 or bool(self._at.flags[row] & FOLLOWED)
+
+    def _row(self, row: int) -> None:
+        if not 0 <= row < self._n:
+            raise NotFound(row)
+
+    def _directory(self, row: int) -> None:
+        if not 0 <= row < self._n_dirs:
+            self._row(row)
+            raise NotADirectory(row)
+
+
+def _source_error(error: OSError) -> NoSuchAttribute | StaleFile | SourceFailed:
+    """What an error of the source means for who asked."""
+    if error.errno in NO_ATTRIBUTE:
+        return NoSuchAttribute(str(error))
+    if error.errno in GONE:
+        return StaleFile(str(error))
+    return SourceFailed(error.errno or errno.EIO, str(error))
