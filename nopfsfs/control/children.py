@@ -24,9 +24,13 @@ class Child:
         self._pidfd = os.pidfd_open(self.pid)
 
     async def ended(self) -> int:
-        """Wait for its end; the exit status (negative: the signal)."""
-        if self._process.returncode is None:
-            await trio.lowlevel.wait_readable(self._pidfd)
+        """Wait for its end; the exit status (negative: the signal). Any number of tasks may wait."""
+        if self._process.poll() is None:
+            pidfd = os.dup(self._pidfd)  # trio lets one task at a time wait for a descriptor
+            try:
+                await trio.lowlevel.wait_readable(pidfd)
+            finally:
+                os.close(pidfd)
         return self._process.wait()
 
     async def end(self, limit_s: float) -> None:

@@ -95,7 +95,7 @@ class EventLoop:
             elif kind == Event.PUSH_FAILED:
                 c.push_failed(row)
             elif kind == Event.ON_DISK:
-                c.on_disk(row, value)
+                c.on_disk(row)
             elif kind == Event.OFF_DISK:
                 c.off_disk(row)
             elif kind == Event.CHANGED:
@@ -116,7 +116,7 @@ class EventLoop:
             elif kind == Event.RELEASE:
                 c.released(row)
             else:
-                c.read(row, value, missed=kind == Event.MISS)
+                c.read(row, value)
         return True
 
     async def _send(self) -> None:

@@ -148,7 +148,7 @@ class Supervisor:
         tree = await trio.to_thread.run_sync(handles.detached_tree, self._config.mountpoint)
         if tree is not None:
             fds["tree"] = tree
-        numbers = {"arena_budget": split.arena, "whole_limit": split.whole_limit}
+        numbers = {"arena_budget": split.arena, "whole_limit": split.whole_limit, "range_budget": split.ranges}
         stager = Child("nopfsfs.fetch.stager", Handoff("stager", self._config, fds, numbers))
         for name in ("fuse", "tree"):
             if name in fds:
@@ -215,7 +215,8 @@ class Supervisor:
 
     async def _give_to_server(self, demands: sockets.socket) -> None:
         rights = (sockets.SOL_SOCKET, sockets.SCM_RIGHTS, array.array("i", [demands.fileno()]))
-        await self._server_control.sendmsg([b"stager"], [rights])
+        with contextlib.suppress(OSError):  # the server is gone too: its own watcher sees to that
+            await self._server_control.sendmsg([b"stager"], [rights])
         demands.close()
 
     async def _watch_mount(self) -> None:
@@ -249,7 +250,7 @@ class Supervisor:
         self._allowed = allowed
         split = budget.split(allowed, self._data)
         self.loop.conductor.resize(split, self.loop.furthest(FURTHEST_LOOKED_AT))
-        await self.loop.order(Order.BUDGET, np.array([split.whole_limit], np.int64), split.arena)
+        await self.loop.order(Order.BUDGET, np.array([split.whole_limit, split.ranges], np.int64), split.arena)
 
     async def _signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:

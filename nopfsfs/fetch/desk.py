@@ -26,7 +26,6 @@ from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
 from nopfsfs.tiers.ring import Event, Ring
 
 log = logging.getLogger(__name__)
-WHOLE_FRACTION = 8  # a file above 1/8 of the budget is never staged whole; ranges get as much
 READ_AHEAD_BLOCKS = 4  # of a file read by ranges, once its reader is seen to be sequential
 OPEN_RANGE_FILES = 16  # files read by ranges that are kept open
 Job = tuple[Load, int]
@@ -65,7 +64,7 @@ class Desk:
         self._grace = Grace(ask_grace, self._free)
         self._concurrency = concurrency
         self._prefetching = 0
-        self._whole_limit = arena.budget // WHOLE_FRACTION
+        self._whole_limit = self._range_budget = 0
         self._stopped = False
 
     # ---- orders -------------------------------------------------------------------------------------------
@@ -83,13 +82,13 @@ class Desk:
                 self._ring.put(Event.FAILED, self._prefetches.popleft(), errno.ECANCELED)
                 self._gauge[Gauge.FETCHES_DONE] += 1
 
-    def set_budget(self, budget: int, whole_limit: int) -> None:
-        """Change the arena's budget, and the size of the largest file that is staged whole; bytes. Range blocks
-        make room at once, staged files when they are evicted."""
+    def set_budget(self, budget: int, whole_limit: int, range_budget: int) -> None:
+        """Change the arena's budget, the size of the largest file that is staged whole, and how much of the arena
+        blocks of files read by ranges may take; bytes. Blocks make room at once, staged files when they are evicted."""
         with self._lock:
             self._arena.budget = budget
-            self._whole_limit = whole_limit
-            while self._range_used > self._range_budget() and self._drop_oldest_range():
+            self._whole_limit, self._range_budget = whole_limit, range_budget
+            while self._range_used > self._range_budget and self._drop_oldest_range():
                 pass
 
     def evict(self, rows: list[int]) -> None:
@@ -227,16 +226,11 @@ class Desk:
             except NoRoom:
                 # Range blocks above their share make room; the freed memory comes back after a grace, so
                 # this demand goes without, and the next one finds it.
-                if self._range_used > self._range_budget():
+                if self._range_used > self._range_budget:
                     self._drop_oldest_range()
                 raise
             self._gauge[Gauge.ARENA_USED] = self._arena.used
             return arena
-
-    def _range_budget(self) -> int:
-        """Bytes for blocks of files that are read by ranges."""
-        budget = self._arena.budget
-        return max(budget // WHOLE_FRACTION, min(budget, 8 * RANGE_BLOCK))
 
     def _range(self, row: int, block: int, size: int) -> Load | None:
         """The block of a file read by ranges: found, or begun with its job queued; None without room."""
@@ -247,7 +241,7 @@ class Desk:
             return load
         start = block * RANGE_BLOCK
         length = min(RANGE_BLOCK, size - start)
-        while self._range_used + length > self._range_budget():
+        while self._range_used + length > self._range_budget:
             if not self._drop_oldest_range():
                 return None
         try:

@@ -56,7 +56,7 @@ class Stager:
             answer=self._answer, ask_grace=lambda number: self._answer(Answer(0, 0, number, 0)),
             changed=self._changed,
         )  # fmt: skip
-        self.desk.set_budget(numbers["arena_budget"], numbers["whole_limit"])
+        self.desk.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
         self.pusher = Pusher(
             fuse_fd=fds["fuse"], tree_fd=fds.get("tree", -1), mountpoint=os.fsencode(self._config.mountpoint),
             index=self._index, columns=self._columns, gauges=gauges, desk=self.desk, source=source,
@@ -115,8 +115,11 @@ class Stager:
             selector.register(self._server, selectors.EVENT_READ, self._take_demand)
             while True:
                 for key, _ in selector.select():
-                    if not key.data():
+                    if key.data():
+                        continue
+                    if key.fileobj is self._orders:
                         return
+                    selector.unregister(key.fileobj)  # the server is gone; what that means, the supervisor knows
 
     def _take_order(self) -> bool:
         message = self._orders.recv(wire.MESSAGE_MAX)
@@ -148,7 +151,7 @@ class Stager:
         elif order == Order.CANCEL:
             self.desk.cancel()
         elif order == Order.BUDGET:
-            self.desk.set_budget(value, rows[0])
+            self.desk.set_budget(value, rows[0], rows[1])
         elif order == Order.QUIESCE:
             self.pusher.stop()
 

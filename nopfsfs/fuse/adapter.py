@@ -196,12 +196,13 @@ class Adapter(pyfuse3.Operations):
         gauge[_BYTES[origin]] += max(0, end - off)
         if off == 0:
             gauge[_FILES[origin]] += 1
-        self._ring.put(Event.MISS if origin == Origin.SOURCE and off == 0 else Event.READ, row, max(0, end))
+        self._ring.put(Event.READ, row, max(0, end))
 
     async def _miss(self, row: int, version: int, off: int, end: int) -> bytes | memoryview:
         """Bytes [off, end) of a row that is not in the arena. Raises FUSEError."""
         if off >= end:
             return b""
+        log.debug("miss: row %d [%d, %d) of %d", row, off, end, self._source.size(row))
         began = time.monotonic_ns()
         self._gauge[Gauge.WAITS] += 1
         try:

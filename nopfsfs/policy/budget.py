@@ -1,7 +1,7 @@
 """How the memory budget of a mount is divided, and how it follows the memory of the node. Pure.
 
-A byte that is in the page cache of the mount needs no copy in the arena: the page cache is the home of what fits there,
-the arena is what files pass through on their way, and holds second copies when there is room for them.
+The arena is the home of what stays: its bytes are there until they are given up. The page cache of the mount is what
+makes a hit as fast as a local read, but the kernel may take its pages at any time, so it holds copies only.
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ WHOLE_FRACTION = 8  # a file above 1/8 of the budget is never staged whole
 PASSAGE_LEAST = 32 * MIB
 PASSAGE_MOST = 1024 * MIB
 KEEP_FREE_FRACTION = 0.05  # of the node's memory (or the cgroup's) that staging leaves alone
-STREAM_FRACTION = 4  # of the page budget, for files that do not stay
+WINDOW_FRACTION = 8  # of the budget, for pages pushed ahead of the reader when not all can stay
+WINDOW_MOST = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Bytes. `arena` + `pages` is the whole budget; `passage` is the part of the arena that is never filled with
-    second copies; `homes` is the part of `pages` for files that stay; `whole_limit` the largest file staged whole."""
+    """Bytes. `arena` + `pages` is at most the whole budget.
+
+    Of the arena, `homes` is for files that stay, `stream` for files on their way, `ranges` for blocks of files that are
+    read by ranges. Of `pages`, `page_homes` stay and the rest is a window ahead of the reader. A file larger than
+    `whole_limit` is never staged whole.
+    """
 
     arena: int
-    pages: int
-    passage: int
     homes: int
+    stream: int
+    ranges: int
+    pages: int
+    page_homes: int
     whole_limit: int
 
 
@@ -34,16 +41,22 @@ def passage(data: int) -> int:
 
 
 def automatic(available: int, data: int) -> int:
-    """The budget when the user names none: half of the memory that is available, at most what the data set takes."""
-    return max(0, min(available // 2, data + passage(data)))
+    """The budget when the user names none: half of the memory that is available, at most what the data set takes in
+    the arena and in the page cache (docs/decisions/0002-memory.md)."""
+    return max(0, min(available // 2, 2 * data + passage(data)))
 
 
 def split(total: int, data: int) -> Split:
     """Divide `total` bytes for a data set of `data` bytes (files rounded to pages)."""
     way = min(passage(data), total // 4)
-    pages = min(total - way, data)
-    homes = pages if data <= pages else pages - min(pages // STREAM_FRACTION, 256 * MIB)
-    return Split(arena=total - pages, pages=pages, passage=way, homes=homes, whole_limit=total // WHOLE_FRACTION)
+    window = min(total // WINDOW_FRACTION, WINDOW_MOST)
+    homes = min(data, total - way - window)
+    pages = min(data, total - way - homes)
+    page_homes = pages if pages >= data else max(0, pages - window)
+    return Split(
+        arena=homes + way, homes=homes, stream=way // 2, ranges=way - way // 2, pages=pages, page_homes=page_homes,
+        whole_limit=total // WHOLE_FRACTION,
+    )  # fmt: skip
 
 
 def under_pressure(configured: int, allowed: int, used: int, available: int, memory: int) -> int:

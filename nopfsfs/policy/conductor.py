@@ -1,8 +1,9 @@
 """The conductor: what to fetch, push, drop and evict next. A pure state machine: events in, orders out.
 
-Files are placed in the order in which they will first be read: into the page cache while it has room (they stay), then
-on disk, and what fits nowhere streams through a window ahead of the reader. A file that stays is fetched as early as
-the source allows; one that streams is fetched when it comes into the window and dropped when its last reader closed it.
+Files get their home in the order in which they will first be read: the arena while it has room, then disk; what fits
+nowhere streams through a small part of the arena. A file that stays is fetched as early as the source allows; one that
+streams is fetched when it comes into the window and let go when its last reader closed it. What is staged is pushed into
+the page cache in stream order, as far ahead as the page budget allows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ Rows = npt.NDArray[np.int64]
 Upcoming = Callable[[int, int], Rows]
 
 FETCHES_OUTSTANDING = 256  # rows asked of the stager and not done; bounds what a jump of the plan makes vain
-SCAN = 2048  # stream positions looked at in one step
+PUSHES_OUTSTANDING = 64  # few: a push of what is needed now must not wait behind what is needed later
+PASSED_BY = 1024  # positions behind the reader's first unopened one, after which a file was passed by
+SCAN = 1024  # stream positions looked at in one step
 SCAN_STEPS = 16  # steps in one call, so that the caller stays responsive
 RANGE_DROP_BYTES = 32 << 20  # of a large file being read: how often the pages behind the reader are dropped
 RANGE_KEEP_BYTES = 8 << 20
@@ -30,13 +33,13 @@ class Home(IntEnum):
     """Where a file lives between its readings."""
 
     UNPLACED = 0
-    PAGES = 1
+    RAM = 1
     DISK = 2
     STREAM = 3
 
 
 class Paged(IntEnum):
-    """How much of a file the page cache holds, as far as the conductor knows."""
+    """How much of a file the page cache was given, as far as the conductor knows."""
 
     NONE = 0
     WHOLE = 1
@@ -56,131 +59,96 @@ class Do(IntEnum):
 
 
 class Conductor:
-    """State by row: arrays of length n. `rounded` i64[n]: each file's size in whole pages, bytes; 0 for what is
-    not a regular file. `paged` u8[n] is written here and may lie in shared memory. `disk_room`: bytes by disk tier."""
+    """State by row: arrays of length n. `charges` i64[n]: what a copy of the file costs in memory, bytes; 0 for what
+    is not a regular file or empty. `paged` u8[n] is written here and may lie in shared memory. `disk_room`: bytes by
+    disk tier."""
 
     def __init__(
-        self, rounded: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: Split, disk_room: list[int]
+        self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: Split, disk_room: list[int]
     ) -> None:
-        n = len(rounded)
-        self._size, self.paged = rounded, paged
+        n = len(charges)
+        self._size, self.paged = charges, paged
         self.split = split
         self.home = np.zeros(n, np.uint8)
         self._staged = np.zeros(n, np.bool_)
-        self._disk = np.zeros(n, np.uint8)
         self._fetching = np.zeros(n, np.bool_)
         self._pushing = np.zeros(n, np.bool_)
         self._writing = np.zeros(n, np.bool_)
-        self._keep = np.zeros(n, np.bool_)  # the kernel lost this file's pages once: its arena copy stays
+        self._streaming = np.zeros(n, np.bool_)
+        self._page_home = np.zeros(n, np.bool_)
+        self._on_disk = np.zeros(n, np.bool_)
+        self._disk_of: dict[int, int] = {}
+        self._disk_room = list(disk_room)
         self._open: dict[int, int] = {}
         self._range_dropped: dict[int, int] = {}
-        self._to_push: deque[int] = deque()
-        self._pushing_bytes = 0
-        self._tier_of: dict[int, int] = {}
-        self._disk_room = list(disk_room)
-        self._fetch_at = 0  # absolute stream position
-        self._streaming = np.zeros(n, np.bool_)
-        self._stream_bytes = 0  # of files that do not stay: being fetched, staged or paged
+        self._behind: deque[int] = deque()  # read and closed, their pages to be dropped when room is needed
+        self._ahead: deque[tuple[int, int]] = deque()  # (position by which it was surely read, row that streams)
+        self._fetch_at = 0  # stream positions: before them all is ordered
+        self._push_at = 0
         self.fetches_outstanding = 0
-        self.arena_planned = 0  # staged or fetching, bytes
-        self.pages_used = 0
+        self.pushes_outstanding = 0
         self.homes_used = 0
+        self.stream_used = 0
+        self.page_homes_used = 0
+        self.pages_used = 0  # held, being pushed, or being dropped
+        self._pages_leaving = 0
         self._orders: list[tuple[Do, list[int], int]] = []
 
     # ---- events of the stager -----------------------------------------------------------------------------
 
     def staged(self, row: int) -> None:
         """The row is whole in the arena (asked for here, or by a demand)."""
+        self._end_fetch(row)
         if self._staged[row]:
             return
-        self._end_fetch(row)
         self._staged[row] = True
-        self.arena_planned += int(self._size[row])
         self._place(row)
-        self._stream(row)
-        if self.home[row] == Home.DISK and not self._disk[row] and not self._writing[row]:
+        self._charge_stream(row)
+        if self.home[row] == Home.DISK and not self._on_disk[row] and not self._writing[row]:
             self._writing[row] = True
-            self._order(Do.TO_DISK, row, self._tier_of[row])
-        if self.paged[row] != Paged.WHOLE:
-            self._to_push.append(row)
-        else:
-            self._settle(row)
+            self._order(Do.TO_DISK, row, self._disk_of[row])
 
     def fetch_failed(self, row: int) -> None:
-        """The row could not be staged (no room, cancelled, unreadable); it is read on demand, or tried again later."""
+        """The row could not be staged (no room, cancelled, unreadable); it will be read on demand."""
         self._end_fetch(row)
-        self._unstream(row)
+        if not self._staged[row]:
+            self._uncharge_stream(row)
 
     def evicted(self, row: int) -> None:
-        if self._staged[row]:
-            self._staged[row] = False
-            self.arena_planned -= int(self._size[row])
+        self._staged[row] = False
+        self._uncharge_stream(row)
 
     def pushed(self, row: int) -> None:
-        self._end_push(row)
-        if self.paged[row] == Paged.NONE:
-            self.pages_used += int(self._size[row])
-        self.paged[row] = Paged.WHOLE
-        self._settle(row)
+        if self._end_push(row):
+            self.paged[row] = Paged.WHOLE
+            if row not in self._open:
+                self._closed(row)
 
     def push_failed(self, row: int) -> None:
-        if self._end_push(row):
-            self._settle(row)
+        if self._end_push(row) and self.paged[row] == Paged.NONE:
+            self.pages_used -= int(self._size[row])
 
     def dropped(self, row: int) -> None:
-        if self.paged[row] != Paged.NONE:
-            self.pages_used -= int(self._size[row])
-            self.paged[row] = Paged.NONE
+        if self.paged[row] == Paged.NONE:
+            return
+        self.paged[row] = Paged.NONE
+        self.pages_used -= int(self._size[row])
+        self._pages_leaving = max(0, self._pages_leaving - int(self._size[row]))
 
-    def on_disk(self, row: int, number: int) -> None:
+    def on_disk(self, row: int) -> None:
         self._writing[row] = False
-        self._disk[row] = number
-        self._settle(row)
+        self._on_disk[row] = True
+        self._let_go_unless_open(row)
 
     def off_disk(self, row: int) -> None:
         """The row has no copy on disk (any more): the tier was full, failed, or the file changed."""
-        self._writing[row] = False
-        self._disk[row] = 0
+        self._writing[row] = self._on_disk[row] = False
         if self.home[row] == Home.DISK:
             self.home[row] = Home.STREAM
-        self._settle(row)
 
     def changed(self, row: int) -> None:
         """The file changed at the source and everything of its old version was forgotten."""
         self.dropped(row)
-
-    # ---- events of the server -----------------------------------------------------------------------------
-
-    def opened(self, row: int) -> None:
-        self._open[row] = self._open.get(row, 0) + 1
-
-    def read(self, row: int, end: int, *, missed: bool) -> None:
-        """The server answered a READ up to byte `end`; so the page cache holds these bytes now."""
-        if missed and self.paged[row] == Paged.WHOLE:
-            self._keep[row] = True  # pushed, and yet it had to be read: the kernel had evicted it
-        if not self._size[row] or self._size[row] > self.split.whole_limit:
-            self._read_range(row, end)
-            return
-        if self.paged[row] == Paged.NONE:
-            self._place(row)
-            self._stream(row)
-            self.paged[row] = Paged.SOME
-            self.pages_used += int(self._size[row])
-        if end > self._size[row] - 4096 and self.paged[row] == Paged.SOME:
-            self.paged[row] = Paged.WHOLE
-
-    def released(self, row: int) -> None:
-        """A reader closed the file. When it was the last, what does not stay is dropped."""
-        left = self._open.get(row, 1) - 1
-        if left > 0:
-            self._open[row] = left
-            return
-        self._open.pop(row, None)
-        if self._range_dropped.pop(row, None) is not None:
-            self._order(Do.DROP, row)
-        self._settle(row)
-        if self.home[row] in (Home.STREAM, Home.DISK):
-            self._let_go(row)
 
     def stager_restarted(self) -> None:
         """What the stager before had begun is lost; what it had published is kept, copies on disk are not."""
@@ -188,45 +156,83 @@ class Conductor:
             self.fetch_failed(row)
         for row in np.flatnonzero(self._pushing).tolist():
             self.push_failed(row)
-        for row in np.flatnonzero(self._writing | (self._disk > 0)).tolist():
+        for row in np.flatnonzero(self._writing | self._on_disk).tolist():
             self.off_disk(row)
+
+    # ---- events of the server -----------------------------------------------------------------------------
+
+    def opened(self, row: int) -> None:
+        self._open[row] = self._open.get(row, 0) + 1
+
+    def read(self, row: int, end: int) -> None:
+        """The server answered a READ up to byte `end`; so the page cache holds these bytes now."""
+        if self._size[row] > self.split.whole_limit:
+            self._read_range(row, end)
+        elif self.paged[row] == Paged.NONE and not self._pushing[row]:
+            self.paged[row] = Paged.SOME
+            self.pages_used += int(self._size[row])
+
+    def released(self, row: int) -> None:
+        """A reader closed the file."""
+        left = self._open.get(row, 1) - 1
+        if left > 0:
+            self._open[row] = left
+            return
+        self._open.pop(row, None)
+        if self._range_dropped.pop(row, None) is not None:
+            self._order(Do.DROP, row)
+        elif self.paged[row] != Paged.NONE:
+            self._closed(row)
+        self._let_go_unless_open(row)
 
     # ---- the stream ---------------------------------------------------------------------------------------
 
     def restart(self, position: int) -> None:
         """The plan changed: what was queued is vain; look at the stream anew from its position."""
         self._order_all(Do.CANCEL, [])
-        self._fetch_at = position
+        self._fetch_at = self._push_at = position
+        self._ahead.clear()
+        for row in np.flatnonzero(self._streaming & self._staged).tolist():
+            self._pass_by(row)
 
     def advance(self, position: int, horizon: int, upcoming: Upcoming) -> None:
-        """Order fetches for stream positions [position, position + horizon); `upcoming(start, count)` gives the
-        rows from position `start` on, fewer where the stream is not known further, -1 for positions gone by."""
-        self._fetch_at = max(self._fetch_at, position)
+        """Order fetches and pushes for stream positions [position, position + horizon); `upcoming(start, count)` gives
+        the rows from position `start` on, fewer where the stream is not known further, -1 for positions gone by."""
+        while self._ahead and self._ahead[0][0] < position:
+            self._pass_by(self._ahead.popleft()[1])
+        self._fetch_at = self._scan(max(self._fetch_at, position), position + horizon, upcoming, self._fetch_some)
+        self._push_at = self._scan(max(self._push_at, position), self._fetch_at, upcoming, self._push_some)
+
+    def _scan(self, at: int, end: int, upcoming: Upcoming, deal: Callable[[Rows], int]) -> int:
+        """Deal with stream positions [at, end) until `deal` cannot go on; where that was."""
         for _ in range(SCAN_STEPS):
-            count = min(SCAN, position + horizon - self._fetch_at)
-            if count <= 0 or self.fetches_outstanding >= FETCHES_OUTSTANDING:
-                return
-            rows = upcoming(self._fetch_at, count)
-            taken = self._fetch_some(rows)
-            self._fetch_at += taken
-            if taken < len(rows) or len(rows) < count:
-                return
+            if at >= end:
+                break
+            rows = upcoming(at, min(SCAN, end - at))
+            dealt = deal(rows)
+            at += dealt
+            if dealt < len(rows) or not len(rows):
+                break
+        return at
 
     def _fetch_some(self, rows: Rows) -> int:
         """Order fetches among these rows in order; how many of them were dealt with."""
-        wanted = (rows >= 0) & ~(self._staged[rows] | self._fetching[rows] | (self.paged[rows] == Paged.WHOLE))
+        wanted = (rows >= 0) & ~(self._staged[rows] | self._fetching[rows])
         wanted &= (self._size[rows] > 0) & (self._size[rows] <= self.split.whole_limit)
         batch: list[int] = []
         dealt = len(rows)
         for at in np.flatnonzero(wanted).tolist():
             row = int(rows[at])
-            if self._fetching[row]:
-                continue  # twice in one stretch of the stream
+            self._place(row)
+            if self._fetching[row] or self._too_large(row) or self._served_by_pages(row):
+                continue
             if not self._may_fetch(row):
                 dealt = at
                 break
             self._fetching[row] = True
-            self.arena_planned += int(self._size[row])
+            self._charge_stream(row)
+            if self.home[row] != Home.RAM:
+                self._ahead.append((self._fetch_at + at + PASSED_BY, row))
             self.fetches_outstanding += 1
             batch.append(row)
         if batch:
@@ -234,23 +240,64 @@ class Conductor:
         return dealt
 
     def _may_fetch(self, row: int) -> bool:
-        size = int(self._size[row])
         if self.fetches_outstanding >= FETCHES_OUTSTANDING:
             return False
-        # An eighth of the budget is kept for demands and for files read by ranges.
-        if self.arena_planned + size > self.split.arena - min(self.split.whole_limit, self.split.passage // 2):
+        return self.home[row] == Home.RAM or self.stream_used + int(self._size[row]) <= self.split.stream
+
+    def _too_large(self, row: int) -> bool:
+        """A file that does not stay and would not fit the stream's part of the arena is read on demand."""
+        return self.home[row] != Home.RAM and self._size[row] > self.split.stream
+
+    def _served_by_pages(self, row: int) -> bool:
+        """A file that has no home in the arena and whose pages are still there needs no second fetch."""
+        return self.home[row] != Home.RAM and self.paged[row] == Paged.WHOLE
+
+    def _push_some(self, rows: Rows) -> int:
+        """Order pushes among these rows in order; how many of them were dealt with."""
+        wanted = (rows >= 0) & (self.paged[rows] != Paged.WHOLE) & ~self._pushing[rows]
+        wanted &= self._staged[rows] | self._fetching[rows]
+        batch: list[int] = []
+        dealt = len(rows)
+        for at in np.flatnonzero(wanted).tolist():
+            row = int(rows[at])
+            if self._pushing[row]:
+                continue
+            if not self._staged[row] or not self._may_push(row):
+                dealt = at
+                break
+            self._pushing[row] = True
+            self.pushes_outstanding += 1
+            if self.paged[row] == Paged.NONE:
+                self.pages_used += int(self._size[row])
+            batch.append(row)
+        if batch:
+            self._order_all(Do.PUSH, batch)
+        return dealt
+
+    def _may_push(self, row: int) -> bool:
+        if self.pushes_outstanding >= PUSHES_OUTSTANDING:
             return False
-        self._place(row)
-        if self.home[row] == Home.PAGES:
-            return True
-        if self._stream_bytes + size > self.split.pages - self.split.homes:
+        size = int(self._size[row])
+        if self.paged[row] == Paged.NONE and self.pages_used + size > self.split.pages:
+            self._make_page_room(size)
             return False
-        self._stream(row)
+        if not self._page_home[row] and self.page_homes_used + size <= self.split.page_homes:
+            self._page_home[row] = True
+            self.page_homes_used += size
         return True
+
+    def _make_page_room(self, size: int) -> None:
+        """Drop pages that lie behind the reader; the room comes when the stager has done so."""
+        while self._behind and self.pages_used - self._pages_leaving + 8 * size > self.split.pages:
+            row = self._behind.popleft()
+            if self.paged[row] != Paged.NONE and row not in self._open and not self._page_home[row]:
+                self._pages_leaving += int(self._size[row])
+                self._order(Do.DROP, row)
 
     def orders(self) -> list[tuple[Do, list[int], int]]:
         """What is to be done now, in order: (order, rows, value)."""
-        self._push_some()
+        if self.pages_used > self.split.pages:
+            self._make_page_room(0)
         result, self._orders = self._orders, []
         return result
 
@@ -259,17 +306,28 @@ class Conductor:
     def resize(self, split: Split, furthest: Rows) -> None:
         """A new division of the budget. When it is smaller, files leave in the order of `furthest` (their next use
         is furthest away); when it is larger, files that streamed are placed anew."""
-        grown = split.homes > self.split.homes
-        self.split = split
-        if grown:
+        if split.homes > self.split.homes:
             self.home[(self.home == Home.STREAM) & ~self._streaming] = Home.UNPLACED
+        self.split = split
         for row in furthest.tolist():
-            if self.homes_used <= split.homes and self.arena_planned <= split.arena:
-                return
-            if self.home[row] == Home.PAGES:
-                self.home[row] = Home.STREAM
-                self.homes_used -= int(self._size[row])
-            self._let_go(row)
+            if self.homes_used <= split.homes and self.pages_used - self._pages_leaving <= split.pages:
+                break
+            self._give_up(row)
+
+    def _give_up(self, row: int) -> None:
+        size = int(self._size[row])
+        if self.home[row] == Home.RAM and self.homes_used > self.split.homes:
+            self.home[row] = Home.STREAM
+            self.homes_used -= size
+            if self._staged[row] or self._fetching[row]:
+                self._charge_stream(row)
+            self._let_go_unless_open(row)
+        if self._page_home[row]:
+            self._page_home[row] = False
+            self.page_homes_used -= size
+        if self.paged[row] != Paged.NONE and row not in self._open:
+            self._pages_leaving += size
+            self._order(Do.DROP, row)
 
     def _place(self, row: int) -> None:
         """Give a row its home, at its first use."""
@@ -277,47 +335,38 @@ class Conductor:
             return
         size = int(self._size[row])
         self.home[row] = Home.STREAM
-        if not size or size > self.split.whole_limit:
+        if size > self.split.whole_limit:
             return
         if self.homes_used + size <= self.split.homes:
-            self.home[row] = Home.PAGES
+            self.home[row] = Home.RAM
             self.homes_used += size
             return
         for tier, room in enumerate(self._disk_room):
             if size <= room:
                 self._disk_room[tier] -= size
-                self._tier_of[row] = tier + 1
+                self._disk_of[row] = tier + 1
                 self.home[row] = Home.DISK
                 return
 
-    def _stream(self, row: int) -> None:
-        """Charge a file that does not stay to the window."""
-        if self.home[row] != Home.PAGES and not self._streaming[row]:
-            self._streaming[row] = True
-            self._stream_bytes += int(self._size[row])
-
-    def _unstream(self, row: int) -> None:
-        if self._streaming[row]:
-            self._streaming[row] = False
-            self._stream_bytes -= int(self._size[row])
-
-    def _settle(self, row: int) -> None:
-        """Free the arena copy of a file that the page cache holds whole, unless there is room for second copies."""
-        if not self._staged[row] or self._writing[row] or self._pushing[row] or self.paged[row] != Paged.WHOLE:
+    def _let_go_unless_open(self, row: int) -> None:
+        """Free the arena copy of a file that does not stay there and that nobody reads now."""
+        if self.home[row] in (Home.RAM, Home.UNPLACED) or row in self._open or not self._staged[row]:
             return
-        room = self.split.arena - self.split.passage
-        if self.arena_planned > room and not (self._keep[row] and self.arena_planned <= self.split.arena // 2):
+        if not self._writing[row] and not (self._pushing[row] or self._to_come(row)):
             self._order(Do.EVICT, row)
 
-    def _let_go(self, row: int) -> None:
-        """Drop what memory holds of a file that nobody reads now."""
-        if row in self._open:
-            return
-        if self.paged[row] != Paged.NONE:
-            self._order(Do.DROP, row)
-        if self._staged[row] and not self._writing[row]:
+    def _pass_by(self, row: int) -> None:
+        """A file that was staged for a reading which did not come (an epoch was left early, the plan changed)."""
+        if self._streaming[row] and self._staged[row] and row not in self._open and not self._writing[row]:
             self._order(Do.EVICT, row)
-        self._unstream(row)
+
+    def _to_come(self, row: int) -> bool:
+        """Staged ahead of its reading: neither read nor pushed yet."""
+        return bool(self.paged[row] == Paged.NONE)
+
+    def _closed(self, row: int) -> None:
+        if not self._page_home[row] and self.split.page_homes < self.split.pages:
+            self._behind.append(row)
 
     # ---- small parts --------------------------------------------------------------------------------------
 
@@ -325,29 +374,24 @@ class Conductor:
         if self._fetching[row]:
             self._fetching[row] = False
             self.fetches_outstanding -= 1
-            self.arena_planned -= int(self._size[row])
-
-    def _push_some(self) -> None:
-        batch: list[int] = []
-        while self._to_push:
-            row = self._to_push[0]
-            if self._staged[row] and not self._pushing[row] and self.paged[row] != Paged.WHOLE:
-                extra = 0 if self.paged[row] else int(self._size[row])
-                if self.pages_used + self._pushing_bytes + extra > self.split.pages:
-                    break
-                self._pushing[row] = True
-                self._pushing_bytes += int(self._size[row])
-                batch.append(row)
-            self._to_push.popleft()
-        if batch:
-            self._order_all(Do.PUSH, batch)
 
     def _end_push(self, row: int) -> bool:
         if not self._pushing[row]:
             return False
         self._pushing[row] = False
-        self._pushing_bytes -= int(self._size[row])
+        self.pushes_outstanding -= 1
         return True
+
+    def _charge_stream(self, row: int) -> None:
+        """Charge a file that does not stay in the arena to the stream's part of it."""
+        if self.home[row] != Home.RAM and not self._streaming[row]:
+            self._streaming[row] = True
+            self.stream_used += int(self._size[row])
+
+    def _uncharge_stream(self, row: int) -> None:
+        if self._streaming[row]:
+            self._streaming[row] = False
+            self.stream_used -= int(self._size[row])
 
     def _read_range(self, row: int, end: int) -> None:
         """Of a file that is never whole in memory: drop the pages that lie behind the reader."""

@@ -20,13 +20,12 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 
 
 class Event(IntEnum):
-    """What happened. Server: OPEN (value: process), READ (value: end offset), MISS (a READ at 0 answered by
-    the source), RELEASE. Stager: the rest; value is the size in bytes, for FAILED the errno."""
+    """What happened. Server: OPEN (value: process), READ (value: end offset), RELEASE. Stager: the rest; value is
+    the size in bytes, for FAILED the errno, for ON_DISK the tier."""
 
     OPEN = 1
     READ = 2
-    MISS = 3
-    RELEASE = 4
+    RELEASE = 3
     STAGED = 10
     EVICTED = 11
     FAILED = 12
