@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None, parts: Callable[[], Parts] = real_pa
     """Run the command; return its exit code. `parts` is for tests."""
     words = list(sys.argv[1:] if argv is None else argv)
     called = os.path.basename(sys.argv[0])
-    prog = called if argv is None and called.startswith("mount.") else PROGRAM
+    prog = called if argv is None and called.startswith(("mount.fuse", "mount.nopfs")) else PROGRAM
 
     def body() -> int:
         call = parse_mount(words, os.environ, os.geteuid(), prog)
