@@ -71,9 +71,12 @@ def test_what_someone_else_left_is_refused(kind: str, tmp_path: Path) -> None:
 
 def test_a_state_directory_is_held_by_one(tmp_path: Path) -> None:
     state = str(tmp_path / "run" / "x")
-    with claimed_state_dir(state, ME):
-        with pytest.raises(NopfsError, match="another nopfs-mount"), claimed_state_dir(state, ME):
-            pass
+    with (
+        claimed_state_dir(state, ME),
+        pytest.raises(NopfsError, match="another nopfs-mount"),
+        claimed_state_dir(state, ME),
+    ):
+        pass
     with claimed_state_dir(state, ME):
         pass
 

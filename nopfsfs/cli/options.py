@@ -68,8 +68,8 @@ def mount_parser(prog: str = "nopfs-mount") -> Parser:
     parser = Parser(
         prog=prog,
         usage="%(prog)s SOURCE MOUNTPOINT [--seed N] [options]",
-        description="Mount a read-only view of SOURCE that knows in which order a training job\nwill read it. "
-        "Returns when the mount answers.",
+        description="Mount a read-only view of SOURCE that knows in which order a training job\n"
+        "will read it. Returns when the mount answers.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

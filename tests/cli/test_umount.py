@@ -134,7 +134,7 @@ def test_a_daemon_that_does_not_end(fake_mount: FakeMounts, tmp_path: Path, caps
 def test_a_daemon_that_hangs(
     fake_mount: FakeMounts, mountpoint: Path, reader: list[subprocess.Popen[str]], capsys: Output
 ) -> None:
-    """Stopped in the middle of a read: its reader sleeps where no signal reaches it, until the connection is aborted."""
+    """Stopped in the middle of a read: its reader sleeps until the connection is aborted."""
     fake = fake_mount()
     reader.append(
         subprocess.Popen(

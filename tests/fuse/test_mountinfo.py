@@ -24,7 +24,7 @@ from tests.conftest import FakeMounts, wait_until
 
 TEXT = r"""22 27 0:21 / /proc rw,nosuid shared:12 master:3 - proc proc rw
 36 27 8:1 /sub\040dir /mnt/a\040b\134c\011 rw,noatime - ext4 /dev/sda1 rw,errors=remount-ro
-41 27 0:44 / /mnt/fast ro,nosuid,nodev - fuse.nopfs /pfs/a\040b ro,user_id=1000,group_id=1000,default_permissions
+41 27 0:44 / /mnt/fast ro,nosuid,nodev - fuse.nopfs /pfs/a\040b ro,user_id=1000,group_id=1000
 42 41 0:45 / /mnt/fast rw - tmpfs  rw
 """
 
