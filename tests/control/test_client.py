@@ -16,6 +16,7 @@ import pytest
 
 from nopfsfs.control.client import Connection, NoAnswer, Refused, call, socket_address
 from nopfsfs.control.pids import Process, living, read_pids, start_time, write_pids
+from nopfsfs.errors import Exit, NopfsError
 
 Serve = Callable[[bytes], None]
 
@@ -96,6 +97,19 @@ def test_nobody_listens(tmp_path: Path) -> None:
     for state_dir in tmp_path, tmp_path / "missing":
         with pytest.raises(NoAnswer, match="does not listen"):
             call(str(state_dir), "status")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_the_mount_of_someone_else(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    os.seteuid(1)
+    try:
+        with pytest.raises(NopfsError, match="only root and the user who mounted") as raised:
+            call(str(tmp_path), "status")
+    finally:
+        os.seteuid(0)
+
+    assert raised.value.exit_code is Exit.NO_RIGHT
 
 
 def test_pids_come_back(tmp_path: Path) -> None:
