@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 
 from nopfsfs.errors import Exit, NopfsError
@@ -115,8 +115,10 @@ def claimed_state_dir(state_dir: str, uid: int) -> Iterator[None]:
 
 
 def remove_state_dir(state_dir: str) -> None:
-    """Remove what a mount left in `state_dir`. Never raises: it may be gone already."""
+    """Remove what a mount left in `state_dir`, and the run directory with the last one. Never raises."""
     shutil.rmtree(state_dir, ignore_errors=True)
+    with suppress(OSError):
+        os.rmdir(os.path.dirname(state_dir))
 
 
 def real_mountpoint(path: str, is_mountpoint: Callable[[str], bool]) -> str:

@@ -1,4 +1,4 @@
-"""A stand-in for the daemon of a mount: one file, `hello`, and the control socket. Run as a program by the tests.
+"""A stand-in for the daemon of a mount: two files and the control socket. Run as a program by the tests.
 
 It uses the product's own mounting, so that what the commands meet is a real mount.
 """

@@ -41,7 +41,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "G", "4X", "-1", "1e9", "4GG", "4 G B", "0x10", "nan", "٣", "9999999P"])
 def test_what_is_not_a_size_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size|more than any"):
+    with pytest.raises(ValueError, match=r"is not a size|more than any"):
         parse_size(text)
 
 
@@ -76,7 +76,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "s", "-5", "inf", "nan", "5 weeks", "999999d"])
 def test_what_is_not_a_duration_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a time|more than a year"):
+    with pytest.raises(ValueError, match=r"is not a time|more than a year"):
         parse_duration(text)
 
 

@@ -42,9 +42,8 @@ examples:
   nopfs-mount /pfs/imagenet /mnt/fast -o seed=42,ram=64G
   mount -t fuse.nopfs /pfs/imagenet /mnt/fast -o seed=42
 
-Sizes: K, M, G, T are powers of 1024, KB, MB, GB, TB powers of 1000. Exit codes, the configuration file and
-all
-options are described in docs/commands.md."""
+Sizes: K, M, G, T are powers of 1024, KB, MB, GB, TB powers of 1000.
+Exit codes, the configuration file and all options are described in docs/commands.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,8 @@ def mount_parser(prog: str = "nopfs-mount") -> Parser:
     parser = Parser(
         prog=prog,
         usage="%(prog)s SOURCE MOUNTPOINT [--seed N] [options]",
-        description="Mount a read-only view of SOURCE that knows in which order a training job will read it. "
-        "Returns when the mount answers.",
+        description="Mount a read-only view of SOURCE that knows in which order a training job\n"
+        "will read it. Returns when the mount answers.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

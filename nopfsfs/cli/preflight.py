@@ -181,11 +181,9 @@ def check_log_file(config: MountConfig) -> None:
 
 def check_fuse(config: MountConfig) -> None:
     """Raise NopfsError with Exit.NO_FUSE or Exit.NO_RIGHT where this system or user cannot mount."""
+    os.close(mounting.open_dev_fuse())  # fusermount3 opens it with the rights of its caller, too
     if mounting.may_mount():
-        os.close(mounting.open_dev_fuse())
         return
-    if not os.path.exists(mounting.DEV_FUSE):
-        mounting.open_dev_fuse()  # says why not
     if mounting.helper() is None:
         raise NopfsError(Exit.NO_RIGHT, "no right to mount: run as root, or apt-get install fuse3")
     if config.allow_other and not mounting.user_allow_other():

@@ -43,9 +43,9 @@ class Limits:
 
     busy: float = DEFAULT_BUSY_S
     call: float = 3.0  # one question to the daemon
-    end: float = 20.0  # the daemon's own way out: it lets reads of the source in flight end
-    term: float = 5.0  # after SIGTERM
-    kill: float = 5.0  # after SIGKILL
+    end: float = 10.0  # the daemon's own way out: it lets reads of the source in flight end
+    term: float = 3.0  # after SIGTERM
+    kill: float = 3.0  # after SIGKILL
 
 
 @dataclass(slots=True)
@@ -135,6 +135,8 @@ class Unmounter:
 
     def _force(self, processes: Sequence[Process]) -> None:
         self.ending.code = Exit.STUCK
+        # Read again: a process that died meanwhile has been replaced.
+        processes = tuple(dict.fromkeys((*processes, *read_pids(self.located.state_dir))))
         names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))
         self.say(f"the daemon did not end within {self.limits.end:.3g} s ({names}): ending it")
         _signal(processes, signal.SIGTERM)

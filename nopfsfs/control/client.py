@@ -50,7 +50,10 @@ def socket_address(state_dir: str) -> Iterator[str]:
 
 
 class Connection:
-    """One connection to the daemon of a mount; a context manager. Raises NoAnswer when nobody listens."""
+    """One connection to the daemon of a mount; a context manager.
+
+    Raises NoAnswer when nobody listens, NopfsError with Exit.NO_RIGHT when the mount is someone else's.
+    """
 
     def __init__(self, state_dir: str, limit_s: float = CALL_S) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -59,6 +62,11 @@ class Connection:
             self._socket.settimeout(limit_s)
             with socket_address(state_dir) as address:
                 self._socket.connect(address)
+        except PermissionError as error:
+            self._socket.close()
+            raise NopfsError(
+                Exit.NO_RIGHT, "only root and the user who mounted can talk to the daemon of this mount"
+            ) from error
         except OSError as error:
             self._socket.close()
             raise NoAnswer(f"the daemon of this mount does not listen ({error.strerror or error})") from error

@@ -67,7 +67,9 @@ def start_time(pid: int) -> int | None:
             fields = file.read().rpartition(b")")[2].split()  # the name before may hold blanks and brackets
     except OSError:
         return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    # A killed process whose first thread is gone may have others that sleep in the kernel: it has not ended.
+    ended = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+    return None if ended else int(fields[19])
 
 
 def write_pids(state_dir: str, roles: Mapping[str, int]) -> None:

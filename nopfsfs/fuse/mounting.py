@@ -17,7 +17,7 @@ from contextlib import suppress
 from nopfsfs.bounded import run_bounded
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mountinfo import FSTYPE
+from nopfsfs.fuse.mountinfo import FSTYPE, find_mount
 
 DEV_FUSE = "/dev/fuse"
 HELPER_S = 20.0  # fusermount3 only mounts or unmounts; it waits for the lock of other mounts at most
@@ -155,11 +155,10 @@ def _helper_error(stderr: str) -> NopfsError:
 
 def _receive_descriptor(sock: socket.socket) -> int:
     descriptors = array.array("i")
-    _, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(descriptors.itemsize))
+    _, ancillary, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(descriptors.itemsize), socket.MSG_CMSG_CLOEXEC)
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(data[: descriptors.itemsize])
-            os.set_inheritable(descriptors[0], False)
             return descriptors[0]
     raise NopfsError(Exit.NO_RIGHT, "fusermount3 mounted, but sent no descriptor")
 
@@ -198,8 +197,8 @@ def _unmount_by_helper(mountpoint: str, lazy: bool) -> None:
         raise NopfsError(Exit.STUCK, f"fusermount3 did not answer within {HELPER_S:.0f} s")
     if done.code == 0:
         return
+    if find_mount(mountpoint) is None:
+        raise NotMounted(mountpoint)
     if "busy" in done.err:
         raise Busy(mountpoint)
-    if "not found in" in done.err or "not mounted" in done.err:
-        raise NotMounted(mountpoint)
     raise NopfsError(Exit.NO_RIGHT, f"cannot unmount {mountpoint}: {' '.join(done.err.split())}")

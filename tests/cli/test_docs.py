@@ -1,0 +1,43 @@
+"""docs/commands.md says what the commands do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from nopfsfs.cli.mount import PROGRAM
+from nopfsfs.cli.options import mount_parser, parse_mount
+from nopfsfs.cli.settings import SETTINGS
+from nopfsfs.config import SAMPLERS
+from nopfsfs.errors import Exit
+
+TEXT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+
+
+def test_every_exit_code_is_in_the_table() -> None:
+    rows = {int(code): name for code, name in re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", TEXT, re.MULTILINE)}
+
+    assert rows == {code.value: code.name for code in Exit}
+
+
+def test_every_option_is_described() -> None:
+    for action in mount_parser(PROGRAM)._actions:
+        for word in action.option_strings:
+            hidden = word in ("-n", "-s", "-v", "-t", "-N", "-h")
+            assert hidden or f"`{word}" in TEXT, word
+
+
+def test_every_sampler_is_named() -> None:
+    assert all(f"`{name}`" in TEXT for name in SAMPLERS)
+
+
+def test_the_example_file_is_right_and_complete(tmp_path: Path) -> None:
+    example = re.search(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    assert example is not None
+    file = tmp_path / "c.toml"
+    file.write_text(example[1].replace("alice", "daemon"))
+
+    config = parse_mount(["/src", "/mnt/fast", "--config", str(file)], {}, 0).config
+
+    assert config.worlds[0].size == 16
+    assert all(re.search(rf"^{name} = ", example[1], re.MULTILINE) for name in SETTINGS)

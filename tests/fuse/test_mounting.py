@@ -1,0 +1,145 @@
+"""Mounting and unmounting, with mount(2) and with fusermount3."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from nopfsfs.config import MountConfig
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse import mounting
+from nopfsfs.fuse.mountinfo import find_mount
+from nopfsfs.fuse.mounting import Busy, NotMounted, mount_fuse, unmount
+from tests.conftest import FakeMounts
+
+EVERY_MODE = {"ro", "nosuid", "nodev"}
+
+
+def config(source: str | Path, mountpoint: Path, **more: object) -> MountConfig:
+    return MountConfig(source=str(source), mountpoint=str(mountpoint), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("way", ["mount(2)", "fusermount3"])
+@pytest.mark.parametrize("noexec", [False, True])
+def test_mount_and_unmount(
+    way: str, noexec: bool, tmp_path: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "fusermount3":
+        monkeypatch.setattr(mounting, "may_mount", lambda: False)
+    elif not mounting.may_mount():
+        pytest.skip("needs the right to call mount(2)")
+    source = f"{tmp_path}/a b,c\\d"
+
+    fd = mount_fuse(config(source, mountpoint, mount_options=("noexec",) if noexec else ()))
+    try:
+        mount = find_mount(str(mountpoint))
+        assert mount is not None
+        assert mount.is_nopfs
+        assert mount.source == source
+        assert set(mount.options) >= EVERY_MODE
+        assert ("noexec" in mount.options) == noexec
+        assert "default_permissions" in mount.super_options
+        assert "allow_other" not in mount.super_options
+        assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    finally:
+        unmount(str(mountpoint))
+        os.close(fd)
+    assert find_mount(str(mountpoint)) is None
+    with pytest.raises(NotMounted):
+        unmount(str(mountpoint))
+
+
+@pytest.mark.mount
+def test_allow_other(fake_mount: FakeMounts, mountpoint: Path) -> None:
+    fake_mount()
+    mount = find_mount(str(mountpoint))
+
+    assert mount is not None
+    assert "allow_other" in mount.super_options
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("way", ["mount(2)", "fusermount3"])
+def test_busy_and_lazy(
+    way: str, fake_mount: FakeMounts, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_mount()
+    if way == "fusermount3":
+        monkeypatch.setattr(mounting, "may_mount", lambda: False)
+    with open(mountpoint / "hello") as file:
+        with pytest.raises(Busy):
+            unmount(str(mountpoint))
+        unmount(str(mountpoint), lazy=True)
+
+        assert find_mount(str(mountpoint)) is None
+        assert file.read() == "hello world\n"
+
+
+@pytest.mark.mount
+def test_unmounting_does_not_wait_for_the_daemon(fake_mount: FakeMounts, mountpoint: Path) -> None:
+    fake = fake_mount()
+    fake.process.send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+
+    unmount(str(mountpoint))
+
+    assert time.monotonic() - begin < 2
+
+
+def test_no_device(tmp_path: Path) -> None:
+    with pytest.raises(NopfsError, match="is missing: load the module") as raised:
+        mounting.open_dev_fuse(str(tmp_path / "fuse"))
+    assert raised.value.exit_code is Exit.NO_FUSE
+
+    with pytest.raises(NopfsError, match="cannot be opened") as raised:
+        mounting.open_dev_fuse(str(tmp_path))
+    assert raised.value.exit_code is Exit.NO_FUSE
+
+
+def test_no_right_and_no_helper(mountpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounting, "may_mount", lambda: False)
+    monkeypatch.setattr(mounting, "helper", lambda: None)
+
+    for act in lambda: mount_fuse(config("/src", mountpoint)), lambda: unmount(str(mountpoint)):
+        with pytest.raises(NopfsError, match="apt-get install fuse3") as raised:
+            act()
+        assert raised.value.exit_code is Exit.NO_RIGHT
+
+
+def test_what_the_helper_says_is_passed_on(
+    mountpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "fusermount3"
+    script.write_text("#!/bin/sh\necho 'fusermount3: mount failed:\nOperation not permitted' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(mounting, "may_mount", lambda: False)
+    monkeypatch.setattr(mounting, "helper", lambda: str(script))
+
+    with pytest.raises(NopfsError, match="mount failed: Operation not permitted; see") as raised:
+        mount_fuse(config("/src", mountpoint))
+
+    assert raised.value.exit_code is Exit.NO_RIGHT
+
+
+def test_a_mountpoint_that_cannot_be(tmp_path: Path) -> None:
+    if not mounting.may_mount():
+        pytest.skip("needs the right to call mount(2)")
+    with pytest.raises(NopfsError, match="cannot mount at") as raised:
+        mount_fuse(config("/src", tmp_path / "missing"))
+
+    assert raised.value.exit_code is Exit.MOUNTPOINT
+
+
+def test_user_allow_other(tmp_path: Path) -> None:
+    conf = tmp_path / "fuse.conf"
+    assert not mounting.user_allow_other(str(conf))
+    conf.write_text("#user_allow_other\nmount_max = 3\n")
+    assert not mounting.user_allow_other(str(conf))
+    conf.write_text("mount_max = 3\nuser_allow_other\n")
+    assert mounting.user_allow_other(str(conf))
