@@ -79,9 +79,9 @@ class EventLoop:
             pass
 
     def _take_stager(self) -> bool:
-        kinds, rows, values = self._stager_ring.take(EVENTS_AT_ONCE)
+        kinds, rows, _ = self._stager_ring.take(EVENTS_AT_ONCE)
         c = self.conductor
-        for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
+        for kind, row in zip(kinds.tolist(), rows.tolist(), strict=True):
             if kind == Event.STAGED:
                 c.staged(row)
             elif kind == Event.PUSHED:

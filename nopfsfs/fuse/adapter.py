@@ -145,7 +145,8 @@ class Adapter(pyfuse3.Operations):
             raise pyfuse3.FUSEError(pyfuse3.ENOATTR)  # the scan has looked: permission checks must not wait
         if name.startswith(OWN_PREFIX):
             return self._tree.getxattr(inode - 1, name)
-        return await self._in_thread(self._tree.getxattr, inode - 1, name)
+        value: bytes = await self._in_thread(self._tree.getxattr, inode - 1, name)
+        return value
 
     @guarded
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Any:

@@ -1,8 +1,8 @@
 """The conductor: what to fetch, push, drop and evict next. A pure state machine: events in, orders out.
 
 Files get their home in the order in which they will first be read: the arena while it has room, then disk; what fits
-nowhere streams through a small part of the arena. A file that stays is fetched as early as the source allows; one that
-streams is fetched when it comes into the window and let go when its last reader closed it. What is staged is pushed into
+nowhere streams through a small part of the arena. A file that stays is fetched as early as the source allows; one
+that streams is fetched when it comes into the window and let go when its last reader closed it. What is staged is pushed into
 the page cache in stream order, as far ahead as the page budget allows.
 """
 
@@ -246,11 +246,11 @@ class Conductor:
 
     def _too_large(self, row: int) -> bool:
         """A file that does not stay and would not fit the stream's part of the arena is read on demand."""
-        return self.home[row] != Home.RAM and self._size[row] > self.split.stream
+        return bool(self.home[row] != Home.RAM and self._size[row] > self.split.stream)
 
     def _served_by_pages(self, row: int) -> bool:
         """A file that has no home in the arena and whose pages are still there needs no second fetch."""
-        return self.home[row] != Home.RAM and self.paged[row] == Paged.WHOLE
+        return bool(self.home[row] != Home.RAM and self.paged[row] == Paged.WHOLE)
 
     def _push_some(self, rows: Rows) -> int:
         """Order pushes among these rows in order; how many of them were dealt with."""

@@ -136,9 +136,7 @@ def test_precedence(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('seed = 1\nram = "1G"\nsampler = "random"\ndisk = "/a"\nworld_size = 2\n')
 
-    config = parse(
-        "--seed", "3", "-o", "seed=2,ram=2G,disk=/b", "--config", str(file), env={"WORLD_SIZE": "4"}
-    )
+    config = parse("--seed", "3", "-o", "seed=2,ram=2G,disk=/b", "--config", str(file), env={"WORLD_SIZE": "4"})
 
     assert (config.seed, config.ram, config.sampler) == (3, 2 * G, "random")
     assert config.disks == (DiskSpec("/b"),)

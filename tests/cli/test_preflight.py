@@ -89,9 +89,7 @@ def test_the_state_directory_is_private(source: Path, mountpoint: Path) -> None:
         ("file/x", "cannot be reached: Not a directory"),
     ],
 )
-def test_source(
-    name: str, message: str, source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_source(name: str, message: str, source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (source / "file").touch()
 
     check([source / name, mountpoint], Exit.SOURCE, message, capsys)
@@ -133,9 +131,7 @@ def test_unknown_user(source: Path, mountpoint: Path, capsys: pytest.CaptureFixt
 
 
 def test_mountpoint_missing(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check(
-        [source, tmp_path / "x"], Exit.MOUNTPOINT, f"does not exist; make it: mkdir -p {tmp_path}/x", capsys
-    )
+    check([source, tmp_path / "x"], Exit.MOUNTPOINT, f"does not exist; make it: mkdir -p {tmp_path}/x", capsys)
 
 
 def test_mountpoint_a_file(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,9 +199,7 @@ def test_a_stale_mount_is_cleared(
     assert not os.path.exists(fake.state_dir)
 
 
-def test_a_second_start_at_the_same_time(
-    source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_start_at_the_same_time(source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     codes = []
 
     def launch(config: MountConfig, index: str | int) -> int:
@@ -243,18 +237,14 @@ def test_disk(
     check([source, mountpoint, "--disk", tmp_path / disk], Exit.DISK, message, capsys)
 
 
-def test_disk_twice(
-    source: Path, mountpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_disk_twice(source: Path, mountpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tier").mkdir()
     twice = ["--disk", tmp_path / "tier", "--disk", tmp_path / "tier:1M"]
 
     check([source, mountpoint, *twice], Exit.DISK, "is named twice", capsys)
 
 
-def test_disk_that_cannot_be_written(
-    source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_disk_that_cannot_be_written(source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check([source, mountpoint, "--disk", "/proc/self"], Exit.DISK, "cannot be written by you", capsys)
 
 
@@ -270,9 +260,7 @@ def test_log_file(source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[
 def test_no_fuse(
     source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        mounting, "open_dev_fuse", lambda open_=mounting.open_dev_fuse: open_("/nonexistent/fuse")
-    )
+    monkeypatch.setattr(mounting, "open_dev_fuse", lambda open_=mounting.open_dev_fuse: open_("/nonexistent/fuse"))
 
     check([source, mountpoint], Exit.NO_FUSE, "modprobe fuse", capsys)
 

@@ -73,9 +73,7 @@ def test_a_clean_unmount_prints_and_writes_the_final_record(
 
 
 @pytest.mark.mount
-def test_by_a_link_and_a_relative_path(
-    fake_mount: FakeMounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_by_a_link_and_a_relative_path(fake_mount: FakeMounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = fake_mount()
     (tmp_path / "link").symlink_to("mnt")
     monkeypatch.chdir(tmp_path)
@@ -137,9 +135,7 @@ def test_a_daemon_that_hangs(
     """Stopped in the middle of a read: its reader sleeps until the connection is aborted."""
     fake = fake_mount()
     reader.append(
-        subprocess.Popen(
-            ["cat", f"{mountpoint}/slow"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        subprocess.Popen(["cat", f"{mountpoint}/slow"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     )
     time.sleep(0.3)
     fake.process.send_signal(19)  # SIGSTOP

@@ -119,9 +119,7 @@ def test_leftovers_of_killed_scans_are_removed(source, tmp_path) -> None:
 def test_mounts_at_one_time(source, tmp_path) -> None:
     found: list[Opened] = []
     threads = [
-        threading.Thread(
-            target=lambda: found.append(open_or_scan(str(source), str(tmp_path / "kept"), rescan=True))
-        )
+        threading.Thread(target=lambda: found.append(open_or_scan(str(source), str(tmp_path / "kept"), rescan=True)))
         for _ in range(6)
     ]
     for thread in threads:

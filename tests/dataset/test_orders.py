@@ -41,14 +41,10 @@ def resolved(paths: list[str]) -> list[bytes]:
 def test_image_folder_of_any_tree(files) -> None:
     with trees.tree(files) as root:
         index = scan(root).index
-        assert sources_of(index, root, image_folder(index, 0)) == resolved(
-            image_folder_by_hand(os.fsdecode(root))
-        )
+        assert sources_of(index, root, image_folder(index, 0)) == resolved(image_folder_by_hand(os.fsdecode(root)))
 
 
-targets = st.sampled_from(
-    [b"a", b"../a", b"b", b"../b/a", b"a b", b"../a.b", b"missing.jpg", b"a.jpg", b"../z"]
-)
+targets = st.sampled_from([b"a", b"../a", b"b", b"../b/a", b"a b", b"../a.b", b"missing.jpg", b"a.jpg", b"../z"])
 
 
 @slow
@@ -89,9 +85,7 @@ def test_image_folder_is_torchvisions(files) -> None:
         except FileNotFoundError:  # no class directory
             assert len(rows) == 0
             return
-        assert [root + b"/" + index.path(row) for row in rows.tolist()] == [
-            os.fsencode(path) for path, _ in samples
-        ]
+        assert [root + b"/" + index.path(row) for row in rows.tolist()] == [os.fsencode(path) for path, _ in samples]
 
 
 @slow

@@ -71,9 +71,7 @@ def test_a_mount_is_stale_once_its_daemon_is_dead(fake_mount: FakeMounts, mountp
 
 
 @pytest.mark.mount
-def test_a_daemon_that_hangs_is_not_stale_until_it_is_aborted(
-    fake_mount: FakeMounts, mountpoint: Path
-) -> None:
+def test_a_daemon_that_hangs_is_not_stale_until_it_is_aborted(fake_mount: FakeMounts, mountpoint: Path) -> None:
     fake = fake_mount()
     fake.process.send_signal(19)  # SIGSTOP
 

@@ -66,9 +66,7 @@ def test_allow_other(fake_mount: FakeMounts, mountpoint: Path) -> None:
 
 @pytest.mark.mount
 @pytest.mark.parametrize("way", ["mount(2)", "fusermount3"])
-def test_busy_and_lazy(
-    way: str, fake_mount: FakeMounts, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_busy_and_lazy(way: str, fake_mount: FakeMounts, mountpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_mount()
     if way == "fusermount3":
         monkeypatch.setattr(mounting, "may_mount", lambda: False)
@@ -112,9 +110,7 @@ def test_no_right_and_no_helper(mountpoint: Path, monkeypatch: pytest.MonkeyPatc
         assert raised.value.exit_code is Exit.NO_RIGHT
 
 
-def test_what_the_helper_says_is_passed_on(
-    mountpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_helper_says_is_passed_on(mountpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "fusermount3"
     script.write_text("#!/bin/sh\necho 'fusermount3: mount failed:\nOperation not permitted' >&2\nexit 1\n")
     script.chmod(0o755)

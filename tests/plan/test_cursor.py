@@ -12,9 +12,7 @@ from nopfsfs.plan.epochs import DataSet, Hypothesis, build, window
 from nopfsfs.plan.spec import Spec
 
 
-@given(
-    st.integers(1, 60), st.integers(0, 60), st.integers(1, 20), st.lists(st.integers(0, 119), max_size=150)
-)
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 20), st.lists(st.integers(0, 119), max_size=150))
 def test_window_is_the_next_k_unopened(length: int, beyond: int, k: int, opens: list[int]) -> None:
     cursor = Cursor(length, k)
     cursor.extend(beyond)

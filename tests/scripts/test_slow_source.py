@@ -215,9 +215,7 @@ def test_leaves_nothing_even_with_a_stalled_reader_and_an_open_file(backing: Pat
         path, pid = source.path, source.pid
         held = (path / "train/a/0.bin").open("rb", buffering=0)
         source.stall("open", pattern="*/1.bin")
-        reader = subprocess.Popen(
-            ["cat", path / "train/a/1.bin"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        reader = subprocess.Popen(["cat", path / "train/a/1.bin"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         source.wait_stalled()
     assert reader.wait(5) != 0
     held.close()
