@@ -62,12 +62,15 @@ def selected(patterns: list[str]) -> list[Benchmark]:
     return [b for b in BENCHMARKS if not patterns or any(overlap(b.names, p) for p in patterns)]
 
 
+def number(value: float) -> str:
+    return f"{value:10.0f}" if abs(value) >= 1000 else f"{value:10.3g}"
+
+
 def table(entries: Iterable[Entry]) -> str:
-    lines = [f"{'benchmark':58}{'median':>10} {'':10}{'from':>10}{'to':>10}{'runs':>6}"]
+    lines = [f"{'benchmark':50}{'median':>10} {'':8}{'least':>10}{'most':>10}{'runs':>6}"]
     for entry in entries:
-        low, high = min(entry.runs), max(entry.runs)
-        numbers = f"{entry.value:10.4g} {entry.unit:10}{low:10.4g}{high:10.4g}{len(entry.runs):6}"
-        lines.append(f"{entry.name:58}{numbers}")
+        spread = f"{number(min(entry.runs))}{number(max(entry.runs))}{len(entry.runs):6}"
+        lines.append(f"{entry.name:50}{number(entry.value)} {entry.unit:8}{spread}")
     return "\n".join(lines)
 
 
