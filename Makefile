@@ -32,7 +32,7 @@ help:
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py $(DEMO)
 
-test: $(READY) build/reader
+test: $(READY)
 	@$(BIN)/python -m pytest -q $(TEST)
 
 lint: $(READY)

@@ -213,6 +213,8 @@ def main(argv: list[str] | None = None) -> int:
     except (lab.LabError, RuntimeError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     verdict = checks(jobs, BANDWIDTH)
     print(table(jobs, BANDWIDTH))
     for check in verdict:
