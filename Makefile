@@ -44,7 +44,7 @@ bench: $(READY) build/reader
 	@$(BIN)/python scripts/bench.py $(addprefix --only ,$(BENCH))
 
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) build nopfsfs.egg-info
 
 $(READY): setup.cfg pyproject.toml Makefile scripts/system_deps.sh
 	@sh scripts/system_deps.sh
