@@ -11,12 +11,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+# pip's warnings are of no use to whoever only wants to run this, unless it fails.
+PIP_LOG := $(VENV)/pip.log
+PIP = echo "  $(1)"; $(BIN)/python -m pip --disable-pip-version-check --no-input install $(2) >$(PIP_LOG) 2>&1 \
+	|| { tail -n 40 $(PIP_LOG) >&2; exit 1; }
 
 # torchvision's metadata asks for a newer torch than the one whose CPU build is at hand; it runs with this one
 # (see scripts/torchvision_import.py), so it is installed without its dependencies.
 TORCH := torch==2.13.0
 TORCHVISION := torchvision
+, := ,
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench clean
@@ -28,7 +32,7 @@ help:
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py $(DEMO)
 
-test: $(READY) build/reader
+test: $(READY)
 	@$(BIN)/python -m pytest -q $(TEST)
 
 lint: $(READY)
@@ -40,16 +44,15 @@ bench: $(READY) build/reader
 	@$(BIN)/python scripts/bench.py $(addprefix --only ,$(BENCH))
 
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) build nopfsfs.egg-info
 
 $(READY): setup.cfg pyproject.toml Makefile scripts/system_deps.sh
 	@sh scripts/system_deps.sh
 	@echo "Setting up $(VENV) (once; a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) --upgrade pip setuptools
-	@$(PIP) $(TORCH)
-	@$(PIP) --no-deps $(TORCHVISION)
-	@$(PIP) -e '.[test,lint,demo]'
+	@$(call PIP,torch,$(TORCH))
+	@$(call PIP,torchvision,--no-deps $(TORCHVISION))
+	@$(call PIP,nopfsfs and its tools,-e '.[test$(,)lint$(,)demo]')
 	@touch $@
 
 build/reader: scripts/readers/reader.c

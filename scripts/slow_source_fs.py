@@ -8,6 +8,7 @@ reading it inline costs little.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import json
@@ -15,7 +16,9 @@ import logging
 import os
 import signal
 import stat
-from collections.abc import Awaitable, Callable
+import subprocess
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -329,15 +332,34 @@ def serve(setup: Setup) -> None:
 
 
 def raise_background_limit(mountpoint: Path, concurrent: int) -> None:
-    """Let as many reads reach the daemon as it serves at once.
+    """Let as many reads reach the daemon as it serves at once, and as many again queue in it.
 
-    Reads that readahead starts count as background requests, of which the kernel sends 12 by default.
+    Reads that readahead starts count as background requests, of which the kernel sends 12 by default; above
+    the congestion threshold (9) it gives up readahead, and reads page by page what it had meant to read
+    ahead.
     """
-    minor = int(next(f[2] for f in mounts() if f[4] == os.fspath(mountpoint)).split(":")[1])
+    minor = next(f[2] for f in mounts() if f[4] == os.fspath(mountpoint)).partition(":")[2]
     try:
-        (CONNECTIONS / str(minor) / "max_background").write_text(str(max(12, concurrent)))
-    except OSError as error:
-        log.warning("max_background stays at its default: %s", error)
+        with connections() as directory:
+            for limit in ("max_background", "congestion_threshold"):
+                (directory / minor / limit).write_text(str(max(12, 2 * concurrent)))
+    except (OSError, subprocess.CalledProcessError) as error:
+        log.warning("the limits of background requests stay at their defaults: %s", error)
+
+
+@contextlib.contextmanager
+def connections() -> Iterator[Path]:
+    """The kernel's files about FUSE connections; where they are not mounted, for a moment in a place of our
+    own."""
+    if any(CONNECTIONS.iterdir()):
+        yield CONNECTIONS
+        return
+    with tempfile.TemporaryDirectory(prefix="fusectl-") as directory:
+        subprocess.run(["mount", "-t", "fusectl", "fusectl", directory], check=True, capture_output=True)
+        try:
+            yield Path(directory)
+        finally:
+            subprocess.run(["umount", directory], check=True, capture_output=True)
 
 
 def mounts() -> list[list[str]]:

@@ -36,6 +36,7 @@ class Epoch:
     """What one epoch did."""
 
     epoch: int
+    started: float  # time.time()
     seconds: float
     files: int
     bytes: int
@@ -78,12 +79,12 @@ def make_dataset(root: Path, mode: str) -> tuple[ImageFolder, Any]:
 
 def run_epoch(loader: DataLoader[Any], epoch: int) -> Epoch:
     files = total = checksum = 0
-    started = time.perf_counter()
+    began, started = time.time(), time.perf_counter()
     for batch_files, batch_bytes, batch_checksum in loader:
         files += batch_files
         total += batch_bytes
         checksum += batch_checksum
-    return Epoch(epoch, time.perf_counter() - started, files, total, checksum)
+    return Epoch(epoch, began, time.perf_counter() - started, files, total, checksum)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -95,6 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="one JSON line per epoch, as it ends")
+    parser.add_argument("--step", action="store_true", help="after an epoch, wait for a line on stdin")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
 
@@ -114,6 +116,8 @@ def main(argv: list[str] | None = None) -> int:
         done = run_epoch(loader, epoch)
         text = f"epoch {epoch + 1}: {done.seconds:.2f} s, {done.files / done.seconds:.0f} files/s"
         print(json.dumps(asdict(done)) if arguments.json else text, flush=True)
+        if arguments.step:
+            sys.stdin.readline()
     return 0
 
 

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""The benchmarks: what is compared is measured side by side in one run, and quoted as a ratio.
+
+    make bench      (or: python scripts/bench.py --only 'warm/*')
+
+Prints a table and writes build/bench.json: {"machine", "entries": [{"name", "value", "unit", "runs"}]}. A
+benchmark is a function that yields entries; `BENCHMARKS` lists them by the pattern of the names they yield.
+To add one, write the function in a bench_*.py and add its line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import bench_epochs
+import bench_warm
+import lab
+from bench_entry import Entry
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Something to measure; `names` are the entries it yields, with * for what varies."""
+
+    names: str
+    what: str
+    measure: Callable[[], Iterable[Entry]]
+
+
+def index_entries() -> Iterable[Entry]:
+    """What bench_index.py, which needs a process of its own, prints: one JSON object, name to number,
+    last."""
+    script = lab.SCRIPTS / "bench_index.py"
+    if not script.exists():
+        return
+    last = lab.run([sys.executable, script, "--json"], timeout=600).strip().splitlines()[-1]
+    for name, value in json.loads(last).items():
+        if isinstance(value, (int, float)):
+            yield Entry(f"index/{name}", value, "", [value])
+
+
+BENCHMARKS = (
+    Benchmark("warm/117KB/*", "reads of cached files, over tmpfs", bench_warm.entries),
+    Benchmark("epoch/*", "a PyTorch loop on a slow source, over a local copy", bench_epochs.entries),
+    Benchmark("index/*", "memory and time of a large index", index_entries),
+)
+
+
+def selected(patterns: list[str]) -> list[Benchmark]:
+    """The benchmarks that may yield a name that matches."""
+
+    def overlap(names: str, pattern: str) -> bool:
+        return fnmatch.fnmatchcase(names, pattern) or fnmatch.fnmatchcase(pattern, names)
+
+    return [b for b in BENCHMARKS if not patterns or any(overlap(b.names, p) for p in patterns)]
+
+
+def number(value: float) -> str:
+    return f"{value:10.0f}" if abs(value) >= 1000 else f"{value:10.3g}"
+
+
+def table(entries: Iterable[Entry]) -> str:
+    lines = [f"{'benchmark':50}{'median':>10} {'':8}{'least':>10}{'most':>10}{'runs':>6}"]
+    for entry in entries:
+        spread = f"{number(min(entry.runs))}{number(max(entry.runs))}{len(entry.runs):6}"
+        lines.append(f"{entry.name:50}{number(entry.value)} {entry.unit:8}{spread}")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Measure nopfsfs against what it competes with.")
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="such as 'warm/*'")
+    parser.add_argument("--list", action="store_true", help="name the benchmarks and stop")
+    parser.add_argument("--record", type=Path, default=lab.BUILD / "bench.json")
+    arguments = parser.parse_args(argv)
+    lab.exit_on_sigterm()
+    chosen = selected(arguments.only)
+    if arguments.list or not chosen:
+        print("\n".join(f"{b.names:20} {b.what}" for b in BENCHMARKS))
+        return 0 if chosen else 2
+    started = time.monotonic()
+    entries: list[Entry] = []
+    failures: list[str] = []
+    for benchmark in chosen:
+        print(f"{benchmark.names}: {benchmark.what}", flush=True)
+        try:
+            entries += benchmark.measure()
+        except (lab.LabError, RuntimeError) as error:
+            failures.append(f"{benchmark.names}: {error}")
+    record = {"machine": lab.machine(), "seconds": time.monotonic() - started, "failures": failures}
+    arguments.record.parent.mkdir(exist_ok=True)
+    arguments.record.write_text(
+        json.dumps({**record, "entries": [asdict(e) for e in entries]}, indent=1) + "\n"
+    )
+    print(table(entries))
+    for failure in failures:
+        print(f"bench: {failure}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

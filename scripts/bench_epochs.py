@@ -1,0 +1,50 @@
+"""Epochs of a PyTorch loop: on the slow source, through the mount, on a local copy. A smaller cousin of the
+demo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import demo
+import lab
+from bench_entry import Entry, median_entry
+from demo_result import Job
+from lab import Epoch
+
+REPEATS = 5
+FILES = {"bytes": 2000, "decode": 500}
+
+
+def first(run: list[Epoch]) -> float:
+    return run[0].seconds
+
+
+def later(run: list[Epoch]) -> float:
+    """Mean seconds of the epochs after the first."""
+    return sum(epoch.seconds for epoch in run[1:]) / (len(run) - 1)
+
+
+def entries() -> Iterator[Entry]:
+    """epoch/{bytes,decode}/{first,later}/... seconds and ratios."""
+    steps = sum(demo.steps(mode, REPEATS) for mode in FILES)
+    with demo.workplace() as place, lab.Progress(steps) as progress:
+        for mode, files in FILES.items():
+            work = demo.Demo(REPEATS, place, demo.nopfs(place / "index"), progress)
+            yield from job_entries(demo.run_job(work, mode, demo.images(files), files))
+
+
+def job_entries(job: Job) -> Iterator[Entry]:
+    """The source is run once: its one time is compared with each of the others."""
+    mounted = [run.epochs for run in job.mounted]
+    for name, seconds in (("first", first), ("later", later)):
+        prefix = f"epoch/{job.mode}/{name}"
+        direct = seconds(job.direct[0])
+        own = [seconds(run) for run in mounted]
+        local = [seconds(run) for run in job.local]
+        yield median_entry(f"{prefix}/source/seconds", "s", [direct])
+        yield median_entry(f"{prefix}/mount/seconds", "s", own)
+        yield median_entry(f"{prefix}/local/seconds", "s", local)
+        yield median_entry(f"{prefix}/source/ratio_to_local", "x", [direct / base for base in local])
+        ratios = [one / base for one, base in zip(own, local, strict=True)]
+        yield median_entry(f"{prefix}/mount/ratio_to_local", "x", ratios)
+        yield median_entry(f"{prefix}/mount/speedup_over_source", "x", [direct / one for one in own])

@@ -1,0 +1,216 @@
+"""What the demo measured, as a table and as kept or broken promises. Pure: values in, text out."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab import Epoch, medians
+
+EPOCHS = 3
+LEAST_FIRST_SPEEDUP = 2.0
+LEAST_LATER_SPEEDUP = 5.0
+MOST_DECODE_RATIO = 1.15
+LEAST_SHARE = 0.99
+LEAST_BANDWIDTH_RATIO = 4.0
+
+
+@dataclass
+class MountedRun:
+    """One run through the mount, and what the source and the mount counted."""
+
+    epochs: list[Epoch]
+    mount_seconds: float
+    head_start: float  # seconds from the mount's answer to the first epoch
+    opens_by_epoch: list[int]  # of the source, counted when each epoch ended
+    opens_per_file: dict[int, int]  # how many of the training files the source saw opened so often
+    source_reads: int
+    source_bytes: int
+    report: dict[str, Any]
+    after_first_epoch: dict[str, Any] = field(default_factory=dict)  # status, where the loop waited for it
+
+
+@dataclass
+class Job:
+    """All runs of one mode."""
+
+    mode: str
+    files: int
+    direct: list[list[Epoch]] = field(default_factory=list)
+    local: list[list[Epoch]] = field(default_factory=list)
+    again: list[list[Epoch]] = field(default_factory=list)  # the local copy a second time: the noise
+    mounted: list[MountedRun] = field(default_factory=list)
+
+    def seconds(self) -> dict[str, list[float]]:
+        """Median seconds of each epoch, by row of the table."""
+        rows = {"slow source": self.direct, "nopfsfs mount": [run.epochs for run in self.mounted]}
+        rows |= {"local copy": self.local, "local copy again": self.again}
+        return {name: medians(runs) for name, runs in rows.items() if runs}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise. `passed` is None where it could not be looked at."""
+
+    what: str
+    value: float | None
+    limit: float
+    at_most: bool = False
+
+    @property
+    def passed(self) -> bool:
+        if self.value is None:
+            return False
+        return self.value <= self.limit if self.at_most else self.value >= self.limit
+
+    def __str__(self) -> str:
+        found = "not reported" if self.value is None else f"{self.value:.4g}"
+        bound = f"at {'most' if self.at_most else 'least'} {self.limit:g}"
+        return f"{'PASS' if self.passed else 'FAIL'}  {self.what}: {found} ({bound})"
+
+
+def checks(jobs: list[Job], bandwidth: float) -> list[Check]:
+    """All promises of the demo, in the order of its table."""
+    found: list[Check] = []
+    for job in jobs:
+        found += io_checks(job, bandwidth) if job.mode == "bytes" else decode_checks(job)
+        found += source_checks(job)
+    return found
+
+
+def io_checks(job: Job, bandwidth: float) -> list[Check]:
+    seconds = job.seconds()
+    direct, mount = seconds["slow source"], seconds["nopfsfs mount"]
+    later = sum(direct[1:]) / sum(mount[1:])
+    return [
+        Check(
+            "source bandwidth / what the direct run reaches",
+            bandwidth / direct_rate(job),
+            LEAST_BANDWIDTH_RATIO,
+        ),
+        Check("I/O-bound, epoch 1: times faster than the source", direct[0] / mount[0], LEAST_FIRST_SPEEDUP),
+        Check("I/O-bound, later epochs: times faster than the source", later, LEAST_LATER_SPEEDUP),
+        Check(
+            "I/O-bound, runs whose bytes differ from the local copy's", runs_that_differ(job), 0, at_most=True
+        ),
+    ]
+
+
+def decode_checks(job: Job) -> list[Check]:
+    seconds = job.seconds()
+    ratio = sum(seconds["nopfsfs mount"]) / sum(seconds["local copy"])
+    return [Check("decoding, all epochs: mount / local copy", ratio, MOST_DECODE_RATIO, at_most=True)]
+
+
+def source_checks(job: Job) -> list[Check]:
+    """What the source counted and the mount reported: the worst of the runs."""
+    name = "I/O-bound" if job.mode == "bytes" else "decoding"
+    once = [run.opens_per_file.get(1, 0) / job.files for run in job.mounted]
+    later = [
+        1 - (run.opens_by_epoch[-1] - run.opens_by_epoch[0]) / (job.files * (EPOCHS - 1))
+        for run in job.mounted
+    ]
+    predicted = [predicted_share(run.report) for run in job.mounted]
+    reported = [share for run in job.mounted if (share := reported_later_share(run)) is not None]
+    found = [
+        Check(f"{name}: share of files that the source saw opened exactly once", min(once), 1.0),
+        Check(
+            f"{name}: share of later epochs' opens without the source, by its count", min(later), LEAST_SHARE
+        ),
+        Check(f"{name}: share of opens predicted, by the report", worst(predicted), LEAST_SHARE),
+    ]
+    if job.mode == "bytes":
+        what = f"{name}: share of later epochs' opens without the source, by the report"
+        found.append(Check(what, min(reported, default=None), LEAST_SHARE))
+    return found
+
+
+def worst(shares: list[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return min(known) if known and len(known) == len(shares) else None
+
+
+def predicted_share(report: dict[str, Any]) -> float | None:
+    opens = report.get("opens", {})
+    return opens["predicted"] / opens["total"] if opens.get("total") else None
+
+
+def reported_later_share(run: MountedRun) -> float | None:
+    """Of the opens after the first epoch, the share that the mount did not serve from the source."""
+    before, after = run.after_first_epoch, run.report
+    if not before or not after:
+        return None
+    opens = after["opens"]["total"] - before["opens"]["total"]
+    slow = after["served"]["source"]["files"] - before["served"]["source"]["files"]
+    return 1 - slow / opens if opens else None
+
+
+def direct_rate(job: Job) -> float:
+    """Bytes per second that the loop reaches on the source itself, in its fastest epoch."""
+    return max(epoch.bytes / epoch.seconds for run in job.direct for epoch in run)
+
+
+def runs_that_differ(job: Job) -> int:
+    """Runs, direct or mounted, in which an epoch read other bytes than the local copy has."""
+    expected = {(epoch.files, epoch.bytes, epoch.checksum) for epoch in job.local[0]}
+    runs = [*job.direct, *(run.epochs for run in job.mounted)]
+    return sum({(e.files, e.bytes, e.checksum) for e in run} != expected for run in runs)
+
+
+def table(jobs: list[Job], bandwidth: float) -> str:
+    return "\n".join(line for job in jobs for line in job_table(job, bandwidth))
+
+
+def job_table(job: Job, bandwidth: float) -> list[str]:
+    what = "the loader returns the file's bytes" if job.mode == "bytes" else "JPEG decoding"
+    lines = ["", f"{job.files} files, {what}; medians of {len(job.local)} runs (source: {len(job.direct)})"]
+    epochs = "".join(f"{f'epoch {number}':>10}" for number in range(1, EPOCHS + 1))
+    lines.append(f"{'seconds':20}{epochs}{'files/s':>10}{'speedup 1':>11}{'later':>8}{'/ local':>9}")
+    seconds = job.seconds()
+    lines += [row(name, job, seconds) for name in seconds]
+    lines.append(
+        f"files/s, later and / local are of epochs 2 to {EPOCHS}; speedups are over the slow source."
+    )
+    if job.mode == "bytes":
+        lines += bandwidth_line(job, bandwidth)
+    return lines + mount_lines(job)
+
+
+def row(name: str, job: Job, seconds: dict[str, list[float]]) -> str:
+    own, direct, local = seconds[name], seconds["slow source"], seconds["local copy"]
+    cells = "".join(f"{value:10.2f}" for value in own)
+    rate = job.files * (EPOCHS - 1) / sum(own[1:])
+    later, ratio = sum(direct[1:]) / sum(own[1:]), sum(own[1:]) / sum(local[1:])
+    return f"{name:20}{cells}{rate:10.0f}{direct[0] / own[0]:11.1f}{later:8.1f}{ratio:9.2f}"
+
+
+def bandwidth_line(job: Job, bandwidth: float) -> list[str]:
+    rate = direct_rate(job)
+    return [
+        f"The source's bandwidth is {bandwidth / 1e6:.0f} MB/s, {bandwidth / rate:.0f} times "
+        f"the {rate / 1e6:.0f} MB/s that the direct run reaches."
+    ]
+
+
+def mount_lines(job: Job) -> list[str]:
+    """What the mounts took from the source and said of themselves."""
+    runs = job.mounted
+    opens = sorted({times for run in runs for times in run.opens_per_file})
+    counts = ", ".join(
+        f"{times}: {statistics.median(run.opens_per_file.get(times, 0) for run in runs):.0f}"
+        for times in opens
+    )
+    megabytes = statistics.median(run.source_bytes for run in runs) / 1e6
+    lines = [
+        f"Mounting took {statistics.median(run.mount_seconds for run in runs):.1f} s; the first epoch began "
+        f"{statistics.median(run.head_start for run in runs):.1f} s later (Python and torch start).",
+        f"Training files by how often the mount opened each at the source: {counts}; {megabytes:.0f} MB.",
+    ]
+    served = runs[-1].report.get("served")
+    if served:
+        parts = [
+            f"{tier} {where['files'] if isinstance(where, dict) else where}" for tier, where in served.items()
+        ]
+        lines.append(f"Served from (last run): {', '.join(parts)}")
+    return lines

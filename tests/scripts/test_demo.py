@@ -1,0 +1,190 @@
+"""The demo's and benchmarks' own parts: what they conclude from numbers, and the programs that they time."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import bench
+import demo
+import lab
+import pytest
+from demo_result import Check, Job, MountedRun, checks, reported_later_share, table
+from lab import Epoch
+from slow_source import FileCounters, SourceCounters
+
+
+def epochs(*seconds: float, checksum: int = 7) -> list[Epoch]:
+    return [Epoch(n, 100.0 + n, s, 100, 10_000_000, checksum) for n, s in enumerate(seconds)]
+
+
+def report(opens: int, predicted: int, slow: int) -> dict[str, Any]:
+    served = {"page_cache": {"files": opens - slow, "bytes": 1}, "source": {"files": slow, "bytes": 1}}
+    return {"opens": {"total": opens, "predicted": predicted}, "served": served}
+
+
+def mounted(*seconds: float, checksum: int = 7, opens: int = 100) -> MountedRun:
+    return MountedRun(
+        epochs=epochs(*seconds, checksum=checksum),
+        mount_seconds=0.5,
+        head_start=2.0,
+        opens_by_epoch=[100, opens, opens],
+        opens_per_file={1: 100},
+        source_reads=100,
+        source_bytes=10_000_000,
+        report=report(300, 300, 100),
+        after_first_epoch=report(100, 100, 99),
+    )
+
+
+def io_job(run: MountedRun) -> Job:
+    local = [epochs(0.2, 0.2, 0.2)]
+    return Job("bytes", 100, direct=[epochs(10, 10, 10)], local=local, again=local, mounted=[run])
+
+
+def failed(job: Job) -> list[str]:
+    return [check.what for check in checks([job], bandwidth=4e8) if not check.passed]
+
+
+def test_a_good_run_passes_and_its_table_says_so() -> None:
+    job = io_job(mounted(4, 1, 1))
+    assert failed(job) == []
+    lines = table([job], 4e8).splitlines()
+    assert next(line for line in lines if line.startswith("nopfsfs mount")).split()[2:] == [
+        *("4.00", "1.00", "1.00"),
+        *("100", "2.5", "10.0", "5.00"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("run", "broken"),
+    [
+        (mounted(6, 1, 1), "epoch 1: times faster"),
+        (mounted(4, 3, 3), "later epochs: times faster"),
+        (mounted(4, 1, 1, checksum=8), "bytes differ"),
+        (mounted(4, 1, 1, opens=110), "by its count"),
+    ],
+)
+def test_each_broken_promise_is_named(run: MountedRun, broken: str) -> None:
+    found = failed(io_job(run))
+    assert len(found) == 1
+    assert broken in found[0]
+
+
+def test_what_was_not_reported_is_not_passed() -> None:
+    run = mounted(4, 1, 1)
+    run.report, run.after_first_epoch = {}, {}
+    assert [what.rpartition(", ")[2] for what in failed(io_job(run))] == ["by the report"] * 2
+
+
+def test_decoding_is_compared_with_the_local_copy() -> None:
+    job = Job("decode", 100, direct=[epochs(9, 9, 9)], local=[epochs(4, 4, 4)], mounted=[mounted(5, 4, 4)])
+    assert failed(job) == []
+    job.mounted = [mounted(6, 5, 4)]
+    assert failed(job) == ["decoding, all epochs: mount / local copy"]
+
+
+def test_the_first_epoch_does_not_count_for_the_later_share() -> None:
+    assert reported_later_share(mounted(4, 1, 1)) == pytest.approx(1 - 1 / 200)
+
+
+def test_a_check_prints_its_limit() -> None:
+    assert str(Check("speed", 4.9, 5)) == "FAIL  speed: 4.9 (at least 5)"
+    assert str(Check("ratio", 1.1, 1.15, at_most=True)) == "PASS  ratio: 1.1 (at most 1.15)"
+    assert str(Check("share", None, 0.99)) == "FAIL  share: not reported (at least 0.99)"
+
+
+def test_files_never_opened_are_counted() -> None:
+    seen = {
+        "train/a": FileCounters(1, 1, 1),
+        "train/b": FileCounters(2, 1, 1),
+        "val/a": FileCounters(5, 1, 1),
+    }
+    counters = SourceCounters(8, 3, 3, in_flight=0, peak=1, stalled=0, files=seen)
+    assert demo.opens_per_file(counters, files=4) == {1: 1, 2: 1, 0: 2}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        ([], [b.names for b in bench.BENCHMARKS]),
+        (["warm/*"], ["warm/117KB/*"]),
+        (["epoch/bytes/*"], ["epoch/*"]),
+        (["nothing"], []),
+    ],
+)
+def test_benchmarks_are_chosen_by_pattern(patterns: list[str], names: list[str]) -> None:
+    assert [b.names for b in bench.selected(patterns)] == names
+
+
+@pytest.fixture
+def small_tree(tmp_path: Path) -> Path:
+    """Two classes of files whose bytes need not be images."""
+    for number in range(10):
+        path = tmp_path / "train" / f"n{number % 2}" / f"{number}.JPEG"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(random.Random(number).randbytes(1000 * number + 1))
+    return tmp_path / "train"
+
+
+@pytest.mark.framework
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="torchvision is not installed")
+def test_the_training_loop_reads_all_files_in_each_epoch(small_tree: Path) -> None:
+    seen: list[int] = []
+    done = lab.train(small_tree, "bytes", 2, lambda epoch: seen.append(epoch.epoch), step=True)
+    assert seen == [0, 1]
+    assert [(e.files, e.bytes) for e in done] == [(10, 45_010)] * 2
+    assert done[0].checksum == done[1].checksum
+
+
+def test_both_readers_read_the_same(small_tree: Path, tmp_path: Path) -> None:
+    listing = tmp_path / "list"
+    listing.write_text("".join(f"{path}\n" for path in small_tree.rglob("*.JPEG")))
+    compiled = tmp_path / "reader"
+    subprocess.run(["cc", "-o", compiled, lab.SCRIPTS / "readers" / "reader.c"], check=True)
+    for command in ([compiled], [sys.executable, lab.SCRIPTS / "readers" / "reader.py"]):
+        lines = lab.run([*command, listing, 2]).splitlines()
+        results = [json.loads(line) for line in lines]
+        assert [(r["files"], r["bytes"]) for r in results] == [(10, 45_010)] * 2
+
+
+def test_a_local_copy_lies_in_tmpfs_and_goes_away(small_tree: Path) -> None:
+    with lab.local_copy(small_tree) as copy:
+        assert lab.filesystem_type(copy) == "tmpfs"
+        assert lab.tree_bytes(copy) == 45_010
+    assert not copy.exists()
+
+
+@pytest.mark.mount
+def test_the_plain_passthrough_reads(small_tree: Path, tmp_path: Path) -> None:
+    with lab.plain_mount(small_tree, tmp_path / "mnt") as mount:
+        assert sorted(os.listdir(mount.path)) == ["n0", "n1"]
+        assert (mount.path / "n1/3.JPEG").read_bytes() == (small_tree / "n1/3.JPEG").read_bytes()
+    assert not os.path.ismount(tmp_path / "mnt")
+
+
+def test_a_failing_command_is_quoted() -> None:
+    with pytest.raises(lab.LabError, match=r"exit 1: .*not/there"):
+        lab.run(["sh", "-c", "echo cannot open /not/there >&2; exit 1"])
+
+
+def test_all_missing_system_packages_are_named_at_once(tmp_path: Path) -> None:
+    """With nothing on the path but what the shell script itself needs."""
+    (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
+    (tmp_path / "id").chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", lab.SCRIPTS / "system_deps.sh"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    for package in ("fuse3", "libfuse3-dev", "pkg-config", "build-essential", "python3-venv"):
+        assert package in done.stderr
