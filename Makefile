@@ -19,7 +19,7 @@ PIP = echo "  $(1)"; $(BIN)/python -m pip --disable-pip-version-check --no-input
 # torchvision's metadata asks for a newer torch than the one whose CPU build is at hand; it runs with this one
 # (see scripts/torchvision_import.py), so it is installed without its dependencies.
 TORCH := torch==2.13.0
-TORCHVISION := torchvision
+TORCHVISION := torchvision==0.29.2
 , := ,
 
 .DEFAULT_GOAL := help

@@ -96,9 +96,7 @@ def main(argv: list[str] | None = None) -> int:
             failures.append(f"{benchmark.names}: {error}")
     record = {"machine": lab.machine(), "seconds": time.monotonic() - started, "failures": failures}
     arguments.record.parent.mkdir(exist_ok=True)
-    arguments.record.write_text(
-        json.dumps({**record, "entries": [asdict(e) for e in entries]}, indent=1) + "\n"
-    )
+    arguments.record.write_text(json.dumps({**record, "entries": [asdict(e) for e in entries]}, indent=1) + "\n")
     print(table(entries))
     for failure in failures:
         print(f"bench: {failure}", file=sys.stderr)

@@ -102,9 +102,7 @@ def listings_flat(files: int) -> list[Listing]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", type=int, default=FILES)
     parser.add_argument("--dirs", type=int, default=DIRS)
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -91,9 +91,7 @@ def io_checks(job: Job, bandwidth: float) -> list[Check]:
         ),
         Check("I/O-bound, epoch 1: times faster than the source", direct[0] / mount[0], LEAST_FIRST_SPEEDUP),
         Check("I/O-bound, later epochs: times faster than the source", later, LEAST_LATER_SPEEDUP),
-        Check(
-            "I/O-bound, runs whose bytes differ from the local copy's", runs_that_differ(job), 0, at_most=True
-        ),
+        Check("I/O-bound, runs whose bytes differ from the local copy's", runs_that_differ(job), 0, at_most=True),
     ]
 
 
@@ -107,17 +105,12 @@ def source_checks(job: Job) -> list[Check]:
     """What the source counted and the mount reported: the worst of the runs."""
     name = "I/O-bound" if job.mode == "bytes" else "decoding"
     once = [run.opens_per_file.get(1, 0) / job.files for run in job.mounted]
-    later = [
-        1 - (run.opens_by_epoch[-1] - run.opens_by_epoch[0]) / (job.files * (EPOCHS - 1))
-        for run in job.mounted
-    ]
+    later = [1 - (run.opens_by_epoch[-1] - run.opens_by_epoch[0]) / (job.files * (EPOCHS - 1)) for run in job.mounted]
     predicted = [predicted_share(run.report) for run in job.mounted]
     reported = [share for run in job.mounted if (share := reported_later_share(run)) is not None]
     found = [
         Check(f"{name}: share of files that the source saw opened exactly once", min(once), 1.0),
-        Check(
-            f"{name}: share of later epochs' opens without the source, by its count", min(later), LEAST_SHARE
-        ),
+        Check(f"{name}: share of later epochs' opens without the source, by its count", min(later), LEAST_SHARE),
         Check(f"{name}: share of opens predicted, by the report", worst(predicted), LEAST_SHARE),
     ]
     if job.mode == "bytes":
@@ -169,9 +162,7 @@ def job_table(job: Job, bandwidth: float) -> list[str]:
     lines.append(f"{'seconds':20}{epochs}{'files/s':>10}{'speedup 1':>11}{'later':>8}{'/ local':>9}")
     seconds = job.seconds()
     lines += [row(name, job, seconds) for name in seconds]
-    lines.append(
-        f"files/s, later and / local are of epochs 2 to {EPOCHS}; speedups are over the slow source."
-    )
+    lines.append(f"files/s, later and / local are of epochs 2 to {EPOCHS}; speedups are over the slow source.")
     if job.mode == "bytes":
         lines += bandwidth_line(job, bandwidth)
     return lines + mount_lines(job)
@@ -198,8 +189,7 @@ def mount_lines(job: Job) -> list[str]:
     runs = job.mounted
     opens = sorted({times for run in runs for times in run.opens_per_file})
     counts = ", ".join(
-        f"{times}: {statistics.median(run.opens_per_file.get(times, 0) for run in runs):.0f}"
-        for times in opens
+        f"{times}: {statistics.median(run.opens_per_file.get(times, 0) for run in runs):.0f}" for times in opens
     )
     megabytes = statistics.median(run.source_bytes for run in runs) / 1e6
     lines = [
@@ -209,8 +199,6 @@ def mount_lines(job: Job) -> list[str]:
     ]
     served = runs[-1].report.get("served")
     if served:
-        parts = [
-            f"{tier} {where['files'] if isinstance(where, dict) else where}" for tier, where in served.items()
-        ]
+        parts = [f"{tier} {where['files'] if isinstance(where, dict) else where}" for tier, where in served.items()]
         lines.append(f"Served from (last run): {', '.join(parts)}")
     return lines

@@ -83,9 +83,7 @@ def photograph_paths() -> list[Path]:
     for package, folder, name in PHOTOGRAPHS:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            raise SystemExit(
-                f"make_images: the package {package} is not installed (pip install -e '.[demo]')"
-            )
+            raise SystemExit(f"make_images: the package {package} is not installed (pip install -e '.[demo]')")
         paths.append(Path(spec.submodule_search_locations[0]) / folder / name)
     return paths
 
@@ -208,9 +206,7 @@ def run(todo: list[Task], progress: bool) -> list[tuple[str, int]]:
     context = multiprocessing.get_context("spawn")
     with context.Pool(len(os.sched_getaffinity(0))) as pool:
         results: Iterable[tuple[str, int]] = pool.imap_unordered(write_image, todo, chunksize=16)
-        bar = tqdm(
-            results, total=len(todo), desc="making images", unit="file", disable=None if progress else True
-        )
+        bar = tqdm(results, total=len(todo), desc="making images", unit="file", disable=None if progress else True)
         return list(bar)
 
 
@@ -225,9 +221,7 @@ def summarise(made: list[tuple[str, int]]) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Build an ImageFolder of JPEG files that resembles ImageNet."
-    )
+    parser = argparse.ArgumentParser(description="Build an ImageFolder of JPEG files that resembles ImageNet.")
     parser.add_argument("root", type=Path)
     parser.add_argument("--count", type=int, default=8000, help="training images")
     parser.add_argument("--val-count", type=int, default=200, help="validation images")

@@ -239,19 +239,13 @@ def is_mounted(path: Path) -> bool:
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="A read-only pass-through file system that is slow on purpose."
-    )
+    parser = argparse.ArgumentParser(description="A read-only pass-through file system that is slow on purpose.")
     parser.add_argument("backing", type=Path, help="directory to show")
     parser.add_argument("mountpoint", type=Path)
     parser.add_argument("--open-latency", type=parse_duration, default=0.0, metavar="TIME", help="like 5ms")
     parser.add_argument("--read-latency", type=parse_duration, default=0.0, metavar="TIME", help="like 2ms")
-    parser.add_argument(
-        "--bandwidth", type=parse_rate, default=0.0, metavar="RATE", help="of all reads, like 400MB/s"
-    )
-    parser.add_argument(
-        "--concurrent", type=int, default=64, metavar="N", help="opens and reads served at once"
-    )
+    parser.add_argument("--bandwidth", type=parse_rate, default=0.0, metavar="RATE", help="of all reads, like 400MB/s")
+    parser.add_argument("--concurrent", type=int, default=64, metavar="N", help="opens and reads served at once")
     parser.add_argument(
         "--attr-timeout", type=parse_duration, default=0.0, metavar="TIME",
         help="how long the kernel may believe a file's name and attributes (0: a change is seen at once)",

@@ -242,7 +242,5 @@ class Counters:
         }
         if per_file:
             paths = self.opens.keys() | self.reads.keys()
-            totals["files"] = {
-                p: [self.opens.get(p, 0), self.reads.get(p, 0), self.bytes.get(p, 0)] for p in paths
-            }
+            totals["files"] = {p: [self.opens.get(p, 0), self.reads.get(p, 0), self.bytes.get(p, 0)] for p in paths}
         return totals

@@ -101,9 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
 
     dataset, collate = make_dataset(arguments.data, arguments.mode)
-    sampler: DistributedSampler[Any] = DistributedSampler(
-        dataset, num_replicas=1, rank=0, seed=arguments.seed
-    )
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, num_replicas=1, rank=0, seed=arguments.seed)
     loader: DataLoader[Any] = DataLoader(
         dataset,
         batch_size=arguments.batch,
