@@ -1,9 +1,9 @@
 """The conductor: what to fetch, push, drop and evict next. A pure state machine: events in, orders out.
 
 Files get their home in the order in which they will first be read: the arena while it has room, then disk; what fits
-nowhere streams through a small part of the arena. A file that stays is fetched as early as the source allows; one
 nowhere streams through a small part of the arena. A file that stays is fetched as early as the source allows; one that
 streams is fetched when it comes into the window and let go when its last reader closed it. What is staged is pushed
+into the page cache in stream order, as far ahead as the page budget allows.
 """
 
 from __future__ import annotations
