@@ -101,8 +101,9 @@ class Desk:
         """Answer a READ of the server, now or when its bytes have arrived."""
         with self._lock:
             answer = self._serve(demand)
-        if answer is not None:
-            self._answer(answer)
+            if answer is not None:
+                self._answer(answer)  # under the lock: see _finish_block
+            self._read_ahead(demand.row, demand.offset // RANGE_BLOCK)  # may give up the block just named: last
 
     def grace_passed(self, number: int) -> None:
         with self._lock:
@@ -186,7 +187,6 @@ class Desk:
                 self._gauge[Gauge.NO_ROOM] += 1
                 return Answer(demand.id, errno.ENOSPC, 0, 0)
             end = min(end, load.start + load.length)
-            self._read_ahead(row, start // RANGE_BLOCK, size)
         if load.failed:
             return Answer(demand.id, load.error, 0, 0)
         if load.version != self._columns.version[row]:
@@ -256,10 +256,13 @@ class Desk:
         self._range_used += length
         return load
 
-    def _read_ahead(self, row: int, block: int, size: int) -> None:
-        if block and (row, block - 1) not in self._ranges:
+    def _read_ahead(self, row: int, block: int) -> None:
+        """Begin the blocks after this one of a file read by ranges, as far as they and it have room together."""
+        if (row, block) not in self._ranges or (block and (row, block - 1) not in self._ranges):
             return
-        for ahead in range(block + 1, block + 1 + READ_AHEAD_BLOCKS):
+        size = self._source.size(row)
+        blocks = min(READ_AHEAD_BLOCKS, self._range_budget // RANGE_BLOCK - 1)
+        for ahead in range(block + 1, block + 1 + blocks):
             if ahead * RANGE_BLOCK >= size:
                 break
             if (row, ahead) not in self._ranges:
@@ -425,10 +428,11 @@ class Desk:
                 ]
             if not load.from_disk and not error:
                 self._gauge[Gauge.SOURCE_READ_BYTES] += min(load.block, load.length - block * load.block)
-            ended = load.running == 0 and (load.failed or load.left == 0)
-        for answer in answers:
-            self._answer(answer)
-        return ended
+            # Under the lock: a grace request that is sent after these extents were given up must come after the
+            # answers that name them, or the server would let go of bytes that it is yet to be told of.
+            for answer in answers:
+                self._answer(answer)
+            return load.running == 0 and (load.failed or load.left == 0)
 
     def _finish_load(self, load: Load) -> None:
         """Publish a complete staged copy, or clear away a failed one."""
