@@ -34,7 +34,8 @@ _BYTES = {Origin.RAM: Gauge.RAM_BYTES, Origin.DISK: Gauge.DISK_BYTES, Origin.PEE
           Origin.SOURCE: Gauge.SOURCE_BYTES}  # fmt: skip
 
 _ERRNO = {
-    vfs.NotFound: errno.ENOENT, vfs.NotADirectory: errno.ENOTDIR, vfs.IsADirectory: errno.EISDIR,
+    vfs.NotFound: errno.ENOENT, vfs.NameTooLong: errno.ENAMETOOLONG, vfs.NotADirectory: errno.ENOTDIR,
+    vfs.IsADirectory: errno.EISDIR,
     vfs.NotALink: errno.EINVAL, vfs.ReadOnly: errno.EROFS, vfs.NoSuchAttribute: pyfuse3.ENOATTR,
     vfs.StaleFile: errno.ESTALE,
 }  # fmt: skip

@@ -163,10 +163,9 @@ def mounted(source: Path, *flags: str, work: Path, disks: Iterable[Path] = ()) -
     """
     path = work / "mnt"
     path.mkdir(exist_ok=True)
-    m = Mounted(
-        source, path, work / "log", state_dir_for(str(path), default_run_dir(os.geteuid(), os.environ)), uuid.uuid4().hex,
-        tuple(disks), shm=frozenset(n for n in os.listdir("/dev/shm") if "nopfs" in n),
-    )  # fmt: skip
+    state_dir = state_dir_for(str(path), default_run_dir(os.geteuid(), os.environ))
+    shm = frozenset(n for n in os.listdir("/dev/shm") if "nopfs" in n)
+    m = Mounted(source, path, work / "log", state_dir, uuid.uuid4().hex, tuple(disks), shm=shm)
     started = run(mount_command(m, *flags), env={**os.environ, TEST_ID: m.test_id})
     try:
         assert started.returncode == 0, started.stderr

@@ -5,6 +5,7 @@
     hold PATH                           open, read 4096 bytes, say so; at a line on stdin read the rest
     loop MOUNT                          read all files for ever; at a line on stdin say how many, and errors
     wait PATH                           open, say so, read
+    as UID GROUP,... ANY OF THE ABOVE   as that user
     may PATH...                         which of them this user may read (files) or list (directories)
 """
 
@@ -127,6 +128,11 @@ def may(*paths: str) -> None:
 
 if __name__ == "__main__":
     what, *words = sys.argv[1:]
+    if what == "as":  # the interpreter itself may lie where that user cannot go
+        uid, groups, what, *words = words
+        os.setgroups([int(group) for group in groups.split(",") if group])
+        os.setresgid(int(uid), int(uid), int(uid))
+        os.setresuid(int(uid), int(uid), int(uid))
     if what == "read":
         say([outcome(path) for path in words])
     else:
