@@ -7,15 +7,19 @@ through a detached copy of it, so that it never makes `umount` find the mount bu
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
 from collections import deque
 
+import numpy as np
+
 from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.desk import Desk
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
+from nopfsfs.fuse.inodes import inode_of
 from nopfsfs.tiers import pages
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges
 from nopfsfs.tiers.ring import Event
@@ -91,12 +95,16 @@ class Pusher:
                 self._failed(row)
 
     def _push(self, row: int) -> None:
+        version = int(self._columns.version[row])
         data = self._desk.pin(row)
         if data is None:
             self._failed(row)
             return
         try:
-            self._store(row, data)
+            # Unchanged before and after the pin: then the bytes are of this version, and no other inode gets them.
+            if self._columns.version[row] != version:
+                raise OSError(errno.ESTALE, "changed at the source")
+            self._store(row, inode_of(row, version), data)
         finally:
             data.release()
             self._desk.unpin(row)
@@ -105,13 +113,13 @@ class Pusher:
         self._gauge[Gauge.PUSHED_BYTES] += size
         self._desk.publish(Event.PUSHED, row, size)
 
-    def _store(self, row: int, data: memoryview) -> None:
+    def _store(self, row: int, inode: int, data: memoryview) -> None:
         try:
-            pages.push(self._fuse_fd, row + 1, data)
+            pages.push(self._fuse_fd, inode, data)
         except FileNotFoundError:
             # The kernel does not know this inode yet: looking its path up makes it known.
             os.stat(self._path(row), dir_fd=self._dir(), follow_symlinks=False)
-            pages.push(self._fuse_fd, row + 1, data)
+            pages.push(self._fuse_fd, inode, data)
 
     def _path(self, row: int) -> bytes:
         """The row in the mount: below the detached copy where there is one, else by its path."""
@@ -132,7 +140,9 @@ class Pusher:
             self._desk.publish(Event.DROPPED, row, self._source.size(row))
 
     def _invalidate(self, row: int) -> None:
-        """Forget the old version in the kernel, then let the new one be opened."""
-        pages.invalidate(self._fuse_fd, row + 1)
+        """Let the new version be opened, and make the kernel look all names of the row up anew."""
         self._columns.stale[row] = 0
+        for entry in np.flatnonzero(self._index.entry_row == row).tolist():
+            directory = inode_of(int(self._index.entry_parent[entry]), 0)
+            pages.forget_name(self._fuse_fd, directory, self._index.name(entry))
         self._desk.publish(Event.CHANGED, row)

@@ -93,6 +93,8 @@ class Stager:
         pushing.start()
         writing = threading.Thread(target=self._write_disks, daemon=True, name="disk")
         writing.start()
+        for row in np.flatnonzero(self._columns.stale).tolist():
+            threading.Thread(target=self._changed, args=(row, True), daemon=True).start()
         try:
             self._loop()
         finally:
@@ -179,20 +181,21 @@ class Stager:
 
     # ---- files that changed at the source -----------------------------------------------------------------
 
-    def _changed(self, row: int) -> None:
-        """Forget the old version everywhere, take the new attributes, and let later opens see them."""
+    def _changed(self, row: int, again: bool = False) -> None:
+        """Forget the old version everywhere, take the new attributes, and let later opens see them. `again`: a stager
+        before this one had begun to, and died."""
         with self._refresh_lock:
             columns = self._columns
             if not self._index.n_dirs <= row < self._index.n:
                 return
-            if columns.stale[row]:
+            if columns.stale[row] and not again:
                 return
             try:
-                st = os.stat(self._source.path(row))
+                st = self._source.stat(row)
             except OSError:
                 return  # it vanished: each read of it says so
             new = (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-            if new == self._source.identity(row):
+            if new == self._source.identity(row) and not again:
                 return  # another thread has refreshed it already
             log.warning("%r changed at the source; open handles get ESTALE", self._source.path(row))
             columns.stale[row] = 1

@@ -79,6 +79,7 @@ def hold(path: str) -> None:
             say(error.errno)
         if not line:
             break
+    say("ended")
 
 
 def loop(mount: str) -> None:
