@@ -31,7 +31,7 @@ _BREAK_CHANCE = -14.0
 _EXPLAINED = 0.75
 # Opens in a row of another data set after which that is the one to stage.
 _PRIMARY_RUN = 8
-# Opens that a plan must have got right, unconfirmed, before the next epoch is worth computing.
+# Beginnings of orders that are kept, to look at opens again; 128 KiB and more each.
 _HEADS_KEPT = 16
 
 
@@ -161,10 +161,12 @@ class Follower:
         if track.revived:
             self._lock(track)
             return
-        if self._trail.add(row) and track.state is State.WATCHING:
-            self._confirm(track)
-        if self._trail.hopeless:
-            self._give_up()
+        look = self._trail.add(row)
+        if track.state is State.WATCHING:
+            if look:
+                self._confirm(track)
+            if self._trail.hopeless:
+                self._give_up()
 
     def _confirm(self, track: Track) -> None:
         """Whether the opens so far prove the assumed plan, or the same with other ranks."""
@@ -215,6 +217,8 @@ class Follower:
 
     def _assume(self, index: int) -> Track:
         """A plan for a data set of which nothing is known yet, so that staging can begin."""
+        if self._trail.hopeless:
+            self._trail.restart()  # what was not understood elsewhere does not count here
         size, ranks = self._worlds[0]
         spec = self._families[0].variants(self._seed or 0)[0]
         believed = [track for track in self._tracks() if track.was_locked]

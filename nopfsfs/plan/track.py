@@ -165,9 +165,9 @@ class Track:
     @property
     def revived(self) -> bool:
         """A plan that was given up fits again. A window that is a large part of the epoch proves nothing."""
-        each = self.cursors[0].length
-        return self.was_locked and self.state is not State.LOCKED and self._agreeing >= _REVIVED and self.k
-        * 8 <= each
+        telling = self.k * 8 <= self.cursors[0].length
+        given_up = self.was_locked and self.state is not State.LOCKED
+        return given_up and telling and self._agreeing >= _REVIVED
 
     def lock(self) -> None:
         """The plan is confirmed."""
