@@ -8,7 +8,7 @@ rules are described in docs/plan.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.plan import evidence, registry, search
 from nopfsfs.plan.epochs import DataSet, EpochOrder, Hypothesis, build
+from nopfsfs.plan.report import Job, PlanStatus
 from nopfsfs.plan.search import Candidate, Search, World
 from nopfsfs.plan.spec import Spec
 from nopfsfs.plan.track import State, Track
@@ -33,42 +34,6 @@ _EXPLAINED = 0.75
 _PRIMARY_RUN = 8
 # Beginnings of orders that are kept, to look at opens again; 128 KiB and more each.
 _HEADS_KEPT = 16
-
-
-@dataclass(frozen=True)
-class PlanStatus:
-    """What `nopfs status` shows of the plan of the data set that is read."""
-
-    state: str
-    sampler: str | None = None
-    seed: int | None = None
-    epoch: int = 0
-    position: int = 0  # accesses of this epoch before the first that is still to come, all local ranks
-    length: int = 0  # accesses of this epoch, all local ranks
-    dataset: str | None = None
-    k: int = 0  # window of one rank
-    world: int = 1
-    ranks: tuple[int, ...] = (0,)
-
-
-class Job:
-    """A computation to run outside of the follower's thread: `run` there, then `Follower.finish`."""
-
-    def __init__(self, compute: Callable[[], Any], deliver: Callable[[Any], None]) -> None:
-        self._compute = compute
-        self._deliver = deliver
-        self._result: Any = None
-        self._ran = False
-
-    def run(self) -> None:
-        """Computes. Touches nothing of the follower; may take seconds for millions of files."""
-        self._result = self._compute()
-        self._ran = True
-
-    def deliver(self) -> None:
-        """Hands the result over; called by `Follower.finish`."""
-        if self._ran:
-            self._deliver(self._result)
 
 
 class Follower:
@@ -115,8 +80,7 @@ class Follower:
             self._primary = self._assume(0)
             self._settle()
 
-    # -- opens
-    # ------------------------------------------------------------------------------------------------
+    # -- opens --
 
     def observe(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         """Takes opens (rows, integer[m]) in order; uint8[m]: 1 where the open was predicted when it came.
@@ -212,8 +176,7 @@ class Follower:
         found = evidence.fit(places, len(files))
         return found.log_chance < _BREAK_CHANCE and found.explained >= _EXPLAINED
 
-    # -- changes of belief
-    # --------------------------------------------------------------------------------------
+    # -- changes of belief --
 
     def _assume(self, index: int) -> Track:
         """A plan for a data set of which nothing is known yet, so that staging can begin."""
@@ -284,8 +247,7 @@ class Follower:
             if track.state is State.WATCHING and self._trail.touches(track.hypothesis.dataset):
                 track.give_up(State.MISMATCH)
 
-    # -- work for another thread
-    # --------------------------------------------------------------------------------
+    # -- work for another thread --
 
     def work(self) -> Job | None:
         """The next computation to run elsewhere (then `finish` it), or None. One at a time."""
@@ -360,8 +322,7 @@ class Follower:
         if track.ahead is None and order.hypothesis == track.following():
             track.expect(order)
 
-    # -- the stream
-    # -------------------------------------------------------------------------------------------
+    # -- the stream --
 
     @property
     def position(self) -> int:
@@ -405,8 +366,7 @@ class Follower:
             ranks=here.ranks,
         )
 
-    # -- small things
-    # -----------------------------------------------------------------------------------------
+    # -- small things --
 
     def _settle(self) -> None:
         """Starts a new generation when the stream that is handed out is another than before."""

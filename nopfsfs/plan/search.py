@@ -101,15 +101,16 @@ def local(places: NDArray[np.int64], world: int, ranks: tuple[int, ...]) -> NDAr
 def _choices(
     places: NDArray[np.int64], worlds: Sequence[World]
 ) -> Iterator[tuple[int, tuple[int, ...], float]]:
-    """(world, ranks, log of the number of choices it was taken from): those given, each rank seen, the set
-    of ranks seen."""
+    """(world, ranks, log of the number of choices it was taken from): those given, a rank that nearly all
+    opens belong to, the ranks seen when there are others."""
     for size, ranks in worlds:
         yield size, ranks, 0.0
     for size in dict.fromkeys(size for size, _ in worlds):
-        seen = np.unique(places[places >= 0] % size).tolist()
-        for rank in seen:
+        seen, counts = np.unique(places[places >= 0] % size, return_counts=True)
+        for rank in seen[counts >= _EXPLAINED * len(places)].tolist():
             yield size, (rank,), math.log(size)
-        yield size, tuple(seen), size * math.log(2)
+        if len(seen) < size:
+            yield size, tuple(seen.tolist()), size * math.log(2)
 
 
 def match(

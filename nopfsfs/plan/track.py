@@ -63,6 +63,8 @@ class Track:
     def _enter(self, order: EpochOrder) -> None:
         self.now = order
         self.ahead: EpochOrder | None = None
+        self._left: Hypothesis | None = None  # the epoch before, if this one followed it as expected
+        self._tail: frozenset[int] = frozenset()  # rows opened last in the epoch before
         self.lanes = len(order.hypothesis.ranks)
         each = order.length // self.lanes
         self.k = window(each, self._inflight)
@@ -74,8 +76,7 @@ class Track:
         """What is believed of the epoch that is read."""
         return self.now.hypothesis
 
-    # -- opens
-    # ------------------------------------------------------------------------------------------------
+    # -- opens --
 
     def feed(self, row: int) -> bool:
         """An open. True: it was predicted."""
@@ -105,7 +106,7 @@ class Track:
                 return True
         if step is Step.AHEAD:
             cursor, at = self.cursors[place % self.lanes], place // self.lanes
-            if self._opens_next(row):
+            if self._opens_next(row) or self._in_tail(row):
                 return True
             cursor.mark(at)
             if at >= cursor.lo + _NEAR_WINDOWS * cursor.k:
@@ -119,7 +120,7 @@ class Track:
             return True
         if self._opens_next(row):
             return True
-        if step is Step.REPEAT:
+        if step is Step.REPEAT or self._in_tail(row):
             return True
         self._contradict(row)
         return False
@@ -154,8 +155,7 @@ class Track:
         if self.state is State.LOCKED and len(self.missed) < _MISSED:
             self.missed.append(row)
 
-    # -- what the follower asks
-    # -------------------------------------------------------------------------------
+    # -- what the follower asks --
 
     @property
     def lost(self) -> bool:
@@ -185,21 +185,22 @@ class Track:
             self.generation += 1
         self.state = state
 
+    def _barely_begun(self) -> bool:
+        opened = sum(cursor.opened.count(1, 0, cursor.length) for cursor in self.cursors)
+        return opened <= max(_LOST, self.now.length // 20)
+
     def relocate(self, order: EpochOrder) -> None:
         """Another epoch, or another plan altogether, begins; the state is kept."""
         before, after = self.hypothesis, order.hypothesis
-        if after.spec == before.spec and after.dataset == before.dataset:
-            if after.epoch == before.epoch:
-                self.repeats = True
-            elif after.epoch == before.epoch + 1:
-                self.repeats = False
+        if self._left is not None and self._barely_begun():
+            before = self._left  # this epoch was only expected; that one was read
+        self.repeats = self.state is State.LOCKED and after == before
         self.generation += 1
         self.base = 0
         self.missed.clear()
         self._enter(order)
 
-    # -- the next epoch
-    # ---------------------------------------------------------------------------------------
+    # -- the next epoch --
 
     def following(self) -> Hypothesis:
         """What is thought to be read after this epoch."""
@@ -211,9 +212,14 @@ class Track:
 
     def alternatives(self) -> tuple[Hypothesis, ...]:
         """What else may be read next, the expected first."""
-        here = self.hypothesis
-        others = registry.sampler(here.spec.sampler).following(here.spec, here.epoch)
-        return tuple(dict.fromkeys((self.following(), *(self._with(*other) for other in others))))
+        found = [self.following()]
+        for origin in (self.hypothesis, self._left):
+            if origin is not None:
+                family = registry.sampler(origin.spec.sampler)
+                found += [self._with(*other) for other in family.following(origin.spec, origin.epoch)]
+        if self._left is not None:
+            found.append(self._left)
+        return tuple(dict.fromkeys(found))
 
     def _with(self, spec: Spec, epoch: int) -> Hypothesis:
         return replace(self.hypothesis, spec=spec, epoch=epoch)
@@ -244,14 +250,26 @@ class Track:
         if not all(done) and max(cursor.lo for cursor in cursors) - each < 0.75 * each:
             return
         self.base += self.now.length
+        self._left, self._tail = self.hypothesis, self._last_opened()
         self.now, self.ahead = self.ahead, None
         for cursor in cursors:
             cursor.roll()
         if any(cursor.hi >= cursor.length for cursor in cursors):
             self._near_end()
 
-    # -- the stream
-    # -------------------------------------------------------------------------------------------
+    def _last_opened(self) -> frozenset[int]:
+        """The rows opened among the last 2 K places of this epoch: a slower reader of the same may still
+        come."""
+        first = max(0, self.now.length - 2 * self.k * self.lanes)
+        opened = self.consumed(self.base + first, self.now.length - first)
+        return frozenset(self.now.rows[first:][opened].tolist())
+
+    def _in_tail(self, row: int) -> bool:
+        if self._tail and min(cursor.lo for cursor in self.cursors) > 2 * self.k:
+            self._tail = frozenset()
+        return row in self._tail
+
+    # -- the stream --
 
     @property
     def position(self) -> int:

@@ -92,8 +92,7 @@ class Trail:
         self._searched = 0
         self._seen = None
 
-    # -- searching
-    # --------------------------------------------------------------------------------------------
+    # -- searching --
 
     def due(self) -> dict[int, NDArray[np.int64]] | None:
         """What to search with, by data set, when there are enough new opens for another search."""

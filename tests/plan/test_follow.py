@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.plan import registry
+from nopfsfs.plan import registry, search
 from nopfsfs.plan.epochs import DataSet
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.spec import Spec
@@ -113,7 +113,8 @@ def test_locks_within_the_first_batch(case: str, dataset: int) -> None:
     rng = np.random.default_rng(11)
     parts = tree(8000, 3000)
     loader = Loader(2, 2, 16)
-    follower = Follower(parts, SEED, worlds=[(1, (0,)), (8, (4, 5, 6, 7)), (2, (0,)), (8, tuple(range(8)))])
+    worlds = [(1, (0,)), (8, (4, 5, 6, 7)), (2, (0,)), (8, tuple(range(8)))]
+    follower = Follower(parts, SEED, worlds=worlds, inflight=loader.inflight)
     opens = epoch_opens(parts[dataset], spec, epoch, loader, rng, world, ranks)
     feed(follower, opens[:64], chunk=4)
     assert follower.status().state == "locked", follower.status()
@@ -145,10 +146,8 @@ def test_epochs_left_early(spec: Spec) -> None:
     parts = tree()
     loader = Loader(2, 2, 16, stop_after=60)
     follower = Follower(parts, SEED)
-    early = 0
     for epoch in range(4):
-        this = spec.with_option("left_early", early) if spec.sampler == "random" else spec
-        early += 1
+        this = spec.with_option("left_early", epoch) if spec.sampler == "random" else spec
         flags = feed(follower, epoch_opens(parts[0], this, epoch, loader, rng))
         assert flags[64:].mean() >= 0.99, (epoch, follower.status())
         assert flags[:64].mean() >= 0.75
@@ -159,7 +158,7 @@ def test_restarted_and_resumed() -> None:
     parts = tree()
     loader = Loader(2, 2, 16)
     follower = Follower(parts, SEED)
-    for epoch in (0, 1, 2, 0, 1, 9, 10):
+    for epoch in (0, 1, 2, 0, 1, 9, 10, 10, 10, 11, 12):
         flags = feed(follower, epoch_opens(parts[0], SHUFFLED, epoch, loader, rng), chunk=4)
         assert flags[64:].mean() >= 0.99, (epoch, follower.status())
 
@@ -170,7 +169,7 @@ def test_validation_in_between(world, whole: bool) -> None:
     rng = np.random.default_rng(8)
     parts = tree()
     loader = Loader(2, 2, 16, drop_last=True)
-    follower = Follower(parts, SEED, worlds=[world])
+    follower = Follower(parts, SEED, worlds=[world], inflight=loader.inflight)
     val = IN_ORDER if whole else Spec("distributed", 0, (("sequential", 1),))
     for epoch in range(3):
         train = epoch_opens(parts[0], SHUFFLED, epoch, loader, rng, *world)
@@ -235,13 +234,25 @@ def test_a_plan_that_does_not_match_is_noticed_in_the_first_batch(n: int) -> Non
 
 def test_no_random_order_is_ever_locked() -> None:
     rng = np.random.default_rng(13)
+    worlds = [(1, (0,)), (8, tuple(range(8))), (2, (0,))]
     for n in (200, 777, 3000, 20_000):
-        parts = tree(n, n // 4)
-        for _ in range(5):
-            follower = Follower(parts, SEED, worlds=[(1, (0,)), (8, tuple(range(8))), (2, (0,))])
-            for order in (parts[0].orders[0][1], parts[2].orders[0][1]):
-                feed(follower, rng.permutation(order)[:300], chunk=32)
-                assert follower.status().state == "mismatch"
+        parts = tree(n, 0)
+        tried = list(search.candidates(parts, [0], SEED, "auto"))[::5]
+        heads = [search.head_rows(candidate, parts, 8) for candidate in tried]
+        for _ in range(500):
+            opens = rng.permutation(parts[0].orders[0][1])[: rng.integers(4, 65)]
+            for candidate, head in zip(tried, heads, strict=True):
+                found = search.match(candidate, opens, head, n, worlds)
+                assert not search.certain(found, len(tried))
+
+
+def test_random_orders_end_as_mismatch_on_a_mount_with_subtrees() -> None:
+    rng = np.random.default_rng(14)
+    parts = tree(3000, 700)
+    for order in (parts[0].orders[0][1], parts[2].orders[0][1]):
+        follower = Follower(parts, SEED, worlds=[(1, (0,)), (8, tuple(range(8)))])
+        feed(follower, rng.permutation(order)[:300], chunk=32)
+        assert follower.status().state == "mismatch"
 
 
 def test_no_seed_only_watches() -> None:
