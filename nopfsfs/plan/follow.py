@@ -33,7 +33,7 @@ _EXPLAINED = 0.75
 # Opens in a row of another data set after which that is the one to stage.
 _PRIMARY_RUN = 8
 # Beginnings of orders that are kept, to look at opens again; 128 KiB and more each.
-_HEADS_KEPT = 16
+_HEADS_KEPT = 8
 
 
 class Follower:

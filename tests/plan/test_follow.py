@@ -42,6 +42,7 @@ def epoch_opens(
     return np.array(loader.ranks(orders, rng), dtype=np.int64)
 
 
+# Every run in `feed` does the background work in time; `test_whatever_is_opened...` does it late.
 def feed(follower: Follower, opens: np.ndarray, chunk: int = 16) -> np.ndarray:
     """Opens in chunks, with the background work done in between."""
     flags = []
@@ -253,6 +254,70 @@ def test_random_orders_end_as_mismatch_on_a_mount_with_subtrees() -> None:
         follower = Follower(parts, SEED, worlds=[(1, (0,)), (8, tuple(range(8)))])
         feed(follower, rng.permutation(order)[:300], chunk=32)
         assert follower.status().state == "mismatch"
+
+
+def test_training_after_all_files_were_read_in_order() -> None:
+    rng = np.random.default_rng(15)
+    parts = tree()
+    follower = Follower(parts, SEED)
+    feed(follower, parts[0].orders[0][1])
+    assert follower.status().sampler == "sequential"
+    flags = feed(follower, epoch_opens(parts[0], SHUFFLED, 0, Loader(2, 2, 16), rng), chunk=4)
+    assert flags[64:].mean() >= 0.99
+    assert follower.status().sampler == "distributed"
+
+
+def test_large_data_sets_are_computed_as_jobs() -> None:
+    rng = np.random.default_rng(16)
+    parts = tree(250_000, 0)
+    loader = Loader(2, 2, 64)
+    follower = Follower(parts, SEED)
+    feed(follower, epoch_opens(parts[0], SHUFFLED, 3, loader, rng)[:2000], chunk=200)
+    assert (follower.status().state, follower.status().epoch) == ("locked", 3)
+    # left early, and resumed where no table is at hand: found at once, followed when the job is done
+    opens = epoch_opens(parts[0], SHUFFLED, 0, loader, rng)
+    follower.observe(opens[:500])
+    assert follower.status().epoch == 3
+    follower.settle()
+    assert (follower.status().state, follower.status().epoch) == ("locked", 0)
+    assert follower.observe(opens[500:4000]).mean() >= 0.99
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.integers(0, 2**32), st.integers(1, 700), st.integers(0, 300), st.sampled_from([None, 3, 100]))
+def test_whatever_is_opened_the_stream_stays_sound(seed, train, val, inflight) -> None:
+    rng = np.random.default_rng(seed)
+    parts = tree(train, val)
+    follower = Follower(parts, SEED, worlds=[(2, (0, 1)), (1, (0,))], inflight=inflight)
+    last, opens = 0, 0
+    for _ in range(12):
+        part = parts[rng.integers(len(parts))]
+        loader = Loader(int(rng.integers(1, 4)), 2, int(rng.integers(1, 20)))
+        spec = (SHUFFLED, IN_ORDER, Spec("random", SEED))[rng.integers(3)]
+        taken = epoch_opens(part, spec, int(rng.integers(4)), loader, rng)
+        if rng.random() < 0.2:
+            taken = rng.integers(0, train + val + 40, 300)
+        taken = taken[: int(rng.integers(1, len(taken) + 1))]
+        for i in range(0, len(taken), 37):
+            follower.observe(taken[i : i + 37])
+            opens += len(taken[i : i + 37])
+            if rng.random() < 0.7:
+                follower.settle()
+            position = follower.position
+            assert position >= last
+            last = position
+            begin = max(0, position - int(rng.integers(0, 50)))
+            upcoming = follower.upcoming(begin, 200)
+            consumed = follower.consumed(begin, 200)
+            assert len(consumed) == 200
+            known = upcoming[upcoming >= 0]
+            assert len(upcoming) <= 200
+            assert np.isin(known, parts[-1].orders[0][1]).all()
+            if len(upcoming) > position - begin:
+                assert not consumed[position - begin]
+                assert consumed[: position - begin].all()
+    assert follower.opens == opens
+    assert 0 <= follower.predicted <= opens
 
 
 def test_no_seed_only_watches() -> None:
