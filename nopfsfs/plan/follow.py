@@ -157,6 +157,8 @@ class Follower:
             return
         opens = np.array(list(dict.fromkeys(track.missed)), dtype=np.int64)[-search.MAX_OPENS :]
         for hypothesis in track.alternatives():
+            if hypothesis == track.hypothesis and track.behind(opens.tolist()) < _EXPLAINED:
+                continue  # they fit because the reader is still near the beginning
             if self._begins(hypothesis, opens):
                 self._move(track, hypothesis)
                 return

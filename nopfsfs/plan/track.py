@@ -169,6 +169,12 @@ class Track:
         given_up = self.was_locked and self.state is not State.LOCKED
         return given_up and telling and self._agreeing >= _REVIVED
 
+    def behind(self, rows: list[int]) -> float:
+        """The share of `rows` whose first place lies before the window."""
+        places = [place for place in map(self.now.find, rows) if place >= 0]
+        past = sum(place // self.lanes < self.cursors[place % self.lanes].lo for place in places)
+        return past / len(rows)
+
     def lock(self) -> None:
         """The plan is confirmed."""
         if self.state is State.MISMATCH:
