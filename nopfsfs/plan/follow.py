@@ -7,6 +7,7 @@ rules are described in docs/plan.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -139,7 +140,7 @@ class Follower:
         if len(opens) < search.MIN_OPENS:
             return
         n = len(self._files(here))
-        candidate = Candidate(here.dataset, here.order, here.spec, here.epoch)
+        candidate = _candidate(here)
         found = search.match(candidate, opens[:n], self._head(candidate), n, self._worlds)
         if found is None or not search.certain(found, self._count):
             return
@@ -162,18 +163,35 @@ class Follower:
             if self._begins(hypothesis, opens):
                 self._move(track, hypothesis)
                 return
-        if track.lost:
+        joined = self._joined(track, opens)
+        if joined is not None:
+            self._move(track, joined)
+        elif track.lost:
             missed = list(track.missed)
             track.give_up(State.WATCHING)
             self._trail.restart()
             for row in missed:
                 self._trail.add(row)
 
+    def _joined(self, track: Track, opens: NDArray[np.int64]) -> Hypothesis | None:
+        """The same epoch with more ranks, when the opens look like other ranks' beginning of it."""
+        here = track.hypothesis
+        if here.world == 1:
+            return None
+        places = search.positions(opens, self._head(_candidate(here)))
+        seen = tuple(np.unique(places[places >= 0] % here.world).tolist())
+        if not seen or set(seen) <= set(here.ranks):
+            return None
+        found = evidence.fit(search.local(places, here.world, seen), len(self._files(here)))
+        chance = found.log_chance + here.world * math.log(2)
+        if chance >= _BREAK_CHANCE or found.explained < _EXPLAINED:
+            return None
+        return replace(here, ranks=tuple(sorted({*here.ranks, *seen})))
+
     def _begins(self, hypothesis: Hypothesis, opens: NDArray[np.int64]) -> bool:
         """Whether the opens look like the beginning of that epoch."""
         files = self._files(hypothesis)
-        candidate = Candidate(hypothesis.dataset, hypothesis.order, hypothesis.spec, hypothesis.epoch)
-        places = search.positions(opens[: len(files)], self._head(candidate))
+        places = search.positions(opens[: len(files)], self._head(_candidate(hypothesis)))
         places = search.local(places, hypothesis.world, hypothesis.ranks)
         found = evidence.fit(places, len(files))
         return found.log_chance < _BREAK_CHANCE and found.explained >= _EXPLAINED
@@ -230,6 +248,9 @@ class Follower:
             track = Track(order, self._make, self._inflight)
         else:
             missed = list(track.missed)
+            here = track.hypothesis
+            if order.hypothesis != here and replace(order.hypothesis, ranks=here.ranks) == here:
+                missed = [*track.opened(), *missed]  # other ranks join: those before keep their place
             self._moving.pop(id(track), None)
             track.relocate(order)
         track.state = State.WATCHING
@@ -402,6 +423,10 @@ class Follower:
                 del self._heads[next(iter(self._heads))]
             self._heads[candidate] = head
         return head
+
+
+def _candidate(hypothesis: Hypothesis) -> Candidate:
+    return Candidate(hypothesis.dataset, hypothesis.order, hypothesis.spec, hypothesis.epoch)
 
 
 def _whole(hypothesis: Hypothesis) -> bool:

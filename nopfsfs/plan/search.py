@@ -136,7 +136,10 @@ def match(
             tried.append((result.score - cost, cost, result, (size, ranks), here.tobytes()))
     best = max(tried, key=lambda entry: entry[0])
     others = [entry[0] for entry in tried if entry[4] != best[4]]
-    clear = len(opens) >= _ENOUGH or best[0] - max(others, default=-math.inf) >= _MARGIN
+    clear = best[0] - max(others, default=-math.inf) >= _MARGIN
+    # some of the expected ranks, alone: the others may merely have started later
+    partial = any(size == best[3][0] and set(ranks) > set(best[3][1]) for size, ranks in worlds)
+    clear = len(opens) >= _ENOUGH or (clear and not partial)
     score, cost, result, (size, ranks), at = best
     hypothesis = Hypothesis(
         candidate.dataset, candidate.order, candidate.spec, candidate.epoch, size, ranks

@@ -54,10 +54,11 @@ class Track:
         self._make = make
         self.generation = 0  # changes when the stream foretold before no longer holds
         self.base = 0  # merged stream position of the beginning of this epoch
-        self.missed: list[int] = []  # rows that contradict, less those that agreed since
+        self.missed: list[int] = []  # rows that contradict, less half of those that agreed since
         self.repeats = False  # epochs repeat: set_epoch is forgotten
         self._inflight = inflight
         self._agreeing = 0
+        self._forgive = False
         self._enter(order)
 
     def _enter(self, order: EpochOrder) -> None:
@@ -146,9 +147,11 @@ class Track:
         return False
 
     def _agree(self) -> None:
-        if self.missed:
-            self.missed.pop(0)
         self._agreeing += 1
+        # two for one: a plan that explains only half of what is read must come into doubt
+        self._forgive = not self._forgive
+        if self.missed and self._forgive:
+            self.missed.pop(0)
 
     def _contradict(self, row: int) -> None:
         self._agreeing = max(0, self._agreeing - 1)
@@ -174,6 +177,11 @@ class Track:
         places = [place for place in map(self.now.find, rows) if place >= 0]
         past = sum(place // self.lanes < self.cursors[place % self.lanes].lo for place in places)
         return past / len(rows)
+
+    def opened(self) -> list[int]:
+        """The rows opened so far in this epoch, in the order of its plan."""
+        rows: list[int] = self.now.rows[self.consumed(self.base, self.now.length)].tolist()
+        return rows
 
     def lock(self) -> None:
         """The plan is confirmed."""

@@ -320,6 +320,20 @@ def test_whatever_is_opened_the_stream_stays_sound(seed, train, val, inflight) -
     assert 0 <= follower.predicted <= opens
 
 
+def test_a_rank_that_starts_late_joins() -> None:
+    rng = np.random.default_rng(17)
+    parts = tree(8000)
+    loader = Loader(2, 2, 16)
+    first, second = (epoch_opens(parts[0], SHUFFLED, 0, loader, rng, 4, (rank,)) for rank in (1, 2))
+    follower = Follower(parts, SEED, worlds=[(4, (1, 2))], inflight=loader.inflight)
+    feed(follower, first[:100], chunk=4)
+    assert follower.status().ranks in ((1,), (1, 2))
+    both = np.stack([first[100:1100], second[:1000]], axis=1).reshape(-1)
+    flags = feed(follower, both, chunk=4)
+    assert follower.status().ranks == (1, 2)
+    assert flags.mean() >= 0.98
+
+
 def test_no_seed_only_watches() -> None:
     parts = tree()
     follower = Follower(parts, None)
