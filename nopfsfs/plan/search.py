@@ -98,17 +98,9 @@ def local(places: NDArray[np.int64], world: int, ranks: tuple[int, ...]) -> NDAr
     return np.where((places >= 0) & (lanes >= 0), places // world * len(ranks) + lanes, -1)
 
 
-<<<<<<< HEAD
 def _choices(places: NDArray[np.int64], worlds: Sequence[World]) -> Iterator[tuple[int, tuple[int, ...], float]]:
-    """(world, ranks, log of the number of choices it was taken from): those given, each rank seen, the set
-    of ranks seen."""
-=======
-def _choices(
-    places: NDArray[np.int64], worlds: Sequence[World]
-) -> Iterator[tuple[int, tuple[int, ...], float]]:
     """(world, ranks, log of the number of choices it was taken from): those given, a rank that nearly all
     opens belong to, the ranks seen when there are others."""
->>>>>>> plan
     for size, ranks in worlds:
         yield size, ranks, 0.0
     for size in dict.fromkeys(size for size, _ in worlds):
@@ -140,22 +132,13 @@ def match(
             tried.append((result.score - cost, cost, result, (size, ranks), here.tobytes()))
     best = max(tried, key=lambda entry: entry[0])
     others = [entry[0] for entry in tried if entry[4] != best[4]]
-<<<<<<< HEAD
-    clear = len(opens) >= _ENOUGH or best[0] - max(others, default=-math.inf) >= _MARGIN
-    _, cost, result, (size, ranks), _ = best
-    hypothesis = Hypothesis(candidate.dataset, candidate.order, candidate.spec, candidate.epoch, size, ranks)
-    return Match(hypothesis, result, result.log_chance + cost, clear)
-=======
     clear = best[0] - max(others, default=-math.inf) >= _MARGIN
     # some of the expected ranks, alone: the others may merely have started later
     partial = any(size == best[3][0] and set(ranks) > set(best[3][1]) for size, ranks in worlds)
     clear = len(opens) >= _ENOUGH or (clear and not partial)
     score, cost, result, (size, ranks), at = best
-    hypothesis = Hypothesis(
-        candidate.dataset, candidate.order, candidate.spec, candidate.epoch, size, ranks
-    )
+    hypothesis = Hypothesis(candidate.dataset, candidate.order, candidate.spec, candidate.epoch, size, ranks)
     return Match(hypothesis, result, result.log_chance + cost, clear, score, at)
->>>>>>> plan
 
 
 def certain(found: Match | None, of: int) -> bool:
@@ -195,11 +178,7 @@ class Search:
         if best is None or not certain(best, len(tried)):
             return None
         index = best.hypothesis.dataset
-        rivals = [
-            other.score
-            for other in found
-            if other.hypothesis.dataset == index and other.places != best.places
-        ]
+        rivals = [other.score for other in found if other.hypothesis.dataset == index and other.places != best.places]
         if len(self.opens[index]) < _ENOUGH and best.score - max(rivals, default=-math.inf) < _MARGIN:
             return None
         return build(_plain(best.hypothesis), self.datasets)

@@ -168,10 +168,6 @@ class Track:
     @property
     def revived(self) -> bool:
         """A plan that was given up fits again. A window that is a large part of the epoch proves nothing."""
-<<<<<<< HEAD
-        each = self.cursors[0].length
-        return self.was_locked and self.state is not State.LOCKED and self._agreeing >= _REVIVED and self.k * 8 <= each
-=======
         telling = self.k * 8 <= self.cursors[0].length
         given_up = self.was_locked and self.state is not State.LOCKED
         return given_up and telling and self._agreeing >= _REVIVED
@@ -186,7 +182,6 @@ class Track:
         """The rows opened so far in this epoch, in the order of its plan."""
         rows: list[int] = self.now.rows[self.consumed(self.base, self.now.length)].tolist()
         return rows
->>>>>>> plan
 
     def lock(self) -> None:
         """The plan is confirmed."""
