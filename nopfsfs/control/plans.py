@@ -62,4 +62,4 @@ async def make(loop: EventLoop, index: Index, config: MountConfig) -> None:
             await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
         except Exception:
             log.exception("a computation of the plan failed")
-        follower.finish(job)
+        follower.finish(job)  # also a failed one, or no other would begin
