@@ -77,6 +77,12 @@ class Cursor:
             if self._seen > 2 * self.k + 64:
                 self._check()
 
+    def widen(self, k: int) -> None:
+        """From now on the window holds `k` unopened places; not fewer than it did."""
+        if k > self.k:
+            self.k = k
+            self._fill()
+
     def extend(self, length: int) -> None:
         """Makes the next epoch's places known."""
         self.opened.extend(bytes(length))

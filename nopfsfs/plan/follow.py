@@ -81,8 +81,11 @@ class Follower:
 
     # -- opens --
 
-    def observe(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """Takes opens (rows, integer[m]) in order; uint8[m]: 1 where the open was predicted when it came.
+    def observe(
+        self, rows: NDArray[np.integer[Any]], readers: NDArray[np.integer[Any]] | None = None
+    ) -> NDArray[np.uint8]:
+        """Takes opens (rows, integer[m]) in order, and who opened (process or thread ids, integer[m]); uint8[m]: 1
+        where the open was predicted when it came.
 
         Never computes for long, but for the order of an epoch that begins sooner than `work` was called for
         it.
@@ -93,12 +96,13 @@ class Follower:
             return np.frombuffer(out, dtype=np.uint8)
         owner, serving, locked, mismatch = self._trail.owner, self._serving, State.LOCKED, State.MISMATCH
         known = len(owner)
+        whose = readers.tolist() if readers is not None else [0] * len(rows)
         for i, row in enumerate(rows.tolist()):
             who = owner[row] if 0 <= row < known else -1
             if who < 0:
                 continue
             track = serving[who] or self._assume(who)
-            hit = track.feed(row)
+            hit = track.feed(row, whose[i])
             if track is not self._primary:
                 self._elsewhere(track)
             elif self._run:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from nopfsfs.plan import registry
 from nopfsfs.plan.cursor import Cursor, Step
 from nopfsfs.plan.epochs import EpochOrder, Hypothesis, window
+from nopfsfs.plan.loader import LoaderWatch
 from nopfsfs.plan.spec import Spec
 
 # Opens of one rank in a row that lie in the next epoch and show that this one is over.
@@ -57,6 +58,7 @@ class Track:
         self.missed: list[int] = []  # rows that contradict, less half of those that agreed since
         self.repeats = False  # epochs repeat: set_epoch is forgotten
         self._inflight = inflight
+        self._loader = LoaderWatch() if inflight is None else None
         self._agreeing = 0
         self._forgive = False
         self._enter(order)
@@ -79,14 +81,16 @@ class Track:
 
     # -- opens --
 
-    def feed(self, row: int) -> bool:
-        """An open. True: it was predicted."""
+    def feed(self, row: int, reader: int = 0) -> bool:
+        """An open by process or thread `reader` (0: not known). True: it was predicted."""
         now = self.now
         offset = row - now.base
         place = now.place[offset] if 0 <= offset < len(now.place) else -1
         if place >= 0:
             cursor = self.cursors[place % self.lanes]
             step = cursor.take(place // self.lanes)
+            if self._loader is not None and reader:
+                self._watch(reader, place)
             if step is Step.HIT:
                 self._recent.append(row)
                 if self.missed or self.state is not State.LOCKED:
@@ -96,6 +100,17 @@ class Track:
                 return True
             return self._not_next(row, place, step)
         return self._other(row, None)
+
+    def _watch(self, reader: int, place: int) -> None:
+        """Learn K from who opens what; K of this epoch grows at once, and is exact from the next epoch on."""
+        # Ranks are told apart by their lanes, so one watch serves all: a reader belongs to one rank.
+        assert self._loader is not None
+        if self._loader.see(reader, place // self.lanes):
+            self._inflight = self._loader.inflight
+            self._loader = None
+            self.k = max(self.k, self._inflight or 0)
+            for cursor in self.cursors:
+                cursor.widen(self.k)
 
     def _not_next(self, row: int, place: int, step: Step) -> bool:
         """An open of a row that this epoch holds, but not among the next K at its first place."""
