@@ -26,7 +26,7 @@ LOOK_PAUSE_S = 0.01  # between looks for work of the plan
 def data_sets(index: Index) -> list[DataSet]:
     """What a job may read, likeliest first; in each, the file orders that loaders enumerate (rows, i64)."""
     found: list[DataSet] = []
-    for root in orders.candidate_roots(index)[:ROOTS_MOST].tolist():
+    for root in orders.candidate_roots(index, classes=False)[:ROOTS_MOST].tolist():
         images = orders.image_folder(index, root).astype(np.int64)
         files = orders.sorted_files(index, root).astype(np.int64)
         named = [("image_folder", images)] if len(images) else []
