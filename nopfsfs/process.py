@@ -67,24 +67,28 @@ def begin(argv: list[str]) -> Handoff:
     """First thing in a process's main: take the handoff, name the process, set up logging."""
     handoff = Handoff.read(int(argv[1]))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"nopfs-{handoff.role}".encode()[:15], 0, 0, 0)
-    set_up_logging(handoff.config.log_file, handoff.role)
+    set_up_logging(handoff.config, handoff.role)
     return handoff
 
 
-def set_up_logging(log_file: str | None, role: str) -> None:
-    """Warnings and above to the log file, or to standard error; NOPFS_DEBUG=1 for everything."""
+def set_up_logging(config: MountConfig, role: str) -> None:
+    """Log to the log file, else to standard error, else (a daemon) to the system's log or the state directory.
+
+    NOPFS_DEBUG=1 for everything."""
     handler: logging.Handler = logging.StreamHandler()
-    if log_file:
-        handler = logging.handlers.WatchedFileHandler(log_file, delay=True)
-    elif role_is_daemon() and os.path.exists(_SYSLOG):
-        handler = logging.handlers.SysLogHandler(_SYSLOG)
+    if config.log_file:
+        handler = logging.handlers.WatchedFileHandler(config.log_file, delay=True)
+    elif _stderr_leads_nowhere():
+        if os.path.exists(_SYSLOG):
+            handler = logging.handlers.SysLogHandler(_SYSLOG)
+        else:
+            handler = logging.handlers.WatchedFileHandler(os.path.join(config.state_dir, "log"), delay=True)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {role}[%(process)d] %(levelname)s: %(message)s"))
     level = logging.DEBUG if os.environ.get("NOPFS_DEBUG") else logging.INFO
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
-def role_is_daemon() -> bool:
-    """Whether standard error leads nowhere, so that the log must go elsewhere."""
+def _stderr_leads_nowhere() -> bool:
     try:
         return os.path.samestat(os.fstat(2), os.stat(os.devnull))
     except OSError:

@@ -106,9 +106,10 @@ class EventLoop:
         kinds, rows, values = self._server_ring.take(EVENTS_AT_ONCE)
         if not len(kinds):
             return False
-        opens = rows[kinds == Event.OPEN]
-        if self.follower is not None and len(opens):
-            self.predicted += int(np.count_nonzero(self.follower.observe(opens)))
+        opened = kinds == Event.OPEN
+        if self.follower is not None and opened.any():
+            predicted = self.follower.observe(rows[opened], values[opened])
+            self.predicted += int(np.count_nonzero(predicted))
         c = self.conductor
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == Event.OPEN:

@@ -26,7 +26,7 @@ LOOK_PAUSE_S = 0.01  # between looks for work of the plan
 def data_sets(index: Index) -> list[DataSet]:
     """What a job may read, likeliest first; in each, the file orders that loaders enumerate (rows, i64)."""
     found: list[DataSet] = []
-    for root in orders.candidate_roots(index)[:ROOTS_MOST].tolist():
+    for root in orders.candidate_roots(index, classes=False)[:ROOTS_MOST].tolist():
         images = orders.image_folder(index, root).astype(np.int64)
         files = orders.sorted_files(index, root).astype(np.int64)
         named = [("image_folder", images)] if len(images) else []
@@ -62,4 +62,4 @@ async def make(loop: EventLoop, index: Index, config: MountConfig) -> None:
             await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
         except Exception:
             log.exception("a computation of the plan failed")
-        follower.finish(job)
+        follower.finish(job)  # also a failed one, or no other would begin

@@ -355,7 +355,9 @@ def main() -> None:
             supervisor.fail_start(_reason(e))
             raise SystemExit(1) from None
         finally:
-            remove_state_dir(handoff.config.state_dir)
+            # After a failure the log stays there, until the next mount or nopfs-umount clears it away.
+            if not supervisor.failed:
+                remove_state_dir(handoff.config.state_dir)
     raise SystemExit(1 if supervisor.failed else 0)
 
 

@@ -51,12 +51,12 @@ def sorted_files(index: Index, dir_row: int) -> NDArray[np.uint32]:
     return rows[is_file]
 
 
-def candidate_roots(index: Index) -> NDArray[np.uint32]:
+def candidate_roots(index: Index, *, classes: bool = True) -> NDArray[np.uint32]:
     """Directory rows that may be the root of a data set, likeliest first; uint32. Links are not followed.
 
     First those whose child directories hold files (parents of classes), by how many; then directories that
     hold files themselves and have few such siblings (flat splits), by how many; then what is above all these,
-    deepest first; then the other directories of files, which look like classes."""
+    deepest first; then, with `classes`, the other directories of files, which look like classes."""
     parents = _parents(index)
     own = np.bincount(index.entry_parent[index.entry_row >= index.n_dirs], minlength=index.n_dirs)
     holds = np.flatnonzero(own)
@@ -69,7 +69,7 @@ def candidate_roots(index: Index) -> NDArray[np.uint32]:
         of_classes[np.argsort(-in_children[of_classes], kind="stable")],
         flat[np.argsort(-own[flat], kind="stable")],
         _above(parents, np.concatenate([of_classes, flat])),
-        holds[np.argsort(-own[holds], kind="stable")],
+        holds[np.argsort(-own[holds], kind="stable")] if classes else holds[:0],
     )
     every = np.concatenate(groups)
     _, first = np.unique(every, return_index=True)

@@ -29,7 +29,7 @@ class Cursor:
     them. Every call is O(1) on average: searches go forward only, by `bytearray.find`.
     """
 
-    __slots__ = ("_aged", "_hits", "_room", "ahead_run", "hi", "k", "length", "lo", "opened")
+    __slots__ = ("_aged", "_room", "_seen", "ahead_run", "hi", "k", "length", "lo", "opened")
 
     def __init__(self, length: int, k: int) -> None:
         self.length = length
@@ -39,7 +39,7 @@ class Cursor:
         self.hi = 0
         self.ahead_run = 0  # opens of the next epoch since the last one of this
         self._room = 0  # unopened places in the window
-        self._hits = 0
+        self._seen = 0  # opens since the last check point
         # ends of the window at the last two check points
         self._aged = (0, 0)
         self._fill()
@@ -57,8 +57,8 @@ class Cursor:
                 self._room -= 1
             if place == self.lo:
                 self._advance()
-            self._hits += 1
-            if self._hits > 2 * self.k + 64:
+            self._seen += 1
+            if self._seen > 2 * self.k + 64:
                 self._check()
             self.ahead_run = self.ahead_run + 1 if place >= self.length else 0
             return Step.HIT
@@ -73,6 +73,15 @@ class Cursor:
             if place < self.hi:
                 raise ValueError(f"place {place} lies in the window: take it")
             self.opened[place] = _OPENED
+            self._seen += 1
+            if self._seen > 2 * self.k + 64:
+                self._check()
+
+    def widen(self, k: int) -> None:
+        """From now on the window holds `k` unopened places; not fewer than it did."""
+        if k > self.k:
+            self.k = k
+            self._fill()
 
     def extend(self, length: int) -> None:
         """Makes the next epoch's places known."""
@@ -127,13 +136,13 @@ class Cursor:
             self._room += 1
 
     def _check(self) -> None:
-        """Passes over what has been in the window for two check points, at least 4 K hits, and was not
+        """Passes over what has been in the window for two check points, at least 4 K opens, and was not
         opened.
 
         A loader opens all of the next K places within K opens, in whatever order. Files it never opens (it
         caches them itself, or fails on them) would otherwise fill the window.
         """
-        self._hits = 0
+        self._seen = 0
         oldest, old = self._aged
         self.abandon(oldest)
         self._aged = (old, self.hi)

@@ -7,8 +7,9 @@ rules are described in docs/plan.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.plan import evidence, registry, search
 from nopfsfs.plan.epochs import DataSet, EpochOrder, Hypothesis, build
+from nopfsfs.plan.report import Job, PlanStatus
 from nopfsfs.plan.search import Candidate, Search, World
 from nopfsfs.plan.spec import Spec
 from nopfsfs.plan.track import State, Track
@@ -31,44 +33,8 @@ _BREAK_CHANCE = -14.0
 _EXPLAINED = 0.75
 # Opens in a row of another data set after which that is the one to stage.
 _PRIMARY_RUN = 8
-# Opens that a plan must have got right, unconfirmed, before the next epoch is worth computing.
-_HEADS_KEPT = 16
-
-
-@dataclass(frozen=True)
-class PlanStatus:
-    """What `nopfs status` shows of the plan of the data set that is read."""
-
-    state: str
-    sampler: str | None = None
-    seed: int | None = None
-    epoch: int = 0
-    position: int = 0  # accesses of this epoch before the first that is still to come, all local ranks
-    length: int = 0  # accesses of this epoch, all local ranks
-    dataset: str | None = None
-    k: int = 0  # window of one rank
-    world: int = 1
-    ranks: tuple[int, ...] = (0,)
-
-
-class Job:
-    """A computation to run outside of the follower's thread: `run` there, then `Follower.finish`."""
-
-    def __init__(self, compute: Callable[[], Any], deliver: Callable[[Any], None]) -> None:
-        self._compute = compute
-        self._deliver = deliver
-        self._result: Any = None
-        self._ran = False
-
-    def run(self) -> None:
-        """Computes. Touches nothing of the follower; may take seconds for millions of files."""
-        self._result = self._compute()
-        self._ran = True
-
-    def deliver(self) -> None:
-        """Hands the result over; called by `Follower.finish`."""
-        if self._ran:
-            self._deliver(self._result)
+# Beginnings of orders that are kept, to look at opens again; 128 KiB and more each.
+_HEADS_KEPT = 8
 
 
 class Follower:
@@ -113,11 +79,13 @@ class Follower:
             self._primary = self._assume(0)
             self._settle()
 
-    # -- opens
-    # ------------------------------------------------------------------------------------------------
+    # -- opens --
 
-    def observe(self, rows: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """Takes opens (rows, integer[m]) in order; uint8[m]: 1 where the open was predicted when it came.
+    def observe(
+        self, rows: NDArray[np.integer[Any]], readers: NDArray[np.integer[Any]] | None = None
+    ) -> NDArray[np.uint8]:
+        """Takes opens (rows, integer[m]) in order, and who opened (process or thread ids, integer[m]); uint8[m]: 1
+        where the open was predicted when it came.
 
         Never computes for long, but for the order of an epoch that begins sooner than `work` was called for
         it.
@@ -128,12 +96,13 @@ class Follower:
             return np.frombuffer(out, dtype=np.uint8)
         owner, serving, locked, mismatch = self._trail.owner, self._serving, State.LOCKED, State.MISMATCH
         known = len(owner)
+        whose = readers.tolist() if readers is not None else [0] * len(rows)
         for i, row in enumerate(rows.tolist()):
             who = owner[row] if 0 <= row < known else -1
             if who < 0:
                 continue
             track = serving[who] or self._assume(who)
-            hit = track.feed(row)
+            hit = track.feed(row, whose[i])
             if track is not self._primary:
                 self._elsewhere(track)
             elif self._run:
@@ -159,10 +128,12 @@ class Follower:
         if track.revived:
             self._lock(track)
             return
-        if self._trail.add(row) and track.state is State.WATCHING:
-            self._confirm(track)
-        if self._trail.hopeless:
-            self._give_up()
+        look = self._trail.add(row)
+        if track.state is State.WATCHING:
+            if look:
+                self._confirm(track)
+            if self._trail.hopeless:
+                self._give_up()
 
     def _confirm(self, track: Track) -> None:
         """Whether the opens so far prove the assumed plan, or the same with other ranks."""
@@ -171,7 +142,7 @@ class Follower:
         if len(opens) < search.MIN_OPENS:
             return
         n = len(self._files(here))
-        candidate = Candidate(here.dataset, here.order, here.spec, here.epoch)
+        candidate = _candidate(here)
         found = search.match(candidate, opens[:n], self._head(candidate), n, self._worlds)
         if found is None or not search.certain(found, self._count):
             return
@@ -189,30 +160,50 @@ class Follower:
             return
         opens = np.array(list(dict.fromkeys(track.missed)), dtype=np.int64)[-search.MAX_OPENS :]
         for hypothesis in track.alternatives():
+            if hypothesis == track.hypothesis and track.behind(opens.tolist()) < _EXPLAINED:
+                continue  # they fit because the reader is still near the beginning
             if self._begins(hypothesis, opens):
                 self._move(track, hypothesis)
                 return
-        if track.lost:
+        joined = self._joined(track, opens)
+        if joined is not None:
+            self._move(track, joined)
+        elif track.lost:
             missed = list(track.missed)
             track.give_up(State.WATCHING)
             self._trail.restart()
             for row in missed:
                 self._trail.add(row)
 
+    def _joined(self, track: Track, opens: NDArray[np.int64]) -> Hypothesis | None:
+        """The same epoch with more ranks, when the opens look like other ranks' beginning of it."""
+        here = track.hypothesis
+        if here.world == 1:
+            return None
+        places = search.positions(opens, self._head(_candidate(here)))
+        seen = tuple(np.unique(places[places >= 0] % here.world).tolist())
+        if not seen or set(seen) <= set(here.ranks):
+            return None
+        found = evidence.fit(search.local(places, here.world, seen), len(self._files(here)))
+        chance = found.log_chance + here.world * math.log(2)
+        if chance >= _BREAK_CHANCE or found.explained < _EXPLAINED:
+            return None
+        return replace(here, ranks=tuple(sorted({*here.ranks, *seen})))
+
     def _begins(self, hypothesis: Hypothesis, opens: NDArray[np.int64]) -> bool:
         """Whether the opens look like the beginning of that epoch."""
         files = self._files(hypothesis)
-        candidate = Candidate(hypothesis.dataset, hypothesis.order, hypothesis.spec, hypothesis.epoch)
-        places = search.positions(opens[: len(files)], self._head(candidate))
+        places = search.positions(opens[: len(files)], self._head(_candidate(hypothesis)))
         places = search.local(places, hypothesis.world, hypothesis.ranks)
         found = evidence.fit(places, len(files))
         return found.log_chance < _BREAK_CHANCE and found.explained >= _EXPLAINED
 
-    # -- changes of belief
-    # --------------------------------------------------------------------------------------
+    # -- changes of belief --
 
     def _assume(self, index: int) -> Track:
         """A plan for a data set of which nothing is known yet, so that staging can begin."""
+        if self._trail.hopeless:
+            self._trail.restart()  # what was not understood elsewhere does not count here
         size, ranks = self._worlds[0]
         spec = self._families[0].variants(self._seed or 0)[0]
         believed = [track for track in self._tracks() if track.was_locked]
@@ -259,6 +250,9 @@ class Follower:
             track = Track(order, self._make, self._inflight)
         else:
             missed = list(track.missed)
+            here = track.hypothesis
+            if order.hypothesis != here and replace(order.hypothesis, ranks=here.ranks) == here:
+                missed = [*track.opened(), *missed]  # other ranks join: those before keep their place
             self._moving.pop(id(track), None)
             track.relocate(order)
         track.state = State.WATCHING
@@ -278,8 +272,7 @@ class Follower:
             if track.state is State.WATCHING and self._trail.touches(track.hypothesis.dataset):
                 track.give_up(State.MISMATCH)
 
-    # -- work for another thread
-    # --------------------------------------------------------------------------------
+    # -- work for another thread --
 
     def work(self) -> Job | None:
         """The next computation to run elsewhere (then `finish` it), or None. One at a time."""
@@ -352,8 +345,7 @@ class Follower:
         if track.ahead is None and order.hypothesis == track.following():
             track.expect(order)
 
-    # -- the stream
-    # -------------------------------------------------------------------------------------------
+    # -- the stream --
 
     @property
     def position(self) -> int:
@@ -397,8 +389,7 @@ class Follower:
             ranks=here.ranks,
         )
 
-    # -- small things
-    # -----------------------------------------------------------------------------------------
+    # -- small things --
 
     def _settle(self) -> None:
         """Starts a new generation when the stream that is handed out is another than before."""
@@ -432,6 +423,10 @@ class Follower:
                 del self._heads[next(iter(self._heads))]
             self._heads[candidate] = head
         return head
+
+
+def _candidate(hypothesis: Hypothesis) -> Candidate:
+    return Candidate(hypothesis.dataset, hypothesis.order, hypothesis.spec, hypothesis.epoch)
 
 
 def _whole(hypothesis: Hypothesis) -> bool:

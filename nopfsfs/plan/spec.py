@@ -32,8 +32,9 @@ class Spec:
         return int(self.get(name, 0))
 
     def with_option(self, name: str, value: Option) -> Spec:
-        """The same sampler with one option set."""
-        return replace(self, options=tuple(sorted({**dict(self.options), name: value}.items())))
+        """The same sampler with one option set; 0 is what an option is when it is not set."""
+        options = {**dict(self.options), name: value}
+        return replace(self, options=tuple(sorted((k, v) for k, v in options.items() if v != 0)))
 
 
 class Sampler(Protocol):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from nopfsfs.plan import registry
 from nopfsfs.plan.cursor import Cursor, Step
 from nopfsfs.plan.epochs import EpochOrder, Hypothesis, window
+from nopfsfs.plan.loader import LoaderWatch
 from nopfsfs.plan.spec import Spec
 
 # Opens of one rank in a row that lie in the next epoch and show that this one is over.
@@ -54,15 +55,19 @@ class Track:
         self._make = make
         self.generation = 0  # changes when the stream foretold before no longer holds
         self.base = 0  # merged stream position of the beginning of this epoch
-        self.missed: list[int] = []  # rows that contradict, less those that agreed since
+        self.missed: list[int] = []  # rows that contradict, less half of those that agreed since
         self.repeats = False  # epochs repeat: set_epoch is forgotten
         self._inflight = inflight
+        self._loader = LoaderWatch() if inflight is None else None
         self._agreeing = 0
+        self._forgive = False
         self._enter(order)
 
     def _enter(self, order: EpochOrder) -> None:
         self.now = order
         self.ahead: EpochOrder | None = None
+        self._left: Hypothesis | None = None  # the epoch before, if this one followed it as expected
+        self._tail: frozenset[int] = frozenset()  # rows opened last in the epoch before
         self.lanes = len(order.hypothesis.ranks)
         each = order.length // self.lanes
         self.k = window(each, self._inflight)
@@ -74,17 +79,18 @@ class Track:
         """What is believed of the epoch that is read."""
         return self.now.hypothesis
 
-    # -- opens
-    # ------------------------------------------------------------------------------------------------
+    # -- opens --
 
-    def feed(self, row: int) -> bool:
-        """An open. True: it was predicted."""
+    def feed(self, row: int, reader: int = 0) -> bool:
+        """An open by process or thread `reader` (0: not known). True: it was predicted."""
         now = self.now
         offset = row - now.base
         place = now.place[offset] if 0 <= offset < len(now.place) else -1
         if place >= 0:
             cursor = self.cursors[place % self.lanes]
             step = cursor.take(place // self.lanes)
+            if self._loader is not None and reader:
+                self._watch(reader, place)
             if step is Step.HIT:
                 self._recent.append(row)
                 if self.missed or self.state is not State.LOCKED:
@@ -94,6 +100,17 @@ class Track:
                 return True
             return self._not_next(row, place, step)
         return self._other(row, None)
+
+    def _watch(self, reader: int, place: int) -> None:
+        """Learn K from who opens what; K of this epoch grows at once, and is exact from the next epoch on."""
+        # Ranks are told apart by their lanes, so one watch serves all: a reader belongs to one rank.
+        assert self._loader is not None
+        if self._loader.see(reader, place // self.lanes):
+            self._inflight = self._loader.inflight
+            self._loader = None
+            self.k = max(self.k, self._inflight or 0)
+            for cursor in self.cursors:
+                cursor.widen(self.k)
 
     def _not_next(self, row: int, place: int, step: Step) -> bool:
         """An open of a row that this epoch holds, but not among the next K at its first place."""
@@ -105,7 +122,7 @@ class Track:
                 return True
         if step is Step.AHEAD:
             cursor, at = self.cursors[place % self.lanes], place // self.lanes
-            if self._opens_next(row):
+            if self._opens_next(row) or self._in_tail(row):
                 return True
             cursor.mark(at)
             if at >= cursor.lo + _NEAR_WINDOWS * cursor.k:
@@ -119,7 +136,7 @@ class Track:
             return True
         if self._opens_next(row):
             return True
-        if step is Step.REPEAT:
+        if step is Step.REPEAT or self._in_tail(row):
             return True
         self._contradict(row)
         return False
@@ -145,17 +162,18 @@ class Track:
         return False
 
     def _agree(self) -> None:
-        if self.missed:
-            self.missed.pop(0)
         self._agreeing += 1
+        # two for one: a plan that explains only half of what is read must come into doubt
+        self._forgive = not self._forgive
+        if self.missed and self._forgive:
+            self.missed.pop(0)
 
     def _contradict(self, row: int) -> None:
         self._agreeing = max(0, self._agreeing - 1)
         if self.state is State.LOCKED and len(self.missed) < _MISSED:
             self.missed.append(row)
 
-    # -- what the follower asks
-    # -------------------------------------------------------------------------------
+    # -- what the follower asks --
 
     @property
     def lost(self) -> bool:
@@ -165,8 +183,20 @@ class Track:
     @property
     def revived(self) -> bool:
         """A plan that was given up fits again. A window that is a large part of the epoch proves nothing."""
-        each = self.cursors[0].length
-        return self.was_locked and self.state is not State.LOCKED and self._agreeing >= _REVIVED and self.k * 8 <= each
+        telling = self.k * 8 <= self.cursors[0].length
+        given_up = self.was_locked and self.state is not State.LOCKED
+        return given_up and telling and self._agreeing >= _REVIVED
+
+    def behind(self, rows: list[int]) -> float:
+        """The share of `rows` whose first place lies before the window."""
+        places = [place for place in map(self.now.find, rows) if place >= 0]
+        past = sum(place // self.lanes < self.cursors[place % self.lanes].lo for place in places)
+        return past / len(rows)
+
+    def opened(self) -> list[int]:
+        """The rows opened so far in this epoch, in the order of its plan."""
+        rows: list[int] = self.now.rows[self.consumed(self.base, self.now.length)].tolist()
+        return rows
 
     def lock(self) -> None:
         """The plan is confirmed."""
@@ -184,21 +214,22 @@ class Track:
             self.generation += 1
         self.state = state
 
+    def _barely_begun(self) -> bool:
+        opened = sum(cursor.opened.count(1, 0, cursor.length) for cursor in self.cursors)
+        return opened <= max(_LOST, self.now.length // 20)
+
     def relocate(self, order: EpochOrder) -> None:
         """Another epoch, or another plan altogether, begins; the state is kept."""
         before, after = self.hypothesis, order.hypothesis
-        if after.spec == before.spec and after.dataset == before.dataset:
-            if after.epoch == before.epoch:
-                self.repeats = True
-            elif after.epoch == before.epoch + 1:
-                self.repeats = False
+        if self._left is not None and self._barely_begun():
+            before = self._left  # this epoch was only expected; that one was read
+        self.repeats = self.state is State.LOCKED and after == before
         self.generation += 1
         self.base = 0
         self.missed.clear()
         self._enter(order)
 
-    # -- the next epoch
-    # ---------------------------------------------------------------------------------------
+    # -- the next epoch --
 
     def following(self) -> Hypothesis:
         """What is thought to be read after this epoch."""
@@ -210,9 +241,14 @@ class Track:
 
     def alternatives(self) -> tuple[Hypothesis, ...]:
         """What else may be read next, the expected first."""
-        here = self.hypothesis
-        others = registry.sampler(here.spec.sampler).following(here.spec, here.epoch)
-        return tuple(dict.fromkeys((self.following(), *(self._with(*other) for other in others))))
+        found = [self.following()]
+        for origin in (self.hypothesis, self._left):
+            if origin is not None:
+                family = registry.sampler(origin.spec.sampler)
+                found += [self._with(*other) for other in family.following(origin.spec, origin.epoch)]
+        if self._left is not None:
+            found.append(self._left)
+        return tuple(dict.fromkeys(found))
 
     def _with(self, spec: Spec, epoch: int) -> Hypothesis:
         return replace(self.hypothesis, spec=spec, epoch=epoch)
@@ -243,14 +279,26 @@ class Track:
         if not all(done) and max(cursor.lo for cursor in cursors) - each < 0.75 * each:
             return
         self.base += self.now.length
+        self._left, self._tail = self.hypothesis, self._last_opened()
         self.now, self.ahead = self.ahead, None
         for cursor in cursors:
             cursor.roll()
         if any(cursor.hi >= cursor.length for cursor in cursors):
             self._near_end()
 
-    # -- the stream
-    # -------------------------------------------------------------------------------------------
+    def _last_opened(self) -> frozenset[int]:
+        """The rows opened among the last 2 K places of this epoch: a slower reader of the same may still
+        come."""
+        first = max(0, self.now.length - 2 * self.k * self.lanes)
+        opened = self.consumed(self.base + first, self.now.length - first)
+        return frozenset(self.now.rows[first:][opened].tolist())
+
+    def _in_tail(self, row: int) -> bool:
+        if self._tail and min(cursor.lo for cursor in self.cursors) > 2 * self.k:
+            self._tail = frozenset()
+        return row in self._tail
+
+    # -- the stream --
 
     @property
     def position(self) -> int:

@@ -45,7 +45,6 @@ class Trail:
         self._searched = 0  # distinct opens that the last search saw
         self._seen: bytearray | None = None
         self._anew: list[int] = []
-        self._since = 0
 
     def add(self, row: int) -> bool:
         """An open that is not explained. True: have a look at the assumed plan now."""
@@ -93,8 +92,7 @@ class Trail:
         self._searched = 0
         self._seen = None
 
-    # -- searching
-    # --------------------------------------------------------------------------------------------
+    # -- searching --
 
     def due(self) -> dict[int, NDArray[np.int64]] | None:
         """What to search with, by data set, when there are enough new opens for another search."""
@@ -121,21 +119,17 @@ class Trail:
             self._seen = bytearray(len(self.owner))
             for row in self._rows:
                 self._seen[row] = 1
-            self._since = 0
 
     def _begins_anew(self, row: int) -> bool:
         """Without a plan, a new epoch shows in that files are opened again that were opened before."""
         seen = self._seen
         assert seen is not None
-        self._since += 1
         if not seen[row] or row in self._anew:
             seen[row] = 1
             self._anew.clear()
             return False
         self._anew.append(row)
-        # files drawn with replacement repeat too: not sooner than after half of them
-        if len(self._anew) < _ANEW or self._since < len(seen) // 2:
-            del self._anew[:-_ANEW]
+        if len(self._anew) < _ANEW:
             return False
         rows = self._anew[:]
         self.restart()

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from nopfsfs.plan import registry, torch_random
+from nopfsfs.plan.epochs import DataSet
+from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.spec import Spec
 
 torch = pytest.importorskip("torch")
@@ -99,3 +101,48 @@ def test_random_sampler_after_epochs_left_early(kind: str, n: int) -> None:
 def test_shuffle_false_is_sequential() -> None:
     loader = torch.utils.data.DataLoader(range(103), batch_size=4)
     np.testing.assert_array_equal(registry.order(Spec("sequential"), 103), _read(loader))
+
+
+class _Recorder:
+    """A data set that notes which sample is read when, across the worker processes."""
+
+    def __init__(self, n: int, path: str) -> None:
+        self.n, self.path = n, path
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, i: int) -> int:
+        with open(self.path, "ab", buffering=0) as log:
+            log.write(i.to_bytes(8, "little"))
+        return i
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["distributed", "random", "in order"])
+def test_a_real_loader_is_predicted(kind: str, workers: int, tmp_path) -> None:
+    data, seed, n, batch = torch.utils.data, 42, 3000, 16
+    log = tmp_path / "opens"
+    files = _Recorder(n, str(log))
+    options: dict = {"batch_size": batch, "num_workers": workers}
+    sampler = None
+    if kind == "distributed":
+        sampler = data.DistributedSampler(files, 2, 1, seed=seed)
+        options["sampler"] = sampler
+    elif kind == "random":
+        options |= {"shuffle": True, "generator": torch.Generator().manual_seed(seed)}
+    loader = data.DataLoader(files, **options)
+    rows = np.arange(100, 100 + n)
+    follower = Follower([DataSet(0, "train", (("ImageFolder", rows),))], seed, worlds=[(1, (0,)), (2, (0,)), (2, (1,))])
+    for epoch in range(3):
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        log.write_bytes(b"")
+        for _ in loader:
+            pass
+        opens = rows[np.frombuffer(log.read_bytes(), dtype=np.int64)]
+        flags = []
+        for i in range(0, len(opens), 8):
+            flags.append(follower.observe(opens[i : i + 8]))
+            follower.settle()
+        assert np.concatenate(flags)[64 if epoch == 0 else 0 :].mean() >= 0.99

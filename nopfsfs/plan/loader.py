@@ -1,0 +1,52 @@
+"""How the loader reads ahead, seen from who opens what: the number of workers and the size of a batch.
+
+torch's DataLoader (2.13, utils/data/dataloader.py, _try_put_index) gives batch k to worker k mod W. So one worker opens
+the places [k B, (k + 1) B) in a row and goes on at (k + W) B: the end of one run and the beginning of the next give B
+and W.
+"""
+
+from __future__ import annotations
+
+PREFETCH = 2  # batches requested ahead for each worker; DataLoader's default, which cannot be seen from opens
+_AGREEING = 2  # runs that must say the same
+_READERS_MOST = 1024  # workers come and go with the epochs; what is remembered of them is bounded
+
+
+class LoaderWatch:
+    """Takes (reader, place) pairs of one rank's stream until it knows `inflight`; O(1) each."""
+
+    __slots__ = ("_last", "_start", "_votes", "inflight")
+
+    def __init__(self) -> None:
+        self.inflight: int | None = None  # workers x prefetch x batch + batch
+        self._last: dict[int, int] = {}
+        self._start: dict[int, int] = {}
+        self._votes: dict[tuple[int, int], int] = {}
+
+    def see(self, reader: int, place: int) -> bool:
+        """An open of `place` by `reader` (a process or thread id). True: `inflight` has just become known."""
+        last = self._last.get(reader)
+        if last == place or last is None:
+            if last is None:
+                self._begin(reader, place)
+            return False
+        if place == last + 1:
+            self._last[reader] = place
+            return False
+        start, length = self._start[reader], last + 1 - self._start[reader]
+        self._begin(reader, place)
+        workers, rest = divmod(place - start, length)
+        if rest or workers < 2 or start % length or length < 2:
+            return False  # not two whole batches of one worker
+        votes = self._votes.get((workers, length), 0) + 1
+        self._votes[workers, length] = votes
+        if votes < _AGREEING:
+            return False
+        self.inflight = workers * PREFETCH * length + length
+        return True
+
+    def _begin(self, reader: int, place: int) -> None:
+        if len(self._last) >= _READERS_MOST:
+            self._last.clear()
+            self._start.clear()
+        self._start[reader] = self._last[reader] = place

@@ -1,0 +1,417 @@
+"""The follower against simulated loaders."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nopfsfs.plan import registry, search
+from nopfsfs.plan.epochs import DataSet
+from nopfsfs.plan.follow import Follower
+from nopfsfs.plan.spec import Spec
+from tests.plan.loaders import Loader
+
+SEED = 42
+SHUFFLED = Spec("distributed", SEED)
+IN_ORDER = Spec("sequential")
+
+
+def tree(train: int = 4000, val: int = 1000, seed: int = 0) -> list[DataSet]:
+    """A mount with 20 directories, train/, val/ and a file that belongs to no data set."""
+    rows = np.arange(20, 20 + train + val, dtype=np.int64)
+    parts = [DataSet(0, "train", (("ImageFolder", rows[:train]),))]
+    if val:
+        parts.append(DataSet(1, "val", (("ImageFolder", rows[train:]),)))
+        parts.append(DataSet(2, "", (("ImageFolder", rows),)))
+    return parts
+
+
+def epoch_opens(
+    part: DataSet,
+    spec: Spec,
+    epoch: int,
+    loader: Loader,
+    rng: np.random.Generator,
+    world: int = 1,
+    ranks: tuple[int, ...] = (0,),
+) -> np.ndarray:
+    rows = part.orders[0][1]
+    orders = [rows[registry.order(spec, len(rows), epoch, world, rank)].tolist() for rank in ranks]
+    return np.array(loader.ranks(orders, rng), dtype=np.int64)
+
+
+# Every run in `feed` does the background work in time; `test_whatever_is_opened...` does it late.
+def feed(follower: Follower, opens: np.ndarray, chunk: int = 16) -> np.ndarray:
+    """Opens in chunks, with the background work done in between."""
+    flags = []
+    for i in range(0, len(opens), chunk):
+        flags.append(follower.observe(opens[i : i + chunk]))
+        follower.settle()
+    return np.concatenate(flags) if flags else np.zeros(0, np.uint8)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.integers(0, 2**32),
+    st.integers(2000, 6000),
+    st.sampled_from([(1, (0,)), (2, (0, 1)), (4, (1,)), (8, (4, 5, 6, 7)), (5, (2,))]),
+    st.integers(0, 4),
+    st.sampled_from([1, 8, 16]),
+    st.booleans(),
+)
+def test_epochs_in_a_row_are_predicted(seed, n, world, workers, batch, drop_last) -> None:
+    rng = np.random.default_rng(seed)
+    parts = tree(n)
+    loader = Loader(max(workers, 1), 2, batch, drop_last)
+    follower = Follower(parts, SEED, worlds=[world], inflight=loader.inflight)
+    for epoch in range(3):
+        flags = feed(follower, epoch_opens(parts[0], SHUFFLED, epoch, loader, rng, *world))
+        assert flags.mean() >= 0.99, (epoch, follower.status())
+        assert follower.status().state == "locked"
+        assert follower.status().epoch in (epoch, epoch + 1)
+
+
+@pytest.mark.parametrize("world", [(1, (0,)), (4, (2, 3))])
+def test_k_when_the_loader_is_not_known(world) -> None:
+    rng = np.random.default_rng(3)
+    parts = tree(20_000)
+    loader = Loader(2, 2, 64)
+    follower = Follower(parts, SEED, worlds=[world])
+    flags = [feed(follower, epoch_opens(parts[0], SHUFFLED, e, loader, rng, *world)) for e in range(3)]
+    assert np.concatenate(flags).mean() >= 0.99
+    assert follower.status().k == min(1024, -(-20_000 // world[0]) // 20)
+
+
+def test_staging_can_begin_before_any_open() -> None:
+    parts = tree()
+    follower = Follower(parts, SEED)
+    rows = parts[0].orders[0][1]
+    expected = rows[registry.order(SHUFFLED, len(rows))]
+    np.testing.assert_array_equal(follower.upcoming(0, 100), expected[:100])
+    assert follower.status().state == "watching"
+    assert not follower.consumed(0, 100).any()
+
+
+CASES = {
+    "another world, one rank": (SHUFFLED, 0, 8, (3,)),
+    "another world, four ranks": (SHUFFLED, 0, 8, (4, 5, 6, 7)),
+    "resumed": (SHUFFLED, 17, 1, (0,)),
+    "resumed, rank of two": (SHUFFLED, 5, 2, (1,)),
+    "not shuffled": (Spec("distributed", 0, (("sequential", 1),)), 0, 8, (3,)),
+    "random": (Spec("random", SEED, (("base_seed", "epoch"),)), 0, 1, (0,)),
+    "random, own generator": (Spec("random", SEED, (("base_seed", "never"),)), 0, 1, (0,)),
+    "random, epoch 1": (Spec("random", SEED, (("base_seed", "epoch"),)), 1, 1, (0,)),
+    "in order": (IN_ORDER, 0, 1, (0,)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dataset", [0, 1, 2])
+def test_locks_within_the_first_batch(case: str, dataset: int) -> None:
+    spec, epoch, world, ranks = CASES[case]
+    rng = np.random.default_rng(11)
+    parts = tree(8000, 3000)
+    loader = Loader(2, 2, 16)
+    worlds = [(1, (0,)), (8, (4, 5, 6, 7)), (2, (0,)), (8, tuple(range(8)))]
+    follower = Follower(parts, SEED, worlds=worlds, inflight=loader.inflight)
+    opens = epoch_opens(parts[dataset], spec, epoch, loader, rng, world, ranks)
+    feed(follower, opens[:64], chunk=4)
+    assert follower.status().state == "locked", follower.status()
+    flags = feed(follower, opens[64:])
+    status = follower.status()
+    assert flags.mean() >= 0.99, status
+    if spec != IN_ORDER:
+        assert (status.world, status.ranks) == (world, ranks)
+    flags = feed(follower, epoch_opens(parts[dataset], spec, epoch + 1, loader, rng, world, ranks))
+    assert flags.mean() >= 0.99, follower.status()
+
+
+def test_set_epoch_forgotten() -> None:
+    rng = np.random.default_rng(5)
+    parts = tree()
+    loader = Loader(2, 2, 16)
+    follower = Follower(parts, SEED)
+    shares = [feed(follower, epoch_opens(parts[0], SHUFFLED, 0, loader, rng)).mean() for _ in range(4)]
+    assert min(shares) >= 0.99
+    assert shares[3] == 1.0
+    generation = follower.generation
+    assert feed(follower, epoch_opens(parts[0], SHUFFLED, 0, loader, rng)).mean() == 1.0
+    assert follower.generation == generation
+
+
+@pytest.mark.parametrize("spec", [SHUFFLED, Spec("random", SEED, (("base_seed", "epoch"),)), IN_ORDER])
+def test_epochs_left_early(spec: Spec) -> None:
+    rng = np.random.default_rng(6)
+    parts = tree()
+    loader = Loader(2, 2, 16, stop_after=60)
+    follower = Follower(parts, SEED)
+    for epoch in range(4):
+        this = spec.with_option("left_early", epoch) if spec.sampler == "random" else spec
+        flags = feed(follower, epoch_opens(parts[0], this, epoch, loader, rng))
+        assert flags[64:].mean() >= 0.99, (epoch, follower.status())
+        assert flags[:64].mean() >= 0.75
+
+
+def test_restarted_and_resumed() -> None:
+    rng = np.random.default_rng(7)
+    parts = tree()
+    loader = Loader(2, 2, 16)
+    follower = Follower(parts, SEED)
+    for epoch in (0, 1, 2, 0, 1, 9, 10, 10, 10, 11, 12):
+        flags = feed(follower, epoch_opens(parts[0], SHUFFLED, epoch, loader, rng), chunk=4)
+        assert flags[64:].mean() >= 0.99, (epoch, follower.status())
+
+
+@pytest.mark.parametrize("world", [(1, (0,)), (4, (0, 1))])
+@pytest.mark.parametrize("whole", [True, False])
+def test_validation_in_between(world, whole: bool) -> None:
+    rng = np.random.default_rng(8)
+    parts = tree()
+    loader = Loader(2, 2, 16, drop_last=True)
+    follower = Follower(parts, SEED, worlds=[world], inflight=loader.inflight)
+    val = IN_ORDER if whole else Spec("distributed", 0, (("sequential", 1),))
+    for epoch in range(3):
+        train = epoch_opens(parts[0], SHUFFLED, epoch, loader, rng, *world)
+        half = len(train) // 2
+        check = [epoch_opens(parts[1], val, 0, Loader(2, 2, 16), rng, *world) for _ in range(2)]
+        flags = [feed(follower, part) for part in (train[:half], check[0], train[half:], check[1])]
+        shares = [part.mean() for part in flags]
+        assert min(shares[0], shares[2]) >= 0.99, shares
+        if epoch > 0:
+            assert min(shares) >= 0.99, shares
+        assert follower.status().dataset == "val"
+
+
+def test_training_and_validation_at_once() -> None:
+    rng = np.random.default_rng(9)
+    parts = tree(4000, 4000)
+    loader = Loader(2, 2, 16)
+    both = np.stack([epoch_opens(parts[0], SHUFFLED, 0, loader, rng), epoch_opens(parts[1], IN_ORDER, 0, loader, rng)])
+    follower = Follower(parts, SEED)
+    assert feed(follower, both.T.reshape(-1)).mean() >= 0.99
+
+
+def test_files_opened_twice() -> None:
+    rng = np.random.default_rng(10)
+    parts = tree()
+    loader = Loader(2, 2, 16)
+    follower = Follower(parts, SEED)
+    for epoch in range(3):
+        opens = np.repeat(epoch_opens(parts[0], SHUFFLED, epoch, loader, rng), 2)
+        assert feed(follower, opens).mean() >= 0.99
+
+
+def test_strays_do_not_move_the_cursor() -> None:
+    rng = np.random.default_rng(12)
+    parts = tree()
+    opens = epoch_opens(parts[0], SHUFFLED, 0, Loader(2, 2, 16), rng)
+    strays = rng.permutation(parts[0].orders[0][1])[: len(opens) // 10]
+    mixed = np.insert(opens, np.sort(rng.integers(200, len(opens), len(strays))), strays)
+    follower = Follower(parts, SEED)
+    feed(follower, mixed)
+    assert follower.generation == 0
+    assert follower.predicted >= 0.99 * (len(opens) - len(strays))
+
+
+@pytest.mark.parametrize("n", [200, 1000, 20_000])
+def test_a_plan_that_does_not_match_is_noticed_in_the_first_batch(n: int) -> None:
+    rng = np.random.default_rng(n)
+    parts = tree(n, 0)
+    follower = Follower(parts, SEED)
+    opens = rng.permutation(parts[0].orders[0][1])
+    feed(follower, opens[:64], chunk=8)
+    assert follower.status().state == "mismatch"
+    assert len(follower.upcoming(follower.position, 10)) == 0
+    assert not feed(follower, opens[64:]).any()
+    # and what can be known later is still found
+    opens = epoch_opens(parts[0], SHUFFLED, 0, Loader(2, 2, 4), rng)
+    feed(follower, opens[: n // 2], chunk=4)
+    assert follower.status().state == "locked"
+
+
+def test_no_random_order_is_ever_locked() -> None:
+    rng = np.random.default_rng(13)
+    worlds = [(1, (0,)), (8, tuple(range(8))), (2, (0,))]
+    for n in (200, 777, 3000, 20_000):
+        parts = tree(n, 0)
+        tried = list(search.candidates(parts, [0], SEED, "auto"))[::5]
+        heads = [search.head_rows(candidate, parts, 8) for candidate in tried]
+        for _ in range(500):
+            opens = rng.permutation(parts[0].orders[0][1])[: rng.integers(4, 65)]
+            for candidate, head in zip(tried, heads, strict=True):
+                found = search.match(candidate, opens, head, n, worlds)
+                assert not search.certain(found, len(tried))
+
+
+def test_random_orders_end_as_mismatch_on_a_mount_with_subtrees() -> None:
+    rng = np.random.default_rng(14)
+    parts = tree(3000, 700)
+    for order in (parts[0].orders[0][1], parts[2].orders[0][1]):
+        follower = Follower(parts, SEED, worlds=[(1, (0,)), (8, tuple(range(8)))])
+        feed(follower, rng.permutation(order)[:300], chunk=32)
+        assert follower.status().state == "mismatch"
+
+
+def test_training_after_all_files_were_read_in_order() -> None:
+    rng = np.random.default_rng(15)
+    parts = tree()
+    follower = Follower(parts, SEED)
+    feed(follower, parts[0].orders[0][1])
+    assert follower.status().sampler == "sequential"
+    flags = feed(follower, epoch_opens(parts[0], SHUFFLED, 0, Loader(2, 2, 16), rng), chunk=4)
+    assert flags[64:].mean() >= 0.99
+    assert follower.status().sampler == "distributed"
+
+
+def test_large_data_sets_are_computed_as_jobs() -> None:
+    rng = np.random.default_rng(16)
+    parts = tree(250_000, 0)
+    loader = Loader(2, 2, 64)
+    follower = Follower(parts, SEED)
+    feed(follower, epoch_opens(parts[0], SHUFFLED, 3, loader, rng)[:2000], chunk=200)
+    assert (follower.status().state, follower.status().epoch) == ("locked", 3)
+    # left early, and resumed where no table is at hand: found at once, followed when the job is done
+    opens = epoch_opens(parts[0], SHUFFLED, 0, loader, rng)
+    follower.observe(opens[:500])
+    assert follower.status().epoch == 3
+    follower.settle()
+    assert (follower.status().state, follower.status().epoch) == ("locked", 0)
+    assert follower.observe(opens[500:4000]).mean() >= 0.99
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.integers(0, 2**32), st.integers(1, 700), st.integers(0, 300), st.sampled_from([None, 3, 100]))
+def test_whatever_is_opened_the_stream_stays_sound(seed, train, val, inflight) -> None:
+    rng = np.random.default_rng(seed)
+    parts = tree(train, val)
+    follower = Follower(parts, SEED, worlds=[(2, (0, 1)), (1, (0,))], inflight=inflight)
+    last, opens = 0, 0
+    for _ in range(12):
+        part = parts[rng.integers(len(parts))]
+        loader = Loader(int(rng.integers(1, 4)), 2, int(rng.integers(1, 20)))
+        spec = (SHUFFLED, IN_ORDER, Spec("random", SEED))[rng.integers(3)]
+        taken = epoch_opens(part, spec, int(rng.integers(4)), loader, rng)
+        if rng.random() < 0.2:
+            taken = rng.integers(0, train + val + 40, 300)
+        taken = taken[: int(rng.integers(1, len(taken) + 1))]
+        for i in range(0, len(taken), 37):
+            follower.observe(taken[i : i + 37])
+            opens += len(taken[i : i + 37])
+            if rng.random() < 0.7:
+                follower.settle()
+            position = follower.position
+            assert position >= last
+            last = position
+            begin = max(0, position - int(rng.integers(0, 50)))
+            upcoming = follower.upcoming(begin, 200)
+            consumed = follower.consumed(begin, 200)
+            assert len(consumed) == 200
+            known = upcoming[upcoming >= 0]
+            assert len(upcoming) <= 200
+            assert np.isin(known, parts[-1].orders[0][1]).all()
+            if len(upcoming) > position - begin:
+                assert not consumed[position - begin]
+                assert consumed[: position - begin].all()
+    assert follower.opens == opens
+    assert 0 <= follower.predicted <= opens
+
+
+def test_a_rank_that_starts_late_joins() -> None:
+    rng = np.random.default_rng(17)
+    parts = tree(8000)
+    loader = Loader(2, 2, 16)
+    first, second = (epoch_opens(parts[0], SHUFFLED, 0, loader, rng, 4, (rank,)) for rank in (1, 2))
+    follower = Follower(parts, SEED, worlds=[(4, (1, 2))], inflight=loader.inflight)
+    feed(follower, first[:100], chunk=4)
+    assert follower.status().ranks in ((1,), (1, 2))
+    both = np.stack([first[100:1100], second[:1000]], axis=1).reshape(-1)
+    flags = feed(follower, both, chunk=4)
+    assert follower.status().ranks == (1, 2)
+    assert flags.mean() >= 0.98
+
+
+def test_no_seed_only_watches() -> None:
+    parts = tree()
+    follower = Follower(parts, None)
+    assert not follower.observe(parts[0].orders[0][1]).any()
+    assert follower.work() is None
+    assert follower.status().state == "none"
+    assert (follower.opens, follower.predicted) == (4000, 0)
+
+
+@pytest.mark.parametrize("parts", [[], [DataSet(0, "", (("", np.zeros(0, np.int64)),))]])
+def test_nothing_to_read(parts) -> None:
+    follower = Follower(parts, SEED)
+    assert not follower.observe(np.array([0, 5])).any()
+    assert follower.status().state == "none"
+    assert len(follower.upcoming(0, 5)) == 0
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 40), st.integers(1, 3), st.integers(0, 2**32))
+def test_tiny_data_sets(n: int, world: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    parts = tree(n, 0)
+    ranks = tuple(range(world))
+    follower = Follower(parts, SEED, worlds=[(world, ranks)])
+    for epoch in range(4):
+        opens = epoch_opens(parts[0], SHUFFLED, epoch, Loader(1, 1, 1), rng, world, ranks)
+        feed(follower, opens, chunk=1)
+        follower.upcoming(follower.position, 3 * n)
+        follower.consumed(follower.position, 3 * n)
+
+
+def test_the_stream_foretells_the_opens() -> None:
+    rng = np.random.default_rng(14)
+    parts = tree()
+    world = (4, (1, 2))
+    follower = Follower(parts, SEED, worlds=[world])
+    loader = Loader(2, 2, 16, drop_last=True)
+    streams: dict[int, dict[int, int]] = {}
+    last = 0
+    for epoch in range(3):
+        opens = epoch_opens(parts[0], SHUFFLED, epoch, loader, rng, *world)
+        for i in range(0, len(opens), 50):
+            feed(follower, opens[i : i + 50])
+            position = follower.position
+            assert position >= last
+            last = position
+            rows = follower.upcoming(position, 700)
+            consumed = follower.consumed(position, len(rows))
+            assert len(rows) == 700
+            assert not consumed[0]
+            known = streams.setdefault(follower.generation, {})
+            for at, row in enumerate(rows.tolist(), position):
+                assert known.setdefault(at, row) == row
+            soon = set(rows[~consumed].tolist())
+            coming = opens[i + 50 : i + 60].tolist()
+            assert soon.issuperset(coming)
+            done = set(opens[: i + 50].tolist())
+            within = rows[consumed][: len(opens) - i]
+            assert done.issuperset(within.tolist()) or epoch > 0
+    assert follower.generation == 0
+    assert last > 2 * len(opens) - 100
+
+
+def test_a_job_that_fails_is_forgotten() -> None:
+    parts = tree()
+    follower = Follower(parts, SEED)
+    follower.observe(epoch_opens(parts[0], SHUFFLED, 9, Loader(), np.random.default_rng(1))[:32])
+    job = follower.work()
+    assert job is not None
+    assert follower.work() is None
+    follower.finish(job)  # never ran
+    assert follower.status().state == "watching"
+
+
+@pytest.mark.parametrize(("worlds", "message"), [([(2, (2,))], "do not fit"), ([(0, (0,))], "do not fit")])
+def test_bad_worlds(worlds, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Follower(tree(), SEED, worlds=worlds)
+
+
+def test_bad_sampler() -> None:
+    with pytest.raises(ValueError, match="unknown sampler"):
+        Follower(tree(), SEED, sampler="nonesuch")

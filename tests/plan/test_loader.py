@@ -1,0 +1,56 @@
+"""Workers and batch size are found from who opens what."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nopfsfs.plan.loader import PREFETCH, LoaderWatch
+
+
+def opens(n: int, workers: int, batch: int, seed: int) -> list[tuple[int, int]]:
+    """(reader, place): worker w reads batches w, w + W, ...; workers interleave at random."""
+    streams = [
+        [(100 + w, p) for k in range(w, -(-n // batch), workers) for p in range(k * batch, min(n, (k + 1) * batch))]
+        for w in range(workers)
+    ]
+    rng = random.Random(seed)
+    result = []
+    while any(streams):
+        stream = rng.choice([s for s in streams if s])
+        result.append(stream.pop(0))
+    return result
+
+
+@given(workers=st.integers(2, 8), batch=st.integers(2, 64), seed=st.integers(0, 99))
+def test_finds_workers_and_batch(workers: int, batch: int, seed: int) -> None:
+    watch = LoaderWatch()
+    known_after = next(
+        i
+        for i, (reader, place) in enumerate(opens(batch * workers * 5, workers, batch, seed))
+        if watch.see(reader, place)
+    )
+    assert watch.inflight == workers * PREFETCH * batch + batch
+    assert known_after <= 5 * workers * batch
+
+
+def test_files_opened_twice_change_nothing() -> None:
+    watch = LoaderWatch()
+    for reader, place in opens(640, 2, 64, 1):
+        watch.see(reader, place)
+        watch.see(reader, place)
+    assert watch.inflight == 2 * PREFETCH * 64 + 64
+
+
+def test_one_reader_in_order_tells_nothing() -> None:
+    watch = LoaderWatch()
+    assert not any(watch.see(7, place) for place in range(1000))
+    assert watch.inflight is None
+
+
+def test_random_opens_tell_nothing() -> None:
+    rng = random.Random(3)
+    watch = LoaderWatch()
+    assert not any(watch.see(rng.randrange(4), rng.randrange(100_000)) for _ in range(20_000))
