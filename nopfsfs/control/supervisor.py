@@ -208,16 +208,31 @@ class Supervisor:
                 self._stager = None
             else:
                 log.error("the stager ended with status %d; starting another", status)
-                self._demands, theirs = sequenced_pair()
-                await self._give_to_server(theirs)
-                self._stager = await self._spawn_stager()
+                self._stager = await self._replace_stager()
             self._write_pids()
 
-    async def _give_to_server(self, demands: sockets.socket) -> None:
+    async def _replace_stager(self) -> Child | None:
+        """Another stager in place of a dead one; None when the server or the mount is gone too."""
+        self._demands, theirs = sequenced_pair()
+        try:
+            if await self._give_to_server(theirs):
+                return await self._spawn_stager()
+        except (OSError, trio.ClosedResourceError) as e:
+            log.error("no other stager can be started: %s", e)
+        finally:
+            self._demands.close()
+        return None
+
+    async def _give_to_server(self, demands: sockets.socket) -> bool:
+        """Whether the server has taken the socket, and reads nothing any more that the stager before had named."""
         rights = (sockets.SOL_SOCKET, sockets.SCM_RIGHTS, array.array("i", [demands.fileno()]))
-        with contextlib.suppress(OSError):  # the server is gone too: its own watcher sees to that
+        try:
             await self._server_control.sendmsg([b"stager"], [rights])
-        demands.close()
+        finally:
+            demands.close()
+        with trio.move_on_after(ANSWER_LIMIT_S):
+            return bool(await self._server_control.recv(64) == b"drained")
+        return False
 
     async def _watch_mount(self) -> None:
         """When the mount is gone, let go of the tree: then the kernel ends the connection, and the server ends."""

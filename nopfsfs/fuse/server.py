@@ -74,8 +74,14 @@ class Server:
                 pyfuse3.terminate()
                 return
             if message == b"stager" and fds:
-                self._adapter.stager = StagerLink(socket.socket(fileno=fds[0]))
+                before, self._adapter.stager = self._adapter.stager, StagerLink(socket.socket(fileno=fds[0]))
                 nursery.start_soon(self._adapter.stager.run)
+                nursery.start_soon(self._confirm, before)
+
+    async def _confirm(self, before: StagerLink) -> None:
+        """Say that nothing here reads arena bytes that the stager before had named: another may reuse them now."""
+        await before.drained.wait()
+        await self._control.send(b"drained")
 
     async def _receive(self) -> tuple[bytes, list[int]]:
         size = socket.CMSG_SPACE(array.array("i").itemsize)
