@@ -38,6 +38,7 @@ from nopfsfs.process import Handoff, begin
 from nopfsfs.rundir import remove_state_dir
 from nopfsfs.tiers import arena, shared
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges
+from nopfsfs.tiers.disk import clear_leftovers
 from nopfsfs.tiers.ring import Ring
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Supervisor:
             server_ring=Ring(self._fds["server_ring"], writable=False),
             stager_ring=Ring(self._fds["stager_ring"], writable=False),
             conductor=Conductor(self._charges, columns.paged, budget.split(self._configured, self._data), rooms),
+            tier=columns.tier,
         )
         self._server_gauges = Gauges(self._fds["server_gauges"], writable=False)
         self._stager_gauges = Gauges(self._fds["stager_gauges"], writable=False)
@@ -295,6 +297,9 @@ class Supervisor:
         if self._stager is not None:
             await self.loop.order(Order.STOP)
             await self._stager.end(END_LIMIT_S)
+        for disk in self._config.disks:  # what a stager that was killed, or may not write there any more, has left
+            with contextlib.suppress(OSError), trio.move_on_after(END_LIMIT_S):
+                await trio.to_thread.run_sync(clear_leftovers, disk.path, abandon_on_cancel=True)
         self.loop.drain()
         if self._state != "failed":
             self._state = "ended"

@@ -93,6 +93,9 @@ class Pusher:
             log.debug("page cache work on row %d: %s", row, e)
             if what == Order.PUSH:
                 self._failed(row)
+            elif what == Order.DROP and not value:
+                # Whoever asked waits for the room. Of a row that cannot be opened the pages are gone or soon will be.
+                self._desk.publish(Event.DROPPED, row)
 
     def _push(self, row: int) -> None:
         version = int(self._columns.version[row])

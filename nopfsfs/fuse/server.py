@@ -6,6 +6,7 @@ It ends when the mount is gone (pyfuse3's loop returns), or when the supervisor'
 from __future__ import annotations
 
 import array
+import contextlib
 import logging
 import os
 import socket
@@ -81,7 +82,8 @@ class Server:
     async def _confirm(self, before: StagerLink) -> None:
         """Say that nothing here reads arena bytes that the stager before had named: another may reuse them now."""
         await before.drained.wait()
-        await self._control.send(b"drained")
+        with contextlib.suppress(OSError):  # the supervisor is gone: its socket says so to _obey
+            await self._control.send(b"drained")
 
     async def _receive(self) -> tuple[bytes, list[int]]:
         size = socket.CMSG_SPACE(array.array("i").itemsize)
