@@ -276,26 +276,40 @@ class Desk:
 
     def work(self, *, demands_only: bool) -> None:
         """The life of one worker thread, until `stop`."""
+        while (work := self._next(demands_only, wait=True)) is not None:
+            self._do(*work)
+
+    def run_one(self) -> bool:
+        """Do the next thing that is to be done, in this thread; whether there was one."""
+        work = self._next(False, wait=False)
+        if work is None:
+            return False
+        self._do(*work)
+        return True
+
+    def _next(self, demands_only: bool, *, wait: bool) -> tuple[Job | None, list[OpenSource]] | None:
+        """What one worker is to do: a job, and files to close. None: nothing, or, after a wait, no more."""
         wake = self._urgent if demands_only else self._work
-        while True:
-            with self._lock:
+        with self._lock:
+            while not self._stopped:
                 job = self._take(demands_only)
-                while job is None and not self._stopped and (demands_only or not self._closing):
-                    wake.wait(timeout=60)
-                    job = self._take(demands_only)
-                if self._stopped:
-                    return
                 closing: list[OpenSource] = []
                 if not demands_only:
                     closing, self._closing = self._closing, closing
-            if job is not None:
-                self._run(*job)
-            for file in closing:
-                file.close()
+                if job is not None or closing:
+                    return job, closing
+                if not wait:
+                    break
+                wake.wait(timeout=60)
+        return None
+
+    def _do(self, job: Job | None, closing: list[OpenSource]) -> None:
+        if job is not None:
+            self._run(*job)
+        for file in closing:
+            file.close()
 
     def _take(self, demands_only: bool) -> Job | None:
-        if self._stopped:
-            return None
         for queue in (self._demands,) if demands_only else (self._demands, self._followups):
             while queue:
                 load, block = queue.popleft()

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -159,7 +160,9 @@ def clear_leftovers(path: str) -> None:
         try:
             fd = os.open(os.path.join(home, "lock"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            shutil.rmtree(home, ignore_errors=True)  # it got its name with its lock: this one was half removed
+            # It got its name with its lock: this one was half removed. Unless it never was ours.
+            if all(re.fullmatch("[0-9a-f]{2}", name) for name in os.listdir(home)):
+                shutil.rmtree(home, ignore_errors=True)
             continue
         except OSError:
             continue
