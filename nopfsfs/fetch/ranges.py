@@ -140,7 +140,8 @@ class Ranges:
         file = self._files.get(row)
         if file is None:
             file = self._files[row] = OpenSource(self._source, row)
-            for old in [r for r, f in self._files.items() if not f.users and r != row][: len(self._files) - OPEN_FILES]:
+            idle = [r for r, f in self._files.items() if not f.users and r != row]
+            for old in idle[: max(0, len(self._files) - OPEN_FILES)]:
                 self._close(self._files.pop(old))
         self._files.move_to_end(row)
         return file
