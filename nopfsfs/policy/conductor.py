@@ -265,9 +265,7 @@ class Conductor:
     def _may_fetch(self, row: int) -> bool:
         if self.fetches_outstanding >= FETCHES_OUTSTANDING:
             return False
-        if self.home[row] == Home.RAM or self._streaming[row]:
-            return True
-        return self.stream_used + int(self._size[row]) <= self.split.stream
+        return bool(self.home[row] == Home.RAM or self.stream_used + int(self._size[row]) <= self.split.stream)
 
     def _too_large(self, row: int) -> bool:
         """A file that does not stay and would not fit the stream's part of the arena is read on demand."""
@@ -314,7 +312,8 @@ class Conductor:
 
     def held(self) -> Rows:
         """Rows that stay in memory, or of which there are pages."""
-        return np.flatnonzero((self.home == Home.RAM) | (self.paged != Paged.NONE)).astype(np.int64)
+        held = (self.home == Home.RAM) | self.window.home | (self.paged != Paged.NONE)
+        return np.flatnonzero(held).astype(np.int64)
 
     def resize(self, split: Split, furthest: Rows) -> None:
         """A new division of the budget. When it is smaller, files leave in the order of `furthest` (their next use

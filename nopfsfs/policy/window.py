@@ -38,6 +38,7 @@ class PageWindow:
     ) -> None:
         n = len(charges)
         self._size, self.paged = charges, paged
+        self._data = int(charges.sum())
         self._split = split
         self._open = opened
         self.pushing = np.zeros(n, np.bool_)
@@ -54,7 +55,7 @@ class PageWindow:
     @property
     def _bounded(self) -> bool:
         """Whether not all of the data set may stay."""
-        return self._split.page_homes < self._split.pages
+        return self._split.page_homes < self._data
 
     @property
     def _limit(self) -> int:
@@ -175,13 +176,14 @@ class PageWindow:
         all_could_stay = not self._bounded
         self._split = split
         excess = self.used - self._leaving_bytes - self._limit
+        track_all = self._bounded and all_could_stay  # until now, nobody noted what was behind the reader
         for row in furthest:
+            if self.homes_used <= split.page_homes and excess <= 0 and not track_all:
+                break
             size = int(self._size[row])
             if self.home[row] and self.homes_used > split.page_homes:
                 self.home[row] = False
                 self.homes_used -= size
-            elif excess <= 0 and not (self._bounded and all_could_stay):
-                break
             if excess > 0:
                 self.awaited.met(row)
             self._put_behind(row)

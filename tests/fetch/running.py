@@ -91,9 +91,7 @@ class Running:
         )
         fds = {**base.fds, "orders": orders.detach(), "demands": demands.detach(), "fuse": os.dup(base.fds["fuse"])}
         self._fuse_fd = fds["fuse"]
-        numbers = {
-            "arena_budget": base.budget, "whole_limit": base.budget // 2, "range_budget": base.budget // 4
-        }
+        numbers = {"arena_budget": base.budget, "whole_limit": base.budget // 2, "range_budget": base.budget // 4}
         self._threads_before = set(threading.enumerate())
         self.stager = Stager(Handoff("stager", config, fds, numbers))
         self.events: list[tuple[Event, int]] = []

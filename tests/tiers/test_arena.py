@@ -32,7 +32,7 @@ def test_extents_never_overlap_and_coalesce_back_to_one(steps: list[tuple[str, i
                     extents.carve(start, length)
             except NoRoom:
                 # Only when it is true: no free run is long enough, or some of the extent is taken.
-                free = {b for b in range(LENGTH)} - {b for s, n in taken.items() for b in range(s, s + n)}
+                free = set(range(LENGTH)) - {b for s, n in taken.items() for b in range(s, s + n)}
                 wanted = [at] if what == "carve" else range(LENGTH)
                 assert not any(all(b in free for b in range(s, s + length)) for s in wanted)
                 continue
