@@ -1,0 +1,257 @@
+"""The event loop of the supervisor: rings in, orders out; with a stager, without one, and with one that hangs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from nopfsfs.control import loop as module
+from nopfsfs.control.children import sequenced_pair
+from nopfsfs.control.loop import EventLoop
+from nopfsfs.fetch import wire
+from nopfsfs.fetch.wire import Order
+from nopfsfs.plan.epochs import DataSet
+from nopfsfs.plan.follow import Follower
+from nopfsfs.policy.budget import Split
+from nopfsfs.policy.conductor import Conductor
+from nopfsfs.tiers.columns import Tier
+from nopfsfs.tiers.ring import CAPACITY, Event, Ring
+from tests.asynchronous import in_trio
+
+N = 40
+EVERYTHING = Split(
+    arena=1000, homes=1000, stream=0, ranges=0, pages=1000, page_homes=1000, whole_limit=1000
+)  # fmt: skip
+
+
+@dataclass
+class Bench:
+    """A loop, the other ends of its rings, and of its orders."""
+
+    loop: EventLoop
+    server: Ring
+    stager: Ring
+    tier: np.ndarray
+    orders: socket.socket
+    ours: socket.socket
+
+    def attach(self) -> None:
+        """A new stager."""
+        self.ours, self.orders = sequenced_pair()
+        self.orders.settimeout(10)
+        self.loop.attach_stager(self.ours)
+
+    def received(self) -> list[tuple[Order, list[int]]]:
+        """Orders that a stager would find now."""
+        self.orders.setblocking(False)
+        found = []
+        while True:
+            try:
+                message = self.orders.recv(wire.MESSAGE_MAX)
+            except BlockingIOError:
+                return found
+            order, rows, _ = wire.unpack_order(message)
+            found.append((order, rows.tolist()))
+
+    async def turn(self) -> None:
+        self.loop.step()
+        await self.loop._send()
+
+    async def until_quiet(self) -> list[tuple[Order, list[int]]]:
+        """Do what is ordered, as a stager that never fails; all that was ordered."""
+        found = []
+        for _ in range(50):
+            await self.turn()
+            new = self.received()
+            for order, rows in new:
+                for row in rows:
+                    if order == Order.FETCH:
+                        self.tier[row] = Tier.RAM
+                        self.stager.put(Event.STAGED, row, 10)
+                    elif order == Order.PUSH:
+                        self.stager.put(Event.PUSHED, row, 10)
+            found += new
+            if not new and not self.loop._stager_ring.pending():
+                return found
+        raise AssertionError("it goes on for ever")
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    fds = [Ring.create("server"), Ring.create("stager")]
+    tier = np.zeros(N, np.uint8)
+    conductor = Conductor(np.full(N, 10), np.zeros(N, np.uint8), EVERYTHING, [])
+    loop = EventLoop(
+        server_ring=Ring(fds[0], writable=False), stager_ring=Ring(fds[1], writable=False), conductor=conductor,
+        tier=tier,
+    )  # fmt: skip
+    made = Bench(loop, Ring(fds[0], writable=True), Ring(fds[1], writable=True), tier, *sequenced_pair())
+    made.orders.close()
+    made.ours.close()
+    yield made
+    made.orders.close()
+    made.ours.close()
+    for fd in fds:
+        os.close(fd)
+
+
+def follower() -> Follower:
+    rows = np.arange(N, dtype=np.int64)
+    made = Follower([DataSet(key=0, name=".", orders=(("sorted_files", rows),))], 1, "sequential")
+    made.settle()
+    return made
+
+
+def ordered(found: list[tuple[Order, list[int]]], order: Order) -> list[int]:
+    return [row for kind, rows in found if kind == order for row in rows]
+
+
+@in_trio
+async def test_a_plan_becomes_fetches_and_pushes_in_its_order(bench: Bench) -> None:
+    bench.attach()
+    bench.loop.follow(follower())
+    found = await bench.until_quiet()
+    assert ordered(found, Order.FETCH)[:N] == list(range(N))
+    assert ordered(found, Order.PUSH)[:N] == list(range(N))
+
+
+@in_trio
+async def test_opens_are_counted_as_predicted(bench: Bench) -> None:
+    bench.attach()
+    bench.loop.follow(follower())
+    for row in range(N):
+        bench.server.put(Event.OPEN, row, 1)
+        bench.server.put(Event.READ, row, 10)
+        bench.server.put(Event.RELEASE, row)
+    bench.loop.drain()
+    assert bench.loop.predicted >= N - 2
+    assert bench.loop.conductor.pages_used == 10 * N
+
+
+@in_trio
+async def test_without_a_stager_nothing_is_ordered_and_with_the_next_everything(bench: Bench) -> None:
+    bench.loop.follow(follower())
+    await bench.turn()
+    bench.attach()
+    assert ordered(await bench.until_quiet(), Order.FETCH)[:N] == list(range(N))
+
+
+@in_trio
+async def test_what_a_dead_stager_had_begun_the_next_one_does(bench: Bench) -> None:
+    bench.attach()
+    bench.loop.follow(follower())
+    await bench.turn()
+    begun = ordered(bench.received(), Order.FETCH)
+    for row in begun[:5]:
+        bench.tier[row] = Tier.RAM
+        bench.stager.put(Event.STAGED, row, 10)  # published, and seen only after its death
+    bench.orders.close()
+    bench.loop.detach_stager()
+    await bench.turn()
+    bench.attach()
+    assert ordered(await bench.until_quiet(), Order.FETCH)[: N - 5] == begun[5:]
+
+
+@in_trio
+async def test_two_tasks_may_wait_for_a_stager_that_is_slow(bench: Bench) -> None:
+    """Its socket is full; the loop and an order of the supervisor's own wait, and both go on."""
+    bench.attach()
+    bench.loop.follow(follower())
+    filler = wire.pack_orders(Order.CANCEL, np.zeros(0, np.int64))[0]
+    bench.ours.setblocking(False)
+    try:
+        while True:
+            bench.ours.send(filler)
+    except BlockingIOError:
+        pass
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.turn)
+        nursery.start_soon(bench.loop.order, Order.QUIESCE)
+        nursery.start_soon(bench.loop.order, Order.QUIESCE)
+        await trio.testing.wait_all_tasks_blocked()
+        found = bench.received()
+        await trio.testing.wait_all_tasks_blocked()
+        found += bench.received()
+    kinds = [order for order, _ in found + bench.received()]
+    assert kinds.count(Order.QUIESCE) == 2
+    assert Order.FETCH in kinds
+
+
+@in_trio
+async def test_an_order_to_a_stager_that_hangs_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the mount must not wait for it."""
+    monkeypatch.setattr(module, "ORDER_LIMIT_S", 0.0)
+    bench.attach()
+    bench.ours.setblocking(False)
+    try:
+        while True:
+            bench.ours.send(b"x" * 1000)
+    except BlockingIOError:
+        pass
+    await bench.loop.order(Order.STOP)
+
+
+@in_trio
+async def test_a_stager_that_goes_while_its_socket_is_waited_for(bench: Bench) -> None:
+    bench.attach()
+    bench.loop.follow(follower())
+    bench.ours.setblocking(False)
+    try:
+        while True:
+            bench.ours.send(b"x" * 1000)
+    except BlockingIOError:
+        pass
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.turn)
+        await trio.testing.wait_all_tasks_blocked()
+        bench.loop.detach_stager()
+    bench.orders.close()
+
+
+@in_trio
+async def test_lost_events_of_the_stager_are_made_up_from_the_columns(bench: Bench) -> None:
+    bench.attach()
+    bench.loop.follow(follower())
+    await bench.turn()
+    for row in ordered(bench.received(), Order.FETCH):
+        bench.tier[row] = Tier.RAM  # and its event is lost
+    for _ in range(CAPACITY + 10):
+        bench.stager.put(Event.CHANGED, 0)
+    found = []
+    while bench.loop._stager_ring.pending():
+        await bench.turn()
+        found += bench.received()
+    found += await bench.until_quiet()
+    assert bench.loop.conductor.fetches_outstanding == 0
+    assert set(ordered(found, Order.PUSH)) == set(range(N))
+
+
+@in_trio
+async def test_a_failure_of_the_policy_ends_planning_and_not_the_mount(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.server.put(Event.OPEN, N + 1000, 1)
+    bench.server.put(Event.READ, N + 1000, 1)  # no such row
+    with trio.fail_after(10):
+        await bench.loop.run()
+    assert "planning failed" in caplog.text
+
+
+def test_what_can_be_spared_first_is_what_is_needed_last(bench: Bench) -> None:
+    bench.loop.follow(follower())
+    for row in (3, 1, 2):
+        bench.loop.conductor.staged(row)
+    assert bench.loop.furthest(N).tolist() == list(range(N))[::-1]
+
+
+def test_without_a_plan_what_is_held_can_be_spared(bench: Bench) -> None:
+    for row in (3, 1):
+        bench.loop.conductor.staged(row)
+    assert bench.loop.furthest(N).tolist() == [1, 3]

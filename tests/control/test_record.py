@@ -1,0 +1,51 @@
+"""The status record adds up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from nopfsfs.control.record import record, served
+from nopfsfs.tiers.columns import Gauge, Gauges
+
+SIZE = 1000
+
+
+@pytest.fixture
+def gauge() -> Iterator[memoryview]:
+    fd = Gauges.create("test")
+    yield Gauges(fd, writable=True).block
+    os.close(fd)
+
+
+def test_opens_that_asked_for_nothing_were_served_by_the_page_cache(gauge: memoryview) -> None:
+    gauge[Gauge.OPENS], gauge[Gauge.OPENED_BYTES] = 10, 10 * SIZE
+    gauge[Gauge.RAM_FILES], gauge[Gauge.RAM_BYTES] = 3, 3 * SIZE
+    gauge[Gauge.SOURCE_FILES], gauge[Gauge.SOURCE_BYTES] = 2, 2 * SIZE
+    gauge[Gauge.DISK_FILES], gauge[Gauge.DISK_BYTES] = 1, SIZE
+    by_tier = served(gauge)
+    assert by_tier["page_cache"] == {"files": 4, "bytes": 4 * SIZE}
+    assert sum(tier["files"] for tier in by_tier.values()) == 10
+    assert sum(tier["bytes"] for tier in by_tier.values()) == 10 * SIZE
+
+
+def test_files_read_twice_by_one_open_do_not_make_the_page_cache_negative(gauge: memoryview) -> None:
+    gauge[Gauge.OPENS], gauge[Gauge.OPENED_BYTES] = 1, SIZE
+    gauge[Gauge.SOURCE_FILES], gauge[Gauge.SOURCE_BYTES] = 5, 5 * SIZE
+    assert served(gauge)["page_cache"] == {"files": 0, "bytes": 0}
+
+
+def test_the_record_has_what_is_promised(gauge: memoryview) -> None:
+    gauge[Gauge.OPENS], gauge[Gauge.WAIT_NS] = 7, 1_500_000_000
+    made = record(
+        state="running", source="/s", mountpoint="/m", plan={"state": "locked"}, predicted=6, k=64, server=gauge,
+        stager=gauge, budget={"ram": 5}, used={"ram": 4}, processes=[{"role": "server", "pid": 1}], lost=2,
+        seconds=1.23456,
+    )  # fmt: skip
+    assert made["opens"] == {"total": 7, "predicted": 6, "k": 64, "unobserved": 2}
+    assert made["wait_seconds"] == 1.5
+    assert made["seconds"] == 1.235
+    assert {"state", "plan", "served", "budget", "used", "processes", "stager"} <= made.keys()
+    assert set(made["served"]) == {"page_cache", "ram", "disk", "peer", "source"}

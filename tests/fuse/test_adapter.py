@@ -1,0 +1,288 @@
+"""FUSE requests answered by the adapter, called directly, with a real stager in threads behind its socket."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyfuse3
+import pytest
+import trio
+import trio.testing
+
+from nopfsfs.fetch.source import Source
+from nopfsfs.fetch.wire import Order
+from nopfsfs.fuse.adapter import Adapter
+from nopfsfs.fuse.inodes import inode_of
+from nopfsfs.fuse.misses import StagerLink
+from nopfsfs.fuse.overrides import ColumnOverrides
+from nopfsfs.tiers.columns import Gauge, Gauges, Tier
+from nopfsfs.tiers.ring import Event, Ring
+from nopfsfs.vfs.tree import Tree
+from tests.asynchronous import in_trio
+from tests.conftest import wait_until
+from tests.fetch.rig import PAGE, content, open_files_below, write_files
+from tests.fetch.running import Running, Shared
+
+READER = SimpleNamespace(pid=4711, uid=0, gid=0, umask=0)
+SIZE = 3 * PAGE + 100
+COUNT = 12
+
+
+@dataclass
+class Mounted:
+    """An adapter and its stager."""
+
+    base: Shared
+    stager: Running
+    adapter: Adapter
+    gauge: memoryview
+    ring: Ring
+
+    def row(self, number: int) -> int:
+        return self.base.row(f"f{number:02}")
+
+    def inode(self, number: int) -> int:
+        row = self.row(number)
+        return inode_of(row, int(self.base.columns.version[row]))
+
+    async def open(self, number: int) -> int:
+        return int((await self.adapter.open(self.inode(number), os.O_RDONLY, READER)).fh)
+
+    async def read(self, number: int, piece: int = PAGE) -> bytes:
+        """The whole file as a reader gets it: open, READs of some size, release."""
+        fh, data = await self.open(number), b""
+        while part := bytes(await self.adapter.read(fh, len(data), piece)):
+            data += part
+        await self.adapter.release(fh)
+        return data
+
+    def events(self) -> list[tuple[Event, int, int]]:
+        return [(Event(k), r, v) for k, r, v in zip(*(x.tolist() for x in self.ring.take()), strict=True)]
+
+
+@asynccontextmanager
+async def mounted(root: Path, budget: int, io_timeout: float = 20.0) -> AsyncIterator[Mounted]:
+    base = Shared(root, budget)
+    stager = Running(base)
+    fds = [Gauges.create("server"), Ring.create("server")]
+    source = os.fsencode(root)
+    gauges = Gauges(fds[0], writable=True)
+    overrides = ColumnOverrides(base.columns, base.index)
+    adapter = Adapter(
+        tree=Tree(base.index, source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
+        gauges=gauges, stager_gauges=Gauges(base.fds["gauges"], writable=False), ring=Ring(fds[1], writable=True),
+        source=Source(source, base.index, base.columns), stager=StagerLink(stager.server), io_timeout=io_timeout,
+    )  # fmt: skip
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(adapter.stager.run)
+            yield Mounted(base, stager, adapter, gauges.block, Ring(fds[1], writable=False))
+            nursery.cancel_scope.cancel()
+    finally:
+        stager.end()
+        base.close()
+        for fd in fds:
+            os.close(fd)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "source"
+    write_files(path, [SIZE] * COUNT)
+    yield path
+    assert open_files_below(path) == []
+
+
+def errno_of(caught: pytest.ExceptionInfo[pyfuse3.FUSEError]) -> int:
+    return int(caught.value.errno)
+
+
+def at_once(coroutine: Any) -> Any:
+    """What a coroutine returns; fails if it waits for anything."""
+    try:
+        coroutine.send(None)
+    except StopIteration as e:
+        return e.value
+    coroutine.close()
+    raise AssertionError("it waits")
+
+
+@in_trio
+async def test_readers_get_the_bytes_and_each_file_is_opened_once(root: Path) -> None:
+    async with mounted(root, budget=64 * PAGE) as m:
+        got: dict[tuple[int, int], bytes] = {}
+
+        async def read(number: int, reader: int) -> None:
+            got[number, reader] = await m.read(number, 1000 + 700 * reader)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(COUNT):
+                for reader in range(3):
+                    nursery.start_soon(read, number, reader)
+        assert all(data == content(number + 1, SIZE) for (number, _), data in got.items())
+        assert len(got) == 3 * COUNT
+        assert m.base.gauge[Gauge.SOURCE_OPENS] == COUNT
+        assert m.gauge[Gauge.OPENS] == m.gauge[Gauge.RELEASES] == 3 * COUNT
+
+
+@pytest.mark.parametrize("pages", [0, 1, 5, 9])
+@in_trio
+async def test_so_they_do_with_hardly_any_memory(root: Path, pages: int) -> None:
+    async with mounted(root, budget=pages * PAGE) as m:
+
+        async def read(number: int) -> None:
+            assert await m.read(number) == content(number + 1, SIZE)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(COUNT):
+                nursery.start_soon(read, number)
+        assert m.base.gauge[Gauge.ARENA_USED] <= pages * PAGE
+
+
+@in_trio
+async def test_a_hit_waits_for_nothing(root: Path) -> None:
+    async with mounted(root, budget=64 * PAGE) as m:
+        row = m.row(3)
+        m.stager.order(Order.FETCH, [row])
+        m.stager.wait_for(Event.STAGED, row)
+        fh = at_once(m.adapter.open(m.inode(3), os.O_RDONLY, READER)).fh
+        data = at_once(m.adapter.read(fh, PAGE, 100))
+        assert isinstance(data, memoryview), "copied"
+        assert data == content(4, SIZE)[PAGE : PAGE + 100]
+        assert at_once(m.adapter.read(fh, SIZE, 100)) == b""
+        at_once(m.adapter.release(fh))
+        assert m.gauge[Gauge.RAM_BYTES] == 100
+        assert m.events() == [
+            (Event.OPEN, row, READER.pid), (Event.READ, row, PAGE + 100), (Event.READ, row, SIZE),
+            (Event.RELEASE, row, 0),
+        ]  # fmt: skip
+        at_once(m.adapter.lookup(1, b"f00", READER))
+        at_once(m.adapter.getattr(m.inode(0), READER))
+        at_once(m.adapter.statfs(READER))
+
+
+@in_trio
+async def test_the_pusher_s_own_opens_are_not_counted(root: Path) -> None:
+    async with mounted(root, budget=64 * PAGE) as m:
+        assert await trio.to_thread.run_sync(wait_until, lambda: m.base.gauge[Gauge.PUSHER_THREAD])
+        pusher = SimpleNamespace(pid=m.base.gauge[Gauge.PUSHER_THREAD])
+        fh = (await m.adapter.open(m.inode(0), os.O_RDONLY, pusher)).fh
+        await m.adapter.release(fh)
+        assert m.events() == []
+        assert m.gauge[Gauge.OPENS] == m.gauge[Gauge.RELEASES] == 0
+
+
+@in_trio
+async def test_names(root: Path) -> None:
+    async with mounted(root, budget=PAGE) as m:
+        entry = await m.adapter.lookup(1, b"f02", READER)
+        assert entry.st_ino == m.inode(2)
+        assert (await m.adapter.getattr(entry.st_ino, READER)).st_size == SIZE
+        missing = await m.adapter.lookup(1, b"none", READER)
+        assert missing.st_ino == 0
+        assert missing.entry_timeout > 1e6
+        for call, code in (
+            (m.adapter.lookup(entry.st_ino, b"x", READER), errno.ENOTDIR),
+            (m.adapter.getattr(10**6, READER), errno.ENOENT),
+            (m.adapter.readlink(entry.st_ino, READER), errno.EINVAL),
+            (m.adapter.getxattr(entry.st_ino, b"user.none", READER), pyfuse3.ENOATTR),
+        ):
+            with pytest.raises(pyfuse3.FUSEError) as caught:
+                await call
+            assert errno_of(caught) == code
+        assert await m.adapter.getxattr(entry.st_ino, b"user.nopfs.tiers", READER) == b"source"
+
+
+@in_trio
+async def test_old_handles_of_a_changed_file_are_stale_and_new_ones_see_the_new_bytes(root: Path) -> None:
+    async with mounted(root, budget=64 * PAGE) as m:
+        fh = await m.open(0)
+        assert bytes(await m.adapter.read(fh, 0, PAGE)) == content(1, PAGE)
+        old = m.inode(0)
+        m.stager.wait_for(Event.STAGED, m.row(0))
+        m.stager.order(Order.EVICT, [m.row(0)])
+        m.stager.wait_for(Event.EVICTED, m.row(0))
+        (root / "f00").write_bytes(b"new bytes")
+        for _ in range(2):
+            with pytest.raises(pyfuse3.FUSEError) as caught:
+                await m.adapter.read(fh, PAGE, PAGE)
+            assert errno_of(caught) == errno.ESTALE
+        await trio.to_thread.run_sync(m.stager.wait_for, Event.CHANGED, m.row(0))
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            await m.adapter.read(fh, 0, PAGE)
+        assert errno_of(caught) == errno.ESTALE
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            await m.adapter.open(old, os.O_RDONLY, READER)
+        assert errno_of(caught) == errno.ESTALE
+        entry = await m.adapter.lookup(1, b"f00", READER)
+        assert (entry.st_ino, entry.st_size) == (m.inode(0), 9)
+        assert entry.st_ino != old
+        assert await m.read(0) == b"new bytes"
+        await m.adapter.release(fh)
+
+
+@pytest.mark.parametrize("budget", [64 * PAGE, 0])
+@in_trio
+async def test_a_file_that_vanished_is_stale(root: Path, budget: int) -> None:
+    async with mounted(root, budget=budget) as m:
+        (root / "f05").unlink()
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            await m.read(5)
+        assert errno_of(caught) == errno.ESTALE
+        assert m.gauge[Gauge.READ_ERRORS] == 1
+
+
+@in_trio
+async def test_without_a_stager_the_source_is_read(root: Path) -> None:
+    async with mounted(root, budget=64 * PAGE) as m:
+        m.adapter.stager._socket.shutdown(2)  # as the kernel does it when the stager dies
+        await m.adapter.stager.drained.wait()
+        for number in range(COUNT):
+            assert await m.read(number) == content(number + 1, SIZE)
+        assert m.gauge[Gauge.SOURCE_FILES] == COUNT
+        assert open_files_below(root) == []
+
+
+def test_a_source_that_never_answers_is_an_error_in_time(root: Path) -> None:
+    """The clock is the test's: nobody waits."""
+
+    async def read() -> None:
+        async with mounted(root, budget=64 * PAGE, io_timeout=300) as m:
+
+            async def ask(row: int, offset: int, length: int) -> None:
+                await trio.sleep_forever()
+
+            m.adapter.stager.ask = ask  # type: ignore[assignment,method-assign]
+            fh = await m.open(0)
+            began = trio.current_time()
+            with pytest.raises(pyfuse3.FUSEError) as caught:
+                await m.adapter.read(fh, 0, 10)
+            assert errno_of(caught) == errno.EIO
+            assert trio.current_time() - began == pytest.approx(300, abs=1)
+            assert m.gauge[Gauge.READ_ERRORS] == 1
+            assert m.gauge[Gauge.WAITS] == 1
+
+    trio.run(read, clock=trio.testing.MockClock(autojump_threshold=0.05))
+
+
+@in_trio
+async def test_an_error_that_nobody_foresaw_is_eio_and_logged(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with mounted(root, budget=64 * PAGE) as m:
+        m.base.columns.tier[m.row(0)] = Tier.NONE
+        fh = await m.open(0)
+
+        async def ask(row: int, offset: int, length: int) -> None:
+            raise ZeroDivisionError
+
+        m.adapter.stager.ask = ask  # type: ignore[assignment,method-assign]
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            await m.adapter.read(fh, 0, 10)
+        assert errno_of(caught) == errno.EIO
+        assert "ZeroDivisionError" in caplog.text
