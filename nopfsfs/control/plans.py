@@ -20,7 +20,7 @@ from nopfsfs.plan.follow import Follower
 
 log = logging.getLogger(__name__)
 ROOTS_MOST = 16  # directories that are looked at as data sets of their own
-LOOK_PAUSE_S = 0.01  # between looks for work of the plan
+LOOK_PAUSE_S = 0.03  # between looks for work of the plan
 
 
 def data_sets(index: Index) -> list[DataSet]:
