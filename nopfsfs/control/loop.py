@@ -33,6 +33,7 @@ class EventLoop:
         self._generation = -1
         self._orders: socket.socket | None = None
         self.predicted = 0
+        self.failed = False
 
     def attach_stager(self, orders: socket.socket) -> None:
         """Send orders there from now on."""
@@ -56,10 +57,16 @@ class EventLoop:
         return self._server_ring.lost // 2
 
     async def run(self) -> None:
-        while True:
-            busy = self.step()
-            await self._send()
-            await trio.sleep(BUSY_PAUSE_S if busy else IDLE_PAUSE_S)
+        """Until cancelled. A fault in here costs the mount its foresight, never its life: reads go on."""
+        try:
+            while True:
+                busy = self.step()
+                await self._send()
+                await trio.sleep(BUSY_PAUSE_S if busy else IDLE_PAUSE_S)
+        except Exception:
+            log.exception("plan and policy failed; going on without prefetching")
+            self.follower = None
+            self.failed = True
 
     def step(self) -> bool:
         """Take the events there are, decide; whether there were any."""
@@ -75,7 +82,7 @@ class EventLoop:
 
     def drain(self) -> None:
         """Take all events that are left, for the final record."""
-        while self._take_server():
+        while not self.failed and self._take_server():
             pass
 
     def _take_stager(self) -> bool:

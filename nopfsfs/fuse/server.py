@@ -62,6 +62,7 @@ class Server:
             await self._control.send(b"ready")
             try:
                 await pyfuse3.main(max_tasks=MAX_TASKS)
+                log.info("the connection has ended")
             finally:
                 nursery.cancel_scope.cancel()
         pyfuse3.close(unmount=False)
@@ -71,6 +72,7 @@ class Server:
         while True:
             message, fds = await self._receive()
             if not message:
+                log.info("the supervisor is gone; ending")
                 pyfuse3.terminate()
                 return
             if message == b"stager" and fds:
