@@ -93,6 +93,10 @@ class Pusher:
             log.debug("page cache work on row %d: %s", row, e)
             if what == Order.PUSH:
                 self._failed(row)
+        except Exception:
+            log.exception("page cache work on row %d failed", row)
+            if what == Order.PUSH:
+                self._failed(row)
 
     def _push(self, row: int) -> None:
         version = int(self._columns.version[row])

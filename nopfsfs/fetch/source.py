@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 from nopfsfs.dataset.index import FOLLOWED, Index
 from nopfsfs.tiers.columns import Columns
 
-
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
