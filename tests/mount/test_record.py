@@ -18,6 +18,7 @@ pytestmark = pytest.mark.mount
 
 COUNT = 400
 EPOCHS = 2
+BATCH = 64  # of these the plan is recognised
 
 
 @pytest.fixture
@@ -90,17 +91,18 @@ def test_a_training_job_in_the_order_of_its_sampler(mounting: Mounting, slow: Sl
     with mounting(slow.path, "--seed", "42") as m:
         slow.reset()
         files = sorted(m.path.rglob("*.jpg"))  # ImageFolder's order: class by class, names sorted
-        total = 0
         m.wait_status(lambda s: s["plan"]["length"] == COUNT)
-        for epoch in range(EPOCHS):
-            for sample in order(Spec("distributed", 42), COUNT, epoch).tolist():
-                total += len(files[sample].read_bytes())
-        record = m.wait_status(lambda s: s["plan"]["state"] == "locked")
+        epochs = [order(Spec("distributed", 42), COUNT, epoch).tolist() for epoch in range(EPOCHS)]
+        total = sum(len(files[sample].read_bytes()) for sample in epochs[0][:BATCH])
+        before = m.wait_status(lambda s: s["plan"]["state"] == "locked")["opens"]
+        total += sum(len(files[sample].read_bytes()) for sample in epochs[0][BATCH:] + epochs[1])
+        record = m.wait_status(lambda s: s["plan"]["position"] >= COUNT or s["plan"]["epoch"] == EPOCHS)
         counters = slow.counters()
 
     assert record["plan"]["sampler"] == "distributed"
     assert record["plan"]["seed"] == 42
-    assert record["opens"]["predicted"] >= 0.99 * EPOCHS * COUNT
+    predicted, total_opens = (record["opens"][key] - before[key] for key in ("predicted", "total"))
+    assert predicted >= 0.99 * total_opens
     assert {name: c.opens for name, c in counters.files.items() if c.opens != 1} == {}
     check(record, EPOCHS * COUNT, total)
     check(m.report, EPOCHS * COUNT, total)
