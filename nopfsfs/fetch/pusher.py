@@ -19,9 +19,9 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.desk import Desk
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
-from nopfsfs.fuse.inodes import inode_of
 from nopfsfs.tiers import pages
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges
+from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event
 
 log = logging.getLogger(__name__)
