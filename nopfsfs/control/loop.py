@@ -18,8 +18,8 @@ from nopfsfs.policy.conductor import Conductor, Rows
 from nopfsfs.tiers.ring import Event, Ring
 
 log = logging.getLogger(__name__)
-BUSY_PAUSE_S = 0.002  # between looks at the rings while events come
-IDLE_PAUSE_S = 0.02  # and while none do; staging is far enough ahead of the reader for that
+BUSY_PAUSE_S = 0.008  # between looks at the rings while events come; each look costs some 100 µs
+IDLE_PAUSE_S = 0.03  # and while none do; staging is far enough ahead of the reader for that
 EVENTS_AT_ONCE = 4096
 
 
@@ -79,6 +79,8 @@ class EventLoop:
             pass
 
     def _take_stager(self) -> bool:
+        if not self._stager_ring.pending():
+            return False
         kinds, rows, _ = self._stager_ring.take(EVENTS_AT_ONCE)
         c = self.conductor
         for kind, row in zip(kinds.tolist(), rows.tolist(), strict=True):
@@ -103,21 +105,15 @@ class EventLoop:
         return len(kinds) > 0
 
     def _take_server(self) -> bool:
-        kinds, rows, values = self._server_ring.take(EVENTS_AT_ONCE)
-        if not len(kinds):
+        if not self._server_ring.pending():
             return False
+        kinds, rows, values = self._server_ring.take(EVENTS_AT_ONCE)
         opened = kinds == Event.OPEN
         if self.follower is not None and opened.any():
             predicted = self.follower.observe(rows[opened], values[opened])
             self.predicted += int(np.count_nonzero(predicted))
-        c = self.conductor
-        for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
-            if kind == Event.OPEN:
-                c.opened(row)
-            elif kind == Event.RELEASE:
-                c.released(row)
-            else:
-                c.read(row, value)
+        read = kinds == Event.READ
+        self.conductor.served(rows[opened], rows[read], values[read], rows[kinds == Event.RELEASE])
         return True
 
     async def _send(self) -> None:

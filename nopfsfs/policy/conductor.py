@@ -67,19 +67,20 @@ class Conductor:
         self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: Split, disk_room: list[int]
     ) -> None:
         n = len(charges)
-        self._size, self.paged = charges, paged
+        # Each column as an array, for whole stretches, and as a memoryview, ten times faster for single rows.
+        self._sizes, self.paged = charges, paged
+        self._homes = np.zeros(n, np.uint8)
+        self._staged_rows, self._fetching_rows, self._pushing_rows = np.zeros((3, n), np.bool_)
+        self._writing_rows, self._streaming_rows, self._page_home_rows, self._on_disk_rows = np.zeros((4, n), np.bool_)
+        self._opens = np.zeros(n, np.int32)
+        self._size, self._paged, self.home, self._open = charges.data, paged.data, self._homes.data, self._opens.data
+        self._staged, self._fetching = self._staged_rows.data, self._fetching_rows.data
+        self._pushing, self._writing = self._pushing_rows.data, self._writing_rows.data
+        self._streaming, self._page_home = self._streaming_rows.data, self._page_home_rows.data
+        self._on_disk = self._on_disk_rows.data
         self.split = split
-        self.home = np.zeros(n, np.uint8)
-        self._staged = np.zeros(n, np.bool_)
-        self._fetching = np.zeros(n, np.bool_)
-        self._pushing = np.zeros(n, np.bool_)
-        self._writing = np.zeros(n, np.bool_)
-        self._streaming = np.zeros(n, np.bool_)
-        self._page_home = np.zeros(n, np.bool_)
-        self._on_disk = np.zeros(n, np.bool_)
         self._disk_of: dict[int, int] = {}
         self._disk_room = list(disk_room)
-        self._open: dict[int, int] = {}
         self._range_dropped: dict[int, int] = {}
         self._behind: deque[int] = deque()  # read and closed, their pages to be dropped when room is needed
         self._ahead: deque[tuple[int, int]] = deque()  # (position by which it was surely read, row that streams)
@@ -91,7 +92,8 @@ class Conductor:
         self.stream_used = 0
         self.page_homes_used = 0
         self.pages_used = 0  # held, being pushed, or being dropped
-        self._leaving = np.zeros(n, np.bool_)  # a drop of all its pages is ordered and not done
+        self._leaving_rows = np.zeros(n, np.bool_)  # a drop of all its pages is ordered and not done
+        self._leaving = self._leaving_rows.data
         self._pages_leaving = 0
         self._orders: list[tuple[Do, list[int], int]] = []
 
@@ -121,21 +123,21 @@ class Conductor:
 
     def pushed(self, row: int) -> None:
         if self._end_push(row):
-            self.paged[row] = Paged.WHOLE
-            if row not in self._open:
+            self._paged[row] = Paged.WHOLE
+            if not self._open[row]:
                 self._closed(row)
 
     def push_failed(self, row: int) -> None:
-        if self._end_push(row) and self.paged[row] == Paged.NONE:
-            self.pages_used -= int(self._size[row])
+        if self._end_push(row) and self._paged[row] == Paged.NONE:
+            self.pages_used -= self._size[row]
 
     def dropped(self, row: int) -> None:
         if self._leaving[row]:
             self._leaving[row] = False
-            self._pages_leaving -= int(self._size[row])
-        if self.paged[row] != Paged.NONE:
-            self.paged[row] = Paged.NONE
-            self.pages_used -= int(self._size[row])
+            self._pages_leaving -= self._size[row]
+        if self._paged[row] != Paged.NONE:
+            self._paged[row] = Paged.NONE
+            self.pages_used -= self._size[row]
 
     def on_disk(self, row: int) -> None:
         self._writing[row] = False
@@ -154,40 +156,49 @@ class Conductor:
 
     def stager_restarted(self) -> None:
         """What the stager before had begun is lost; what it had published is kept, copies on disk are not."""
-        for row in np.flatnonzero(self._fetching).tolist():
+        for row in np.flatnonzero(self._fetching_rows).tolist():
             self.fetch_failed(row)
-        for row in np.flatnonzero(self._pushing).tolist():
+        for row in np.flatnonzero(self._pushing_rows).tolist():
             self.push_failed(row)
-        for row in np.flatnonzero(self._writing | self._on_disk).tolist():
+        for row in np.flatnonzero(self._writing_rows | self._on_disk_rows).tolist():
             self.off_disk(row)
-        for row in np.flatnonzero(self._leaving).tolist():
+        for row in np.flatnonzero(self._leaving_rows).tolist():
             self._leaving[row] = False
-            self._pages_leaving -= int(self._size[row])
+            self._pages_leaving -= self._size[row]
             self._behind.append(row)
 
     # ---- events of the server -----------------------------------------------------------------------------
 
-    def opened(self, row: int) -> None:
-        self._open[row] = self._open.get(row, 0) + 1
+    def served(self, opened: Rows, read: Rows, ends: npt.NDArray[np.uint64], released: Rows) -> None:
+        """What readers did: rows opened, rows of which READs up to byte `ends` were answered, rows closed.
 
-    def read(self, row: int, end: int) -> None:
+        Most of it asks for nothing; that part is dealt with for all rows at once."""
+        np.add.at(self._opens, opened, 1)
+        new = (self.paged[read] == Paged.NONE) & ~self._pushing_rows[read]
+        new |= self._sizes[read] > self.split.whole_limit
+        for row, end in zip(read[new].tolist(), ends[new].tolist(), strict=True):
+            self._read(row, end)
+        np.subtract.at(self._opens, released, 1)
+        self._opens[released] = np.maximum(self._opens[released], 0)  # an open may have been lost in the ring
+        last = self._opens[released] == 0
+        matters = (self._homes[released] != Home.RAM) | (self._sizes[released] > self.split.whole_limit)
+        if self.split.page_homes < self.split.pages:
+            matters |= (self.paged[released] != Paged.NONE) & ~self._page_home_rows[released]
+        for row in released[last & matters].tolist():
+            self._closed_last(row)
+
+    def _read(self, row: int, end: int) -> None:
         """The server answered a READ up to byte `end`; so the page cache holds these bytes now."""
         if self._size[row] > self.split.whole_limit:
             self._read_range(row, end)
-        elif self.paged[row] == Paged.NONE and not self._pushing[row]:
-            self.paged[row] = Paged.SOME
-            self.pages_used += int(self._size[row])
+        elif self._paged[row] == Paged.NONE:
+            self._paged[row] = Paged.SOME
+            self.pages_used += self._size[row]
 
-    def released(self, row: int) -> None:
-        """A reader closed the file."""
-        left = self._open.get(row, 1) - 1
-        if left > 0:
-            self._open[row] = left
-            return
-        self._open.pop(row, None)
+    def _closed_last(self, row: int) -> None:
         if self._range_dropped.pop(row, None) is not None:
             self._order(Do.DROP, row)
-        elif self.paged[row] != Paged.NONE:
+        elif self._paged[row] != Paged.NONE:
             self._closed(row)
         self._let_go_unless_open(row)
 
@@ -198,7 +209,7 @@ class Conductor:
         self._order_all(Do.CANCEL, [])
         self._fetch_at = self._push_at = position
         self._ahead.clear()
-        for row in np.flatnonzero(self._streaming & self._staged).tolist():
+        for row in np.flatnonzero(self._streaming_rows & self._staged_rows).tolist():
             self._pass_by(row)
 
     def advance(self, position: int, horizon: int, upcoming: Upcoming) -> None:
@@ -223,8 +234,8 @@ class Conductor:
 
     def _fetch_some(self, rows: Rows) -> int:
         """Order fetches among these rows in order; how many of them were dealt with."""
-        wanted = (rows >= 0) & ~(self._staged[rows] | self._fetching[rows])
-        wanted &= (self._size[rows] > 0) & (self._size[rows] <= self.split.whole_limit)
+        wanted = (rows >= 0) & ~(self._staged_rows[rows] | self._fetching_rows[rows])
+        wanted &= (self._sizes[rows] > 0) & (self._sizes[rows] <= self.split.whole_limit)
         batch: list[int] = []
         dealt = len(rows)
         for at in np.flatnonzero(wanted).tolist():
@@ -248,20 +259,20 @@ class Conductor:
     def _may_fetch(self, row: int) -> bool:
         if self.fetches_outstanding >= FETCHES_OUTSTANDING:
             return False
-        return self.home[row] == Home.RAM or self.stream_used + int(self._size[row]) <= self.split.stream
+        return self.home[row] == Home.RAM or self.stream_used + self._size[row] <= self.split.stream
 
     def _too_large(self, row: int) -> bool:
         """A file that does not stay and would not fit the stream's part of the arena is read on demand."""
-        return bool(self.home[row] != Home.RAM and self._size[row] > self.split.stream)
+        return self.home[row] != Home.RAM and self._size[row] > self.split.stream
 
     def _served_by_pages(self, row: int) -> bool:
         """A file that has no home in the arena and whose pages are still there needs no second fetch."""
-        return bool(self.home[row] != Home.RAM and self.paged[row] == Paged.WHOLE)
+        return self.home[row] != Home.RAM and self._paged[row] == Paged.WHOLE
 
     def _push_some(self, rows: Rows) -> int:
         """Order pushes among these rows in order; how many of them were dealt with."""
-        wanted = (rows >= 0) & (self.paged[rows] != Paged.WHOLE) & ~self._pushing[rows]
-        wanted &= self._staged[rows] | self._fetching[rows]
+        wanted = (rows >= 0) & (self.paged[rows] != Paged.WHOLE) & ~self._pushing_rows[rows]
+        wanted &= self._staged_rows[rows] | self._fetching_rows[rows]
         batch: list[int] = []
         dealt = len(rows)
         for at in np.flatnonzero(wanted).tolist():
@@ -273,8 +284,8 @@ class Conductor:
                 break
             self._pushing[row] = True
             self.pushes_outstanding += 1
-            if self.paged[row] == Paged.NONE:
-                self.pages_used += int(self._size[row])
+            if self._paged[row] == Paged.NONE:
+                self.pages_used += self._size[row]
             batch.append(row)
         if batch:
             self._order_all(Do.PUSH, batch)
@@ -283,8 +294,8 @@ class Conductor:
     def _may_push(self, row: int) -> bool:
         if self.pushes_outstanding >= PUSHES_OUTSTANDING:
             return False
-        size = int(self._size[row])
-        if self.paged[row] == Paged.NONE and self.pages_used + size > self.split.pages:
+        size = self._size[row]
+        if self._paged[row] == Paged.NONE and self.pages_used + size > self.split.pages:
             self._make_page_room(size)
             return False
         if not self._page_home[row] and self.page_homes_used + size <= self.split.page_homes:
@@ -300,9 +311,9 @@ class Conductor:
                 self._drop_pages(row)
 
     def _drop_pages(self, row: int) -> None:
-        if self.paged[row] != Paged.NONE and row not in self._open and not self._leaving[row]:
+        if self._paged[row] != Paged.NONE and not self._open[row] and not self._leaving[row]:
             self._leaving[row] = True
-            self._pages_leaving += int(self._size[row])
+            self._pages_leaving += self._size[row]
             self._order(Do.DROP, row)
 
     def orders(self) -> list[tuple[Do, list[int], int]]:
@@ -318,7 +329,7 @@ class Conductor:
         """A new division of the budget. When it is smaller, files leave in the order of `furthest` (their next use
         is furthest away); when it is larger, files that streamed are placed anew."""
         if split.homes > self.split.homes:
-            self.home[(self.home == Home.STREAM) & ~self._streaming] = Home.UNPLACED
+            self._homes[(self._homes == Home.STREAM) & ~self._streaming_rows] = Home.UNPLACED
         self.split = split
         for row in furthest.tolist():
             if self.homes_used <= split.homes and self.pages_used - self._pages_leaving <= split.pages:
@@ -326,7 +337,7 @@ class Conductor:
             self._give_up(row)
 
     def _give_up(self, row: int) -> None:
-        size = int(self._size[row])
+        size = self._size[row]
         if self.home[row] == Home.RAM and self.homes_used > self.split.homes:
             self.home[row] = Home.STREAM
             self.homes_used -= size
@@ -342,7 +353,7 @@ class Conductor:
         """Give a row its home, at its first use."""
         if self.home[row] != Home.UNPLACED:
             return
-        size = int(self._size[row])
+        size = self._size[row]
         self.home[row] = Home.STREAM
         if size > self.split.whole_limit:
             return
@@ -359,19 +370,19 @@ class Conductor:
 
     def _let_go_unless_open(self, row: int) -> None:
         """Free the arena copy of a file that does not stay there and that nobody reads now."""
-        if self.home[row] in (Home.RAM, Home.UNPLACED) or row in self._open or not self._staged[row]:
+        if self.home[row] in (Home.RAM, Home.UNPLACED) or self._open[row] or not self._staged[row]:
             return
         if not self._writing[row] and not (self._pushing[row] or self._to_come(row)):
             self._order(Do.EVICT, row)
 
     def _pass_by(self, row: int) -> None:
         """A file that was staged for a reading which did not come (an epoch was left early, the plan changed)."""
-        if self._streaming[row] and self._staged[row] and row not in self._open and not self._writing[row]:
+        if self._streaming[row] and self._staged[row] and not self._open[row] and not self._writing[row]:
             self._order(Do.EVICT, row)
 
     def _to_come(self, row: int) -> bool:
         """Staged ahead of its reading: neither read nor pushed yet."""
-        return bool(self.paged[row] == Paged.NONE)
+        return self._paged[row] == Paged.NONE
 
     def _closed(self, row: int) -> None:
         if not self._page_home[row] and self.split.page_homes < self.split.pages:
@@ -395,12 +406,12 @@ class Conductor:
         """Charge a file that does not stay in the arena to the stream's part of it."""
         if self.home[row] != Home.RAM and not self._streaming[row]:
             self._streaming[row] = True
-            self.stream_used += int(self._size[row])
+            self.stream_used += self._size[row]
 
     def _uncharge_stream(self, row: int) -> None:
         if self._streaming[row]:
             self._streaming[row] = False
-            self.stream_used -= int(self._size[row])
+            self.stream_used -= self._size[row]
 
     def _read_range(self, row: int, end: int) -> None:
         """Of a file that is never whole in memory: drop the pages that lie behind the reader."""
