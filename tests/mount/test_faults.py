@@ -19,7 +19,7 @@ from nopfsfs.errors import Exit
 from nopfsfs.fuse.mountinfo import abort_connection, find_mount
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
-from tests.mount.harness import Mounted, Reader, content, fill, module, mount_command, read_all, run
+from tests.mount.harness import TEST_ID, Mounted, Reader, content, fill, module, mount_command, read_all, run
 
 pytestmark = pytest.mark.mount
 
@@ -125,7 +125,18 @@ def test_an_unmount_while_the_source_stalls(mounting: Mounting, slow: SlowSource
             assert f"pid {reader.process.pid}" in done.stderr
             assert reader.result()["errno"] in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
         slow.release()
-        m.wait_gone()
+        # Killed while they slept in the kernel: they are gone now, and what they left is in nobody's way.
+        assert wait_until(lambda: not m.is_mounted() and not m.living()), m.living()
+        mount_again(m)
+
+
+def test_what_was_killed_and_unmounted_by_hand_is_in_nobodys_way(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        for role in ("supervisor", "server", "stager"):
+            m.kill(role)
+        assert run(["umount", "-l", str(m.path)]).returncode == 0
+        assert os.path.exists(m.state_dir)
+        mount_again(m)
 
 
 # ---- the processes of the mount -------------------------------------------------------------------------------
@@ -195,9 +206,13 @@ def error_of_listing(m: Mounted) -> int | None:
 
 def remount_and_read(m: Mounted) -> None:
     """A stale mount is found and cleared by nopfs-mount."""
-    again = run(mount_command(m), env={**os.environ, "NOPFS_TEST_ID": m.test_id})
+    assert "cleared a stale mount" in mount_again(m)
+
+
+def mount_again(m: Mounted) -> str:
+    """Mount, read all; what nopfs-mount said."""
+    again = run(mount_command(m), env={**os.environ, TEST_ID: m.test_id})
     assert again.returncode == 0, again.stderr
-    assert "cleared a stale mount" in again.stderr
     found = find_mount(str(m.path))
     assert found is not None
     watchdog = threading.Timer(40, abort_connection, [found.minor])
@@ -206,6 +221,7 @@ def remount_and_read(m: Mounted) -> None:
         read_all(m)
     finally:
         watchdog.cancel()
+    return again.stderr
 
 
 @pytest.mark.parametrize("role", ["server", "supervisor"])
@@ -253,7 +269,7 @@ def test_the_mount_command_is_killed_while_it_starts(mounting: Mounting, data: P
         m.wait_gone()
         for delay in (0.1, 0.3, 0.5, 0.7):
             starting = subprocess.Popen(
-                mount_command(m), env={**os.environ, "NOPFS_TEST_ID": m.test_id}, stderr=subprocess.DEVNULL
+                mount_command(m), env={**os.environ, TEST_ID: m.test_id}, stderr=subprocess.DEVNULL
             )
             try:
                 starting.wait(delay)
@@ -263,6 +279,6 @@ def test_the_mount_command_is_killed_while_it_starts(mounting: Mounting, data: P
             again = run([*module("umount"), str(m.path)])
             assert again.returncode in (Exit.OK, Exit.NOT_MOUNTED, Exit.STUCK), again.stderr
             assert wait_until(lambda: not m.is_mounted() and not m.living()), m.living()
-        last = run(mount_command(m), env={**os.environ, "NOPFS_TEST_ID": m.test_id})
+        last = run(mount_command(m), env={**os.environ, TEST_ID: m.test_id})
         assert last.returncode == 0, last.stderr
         read_all(m, readers=1)
