@@ -59,8 +59,8 @@ class Desk:
         self._ranges: OrderedDict[tuple[int, int], Load] = OrderedDict()  # (row, block) in order of last use
         self._range_files: OrderedDict[int, OpenSource] = OrderedDict()
         self._range_used = 0
-        self._pins: dict[int, int] = {}
-        self._evict_when_unpinned: set[int] = set()
+        self._pins: dict[int, tuple[int, int]] = {}  # row: (how often, slot)
+        self._retire_when_unpinned: set[int] = set()
         self._grace = Grace(ask_grace, self._free)
         self._concurrency = concurrency
         self._prefetching = 0
@@ -101,8 +101,9 @@ class Desk:
         """Answer a READ of the server, now or when its bytes have arrived."""
         with self._lock:
             answer = self._serve(demand)
-        if answer is not None:
-            self._answer(answer)
+            if answer is not None:
+                self._answer(answer)  # under the lock: see _finish_block
+            self._read_ahead(demand.row, demand.offset // RANGE_BLOCK)  # may give up the block just named: last
 
     def grace_passed(self, number: int) -> None:
         with self._lock:
@@ -111,20 +112,22 @@ class Desk:
     def pin(self, row: int) -> memoryview | None:
         """The staged bytes of a row, safe from reuse until `unpin`; None when it is not staged."""
         with self._lock:
-            if self._columns.tier[row] != Tier.RAM:
-                return None
-            self._pins[row] = self._pins.get(row, 0) + 1
             slot = int(self._columns.slot[row])
+            count, pinned = self._pins.get(row, (0, slot))
+            if self._columns.tier[row] != Tier.RAM or pinned != slot:
+                return None
+            self._pins[row] = count + 1, slot
             return self._arena.view[slot : slot + self._source.size(row)]
 
     def unpin(self, row: int) -> None:
         with self._lock:
-            self._pins[row] -= 1
-            if not self._pins[row]:
+            count, slot = self._pins[row]
+            self._pins[row] = count - 1, slot
+            if count == 1:
                 del self._pins[row]
-                if row in self._evict_when_unpinned:
-                    self._evict_when_unpinned.discard(row)
-                    self._evict(row)
+                if row in self._retire_when_unpinned:
+                    self._retire_when_unpinned.discard(row)
+                    self._grace.retire(slot)
 
     def forget(self, row: int) -> int:
         """Withdraw everything that is held of a row whose source changed; the disk tier whose copy is to be removed."""
@@ -135,7 +138,7 @@ class Desk:
             for key in [k for k in self._ranges if k[0] == row]:
                 if self._ranges[key].left == 0:
                     self._drop_range(key)
-            self._close_range_file(row)
+            self._abandon_range_file(row)
         return disk
 
     def publish_disk(self, row: int, number: int, version: int) -> bool:
@@ -186,7 +189,6 @@ class Desk:
                 self._gauge[Gauge.NO_ROOM] += 1
                 return Answer(demand.id, errno.ENOSPC, 0, 0)
             end = min(end, load.start + load.length)
-            self._read_ahead(row, start // RANGE_BLOCK, size)
         if load.failed:
             return Answer(demand.id, load.error, 0, 0)
         if load.version != self._columns.version[row]:
@@ -236,9 +238,11 @@ class Desk:
         """The block of a file read by ranges: found, or begun with its job queued; None without room."""
         key = (row, block)
         load = self._ranges.get(key)
-        if load is not None:
+        if load is not None and (load.left or load.waiters or load.version == self._columns.version[row]):
             self._ranges.move_to_end(key)
             return load
+        if load is not None:
+            self._drop_range(key)  # of a version that is no more
         start = block * RANGE_BLOCK
         length = min(RANGE_BLOCK, size - start)
         while self._range_used + length > self._range_budget:
@@ -256,10 +260,13 @@ class Desk:
         self._range_used += length
         return load
 
-    def _read_ahead(self, row: int, block: int, size: int) -> None:
-        if block and (row, block - 1) not in self._ranges:
+    def _read_ahead(self, row: int, block: int) -> None:
+        """Begin the blocks after this one of a file read by ranges, as far as they and it have room together."""
+        if (row, block) not in self._ranges or (block and (row, block - 1) not in self._ranges):
             return
-        for ahead in range(block + 1, block + 1 + READ_AHEAD_BLOCKS):
+        size = self._source.size(row)
+        blocks = min(READ_AHEAD_BLOCKS, self._range_budget // RANGE_BLOCK - 1)
+        for ahead in range(block + 1, block + 1 + blocks):
             if ahead * RANGE_BLOCK >= size:
                 break
             if (row, ahead) not in self._ranges:
@@ -285,6 +292,12 @@ class Desk:
             del self._range_files[row]
             file.close()
 
+    def _abandon_range_file(self, row: int) -> None:
+        """Open it anew for the next block; loads in flight close what they have."""
+        file = self._range_files.pop(row, None)
+        if file is not None and file.users == 0:
+            file.close()
+
     def _drop_oldest_range(self) -> bool:
         for key, load in self._ranges.items():
             if load.left == 0 and not load.waiters:
@@ -302,11 +315,13 @@ class Desk:
     def _evict(self, row: int) -> None:
         if self._columns.tier[row] != Tier.RAM:
             return
-        if row in self._pins:
-            self._evict_when_unpinned.add(row)
-            return
+        # Out of use at once, pinned or not: the row's file may have changed.
+        slot = int(self._columns.slot[row])
         self._columns.tier[row] = Tier.NONE
-        self._grace.retire(int(self._columns.slot[row]))
+        if self._pins.get(row, (0, -1))[1] == slot:
+            self._retire_when_unpinned.add(row)
+        else:
+            self._grace.retire(slot)
         self._gauge[Gauge.EVICTIONS] += 1
         self._ring.put(Event.EVICTED, row, self._source.size(row))
 
@@ -381,7 +396,10 @@ class Desk:
         if last:
             self._finish_load(load)
         if error == errno.ESTALE:
-            self._changed(load.row)
+            try:
+                self._changed(load.row)
+            except Exception:
+                log.exception("refreshing row %d failed", load.row)  # and this thread lives on
 
     def _read(self, load: Load, block: int) -> None:
         start = block * load.block
@@ -425,10 +443,11 @@ class Desk:
                 ]
             if not load.from_disk and not error:
                 self._gauge[Gauge.SOURCE_READ_BYTES] += min(load.block, load.length - block * load.block)
-            ended = load.running == 0 and (load.failed or load.left == 0)
-        for answer in answers:
-            self._answer(answer)
-        return ended
+            # Under the lock: a grace request that is sent after these extents were given up must come after the
+            # answers that name them, or the server would let go of bytes that it is yet to be told of.
+            for answer in answers:
+                self._answer(answer)
+            return load.running == 0 and (load.failed or load.left == 0)
 
     def _finish_load(self, load: Load) -> None:
         """Publish a complete staged copy, or clear away a failed one."""
@@ -473,7 +492,10 @@ class Desk:
             key = (load.row, load.start // RANGE_BLOCK)
             if self._ranges.get(key) is load:
                 self._drop_range(key)
-            self._close_range_file(load.row)
+            if self._range_files.get(load.row) is load.file:
+                self._close_range_file(load.row)
+        if load.file.users == 0 and self._range_files.get(load.row) is not load.file:
+            load.file.close()  # abandoned, and this was its last load
 
 
 __all__ = ["BLOCK", "Desk", "DiskReader"]

@@ -7,10 +7,13 @@ through a detached copy of it, so that it never makes `umount` find the mount bu
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
 from collections import deque
+
+import numpy as np
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.desk import Desk
@@ -18,6 +21,7 @@ from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
 from nopfsfs.tiers import pages
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges
+from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event
 
 log = logging.getLogger(__name__)
@@ -87,16 +91,22 @@ class Pusher:
         except OSError as e:
             # The connection is going away, or the row is: neither is an error of ours to report twice.
             log.debug("page cache work on row %d: %s", row, e)
-            if what == Order.PUSH:
-                self._failed(row)
+            self._failed(what, row, value)
+        except Exception:
+            log.exception("page cache work on row %d failed", row)
+            self._failed(what, row, value)
 
     def _push(self, row: int) -> None:
+        version = int(self._columns.version[row])
         data = self._desk.pin(row)
         if data is None:
-            self._failed(row)
+            self._failed(Order.PUSH, row, 0)
             return
         try:
-            self._store(row, data)
+            # Unchanged before and after the pin: then the bytes are of this version, and no other inode gets them.
+            if self._columns.version[row] != version:
+                raise OSError(errno.ESTALE, "changed at the source")
+            self._store(row, inode_of(row, version), data)
         finally:
             data.release()
             self._desk.unpin(row)
@@ -105,13 +115,13 @@ class Pusher:
         self._gauge[Gauge.PUSHED_BYTES] += size
         self._desk.publish(Event.PUSHED, row, size)
 
-    def _store(self, row: int, data: memoryview) -> None:
+    def _store(self, row: int, inode: int, data: memoryview) -> None:
         try:
-            pages.push(self._fuse_fd, row + 1, data)
+            pages.push(self._fuse_fd, inode, data)
         except FileNotFoundError:
             # The kernel does not know this inode yet: looking its path up makes it known.
             os.stat(self._path(row), dir_fd=self._dir(), follow_symlinks=False)
-            pages.push(self._fuse_fd, row + 1, data)
+            pages.push(self._fuse_fd, inode, data)
 
     def _path(self, row: int) -> bytes:
         """The row in the mount: below the detached copy where there is one, else by its path."""
@@ -121,9 +131,13 @@ class Pusher:
     def _dir(self) -> int | None:
         return self._tree_fd if self._tree_fd >= 0 else None
 
-    def _failed(self, row: int) -> None:
-        self._gauge[Gauge.PUSHES_DONE] += 1
-        self._desk.publish(Event.PUSH_FAILED, row)
+    def _failed(self, what: int, row: int, value: int) -> None:
+        """Tell whoever counts on it that the work is over: what the kernel holds then is for itself to reclaim."""
+        if what == Order.PUSH:
+            self._gauge[Gauge.PUSHES_DONE] += 1
+            self._desk.publish(Event.PUSH_FAILED, row)
+        elif what == Order.DROP and not value:
+            self._desk.publish(Event.DROPPED, row, self._source.size(row))
 
     def _drop(self, row: int, value: int) -> None:
         pages.drop(self._dir(), self._path(row), 0, value)
@@ -132,7 +146,9 @@ class Pusher:
             self._desk.publish(Event.DROPPED, row, self._source.size(row))
 
     def _invalidate(self, row: int) -> None:
-        """Forget the old version in the kernel, then let the new one be opened."""
-        pages.invalidate(self._fuse_fd, row + 1)
+        """Let the new version be opened, and make the kernel look all names of the row up anew."""
         self._columns.stale[row] = 0
+        for entry in np.flatnonzero(self._index.entry_row == row).tolist():
+            directory = inode_of(int(self._index.entry_parent[entry]), 0)
+            pages.forget_name(self._fuse_fd, directory, self._index.name(entry))
         self._desk.publish(Event.CHANGED, row)

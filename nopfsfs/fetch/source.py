@@ -6,11 +6,14 @@ updates the times before it changes bytes, so bytes read before an unchanged com
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import NamedTuple, Protocol
 
-from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.index import FOLLOWED, Index
 from nopfsfs.tiers.columns import Columns
+
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class Changed(Exception):
@@ -61,10 +64,24 @@ class Source:
         """The row's size in bytes."""
         return int(self._columns.new_size[row]) if self._version[row] else self._size[row]
 
+    def stat(self, row: int) -> os.stat_result:
+        """What the source has at the row's path now. Raises OSError."""
+        return os.stat(self.path(row), follow_symlinks=self._followed(row))
+
+    def _followed(self, row: int) -> bool:
+        """Whether links may lead to the row (--follow-symlinks). Else one that took the file's place since is a
+        change: it may lead to what this process may read and the source's owner may not."""
+        return bool(self._index.flags[row] & FOLLOWED)
+
     def open(self, row: int) -> tuple[int, Identity]:
         """Open the row's file: (descriptor, its identity). Raises Changed, OSError."""
         identity = self.identity(row)
-        fd = os.open(self.path(row), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            fd = os.open(self.path(row), _OPEN_FLAGS if self._followed(row) else _OPEN_FLAGS | os.O_NOFOLLOW)
+        except OSError as e:
+            if e.errno == errno.ELOOP:
+                raise Changed from None
+            raise
         try:
             check(fd, identity)
         except BaseException:

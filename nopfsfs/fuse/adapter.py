@@ -21,6 +21,7 @@ from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Origin
 from nopfsfs.fuse.misses import DirectReader, StagerGone, StagerLink
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
+from nopfsfs.tiers.inodes import inode_of, row_of, version_of
 from nopfsfs.tiers.ring import Event, Ring
 from nopfsfs.vfs import errors as vfs
 from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
@@ -34,7 +35,8 @@ _BYTES = {Origin.RAM: Gauge.RAM_BYTES, Origin.DISK: Gauge.DISK_BYTES, Origin.PEE
           Origin.SOURCE: Gauge.SOURCE_BYTES}  # fmt: skip
 
 _ERRNO = {
-    vfs.NotFound: errno.ENOENT, vfs.NotADirectory: errno.ENOTDIR, vfs.IsADirectory: errno.EISDIR,
+    vfs.NotFound: errno.ENOENT, vfs.NameTooLong: errno.ENAMETOOLONG, vfs.NotADirectory: errno.ENOTDIR,
+    vfs.IsADirectory: errno.EISDIR,
     vfs.NotALink: errno.EINVAL, vfs.ReadOnly: errno.EROFS, vfs.NoSuchAttribute: pyfuse3.ENOATTR,
     vfs.StaleFile: errno.ESTALE,
 }  # fmt: skip
@@ -96,22 +98,29 @@ class Adapter(pyfuse3.Operations):
     @guarded
     async def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         try:
-            row = self._tree.lookup(parent - 1, name)
+            row = self._tree.lookup(row_of(parent), name)
         except vfs.NotFound:
             # The tree is immutable, so the kernel may remember that there is no such name.
             missing = pyfuse3.EntryAttributes()
             missing.st_ino = pyfuse3.InodeT(0)
             missing.entry_timeout = FOREVER_S
             return missing
-        return _entry(self._tree.attributes(row))
+        return self._entry(row)
+
+    def _entry(self, row: int) -> pyfuse3.EntryAttributes:
+        attributes = self._tree.attributes(row)
+        return _entry(attributes, inode_of(row, self._version[row]))
 
     @guarded
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        return _entry(self._tree.attributes(inode - 1))
+        row = row_of(inode)
+        if row < len(self._version) and self._version[row] != version_of(inode):
+            raise pyfuse3.FUSEError(errno.ESTALE)
+        return self._entry(row)
 
     @guarded
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
-        return self._tree.readlink(inode - 1)
+        return self._tree.readlink(row_of(inode))
 
     @guarded
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
@@ -120,7 +129,7 @@ class Adapter(pyfuse3.Operations):
     @guarded
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         for position, name, row in self._tree.entries(fh - 1, start_id):
-            if not pyfuse3.readdir_reply(token, name, _entry(self._tree.attributes(row)), position + 1):
+            if not pyfuse3.readdir_reply(token, name, self._entry(row), position + 1):
                 return
 
     async def releasedir(self, fh: int) -> None:
@@ -141,16 +150,16 @@ class Adapter(pyfuse3.Operations):
 
     @guarded
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        if name == _ACL and not self._flags[inode - 1] & HAS_ACL:
+        if name == _ACL and not self._flags[row_of(inode)] & HAS_ACL:
             raise pyfuse3.FUSEError(pyfuse3.ENOATTR)  # the scan has looked: permission checks must not wait
         if name.startswith(OWN_PREFIX):
-            return self._tree.getxattr(inode - 1, name)
-        value: bytes = await self._in_thread(self._tree.getxattr, inode - 1, name)
+            return self._tree.getxattr(row_of(inode), name)
+        value: bytes = await self._in_thread(self._tree.getxattr, row_of(inode), name)
         return value
 
     @guarded
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Any:
-        return await self._in_thread(self._tree.listxattr, inode - 1)
+        return await self._in_thread(self._tree.listxattr, row_of(inode))
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
         with trio.move_on_after(self._io_timeout):
@@ -161,9 +170,9 @@ class Adapter(pyfuse3.Operations):
 
     @guarded
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        row = inode - 1
-        if self._stale[row]:
-            raise pyfuse3.FUSEError(errno.ESTALE)
+        row = row_of(inode)
+        if self._stale[row] or self._version[row] != version_of(inode):
+            raise pyfuse3.FUSEError(errno.ESTALE)  # the kernel then looks the path up anew and tries again
         internal = ctx.pid == self._stager_gauge[Gauge.PUSHER_THREAD] != 0
         if not internal:
             gauge = self._gauge
@@ -175,14 +184,19 @@ class Adapter(pyfuse3.Operations):
     @guarded
     async def read(self, fh: int, off: int, size: int) -> bytes | memoryview:  # type: ignore[override]
         row = fh >> 16
-        if self._version[row] != fh & 0xFF:
-            raise pyfuse3.FUSEError(errno.ESTALE)
         end = min(off + size, self._source.size(row))
-        if self._tier[row] == Tier.RAM:
-            slot = self._slot[row]
+        tier, slot = self._tier[row], self._slot[row]
+        self._check_version(row, fh & 0xFF)  # after these were read: they belong to this version then
+        if tier == Tier.RAM:
             self._count(row, off, end, Origin.RAM)
             return self._arena[slot + off : slot + end]
         return await self._miss(row, fh & 0xFF, off, end)
+
+    def _check_version(self, row: int, version: int) -> None:
+        """Raises FUSEError unless this is the row's version still. What the columns said before belongs to it then: the
+        stager marks a changed row as stale before it touches anything else of it."""
+        if self._stale[row] or self._version[row] != version:
+            raise pyfuse3.FUSEError(errno.ESTALE)
 
     @guarded
     async def release(self, fh: int) -> None:
@@ -231,7 +245,8 @@ class Adapter(pyfuse3.Operations):
                 return await self._read_directly(row, version, off, end)
             if answer.errno:
                 raise pyfuse3.FUSEError(_reader_errno(answer.errno))
-            if self._version[row] != version or answer.length == 0:
+            self._check_version(row, version)
+            if answer.length == 0:
                 raise pyfuse3.FUSEError(errno.ESTALE)
             view = self._arena[answer.arena : answer.arena + answer.length]
             if not parts and answer.length == end - off:
@@ -250,8 +265,7 @@ class Adapter(pyfuse3.Operations):
             if e.errno == errno.ESTALE:
                 await self.stager.report_changed(row)
             raise pyfuse3.FUSEError(_reader_errno(e.errno or errno.EIO)) from None
-        if self._version[row] != version:
-            raise pyfuse3.FUSEError(errno.ESTALE)
+        self._check_version(row, version)
         self._count(row, off, end, Origin.SOURCE)
         return data
 
@@ -261,9 +275,9 @@ def _reader_errno(code: int) -> int:
     return errno.ESTALE if code in (errno.ENOENT, errno.ENOTDIR) else code
 
 
-def _entry(a: Attributes) -> pyfuse3.EntryAttributes:
+def _entry(a: Attributes, inode: int) -> pyfuse3.EntryAttributes:
     entry = pyfuse3.EntryAttributes()
-    entry.st_ino = pyfuse3.InodeT(a.ino)
+    entry.st_ino = pyfuse3.InodeT(inode)
     entry.generation = 0
     entry.entry_timeout = FOREVER_S
     entry.attr_timeout = FOREVER_S

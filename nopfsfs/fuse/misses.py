@@ -35,6 +35,7 @@ class StagerLink:
         self._socket = trio.socket.from_stdlib_socket(sock)
         self._next = 1
         self._waiting: dict[int, _Wait] = {}
+        self._sending = trio.StrictFIFOLock()  # only one task may wait for room in a socket
         self.alive = True
 
     async def ask(self, row: int, offset: int, length: int) -> Answer:
@@ -46,10 +47,8 @@ class StagerLink:
         self._next += 1
         self._waiting[number] = wait
         try:
-            await self._socket.send(wire.pack_demand(Demand(number, row, offset, length)))
+            await self._send(Demand(number, row, offset, length))
             await wait.event.wait()
-        except OSError:
-            raise StagerGone from None
         finally:
             self._waiting.pop(number, None)
         if wait.answer is None:
@@ -58,22 +57,32 @@ class StagerLink:
 
     async def report_changed(self, row: int) -> None:
         """Tell the stager that a row's file is not the indexed one any more."""
-        with contextlib.suppress(OSError, trio.ClosedResourceError):
-            await self._socket.send(wire.pack_demand(Demand(0, row, 0, 0)))
+        with contextlib.suppress(StagerGone):
+            await self._send(Demand(0, row, 0, 0))
+
+    async def _send(self, demand: Demand) -> None:
+        """Raises StagerGone."""
+        try:
+            async with self._sending:
+                await self._socket.send(wire.pack_demand(demand))
+        except (OSError, trio.ClosedResourceError):
+            raise StagerGone from None
 
     async def run(self) -> None:
-        try:
-            while message := await self._socket.recv(256):
-                await self._take(message)
-        except OSError as e:
-            log.warning("stager: %s", e)
-        finally:
-            self.alive = False
-            for wait in self._waiting.values():
-                wait.event.set()
-            self._socket.close()
+        async with trio.open_nursery() as nursery:
+            try:
+                while message := await self._socket.recv(256):
+                    self._take(message, nursery)
+            except OSError as e:
+                log.warning("stager: %s", e)
+            finally:
+                self.alive = False
+                for wait in self._waiting.values():
+                    wait.event.set()
+                self._socket.close()
+                nursery.cancel_scope.cancel()
 
-    async def _take(self, message: bytes) -> None:
+    def _take(self, message: bytes, nursery: trio.Nursery) -> None:
         try:
             answer = wire.unpack_answer(message)
         except ValueError as e:
@@ -85,11 +94,16 @@ class StagerLink:
                 wait.answer = answer
                 wait.event.set()
             return
-        # A grace request. Every handler that was woken by an earlier answer is in the run queue already: it
-        # runs in the next batch of the event loop at the latest, and this task after it in the one thereafter.
+        # In a task of its own: answers must be taken even while the stager takes no demands, or both would wait.
+        nursery.start_soon(self._pass_grace, answer.arena)
+
+    async def _pass_grace(self, number: int) -> None:
+        """Every handler that was woken by an earlier answer is in the run queue already: it runs in the next batch of
+        the event loop at the latest, and this task after it in the one thereafter."""
         await trio.lowlevel.checkpoint()
         await trio.lowlevel.checkpoint()
-        await self._socket.send(wire.pack_demand(Demand(0, 0, -answer.arena, 0)))
+        with contextlib.suppress(StagerGone):
+            await self._send(Demand(0, 0, -number, 0))
 
 
 class _Wait:

@@ -89,8 +89,14 @@ class Server:
         return message, list(fds)
 
 
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """That a reader was killed before its answer came, or the mount ended, is no error."""
+    return not ("fuse_reply_" in str(record.msg) and "No such file" in record.getMessage())
+
+
 def main() -> None:
     handoff = begin(sys.argv)
+    logging.getLogger("pyfuse3").addFilter(_worth_telling)
     server = Server(handoff)
     become_reader(handoff.config)
     trio.run(server.run)

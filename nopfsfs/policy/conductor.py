@@ -92,6 +92,8 @@ class Conductor:
         self.stream_used = 0
         self.page_homes_used = 0
         self.pages_used = 0  # held, being pushed, or being dropped
+        self._leaving_rows = np.zeros(n, np.bool_)  # a drop of all its pages is ordered and not done
+        self._leaving = self._leaving_rows.data
         self._pages_leaving = 0
         self._orders: list[tuple[Do, list[int], int]] = []
 
@@ -130,11 +132,12 @@ class Conductor:
             self.pages_used -= self._size[row]
 
     def dropped(self, row: int) -> None:
-        if self._paged[row] == Paged.NONE:
-            return
-        self._paged[row] = Paged.NONE
-        self.pages_used -= self._size[row]
-        self._pages_leaving = max(0, self._pages_leaving - self._size[row])
+        if self._leaving[row]:
+            self._leaving[row] = False
+            self._pages_leaving -= self._size[row]
+        if self._paged[row] != Paged.NONE:
+            self._paged[row] = Paged.NONE
+            self.pages_used -= self._size[row]
 
     def on_disk(self, row: int) -> None:
         self._writing[row] = False
@@ -159,6 +162,10 @@ class Conductor:
             self.push_failed(row)
         for row in np.flatnonzero(self._writing_rows | self._on_disk_rows).tolist():
             self.off_disk(row)
+        for row in np.flatnonzero(self._leaving_rows).tolist():
+            self._leaving[row] = False
+            self._pages_leaving -= self._size[row]
+            self._behind.append(row)
 
     # ---- events of the server -----------------------------------------------------------------------------
 
@@ -300,9 +307,14 @@ class Conductor:
         """Drop pages that lie behind the reader; the room comes when the stager has done so."""
         while self._behind and self.pages_used - self._pages_leaving + 8 * size > self.split.pages:
             row = self._behind.popleft()
-            if self._paged[row] != Paged.NONE and not self._open[row] and not self._page_home[row]:
-                self._pages_leaving += self._size[row]
-                self._order(Do.DROP, row)
+            if not self._page_home[row]:
+                self._drop_pages(row)
+
+    def _drop_pages(self, row: int) -> None:
+        if self._paged[row] != Paged.NONE and not self._open[row] and not self._leaving[row]:
+            self._leaving[row] = True
+            self._pages_leaving += self._size[row]
+            self._order(Do.DROP, row)
 
     def orders(self) -> list[tuple[Do, list[int], int]]:
         """What is to be done now, in order: (order, rows, value)."""
@@ -335,9 +347,7 @@ class Conductor:
         if self._page_home[row]:
             self._page_home[row] = False
             self.page_homes_used -= size
-        if self._paged[row] != Paged.NONE and not self._open[row]:
-            self._pages_leaving += size
-            self._order(Do.DROP, row)
+        self._drop_pages(row)
 
     def _place(self, row: int) -> None:
         """Give a row its home, at its first use."""

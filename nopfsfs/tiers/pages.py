@@ -1,8 +1,9 @@
-"""The kernel's page cache of the mount as a tier: push bytes into it, drop them, invalidate a changed file.
+"""The kernel's page cache of the mount as a tier: push bytes into it, drop them, forget the name of a changed file.
 
-`push` and `invalidate` write notifications to the FUSE descriptor. Both may block, in uninterruptible sleep, while a
-READ of that inode is unanswered; so they are called in threads that do nothing else, and nothing waits for those.
-Message layouts: linux/fuse.h, struct fuse_out_header, fuse_notify_store_out, fuse_notify_inval_inode_out.
+`push` and `forget_name` write notifications to the FUSE descriptor. Both may block, in uninterruptible sleep: the first
+while a READ of that inode is unanswered, the second while a LOOKUP in that directory is. So they are called in threads
+that do nothing else, and nothing waits for those.
+Message layouts: linux/fuse.h, struct fuse_out_header, fuse_notify_store_out, fuse_notify_inval_entry_out.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import os
 import struct
 
-_NOTIFY_INVAL_INODE = 2
+_NOTIFY_INVAL_ENTRY = 3
 _NOTIFY_STORE = 4
 _OUT_HEADER = struct.Struct("<IiQ")
 _STORE = struct.Struct("<QQII")
-_INVAL = struct.Struct("<Qqq")
+_INVAL_ENTRY = struct.Struct("<QII")
 STORE_CHUNK = 1 << 20  # bytes a notification; bounds how long the inode's pages stay locked
 
 
@@ -27,9 +28,10 @@ def push(fuse_fd: int, inode: int, data: memoryview, offset: int = 0) -> None:
         os.writev(fuse_fd, [head + _STORE.pack(inode, offset + start, len(part), 0), part])
 
 
-def invalidate(fuse_fd: int, inode: int) -> None:
-    """Forget the pages and attributes of `inode`. An inode that the kernel does not know is no error."""
-    message = _OUT_HEADER.pack(_OUT_HEADER.size + _INVAL.size, _NOTIFY_INVAL_INODE, 0) + _INVAL.pack(inode, 0, 0)
+def forget_name(fuse_fd: int, directory: int, name: bytes) -> None:
+    """Make the kernel look `name` up anew in the inode `directory`. A name that it does not know is no error."""
+    size = _OUT_HEADER.size + _INVAL_ENTRY.size + len(name) + 1
+    message = _OUT_HEADER.pack(size, _NOTIFY_INVAL_ENTRY, 0) + _INVAL_ENTRY.pack(directory, len(name), 0) + name + b"\0"
     try:
         os.write(fuse_fd, message)
     except FileNotFoundError:

@@ -11,6 +11,10 @@ class NotFound(TreeError):
     """No such name, or no such inode."""
 
 
+class NameTooLong(TreeError):
+    """A name longer than any that a directory can hold."""
+
+
 class NotADirectory(TreeError):
     """A directory was asked for and the row is none."""
 

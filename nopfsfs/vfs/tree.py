@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from nopfsfs.dataset.index import FOLLOWED, Index
-from nopfsfs.vfs.errors import NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
+from nopfsfs.vfs.errors import NameTooLong, NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
 
 BLOCK = 4096  # bytes, of statfs; what page caches and most file systems count in
 SECTOR = 512  # bytes, of st_blocks, whatever the block size is (stat(2))
@@ -95,8 +95,10 @@ class Tree:
 
     def lookup(self, dir_row: int, name: bytes) -> int:
         """The row of a name, b"." and b".." included; above the root is the root. Raises NotFound,
-        NotADirectory."""
+        NotADirectory, NameTooLong."""
         self._directory(dir_row)
+        if len(name) > NAME_MAX:
+            raise NameTooLong(name)
         if name == b".":
             return dir_row
         if name == b"..":

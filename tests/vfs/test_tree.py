@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.scan import scan
-from nopfsfs.vfs.errors import NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
+from nopfsfs.vfs.errors import NameTooLong, NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
 from nopfsfs.vfs.tree import Attributes, RefreshedAttributes, Tree
 from tests.dataset import trees
 
@@ -84,7 +84,7 @@ def test_dots(source) -> None:
     assert [tree.lookup(b, b"."), tree.lookup(b, b".."), tree.lookup(0, b"..")] == [b, at(tree, b"a"), 0]
 
 
-@pytest.mark.parametrize("name", [b"no", b"", b"a/b", b"A", b"z" * 300])
+@pytest.mark.parametrize("name", [b"no", b"", b"a/b", b"A", b"z" * 255])
 def test_names_that_are_not_there(source, name: bytes) -> None:
     with pytest.raises(NotFound):
         tree_of(source).lookup(0, name)
@@ -194,3 +194,13 @@ class TestExtendedAttributes:
         with pytest.raises(SourceFailed) as caught:
             tree.getxattr(0, b"user.x")
         assert caught.value.errno == errno.EIO
+
+
+def test_names_longer_than_any_are_too_long(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    tree = tree_of(tmp_path)
+
+    with pytest.raises(NameTooLong):
+        tree.lookup(0, b"x" * 256)
+    with pytest.raises(NotFound):
+        tree.lookup(0, b"x" * 255)

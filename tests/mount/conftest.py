@@ -1,0 +1,44 @@
+"""Fixtures of the tests with real mounts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from nopfsfs.fuse.mounting import may_mount
+
+pytest.register_assert_rewrite("tests.mount.harness")
+from tests.mount.harness import Mounted, mounted  # noqa: E402
+
+Mounting = Callable[..., AbstractContextManager[Mounted]]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _may_mount() -> None:
+    if not may_mount() or not os.path.exists("/dev/fuse"):
+        pytest.skip("needs the right to call mount(2), and /dev/fuse")
+
+
+@pytest.fixture
+def mounting(tmp_path: Path) -> Mounting:
+    """`mounted`, in the test's own directory."""
+    return partial(mounted, work=tmp_path)
+
+
+@pytest.fixture
+def open_to_all(tmp_path: Path) -> Iterator[Path]:
+    """The test's own directory, reachable by other users, with nothing writable in it for them."""
+    made = []
+    for path in (tmp_path, *tmp_path.parents):
+        mode = path.stat().st_mode & 0o7777
+        if path != Path("/") and path != Path("/tmp") and not mode & 0o1:
+            made.append((path, mode))
+            path.chmod(mode | 0o11)
+    yield tmp_path
+    for path, mode in made:
+        path.chmod(mode)

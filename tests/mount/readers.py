@@ -1,0 +1,140 @@
+"""What readers do, each in a process of its own: run by `harness.Reader`. Standard library only.
+
+compare MOUNT SOURCE SEED ROUNDS    read every file of both, in an order of its own; what differs
+read PATH [PATH...]                 [length, sha256] or the errno of each
+hold PATH                           open, read 4096 bytes, say so; at a line on stdin read the rest
+loop MOUNT                          read all files for ever; at a line on stdin say how many, and errors
+wait PATH                           open, say so, read
+as UID GROUP,... ANY OF THE ABOVE   as that user
+may PATH...                         which of them this user may read (files) or list (directories)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import select
+import sys
+
+
+def say(value: object) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def files(root: str) -> list[str]:
+    found = [os.path.join(at, name) for at, _, names in os.walk(root) for name in names]
+    return sorted(os.path.relpath(path, root) for path in found)
+
+
+def read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def outcome(path: str) -> object:
+    try:
+        data = read(path)
+    except OSError as error:
+        return error.errno
+    return [len(data), hashlib.sha256(data).hexdigest()]
+
+
+def compare(mount: str, source: str, seed: str, rounds: str) -> None:
+    names = files(source)
+    assert names == files(mount)
+    wrong, errors = [], []
+    for number in range(int(rounds)):
+        random.Random(f"{seed} {number}").shuffle(names)
+        for name in names:
+            try:
+                data, right = read(os.path.join(mount, name)), read(os.path.join(source, name))
+                if data != right:
+                    wrong.append([name, *difference(data, right)])
+            except OSError as error:
+                errors.append([name, error.errno])
+    say({"wrong": wrong, "errors": errors})
+
+
+def difference(data: bytes, right: bytes) -> tuple[object, ...]:
+    """Lengths, the pages that differ, and where the bytes of the first such page are at the source instead."""
+    pages = [at for at in range(0, len(right), 4096) if data[at : at + 4096] != right[at : at + 4096]]
+    found = right.find(data[pages[0] : pages[0] + 64]) if pages else -1
+    return len(data), len(right), len(pages), [at // 4096 for at in pages[:8] + pages[-2:]], found
+
+
+def hold(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead: the rest is still to be asked for
+    data = os.pread(fd, 4096, 0)
+    say(len(data))
+    while (line := sys.stdin.readline().strip()) != "end":
+        try:
+            rest = data
+            while part := os.pread(fd, 65536, len(rest)):
+                rest += part
+            say([len(rest), hashlib.sha256(rest).hexdigest()])
+        except OSError as error:
+            say(error.errno)
+        if not line:
+            break
+    say("ended")
+
+
+def loop(mount: str) -> None:
+    names = files(mount)
+    done, errors = 0, []
+    say("ready")
+    while True:
+        random.shuffle(names)
+        for name in names:
+            try:
+                read(os.path.join(mount, name))
+                done += 1
+            except OSError as error:
+                errors.append([name, error.errno])
+                if len(errors) > 1000:
+                    say({"done": done, "errors": errors})
+                    return
+            if select.select([0], [], [], 0)[0]:
+                if sys.stdin.readline().strip() != "more":
+                    say({"done": done, "errors": errors})
+                    return
+                say(done)
+
+
+def wait(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    say("open")
+    try:
+        say(len(os.read(fd, 1 << 20)))
+    except OSError as error:
+        say({"errno": error.errno})
+
+
+def may(*paths: str) -> None:
+    def try_one(path: str) -> bool:
+        try:
+            if os.path.isdir(path):
+                os.listdir(path)
+            else:
+                read(path)
+        except OSError:
+            return False
+        return True
+
+    say([try_one(path) for path in paths])
+
+
+if __name__ == "__main__":
+    what, *words = sys.argv[1:]
+    if what == "as":  # the interpreter itself may lie where that user cannot go
+        uid, groups, what, *words = words
+        os.setgroups([int(group) for group in groups.split(",") if group])
+        os.setresgid(int(uid), int(uid), int(uid))
+        os.setresuid(int(uid), int(uid), int(uid))
+    if what == "read":
+        say([outcome(path) for path in words])
+    else:
+        {"compare": compare, "hold": hold, "loop": loop, "wait": wait, "may": may}[what](*words)
