@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import logging
 import socket
 from typing import Any
@@ -14,42 +16,60 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.fetch import wire
 from nopfsfs.plan.follow import Follower
+from nopfsfs.plan.report import PlanStatus
 from nopfsfs.policy.conductor import Conductor, Rows
-from nopfsfs.tiers.ring import Event, Ring
+from nopfsfs.tiers.columns import Tier
+from nopfsfs.tiers.ring import CAPACITY, Event, Ring
 
 log = logging.getLogger(__name__)
 BUSY_PAUSE_S = 0.008  # between looks at the rings while events come; each look costs some 100 µs
 IDLE_PAUSE_S = 0.03  # and while none do; staging is far enough ahead of the reader for that
 EVENTS_AT_ONCE = 4096
+ORDER_LIMIT_S = 2.0  # an end of the mount must not wait for a stager that hangs
 
 
 class EventLoop:
     """Owns follower and conductor, and the supervisor's end of the stager's order socket. One task."""
 
-    def __init__(self, *, server_ring: Ring, stager_ring: Ring, conductor: Conductor) -> None:
+    def __init__(
+        self, *, server_ring: Ring, stager_ring: Ring, conductor: Conductor, tier: npt.NDArray[np.uint8]
+    ) -> None:  # fmt: skip
+        """`tier`: the column of that name, by which what is staged is known when events were lost."""
         self._server_ring, self._stager_ring = server_ring, stager_ring
         self.conductor = conductor
+        self._tier = tier
+        self._lost = (0, 0)
+        self._sending = trio.StrictFIFOLock()  # only one task may wait for room in a socket
         self.follower: Follower | None = None
         self._generation = -1
         self._orders: socket.socket | None = None
         self.predicted = 0
         self.failed = False
+        self.awaiting_plan = False  # set while a plan is being made
+        self._state = ""
 
     def attach_stager(self, orders: socket.socket) -> None:
         """Send orders there from now on."""
         orders.setblocking(False)
         self._orders = orders
-
-    def detach_stager(self) -> None:
-        """The stager is gone: what it had begun is lost."""
-        self._orders = None
-        self.conductor.stager_restarted()
+        self.conductor.stager_restarted()  # also what was ordered while there was none
         if self.follower is not None:
             self.conductor.restart(self.follower.position)
 
-    def follow(self, follower: Follower) -> None:
-        """Believe this plan from now on."""
+    def detach_stager(self) -> None:
+        """The stager is gone: what it had begun is lost."""
+        gone, self._orders = self._orders, None
+        if gone is not None:
+            trio.lowlevel.notify_closing(gone)
+            gone.close()
+        while self._take_stager():
+            pass
+        self.conductor.stager_restarted()
+
+    def follow(self, follower: Follower | None) -> None:
+        """Believe this plan from now on; None: there will be none."""
         self.follower = follower
+        self.awaiting_plan = False
 
     @property
     def lost(self) -> int:
@@ -72,25 +92,40 @@ class EventLoop:
         """Take the events there are, decide; whether there were any."""
         staged = self._take_stager()
         read = self._take_server()
+        self._see_losses()
         follower = self.follower
         if follower is not None:
             if follower.generation != self._generation:
                 self._generation = follower.generation
                 self.conductor.restart(follower.position)
-            self.conductor.advance(follower.position, follower.status().length, follower.upcoming)
+            if self._orders is not None:
+                self.conductor.advance(follower.position, follower.status().length, follower.upcoming)
         return staged or read
+
+    def _see_losses(self) -> None:
+        """A ring that overflowed: what was missed is taken from the columns, or for over."""
+        lost = (self._server_ring.lost, self._stager_ring.lost)
+        if lost == self._lost:
+            return
+        log.warning("events were lost: %d of the server, %d of the stager", lost[0], lost[1])
+        if lost[0] != self._lost[0]:
+            self.conductor.events_lost()
+        if lost[1] != self._lost[1]:
+            self.conductor.resync(self._tier == Tier.RAM)
+        self._lost = lost
 
     def drain(self) -> None:
         """Take all events that are left, for the final record."""
+        self.awaiting_plan = False
         while not self.failed and self._take_server():
             pass
 
     def _take_stager(self) -> bool:
         if not self._stager_ring.pending():
             return False
-        kinds, rows, _ = self._stager_ring.take(EVENTS_AT_ONCE)
+        kinds, rows, values = self._stager_ring.take(EVENTS_AT_ONCE)
         c = self.conductor
-        for kind, row in zip(kinds.tolist(), rows.tolist(), strict=True):
+        for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == Event.STAGED:
                 c.staged(row)
             elif kind == Event.PUSHED:
@@ -100,7 +135,7 @@ class EventLoop:
             elif kind == Event.DROPPED:
                 c.dropped(row)
             elif kind == Event.FAILED:
-                c.fetch_failed(row)
+                c.fetch_failed(row, cancelled=value == errno.ECANCELED)
             elif kind == Event.PUSH_FAILED:
                 c.push_failed(row)
             elif kind == Event.ON_DISK:
@@ -112,16 +147,36 @@ class EventLoop:
         return len(kinds) > 0
 
     def _take_server(self) -> bool:
-        if not self._server_ring.pending():
-            return False
+        pending = self._server_ring.pending()
+        if not pending or (self.awaiting_plan and pending < CAPACITY // 2):
+            return False  # the ring keeps what is read before there is a plan to hold it against
         kinds, rows, values = self._server_ring.take(EVENTS_AT_ONCE)
         opened = kinds == Event.OPEN
         if self.follower is not None and opened.any():
             predicted = self.follower.observe(rows[opened], values[opened])
             self.predicted += int(np.count_nonzero(predicted))
-        read = kinds == Event.READ
-        self.conductor.served(rows[opened], rows[read], values[read], rows[kinds == Event.RELEASE])
+            self._say_state(self.follower.status())
+        c = self.conductor
+        for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
+            if kind == Event.OPEN:
+                c.opened(row)
+            elif kind == Event.RELEASE:
+                c.released(row)
+            elif kind == Event.READ:
+                c.read(row, value)
         return True
+
+    def _say_state(self, status: PlanStatus) -> None:
+        """Log a change of belief, once for each."""
+        if status.state == self._state:
+            return
+        self._state = status.state
+        if status.state == "locked":
+            log.info(
+                "plan locked: %s, seed %s, epoch %d of %s", status.sampler, status.seed, status.epoch, status.dataset
+            )
+        elif status.state == "mismatch":
+            log.warning("what is read of %s does not match the plan; the mount is a plain cache", status.dataset)
 
     async def _send(self) -> None:
         orders = self.conductor.orders()
@@ -134,14 +189,16 @@ class EventLoop:
                 await self._send_one(message)
 
     async def _send_one(self, message: bytes) -> None:
-        while self._orders is not None:
-            try:
-                self._orders.send(message)
-                return
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._orders)
-            except OSError:
-                return  # the stager is gone; its end is noticed where it is watched
+        async with self._sending:
+            while self._orders is not None:
+                try:
+                    self._orders.send(message)
+                    return
+                except BlockingIOError:
+                    with contextlib.suppress(trio.ClosedResourceError):
+                        await trio.lowlevel.wait_writable(self._orders)
+                except OSError:
+                    return  # the stager is gone; its end is noticed where it is watched
 
     def _refuse(self, do: int, rows: list[int]) -> None:
         """Without a stager nothing is fetched or pushed; the server reads the source itself."""
@@ -154,9 +211,12 @@ class EventLoop:
                 self.conductor.off_disk(row)
 
     async def order(self, order: wire.Order, rows: npt.NDArray[np.int64] | None = None, value: int = 0) -> None:
-        """Send one order of the supervisor's own."""
-        for message in wire.pack_orders(order, np.zeros(0, np.int64) if rows is None else rows, value):
-            await self._send_one(message)
+        """Send one order of the supervisor's own; given up when the stager takes none for too long."""
+        with trio.move_on_after(ORDER_LIMIT_S) as limit:
+            for message in wire.pack_orders(order, np.zeros(0, np.int64) if rows is None else rows, value):
+                await self._send_one(message)
+        if limit.cancelled_caught:
+            log.error("the stager takes no orders; %s was given up", order.name)
 
     def plan_status(self, config: MountConfig) -> tuple[dict[str, Any], int]:
         """(the `plan` part of the record, K)."""
@@ -169,7 +229,7 @@ class EventLoop:
 
     def furthest(self, count: int) -> Rows:
         """Rows in the order in which they can be spared: those whose next use is furthest away first."""
-        held = np.flatnonzero(self.conductor.paged).astype(np.int64)
+        held = self.conductor.held()
         follower = self.follower
         if follower is None:
             return held

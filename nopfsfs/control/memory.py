@@ -31,6 +31,8 @@ def _cgroup_limits(proc: Path, cgroups: Path) -> list[tuple[int, int, int]]:
     """(limit, used, reclaimable) of the memory cgroups from this process's own up to the root."""
     found: list[tuple[int, int, int]] = []
     for line in _lines(proc / "self" / "cgroup"):
+        if line.count(":") < 2:
+            continue
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             names, base = ("memory.max", "memory.current", "inactive_file"), cgroups

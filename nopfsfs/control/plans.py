@@ -51,11 +51,13 @@ async def make(loop: EventLoop, index: Index, config: MountConfig) -> None:
     """Give the loop its follower, then do the follower's work in a thread for as long as the mount lives."""
     if config.seed is None:
         return
+    loop.awaiting_plan = True
     try:
         follower = await trio.to_thread.run_sync(make_follower, index, config, abandon_on_cancel=True)
     except Exception:
         # A plan only ever makes reads faster: without one the mount is a plain cache.
         log.exception("no plan could be made; going on as a plain cache")
+        loop.follow(None)
         return
     loop.follow(follower)
     while True:

@@ -67,5 +67,5 @@ async def _reply(line: bytes, answer: Answer) -> dict[str, Any]:
         if not isinstance(request, dict):
             raise ValueError("a request is an object")
         return {"ok": True, "record": await answer(request)}
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         return {"ok": False, "error": str(e)}

@@ -38,6 +38,7 @@ from nopfsfs.process import Handoff, begin
 from nopfsfs.rundir import remove_state_dir
 from nopfsfs.tiers import arena, shared
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges
+from nopfsfs.tiers.disk import clear_leftovers
 from nopfsfs.tiers.ring import Ring
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class Supervisor:
             server_ring=Ring(self._fds["server_ring"], writable=False),
             stager_ring=Ring(self._fds["stager_ring"], writable=False),
             conductor=Conductor(self._charges, columns.paged, budget.split(self._configured, self._data), rooms),
+            tier=columns.tier,
         )
         self._server_gauges = Gauges(self._fds["server_gauges"], writable=False)
         self._stager_gauges = Gauges(self._fds["stager_gauges"], writable=False)
@@ -210,16 +212,31 @@ class Supervisor:
                 self._stager = None
             else:
                 log.error("the stager ended with status %d; starting another", status)
-                self._demands, theirs = sequenced_pair()
-                await self._give_to_server(theirs)
-                self._stager = await self._spawn_stager()
+                self._stager = await self._replace_stager()
             self._write_pids()
 
-    async def _give_to_server(self, demands: sockets.socket) -> None:
+    async def _replace_stager(self) -> Child | None:
+        """Another stager in place of a dead one; None when the server or the mount is gone too."""
+        self._demands, theirs = sequenced_pair()
+        try:
+            if await self._give_to_server(theirs):
+                return await self._spawn_stager()
+        except (OSError, trio.ClosedResourceError) as e:
+            log.error("no other stager can be started: %s", e)
+        finally:
+            self._demands.close()
+        return None
+
+    async def _give_to_server(self, demands: sockets.socket) -> bool:
+        """Whether the server has taken the socket, and reads nothing any more that the stager before had named."""
         rights = (sockets.SOL_SOCKET, sockets.SCM_RIGHTS, array.array("i", [demands.fileno()]))
-        with contextlib.suppress(OSError):  # the server is gone too: its own watcher sees to that
+        try:
             await self._server_control.sendmsg([b"stager"], [rights])
-        demands.close()
+        finally:
+            demands.close()
+        with trio.move_on_after(ANSWER_LIMIT_S):
+            return bool(await self._server_control.recv(64) == b"drained")
+        return False
 
     async def _watch_mount(self) -> None:
         """When the mount is gone, let go of the tree: then the kernel ends the connection, and the server ends."""
@@ -284,6 +301,9 @@ class Supervisor:
         if self._stager is not None:
             await self.loop.order(Order.STOP)
             await self._stager.end(END_LIMIT_S)
+        for disk in self._config.disks:  # what a stager that was killed, or may not write there any more, has left
+            with contextlib.suppress(OSError), trio.move_on_after(END_LIMIT_S):
+                await trio.to_thread.run_sync(clear_leftovers, disk.path, abandon_on_cancel=True)
         self.loop.drain()
         if self._state != "failed":
             self._state = "ended"

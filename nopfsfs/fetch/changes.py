@@ -80,6 +80,7 @@ class Changes:
     def take_over(self) -> None:
         """Finish what a stager before this one had begun when it died."""
         for row in np.flatnonzero(self._columns.stale).tolist():
+            self._forget(row)  # it may have died before it had withdrawn the old version
             self._waiting.put(_Waiting(time.monotonic(), row, None, renew=True))
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,6 +19,7 @@ import xxhash
 from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.grace import Grace
 from nopfsfs.fetch.loads import BLOCK, DONE, PENDING, RANGE_BLOCK, RUNNING, Load, OpenSource, Waiter
+from nopfsfs.fetch.ranges import Ranges
 from nopfsfs.fetch.source import Changed, Source, read_exactly
 from nopfsfs.fetch.wire import Answer, Demand, Origin
 from nopfsfs.tiers.arena import Arena, NoRoom
@@ -26,8 +27,6 @@ from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
 from nopfsfs.tiers.ring import Event, Ring
 
 log = logging.getLogger(__name__)
-READ_AHEAD_BLOCKS = 4  # of a file read by ranges, once its reader is seen to be sequential
-OPEN_RANGE_FILES = 16  # files read by ranges that are kept open
 Job = tuple[Load, int]
 
 
@@ -43,7 +42,7 @@ class Desk:
     def __init__(
         self, *, index: Index, columns: Columns, gauges: Gauges, ring: Ring, arena: Arena, source: Source,
         disks: DiskReader, concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], None],
-        changed: Callable[[int], None],
+        changed: Callable[[int], None], block: int = BLOCK, range_block: int = RANGE_BLOCK,
     ) -> None:  # fmt: skip
         self._index, self._columns, self._ring, self._arena = index, columns, ring, arena
         self._source, self._disks = source, disks
@@ -56,15 +55,17 @@ class Desk:
         self._prefetches: deque[int] = deque()  # rows
         self._followups: deque[Job] = deque()  # further blocks of loads begun, and read-ahead
         self._loads: dict[int, Load] = {}  # whole loads by row
-        self._ranges: OrderedDict[tuple[int, int], Load] = OrderedDict()  # (row, block) in order of last use
-        self._range_files: OrderedDict[int, OpenSource] = OrderedDict()
-        self._range_used = 0
+        self._ranges = Ranges(
+            source, allocate=self._allocate, retire=self._retire, close=self._close_later, block=range_block
+        )
+        self._closing: list[OpenSource] = []  # closed by a worker: closing a file may wait for the source
+        self._block = block
         self._pins: dict[int, tuple[int, int]] = {}  # row: (how often, slot)
         self._retire_when_unpinned: set[int] = set()
         self._grace = Grace(ask_grace, self._free)
         self._concurrency = concurrency
         self._prefetching = 0
-        self._whole_limit = self._range_budget = 0
+        self._whole_limit = 0
         self._stopped = False
 
     # ---- orders -------------------------------------------------------------------------------------------
@@ -87,15 +88,15 @@ class Desk:
         blocks of files read by ranges may take; bytes. Blocks make room at once, staged files when they are evicted."""
         with self._lock:
             self._arena.budget = budget
-            self._whole_limit, self._range_budget = whole_limit, range_budget
-            while self._range_used > self._range_budget and self._drop_oldest_range():
-                pass
+            self._whole_limit = whole_limit
+            self._ranges.resize(range_budget)
 
     def evict(self, rows: list[int]) -> None:
         """Free the staged copies of these rows in the arena."""
         with self._lock:
             for row in rows:
-                self._evict(row)
+                if not self._evict(row):
+                    self._ring.put(Event.EVICTED, row)  # of a stager that died before it could say so
 
     def demand(self, demand: Demand) -> None:
         """Answer a READ of the server, now or when its bytes have arrived."""
@@ -103,7 +104,8 @@ class Desk:
             answer = self._serve(demand)
             if answer is not None:
                 self._answer(answer)  # under the lock: see _finish_block
-            self._read_ahead(demand.row, demand.offset // RANGE_BLOCK)  # may give up the block just named: last
+            if 0 <= demand.row < self._index.n and demand.offset >= 0:
+                self._read_ahead(demand.row, demand.offset)
 
     def grace_passed(self, number: int) -> None:
         with self._lock:
@@ -135,10 +137,7 @@ class Desk:
             self._evict(row)
             disk = int(self._columns.disk[row])
             self._columns.disk[row] = 0
-            for key in [k for k in self._ranges if k[0] == row]:
-                if self._ranges[key].left == 0:
-                    self._drop_range(key)
-            self._abandon_range_file(row)
+            self._ranges.forget(row)
         return disk
 
     def publish_disk(self, row: int, number: int, version: int) -> bool:
@@ -184,7 +183,7 @@ class Desk:
             return Answer(demand.id, 0, int(self._columns.slot[row]) + start, end - start, Origin.RAM)
         load = self._loads.get(row) or self._begin_whole(row, size, prefetch=False)
         if load is None:
-            load = self._range(row, start // RANGE_BLOCK, size)
+            load = self._ranges.load(row, start // self._ranges.block, int(self._columns.version[row]))
             if load is None:
                 self._gauge[Gauge.NO_ROOM] += 1
                 return Answer(demand.id, errno.ENOSPC, 0, 0)
@@ -212,109 +211,43 @@ class Desk:
         except NoRoom:
             return None
         version = int(self._columns.version[row])
-        load = Load(row, 0, size, arena, True, OpenSource(self._source, row), version, prefetch=prefetch)
-        load.from_disk = int(self._columns.disk[row])
-        if load.from_disk:
-            load.block = max(size, 1)  # a copy on disk is verified whole before any byte of it is used
-            load.__post_init__()
+        from_disk = int(self._columns.disk[row])
+        load = Load(
+            row, 0, size, arena, True, OpenSource(self._source, row), version, from_disk=from_disk, prefetch=prefetch,
+            # A copy on disk is verified whole before any byte of it is used.
+            block=max(size, 1) if from_disk else self._block,
+        )  # fmt: skip
         self._loads[row] = load
-        self._followups.extend((load, block) for block in range(1, len(load.blocks)))
+        if len(load.blocks) > 1:
+            self._followups.extend((load, block) for block in range(len(load.blocks)))
+            self._work.notify(min(len(load.blocks), self._concurrency))
         return load
 
     def _allocate(self, size: int) -> int:
-        while True:
-            try:
-                arena = self._arena.allocate(size)
-            except NoRoom:
-                # Range blocks above their share make room; the freed memory comes back after a grace, so
-                # this demand goes without, and the next one finds it.
-                if self._range_used > self._range_budget:
-                    self._drop_oldest_range()
-                raise
-            self._gauge[Gauge.ARENA_USED] = self._arena.used
-            return arena
-
-    def _range(self, row: int, block: int, size: int) -> Load | None:
-        """The block of a file read by ranges: found, or begun with its job queued; None without room."""
-        key = (row, block)
-        load = self._ranges.get(key)
-        if load is not None and (load.left or load.waiters or load.version == self._columns.version[row]):
-            self._ranges.move_to_end(key)
-            return load
-        if load is not None:
-            self._drop_range(key)  # of a version that is no more
-        start = block * RANGE_BLOCK
-        length = min(RANGE_BLOCK, size - start)
-        while self._range_used + length > self._range_budget:
-            if not self._drop_oldest_range():
-                return None
+        """An extent of the arena. Raises NoRoom."""
         try:
-            arena = self._allocate(length)
+            arena = self._arena.allocate(size)
         except NoRoom:
-            self._drop_oldest_range()
-            return None
-        version = int(self._columns.version[row])
-        load = Load(row, start, length, arena, False, self._range_file(row), version, block=RANGE_BLOCK)
-        load.file.users += 1
-        self._ranges[key] = load
-        self._range_used += length
-        return load
+            # Range blocks above their share make room; the freed memory comes back after a grace, so
+            # this one goes without, and the next one finds it.
+            if self._ranges.used > self._ranges.budget:
+                self._ranges.drop_oldest()
+            raise
+        self._gauge[Gauge.ARENA_USED] = self._arena.used
+        return arena
 
-    def _read_ahead(self, row: int, block: int) -> None:
-        """Begin the blocks after this one of a file read by ranges, as far as they and it have room together."""
-        if (row, block) not in self._ranges or (block and (row, block - 1) not in self._ranges):
-            return
-        size = self._source.size(row)
-        blocks = min(READ_AHEAD_BLOCKS, self._range_budget // RANGE_BLOCK - 1)
-        for ahead in range(block + 1, block + 1 + blocks):
-            if ahead * RANGE_BLOCK >= size:
-                break
-            if (row, ahead) not in self._ranges:
-                load = self._range(row, ahead, size)
-                if load is None:
-                    break
-                self._followups.append((load, 0))
-                self._work.notify()
-
-    def _range_file(self, row: int) -> OpenSource:
-        file = self._range_files.get(row)
-        if file is None:
-            file = self._range_files[row] = OpenSource(self._source, row)
-            for old in list(self._range_files)[: max(0, len(self._range_files) - OPEN_RANGE_FILES)]:
-                if self._range_files[old].users == 0:
-                    self._close_range_file(old)
-        self._range_files.move_to_end(row)
-        return file
-
-    def _close_range_file(self, row: int) -> None:
-        file = self._range_files.get(row)
-        if file is not None and file.users == 0:
-            del self._range_files[row]
-            file.close()
-
-    def _abandon_range_file(self, row: int) -> None:
-        """Open it anew for the next block; loads in flight close what they have."""
-        file = self._range_files.pop(row, None)
-        if file is not None and file.users == 0:
-            file.close()
-
-    def _drop_oldest_range(self) -> bool:
-        for key, load in self._ranges.items():
-            if load.left == 0 and not load.waiters:
-                self._drop_range(key)
-                return True
-        return False
-
-    def _drop_range(self, key: tuple[int, int]) -> None:
-        load = self._ranges.pop(key)
-        self._range_used -= load.length
-        self._grace.retire(load.arena)
+    def _read_ahead(self, row: int, start: int) -> None:
+        """After the answer to a demand for `start`: it may give up the very block that the answer names."""
+        for load in self._ranges.ahead(row, start // self._ranges.block, int(self._columns.version[row])):
+            self._followups.append((load, 0))
+            self._work.notify()
 
     # ---- eviction (lock held) -----------------------------------------------------------------------------
 
-    def _evict(self, row: int) -> None:
+    def _evict(self, row: int) -> bool:
+        """Withdraw the staged copy of a row; whether there was one."""
         if self._columns.tier[row] != Tier.RAM:
-            return
+            return False
         # Out of use at once, pinned or not: the row's file may have changed.
         slot = int(self._columns.slot[row])
         self._columns.tier[row] = Tier.NONE
@@ -324,6 +257,14 @@ class Desk:
             self._grace.retire(slot)
         self._gauge[Gauge.EVICTIONS] += 1
         self._ring.put(Event.EVICTED, row, self._source.size(row))
+        return True
+
+    def _retire(self, arena: int) -> None:
+        self._grace.retire(arena)
+
+    def _close_later(self, file: OpenSource) -> None:
+        self._closing.append(file)
+        self._work.notify()
 
     def _free(self, arena: int) -> None:
         self._arena.free(arena)
@@ -335,16 +276,38 @@ class Desk:
 
     def work(self, *, demands_only: bool) -> None:
         """The life of one worker thread, until `stop`."""
+        while (work := self._next(demands_only, wait=True)) is not None:
+            self._do(*work)
+
+    def run_one(self) -> bool:
+        """Do the next thing that is to be done, in this thread; whether there was one."""
+        work = self._next(False, wait=False)
+        if work is None:
+            return False
+        self._do(*work)
+        return True
+
+    def _next(self, demands_only: bool, *, wait: bool) -> tuple[Job | None, list[OpenSource]] | None:
+        """What one worker is to do: a job, and files to close. None: nothing, or, after a wait, no more."""
         wake = self._urgent if demands_only else self._work
-        while True:
-            with self._lock:
+        with self._lock:
+            while not self._stopped:
                 job = self._take(demands_only)
-                while job is None and not self._stopped:
-                    wake.wait(timeout=60)
-                    job = self._take(demands_only)
-                if job is None:
-                    return
+                closing: list[OpenSource] = []
+                if not demands_only:
+                    closing, self._closing = self._closing, closing
+                if job is not None or closing:
+                    return job, closing
+                if not wait:
+                    break
+                wake.wait(timeout=60)
+        return None
+
+    def _do(self, job: Job | None, closing: list[OpenSource]) -> None:
+        if job is not None:
             self._run(*job)
+        for file in closing:
+            file.close()
 
     def _take(self, demands_only: bool) -> Job | None:
         for queue in (self._demands,) if demands_only else (self._demands, self._followups):
@@ -367,18 +330,27 @@ class Desk:
         return load, block
 
     def _begin_prefetch(self, row: int) -> Load | None:
-        if not 0 <= row < self._index.n:
+        """Begin to stage a row; or say at once how it ended, unless the end of a load in flight will say it."""
+        if not self._index.n_dirs <= row < self._index.n:
             return None
-        skip = self._columns.tier[row] == Tier.RAM or row in self._loads or self._columns.stale[row]
-        load = None if skip else self._begin_whole(row, self._source.size(row), prefetch=True)
-        if load is None:
+        if row in self._loads:
             self._gauge[Gauge.FETCHES_DONE] += 1
-            if not skip:
-                self._gauge[Gauge.NO_ROOM] += 1
-                self._ring.put(Event.FAILED, row, errno.ENOSPC)
             return None
-        self._prefetching += 1
-        return load
+        size = self._source.size(row)
+        if self._columns.tier[row] == Tier.RAM:
+            event, value = Event.STAGED, size
+        elif self._columns.stale[row]:
+            event, value = Event.FAILED, errno.ESTALE
+        else:
+            load = self._begin_whole(row, size, prefetch=True)
+            if load is not None:
+                self._prefetching += 1
+                return load
+            self._gauge[Gauge.NO_ROOM] += 1
+            event, value = Event.FAILED, errno.ENOSPC
+        self._gauge[Gauge.FETCHES_DONE] += 1
+        self._ring.put(event, row, value)
+        return None
 
     def _run(self, load: Load, block: int) -> None:
         """Read one block, outside the lock, then tell who waits for it."""
@@ -484,18 +456,7 @@ class Desk:
         self._ring.put(Event.STAGED, row, load.length)
 
     def _finish_range(self, load: Load) -> None:
-        load.file.users -= 1
         if load.file.opens:
             self._gauge[Gauge.SOURCE_OPENS] += load.file.opens
             load.file.opens = 0
-        if load.failed:
-            key = (load.row, load.start // RANGE_BLOCK)
-            if self._ranges.get(key) is load:
-                self._drop_range(key)
-            if self._range_files.get(load.row) is load.file:
-                self._close_range_file(load.row)
-        if load.file.users == 0 and self._range_files.get(load.row) is not load.file:
-            load.file.close()  # abandoned, and this was its last load
-
-
-__all__ = ["BLOCK", "Desk", "DiskReader"]
+        self._ranges.ended(load)

@@ -6,6 +6,7 @@ updates the times before it changes bytes, so bytes read before an unchanged com
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from typing import NamedTuple, Protocol
@@ -114,4 +115,5 @@ def close(fd: int) -> None:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError:
         pass  # some file systems refuse the advice; it is only an advice
-    os.close(fd)
+    with contextlib.suppress(OSError):  # nothing was written: there is nothing that closing could lose
+        os.close(fd)

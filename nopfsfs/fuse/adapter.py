@@ -48,6 +48,7 @@ def _errno_of(error: vfs.TreeError) -> int:
     return _ERRNO.get(type(error), errno.EIO)
 
 
+Bytes = bytes | bytearray | memoryview
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 
 
@@ -182,7 +183,7 @@ class Adapter(pyfuse3.Operations):
         return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(row << 16 | internal << 8 | self._version[row]), keep_cache=True)
 
     @guarded
-    async def read(self, fh: int, off: int, size: int) -> bytes | memoryview:  # type: ignore[override]
+    async def read(self, fh: int, off: int, size: int) -> Bytes:  # type: ignore[override]
         row = fh >> 16
         end = min(off + size, self._source.size(row))
         tier, slot = self._tier[row], self._slot[row]
@@ -204,7 +205,8 @@ class Adapter(pyfuse3.Operations):
         if not fh & 0x100:
             self._gauge[Gauge.RELEASES] += 1
             self._ring.put(Event.RELEASE, row)
-        self._direct.release(row)
+        with trio.move_on_after(self._io_timeout):
+            await self._direct.release(row)
 
     def _count(self, row: int, off: int, end: int, origin: Origin) -> None:
         gauge = self._gauge
@@ -213,7 +215,7 @@ class Adapter(pyfuse3.Operations):
             gauge[_FILES[origin]] += 1
         self._ring.put(Event.READ, row, max(0, end))
 
-    async def _miss(self, row: int, version: int, off: int, end: int) -> bytes | memoryview:
+    async def _miss(self, row: int, version: int, off: int, end: int) -> Bytes:
         """Bytes [off, end) of a row that is not in the arena. Raises FUSEError."""
         if off >= end:
             return b""
@@ -232,7 +234,7 @@ class Adapter(pyfuse3.Operations):
         self._gauge[Gauge.READ_ERRORS] += 1
         raise pyfuse3.FUSEError(errno.EIO)
 
-    async def _gather(self, row: int, version: int, off: int, end: int) -> bytes | memoryview:
+    async def _gather(self, row: int, version: int, off: int, end: int) -> Bytes:
         """One piece as it is; several (a file read by ranges) joined, each copied in the step that brought it."""
         parts: list[bytes] = []
         at = off
@@ -257,7 +259,7 @@ class Adapter(pyfuse3.Operations):
         self._count(row, off, end, Origin(answer.origin))
         return b"".join(parts)
 
-    async def _read_directly(self, row: int, version: int, off: int, end: int) -> bytes:
+    async def _read_directly(self, row: int, version: int, off: int, end: int) -> Bytes:
         self._gauge[Gauge.DIRECT_READS] += 1
         try:
             data = await self._direct.read(row, off, end - off)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import os
 import socket
 import threading
 from collections import OrderedDict
@@ -16,7 +15,7 @@ from collections import OrderedDict
 import trio
 
 from nopfsfs.fetch import wire
-from nopfsfs.fetch.source import Changed, Identity, Source, check, close
+from nopfsfs.fetch.source import Changed, Identity, Source, close, read_exactly
 from nopfsfs.fetch.wire import Answer, Demand
 
 log = logging.getLogger(__name__)
@@ -37,6 +36,7 @@ class StagerLink:
         self._waiting: dict[int, _Wait] = {}
         self._sending = trio.StrictFIFOLock()  # only one task may wait for room in a socket
         self.alive = True
+        self.drained = trio.Event()  # dead, and no handler holds arena bytes that it was told of here
 
     async def ask(self, row: int, offset: int, length: int) -> Answer:
         """The stager's answer. Raises StagerGone. No checkpoint lies between the answer and the return."""
@@ -81,6 +81,9 @@ class StagerLink:
                     wait.event.set()
                 self._socket.close()
                 nursery.cancel_scope.cancel()
+        await trio.lowlevel.checkpoint()  # as in _pass_grace
+        await trio.lowlevel.checkpoint()
+        self.drained.set()
 
     def _take(self, message: bytes, nursery: trio.Nursery) -> None:
         try:
@@ -123,34 +126,39 @@ class DirectReader:
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()
         self._limiter = trio.CapacityLimiter(DIRECT_THREADS)
 
-    async def read(self, row: int, offset: int, length: int) -> bytes:
+    async def read(self, row: int, offset: int, length: int) -> bytearray:
         """Bytes of the indexed version. Raises OSError (ESTALE when the file changed)."""
         return await trio.to_thread.run_sync(
             self._read, row, offset, length, abandon_on_cancel=True, limiter=self._limiter
         )
 
-    def release(self, row: int) -> None:
+    async def release(self, row: int) -> None:
         """A handle of the row was closed: do not keep its source file open."""
-        if row in self._open:
-            with self._lock:
-                self._retire(row)
+        if row not in self._open:
+            return
+        with self._lock:
+            done = self._retire(row)
+        if done is not None:
+            # In a thread, and in no hurry: closing may wait for the source.
+            await trio.to_thread.run_sync(close, done.fd, abandon_on_cancel=True, limiter=self._limiter)
 
-    def _read(self, row: int, offset: int, length: int) -> bytes:
+    def _read(self, row: int, offset: int, length: int) -> bytearray:
+        file = self._acquire(row)
         try:
-            file = self._acquire(row)
-            try:
-                data = os.pread(file.fd, length, offset)
-                check(file.fd, file.identity)
-            finally:
-                with self._lock:
-                    file.users -= 1
-                    file.close_if_done()
+            # Where the file ends by its identity; to find less is a change.
+            data = bytearray(max(0, min(length, file.identity.size - offset)))
+            read_exactly(file.fd, file.identity, memoryview(data), offset)
         except Changed:
             with self._lock:
-                self._retire(row)
+                if self._open.get(row) is file:
+                    self._retire(row)  # in use, by this thread: it is closed below
             raise OSError(errno.ESTALE, "changed at the source") from None
-        if len(data) < min(length, max(0, file.identity.size - offset)):
-            raise OSError(errno.ESTALE, "shorter than indexed")
+        finally:
+            with self._lock:
+                file.users -= 1
+                done = file.done
+            if done:
+                close(file.fd)
         return data
 
     def _acquire(self, row: int) -> _OpenFile:
@@ -159,24 +167,32 @@ class DirectReader:
             if file is not None and file.identity == self._source.identity(row):
                 file.users += 1
                 return file
-        file = _OpenFile(*self._source.open(row))
+        try:
+            file = _OpenFile(*self._source.open(row))
+        except Changed:
+            raise OSError(errno.ESTALE, "changed at the source") from None
         file.users = 1
         with self._lock:
-            self._retire(row)
+            surplus = [self._retire(row)]
             self._open[row] = file
             while len(self._open) > DIRECT_FILES:
-                self._retire(next(iter(self._open)))
+                surplus.append(self._retire(next(iter(self._open))))
+        for old in surplus:
+            if old is not None:
+                close(old.fd)
         return file
 
-    def _retire(self, row: int) -> None:
+    def _retire(self, row: int) -> _OpenFile | None:
+        """Keep the row's file no longer (lock held); the file if it is to be closed now, by the caller."""
         file = self._open.pop(row, None)
-        if file is not None:
-            file.retired = True
-            file.close_if_done()
+        if file is None:
+            return None
+        file.retired = True
+        return file if file.done else None
 
 
 class _OpenFile:
-    """A source file kept open between direct reads; closed once retired and unused."""
+    """A source file kept open between direct reads; whoever finds it done, under the lock, closes it."""
 
     def __init__(self, fd: int, identity: Identity) -> None:
         self.fd = fd
@@ -184,8 +200,7 @@ class _OpenFile:
         self.users = 0
         self.retired = False
 
-    def close_if_done(self) -> None:
-        if self.retired and not self.users and self.fd >= 0:
-            with contextlib.suppress(OSError):
-                close(self.fd)
-            self.fd = -1
+    @property
+    def done(self) -> bool:
+        """Retired and out of use."""
+        return self.retired and not self.users

@@ -6,6 +6,7 @@ It ends when the mount is gone (pyfuse3's loop returns), or when the supervisor'
 from __future__ import annotations
 
 import array
+import contextlib
 import logging
 import os
 import socket
@@ -76,8 +77,15 @@ class Server:
                 pyfuse3.terminate()
                 return
             if message == b"stager" and fds:
-                self._adapter.stager = StagerLink(socket.socket(fileno=fds[0]))
+                before, self._adapter.stager = self._adapter.stager, StagerLink(socket.socket(fileno=fds[0]))
                 nursery.start_soon(self._adapter.stager.run)
+                nursery.start_soon(self._confirm, before)
+
+    async def _confirm(self, before: StagerLink) -> None:
+        """Say that nothing here reads arena bytes that the stager before had named: another may reuse them now."""
+        await before.drained.wait()
+        with contextlib.suppress(OSError):  # the supervisor is gone: its socket says so to _obey
+            await self._control.send(b"drained")
 
     async def _receive(self) -> tuple[bytes, list[int]]:
         size = socket.CMSG_SPACE(array.array("i").itemsize)

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -46,11 +47,18 @@ class Disk:
         clear_leftovers(self.path)
         # Locked before it gets the name by which others look for leftovers.
         made = tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=self.path)
-        self._lock_fd = os.open(os.path.join(made, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.chown(made, uid, gid)
-        self.home = os.path.join(self.path, os.path.basename(made)[1:])
-        os.rename(made, self.home)
+        try:
+            self._lock_fd = os.open(os.path.join(made, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.chown(made, uid, gid)
+            home = os.path.join(self.path, os.path.basename(made)[1:])
+            os.rename(made, home)
+        except OSError:
+            shutil.rmtree(made, ignore_errors=True)
+            if self._lock_fd >= 0:
+                os.close(self._lock_fd)
+            raise
+        self.home = home
 
     def close(self) -> None:
         """Remove everything that this mount kept here."""
@@ -146,16 +154,21 @@ class Disks:
 
 def clear_leftovers(path: str) -> None:
     """Remove the directories of mounts that are no more."""
-    for entry in os.scandir(path):
-        if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):
-            continue
+    with os.scandir(path) as entries:
+        found = [e.path for e in entries if e.name.startswith(_PREFIX) and e.is_dir(follow_symlinks=False)]
+    for home in found:
         try:
-            fd = os.open(os.path.join(entry.path, "lock"), os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(os.path.join(home, "lock"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            # It got its name with its lock: this one was half removed. Unless it never was ours.
+            if all(re.fullmatch("[0-9a-f]{2}", name) for name in os.listdir(home)):
+                shutil.rmtree(home, ignore_errors=True)
+            continue
         except OSError:
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(entry.path, ignore_errors=True)
+            shutil.rmtree(home, ignore_errors=True)
         except BlockingIOError:
             pass  # its mount is alive
         finally:

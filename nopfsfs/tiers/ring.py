@@ -76,5 +76,9 @@ class Ring:
         index = (self._tail + np.arange(count, dtype=np.int64)) % CAPACITY * 2
         first = self._array[index]
         values = self._array[index + 1]
+        # What the writer has come round to since, or is about to write, may be torn.
+        torn = min(count, max(0, int(self._words[0]) + 1 - CAPACITY - self._tail))
         self._tail += count
+        self.lost += torn
+        first, values = first[torn:], values[torn:]
         return (first >> np.uint64(_ROW_BITS)).astype(np.uint8), (first & np.uint64(_ROW_MASK)).astype(np.int64), values

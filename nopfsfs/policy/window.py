@@ -1,0 +1,211 @@
+"""What the page cache of the mount was given, as far as the policy knows: what stays, and a window around the reader.
+
+Pure. A row's pages are charged from the push, or the first demand read, until they are reported dropped. The kernel may
+take pages earlier; then more is charged than is held, never less. Pages ahead of the reader are not dropped; those
+behind it are, oldest first, when room is needed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Container, Iterable
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from nopfsfs.policy.awaited import Awaited
+from nopfsfs.policy.budget import Split
+
+PUSHES_OUTSTANDING = 64  # few: a push of what is needed now must not wait behind what is needed later
+RESERVE_MOST = 32 << 20  # bytes of the window that pushes leave to demand reads, whose pages nobody can refuse
+DROP_AHEAD = 8  # room is made for this many files of the size that is needed
+
+
+class Paged(IntEnum):
+    """How much of a file the page cache was given."""
+
+    NONE = 0
+    WHOLE = 1
+    SOME = 2
+
+
+class PageWindow:
+    """`charges` i64[n] and `paged` u8[n] are those of the conductor, `opened` holds the rows that are open now."""
+
+    def __init__(
+        self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: Split, opened: Container[int]
+    ) -> None:
+        n = len(charges)
+        self._size, self.paged = charges, paged
+        self._data = int(charges.sum())
+        self._split = split
+        self._open = opened
+        self.pushing = np.zeros(n, np.bool_)
+        self.home = np.zeros(n, np.bool_)
+        self.awaited = Awaited()
+        self._behind: OrderedDict[int, None] = OrderedDict()  # closed, to be dropped when room is needed
+        self._leaving: dict[int, int] = {}  # row: bytes; being dropped
+        self._leaving_bytes = 0
+        self._read_again: set[int] = set()  # of those being dropped
+        self.outstanding = 0
+        self.used = 0
+        self.homes_used = 0
+
+    @property
+    def _bounded(self) -> bool:
+        """Whether not all of the data set may stay."""
+        return self._split.page_homes < self._data
+
+    @property
+    def _limit(self) -> int:
+        """Bytes up to which pushes may fill the page cache."""
+        return self._split.pages - min((self._split.pages - self._split.page_homes) // 4, RESERVE_MOST)
+
+    # ---- pushes -------------------------------------------------------------------------------------------
+
+    def too_large(self, row: int) -> bool:
+        """A row whose pages neither may stay nor fit the window is never pushed."""
+        size = int(self._size[row])
+        stays = self.home[row] or self.homes_used + size <= self._split.page_homes
+        return bool(not stays and size > self._limit - self._split.page_homes)
+
+    def may_push(self, row: int) -> bool:
+        """Whether there is room now."""
+        size = int(self._size[row])
+        room = self.paged[row] != Paged.NONE or self.used + size <= self._limit
+        return bool(room and self.outstanding < PUSHES_OUTSTANDING)
+
+    def has(self, row: int) -> bool:
+        """Whether the page cache holds the whole row and will go on doing so for a while."""
+        return bool(self.paged[row] == Paged.WHOLE and row not in self._leaving)
+
+    def push(self, row: int, position: int) -> None:
+        """The row is being pushed for its reading at `position`."""
+        size = int(self._size[row])
+        if self.paged[row] == Paged.NONE:
+            self.used += size
+        if not self.home[row] and self.homes_used + size <= self._split.page_homes:
+            self.home[row] = True
+            self.homes_used += size
+        self.pushing[row] = True
+        self.outstanding += 1
+        self.keep(row, position)
+
+    def keep(self, row: int, position: int) -> None:
+        """The row will be read at `position`: its pages are not behind the reader (any more)."""
+        if not self.home[row]:
+            self._behind.pop(row, None)
+            self.awaited.expect(row, position)
+
+    def pushed(self, row: int) -> None:
+        if not self._end_push(row) and self.paged[row] == Paged.NONE:
+            self.used += int(self._size[row])  # its order was given up for lost, and was not
+        self.paged[row] = Paged.WHOLE
+        self._put_behind(row)
+
+    def push_failed(self, row: int) -> None:
+        if self._end_push(row) and self.paged[row] == Paged.NONE:
+            self.used -= int(self._size[row])
+            self.awaited.met(row)
+        self._put_behind(row)
+
+    def lost(self) -> None:
+        """What was asked of the stager and not reported is not being done: its process died."""
+        for row in np.flatnonzero(self.pushing).tolist():
+            self.push_failed(row)
+        again = list(self._leaving)
+        self._leaving.clear()
+        self._leaving_bytes = 0
+        self._read_again.clear()
+        for row in again:
+            self._put_behind(row)
+
+    # ---- the reader ---------------------------------------------------------------------------------------
+
+    def read(self, row: int) -> None:
+        """The server answered a READ: the page cache holds some of the row."""
+        if self.paged[row] == Paged.NONE and not self.pushing[row]:
+            self.used += int(self._size[row])
+            self.paged[row] = Paged.SOME
+        elif row in self._leaving:
+            self._read_again.add(row)
+
+    def closed(self, row: int) -> None:
+        """The row's last reader has closed it."""
+        self.awaited.met(row)
+        self._put_behind(row)
+
+    def advance(self, position: int) -> None:
+        """The reader is at `position` now."""
+        self._put_all_behind(self.awaited.passed(position))
+
+    def forsake(self) -> None:
+        """Another stream is followed: nothing that was pushed is awaited any more."""
+        self._put_all_behind(self.awaited.clear())
+
+    # ---- room ---------------------------------------------------------------------------------------------
+
+    def dropped(self, row: int) -> None:
+        """The row's pages are gone (if it is being pushed again: are about to come back)."""
+        self._leaving_bytes -= self._leaving.pop(row, 0)
+        if self.paged[row] == Paged.NONE:
+            return
+        if row in self._read_again:
+            self._read_again.discard(row)  # before or after it was dropped: nobody knows
+            self.paged[row] = Paged.SOME
+            self._put_behind(row)
+            return
+        self.paged[row] = Paged.NONE
+        if not self.pushing[row]:
+            self.used -= int(self._size[row])
+
+    def make_room(self, size: int = 0) -> list[int]:
+        """Rows to drop now, so that `size` more bytes fit; their room comes when they are reported dropped."""
+        rows: list[int] = []
+        while self._behind and self.used - self._leaving_bytes + DROP_AHEAD * size > self._limit:
+            row, _ = self._behind.popitem(last=False)
+            if self._droppable(row):
+                self._leaving[row] = int(self._size[row])
+                self._leaving_bytes += int(self._size[row])
+                rows.append(row)
+        return rows
+
+    def resize(self, split: Split, furthest: Iterable[int]) -> None:
+        """Another budget. What must leave does so in the order of `furthest`."""
+        all_could_stay = not self._bounded
+        self._split = split
+        excess = self.used - self._leaving_bytes - self._limit
+        track_all = self._bounded and all_could_stay  # until now, nobody noted what was behind the reader
+        for row in furthest:
+            if self.homes_used <= split.page_homes and excess <= 0 and not track_all:
+                break
+            size = int(self._size[row])
+            if self.home[row] and self.homes_used > split.page_homes:
+                self.home[row] = False
+                self.homes_used -= size
+            if excess > 0:
+                self.awaited.met(row)
+            self._put_behind(row)
+            excess -= size if row in self._behind else 0
+
+    def _droppable(self, row: int) -> bool:
+        if self.paged[row] == Paged.NONE or self.home[row] or self.pushing[row] or row in self._leaving:
+            return False
+        return row not in self._open and row not in self.awaited
+
+    def _put_behind(self, row: int) -> None:
+        if self._bounded and self._droppable(row):
+            self._behind[row] = None
+            self._behind.move_to_end(row)
+
+    def _put_all_behind(self, rows: list[int]) -> None:
+        for row in rows:
+            self._put_behind(row)
+
+    def _end_push(self, row: int) -> bool:
+        if not self.pushing[row]:
+            return False
+        self.pushing[row] = False
+        self.outstanding -= 1
+        return True

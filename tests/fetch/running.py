@@ -1,0 +1,146 @@
+"""A whole stager in threads of this process, with the test as its supervisor and its server.
+
+Its FUSE descriptor is a file of the test's, so what it pushes can be read; its mountpoint is the source itself, so what
+it drops can be opened.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from nopfsfs.config import DiskSpec, MountConfig
+from nopfsfs.control.children import sequenced_pair
+from nopfsfs.dataset import indexfile
+from nopfsfs.dataset.scan import scan
+from nopfsfs.fetch import wire
+from nopfsfs.fetch.stager import Stager
+from nopfsfs.fetch.wire import Answer, Demand, Order
+from nopfsfs.process import Handoff
+from nopfsfs.tiers import arena as arenas
+from nopfsfs.tiers import shared
+from nopfsfs.tiers.columns import Columns, Gauges, Tier
+from nopfsfs.tiers.ring import Event, Ring
+from tests.conftest import wait_until
+
+LIMIT_S = 20.0
+
+
+class Shared:
+    """What outlives a stager: the index, the columns, the arena, the ring."""
+
+    def __init__(self, root: Path, budget: int) -> None:
+        self.root, self.budget = root, budget
+        self.index = scan(root).index
+        n = self.index.n
+        self.fds = {
+            "index": indexfile.to_memfd(self.index), "columns": Columns.create(n), "gauges": Gauges.create("test"),
+            "ring": Ring.create("test"), "arena": arenas.create(budget),
+            "fuse": os.memfd_create("fuse", os.MFD_CLOEXEC),
+        }  # fmt: skip
+        self.columns = Columns(self.fds["columns"], n, writable=True)
+        self.gauge = Gauges(self.fds["gauges"], writable=False).block
+        self.events = Ring(self.fds["ring"], writable=False)
+        self.arena = memoryview(shared.attach(self.fds["arena"], writable=False))
+
+    def row(self, name: str) -> int:
+        row = 0
+        for part in name.split("/"):
+            row = self.index.lookup(row, part.encode())
+        assert row > 0
+        return row
+
+    def staged(self, row: int) -> bytes | None:
+        if self.columns.tier[row] != Tier.RAM:
+            return None
+        size = int(self.columns.new_size[row]) if self.columns.version[row] else int(self.index.size[row])
+        slot = int(self.columns.slot[row])
+        return bytes(self.arena[slot : slot + size])
+
+    def pushed(self) -> list[tuple[int, int, bytes]]:
+        """Notifications written to the FUSE descriptor: (code, inode, rest)."""
+        data, found = os.pread(self.fds["fuse"], 1 << 24, 0), []
+        while data:
+            length, code, _ = struct.unpack_from("<IiQ", data)
+            found.append((code, struct.unpack_from("<Q", data, 16)[0], data[24:length]))
+            data = data[length:]
+        return found
+
+    def close(self) -> None:
+        for fd in self.fds.values():
+            os.close(fd)
+
+
+class Running:
+    """One stager over what is shared; `told` collects its events."""
+
+    def __init__(self, base: Shared, disks: tuple[DiskSpec, ...] = ()) -> None:
+        self.base = base
+        self.orders, orders = sequenced_pair()
+        self.server, demands = sequenced_pair()
+        self.server.settimeout(LIMIT_S)
+        config = MountConfig(
+            source=str(base.root), mountpoint=str(base.root), disks=disks, source_concurrency=2, state_dir=""
+        )
+        fds = {**base.fds, "orders": orders.detach(), "demands": demands.detach(), "fuse": os.dup(base.fds["fuse"])}
+        self._fuse_fd = fds["fuse"]
+        numbers = {"arena_budget": base.budget, "whole_limit": base.budget // 2, "range_budget": base.budget // 4}
+        self._threads_before = set(threading.enumerate())
+        self.stager = Stager(Handoff("stager", config, fds, numbers))
+        self.events: list[tuple[Event, int]] = []
+        self._thread = threading.Thread(target=self.stager.run)
+        self._thread.start()
+
+    def order(self, order: Order, rows: list[int] | None = None, value: int = 0) -> None:
+        for message in wire.pack_orders(order, np.array(rows or [], np.int64), value):
+            self.orders.send(message)
+
+    def read(self, row: int, offset: int = 0, length: int = 1 << 20) -> tuple[int, bytes]:
+        """Demand as the server does: (errno, bytes). Graces pass."""
+        self.server.send(wire.pack_demand(Demand(row + 1, row, offset, length)))
+        while True:
+            answer = wire.unpack_answer(self.server.recv(256))
+            if answer.id == row + 1:
+                return answer.errno, bytes(self.base.arena[answer.arena : answer.arena + answer.length])
+            self.pass_grace(answer)
+
+    def pass_grace(self, answer: Answer) -> None:
+        assert answer.id == 0
+        self.server.send(wire.pack_demand(Demand(0, 0, -answer.arena, 0)))
+
+    def wait_for(self, event: Event, row: int) -> None:
+        """Until the event was reported; each is waited for once."""
+        assert wait_until(lambda: self._look(event, row), LIMIT_S), f"{event!r} of row {row}: {self.events}"
+        self.events.remove((event, row))
+
+    def _look(self, event: Event, row: int) -> bool:
+        kinds, rows, _ = self.base.events.take()
+        self.events += [(Event(k), r) for k, r in zip(kinds.tolist(), rows.tolist(), strict=True)]
+        return (event, row) in self.events
+
+    def end(self) -> None:
+        """Stop it; nothing of it is left."""
+        self.order(Order.STOP)
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+        assert wait_until(lambda: set(threading.enumerate()) <= self._threads_before), threading.enumerate()
+        os.close(self._fuse_fd)
+        for sock in (self.orders, self.server, self.stager._orders, self.stager._server):
+            assert isinstance(sock, socket.socket)
+            sock.close()
+
+
+@contextmanager
+def running(base: Shared, disks: tuple[DiskSpec, ...] = ()) -> Iterator[Running]:
+    stager = Running(base, disks)
+    try:
+        yield stager
+    finally:
+        stager.end()

@@ -1,0 +1,210 @@
+"""The stager as a whole, in threads: orders, pushes, changes, disks, and its restart."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nopfsfs.config import DiskSpec
+from nopfsfs.fetch import wire
+from nopfsfs.fetch.wire import Demand, Order
+from nopfsfs.tiers.columns import Gauge, Tier
+from nopfsfs.tiers.inodes import inode_of
+from nopfsfs.tiers.ring import Event
+from tests.conftest import wait_until
+from tests.fetch.rig import PAGE, content, write_files
+from tests.fetch.running import Shared, running
+
+INVAL_ENTRY, STORE = 3, 4  # enum fuse_notify_code
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Iterator[Shared]:
+    """Eight files of two pages, and a budget for all of them."""
+    root = tmp_path / "source"
+    write_files(root, [2 * PAGE] * 8)
+    made = Shared(root, 32 * PAGE)
+    yield made
+    made.close()
+
+
+def test_files_are_staged_pushed_dropped_and_evicted_as_ordered(base: Shared) -> None:
+    a, b = base.row("f00"), base.row("f01")
+    with running(base) as s:
+        s.order(Order.FETCH, [a, b])
+        s.wait_for(Event.STAGED, a)
+        s.wait_for(Event.STAGED, b)
+        s.order(Order.PUSH, [b])
+        s.wait_for(Event.PUSHED, b)
+        ((code, inode, rest),) = base.pushed()
+        assert (code, inode) == (STORE, inode_of(b, 0))
+        assert rest[16:] == content(2, 2 * PAGE)
+        s.order(Order.DROP, [b])
+        s.wait_for(Event.DROPPED, b)
+        s.order(Order.EVICT, [a])
+        s.wait_for(Event.EVICTED, a)
+        assert s.read(b) == (0, content(2, 2 * PAGE))
+        assert wait_until(lambda: base.gauge[Gauge.ARENA_USED] == 2 * PAGE)
+
+
+def test_a_push_of_what_is_not_staged_fails_and_says_so(base: Shared) -> None:
+    with running(base) as s:
+        s.order(Order.PUSH, [base.row("f00")])
+        s.wait_for(Event.PUSH_FAILED, base.row("f00"))
+
+
+def test_a_drop_that_cannot_be_done_is_reported_too(base: Shared) -> None:
+    """Whoever waits for the room would wait for ever."""
+    row = base.row("f00")
+    os.unlink(base.root / "f00")
+    with running(base) as s:
+        s.order(Order.DROP, [row])
+        s.wait_for(Event.DROPPED, row)
+
+
+def test_a_changed_file_is_refreshed_and_its_name_forgotten(base: Shared) -> None:
+    row = base.row("f03")
+    with running(base) as s:
+        s.order(Order.FETCH, [row])
+        s.wait_for(Event.STAGED, row)
+        s.order(Order.EVICT, [row])
+        s.wait_for(Event.EVICTED, row)
+        (base.root / "f03").write_bytes(b"new")
+        assert s.read(row)[0] == errno.ESTALE
+        s.wait_for(Event.CHANGED, row)
+        assert (base.columns.version[row], base.columns.stale[row], base.columns.new_size[row]) == (1, 0, 3)
+        assert [code for code, _, _ in base.pushed()] == [INVAL_ENTRY]
+        assert s.read(row) == (0, b"new")
+        s.order(Order.PUSH, [row])
+        s.wait_for(Event.STAGED, row)
+        s.wait_for(Event.PUSHED, row)
+        assert base.pushed()[-1][:2] == (STORE, inode_of(row, 1))
+
+
+def test_garbage_does_not_end_it(base: Shared) -> None:
+    with running(base) as s:
+        s.orders.send(b"x")
+        s.orders.send(b"\xff" * 16)
+        s.server.send(b"y")
+        assert s.read(base.row("f00"))[1] == content(1, 2 * PAGE)
+
+
+def test_it_goes_on_when_the_server_is_gone(base: Shared) -> None:
+    row = base.row("f00")
+    with running(base) as s:
+        s.server.close()
+        s.order(Order.FETCH, [row])
+        s.wait_for(Event.STAGED, row)
+
+
+# ---- restart ------------------------------------------------------------------------------------------------
+
+
+def test_the_next_stager_keeps_what_was_published_and_nothing_else(base: Shared) -> None:
+    rows = [base.row(f"f0{number}") for number in range(4)]
+    with running(base) as s:
+        s.order(Order.FETCH, rows)
+        for row in rows:
+            s.wait_for(Event.STAGED, row)
+    # The one before had begun to stage another, and to withdraw the last.
+    base.columns.tier[rows[3]] = Tier.NONE
+    with running(base) as s:
+        assert base.gauge[Gauge.ARENA_USED] == 3 * 2 * PAGE
+        assert [base.staged(row) for row in rows] == [*(content(n + 1, 2 * PAGE) for n in range(3)), None]
+        s.order(Order.FETCH, [rows[0]])  # the supervisor may not know
+        s.wait_for(Event.STAGED, rows[0])
+        s.order(Order.FETCH, [rows[3]])
+        s.wait_for(Event.STAGED, rows[3])
+        assert base.staged(rows[3]) == content(4, 2 * PAGE)
+
+
+def test_a_change_that_the_stager_before_had_begun_is_completed(base: Shared) -> None:
+    row = base.row("f00")
+    with running(base) as s:
+        s.order(Order.FETCH, [row])
+        s.wait_for(Event.STAGED, row)
+    (base.root / "f00").write_bytes(b"new")
+    base.columns.stale[row] = 1  # as far as it came
+    with running(base) as s:
+        s.wait_for(Event.CHANGED, row)
+        assert base.columns.stale[row] == 0
+        assert s.read(row) == (0, b"new")
+
+
+# ---- disks --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> DiskSpec:
+    path = tmp_path / "disk"
+    path.mkdir()
+    return DiskSpec(str(path), 16 * PAGE)
+
+
+def test_a_copy_on_disk_serves_after_the_arena_let_it_go_and_is_removed_at_the_end(
+    base: Shared, disk: DiskSpec
+) -> None:
+    row = base.row("f00")
+    with running(base, (disk,)) as s:
+        s.order(Order.FETCH, [row])
+        s.wait_for(Event.STAGED, row)
+        s.order(Order.TO_DISK, [row], 1)
+        s.wait_for(Event.ON_DISK, row)
+        s.order(Order.EVICT, [row])
+        s.wait_for(Event.EVICTED, row)
+        opens = base.gauge[Gauge.SOURCE_OPENS]
+        assert s.read(row) == (0, content(1, 2 * PAGE))
+        assert base.gauge[Gauge.SOURCE_OPENS] == opens
+        s.order(Order.OFF_DISK, [row])
+        s.wait_for(Event.OFF_DISK, row)
+        assert base.gauge[Gauge.DISK_USED] == 0 or wait_until(lambda: base.gauge[Gauge.DISK_USED] == 0)
+    assert os.listdir(disk.path) == []
+
+
+def test_a_corrupt_copy_on_disk_is_noticed_and_the_source_used(base: Shared, disk: DiskSpec) -> None:
+    row = base.row("f00")
+    with running(base, (disk,)) as s:
+        s.order(Order.FETCH, [row])
+        s.wait_for(Event.STAGED, row)
+        s.order(Order.TO_DISK, [row], 1)
+        s.wait_for(Event.ON_DISK, row)
+        (copy,) = Path(disk.path).glob(f"nopfs-*/*/{row}")
+        copy.write_bytes(b"\0" * 2 * PAGE)
+        s.order(Order.EVICT, [row])
+        s.wait_for(Event.EVICTED, row)
+        assert s.read(row) == (0, content(1, 2 * PAGE))
+        assert base.gauge[Gauge.CORRUPT_COPIES] == 1
+
+
+def test_a_disk_that_is_full_or_missing_is_said_to_have_nothing(base: Shared, disk: DiskSpec) -> None:
+    rows = [base.row(f"f0{number}") for number in range(3)]
+    small = DiskSpec(disk.path, 3 * PAGE)
+    with running(base, (small, DiskSpec(disk.path + "/missing"))) as s:
+        s.order(Order.FETCH, rows)
+        for row in rows:
+            s.wait_for(Event.STAGED, row)
+        s.order(Order.TO_DISK, rows[:2], 1)
+        s.wait_for(Event.ON_DISK, rows[0])
+        s.wait_for(Event.OFF_DISK, rows[1])
+        s.order(Order.TO_DISK, [rows[2]], 2)
+        s.wait_for(Event.OFF_DISK, rows[2])
+        assert base.gauge[Gauge.DISK_USED] == 2 * PAGE
+
+
+def test_a_changed_file_s_copy_on_disk_is_removed(base: Shared, disk: DiskSpec) -> None:
+    row = base.row("f00")
+    with running(base, (disk,)) as s:
+        s.order(Order.FETCH, [row])
+        s.wait_for(Event.STAGED, row)
+        s.order(Order.TO_DISK, [row], 1)
+        s.wait_for(Event.ON_DISK, row)
+        (base.root / "f00").write_bytes(b"new")
+        s.server.send(wire.pack_demand(Demand(0, row, 0, 0)))  # the server saw it
+        s.wait_for(Event.CHANGED, row)
+        s.wait_for(Event.OFF_DISK, row)
+        assert list(Path(disk.path).glob(f"nopfs-*/*/{row}")) == []
+        assert s.read(row) == (0, b"new")

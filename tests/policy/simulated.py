@@ -1,0 +1,179 @@
+"""A stager and a reader made of sets: what the conductor orders is done, in any order and with any failures that chance
+picks, and what happens is reported to it. After each step its books are compared with the truth.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import numpy as np
+
+from nopfsfs.policy.budget import Split
+from nopfsfs.policy.conductor import FETCHES_OUTSTANDING, Conductor, Do, Home
+from nopfsfs.policy.window import PUSHES_OUTSTANDING, Paged
+
+
+class World:
+    """`stream`: rows in the order in which they will be read. `sizes` by row."""
+
+    def __init__(
+        self, sizes: list[int], stream: list[int], split: Split, *, disk: list[int] | None = None, seed: int = 0,
+        fail: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.sizes = np.array(sizes, np.int64)
+        self.stream = np.array(stream, np.int64)
+        self.conductor = Conductor(self.sizes, np.zeros(len(sizes), np.uint8), split, disk or [])
+        self.chance = random.Random(seed)
+        self.fail = fail
+        self.position = 0
+        self.fetches: deque[int] = deque()
+        self.pusher: deque[tuple[Do, int]] = deque()
+        self.disk_work: deque[int] = deque()
+        self.staged: set[int] = set()
+        self.pages: set[int] = set()
+        self.on_disk: set[int] = set()
+        self.open: list[int] = []
+        self.events: deque[tuple[str, int]] = deque()  # of the stager, not yet seen
+        self.server: deque[tuple[str, int]] = deque()
+        self.demands = 0  # reads that found nothing ready
+        self.fetched: list[int] = []
+
+    def upcoming(self, start: int, count: int) -> np.ndarray:
+        return self.stream[start : start + count]
+
+    # ---- the supervisor -------------------------------------------------------------------------------------
+
+    def supervise(self) -> bool:
+        """One turn of its loop; whether anything was ordered."""
+        c = self.conductor
+        while self.events:
+            what, row = self.events.popleft()
+            if what == "cancelled":
+                c.fetch_failed(row, cancelled=True)
+            else:
+                getattr(c, what)(row)
+        while self.server:
+            what, row = self.server.popleft()
+            if what == "read":
+                c.read(row, int(self.sizes[row]))
+            else:
+                getattr(c, what)(row)
+        c.advance(self.position, len(self.stream), self.upcoming)
+        orders = c.orders()
+        for do, rows, _ in orders:
+            self._obey(do, rows)
+        self.check()
+        return bool(orders)
+
+    def _obey(self, do: Do, rows: list[int]) -> None:
+        if do == Do.FETCH:
+            self.fetches.extend(rows)
+            c = self.conductor
+            assert c.stream_used <= c.split.stream or all(c.home[row] == Home.RAM for row in rows)
+        elif do == Do.CANCEL:
+            while self.fetches:
+                self.events.append(("cancelled", self.fetches.popleft()))
+        elif do == Do.EVICT:
+            for row in rows:
+                self.staged.discard(row)
+                self.events.append(("evicted", row))
+        elif do == Do.TO_DISK:
+            self.disk_work.extend(rows)
+        else:
+            self.pusher.extend((do, row) for row in rows)
+
+    # ---- the stager -----------------------------------------------------------------------------------------
+
+    def work(self) -> bool:
+        """One thing that a stager does, picked by chance; whether there was one."""
+        queues = [q for q in (self.fetches, self.pusher, self.disk_work) if q]
+        if not queues:
+            return False
+        queue = self.chance.choice(queues)
+        fails = self.chance.random() < self.fail
+        if queue is self.fetches:
+            row = self.fetches.popleft()
+            if row not in self.staged and not fails:
+                self.fetched.append(row)
+                self.staged.add(row)
+            self.events.append(("staged" if row in self.staged else "fetch_failed", row))
+        elif queue is self.disk_work:
+            row = self.disk_work.popleft()
+            if fails or row not in self.staged:
+                self.events.append(("off_disk", row))
+            else:
+                self.on_disk.add(row)
+                self.events.append(("on_disk", row))
+        else:
+            do, row = self.pusher.popleft()
+            if do == Do.DROP:
+                self.pages.discard(row)
+                self.events.append(("dropped", row))
+            elif fails or row not in self.staged:
+                self.events.append(("push_failed", row))
+            else:
+                self.pages.add(row)
+                self.events.append(("pushed", row))
+        return True
+
+    def restart_stager(self) -> None:
+        """It dies: what it was to do is lost, what it had published is kept, copies on disk are not."""
+        for queue in (self.fetches, self.pusher, self.disk_work):
+            queue.clear()
+        self.on_disk.clear()
+        while self.events:  # what it had said, it had said
+            what, row = self.events.popleft()
+            self.conductor.fetch_failed(row) if what == "cancelled" else getattr(self.conductor, what)(row)
+        self.conductor.stager_restarted()
+        self.conductor.restart(self.position)
+
+    # ---- the reader -----------------------------------------------------------------------------------------
+
+    def read_next(self, hold: bool = False) -> None:
+        """Open, read and close the next file of the stream (`hold`: leave it open)."""
+        if self.position >= len(self.stream):
+            return
+        row = int(self.stream[self.position])
+        self.position += 1
+        self.server.append(("opened", row))
+        if row not in self.pages:
+            if row not in self.staged:
+                self.demands += 1
+                if self.sizes[row] <= self.conductor.split.whole_limit:
+                    self.staged.add(row)
+                    self.events.append(("staged", row))
+            self.pages.add(row)
+            self.server.append(("read", row))
+        self.open.append(row)
+        if not hold:
+            self.close_one()
+
+    def close_one(self) -> None:
+        if self.open:
+            self.server.append(("released", self.open.pop(0)))
+
+    def skip(self, count: int) -> None:
+        """The reader passes by some files."""
+        self.position = min(len(self.stream), self.position + count)
+
+    def settle(self) -> None:
+        """Until nothing is left to do at this position."""
+        for _ in range(10_000):
+            while self.work():
+                pass
+            if not self.supervise() and not self.events and not self.work():
+                return
+        raise AssertionError("it never comes to rest")
+
+    # ---- what must hold -------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        c, w = self.conductor, self.conductor.window
+        size = self.sizes
+        assert c.homes_used == size[c.home == Home.RAM].sum() <= max(c.split.homes, 0)
+        assert c.stream_used == size[c._streaming].sum()
+        assert c.fetches_outstanding == c._fetching.sum() <= FETCHES_OUTSTANDING
+        assert w.outstanding == w.pushing.sum() <= PUSHES_OUTSTANDING
+        assert w.used == size[(c.paged != Paged.NONE) | w.pushing].sum()
+        assert w.homes_used == size[w.home].sum() <= max(c.split.page_homes, 0)

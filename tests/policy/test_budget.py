@@ -1,0 +1,67 @@
+"""How the memory budget is divided and follows the node, for any numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nopfsfs.policy import budget
+
+amounts = st.one_of(st.integers(0, 5000), st.integers(0, 1 << 45))
+
+
+@given(amounts, amounts)
+def test_the_parts_never_exceed_the_whole(total: int, data: int) -> None:
+    split = budget.split(total, data)
+    assert all(value >= 0 for value in dataclasses.astuple(split))
+    assert split.arena + split.pages <= total
+    assert split.homes + split.stream + split.ranges <= split.arena
+    assert split.page_homes <= split.pages
+    assert split.homes <= data
+    assert split.pages <= data
+    assert split.whole_limit <= total // 8
+
+
+@given(amounts)
+def test_the_automatic_budget_lets_everything_stay_where_there_is_memory(data: int) -> None:
+    split = budget.split(budget.automatic(1 << 60, data), data)
+    assert split.homes == split.page_homes == split.pages == data
+
+
+@given(amounts, amounts)
+def test_the_automatic_budget_is_at_most_half_of_what_is_available(available: int, data: int) -> None:
+    assert 0 <= budget.automatic(available, data) <= available // 2
+
+
+@given(amounts, amounts, amounts)
+def test_a_larger_budget_keeps_no_less(smaller: int, more: int, data: int) -> None:
+    a, b = budget.split(smaller, data), budget.split(smaller + more, data)
+    assert b.homes >= a.homes
+    assert b.homes + b.pages >= a.homes + a.pages
+
+
+memories = st.tuples(amounts, amounts, amounts, amounts, amounts)
+
+
+@given(memories)
+def test_under_pressure_the_budget_stays_within_bounds(numbers: tuple[int, int, int, int, int]) -> None:
+    configured, allowed, used, available, memory = numbers
+    allowed = min(allowed, configured)
+    now = budget.under_pressure(configured, allowed, used, available, memory)
+    assert 0 <= now <= configured
+    floor = int(memory * budget.KEEP_FREE_FRACTION)
+    if available < floor:
+        assert now <= allowed
+        assert now == 0 or used - now >= floor - available or now == allowed
+    else:
+        assert now >= allowed
+
+
+@given(st.integers(1, 1 << 45), amounts)
+def test_when_the_pressure_is_over_the_budget_grows_back_in_few_steps(configured: int, memory: int) -> None:
+    allowed = 0
+    for _ in range(16):
+        allowed = budget.under_pressure(configured, allowed, 0, 3 * memory + 3, memory)
+    assert allowed == configured

@@ -1,0 +1,383 @@
+"""The conductor with a simulated stager and reader: budgets, progress, and books that always agree with the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nopfsfs.policy.awaited import PASSED_BY
+from nopfsfs.policy.budget import Split
+from nopfsfs.policy.conductor import RANGE_DROP_BYTES, Conductor, Do, Home
+from nopfsfs.policy.window import Paged
+from tests.policy.simulated import World
+
+
+def split(homes: int, stream: int, pages: int, page_homes: int = 0, whole_limit: int = 1 << 40) -> Split:
+    return Split(
+        arena=homes + 2 * stream, homes=homes, stream=stream, ranges=stream, pages=pages, page_homes=page_homes,
+        whole_limit=whole_limit,
+    )  # fmt: skip
+
+
+# ---- cases --------------------------------------------------------------------------------------------------
+
+
+def test_what_fits_is_fetched_once_and_stays_for_all_epochs() -> None:
+    w = World([10] * 50, list(range(50)) * 3, split(homes=500, stream=0, pages=500, page_homes=500))
+    w.settle()
+    while w.position < len(w.stream):
+        w.read_next()
+        w.settle()
+    assert sorted(w.fetched) == list(range(50))
+    assert w.demands == 0
+    assert len(w.pages) == 50
+
+
+def test_what_does_not_fit_streams_through_the_window_without_a_miss() -> None:
+    w = World([10] * 200, list(range(200)) * 3, split(homes=500, stream=100, pages=150))
+    w.settle()
+    while w.position < len(w.stream):
+        w.read_next()
+        w.settle()
+        assert len(w.pages) * 10 <= 150
+    assert w.demands == 0
+    assert len(w.fetched) == 50 + 150 * 3, "those that stay once, the others once in each epoch"
+
+
+def test_the_window_does_not_run_away_from_a_reader_that_stands_still() -> None:
+    """What is pushed ahead is not dropped to push what is further ahead."""
+    w = World([10] * 200, list(range(200)), split(homes=2000, stream=0, pages=160))
+    for _ in range(20):
+        w.settle()
+    assert {0, 1, 2, 3} <= w.pages
+    assert len(w.pages) <= 16
+
+
+def test_a_file_too_large_for_the_window_does_not_stop_the_others() -> None:
+    w = World([10, 500, 10, 10], [0, 1, 2, 3], split(homes=600, stream=0, pages=100))
+    w.settle()
+    assert w.pages == {0, 2, 3}
+
+
+def test_a_file_too_large_to_stream_does_not_stop_the_others() -> None:
+    w = World([10, 500, 10, 10], [0, 1, 2, 3], split(homes=0, stream=100, pages=100))
+    w.settle()
+    assert w.staged == {0, 2, 3}
+
+
+def test_files_that_were_passed_by_make_room_again() -> None:
+    """The window is full of files that the reader skips; it goes on when the reader is far enough past them."""
+    w = World([10] * 3000, list(range(3000)), split(homes=0, stream=100, pages=100))
+    w.settle()
+    w.skip(PASSED_BY + 100)
+    w.settle()
+    assert w.staged == set(range(w.position, w.position + 10))
+    assert w.pages <= set(range(w.position, w.position + 10))
+
+
+def test_a_fetch_that_ends_after_the_reader_has_passed_is_let_go() -> None:
+    w = World([10] * 3000, list(range(3000)), split(homes=0, stream=100, pages=100))
+    w.supervise()
+    w.skip(PASSED_BY + 100)
+    w.supervise()
+    w.settle()
+    assert w.staged == set(range(w.position, w.position + 10))
+
+
+def test_files_found_far_ahead_in_one_look_are_not_taken_for_passed_by() -> None:
+    """5,000 files that stay come before the first that streams; all are looked at in one call."""
+    n = 5010
+    w = World([10] * n, list(range(n)), split(homes=50_000, stream=100, pages=100))
+    w.settle()
+    assert set(range(5000, n)) <= w.staged
+    w.skip(PASSED_BY + 500)
+    w.settle()
+    assert set(range(5000, n)) <= w.staged, "evicted before its reading"
+
+
+def test_a_row_that_is_to_be_read_again_soon_is_not_let_go_for_its_first_reading() -> None:
+    w = World([10] * 20, list(range(20)) * 60, split(homes=0, stream=100, pages=50))
+    for _ in range(60 * 20):
+        w.settle()
+        w.read_next()
+    assert w.demands == 0
+
+
+def test_demanded_files_are_let_go_when_they_are_closed() -> None:
+    """Without a plan, nothing else would ever make room."""
+    w = World([10] * 300, list(range(300)), split(homes=0, stream=100, pages=100))
+    w.upcoming = lambda start, count: np.zeros(0, np.int64)  # type: ignore[method-assign]
+    for _ in range(300):
+        w.read_next()
+        assert len(w.pages) * 10 <= 100, "the reserve takes what is read before room is made"
+        w.settle()
+        assert w.conductor.pages_used <= 100
+    assert w.staged == set()
+    assert w.conductor.stream_used == 0
+
+
+def test_a_copy_reported_after_its_reader_has_closed_is_let_go() -> None:
+    c = Conductor(np.array([10]), np.zeros(1, np.uint8), split(0, 100, 100), [])
+    c.opened(0)
+    c.read(0, 10)
+    c.released(0)
+    assert c.orders() == []
+    c.staged(0)
+    assert c.orders() == [(Do.EVICT, [0], 0)]
+    c.evicted(0)
+    assert c.stream_used == 0
+
+
+def test_a_copy_reported_before_its_open_was_seen_is_kept() -> None:
+    c = Conductor(np.array([10]), np.zeros(1, np.uint8), split(0, 100, 100), [])
+    c.staged(0)
+    c.opened(0)
+    assert c.orders() == []
+
+
+def test_cancelled_fetches_are_ordered_again_when_the_new_plan_wants_them() -> None:
+    w = World([10] * 50, list(range(50)), split(homes=500, stream=0, pages=500, page_homes=500))
+    w.supervise()
+    w.conductor.restart(0)
+    w.settle()
+    assert w.staged == set(range(50))
+
+
+def test_a_drop_and_a_push_of_one_row_do_not_unbalance_the_books() -> None:
+    """Dropped to make room, and pushed anew before that was reported."""
+    sizes = np.array([10, 10])
+    c = Conductor(sizes, np.zeros(2, np.uint8), split(homes=20, stream=0, pages=15), [])
+    c.staged(0)
+    c.opened(0)
+    c.read(0, 10)
+    c.released(0)
+    c.resize(split(homes=20, stream=0, pages=5), np.array([0]))
+    assert (Do.DROP, [0], 0) in c.orders()
+    c.resize(split(homes=20, stream=0, pages=15), np.array([0]))
+    c.advance(0, 1, lambda start, count: np.array([0]))
+    assert (Do.PUSH, [0], 0) in c.orders()
+    c.dropped(0)
+    assert c.pages_used == 10
+    c.pushed(0)
+    assert c.pages_used == 10
+    c.dropped(0)
+    assert c.pages_used == 0
+
+
+def test_a_file_closed_twice_is_dropped_once() -> None:
+    c = Conductor(np.array([10] * 3), np.zeros(3, np.uint8), split(0, 100, 20), [])
+    for _ in range(3):
+        c.opened(0)
+        c.read(0, 10)
+        c.released(0)
+    for row in (1, 2):
+        c.opened(row)
+        c.read(row, 10)
+    drops = [rows for do, rows, _ in c.orders() if do == Do.DROP]
+    assert drops == [[0]]
+    c.dropped(0)
+    assert c.pages_used == 20
+    assert c.orders() == []
+
+
+def test_pages_read_while_they_are_dropped_stay_charged() -> None:
+    """Whether the READ came before the drop or after it, nobody can tell."""
+    c = Conductor(np.array([10] * 2), np.zeros(2, np.uint8), split(0, 100, 15), [])
+    for row in (0, 1):
+        c.opened(row)
+        c.read(row, 10)
+        c.released(row)
+    assert (Do.DROP, [0], 0) in c.orders()
+    c.opened(0)
+    c.read(0, 10)
+    c.dropped(0)
+    assert c.pages_used == 20
+    c.released(0)
+    assert [do for do, _, _ in c.orders()] == [Do.DROP]
+
+
+def test_large_files_lose_the_pages_behind_their_reader() -> None:
+    c = Conductor(np.array([1 << 30]), np.zeros(1, np.uint8), split(0, 100, 100, whole_limit=1 << 20), [])
+    c.opened(0)
+    for end in range(0, 4 * RANGE_DROP_BYTES, 1 << 20):
+        c.read(0, end)
+    drops = [value for do, rows, value in c.orders() if do == Do.DROP]
+    assert drops == sorted(drops)
+    assert len(drops) == 3
+    c.released(0)
+    assert c.orders() == [(Do.DROP, [0], 0)]
+    assert c.pages_used == 0
+
+
+def test_what_was_written_to_disk_comes_from_there_and_what_was_not_streams() -> None:
+    w = World([10] * 30, list(range(30)) * 3, split(homes=100, stream=50, pages=100), disk=[100])
+    w.settle()
+    while w.position < len(w.stream):
+        w.read_next()
+        w.settle()
+    homes = [w.conductor.home[row] for row in range(30)]
+    assert homes == [Home.RAM] * 10 + [Home.DISK] * 10 + [Home.STREAM] * 10
+    assert w.on_disk == set(range(10, 20))
+    assert w.demands == 0
+
+
+def test_room_on_disk_is_free_again_when_a_copy_went_but_not_when_it_could_not_be_written() -> None:
+    c = Conductor(np.array([10] * 4), np.zeros(4, np.uint8), split(0, 100, 100), [20])
+    for row in (0, 1):
+        c.staged(row)
+    assert (Do.TO_DISK, [0, 1], 1) in c.orders()
+    c.on_disk(0)
+    c.off_disk(1)  # full, before it should have been
+    c.staged(2)
+    assert c.home[2] == Home.STREAM
+    c.off_disk(0)  # it changed
+    c.staged(3)
+    assert c.home[3] == Home.DISK
+
+
+# ---- resizing -----------------------------------------------------------------------------------------------
+
+
+def test_under_pressure_files_leave_the_arena_furthest_first_whether_paged_or_not() -> None:
+    w = World([10] * 40, list(range(40)), split(homes=400, stream=100, pages=100))
+    w.settle()
+    assert len(w.staged) == 40
+    smaller = split(homes=200, stream=0, pages=50)
+    w.conductor.resize(smaller, np.arange(39, -1, -1))
+    w.settle()
+    assert w.staged == set(range(20))
+    assert len(w.pages) <= 5
+    w.conductor.resize(split(homes=400, stream=100, pages=100), np.zeros(0, np.int64))
+    w.conductor.restart(0)
+    w.settle()
+    assert w.staged == set(range(40))
+
+
+def test_a_budget_of_nothing_holds_nothing() -> None:
+    w = World([10] * 40, list(range(40)), split(homes=400, stream=100, pages=400, page_homes=400))
+    w.settle()
+    w.conductor.resize(split(homes=0, stream=0, pages=0, whole_limit=0), w.conductor.held())
+    w.settle()
+    assert (w.staged, w.pages) == (set(), set())
+    assert (w.conductor.homes_used, w.conductor.stream_used, w.conductor.pages_used) == (0, 0, 0)
+
+
+# ---- what was lost ------------------------------------------------------------------------------------------
+
+
+def test_lost_events_of_the_stager_are_made_up_for() -> None:
+    w = World([10] * 60, list(range(60)), split(homes=300, stream=100, pages=100))
+    w.supervise()
+    while w.work():
+        pass
+    w.events.clear()
+    w.conductor.resync(np.isin(np.arange(60), list(w.staged)))
+    w.conductor.restart(0)
+    w.settle()
+    assert set(range(40)) == w.staged
+    w.check()
+
+
+def test_lost_events_of_the_server_do_not_hold_copies_for_ever() -> None:
+    w = World([10] * 60, list(range(60)), split(homes=0, stream=100, pages=100))
+    for _ in range(8):
+        w.settle()
+        w.read_next(hold=True)
+    w.settle()
+    w.server.clear()
+    w.open.clear()  # their RELEASE is never seen
+    w.conductor.events_lost()
+    w.settle()
+    assert w.staged == set(range(8, 18))
+
+
+# ---- everything at once -------------------------------------------------------------------------------------
+
+actions = st.lists(
+    st.sampled_from(
+        ["read", "read", "read", "hold", "close", "skip", "work", "work", "work", "supervise", "supervise", "settle",
+         "restart", "restart stager", "shrink", "grow"]
+    ),
+    max_size=120,
+)  # fmt: skip
+splits = st.builds(
+    lambda page_homes, window, **parts: split(pages=page_homes + window, page_homes=page_homes, **parts),
+    st.integers(0, 200), st.integers(0, 200),
+    homes=st.integers(0, 300), stream=st.integers(0, 120), whole_limit=st.integers(20, 60),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=40), splits, splits, actions, st.randoms(use_true_random=False),
+    st.lists(st.integers(0, 200), max_size=2), st.sampled_from([0.0, 0.2]),
+)  # fmt: skip
+def test_books_agree_and_nothing_gets_stuck_in_any_order(
+    sizes: list[int], first: Split, second: Split, actions: list[str], chance: object, disk: list[int], fail: float
+) -> None:
+    stream: list[int] = []
+    for _ in range(4):
+        order = list(range(len(sizes)))
+        chance.shuffle(order)  # type: ignore[attr-defined]
+        stream += order
+    w = World(sizes, stream, first, disk=disk, seed=len(actions), fail=fail)
+    c = w.conductor
+    for action in actions:
+        if action == "read":
+            w.read_next()
+        elif action == "hold":
+            w.read_next(hold=True)
+        elif action == "close":
+            w.close_one()
+        elif action == "skip":
+            w.skip(3)
+        elif action == "work":
+            w.work()
+        elif action == "supervise":
+            w.supervise()
+        elif action == "settle":
+            w.settle()
+        elif action == "restart":
+            c.restart(w.position)
+        elif action == "restart stager":
+            w.restart_stager()
+        else:
+            c.resize(first if action == "grow" else second, c.held()[::-1])
+    while w.open:
+        w.close_one()
+    w.fail = 0.0
+    c.restart(w.position)
+    w.settle()
+
+    # All is staged up to the first file for which the stream has no room; that one waits for the reader.
+    ahead = list(dict.fromkeys(w.stream[w.position :].tolist()))
+    missing = [row for row in ahead if 0 < sizes[row] <= c.split.whole_limit and row not in w.staged]
+    missing = [r for r in missing if c.home[r] == Home.RAM or (sizes[r] <= c.split.stream and not w.pages & {r})]
+    if missing:
+        assert c.home[missing[0]] != Home.RAM
+        assert c.stream_used + sizes[missing[0]] > c.split.stream, "there is room, and it is not fetched"
+    held = {r for r in w.staged if c.home[r] != Home.RAM}
+    assert held <= set(ahead), "held without a reason"
+    assert c.fetches_outstanding == c.window.outstanding == 0
+    counted = {r for r in w.pages if 0 < sizes[r] <= min(first.whole_limit, second.whole_limit)}
+    assert counted <= set(np.flatnonzero(c.paged != Paged.NONE).tolist()), "pages that nobody knows of"
+
+    # The reader reads on to the end: nothing stops it, and then nothing is held but what stays.
+    while w.position < len(w.stream):
+        w.read_next()
+        w.settle()
+    w.settle()
+    assert {r for r in w.staged if c.home[r] != Home.RAM} == set()
+    assert c.stream_used == 0
+    assert c.pages_used <= c.split.pages
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_an_empty_data_set_is_no_trouble(size: int) -> None:
+    w = World([0] * size, [0] * size, split(0, 0, 0))
+    w.settle()
+    w.read_next()
+    w.settle()
+    assert w.fetched == []

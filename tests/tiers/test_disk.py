@@ -1,0 +1,158 @@
+"""Disk tiers: limits, failures, leftovers. A tiny tmpfs stands for a disk that is full."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nopfsfs.fuse.mounting import may_mount
+from nopfsfs.tiers import disk as disk_module
+from nopfsfs.tiers.disk import RETRY_AFTER_S, Disk, DiskFull, Disks, clear_leftovers
+
+KIB = 1024
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    if not may_mount():
+        pytest.skip("needs the right to call mount(2)")
+    path = tmp_path / "tiny"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", path], check=True)
+    yield path
+    subprocess.run(["umount", path], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    opened = Disk(str(tmp_path), 64 * KIB)
+    opened.open()
+    yield opened
+    opened.close()
+
+
+def view(size: int, value: int = 1) -> memoryview:
+    return memoryview(bytes([value]) * size)
+
+
+def test_a_copy_is_read_as_it_was_written_until_it_is_removed(disk: Disk) -> None:
+    disk.write(7, view(5000, 3))
+    into = bytearray(5000)
+    disk.read(7, memoryview(into))
+    assert into == view(5000, 3)
+    assert disk.used == 8 * KIB  # whole blocks
+    disk.remove(7)
+    disk.remove(7)
+    with pytest.raises(FileNotFoundError):
+        disk.read(7, memoryview(into))
+    assert disk.used == 0
+
+
+def test_the_limit_is_never_exceeded(disk: Disk) -> None:
+    for row in range(16):
+        disk.write(row, view(4 * KIB))
+    with pytest.raises(DiskFull):
+        disk.write(16, view(1))
+    assert disk.used == 64 * KIB
+    disk.remove(3)
+    disk.write(16, view(1))
+    assert disk.used == 64 * KIB
+
+
+def test_without_a_limit_a_floor_of_the_file_system_is_left(tiny: Path) -> None:
+    disk = Disk(str(tiny), None)
+    disk.open()
+    with pytest.raises(DiskFull):
+        disk.write(1, view(1))
+    assert disk.used == 0
+    disk.close()
+
+
+def test_a_full_file_system_keeps_nothing_of_the_copy(tiny: Path) -> None:
+    disk = Disk(str(tiny), 1 << 30)  # more than there is
+    disk.open()
+    disk.write(1, view(16 * KIB, 5))
+    with pytest.raises(OSError, match="No space left"):
+        disk.write(2, view(60 * KIB))
+    assert disk.used == 16 * KIB
+    assert not any(name == "2" for _, _, names in os.walk(tiny) for name in names)
+    into = bytearray(16 * KIB)
+    disk.read(1, memoryview(into))
+    assert into == view(16 * KIB, 5)
+    disk.close()
+    assert os.listdir(tiny) == []
+
+
+def test_a_copy_that_is_too_short_is_an_error(disk: Disk) -> None:
+    disk.write(1, view(100))
+    with pytest.raises(OSError, match="too short"):
+        disk.read(1, memoryview(bytearray(101)))
+
+
+def test_a_tier_that_failed_is_left_alone_for_a_while(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    assert disk.usable()
+    disk.failed()
+    assert not disk.usable()
+    monkeypatch.setattr(disk_module.time, "monotonic", lambda: now + RETRY_AFTER_S + 60)
+    assert disk.usable()
+
+
+def test_a_tier_that_was_not_opened_is_not_usable(tmp_path: Path) -> None:
+    assert not Disk(str(tmp_path), None).usable()
+
+
+def test_leftovers_of_the_dead_are_removed_and_what_lives_is_not(tmp_path: Path) -> None:
+    alive = Disk(str(tmp_path), None)
+    alive.open()
+    dead = tmp_path / "nopfs-dead"
+    (dead / "00").mkdir(parents=True)
+    (dead / "lock").touch()
+    (dead / "00" / "256").write_bytes(b"old")
+    half = tmp_path / "nopfs-half"  # its removal was interrupted after the lock was gone
+    (half / "01").mkdir(parents=True)
+    theirs = {"data", "nopfs-results", "nopfs-notes.txt"}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "nopfs-results" / "run1").mkdir(parents=True)
+    (tmp_path / "nopfs-notes.txt").touch()
+
+    clear_leftovers(str(tmp_path))
+
+    assert {p.name for p in tmp_path.iterdir()} == theirs | {os.path.basename(alive.home)}
+    alive.close()
+    assert {p.name for p in tmp_path.iterdir()} == theirs
+
+
+def test_the_directory_is_locked_as_long_as_it_is_open(disk: Disk) -> None:
+    fd = os.open(os.path.join(disk.home, "lock"), os.O_RDWR)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(fd)
+
+
+def test_a_tier_that_cannot_be_made_leaves_nothing(tiny: Path) -> None:
+    """There is an inode for its directory, but none for its lock."""
+    subprocess.run(["mount", "-o", "remount,nr_inodes=2", tiny], check=True)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No space left"):
+        Disk(str(tiny), 1 << 20).open()
+    assert list(tiny.iterdir()) == []
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_tiers_are_counted_from_one(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.mkdir()
+    disks = Disks([Disk(str(path), None) for path in paths])
+    assert len(disks) == 2
+    assert [disks[number].path for number in (1, 2)] == [str(path) for path in paths]
