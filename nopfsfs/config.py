@@ -12,7 +12,7 @@ from typing import Any
 
 DEFAULT_IO_TIMEOUT_S = 300.0  # longer than a parallel file system takes to fail over
 
-SAMPLERS = ("auto", "distributed", "random", "random-shared", "sequential")  # of --sampler
+SAMPLERS = ("auto", "distributed", "random", "sequential")  # of --sampler
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ The description lies in an anonymous file whose descriptor number is the only ar
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import logging
@@ -77,15 +78,24 @@ def set_up_logging(config: MountConfig, role: str) -> None:
     NOPFS_DEBUG=1 for everything."""
     handler: logging.Handler = logging.StreamHandler()
     if config.log_file:
-        handler = logging.handlers.WatchedFileHandler(config.log_file, delay=True)
+        handler = _LogFile(config.log_file)
     elif _stderr_leads_nowhere():
         if os.path.exists(_SYSLOG):
             handler = logging.handlers.SysLogHandler(_SYSLOG)
         else:
-            handler = logging.handlers.WatchedFileHandler(os.path.join(config.state_dir, "log"), delay=True)
+            handler = _LogFile(os.path.join(config.state_dir, "log"))
     handler.setFormatter(logging.Formatter(f"%(asctime)s {role}[%(process)d] %(levelname)s: %(message)s"))
     level = logging.DEBUG if os.environ.get("NOPFS_DEBUG") else logging.INFO
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+class _LogFile(logging.handlers.WatchedFileHandler):
+    """Opened at once: later the process may have given up the right to (--user). A log that cannot be written, because
+    it was rotated away or its disk is full, must not end the thread that has news."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError):
+            super().emit(record)
 
 
 def _stderr_leads_nowhere() -> bool:

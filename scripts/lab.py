@@ -122,13 +122,15 @@ def nopfs_mount(source: Path, mountpoint: Path, *options: object) -> Iterator[Mo
     mountpoint.mkdir(parents=True, exist_ok=True)
     mount = Mount(mountpoint, has_status=True)
     started = time.monotonic()
-    run([COMMANDS / "nopfs-mount", source, mountpoint, *options], MOUNT_TIMEOUT_S)
+    log = BUILD / "mount.log"  # kept when something fails
+    run([COMMANDS / "nopfs-mount", source, mountpoint, "--log-file", log, *options], MOUNT_TIMEOUT_S)
     mount.mount_seconds, mount.answered = time.monotonic() - started, time.time()
     report = mountpoint.with_name(mountpoint.name + "-report.json")
     try:
         yield mount
         run([COMMANDS / "nopfs-umount", mountpoint, "--report", report])
         mount.report = json.loads(report.read_text())
+        log.unlink(missing_ok=True)
     finally:
         if is_mounted(mountpoint):
             with contextlib.suppress(LabError):

@@ -13,6 +13,7 @@ from typing import Protocol
 from nopfsfs.cli.exits import run, say
 from nopfsfs.cli.options import parse_mount
 from nopfsfs.cli.preflight import preflight
+from nopfsfs.cli.stale import sweep_run_dir
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit
 from nopfsfs.rundir import claimed_state_dir, make_private_dir, remove_state_dir
@@ -114,6 +115,7 @@ def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str
     """Check, scan and start; return the exit code. Leaves nothing when it fails."""
     say_line = _sayer()
     config = preflight(config, env, say_line)
+    sweep_run_dir(os.path.dirname(config.state_dir))
     with claimed_state_dir(config.state_dir, os.geteuid()):
         started = False
         try:

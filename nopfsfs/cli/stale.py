@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 
 from nopfsfs.control.client import Connection, NoAnswer
 from nopfsfs.control.pids import living, read_pids
@@ -39,3 +42,22 @@ def clear_stale(mount: Mount, env: Mapping[str, str]) -> None:
     with suppress(NotMounted):  # someone else was faster
         unmount(mount.mountpoint, lazy=True)
     remove_state_dir(find_state_dir(mount.mountpoint, mount.owner, env))
+
+
+def sweep_run_dir(run_dir: str) -> None:
+    """Remove the state directories of mounts that were killed, whatever their mountpoints. Never raises.
+
+    One without a list of processes is being made; one that is locked is starting.
+    """
+    with suppress(OSError), os.scandir(run_dir) as found:
+        for entry in found:
+            processes = read_pids(entry.path)
+            if not processes or living(processes):
+                continue
+            with suppress(OSError):
+                fd = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    flock(fd, LOCK_EX | LOCK_NB)
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                finally:
+                    os.close(fd)

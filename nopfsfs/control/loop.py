@@ -16,13 +16,14 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.fetch import wire
 from nopfsfs.plan.follow import Follower
+from nopfsfs.plan.report import PlanStatus
 from nopfsfs.policy.conductor import Conductor, Rows
 from nopfsfs.tiers.columns import Tier
-from nopfsfs.tiers.ring import Event, Ring
+from nopfsfs.tiers.ring import CAPACITY, Event, Ring
 
 log = logging.getLogger(__name__)
-BUSY_PAUSE_S = 0.002  # between looks at the rings while events come
-IDLE_PAUSE_S = 0.02  # and while none do; staging is far enough ahead of the reader for that
+BUSY_PAUSE_S = 0.008  # between looks at the rings while events come; each look costs some 100 µs
+IDLE_PAUSE_S = 0.03  # and while none do; staging is far enough ahead of the reader for that
 EVENTS_AT_ONCE = 4096
 ORDER_LIMIT_S = 2.0  # an end of the mount must not wait for a stager that hangs
 
@@ -43,6 +44,9 @@ class EventLoop:
         self._generation = -1
         self._orders: socket.socket | None = None
         self.predicted = 0
+        self.failed = False
+        self.awaiting_plan = False  # set while a plan is being made
+        self._state = ""
 
     def attach_stager(self, orders: socket.socket) -> None:
         """Send orders there from now on."""
@@ -62,9 +66,10 @@ class EventLoop:
             pass
         self.conductor.stager_restarted()
 
-    def follow(self, follower: Follower) -> None:
-        """Believe this plan from now on."""
+    def follow(self, follower: Follower | None) -> None:
+        """Believe this plan from now on; None: there will be none."""
         self.follower = follower
+        self.awaiting_plan = False
 
     @property
     def lost(self) -> int:
@@ -72,15 +77,16 @@ class EventLoop:
         return self._server_ring.lost // 2
 
     async def run(self) -> None:
-        while True:
-            try:
+        """Until cancelled. A fault in here costs the mount its foresight, never its life: reads go on."""
+        try:
+            while True:
                 busy = self.step()
-            except Exception:
-                # Without plan and policy the mount is a plain cache that fills up; with no supervisor it is none.
-                log.exception("planning failed; going on without it")
-                return
-            await self._send()
-            await trio.sleep(BUSY_PAUSE_S if busy else IDLE_PAUSE_S)
+                await self._send()
+                await trio.sleep(BUSY_PAUSE_S if busy else IDLE_PAUSE_S)
+        except Exception:
+            log.exception("plan and policy failed; going on without prefetching")
+            self.follower = None
+            self.failed = True
 
     def step(self) -> bool:
         """Take the events there are, decide; whether there were any."""
@@ -110,10 +116,13 @@ class EventLoop:
 
     def drain(self) -> None:
         """Take all events that are left, for the final record."""
-        while self._take_server():
+        self.awaiting_plan = False
+        while not self.failed and self._take_server():
             pass
 
     def _take_stager(self) -> bool:
+        if not self._stager_ring.pending():
+            return False
         kinds, rows, values = self._stager_ring.take(EVENTS_AT_ONCE)
         c = self.conductor
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
@@ -138,22 +147,36 @@ class EventLoop:
         return len(kinds) > 0
 
     def _take_server(self) -> bool:
+        pending = self._server_ring.pending()
+        if not pending or (self.awaiting_plan and pending < CAPACITY // 2):
+            return False  # the ring keeps what is read before there is a plan to hold it against
         kinds, rows, values = self._server_ring.take(EVENTS_AT_ONCE)
-        if not len(kinds):
-            return False
         opened = kinds == Event.OPEN
         if self.follower is not None and opened.any():
             predicted = self.follower.observe(rows[opened], values[opened])
             self.predicted += int(np.count_nonzero(predicted))
+            self._say_state(self.follower.status())
         c = self.conductor
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == Event.OPEN:
                 c.opened(row)
             elif kind == Event.RELEASE:
                 c.released(row)
-            else:
+            elif kind == Event.READ:
                 c.read(row, value)
         return True
+
+    def _say_state(self, status: PlanStatus) -> None:
+        """Log a change of belief, once for each."""
+        if status.state == self._state:
+            return
+        self._state = status.state
+        if status.state == "locked":
+            log.info(
+                "plan locked: %s, seed %s, epoch %d of %s", status.sampler, status.seed, status.epoch, status.dataset
+            )
+        elif status.state == "mismatch":
+            log.warning("what is read of %s does not match the plan; the mount is a plain cache", status.dataset)
 
     async def _send(self) -> None:
         orders = self.conductor.orders()

@@ -20,7 +20,7 @@ from nopfsfs.plan.follow import Follower
 
 log = logging.getLogger(__name__)
 ROOTS_MOST = 16  # directories that are looked at as data sets of their own
-LOOK_PAUSE_S = 0.01  # between looks for work of the plan
+LOOK_PAUSE_S = 0.03  # between looks for work of the plan
 
 
 def data_sets(index: Index) -> list[DataSet]:
@@ -51,7 +51,14 @@ async def make(loop: EventLoop, index: Index, config: MountConfig) -> None:
     """Give the loop its follower, then do the follower's work in a thread for as long as the mount lives."""
     if config.seed is None:
         return
-    follower = await trio.to_thread.run_sync(make_follower, index, config, abandon_on_cancel=True)
+    loop.awaiting_plan = True
+    try:
+        follower = await trio.to_thread.run_sync(make_follower, index, config, abandon_on_cancel=True)
+    except Exception:
+        # A plan only ever makes reads faster: without one the mount is a plain cache.
+        log.exception("no plan could be made; going on as a plain cache")
+        loop.follow(None)
+        return
     loop.follow(follower)
     while True:
         job = follower.work()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -23,6 +24,9 @@ async def serve(
     """Answer requests until cancelled. `answer` returns the record, or raises ValueError with what is wrong."""
     path = os.path.join(state_dir, SOCKET_NAME)
     with trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM) as listener:
+        # Of a daemon that was killed; that no other lives is what the claim on the state directory says.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
         fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # By way of the descriptor: a socket's address must be shorter than many a path.

@@ -193,6 +193,8 @@ class Supervisor:
             # Its open requests must fail now, and later ones too: closing the descriptor sees to both.
             log.error("the server ended with status %d; the mount is over", status)
             self._state = "failed"
+        else:
+            log.info("the server has ended")
         self._ended.set()
 
     async def _watch_stager(self) -> None:
@@ -248,6 +250,7 @@ class Supervisor:
                 with trio.move_on_after(5):
                     await trio.lowlevel.wait_readable(epoll.fileno())
                 epoll.poll(0)
+        log.info("the mountpoint is gone from this namespace")
         await self.loop.order(Order.QUIESCE)
 
     async def _watch_memory(self) -> None:
@@ -271,7 +274,8 @@ class Supervisor:
 
     async def _signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
-            async for _ in received:
+            async for number in received:
+                log.info("signal %d: unmounting", number)
                 await self.stop()
 
     # ---- the end ------------------------------------------------------------------------------------------

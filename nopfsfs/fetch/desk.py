@@ -368,7 +368,10 @@ class Desk:
         if last:
             self._finish_load(load)
         if error == errno.ESTALE:
-            self._changed(load.row)
+            try:
+                self._changed(load.row)
+            except Exception:
+                log.exception("refreshing row %d failed", load.row)  # and this thread lives on
 
     def _read(self, load: Load, block: int) -> None:
         start = block * load.block

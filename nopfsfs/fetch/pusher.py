@@ -19,9 +19,9 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.desk import Desk
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
-from nopfsfs.fuse.inodes import inode_of
 from nopfsfs.tiers import pages
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges
+from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event
 
 log = logging.getLogger(__name__)
@@ -91,17 +91,16 @@ class Pusher:
         except OSError as e:
             # The connection is going away, or the row is: neither is an error of ours to report twice.
             log.debug("page cache work on row %d: %s", row, e)
-            if what == Order.PUSH:
-                self._failed(row)
-            elif what == Order.DROP and not value:
-                # Whoever asked waits for the room. Of a row that cannot be opened the pages are gone or soon will be.
-                self._desk.publish(Event.DROPPED, row)
+            self._failed(what, row, value)
+        except Exception:
+            log.exception("page cache work on row %d failed", row)
+            self._failed(what, row, value)
 
     def _push(self, row: int) -> None:
         version = int(self._columns.version[row])
         data = self._desk.pin(row)
         if data is None:
-            self._failed(row)
+            self._failed(Order.PUSH, row, 0)
             return
         try:
             # Unchanged before and after the pin: then the bytes are of this version, and no other inode gets them.
@@ -132,9 +131,13 @@ class Pusher:
     def _dir(self) -> int | None:
         return self._tree_fd if self._tree_fd >= 0 else None
 
-    def _failed(self, row: int) -> None:
-        self._gauge[Gauge.PUSHES_DONE] += 1
-        self._desk.publish(Event.PUSH_FAILED, row)
+    def _failed(self, what: int, row: int, value: int) -> None:
+        """Tell whoever counts on it that the work is over: what the kernel holds then is for itself to reclaim."""
+        if what == Order.PUSH:
+            self._gauge[Gauge.PUSHES_DONE] += 1
+            self._desk.publish(Event.PUSH_FAILED, row)
+        elif what == Order.DROP and not value:
+            self._desk.publish(Event.DROPPED, row, self._source.size(row))
 
     def _drop(self, row: int, value: int) -> None:
         pages.drop(self._dir(), self._path(row), 0, value)

@@ -11,7 +11,6 @@ import os
 import queue
 import selectors
 import socket
-import stat
 import sys
 import threading
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.fetch import wire
+from nopfsfs.fetch.changes import Changes
 from nopfsfs.fetch.desk import Desk
 from nopfsfs.fetch.pusher import Pusher
 from nopfsfs.fetch.source import Source
@@ -54,7 +54,7 @@ class Stager:
             index=self._index, columns=self._columns, gauges=gauges, ring=Ring(fds["ring"], writable=True),
             arena=arena, source=source, disks=self._disks, concurrency=self._config.source_concurrency,
             answer=self._answer, ask_grace=lambda number: self._answer(Answer(0, 0, number, 0)),
-            changed=self._changed,
+            changed=lambda row: self.changes.noticed(row),
         )  # fmt: skip
         self.desk.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
         self.pusher = Pusher(
@@ -62,7 +62,10 @@ class Stager:
             index=self._index, columns=self._columns, gauges=gauges, desk=self.desk, source=source,
         )  # fmt: skip
         self._disk_work: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
-        self._refresh_lock = threading.Lock()
+        self.changes = Changes(
+            index=self._index, columns=self._columns, gauges=gauges, source=source, forget=self._forget,
+            show=self.pusher.invalidate,
+        )  # fmt: skip
 
     def _adopt(self, arena: Arena) -> None:
         """After a restart: keep what the stager before had published, and nothing that it had begun."""
@@ -93,12 +96,13 @@ class Stager:
         pushing.start()
         writing = threading.Thread(target=self._write_disks, daemon=True, name="disk")
         writing.start()
-        for row in np.flatnonzero(self._columns.stale).tolist():
-            threading.Thread(target=self._changed, args=(row, True), daemon=True).start()
+        self.changes.take_over()
+        threading.Thread(target=self.changes.run, daemon=True, name="changes").start()
         try:
             self._loop()
         finally:
             self.pusher.stop()
+            self.changes.stop()
             self.desk.stop()
             self._disk_work.put(None)
             writing.join(timeout=5)
@@ -169,7 +173,7 @@ class Stager:
         if demand.id == 0 and demand.offset < 0:
             self.desk.grace_passed(-demand.offset)
         elif demand.id == 0:
-            threading.Thread(target=self._changed, args=(demand.row,), daemon=True).start()
+            threading.Thread(target=self.changes.noticed, args=(demand.row,), daemon=True).start()
         else:
             self.desk.demand(demand)
         return True
@@ -179,37 +183,11 @@ class Stager:
         with contextlib.suppress(OSError):
             self._server.send(wire.pack_answer(answer))
 
-    # ---- files that changed at the source -----------------------------------------------------------------
-
-    def _changed(self, row: int, again: bool = False) -> None:
-        """Forget the old version everywhere, take the new attributes, and let later opens see them. `again`: a stager
-        before this one had begun to, and died."""
-        with self._refresh_lock:
-            columns = self._columns
-            if not self._index.n_dirs <= row < self._index.n:
-                return
-            if columns.stale[row] and not again:
-                return
-            try:
-                st = self._source.stat(row)
-            except OSError:
-                return  # it vanished: each read of it says so
-            new = (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-            if new == self._source.identity(row) and not again:
-                return  # another thread has refreshed it already
-            log.warning("%r changed at the source; open handles get ESTALE", self._source.path(row))
-            columns.stale[row] = 1
-            disk = self.desk.forget(row)
-            if disk:
-                self._disk_work.put((row, -disk))
-            if not stat.S_ISREG(st.st_mode):
-                return  # not a file any more: stays stale until a remount
-            columns.new_size[row], columns.new_mtime_ns[row] = st.st_size, st.st_mtime_ns
-            columns.new_ctime_ns[row], columns.new_ino[row] = st.st_ctime_ns, st.st_ino
-            columns.new_mode[row], columns.new_uid[row], columns.new_gid[row] = st.st_mode, st.st_uid, st.st_gid
-            columns.version[row] = int(columns.version[row]) % 255 + 1
-            self._gauge[Gauge.CHANGED_FILES] += 1
-        self.pusher.invalidate(row)
+    def _forget(self, row: int) -> None:
+        """Withdraw the copies of a row whose file changed."""
+        disk = self.desk.forget(row)
+        if disk:
+            self._disk_work.put((row, -disk))
 
     # ---- disk ---------------------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ import trio
 from nopfsfs.dataset.index import HAS_ACL
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Origin
-from nopfsfs.fuse.inodes import inode_of, row_of, version_of
 from nopfsfs.fuse.misses import DirectReader, StagerGone, StagerLink
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
+from nopfsfs.tiers.inodes import inode_of, row_of, version_of
 from nopfsfs.tiers.ring import Event, Ring
 from nopfsfs.vfs import errors as vfs
 from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree

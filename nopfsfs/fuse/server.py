@@ -63,6 +63,7 @@ class Server:
             await self._control.send(b"ready")
             try:
                 await pyfuse3.main(max_tasks=MAX_TASKS)
+                log.info("the connection has ended")
             finally:
                 nursery.cancel_scope.cancel()
         pyfuse3.close(unmount=False)
@@ -72,6 +73,7 @@ class Server:
         while True:
             message, fds = await self._receive()
             if not message:
+                log.info("the supervisor is gone; ending")
                 pyfuse3.terminate()
                 return
             if message == b"stager" and fds:
@@ -95,8 +97,14 @@ class Server:
         return message, list(fds)
 
 
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """That a reader was killed before its answer came, or the mount ended, is no error."""
+    return not ("fuse_reply_" in str(record.msg) and "No such file" in record.getMessage())
+
+
 def main() -> None:
     handoff = begin(sys.argv)
+    logging.getLogger("pyfuse3").addFilter(_worth_telling)
     server = Server(handoff)
     become_reader(handoff.config)
     trio.run(server.run)

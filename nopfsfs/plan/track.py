@@ -87,10 +87,10 @@ class Track:
         offset = row - now.base
         place = now.place[offset] if 0 <= offset < len(now.place) else -1
         if place >= 0:
-            cursor = self.cursors[place % self.lanes]
-            step = cursor.take(place // self.lanes)
             if self._loader is not None and reader:
                 self._watch(reader, place)
+            cursor = self.cursors[place % self.lanes]
+            step = cursor.take(place // self.lanes)
             if step is Step.HIT:
                 self._recent.append(row)
                 if self.missed or self.state is not State.LOCKED:

@@ -1,7 +1,7 @@
 """The kernel's page cache of the mount as a tier: push bytes into it, drop them, forget the name of a changed file.
 
-`push` and `forget_name` write notifications to the FUSE descriptor. Both may block, in uninterruptible sleep, the first
-while a READ of that inode is unanswered, the second while a LOOKUP in that directory is; so they are called in threads
+`push` and `forget_name` write notifications to the FUSE descriptor. Both may block, in uninterruptible sleep: the first
+while a READ of that inode is unanswered, the second while a LOOKUP in that directory is. So they are called in threads
 that do nothing else, and nothing waits for those.
 Message layouts: linux/fuse.h, struct fuse_out_header, fuse_notify_store_out, fuse_notify_inval_entry_out.
 """

@@ -18,7 +18,8 @@ def proc(tmp_path: Path) -> Path:
     path = tmp_path / "proc"
     (path / "self").mkdir(parents=True)
     (path / "meminfo").write_text(
-        f"MemTotal:       {16 * GIB // 1024} kB\nMemFree:  1 kB\nMemAvailable:   {8 * GIB // 1024} kB\nHugePages_Total:  0\n"
+        f"MemTotal:       {16 * GIB // 1024} kB\nMemFree:  1 kB\n"
+        f"MemAvailable:   {8 * GIB // 1024} kB\nHugePages_Total:  0\n"
     )
     (path / "self" / "cgroup").write_text("")
     return path

@@ -12,8 +12,8 @@ import pytest
 from nopfsfs.config import DiskSpec
 from nopfsfs.fetch import wire
 from nopfsfs.fetch.wire import Demand, Order
-from nopfsfs.fuse.inodes import inode_of
 from nopfsfs.tiers.columns import Gauge, Tier
+from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event
 from tests.conftest import wait_until
 from tests.fetch.rig import PAGE, content, write_files

@@ -143,7 +143,7 @@ class Mounted:
         assert not [m for m in read_mounts() if str(self.path) in m.mountpoint]
         assert not os.path.exists(self.state_dir), os.listdir(self.state_dir)
         assert [left for disk in self.disks for left in os.listdir(disk) if "nopfs" in left] == []
-        assert {n for n in os.listdir("/dev/shm") if "nopfs" in n} <= self.shm
+        assert shared_memory() <= self.shm
         assert not os.path.ismount(self.path)
         assert os.listdir(self.path) == []
 
@@ -155,6 +155,11 @@ class Mounted:
             assert " ERROR: " not in text, text
 
 
+def shared_memory() -> frozenset[str]:
+    """Named shared memory of ours: the mount has none."""
+    return frozenset(entry.name for entry in os.scandir("/dev/shm") if "nopfs" in entry.name and entry.is_file())
+
+
 @contextmanager
 def mounted(source: Path, *flags: str, work: Path, disks: Iterable[Path] = ()) -> Iterator[Mounted]:
     """Mount `source` in the background, yield, unmount. Fails if anything is left, or the log has errors.
@@ -164,8 +169,7 @@ def mounted(source: Path, *flags: str, work: Path, disks: Iterable[Path] = ()) -
     path = work / "mnt"
     path.mkdir(exist_ok=True)
     state_dir = state_dir_for(str(path), default_run_dir(os.geteuid(), os.environ))
-    shm = frozenset(n for n in os.listdir("/dev/shm") if "nopfs" in n)
-    m = Mounted(source, path, work / "log", state_dir, uuid.uuid4().hex, tuple(disks), shm=shm)
+    m = Mounted(source, path, work / "log", state_dir, uuid.uuid4().hex, tuple(disks), shm=shared_memory())
     started = run(mount_command(m, *flags), env={**os.environ, TEST_ID: m.test_id})
     try:
         assert started.returncode == 0, started.stderr

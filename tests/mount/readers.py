@@ -1,12 +1,12 @@
 """What readers do, each in a process of its own: run by `harness.Reader`. Standard library only.
 
-    compare MOUNT SOURCE SEED ROUNDS    read every file of both, in an order of its own; what differs
-    read PATH [PATH...]                 [length, sha256] or the errno of each
-    hold PATH                           open, read 4096 bytes, say so; at a line on stdin read the rest
-    loop MOUNT                          read all files for ever; at a line on stdin say how many, and errors
-    wait PATH                           open, say so, read
-    as UID GROUP,... ANY OF THE ABOVE   as that user
-    may PATH...                         which of them this user may read (files) or list (directories)
+compare MOUNT SOURCE SEED ROUNDS    read every file of both, in an order of its own; what differs
+read PATH [PATH...]                 [length, sha256] or the errno of each
+hold PATH                           open, read 4096 bytes, say so; at a line on stdin read the rest
+loop MOUNT                          read all files for ever; at a line on stdin say how many, and errors
+wait PATH                           open, say so, read
+as UID GROUP,... ANY OF THE ABOVE   as that user
+may PATH...                         which of them this user may read (files) or list (directories)
 """
 
 from __future__ import annotations

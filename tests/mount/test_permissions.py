@@ -68,7 +68,9 @@ def make(source: Path, with_acls: bool) -> list[str]:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["modes", "acls"])
-def granted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mounted, list[str]]]:
+def granted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Mounted, list[str]]]:
     work = tmp_path_factory.mktemp("rights")
     for path in (work, *work.parents):
         if path not in (Path("/"), Path("/tmp")):
@@ -94,7 +96,9 @@ def may(root: Path, paths: list[str], uid: int, groups: list[int]) -> dict[str, 
 
 @pytest.mark.parametrize("uid", USERS)
 @pytest.mark.parametrize("groups", [[], [GROUP]], ids=["alone", "in group"])
-def test_the_mount_grants_what_the_source_grants(granted: tuple[Mounted, list[str]], uid: int, groups: list[int]) -> None:
+def test_the_mount_grants_what_the_source_grants(
+    granted: tuple[Mounted, list[str]], uid: int, groups: list[int]
+) -> None:
     m, paths = granted
     at_source = may(m.source, paths, uid, groups)
 

@@ -17,7 +17,17 @@ pytestmark = pytest.mark.mount
 
 MANY = 100_000
 DEPTH = 60
-RAW_NAMES = [b"\xff\xfe", b"caf\xe9", "é".encode(), b"new\nline", b" blank ", b"-rf", b"x" * 255, b"\\134", "😀".encode()]
+RAW_NAMES = [
+    b"\xff\xfe",
+    b"caf\xe9",
+    "é".encode(),
+    b"new\nline",
+    b" blank ",
+    b"-rf",
+    b"x" * 255,
+    b"\\134",
+    "😀".encode(),
+]
 
 
 @pytest.fixture(scope="module")

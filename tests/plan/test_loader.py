@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nopfsfs.plan.epochs import DataSet
+from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.loader import PREFETCH, LoaderWatch
 
 
@@ -54,3 +57,16 @@ def test_random_opens_tell_nothing() -> None:
     rng = random.Random(3)
     watch = LoaderWatch()
     assert not any(watch.see(rng.randrange(4), rng.randrange(100_000)) for _ in range(20_000))
+
+
+def test_a_track_widens_its_window_while_it_is_followed() -> None:
+    """The open by which K becomes known may itself have lain beyond the window until then."""
+    n, workers, batch = 512, 2, 64
+    rows = np.arange(n, dtype=np.int64)
+    for seed in range(20):
+        follower = Follower([DataSet(0, "train", (("files", rows),))], 42, "sequential")
+        follower.settle()
+        who, places = zip(*opens(n, workers, batch, seed), strict=True)
+        predicted = follower.observe(np.array(places), np.array(who))
+        assert follower.status().k == workers * PREFETCH * batch + batch
+        assert predicted[n // 2 :].all()

@@ -1,0 +1,36 @@
+"""What killed mounts leave in the run directory is removed at the next start, and nothing else is."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from nopfsfs.cli.stale import sweep_run_dir
+from nopfsfs.control.pids import write_pids
+
+
+def dead_pid_in(directory: Path) -> None:
+    directory.mkdir()
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    write_pids(str(directory), {"supervisor": process.pid})
+    process.communicate(b"\n")
+
+
+def test_only_the_dead_are_swept(tmp_path: Path) -> None:
+    dead_pid_in(tmp_path / "dead")
+    dead_pid_in(tmp_path / "starting again")
+    (tmp_path / "being made").mkdir()
+    (tmp_path / "alive").mkdir()
+    write_pids(str(tmp_path / "alive"), {"supervisor": os.getpid()})
+    lock = os.open(tmp_path / "starting again", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    sweep_run_dir(str(tmp_path))
+    os.close(lock)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["alive", "being made", "starting again"]
+
+
+def test_a_missing_run_directory_is_no_error(tmp_path: Path) -> None:
+    sweep_run_dir(str(tmp_path / "none"))

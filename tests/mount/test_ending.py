@@ -1,0 +1,186 @@
+"""Starting and ending: every way to end a mount leaves nothing, and none waits for ever."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nopfsfs.errors import Exit
+from nopfsfs.fuse.mountinfo import find_mount
+from tests.conftest import wait_until
+from tests.mount.conftest import Mounting
+from tests.mount.harness import TEST_ID, Mounted, Reader, fill, module, mount_command, read_all, run
+
+pytestmark = pytest.mark.mount
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    fill(tmp_path / "source", 400, 60_000)
+    return tmp_path / "source"
+
+
+def environment(m: Mounted) -> dict[str, str]:
+    return {**os.environ, TEST_ID: m.test_id}
+
+
+@pytest.mark.parametrize(
+    "words", [["umount"], ["umount", "-l"], ["fusermount3", "-u"], ["fusermount3", "-u", "-z"]], ids=" ".join
+)
+@pytest.mark.parametrize("flags", [(), ("--seed", "42", "--ram", "8M")], ids=["plain", "staging"])
+def test_unmounted_by_others(mounting: Mounting, data: Path, words: list[str], flags: tuple[str, ...]) -> None:
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"no {words[0]}")
+    with mounting(data, *flags) as m:
+        done = run([*words, str(m.path)])
+        assert done.returncode == 0, done.stderr
+        m.wait_gone()
+
+
+@pytest.mark.parametrize("role", ["supervisor", "server"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals(mounting: Mounting, data: Path, role: str, number: signal.Signals) -> None:
+    with mounting(data, "--seed", "42") as m:
+        m.errors_expected = role == "server"
+        m.kill(role, number)
+        assert wait_until(lambda: not m.living()), m.living()
+        if role == "supervisor":
+            m.wait_gone()
+        else:
+            assert run([*module("umount"), str(m.path)]).returncode in (Exit.OK, Exit.NOT_MOUNTED)
+
+
+def test_a_signal_while_four_read(mounting: Mounting, data: Path) -> None:
+    with mounting(data, "--seed", "42") as m:
+        readers = [Reader("loop", m.path) for _ in range(4)]
+        for reader in readers:
+            assert reader.line() == "ready"
+        m.kill("supervisor", signal.SIGTERM)
+        assert wait_until(lambda: not m.is_mounted())
+        for reader in readers:
+            reader.__exit__()
+        m.wait_gone()
+
+
+def test_an_unmount_never_finds_our_own_processes_in_the_way(mounting: Mounting, data: Path, tmp_path: Path) -> None:
+    """umount(8) while staging is at full speed; nobody else uses the mount. Again and again."""
+    with mounting(data, "--seed", "42", "--ram", "16M") as m:
+        for number in range(20):
+            if number:
+                started = run(mount_command(m, "--seed", "42", "--ram", "16M"), env=environment(m))
+                assert started.returncode == 0, started.stderr
+            done = run(["umount", str(m.path)])
+            assert done.returncode == 0, (number, done.stderr)
+            m.wait_gone()
+
+
+def test_busy_holders_are_named_then_it_is_unmounted_lazily(mounting: Mounting, data: Path) -> None:
+    with mounting(data, "--seed", "42") as m:
+        readers = [Reader("loop", m.path, cwd=m.path) for _ in range(4)]
+        for reader in readers:
+            assert reader.line() == "ready"
+        done = m.umount("--timeout", "1")
+
+        assert done.returncode == Exit.LAZY, done.stderr
+        for reader in readers:
+            assert f"pid {reader.process.pid}" in done.stderr
+            reader.__exit__()
+        assert m.report["final"] is True
+        assert m.report["opens"]["total"] > 0
+        m.wait_gone()
+
+
+def test_busy_for_a_while_only(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m, Reader("hold", next(m.path.glob("*/*.jpg"))) as reader:
+        reader.line()
+        umount = subprocess.Popen([*module("umount"), str(m.path)], stderr=subprocess.PIPE, text=True)
+        assert umount.stderr is not None
+        assert f"pid {reader.process.pid}" in umount.stderr.readline()
+        reader.go("end")
+        assert reader.result() == "ended"
+        assert umount.wait(20) == Exit.OK
+        umount.stderr.close()
+        m.wait_gone()
+
+
+def test_the_background_start_returns_when_the_mount_answers(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        assert sorted(os.listdir(m.path)) == sorted(os.listdir(data))
+        assert m.status()["state"] == "running"
+
+
+def test_a_second_mount_is_refused(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        second = run(mount_command(m), env=environment(m))
+
+        assert second.returncode == Exit.BUSY_MOUNTPOINT
+        assert "already mounted" in second.stderr
+        read_all(m, readers=1)
+
+
+def test_two_mounts_that_start_at_once(mounting: Mounting, data: Path) -> None:
+    """One gets it, the others are refused."""
+    with mounting(data) as m:
+        assert m.umount().returncode == 0
+        m.wait_gone()
+        started = [subprocess.Popen(mount_command(m), env=environment(m), stderr=subprocess.DEVNULL) for _ in range(4)]
+        codes = sorted(process.wait(30) for process in started)
+
+        assert codes == [Exit.OK] + 3 * [Exit.BUSY_MOUNTPOINT]
+        read_all(m, readers=1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signals) -> None:
+    with mounting(data) as m:
+        assert m.umount().returncode == 0
+        m.wait_gone()
+        process = subprocess.Popen([*mount_command(m, "-f")], env=environment(m))
+        assert wait_until(lambda: find_mount(str(m.path)) is not None and os.path.exists(f"{m.state_dir}/pids"))
+        read_all(m, readers=1)
+        assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(20) == 0
+        m.wait_gone()
+
+
+def test_ctrl_c_at_a_terminal_reaches_all_processes_of_the_group(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        assert m.umount().returncode == 0
+        m.wait_gone()
+        process = subprocess.Popen([*mount_command(m, "-f")], env=environment(m), start_new_session=True)
+        assert wait_until(lambda: os.path.exists(f"{m.state_dir}/pids"))
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(20) == 0
+        m.wait_gone()
+
+
+def test_umount_twice(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        assert m.umount().returncode == 0
+        assert m.umount().returncode == Exit.NOT_MOUNTED
+        m.wait_gone()
+
+
+def test_umount_twice_at_once(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        both = [subprocess.Popen([*module("umount"), str(m.path)], stderr=subprocess.DEVNULL) for _ in range(2)]
+
+        assert {process.wait(30) for process in both} <= {Exit.OK, Exit.NOT_MOUNTED}
+        m.wait_gone()
+
+
+def test_a_mount_in_another_process_group_survives_its_shell(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        assert m.umount().returncode == 0
+        m.wait_gone()
+        shell = subprocess.Popen(
+            ["sh", "-c", '"$@"; kill -HUP 0', "sh", *mount_command(m)], env=environment(m), start_new_session=True
+        )
+        shell.wait(30)
+        read_all(m, readers=1)

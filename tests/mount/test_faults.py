@@ -1,0 +1,284 @@
+"""What breaks: a source that stalls or fails, readers and processes that are killed. No hang, no wrong byte."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from slow_source import SlowSource
+
+from nopfsfs.control.pids import Process, start_time
+from nopfsfs.errors import Exit
+from nopfsfs.fuse.mountinfo import abort_connection, find_mount
+from tests.conftest import wait_until
+from tests.mount.conftest import Mounting
+from tests.mount.harness import TEST_ID, Mounted, Reader, content, fill, module, mount_command, read_all, run
+
+pytestmark = pytest.mark.mount
+
+SIZE = 300_000
+HASTY_UMOUNT = """
+import sys
+from nopfsfs.cli.umount import Limits, main
+sys.exit(main(sys.argv[1:], Limits(busy=1, end=2, term=1, kill=1)))
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[SlowSource]:
+    backing = tmp_path / "backing"
+    fill(backing, 20, 50_000)
+    (backing / "f.jpg").write_bytes(content(1, SIZE))
+    (backing / "g.jpg").write_bytes(content(2, SIZE))
+    with SlowSource(backing) as source:
+        yield source
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    fill(tmp_path / "source", 200, 60_000)
+    return tmp_path / "source"
+
+
+def ended(reader: Reader) -> bool:
+    """Whether the process is gone, without waiting for it."""
+    return start_time(reader.process.pid) is None
+
+
+# ---- the source -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["open", "read"])
+def test_a_source_that_stalls_and_comes_back(mounting: Mounting, slow: SlowSource, operation: str) -> None:
+    with mounting(slow.path) as m:
+        slow.stall(operation, "f.jpg")
+        with Reader("wait", m.path / "f.jpg") as reader:
+            assert reader.line() == "open"
+            slow.wait_stalled()
+            # Everything else goes on.
+            assert (m.path / "g.jpg").read_bytes() == content(2, SIZE)
+            assert "f.jpg" in os.listdir(m.path)
+            assert (m.path / "f.jpg").stat().st_size == SIZE
+            assert m.status()["state"] == "running"
+            slow.release()
+            assert reader.result() == SIZE
+        assert slow.counters().files["f.jpg"].opens == 1
+
+
+def test_a_source_that_never_answers_is_an_error_in_the_end(mounting: Mounting, slow: SlowSource) -> None:
+    with mounting(slow.path, "--io-timeout", "1s") as m:
+        m.errors_expected = True
+        slow.stall("read", "f.jpg")
+        with Reader("wait", m.path / "f.jpg") as reader:
+            assert reader.result()["errno"] == errno.EIO
+        assert m.status()["read_errors"] >= 1
+        slow.release()
+        assert wait_until(lambda: outcome(m, "f.jpg") == SIZE)
+
+
+def outcome(m: Mounted, name: str) -> object:
+    with Reader("read", m.path / name) as reader:
+        found = reader.result()[0]
+    return found[0] if isinstance(found, list) else found
+
+
+@pytest.mark.parametrize("operation", ["open", "read"])
+@pytest.mark.parametrize("seed", [(), ("--seed", "42")], ids=["plain", "seed"])
+def test_a_source_that_fails_and_recovers(
+    mounting: Mounting, slow: SlowSource, operation: str, seed: tuple[str, ...]
+) -> None:
+    slow.fail(operation, errno.EIO)
+    with mounting(slow.path, *seed) as m:
+        for name in ("f.jpg", "class1/00001.jpg"):
+            assert outcome(m, name) == errno.EIO
+        slow.release()
+        read_all(m)
+
+
+def test_a_reader_that_is_killed_while_it_waits(mounting: Mounting, slow: SlowSource) -> None:
+    with mounting(slow.path) as m:
+        slow.stall("read", "f.jpg")
+        with Reader("wait", m.path / "f.jpg") as reader:
+            assert reader.line() == "open"
+            slow.wait_stalled()
+            reader.process.kill()
+            assert wait_until(lambda: ended(reader))
+        slow.release()
+        assert (m.path / "f.jpg").read_bytes() == content(1, SIZE)
+
+
+def test_an_unmount_while_the_source_stalls(mounting: Mounting, slow: SlowSource) -> None:
+    with mounting(slow.path) as m:
+        slow.stall("any", "f.jpg")
+        with Reader("wait", m.path / "f.jpg") as reader:
+            assert reader.line() == "open"
+            slow.wait_stalled()
+            done = run([sys.executable, "-c", HASTY_UMOUNT, str(m.path)])
+            assert done.returncode in (Exit.LAZY, Exit.STUCK), done.stderr
+            assert f"pid {reader.process.pid}" in done.stderr
+            assert reader.result()["errno"] in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
+        slow.release()
+        # Killed while they slept in the kernel: they are gone now, and what they left is in nobody's way.
+        assert wait_until(lambda: not m.is_mounted() and not m.living()), m.living()
+        mount_again(m)
+
+
+def test_what_was_killed_and_unmounted_by_hand_is_in_nobodys_way(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        for role in ("supervisor", "server", "stager"):
+            m.kill(role)
+        assert run(["umount", "-l", str(m.path)]).returncode == 0
+        assert os.path.exists(m.state_dir)
+        mount_again(m)
+
+
+# ---- the processes of the mount -------------------------------------------------------------------------------
+
+
+def test_the_stager_is_killed_while_four_read(mounting: Mounting, data: Path) -> None:
+    with mounting(data, "--ram", "4M", "--seed", "42") as m:
+        m.errors_expected = True  # it says that the stager died
+        readers = [Reader("compare", m.path, m.source, str(n), "6") for n in range(4)]
+        killed = []
+        for _ in range(3):
+            before = m.status()["opens"]["total"]
+            m.wait_status(lambda s, before=before: s["opens"]["total"] > before + 100 or s["opens"]["total"] >= 4700)
+            killed.append(m.kill("stager"))
+            assert wait_until(lambda: m.pid("stager") not in killed)
+        for reader in readers:
+            assert reader.result(50) == {"wrong": [], "errors": []}
+            reader.__exit__()
+        roles = {p["role"]: p["pid"] for p in m.status()["processes"]}
+        assert roles["stager"] not in killed
+        assert m.status()["state"] == "running"
+        read_all(m)
+
+
+def test_the_stager_is_killed_again_and_again(mounting: Mounting, data: Path) -> None:
+    """The mount goes on without one: every byte comes from the source."""
+    with mounting(data) as m:
+        m.errors_expected = True
+        for _ in range(5):
+            pid = m.kill("stager")
+            assert wait_until(lambda pid=pid: all(p["pid"] != pid for p in m.status()["processes"]))
+        assert [p["role"] for p in m.status()["processes"]] == ["supervisor", "server"]
+        read_all(m)
+        assert m.status()["direct_reads"] > 0
+
+
+def test_the_server_is_killed(mounting: Mounting, data: Path) -> None:
+    with mounting(data, "--seed", "42") as m:
+        m.errors_expected = True
+        with Reader("loop", m.path) as reader:
+            assert reader.line() == "ready"
+            m.kill("server")
+            result = reader.result()
+        assert {code for _, code in result["errors"]} <= {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO}
+        assert wait_until(lambda: error_of_listing(m) == errno.ENOTCONN)
+        assert wait_until(lambda: not m.living())
+        remount_and_read(m)
+
+
+def test_the_supervisor_is_killed(mounting: Mounting, data: Path) -> None:
+    with mounting(data, "--seed", "42") as m:
+        m.kill("supervisor")
+        assert wait_until(lambda: not m.living()), m.living()
+        assert wait_until(lambda: error_of_listing(m) == errno.ENOTCONN)
+        status = run([*module("nopfs"), "status", str(m.path)])
+        assert (status.returncode, "is dead" in status.stderr) == (Exit.STUCK, True)
+        remount_and_read(m)
+
+
+def error_of_listing(m: Mounted) -> int | None:
+    try:
+        os.listdir(m.path)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def remount_and_read(m: Mounted) -> None:
+    """A stale mount is found and cleared by nopfs-mount."""
+    assert "cleared a stale mount" in mount_again(m)
+
+
+def mount_again(m: Mounted) -> str:
+    """Mount, read all; what nopfs-mount said."""
+    again = run(mount_command(m), env={**os.environ, TEST_ID: m.test_id})
+    assert again.returncode == 0, again.stderr
+    found = find_mount(str(m.path))
+    assert found is not None
+    watchdog = threading.Timer(40, abort_connection, [found.minor])
+    watchdog.start()
+    try:
+        read_all(m)
+    finally:
+        watchdog.cancel()
+    return again.stderr
+
+
+@pytest.mark.parametrize("role", ["server", "supervisor"])
+def test_umount_clears_a_stale_mount(mounting: Mounting, data: Path, role: str) -> None:
+    with mounting(data) as m:
+        m.errors_expected = True
+        m.kill(role)
+        assert wait_until(lambda: not m.living())
+        done = run([*module("umount"), str(m.path)])
+        assert done.returncode == 0, done.stderr
+        assert "cleared the stale mount" in done.stderr
+        m.wait_gone()
+
+
+def test_all_are_killed_at_once_while_four_read(mounting: Mounting, data: Path) -> None:
+    with mounting(data, "--seed", "42") as m:
+        with_readers = [Reader("loop", m.path) for _ in range(4)]
+        for reader in with_readers:
+            assert reader.line() == "ready"
+        for role in ("supervisor", "server", "stager"):
+            m.kill(role)
+        for reader in with_readers:
+            codes = {code for _, code in reader.result()["errors"]}
+            assert codes <= {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO}
+            reader.__exit__()
+        remount_and_read(m)
+
+
+def test_a_stopped_stager_delays_and_breaks_nothing(mounting: Mounting, data: Path) -> None:
+    with mounting(data, "--io-timeout", "1s") as m:
+        m.errors_expected = True
+        stager = Process("stager", m.pid("stager"), start_time(m.pid("stager")) or 0)
+        stager.signal(signal.SIGSTOP)
+        try:
+            assert outcome(m, "class1/00001.jpg") == errno.EIO
+        finally:
+            stager.signal(signal.SIGCONT)
+        read_all(m)
+
+
+def test_the_mount_command_is_killed_while_it_starts(mounting: Mounting, data: Path) -> None:
+    """Whatever it leaves, the next one clears."""
+    with mounting(data) as m:
+        assert m.umount().returncode == 0
+        m.wait_gone()
+        for delay in (0.1, 0.3, 0.5, 0.7):
+            starting = subprocess.Popen(
+                mount_command(m), env={**os.environ, TEST_ID: m.test_id}, stderr=subprocess.DEVNULL
+            )
+            try:
+                starting.wait(delay)
+            except subprocess.TimeoutExpired:
+                starting.kill()
+                starting.wait()
+            again = run([*module("umount"), str(m.path)])
+            assert again.returncode in (Exit.OK, Exit.NOT_MOUNTED, Exit.STUCK), again.stderr
+            assert wait_until(lambda: not m.is_mounted() and not m.living()), m.living()
+        last = run(mount_command(m), env={**os.environ, TEST_ID: m.test_id})
+        assert last.returncode == 0, last.stderr
+        read_all(m, readers=1)
