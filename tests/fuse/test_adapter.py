@@ -19,7 +19,7 @@ import trio.testing
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
 from nopfsfs.fuse.adapter import Adapter
-from nopfsfs.fuse.inodes import inode_of
+from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.fuse.misses import StagerLink
 from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.tiers.columns import Gauge, Gauges, Tier
