@@ -19,10 +19,10 @@ import trio.testing
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
 from nopfsfs.fuse.adapter import Adapter
-from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.fuse.misses import StagerLink
 from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.tiers.columns import Gauge, Gauges, Tier
+from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event, Ring
 from nopfsfs.vfs.tree import Tree
 from tests.asynchronous import in_trio
