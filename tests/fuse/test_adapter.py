@@ -23,6 +23,7 @@ from nopfsfs.fuse.adapter import Adapter
 from nopfsfs.fuse.misses import StagerLink
 from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.tiers.columns import Gauge, Gauges, Tier
+from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event, Ring
 from nopfsfs.vfs.tree import Tree
 from tests.asynchronous import in_trio

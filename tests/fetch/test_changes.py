@@ -1,0 +1,139 @@
+"""Files that changed at the source: withdrawn at once, taken up when they have settled."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from nopfsfs.fetch import changes as module
+from nopfsfs.fetch.changes import Changes
+from nopfsfs.tiers.columns import Gauge
+from tests.conftest import wait_until
+from tests.fetch.rig import PAGE, Rig, write_files
+
+
+@dataclass
+class Bench:
+    """Changes over the columns of a rig; `shown` and `forgotten` are rows. `before_show` runs ahead of each look."""
+
+    rig: Rig
+    changes: Changes
+    thread: threading.Thread
+    shown: list[int] = field(default_factory=list)
+    forgotten: list[int] = field(default_factory=list)
+
+    @property
+    def row(self) -> int:
+        return self.rig.files[0]
+
+    @property
+    def path(self) -> Path:
+        return self.rig.path(self.row)
+
+    def state(self) -> tuple[int, int]:
+        """(stale, version)."""
+        return int(self.rig.columns.stale[self.row]), int(self.rig.columns.version[self.row])
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(module, "SETTLE_S", 0.01)
+    write_files(tmp_path, [PAGE, PAGE])
+    r = Rig(tmp_path, budget=8 * PAGE)
+    shown: list[int] = []
+    forgotten: list[int] = []
+
+    def show(row: int) -> None:
+        r.columns.stale[row] = 0
+        shown.append(row)
+
+    made = Changes(
+        index=r.index, columns=r.columns, gauges=r.gauges, source=r.source, forget=forgotten.append, show=show
+    )
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    yield Bench(r, made, thread, shown, forgotten)
+    made.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    r.close()
+
+
+def test_a_change_is_withdrawn_at_once_and_then_taken_up(bench: Bench) -> None:
+    bench.path.write_bytes(b"new")
+    bench.changes.noticed(bench.row)
+    assert bench.forgotten == [bench.row]
+    assert wait_until(lambda: bench.shown == [bench.row])
+    assert bench.state() == (0, 1)
+    st = bench.path.stat()
+    assert bench.rig.source.identity(bench.row) == (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
+    assert bench.rig.gauge(Gauge.CHANGED_FILES) == 1
+
+
+def test_what_did_not_change_is_left_alone(bench: Bench) -> None:
+    bench.changes.noticed(bench.row)
+    bench.changes.noticed(0)
+    bench.changes.noticed(10**6)
+    assert (bench.forgotten, bench.shown, bench.state()) == ([], [], (0, 0))
+
+
+def test_as_long_as_somebody_writes_it_is_stale(bench: Bench) -> None:
+    """Bytes read while a writer is at work may be half of one version and half of another."""
+    looks = 0
+    stat = bench.rig.source.stat
+
+    def writing(row: int) -> os.stat_result:
+        nonlocal looks
+        looks += 1
+        if looks < 5:
+            with open(bench.path, "ab") as file:
+                file.write(b"more")
+        return stat(row)
+
+    bench.rig.source.stat = writing  # type: ignore[method-assign]
+    bench.changes.noticed(bench.row)
+    assert wait_until(lambda: bench.shown == [bench.row])
+    assert looks == 5, "until it was seen the same twice"
+    assert bench.rig.source.size(bench.row) == PAGE + 4 * 4
+    assert bench.state() == (0, 1)
+
+
+def test_a_file_that_vanished_says_so_and_serves_again_when_it_is_back(bench: Bench) -> None:
+    aside = bench.path.with_name("aside")
+    bench.path.rename(aside)
+    bench.changes.noticed(bench.row)
+    assert bench.state() == (0, 0)
+    assert bench.rig.read(bench.row).errno == errno.ENOENT
+    aside.rename(bench.path)  # the same file, but for its ctime
+    bench.changes.noticed(bench.row)
+    assert wait_until(lambda: bench.state() == (0, 1))
+
+
+def test_what_is_no_file_any_more_is_forgotten(bench: Bench) -> None:
+    bench.path.unlink()
+    bench.path.mkdir()
+    bench.changes.noticed(bench.row)
+    assert bench.forgotten == [bench.row]
+    assert bench.shown == []
+
+
+def test_a_change_begun_before_a_restart_gets_a_version_whatever_it_looks_like(bench: Bench) -> None:
+    bench.rig.columns.stale[bench.row] = 1
+    bench.changes.take_over()
+    assert bench.forgotten == [bench.row]
+    assert wait_until(lambda: bench.shown == [bench.row])
+    assert bench.state() == (0, 1)
+
+
+def test_versions_never_come_back_to_that_of_the_index(bench: Bench) -> None:
+    bench.rig.columns.version[bench.row] = 255
+    bench.rig.columns.stale[bench.row] = 1
+    bench.changes.take_over()
+    assert wait_until(lambda: bench.shown == [bench.row])
+    assert bench.state() == (0, 1)
