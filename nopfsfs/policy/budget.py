@@ -13,7 +13,7 @@ WHOLE_FRACTION = 8  # a file above 1/8 of the budget is never staged whole
 PASSAGE_LEAST = 32 * MIB
 PASSAGE_MOST = 1024 * MIB
 KEEP_FREE_FRACTION = 0.05  # of the node's memory (or the cgroup's) that staging leaves alone
-WINDOW_FRACTION = 8  # of the budget, for pages pushed ahead of the reader when not all can stay
+WINDOW_FRACTION = 6  # of the budget less the passage, for pages pushed ahead of the reader when not all can stay
 WINDOW_MOST = 256 * MIB
 
 
@@ -49,9 +49,10 @@ def automatic(available: int, data: int) -> int:
 def split(total: int, data: int) -> Split:
     """Divide `total` bytes for a data set of `data` bytes (files rounded to pages)."""
     way = min(passage(data), total // 4)
-    window = min(total // WINDOW_FRACTION, WINDOW_MOST)
-    homes = min(data, total - way - window)
-    pages = min(data, total - way - homes)
+    rest = total - way
+    window = min(rest // WINDOW_FRACTION, WINDOW_MOST)
+    homes = min(data, rest - window)
+    pages = min(data, rest - homes)
     page_homes = pages if pages >= data else max(0, pages - window)
     return Split(
         arena=homes + way, homes=homes, stream=way // 2, ranges=way - way // 2, pages=pages, page_homes=page_homes,

@@ -354,7 +354,7 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
     # All is staged up to the first file for which the stream has no room; that one waits for the reader.
     ahead = list(dict.fromkeys(w.stream[w.position :].tolist()))
     missing = [row for row in ahead if 0 < sizes[row] <= c.split.whole_limit and row not in w.staged]
-    missing = [r for r in missing if c.home[r] == Home.RAM or (sizes[r] <= c.split.stream and not w.pages & {r})]
+    missing = [r for r in missing if c.home[r] == Home.RAM or (sizes[r] <= c.split.stream and not c.window.has(r))]
     if missing:
         assert c.home[missing[0]] != Home.RAM
         assert c.stream_used + sizes[missing[0]] > c.split.stream, "there is room, and it is not fetched"
