@@ -85,6 +85,7 @@ class Adapter(pyfuse3.Operations):
         super().__init__()
         self.enable_acl = tree.index.any_acl
         self._flags = tree.index.flags.data
+        self._first_file = tree.index.n_dirs
         self._tree, self._source, self._ring = tree, source, ring
         self._arena = arena
         self._gauge, self._stager_gauge = gauges.block, stager_gauges.block
@@ -171,27 +172,45 @@ class Adapter(pyfuse3.Operations):
 
     @guarded
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(self.opened(inode, ctx.pid)), keep_cache=True)
+
+    def opened(self, inode: int, pid: int) -> int:
+        """The handle for an open by `pid`. Raises FUSEError."""
         row = row_of(inode)
         if self._stale[row] or self._version[row] != version_of(inode):
             raise pyfuse3.FUSEError(errno.ESTALE)  # the kernel then looks the path up anew and tries again
-        internal = ctx.pid == self._stager_gauge[Gauge.PUSHER_THREAD] != 0
+        internal = pid == self._stager_gauge[Gauge.PUSHER_THREAD] != 0
         if not internal:
             gauge = self._gauge
             gauge[Gauge.OPENS] += 1
             gauge[Gauge.OPENED_BYTES] += self._source.size(row)
-            self._ring.put(Event.OPEN, row, ctx.pid)
-        return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(row << 16 | internal << 8 | self._version[row]), keep_cache=True)
+            self._ring.put(Event.OPEN, row, pid)
+        return row << 16 | internal << 8 | self._version[row]
+
+    def is_file(self, inode: int) -> bool:
+        """Whether the inode number is one that this tree has given to something that can be opened and read."""
+        return self._first_file <= row_of(inode) < len(self._version)
 
     @guarded
     async def read(self, fh: int, off: int, size: int) -> Bytes:  # type: ignore[override]
+        hit = self.hit(fh, off, size)
+        return hit if hit is not None else await self.missed(fh, off, size)
+
+    def hit(self, fh: int, off: int, size: int) -> memoryview | None:
+        """The bytes, when they are staged: to be handed to the kernel before anything else runs. Raises FUSEError."""
         row = fh >> 16
         end = min(off + size, self._source.size(row))
         tier, slot = self._tier[row], self._slot[row]
         self._check_version(row, fh & 0xFF)  # after these were read: they belong to this version then
-        if tier == Tier.RAM:
-            self._count(row, off, end, Origin.RAM)
-            return self._arena[slot + off : slot + end]
-        return await self._miss(row, fh & 0xFF, off, end)
+        if tier != Tier.RAM:
+            return None
+        self._count(row, off, end, Origin.RAM)
+        return self._arena[slot + off : slot + end]
+
+    async def missed(self, fh: int, off: int, size: int) -> Bytes:
+        """The bytes, from the stager or the source. Raises FUSEError. Nothing else runs between answer and return."""
+        row = fh >> 16
+        return await self._miss(row, fh & 0xFF, off, min(off + size, self._source.size(row)))
 
     def _check_version(self, row: int, version: int) -> None:
         """Raises FUSEError unless this is the row's version still. What the columns said before belongs to it then: the
@@ -201,12 +220,21 @@ class Adapter(pyfuse3.Operations):
 
     @guarded
     async def release(self, fh: int) -> None:
+        if self.closed(fh):
+            await self.let_go(fh)
+
+    def closed(self, fh: int) -> bool:
+        """A handle was closed; whether its file may have to be let go at the source."""
         row = fh >> 16
         if not fh & 0x100:
             self._gauge[Gauge.RELEASES] += 1
             self._ring.put(Event.RELEASE, row)
+        return self._direct.holds(row)
+
+    async def let_go(self, fh: int) -> None:
+        """Close what direct reads keep open of the handle's file."""
         with trio.move_on_after(self._io_timeout):
-            await self._direct.release(row)
+            await self._direct.release(fh >> 16)
 
     def _count(self, row: int, off: int, end: int, origin: Origin) -> None:
         gauge = self._gauge

@@ -132,6 +132,10 @@ class DirectReader:
             self._read, row, offset, length, abandon_on_cancel=True, limiter=self._limiter
         )
 
+    def holds(self, row: int) -> bool:
+        """Whether the row's source file is kept open."""
+        return row in self._open
+
     async def release(self, row: int) -> None:
         """A handle of the row was closed: do not keep its source file open."""
         if row not in self._open:

@@ -18,6 +18,7 @@ import trio
 from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.source import Source
 from nopfsfs.fuse.adapter import Adapter
+from nopfsfs.fuse.fastpath import FastPath, make_pair
 from nopfsfs.fuse.misses import StagerLink
 from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.process import Handoff, become_reader, begin
@@ -41,6 +42,7 @@ class Server:
         columns = Columns(fds["columns"], index.n, writable=False)
         root = os.fsencode(handoff.config.source)
         overrides = ColumnOverrides(columns, index)
+        self._pair = make_pair() if handoff.config.fast_path else None  # before root is given up
         self._adapter = Adapter(
             tree=Tree(index, root, overrides, overrides.own_attributes),
             columns=columns,
@@ -56,10 +58,13 @@ class Server:
     async def run(self) -> None:
         """Answer requests until the mount is gone."""
         # libfuse takes "/dev/fd/N" for a descriptor that is mounted already, and mounts nothing.
-        pyfuse3.init(self._adapter, f"/dev/fd/{self._fuse_fd}", {"default_permissions"})
+        requests = self._pair[1].detach() if self._pair is not None else self._fuse_fd
+        pyfuse3.init(self._adapter, f"/dev/fd/{requests}", {"default_permissions"})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._adapter.stager.run)
             nursery.start_soon(self._obey, nursery)
+            if self._pair is not None:
+                nursery.start_soon(self._stand_before, self._pair[0])
             await self._control.send(b"ready")
             try:
                 await pyfuse3.main(max_tasks=MAX_TASKS)
@@ -67,6 +72,11 @@ class Server:
             finally:
                 nursery.cancel_scope.cancel()
         pyfuse3.close(unmount=False)
+
+    async def _stand_before(self, pair: socket.socket) -> None:
+        """Run the fast path; when the connection has ended, so has pyfuse3's part."""
+        await FastPath(self._fuse_fd, pair, self._adapter).run()
+        pyfuse3.terminate()
 
     async def _obey(self, nursery: trio.Nursery) -> None:
         """Messages from the supervisor: `stager` with a descriptor is a new stager's socket; the end means: end."""

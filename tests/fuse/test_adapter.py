@@ -15,7 +15,6 @@ import pyfuse3
 import pytest
 import trio
 import trio.testing
-from nopfsfs.fuse.inodes import inode_of
 
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
