@@ -22,8 +22,9 @@ from nopfsfs.tiers.columns import Tier
 from nopfsfs.tiers.ring import CAPACITY, Event, Ring
 
 log = logging.getLogger(__name__)
-BUSY_PAUSE_S = 0.008  # between looks at the rings while events come; each look costs some 100 µs
-IDLE_PAUSE_S = 0.03  # and while none do; staging is far enough ahead of the reader for that
+STAGING_PAUSE_S = 0.005  # between looks at the rings while the stager reports: it wants its next orders
+READING_PAUSE_S = 0.025  # while only readers do: each look costs some 100 µs that they could have
+IDLE_PAUSE_S = 0.04  # and while nothing happens; staging is far enough ahead of the reader for that
 EVENTS_AT_ONCE = 4096
 ORDER_LIMIT_S = 2.0  # an end of the mount must not wait for a stager that hangs
 
@@ -80,16 +81,16 @@ class EventLoop:
         """Until cancelled. A fault in here costs the mount its foresight, never its life: reads go on."""
         try:
             while True:
-                busy = self.step()
+                staged, read = self.step()
                 await self._send()
-                await trio.sleep(BUSY_PAUSE_S if busy else IDLE_PAUSE_S)
+                await trio.sleep(STAGING_PAUSE_S if staged else READING_PAUSE_S if read else IDLE_PAUSE_S)
         except Exception:
             log.exception("plan and policy failed; going on without prefetching")
             self.follower = None
             self.failed = True
 
-    def step(self) -> bool:
-        """Take the events there are, decide; whether there were any."""
+    def step(self) -> tuple[bool, bool]:
+        """Take the events there are, decide; whether there were any of the stager, and of the server."""
         staged = self._take_stager()
         read = self._take_server()
         self._see_losses()
@@ -100,7 +101,7 @@ class EventLoop:
                 self.conductor.restart(follower.position)
             if self._orders is not None:
                 self.conductor.advance(follower.position, follower.status().length, follower.upcoming)
-        return staged or read
+        return staged, read
 
     def _see_losses(self) -> None:
         """A ring that overflowed: what was missed is taken from the columns, or for over."""

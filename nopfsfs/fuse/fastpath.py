@@ -13,8 +13,10 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import socket
 import struct
+from collections.abc import Callable
 from typing import Protocol
 
 import pyfuse3
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 _FORGET, _OPEN, _READ, _RELEASE, _INTERRUPT, _IOCTL, _BATCH_FORGET = 2, 14, 15, 18, 36, 39, 42
 _IN_HEADER = struct.Struct("<IIQQIIIHH")
 _READ_IN = struct.Struct("<QQI")
-_HANDLE = struct.Struct("<Q")
+_HANDLE = _UNIQUE = struct.Struct("<Q")
 _OUT_HEADER = struct.Struct("<IiQ")
 _OPEN_OUT = struct.Struct("<IiQQIi")
 _OPEN_OUT_BYTES = 32
@@ -34,6 +36,7 @@ _SO_SNDBUFFORCE = 32  # asm-generic/socket.h; elsewhere it fails, and the fast p
 _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
 _NOTTY = -errno.ENOTTY
 REQUEST_BYTES = (1 << 20) + (1 << 16)  # the kernel refuses a reader whose buffer is smaller than max_write and headers
+SLEEP_MS = 1000  # a limit, as every wait has one
 AT_ONCE = 64  # requests answered before other tasks get their turn
 Bytes = bytes | bytearray | memoryview
 
@@ -65,8 +68,14 @@ def make_pair() -> tuple[socket.socket, socket.socket] | None:
 class FastPath:
     """Owns the reading of the FUSE descriptor and our end of the pair. `run` ends when the connection does."""
 
-    def __init__(self, fuse_fd: int, pair: socket.socket, handlers: Handlers) -> None:
+    def __init__(self, fuse_fd: int, pair: socket.socket, handlers: Handlers, others: Callable[[], list[int]]) -> None:
+        """`others()`: descriptors beside the FUSE one on which something may come that the event loop must see to."""
         self._fd = fuse_fd
+        self._others = others
+        self._forwarded: set[int] = set()  # requests that pyfuse3 has not answered yet
+        self._letting_go = 0
+        self._polled: list[int] = []
+        self._poll = select.poll()
         os.set_blocking(fuse_fd, False)
         self._pair = trio.socket.from_stdlib_socket(pair)
         self._handlers = handlers
@@ -79,8 +88,22 @@ class FastPath:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._bring_back)
             while await self._drain(nursery):
-                await trio.lowlevel.wait_readable(self._fd)
+                if not self._sleep_here():
+                    await trio.lowlevel.wait_readable(self._fd)
             nursery.cancel_scope.cancel()
+
+    def _sleep_here(self) -> bool:
+        """While nothing but new requests can need this process, wait for them here: that costs a tenth of a turn of
+        the event loop. False when the event loop has something to wait for, or to do."""
+        if self._waiting or self._forwarded or self._letting_go:
+            return False
+        others = self._others()
+        if others != self._polled or not others:
+            self._polled, self._poll = others, select.poll()
+            for fd in (self._fd, *others):
+                self._poll.register(fd, select.POLLIN)
+        ready = self._poll.poll(SLEEP_MS)
+        return bool(ready) and all(fd == self._fd for fd, _ in ready)
 
     async def _drain(self, nursery: trio.Nursery) -> bool:
         """Take requests until there are none; False when the connection has ended."""
@@ -97,6 +120,7 @@ class FastPath:
                         log.error("reading /dev/fuse: %s", e)
                     return False
                 if not self._answer(nursery, length):
+                    self._forwarded.add(_UNIQUE.unpack_from(self._buffer, 8)[0])
                     # A copy: the buffer is used again before the message is gone.
                     await self._forward(bytes(self._view[:length]))
             await trio.lowlevel.checkpoint()
@@ -145,8 +169,15 @@ class FastPath:
     def _release(self, nursery: trio.Nursery, unique: int) -> None:
         (fh,) = _HANDLE.unpack_from(self._buffer, _IN_HEADER.size)
         if self._handlers.closed(fh):
-            nursery.start_soon(self._handlers.let_go, fh)
+            nursery.start_soon(self._let_go, fh)
         self._fail(unique, 0)
+
+    async def _let_go(self, fh: int) -> None:
+        self._letting_go += 1
+        try:
+            await self._handlers.let_go(fh)
+        finally:
+            self._letting_go -= 1
 
     async def _read_later(self, scope: trio.CancelScope, unique: int, fh: int, offset: int, size: int) -> None:
         """Answer a READ that has to wait. An interrupt cancels the scope: its reader is being killed."""
@@ -193,4 +224,5 @@ class FastPath:
     async def _bring_back(self) -> None:
         """Replies of pyfuse3, one message each, to the kernel."""
         while message := await self._pair.recv(REQUEST_BYTES + _OUT_HEADER.size):
+            self._forwarded.discard(_UNIQUE.unpack_from(message, 8)[0])
             self._write(message)

@@ -55,6 +55,10 @@ class StagerLink:
             raise StagerGone
         return wait.answer
 
+    def fileno(self) -> int:
+        """The socket's descriptor; -1 when it is closed."""
+        return self._socket.fileno()
+
     async def report_changed(self, row: int) -> None:
         """Tell the stager that a row's file is not the indexed one any more."""
         with contextlib.suppress(StagerGone):

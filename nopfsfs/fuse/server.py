@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import gc
 import logging
 import os
 import socket
@@ -75,8 +76,12 @@ class Server:
 
     async def _stand_before(self, pair: socket.socket) -> None:
         """Run the fast path; when the connection has ended, so has pyfuse3's part."""
-        await FastPath(self._fuse_fd, pair, self._adapter).run()
+        await FastPath(self._fuse_fd, pair, self._adapter, self._watched).run()
         pyfuse3.terminate()
+
+    def _watched(self) -> list[int]:
+        """Where messages of the supervisor and the stager arrive."""
+        return [fd for fd in (self._control.fileno(), self._adapter.stager.fileno()) if fd >= 0]
 
     async def _obey(self, nursery: trio.Nursery) -> None:
         """Messages from the supervisor: `stager` with a descriptor is a new stager's socket; the end means: end."""
@@ -117,6 +122,9 @@ def main() -> None:
     logging.getLogger("pyfuse3").addFilter(_worth_telling)
     server = Server(handoff)
     become_reader(handoff.config)
+    # What was imported and made until now stays: looking it over again and again costs the hits their caches.
+    gc.collect()
+    gc.freeze()
     trio.run(server.run)
 
 
