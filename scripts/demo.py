@@ -193,7 +193,7 @@ def write_record(path: Path, jobs: list[Job], verdict: list[Check], seconds: flo
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="One training job: slow source, nopfsfs mount, local copy.")
     parser.add_argument("--files", type=int, default=8000, help="for the I/O-bound job (0: leave it out)")
-    parser.add_argument("--decode-files", type=int, default=1500, help="for the decoding job (0: leave it out)")
+    parser.add_argument("--decode-files", type=int, default=3000, help="for the decoding job (0: leave it out)")
     parser.add_argument("--repeats", type=int, default=5, help="runs to take the median of")
     parser.add_argument("--no-mount", action="store_true", help="try the demo itself: bindfs for nopfsfs")
     parser.add_argument("--record", type=Path, default=lab.BUILD / "demo.json")

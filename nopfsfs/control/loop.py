@@ -22,8 +22,8 @@ from nopfsfs.tiers.columns import Tier
 from nopfsfs.tiers.ring import CAPACITY, Event, Ring
 
 log = logging.getLogger(__name__)
-STAGING_PAUSE_S = 0.005  # between looks at the rings while the stager reports: it wants its next orders
-READING_PAUSE_S = 0.025  # while only readers do: each look costs some 100 µs that they could have
+STAGING_PAUSE_S = 0.005  # between looks at the rings while anything is ordered or done by the stager
+READING_PAUSE_S = 0.08  # while all that is read is there: each look costs some 300 µs that the readers could have
 IDLE_PAUSE_S = 0.04  # and while nothing happens; staging is far enough ahead of the reader for that
 EVENTS_AT_ONCE = 4096
 ORDER_LIMIT_S = 2.0  # an end of the mount must not wait for a stager that hangs
@@ -82,8 +82,8 @@ class EventLoop:
         try:
             while True:
                 staged, read = self.step()
-                await self._send()
-                await trio.sleep(STAGING_PAUSE_S if staged else READING_PAUSE_S if read else IDLE_PAUSE_S)
+                ordered = await self._send()
+                await trio.sleep(STAGING_PAUSE_S if staged or ordered else READING_PAUSE_S if read else IDLE_PAUSE_S)
         except Exception:
             log.exception("plan and policy failed; going on without prefetching")
             self.follower = None
@@ -179,15 +179,17 @@ class EventLoop:
         elif status.state == "mismatch":
             log.warning("what is read of %s does not match the plan; the mount is a plain cache", status.dataset)
 
-    async def _send(self) -> None:
+    async def _send(self) -> bool:
+        """Send what is ordered; whether there was anything."""
         orders = self.conductor.orders()
         if self._orders is None:
             for do, rows, _ in orders:
                 self._refuse(do, rows)
-            return
+            return False
         for do, rows, value in orders:
             for message in wire.pack_orders(wire.Order(do), np.asarray(rows, np.int64), value):
                 await self._send_one(message)
+        return bool(orders)
 
     async def _send_one(self, message: bytes) -> None:
         async with self._sending:
