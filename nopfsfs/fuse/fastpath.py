@@ -119,6 +119,9 @@ class FastPath:
                     if e.errno != errno.ENODEV:
                         log.error("reading /dev/fuse: %s", e)
                     return False
+                if length < _IN_HEADER.size:
+                    log.error("/dev/fuse gave %d bytes", length)  # the kernel never does
+                    return False
                 if not self._answer(nursery, length):
                     self._forwarded.add(_UNIQUE.unpack_from(self._buffer, 8)[0])
                     # A copy: the buffer is used again before the message is gone.
@@ -127,8 +130,6 @@ class FastPath:
 
     def _answer(self, nursery: trio.Nursery, length: int) -> bool:
         """Answer one request here; False when it is pyfuse3's."""
-        if length < _IN_HEADER.size:
-            return False
         said, opcode, unique, inode, _, _, pid, extra, _ = _IN_HEADER.unpack_from(self._buffer)
         if opcode in (_FORGET, _BATCH_FORGET):
             return True

@@ -1,0 +1,190 @@
+"""The fast path alone: requests from a socket that plays /dev/fuse, fake handlers, a fake pyfuse3 behind the pair."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+
+import pyfuse3
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nopfsfs.fuse.fastpath import FastPath
+
+HEADER = struct.Struct("<IIQQIIIHH")
+OPEN, READ, RELEASE, INTERRUPT, IOCTL, FORGET, GETATTR = 14, 15, 18, 36, 39, 2, 3
+DATA = bytes(range(256)) * 16
+LIMIT_S = 20.0
+
+
+def request(opcode: int, unique: int, inode: int = 7, body: bytes = b"", pid: int = 99) -> bytes:
+    return HEADER.pack(HEADER.size + len(body), opcode, unique, inode, 0, 0, pid, 0, 0) + body
+
+
+def read_body(fh: int, offset: int, size: int) -> bytes:
+    return struct.pack("<QQIIQII", fh, offset, size, 0, 0, 0, 0)
+
+
+class Handlers:
+    """Inode 7 is staged, 8 is not (its reads wait for `arrived`), 9 is stale; others are no files."""
+
+    def __init__(self) -> None:
+        self.arrived = trio.Event()
+        self.log: list[tuple[str, int]] = []
+
+    def is_file(self, inode: int) -> bool:
+        return 7 <= inode <= 9
+
+    def opened(self, inode: int, pid: int) -> int:
+        self.log.append(("open", pid))
+        if inode == 9:
+            raise pyfuse3.FUSEError(errno.ESTALE)
+        return inode
+
+    def hit(self, fh: int, off: int, size: int) -> memoryview | None:
+        return memoryview(DATA)[off : off + size] if fh == 7 else None
+
+    async def missed(self, fh: int, off: int, size: int) -> bytes:
+        await self.arrived.wait()
+        if off >= len(DATA):
+            raise pyfuse3.FUSEError(errno.EIO)
+        return DATA[off : off + size]
+
+    def closed(self, fh: int) -> bool:
+        self.log.append(("close", fh))
+        return fh == 8
+
+    async def let_go(self, fh: int) -> None:
+        self.log.append(("let go", fh))
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.kernel, device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.device = device
+        self.pyfuse3 = trio.socket.from_stdlib_socket(theirs)
+        self.handlers = Handlers()
+        self.path = FastPath(device.fileno(), ours, self.handlers, list)
+        self.reader = trio.socket.from_stdlib_socket(self.kernel)
+
+    def send(self, message: bytes) -> None:
+        self.kernel.send(message)
+
+    async def reply(self) -> tuple[int, int, bytes]:
+        """(unique, errno, body) of the next answer."""
+        message = await self.reader.recv(1 << 20)
+        length, error, unique = struct.unpack_from("<IiQ", message)
+        assert length == len(message)
+        return unique, -error, message[16:]
+
+
+def run(body: Callable[[Bench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        bench = Bench()
+        try:
+            with trio.fail_after(LIMIT_S):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(bench.path.run)
+                    await body(bench)
+                    nursery.cancel_scope.cancel()
+        finally:
+            for end in (bench.reader, bench.pyfuse3, bench.path._pair, bench.device):
+                end.close()
+
+    # Not to sleep outside the event loop: the test itself is one of its tasks.
+    trio.run(main)
+
+
+@pytest.fixture(autouse=True)
+def in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FastPath, "_sleep_here", lambda self: False)
+
+
+def test_open_read_ioctl_release() -> None:
+    async def body(b: Bench) -> None:
+        b.send(request(OPEN, 1, 7, struct.pack("<II", os.O_RDONLY, 0)))
+        unique, error, out = await b.reply()
+        assert (unique, error, struct.unpack("<QIi", out)) == (1, 0, (7, 2, 0))
+        b.send(request(READ, 2, 7, read_body(7, 100, 50)))
+        assert await b.reply() == (2, 0, DATA[100:150])
+        b.send(request(IOCTL, 3, 7, bytes(32)))
+        assert await b.reply() == (3, errno.ENOTTY, b"")
+        b.send(request(RELEASE, 4, 7, struct.pack("<QIIQ", 7, 0, 0, 0)))
+        assert await b.reply() == (4, 0, b"")
+        assert b.handlers.log == [("open", 99), ("close", 7)]
+
+    run(body)
+
+
+def test_an_error_of_a_handler_is_the_answer() -> None:
+    async def body(b: Bench) -> None:
+        b.send(request(OPEN, 1, 9, bytes(8)))
+        assert await b.reply() == (1, errno.ESTALE, b"")
+
+    run(body)
+
+
+def test_a_hit_does_not_wait_behind_a_miss_and_a_killed_reader_gets_eintr() -> None:
+    async def body(b: Bench) -> None:
+        b.send(request(READ, 1, 8, read_body(8, 0, 10)))
+        b.send(request(READ, 2, 8, read_body(8, 10, 10)))
+        b.send(request(READ, 3, 7, read_body(7, 0, 10)))
+        assert await b.reply() == (3, 0, DATA[:10])
+        b.send(request(INTERRUPT, 0, 0, struct.pack("<Q", 1)))
+        assert await b.reply() == (1, errno.EINTR, b"")
+        b.handlers.arrived.set()
+        assert await b.reply() == (2, 0, DATA[10:20])
+        b.send(request(READ, 4, 8, read_body(8, 1 << 40, 10)))
+        assert await b.reply() == (4, errno.EIO, b"")
+
+    run(body)
+
+
+def test_everything_else_goes_to_pyfuse3_as_it_came_and_its_reply_comes_back() -> None:
+    async def body(b: Bench) -> None:
+        for message in (
+            request(GETATTR, 5, 7, bytes(16)),
+            request(OPEN, 6, 3, bytes(8)),
+            request(READ, 7, 7, bytes(8)),
+        ):
+            b.send(message)
+            assert await b.pyfuse3.recv(1 << 16) == message
+            answer = struct.pack("<IiQ", 20, 0, HEADER.unpack_from(message)[2]) + b"body"
+            await b.pyfuse3.send(answer)
+            assert (await b.reply())[2] == b"body"
+        b.send(request(FORGET, 8, 7, bytes(8)))
+        b.send(request(IOCTL, 9, 7, bytes(32)))
+        assert (await b.reply())[0] == 9  # nothing came for the FORGET
+
+    run(body)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    garbage=st.lists(
+        st.one_of(
+            st.binary(min_size=40, max_size=120),
+            st.builds(
+                request, st.sampled_from([OPEN, READ, RELEASE, INTERRUPT, IOCTL, 1, 99]), st.integers(1, 9),
+                st.integers(0, 12), st.binary(max_size=60),
+            ),
+        ),
+        max_size=8,
+    )
+)  # fmt: skip
+def test_malformed_requests_end_nothing(garbage: list[bytes]) -> None:
+    async def body(b: Bench) -> None:
+        for message in garbage:
+            b.send(message)
+        b.send(request(READ, 1 << 60, 7, read_body(7, 0, 10)))
+        while (answer := await b.reply())[0] != 1 << 60:
+            pass
+        assert answer == (1 << 60, 0, DATA[:10])
+
+    run(body)
