@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from nopfsfs.dataset.index import FOLLOWED, Index
 from nopfsfs.tiers.columns import Columns
@@ -28,10 +28,6 @@ class Identity(NamedTuple):
     mtime_ns: int
     ctime_ns: int
     ino: int
-
-
-class Identities(Protocol):
-    def identity(self, row: int) -> Identity: ...
 
 
 class Source:

@@ -81,9 +81,6 @@ class Extents:
         """(offset, length) of what is free."""
         return list(zip(self._starts, self._lengths, strict=True))
 
-    def fragments(self) -> int:
-        return len(self._starts)
-
 
 class Arena:
     """The stager's view: allocate, write, free. Not thread-safe; the caller holds its own lock.
