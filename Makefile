@@ -1,8 +1,9 @@
 # make demo    set everything up, run the main job on a slow source, print the table
 # make test    set everything up, run the tests
+# make test-frameworks    the same with TensorFlow, Grain, Hugging Face, Lightning, timm, ... in .venv-frameworks
 # make lint    ruff and strict types
 # make bench   measure, write build/bench.json, print the table (BENCH='PATTERN ...' for some of it)
-# make clean   remove .venv and build
+# make clean   remove .venv, .venv-frameworks and build
 #
 # Everything is made inside the tree (.venv, build); only what the operating system must provide is installed
 # outside, with apt, where that is possible (scripts/system_deps.sh).
@@ -12,18 +13,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # pip's warnings are of no use to whoever only wants to run this, unless it fails.
-PIP_LOG := $(VENV)/pip.log
-PIP = echo "  $(1)"; $(BIN)/python -m pip --disable-pip-version-check --no-input install $(2) >$(PIP_LOG) 2>&1 \
-	|| { tail -n 40 $(PIP_LOG) >&2; exit 1; }
+PIP = echo "  $(1)"; $(or $(3),$(VENV))/bin/python -m pip --disable-pip-version-check --no-input install $(2) \
+	>$(or $(3),$(VENV))/pip.log 2>&1 || { tail -n 40 $(or $(3),$(VENV))/pip.log >&2; exit 1; }
 
 # torchvision's metadata asks for a newer torch than the one whose CPU build is at hand; it runs with this one
 # (see scripts/torchvision_import.py), so it is installed without its dependencies.
 TORCH := torch==2.13.0
 TORCHVISION := torchvision==0.29.2
+TIMM := timm==1.0.31
+DALI := nvidia-dali-cuda120==2.4.0
+FRAMEWORKS := .venv-frameworks
 , := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-frameworks lint bench clean
 .SUFFIXES:
 
 help:
@@ -35,6 +38,10 @@ demo: $(READY)
 test: $(READY)
 	@$(BIN)/python -m pytest -q $(TEST)
 
+# The frameworks want versions of their own of many packages, and are large: a virtual environment for them alone.
+test-frameworks: $(FRAMEWORKS)/.ready
+	@NOPFSFS_FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -q $(or $(TEST),tests/frameworks)
+
 lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -44,7 +51,7 @@ bench: $(READY) build/reader
 	@$(BIN)/python scripts/bench.py $(addprefix --only ,$(BENCH))
 
 clean:
-	rm -rf $(VENV) build nopfsfs.egg-info
+	rm -rf $(VENV) $(FRAMEWORKS) build nopfsfs.egg-info
 
 $(READY): setup.cfg pyproject.toml Makefile scripts/system_deps.sh
 	@sh scripts/system_deps.sh
@@ -53,6 +60,17 @@ $(READY): setup.cfg pyproject.toml Makefile scripts/system_deps.sh
 	@$(call PIP,torch,$(TORCH))
 	@$(call PIP,torchvision,--no-deps $(TORCHVISION))
 	@$(call PIP,nopfsfs and its tools,-e '.[test$(,)lint$(,)demo]')
+	@touch $@
+
+# timm and DALI run without most of what they ask for: on a processor, with the torchvision that is there.
+$(FRAMEWORKS)/.ready: setup.cfg pyproject.toml Makefile scripts/system_deps.sh
+	@sh scripts/system_deps.sh
+	@echo "Setting up $(FRAMEWORKS) (once; some minutes)"
+	@test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	@$(call PIP,torch,$(TORCH),$(FRAMEWORKS))
+	@$(call PIP,torchvision and timm,--no-deps $(TORCHVISION) $(TIMM),$(FRAMEWORKS))
+	@$(call PIP,the frameworks and nopfsfs,-e '.[test$(,)frameworks]',$(FRAMEWORKS))
+	@$(call PIP,DALI,--no-deps $(DALI),$(FRAMEWORKS))
 	@touch $@
 
 build/reader: scripts/readers/reader.c

@@ -12,7 +12,50 @@ from typing import Any
 
 DEFAULT_IO_TIMEOUT_S = 300.0  # longer than a parallel file system takes to fail over
 
-SAMPLERS = ("auto", "distributed", "random", "sequential")  # of --sampler
+Value = int | float | str  # of a sampler's option; bool is an int
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetSpec:
+    """The part of the files that a program reads: a subset's name (`plan/registry.py`), its seed and options."""
+
+    name: str
+    seed: int | None = None
+    options: tuple[tuple[str, Value], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSpec:
+    """One plan that a user said: which files are read, by which sampler, where it begins."""
+
+    sampler: str  # a name of the registry; "explicit" with `order`
+    root: str | None = None  # directory below the mount, "": the whole; None: not said
+    files: str | None = None  # a name of dataset/orders.py; None: the sampler's usual
+    seed: int | None = None  # None: the mount's, where the sampler takes one
+    epoch: int = 0
+    world_size: int | None = None
+    ranks: tuple[int, ...] | None = None
+    options: tuple[tuple[str, Value], ...] = ()  # as they were said: true stays true
+    subset: SubsetSpec | None = None
+    order: tuple[str, ...] = ()  # absolute paths of index arrays or lists of paths (dataset/explicit.py)
+    repeats: bool = False  # whether `order` may name a file twice in an epoch
+    inflight: int | None = None  # accesses that the loader has begun at most: workers x prefetch x batch + batch
+
+    @staticmethod
+    def from_dict(raw: dict[str, Any]) -> PlanSpec:
+        """From what `dataclasses.asdict` and JSON made of one."""
+        subset = raw["subset"]
+        return PlanSpec(**{
+            **raw,
+            "ranks": None if raw["ranks"] is None else tuple(raw["ranks"]),
+            "options": _pairs(raw["options"]),
+            "subset": subset and SubsetSpec(subset["name"], subset["seed"], _pairs(subset["options"])),
+            "order": tuple(raw["order"]),
+        })  # fmt: skip
+
+
+def _pairs(raw: list[Any]) -> tuple[tuple[str, Value], ...]:
+    return tuple((name, value) for name, value in raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +80,9 @@ class MountConfig:
 
     source: str
     mountpoint: str
-    seed: int | None = None  # None: a plain cache
+    seed: int | None = None  # None: common ones are tried
     sampler: str = "auto"
+    plans: tuple[PlanSpec, ...] = ()  # what the user said in full (--plan)
     worlds: tuple[World, ...] = (World(),)  # candidates, likeliest first; one if the user said so
     ram: int | None = None  # bytes for arena and page window; None: chosen at mount
     disks: tuple[DiskSpec, ...] = ()
@@ -65,6 +109,7 @@ class MountConfig:
         raw: dict[str, Any] = json.loads(text)
         raw["disks"] = tuple(DiskSpec(**d) for d in raw["disks"])
         raw["worlds"] = tuple(World(w["size"], tuple(w["ranks"])) for w in raw["worlds"])
+        raw["plans"] = tuple(PlanSpec.from_dict(plan) for plan in raw["plans"])
         raw["groups"] = tuple(raw["groups"])
         raw["mount_options"] = tuple(raw["mount_options"])
         return MountConfig(**raw)

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import bench_epochs
+import bench_plan
 import bench_warm
 import lab
 from bench_entry import Entry
@@ -27,11 +28,13 @@ from bench_entry import Entry
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Something to measure; `names` are the entries it yields, with * for what varies."""
+    """Something to measure; `names` are the entries it yields, with * for what varies. `asked`: only when it is asked
+    for by name, because it takes minutes."""
 
     names: str
     what: str
     measure: Callable[[], Iterable[Entry]]
+    asked: bool = False
 
 
 def index_entries() -> Iterable[Entry]:
@@ -50,16 +53,24 @@ BENCHMARKS = (
     Benchmark("warm/117KB/*", "reads of cached files, over tmpfs", bench_warm.entries),
     Benchmark("epoch/*", "a PyTorch loop on a slow source, over a local copy", bench_epochs.entries),
     Benchmark("index/*", "memory and time of a large index", index_entries),
+    Benchmark("plan/*/1281167/*", "the order of an epoch of ImageNet", bench_plan.imagenet),
+    Benchmark("plan/*/14197122/*", "the order of an epoch of ImageNet-22k", bench_plan.imagenet_22k, asked=True),
+    Benchmark("identify/*", "opens that show which order it is", bench_plan.identification, asked=True),
 )
 
 
 def selected(patterns: list[str]) -> list[Benchmark]:
-    """The benchmarks that may yield a name that matches."""
+    """The benchmarks that may yield a name that matches; without patterns those that need not be asked for."""
+    if not patterns:
+        return [b for b in BENCHMARKS if not b.asked]
+    return [b for b in BENCHMARKS if any(overlap(b.names, p) for p in patterns)]
 
-    def overlap(names: str, pattern: str) -> bool:
-        return fnmatch.fnmatchcase(names, pattern) or fnmatch.fnmatchcase(pattern, names)
 
-    return [b for b in BENCHMARKS if not patterns or any(overlap(b.names, p) for p in patterns)]
+def overlap(names: str, pattern: str) -> bool:
+    """Whether a name may match both, of which * stands for a part between slashes, at the end for all that follows."""
+    one, other = names.split("/"), pattern.split("/")
+    alike = (fnmatch.fnmatchcase(a, b) or fnmatch.fnmatchcase(b, a) for a, b in zip(one, other, strict=False))
+    return all(alike) and (len(one) == len(other) or min(one, other, key=len)[-1] == "*")
 
 
 def number(value: float) -> str:
@@ -83,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     lab.exit_on_sigterm()
     chosen = selected(arguments.only)
     if arguments.list or not chosen:
-        print("\n".join(f"{b.names:20} {b.what}" for b in BENCHMARKS))
+        print("\n".join(f"{b.names:20} {b.what}{' (when asked for)' if b.asked else ''}" for b in BENCHMARKS))
         return 0 if chosen else 2
     started = time.monotonic()
     entries: list[Entry] = []

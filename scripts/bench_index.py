@@ -27,16 +27,16 @@ LOOKUPS = 100_000
 def listings(files: int, dirs: int) -> Iterator[Listing]:
     """Directories like n01440764 with files like n01440764_10026.JPEG."""
     wnids = [b"n%08d" % (1_440_764 + 617 * i) for i in range(dirs)]
-    root = _records(dirs, stat.S_IFDIR | 0o755)
+    root = records(dirs, stat.S_IFDIR | 0o755)
     yield Listing(b"", root[:1], b"".join(wnids), np.full(dirs, 9, np.uint32), root)
     for i, wnid in enumerate(wnids):
         count = files // dirs + (i < files % dirs)
         names = sorted(b"%s_%d.JPEG" % (wnid, j * 13 + i % 13) for j in range(count))
         lengths = np.fromiter(map(len, names), np.uint32, count)
-        yield Listing(wnid, root[:1], b"".join(names), lengths, _records(count, stat.S_IFREG | 0o644))
+        yield Listing(wnid, root[:1], b"".join(names), lengths, records(count, stat.S_IFREG | 0o644))
 
 
-def _records(count: int, mode: int) -> np.ndarray:
+def records(count: int, mode: int) -> np.ndarray:
     records = np.zeros(count, RECORD)
     records["mode"], records["nlink"], records["size"] = mode, 1, 110_000
     return records
@@ -97,8 +97,8 @@ def listings_flat(files: int) -> list[Listing]:
     """One directory."""
     names = sorted(b"ILSVRC2012_val_%08d.JPEG" % i for i in range(files))
     lengths = np.fromiter(map(len, names), np.uint32, files)
-    own = _records(1, stat.S_IFDIR | 0o755)
-    return [Listing(b"", own, b"".join(names), lengths, _records(files, stat.S_IFREG | 0o644))]
+    own = records(1, stat.S_IFDIR | 0o755)
+    return [Listing(b"", own, b"".join(names), lengths, records(files, stat.S_IFREG | 0o644))]
 
 
 def main() -> None:

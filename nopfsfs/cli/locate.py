@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nopfsfs.cli.stale import daemon_is_dead
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import Mount, find_mount, read_mounts
 from nopfsfs.rundir import find_state_dir, real_mountpoint
@@ -30,3 +31,13 @@ def locate(path: str, env: Mapping[str, str]) -> Located:
     if not mount.is_nopfs:
         raise NopfsError(Exit.NOT_MOUNTED, f"what is mounted at {real} is not nopfs but {mount.fstype}; use umount")
     return Located(real, mount, find_state_dir(real, mount.owner, env))
+
+
+def locate_living(path: str, env: Mapping[str, str]) -> Located:
+    """Return the nopfs mount at `path`, whose daemon lives. Raises NopfsError with Exit.NOT_MOUNTED or Exit.STUCK."""
+    located = locate(path, env)
+    if daemon_is_dead(located.mount, env):
+        raise NopfsError(
+            Exit.STUCK, f"the daemon of {located.path} is dead; clear the mount: nopfs-umount {located.path}"
+        )
+    return located

@@ -122,12 +122,24 @@ def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str
             made = parts()
             with reading_as(config) as reader, scan_bar(sys.stderr.isatty()) as progress:
                 index = made.open_index(reader, progress)
+            check_plans(config, index)
             code = made.launch(config, index)
             started = code == Exit.OK and not config.foreground
             return code
         finally:
             if not started:
                 remove_state_dir(config.state_dir)
+
+
+def check_plans(config: MountConfig, index: str | int) -> None:
+    """Raise NopfsError with Exit.USAGE where a plan names what the source does not have."""
+    if not config.plans:
+        return
+    from nopfsfs.cli.planfile import check_against
+    from nopfsfs.dataset.index import Index
+
+    loaded = Index.load_fd(index) if isinstance(index, int) else Index.load(index)
+    check_against(config.plans, loaded, config)
 
 
 def _sayer() -> Callable[[str], None]:

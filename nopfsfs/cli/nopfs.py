@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 
 from nopfsfs import __version__
 from nopfsfs.cli.exits import run
-from nopfsfs.cli.locate import locate
+from nopfsfs.cli.locate import locate_living
 from nopfsfs.cli.options import Parser
+from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.report import status_text
-from nopfsfs.cli.stale import daemon_is_dead
 from nopfsfs.control.client import call
-from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.errors import Exit
 
 PROGRAM = "nopfs"
 
@@ -39,11 +39,7 @@ def add_status(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def status(options: argparse.Namespace) -> int:
     """Print the status of one mount; return the exit code."""
-    located = locate(options.mountpoint, os.environ)
-    if daemon_is_dead(located.mount, os.environ):
-        raise NopfsError(
-            Exit.STUCK, f"the daemon of {located.path} is dead; clear the mount: nopfs-umount {located.path}"
-        )
+    located = locate_living(options.mountpoint, os.environ)
     record = call(located.state_dir, "status")
     if options.json:
         print(json.dumps(record, indent=2), flush=True)
@@ -52,7 +48,7 @@ def status(options: argparse.Namespace) -> int:
     return Exit.OK
 
 
-COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (add_status,)
+COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (add_status, add_plan)
 
 
 def nopfs_parser() -> Parser:

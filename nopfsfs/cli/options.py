@@ -9,13 +9,13 @@ import os
 import pwd
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from nopfsfs import __version__
 from nopfsfs.cli.settings import SETTINGS, Layer, parse_path, put, read_config, usage
 from nopfsfs.cli.worlds import resolve_worlds
-from nopfsfs.config import DEFAULT_IO_TIMEOUT_S, SAMPLERS, MountConfig
+from nopfsfs.config import DEFAULT_IO_TIMEOUT_S, MountConfig, PlanSpec, World
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import read_mounts
 from nopfsfs.rundir import default_index_dir, default_run_dir, real_mountpoint, state_dir_for
@@ -85,8 +85,14 @@ def mount_parser(prog: str = "nopfs-mount") -> Parser:
 
 
 def _add_plan_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--seed", metavar="N", help="the seed of the job's sampler; without it, a plain cache")
-    group.add_argument("--sampler", metavar="NAME", help=f"{', '.join(SAMPLERS)} (default: auto)")
+    group.add_argument("--seed", metavar="N", help="the seed of the job's sampler; without it, common ones are tried")
+    group.add_argument(
+        "--sampler", metavar="NAME", help="auto, distributed, random, ... (docs/plan-files.md; default: auto)"
+    )
+    group.add_argument(
+        "--sampler-option", metavar="NAME=VALUE", action="append", help="an option of the sampler; may be repeated"
+    )
+    group.add_argument("--plan", metavar="FILE", help="a plan file: what is read, in full")
     group.add_argument("--world-size", metavar="N", help="ranks of the whole job (default: from the environment)")
     group.add_argument("--ranks", metavar="LIST", help="the ranks that read through this mount, such as 0-3,6")
 
@@ -210,6 +216,7 @@ def _build(
     words: Mapping[str, Any], values: dict[str, Any], flags: tuple[str, ...], env: Mapping[str, str], uid: int
 ) -> MountConfig:
     worlds = resolve_worlds(values.pop("world_size", None), values.pop("ranks", None), env)
+    plans = _plans(values, worlds)
     user = values.pop("user", None)
     who = find_user(user) if user is not None else None
     if who is not None and uid not in (0, who[0]):
@@ -225,10 +232,26 @@ def _build(
         source=_argument("SOURCE", words["source"]),
         mountpoint=mountpoint,
         worlds=worlds,
+        plans=plans,
         state_dir=state_dir_for(mountpoint, default_run_dir(uid, env)),
         mount_options=flags,
         **{**defaults, **dict(uid_gid_groups), **values},
     )
+
+
+def _plans(values: dict[str, Any], worlds: tuple[World, ...]) -> tuple[PlanSpec, ...]:
+    """The plans of --plan, and of --sampler with --sampler-option."""
+    path, texts = values.pop("plan", None), values.pop("sampler_option", ())
+    sampler, seed = values.get("sampler", "auto"), values.get("seed")
+    if path is None and not texts and (sampler == "auto" or seed is None):
+        return ()
+    from nopfsfs.cli import planfile, planoptions  # with all samplers: plain mounts need none of them
+
+    said = planoptions.said_plan(sampler, seed, texts)
+    if said is not None and len(worlds) == 1:
+        said = replace(said, world_size=worlds[0].size, ranks=worlds[0].ranks)
+    found = planfile.read_plan_file(path).plans if path is not None else ()
+    return found if said is None else (said, *found)
 
 
 def _argument(name: str, text: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nopfsfs.config import SAMPLERS, DiskSpec
+from nopfsfs.config import DiskSpec
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.units import parse_duration, parse_ranks, parse_size
 
@@ -64,8 +64,17 @@ def parse_seed(text: str) -> int:
 
 def parse_sampler(text: str) -> str:
     """Return the name of a known sampler."""
-    if text not in SAMPLERS:
-        raise ValueError(f"{text!r} is not a sampler: choose one of {', '.join(SAMPLERS)}")
+    from nopfsfs.plan import registry  # with numpy: plain mounts need none of it
+
+    if text not in (registry.AUTO, *registry.SAMPLERS):
+        raise ValueError(f"{text!r} is not a sampler: choose one of {', '.join((registry.AUTO, *registry.SAMPLERS))}")
+    return text
+
+
+def parse_option(text: str) -> str:
+    """Return NAME=VALUE."""
+    if not text.partition("=")[0].strip() or "=" not in text:
+        raise ValueError(f"{text!r} is not an option of a sampler: write NAME=VALUE, such as drop_last=true")
     return text
 
 
@@ -128,6 +137,8 @@ def _count(most: int) -> Callable[[str], int]:
 SETTINGS: Mapping[str, Setting] = {
     "seed": Setting(parse_seed, (str, int)),
     "sampler": Setting(parse_sampler),
+    "sampler_option": Setting(parse_option, (str, list), many=True),
+    "plan": Setting(parse_path, paths=True),
     "world_size": Setting(_count(MAX_WORLD_SIZE), (str, int)),
     "ranks": Setting(parse_ranks, (str, int, list)),
     "ram": Setting(_positive_size, (str, int)),

@@ -1,7 +1,8 @@
 """The commands' side of the control socket. Every call has a time limit.
 
 One JSON object a line, both ways, over a stream socket `control.sock` in the state directory of the mount:
-`{"command": "status"}` is answered by `{"ok": true, "record": {...}}` or `{"ok": false, "error": "..."}`.
+`{"command": "status"}` is answered by `{"ok": true, "record": {...}}` or `{"ok": false, "error": "..."}`. The commands
+about plans have further keys (`register.py`).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from nopfsfs.errors import Exit, NopfsError
 SOCKET_NAME = "control.sock"
 CALL_S = 5.0  # the supervisor serves nobody else but its own timers
 MAX_ANSWER = 16 << 20  # bytes; a record has some kilobytes
+MAX_REQUEST = (1 << 16) - 1  # bytes; the daemon hangs up on longer lines
 
-Command = Literal["status", "prepare-unmount", "stop", "wait-final"]
+Command = Literal["status", "prepare-unmount", "stop", "wait-final", "plan", "register", "forget"]
 Record = Mapping[str, Any]
 
 
@@ -37,6 +39,7 @@ class Refused(NopfsError):
 
     def __init__(self, message: str) -> None:
         super().__init__(Exit.INTERNAL, f"the daemon of this mount refused: {message}")
+        self.reason = message
 
 
 @contextmanager
@@ -79,11 +82,16 @@ class Connection:
     ) -> None:
         self._socket.close()
 
-    def send(self, command: Command, limit_s: float = CALL_S) -> None:
-        """Send one request. Raises NoAnswer."""
+    def send(self, command: Command, limit_s: float = CALL_S, **further: Any) -> None:
+        """Send one request, with `further` keys. Raises NoAnswer, and NopfsError with Exit.USAGE for one too long."""
+        line = json.dumps({"command": command, **further}).encode() + b"\n"
+        if len(line) > MAX_REQUEST:
+            raise NopfsError(
+                Exit.USAGE, f"the request has {len(line)} bytes, more than {MAX_REQUEST}; say less at once"
+            )
         try:
             self._socket.settimeout(limit_s)
-            self._socket.sendall(json.dumps({"command": command}).encode() + b"\n")
+            self._socket.sendall(line)
         except OSError as error:
             raise NoAnswer(f"the daemon of this mount hung up ({error})") from error
 
@@ -121,8 +129,8 @@ def _record(line: bytes) -> Record:
         raise NoAnswer("the daemon of this mount gave an answer that is not understood") from error
 
 
-def call(state_dir: str, command: Command, limit_s: float = CALL_S) -> Record:
+def call(state_dir: str, command: Command, limit_s: float = CALL_S, **further: Any) -> Record:
     """Send one command on a connection of its own and return its record. Raises NoAnswer and Refused."""
     with Connection(state_dir, limit_s) as connection:
-        connection.send(command, limit_s)
+        connection.send(command, limit_s, **further)
         return connection.receive(limit_s)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import trio
 
 from nopfsfs.config import MountConfig
+from nopfsfs.control.readers import Readers
 from nopfsfs.fetch import wire
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.report import PlanStatus
@@ -44,10 +45,11 @@ class EventLoop:
         self.follower: Follower | None = None
         self._generation = -1
         self._orders: socket.socket | None = None
+        self._readers = Readers()
         self.predicted = 0
         self.failed = False
         self.awaiting_plan = False  # set while a plan is being made
-        self._state = ""
+        self._said: tuple[str, str | None, str | None] | None = None
 
     def attach_stager(self, orders: socket.socket) -> None:
         """Send orders there from now on."""
@@ -100,7 +102,7 @@ class EventLoop:
                 self._generation = follower.generation
                 self.conductor.restart(follower.position)
             if self._orders is not None:
-                self.conductor.advance(follower.position, follower.status().length, follower.upcoming)
+                self.conductor.advance(follower.position, follower.horizon, follower.upcoming)
         return staged, read
 
     def _see_losses(self) -> None:
@@ -154,7 +156,7 @@ class EventLoop:
         kinds, rows, values = self._server_ring.take(EVENTS_AT_ONCE)
         opened = kinds == Event.OPEN
         if self.follower is not None and opened.any():
-            predicted = self.follower.observe(rows[opened], values[opened])
+            predicted = self.follower.observe(rows[opened], self._readers.processes(values[opened]))
             self.predicted += int(np.count_nonzero(predicted))
             self._say_state(self.follower.status())
         c = self.conductor
@@ -169,15 +171,18 @@ class EventLoop:
 
     def _say_state(self, status: PlanStatus) -> None:
         """Log a change of belief, once for each."""
-        if status.state == self._state:
+        said = (status.state, status.sampler if status.state == "locked" else None, status.dataset)
+        if said == self._said:
             return
-        self._state = status.state
+        self._said = said
         if status.state == "locked":
             log.info(
                 "plan locked: %s, seed %s, epoch %d of %s", status.sampler, status.seed, status.epoch, status.dataset
             )
         elif status.state == "mismatch":
-            log.warning("what is read of %s does not match the plan; the mount is a plain cache", status.dataset)
+            log.warning("what is read of %s does not match the plan; staging what is left of the epoch", status.dataset)
+        elif status.state == "unknown":
+            log.info("what is read of %s follows no order that is known; staging what is left of it", status.dataset)
 
     async def _send(self) -> bool:
         """Send what is ordered; whether there was anything."""
@@ -224,7 +229,7 @@ class EventLoop:
     def plan_status(self, config: MountConfig) -> tuple[dict[str, Any], int]:
         """(the `plan` part of the record, K)."""
         if self.follower is None:
-            state = "none" if config.seed is None else "watching"
+            state = "watching" if self.awaiting_plan else "none"
             return {"state": state, "sampler": config.sampler, "seed": config.seed, "epoch": None, "position": 0,
                     "length": 0}, 0  # fmt: skip
         status = dataclasses.asdict(self.follower.status())
@@ -236,7 +241,7 @@ class EventLoop:
         follower = self.follower
         if follower is None:
             return held
-        ahead = follower.upcoming(follower.position, min(count, follower.status().length))
+        ahead = follower.upcoming(follower.position, min(count, follower.horizon))
         ahead = ahead[ahead >= 0]
         _, first = np.unique(ahead, return_index=True)
         soonest_first = ahead[np.sort(first)]

@@ -1,4 +1,5 @@
-"""From the index to a follower: which data sets there are, and the work that the plan does besides.
+"""From the index to a follower: which data sets there are, what users say of them, and the work that the plan does
+besides.
 
 Enumerating and permuting millions of files holds the interpreter for seconds: it is done in a thread of the supervisor,
 which answers no FUSE request.
@@ -6,34 +7,54 @@ which answers no FUSE request.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import os
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import trio
 
-from nopfsfs.config import MountConfig
+from nopfsfs.config import MountConfig, PlanSpec
+from nopfsfs.control import apart, register
 from nopfsfs.control.loop import EventLoop
-from nopfsfs.dataset import orders
+from nopfsfs.dataset import explicit, orders
 from nopfsfs.dataset.index import Index
-from nopfsfs.plan.epochs import DataSet
+from nopfsfs.dataset.view import View
+from nopfsfs.plan import registry
+from nopfsfs.plan.epochs import DataSet, EpochOrder, FileOrder, Hypothesis, build
 from nopfsfs.plan.follow import Follower
+from nopfsfs.plan.report import Job
+from nopfsfs.plan.spec import Dealt, Orders, Sampler, Spec
 
 log = logging.getLogger(__name__)
 ROOTS_MOST = 16  # directories that are looked at as data sets of their own
 LOOK_PAUSE_S = 0.03  # between looks for work of the plan
+ANSWER_LIMIT_S = 110.0  # for orders of millions of files; the client waits a little longer
+# Enumerations that take over ten seconds for as many files as this; then only when a sampler asks for them.
+SLOW_ORDERS, SLOW_FROM = ("timm", "hf_imagefolder"), 4_000_000
 
 
-def data_sets(index: Index) -> list[DataSet]:
-    """What a job may read, likeliest first; in each, the file orders that loaders enumerate (rows, i64)."""
+def data_sets(index: Index, wanted: Sequence[str] = ()) -> list[DataSet]:
+    """What a job may read, likeliest first; in each, the file orders that loaders enumerate. `wanted`: orders that are
+    computed however long that takes."""
     found: list[DataSet] = []
-    for root in orders.candidate_roots(index, classes=False)[:ROOTS_MOST].tolist():
-        images = orders.image_folder(index, root).astype(np.int64)
-        files = orders.sorted_files(index, root).astype(np.int64)
-        named = [("image_folder", images)] if len(images) else []
-        if not np.array_equal(images, files):
-            named.append(("sorted_files", files))
-        if any(len(rows) for _, rows in named):
-            found.append(DataSet(key=root, name=_name(index, root), orders=tuple(named)))
+    view = View(index)
+    roots = orders.candidate_roots(index, classes=False)[:ROOTS_MOST].tolist()
+    for root in roots if 0 in roots else [*roots[:-1], 0]:
+        files: list[FileOrder] = []
+        for name, enumerate_files in orders.ORDERS.items():
+            if name in SLOW_ORDERS and index.n > SLOW_FROM and name not in wanted:
+                continue
+            rows = enumerate_files(index, root, view)
+            same = next((at for at, one in enumerate(files) if np.array_equal(one.rows, rows)), None)
+            if same is not None:
+                files[same] = FileOrder((*files[same].names, name), rows)
+            elif len(rows):
+                files.append(FileOrder((name,), rows))
+        if files:
+            found.append(DataSet(key=root, name=_name(index, root), orders=tuple(files)))
     return found
 
 
@@ -44,29 +65,177 @@ def _name(index: Index, root: int) -> str:
 def make_follower(index: Index, config: MountConfig) -> Follower:
     """May take seconds for millions of files."""
     worlds = [(w.size, w.ranks) for w in config.worlds]
-    return Follower(data_sets(index), config.seed, config.sampler, worlds)
+    wanted = [name for plan in config.plans for name in _usual(plan)]
+    guess = len(worlds) == 1 and worlds[0] == (1, (0,))
+    return Follower(data_sets(index, wanted), config.seed, config.sampler, worlds, guess_worlds=guess)
 
 
-async def make(loop: EventLoop, index: Index, config: MountConfig) -> None:
-    """Give the loop its follower, then do the follower's work in a thread for as long as the mount lives."""
-    if config.seed is None:
-        return
-    loop.awaiting_plan = True
-    try:
-        follower = await trio.to_thread.run_sync(make_follower, index, config, abandon_on_cancel=True)
-    except Exception:
-        # A plan only ever makes reads faster: without one the mount is a plain cache.
-        log.exception("no plan could be made; going on as a plain cache")
-        loop.follow(None)
-        return
-    loop.follow(follower)
-    while True:
-        job = follower.work()
-        if job is None:
-            await trio.sleep(LOOK_PAUSE_S)
-            continue
+def _usual(plan: PlanSpec) -> tuple[str, ...]:
+    return (plan.files,) if plan.files is not None else registry.sampler(plan.sampler).files
+
+
+class Plans:
+    """Owns the follower's making and its jobs, and what users say while the mount runs."""
+
+    def __init__(self, loop: EventLoop, index: Index, config: MountConfig) -> None:
+        self._loop, self._index, self._config = loop, index, config
+        self._made = trio.Event()
+        self._one_at_a_time = trio.Lock()
+
+    async def run(self) -> None:
+        """Gives the loop its follower, then does the follower's work for as long as the mount lives."""
+        self._loop.awaiting_plan = True
         try:
-            await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
+            follower = await trio.to_thread.run_sync(
+                make_follower, self._index, self._config, abandon_on_cancel=True
+            )  # fmt: skip
+            for number, plan in enumerate(self._config.plans, 1):
+                try:
+                    follower.register(await self._tables(follower, [plan]), replace_said=False)
+                except ValueError as e:
+                    log.error("plan %d: %s; going on without it", number, e)
         except Exception:
-            log.exception("a computation of the plan failed")
-        follower.finish(job)  # also a failed one, or no other would begin
+            # A plan only ever makes reads faster: without one the mount is a plain cache.
+            log.exception("no plan could be made; going on as a plain cache")
+            self._loop.follow(None)
+            return
+        self._loop.follow(follower)
+        self._made.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._work, follower)
+            nursery.start_soon(self._work_apart, follower)
+
+    async def _work(self, follower: Follower) -> None:
+        while True:
+            job = follower.work()
+            if job is None:
+                await trio.sleep(LOOK_PAUSE_S)
+                continue
+            try:
+                await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
+            except Exception:
+                log.exception("a computation of the plan failed")
+            _finish(follower, job)  # also a failed one, or no other would begin
+
+    async def _work_apart(self, follower: Follower) -> None:
+        while True:
+            job = follower.work_apart()
+            if job is None:
+                await trio.sleep(4 * LOOK_PAUSE_S)
+                continue
+            job.take(await apart.compute(job.compute))
+            _finish(follower, job)
+
+    # ---- what users say -----------------------------------------------------------------------------------
+
+    async def register(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Follow the plans of a request. Raises ValueError with one line; then nothing has changed."""
+        specs = register.parse(request)
+        follower = await self._follower()
+        async with self._one_at_a_time:
+            with trio.move_on_after(ANSWER_LIMIT_S) as limit:
+                follower.register(await self._tables(follower, specs))
+            if limit.cancelled_caught:
+                raise ValueError("the order could not be computed in time")
+        for spec in specs:
+            log.info("plan registered: %s, seed %s, epoch %d", spec.sampler, spec.seed, spec.epoch)
+        return {"registered": len(specs)}
+
+    async def forget(self) -> dict[str, Any]:
+        """Drop what was registered."""
+        (await self._follower()).forget()
+        return {}
+
+    async def describe(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What is believed, and the next files of it."""
+        count = register.parse_next(request)
+        follower = await self._follower()
+        plans = []
+        for status, rows in follower.plans(count):
+            known = dataclasses.asdict(status)
+            known["options"] = dict(status.options)
+            known["next"] = [os.fsdecode(self._index.path(row)) for row in rows.tolist() if row >= 0][:count]
+            plans.append(known)
+        return {"state": follower.status().state, "plans": plans}
+
+    async def _follower(self) -> Follower:
+        with trio.move_on_after(ANSWER_LIMIT_S):
+            await self._made.wait()
+        if self._loop.follower is None:
+            raise ValueError("this mount could make no plan; see its log")
+        return self._loop.follower
+
+    async def _tables(self, follower: Follower, specs: Sequence[PlanSpec]) -> list[tuple[EpochOrder, int | None]]:
+        made = []
+        for spec in specs:
+            dataset, order, hypothesis = await trio.to_thread.run_sync(
+                self._resolve, spec, follower.datasets, abandon_on_cancel=True
+            )
+            at = follower.add_order(dataset, order)
+            hypothesis = dataclasses.replace(hypothesis, order=at)
+            tables = await trio.to_thread.run_sync(build, hypothesis, follower.datasets, abandon_on_cancel=True)
+            made.append((tables, spec.inflight))
+        return made
+
+    def _resolve(self, plan: PlanSpec, datasets: Sequence[DataSet]) -> tuple[int, FileOrder, Hypothesis]:
+        """(data set, its enumeration, what is said of it but for the enumeration's place). Raises ValueError."""
+        if not datasets:
+            raise ValueError("there are no files in this mount")
+        root = datasets[0].key if plan.root is None else explicit.directory(self._index, plan.root)
+        at = next((i for i, one in enumerate(datasets) if one.key == root), None)
+        if at is None:  # the data set that holds all
+            at = next(i for i, one in enumerate(datasets) if one.key == 0)
+        family = registry.sampler(plan.sampler)
+        data = None
+        if plan.order:
+            places = explicit.Places(root, self._config.source, self._config.mountpoint)
+            said = explicit.read_order(
+                plan.order, self._index, places, lambda: self._enumerate(plan, root, family).rows, repeats=plan.repeats
+            )
+            order, data = FileOrder(("explicit",), said.rows.astype(np.uint32)), Orders(said.epochs)
+        else:
+            order = self._enumerate(plan, root, family)
+        size, ranks = self._world(plan, family)
+        spec, subset = self._spec(plan, family, data), self._subset(plan)
+        return at, order, Hypothesis(at, 0, spec, plan.epoch, size, ranks, subset)
+
+    def _enumerate(self, plan: PlanSpec, root: int, family: Sampler) -> FileOrder:
+        """The list that a plan names, or the first of its sampler's usual ones that has files."""
+        for name in (plan.files,) if plan.files is not None else family.files:
+            rows = orders.ORDERS[name](self._index, root, None)
+            if len(rows):
+                return FileOrder((name,), rows)
+        raise ValueError(f"files: {plan.files or ' or '.join(family.files)} finds none in {_name(self._index, root)}")
+
+    def _world(self, plan: PlanSpec, family: Sampler) -> tuple[int, tuple[int, ...]]:
+        if plan.world_size is None and plan.ranks is None:
+            first = self._config.worlds[0]
+            return (1, (0,)) if family.dealt is Dealt.ALL else (first.size, first.ranks)
+        size = plan.world_size if plan.world_size is not None else max(w.size for w in self._config.worlds)
+        ranks = plan.ranks if plan.ranks is not None else tuple(range(size))
+        if max(ranks) >= size:
+            raise ValueError(f"world_size: rank {max(ranks)} does not fit a world of {size}; say world_size")
+        return size, ranks
+
+    def _spec(self, plan: PlanSpec, family: Sampler, data: Orders | None) -> Spec:
+        options = dict(plan.options)
+        seed = plan.seed if plan.seed is not None else self._config.seed
+        if seed is None and family.seeds is not None and "state" not in options:
+            raise ValueError(f"seed: {family.name} has one; say which, such as 42")
+        if family.seeds is None:
+            seed = 0
+        return dataclasses.replace(registry.make_spec(family, seed or 0, options), data=data)
+
+    def _subset(self, plan: PlanSpec) -> Spec | None:
+        if plan.subset is None:
+            return None
+        rule = registry.subset(plan.subset.name)
+        seed = next((s for s in (plan.subset.seed, plan.seed, self._config.seed) if s is not None), 0)
+        return registry.make_spec(rule, seed if rule.seeds is not None else 0, dict(plan.subset.options))
+
+
+def _finish(follower: Follower, job: Job) -> None:
+    try:
+        follower.finish(job)
+    except Exception:
+        log.exception("a result of the plan could not be used")

@@ -78,6 +78,7 @@ class Supervisor:
             conductor=Conductor(self._charges, columns.paged, budget.split(self._configured, self._data), rooms),
             tier=columns.tier,
         )
+        self._plans = plans.Plans(self.loop, self.index, config)
         self._server_gauges = Gauges(self._fds["server_gauges"], writable=False)
         self._stager_gauges = Gauges(self._fds["stager_gauges"], writable=False)
         self._server: Child | None = None
@@ -113,7 +114,7 @@ class Supervisor:
             self._state = "running"
             for task in (self.loop.run, self._watch_mount, self._watch_memory):
                 nursery.start_soon(task)
-            nursery.start_soon(plans.make, self.loop, self.index, self._config)
+            nursery.start_soon(self._plans.run)
             await self._ended.wait()
             await self._finish()
             with trio.move_on_after(1):  # whoever waits for the final record gets it
@@ -322,6 +323,12 @@ class Supervisor:
             case "stop":
                 await self.stop()
                 return {}
+            case "plan":
+                return await self._plans.describe(request)
+            case "register":
+                return await self._plans.register(request)
+            case "forget":
+                return await self._plans.forget()
             case "wait-final":
                 await self._finished.wait()
                 return self._final

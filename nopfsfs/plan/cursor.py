@@ -6,6 +6,7 @@ into this epoch, or, from `length` on, into the epoch after it. Rules, in words,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 _UNOPENED = b"\0"
@@ -31,10 +32,12 @@ class Cursor:
 
     __slots__ = ("_aged", "_room", "_seen", "ahead_run", "hi", "k", "length", "lo", "opened")
 
-    def __init__(self, length: int, k: int) -> None:
+    def __init__(self, length: int, k: int, absent: Sequence[int] = ()) -> None:
+        """`absent`: places at which nothing is read."""
         self.length = length
         self.k = k
         self.opened = bytearray(length)
+        self._lack(absent, 0)
         self.lo = 0
         self.hi = 0
         self.ahead_run = 0  # opens of the next epoch since the last one of this
@@ -42,6 +45,8 @@ class Cursor:
         self._seen = 0  # opens since the last check point
         # ends of the window at the last two check points
         self._aged = (0, 0)
+        if absent:
+            self._advance()
         self._fill()
 
     def take(self, place: int) -> Step:
@@ -77,16 +82,35 @@ class Cursor:
             if self._seen > 2 * self.k + 64:
                 self._check()
 
+    def already(self, place: int) -> None:
+        """The place was opened before it could be seen to be next."""
+        if self.opened[place]:
+            return
+        self.opened[place] = _OPENED
+        if place < self.hi:
+            self._room -= 1
+            if place == self.lo:
+                self._advance()
+            self._fill()
+
     def widen(self, k: int) -> None:
         """From now on the window holds `k` unopened places; not fewer than it did."""
         if k > self.k:
             self.k = k
             self._fill()
 
-    def extend(self, length: int) -> None:
+    def extend(self, length: int, absent: Sequence[int] = ()) -> None:
         """Makes the next epoch's places known."""
+        before = len(self.opened)
         self.opened.extend(bytes(length))
+        self._lack(absent, before)
+        if self.lo == before:
+            self._advance()
         self._fill()
+
+    def _lack(self, absent: Sequence[int], base: int) -> None:
+        for place in absent:
+            self.opened[base + place] = _ABANDONED
 
     def truncate(self) -> None:
         """Forgets the next epoch: another one than was thought follows."""

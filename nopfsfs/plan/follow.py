@@ -1,40 +1,35 @@
 """The plan of a whole mount: what is believed to be read, confirmed or refuted by what is opened.
 
-Owns the tracks (one for each data set in use), the opens that no track explains, and the stream that is
-handed out. Never computes for long in `observe`: that is handed out as jobs, to be run in another thread. The
-rules are described in docs/plan.md.
+Owns what is believed of each data set in use, and the stream that is handed out. Never computes for long in
+`observe`: that is handed out as jobs, to be run in another thread. The rules are described in docs/plan.md.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan import evidence, registry, search
-from nopfsfs.plan.epochs import DataSet, EpochOrder, Hypothesis, build
-from nopfsfs.plan.report import Job, PlanStatus
-from nopfsfs.plan.search import Candidate, Search, World
-from nopfsfs.plan.spec import Spec
-from nopfsfs.plan.track import State, Track
-from nopfsfs.plan.trail import Trail
+from nopfsfs.plan import registry
+from nopfsfs.plan.candidates import Heads, World
+from nopfsfs.plan.consumers import Consumers
+from nopfsfs.plan.epochs import DataSet, EpochOrder, FileOrder, Hypothesis, build
+from nopfsfs.plan.identify import INLINE, Identifier
+from nopfsfs.plan.outlook import Outlook
+from nopfsfs.plan.report import Job, PlanStatus, describe
+from nopfsfs.plan.spec import Dealt, Spec
+from nopfsfs.plan.track import Seen, State, Track
+from nopfsfs.plan.trail import Cohort, Open, Ownership
+from nopfsfs.plan.unread import Unread
 
-# Data sets up to this size are computed at once when needed (some 50 ms); larger ones as a job.
-_INLINE = 200_000
-# Lengths of the list of contradicting opens at which it is looked at: an epoch began anew.
-_BREAK_LOOKS = frozenset((3, 4, 5, 6, 8, 10, 12, 16, 20, 24))
-# log of the chance that a break is taken for the beginning of an epoch that may well follow. Less strict
-# than a lock: the reader is known, and is not where it was.
-_BREAK_CHANCE = -14.0
-_EXPLAINED = 0.75
-# Opens in a row of another data set after which that is the one to stage.
+# Opens in a row of another track after which that is the one that status shows.
 _PRIMARY_RUN = 8
-# Beginnings of orders that are kept, to look at opens again; 128 KiB and more each.
-_HEADS_KEPT = 8
+# Readers that had a hit among so many last opens are foreseen together.
+_ACTIVE = 512
 
 
 class Follower:
@@ -47,37 +42,42 @@ class Follower:
         sampler: str = registry.AUTO,
         worlds: Sequence[World] = ((1, (0,)),),
         inflight: int | None = None,
+        guess_worlds: bool = False,
+        heads: Heads | None = None,
     ) -> None:
-        """`datasets` and `worlds` (world size, ranks that read here): likeliest first. `seed` None: only
-        watches. `inflight`: workers x prefetch x batch + batch, where known. Raises ValueError: unknown
-        sampler, ranks that do not fit their world, no world."""
+        """`datasets` and `worlds` (world size, ranks that read here): likeliest first. `seed` None: common ones are
+        tried, and nothing is foreseen before one fits. `inflight`: workers x prefetch x batch + batch, where known.
+        `guess_worlds`: nobody has said the world size. `heads`: where beginnings of orders are kept. Raises
+        ValueError: unknown sampler, ranks that do not fit their world, no world."""
         self._families = registry.families(sampler)
         for size, ranks in worlds:
             if size < 1 or not ranks or not all(0 <= rank < size for rank in ranks):
                 raise ValueError(f"ranks {list(ranks)} do not fit a world of {size}")
-        self._datasets = [one for one in datasets if any(len(rows) for _, rows in one.orders)]
+        self._datasets = [one for one in datasets if any(len(order.rows) for order in one.orders)]
         self._worlds = tuple((size, tuple(ranks)) for size, ranks in worlds)
-        self._largest = max(size for size, _ in self._worlds)
         self._seed = seed
-        self._sampler = sampler
         self._inflight = inflight
         self.opens = 0
         self.predicted = 0
-        self.generation = 0
-        self._trail = Trail(self._datasets)
-        self._serving: list[Track | None] = [None] * len(self._datasets)
+        ownership = Ownership(self._datasets)
+        self._ownership = ownership
+        self._consumers = Consumers(ownership, len(self._datasets))
+        self._identifier = Identifier(
+            self._datasets, ownership, self._consumers, self, seed, sampler, self._worlds, guess_worlds,
+            heads or Heads(),
+        )  # fmt: skip
+        self._unread: dict[int, Unread] = {}
         self._primary: Track | None = None
+        self._mismatch: int | None = None  # the data set that is read in an order that is not known
         self._run = 0  # opens in a row of another track than the primary
-        self._shift = 0  # stream position of this mount less that of the primary track
-        self._reported = 0
-        self._seen: tuple[Track | None, int] = (None, 0)
         self._job: Job | None = None
-        self._moving: dict[int, Hypothesis] = {}  # by id of the track: where it goes once that is computed
-        self._heads: dict[Candidate, NDArray[np.int64]] = {}
-        if seed is not None and self._datasets:
-            self._count = sum(1 for _ in search.candidates(self._datasets, range(len(self._datasets)), seed, sampler))
+        self._apart: Job | None = None
+        self._moving: dict[int, tuple[Hypothesis, Cohort]] = {}  # by id of the track
+        self._outlook = Outlook()
+        known = seed is not None or (sampler != registry.AUTO and self._families[0].seeds is None)
+        if known and self._datasets:
             self._primary = self._assume(0)
-            self._settle()
+        self._settle()
 
     # -- opens --
 
@@ -91,344 +91,410 @@ class Follower:
         it.
         """
         out = bytearray(len(rows))
-        self.opens += len(rows)
-        if self._primary is None:
-            return np.frombuffer(out, dtype=np.uint8)
-        owner, serving, locked, mismatch = self._trail.owner, self._serving, State.LOCKED, State.MISMATCH
-        known = len(owner)
         whose = readers.tolist() if readers is not None else [0] * len(rows)
+        owner = self._ownership.of
+        known, serving = len(owner), self._consumers.serving
         for i, row in enumerate(rows.tolist()):
+            self.opens += 1
             who = owner[row] if 0 <= row < known else -1
             if who < 0:
                 continue
-            track = serving[who] or self._assume(who)
-            hit = track.feed(row, whose[i])
-            if track is not self._primary:
-                self._elsewhere(track)
-            elif self._run:
-                self._run = 0
-            if hit and track.state is not mismatch:
-                out[i] = 1
-            if track.state is not locked:
-                self._unconfirmed(track, row)
-            elif not hit and len(track.missed) in _BREAK_LOOKS:
-                self._broken(track)
+            tracks, reader = serving[who], whose[i]
+            if len(tracks) == 1:
+                track = tracks[0]
+            elif tracks:
+                track = self._consumers.choose(tracks, row, reader)
+            else:
+                assumed = self._assume_more(who)
+                if assumed is None:
+                    self._unknown(row, reader)
+                    continue
+                track = assumed
+            seen = track.feed(row, reader)
+            if seen is Seen.FORESEEN:
+                track.hit(self.opens)
+                own = self._consumers.foreseen(track, reader)
+                if track.state is not State.MISMATCH:
+                    out[i] = 1
+                if track is self._primary:
+                    self._run = 0
+                else:
+                    self._elsewhere(track)
+                if track.state is State.LOCKED:
+                    if not track.verified and track.to_be_verified:
+                        self._identifier.verify(track)
+                    if own and self._identifier.trail:
+                        self._forgive(track, reader)
+                    continue
+            if track.state is not State.LOCKED:
+                self._unconfirmed(track, row, reader)
+            elif seen is Seen.AGAINST:
+                self._contradicted(track, row, reader)
         self.predicted += out.count(1)
         self._settle()
         return np.frombuffer(out, dtype=np.uint8)
 
     def _elsewhere(self, track: Track) -> None:
         self._run += 1
-        if self._run >= _PRIMARY_RUN:
+        if self._run >= _PRIMARY_RUN or self._primary is None:
             self._primary = track
             self._run = 0
 
-    def _unconfirmed(self, track: Track, row: int) -> None:
+    def _forgive(self, track: Track, reader: int) -> None:
+        cohort = self._identifier.trail.of(reader)
+        if cohort is not None:
+            cohort.forgive()
+            if not cohort.opens:
+                self._identifier.trail.drop(cohort)
+
+    def _unknown(self, row: int, reader: int) -> None:
+        for unread in self._unread.values():
+            self._read_on(unread, row)
+        self._identifier.unexplained(row, reader, self.opens)
+
+    def _read_on(self, unread: Unread, row: int) -> None:
+        """Without a plan, a new epoch shows in that files are opened again: then the search begins anew."""
+        rows = unread.feed(row)
+        if rows:
+            for cohort in self._identifier.trail.cohorts:
+                if cohort.hopeless:
+                    cohort.restart([one for one in cohort.opens[-4 * len(rows) :] if one[0] in rows])
+
+    def _unconfirmed(self, track: Track, row: int, reader: int) -> None:
         """An open in a data set whose plan is assumed, or was given up."""
         if track.revived:
-            self._lock(track)
+            cohort = self._identifier.trail.of(reader)
+            self._lock(track, cohort)
             return
-        look = self._trail.add(row)
-        if track.state is State.WATCHING:
-            if look:
-                self._confirm(track)
-            if self._trail.hopeless:
-                self._give_up()
+        self._unknown(row, reader)
 
-    def _confirm(self, track: Track) -> None:
-        """Whether the opens so far prove the assumed plan, or the same with other ranks."""
-        here = track.hypothesis
-        opens = self._trail.opens(here.dataset)
-        if len(opens) < search.MIN_OPENS:
-            return
-        n = len(self._files(here))
-        candidate = _candidate(here)
-        found = search.match(candidate, opens[:n], self._head(candidate), n, self._worlds)
-        if found is None or not search.certain(found, self._count):
-            return
-        if self._same_stream(found.hypothesis, here):
-            self._lock(track)
-        else:
-            self._move(track, found.hypothesis)
-
-    def _same_stream(self, a: Hypothesis, b: Hypothesis) -> bool:
-        return a == b or (a.spec == b.spec and a.epoch == b.epoch and _whole(a) and _whole(b))
-
-    def _broken(self, track: Track) -> None:
-        """A locked plan is contradicted: an epoch may have begun anew."""
-        if id(track) in self._moving:
-            return
-        opens = np.array(list(dict.fromkeys(track.missed)), dtype=np.int64)[-search.MAX_OPENS :]
-        for hypothesis in track.alternatives():
-            if hypothesis == track.hypothesis and track.behind(opens.tolist()) < _EXPLAINED:
-                continue  # they fit because the reader is still near the beginning
-            if self._begins(hypothesis, opens):
-                self._move(track, hypothesis)
-                return
-        joined = self._joined(track, opens)
-        if joined is not None:
-            self._move(track, joined)
-        elif track.lost:
-            missed = list(track.missed)
-            track.give_up(State.WATCHING)
-            self._trail.restart()
-            for row in missed:
-                self._trail.add(row)
-
-    def _joined(self, track: Track, opens: NDArray[np.int64]) -> Hypothesis | None:
-        """The same epoch with more ranks, when the opens look like other ranks' beginning of it."""
-        here = track.hypothesis
-        if here.world == 1:
-            return None
-        places = search.positions(opens, self._head(_candidate(here)))
-        seen = tuple(np.unique(places[places >= 0] % here.world).tolist())
-        if not seen or set(seen) <= set(here.ranks):
-            return None
-        found = evidence.fit(search.local(places, here.world, seen), len(self._files(here)))
-        chance = found.log_chance + here.world * math.log(2)
-        if chance >= _BREAK_CHANCE or found.explained < _EXPLAINED:
-            return None
-        return replace(here, ranks=tuple(sorted({*here.ranks, *seen})))
-
-    def _begins(self, hypothesis: Hypothesis, opens: NDArray[np.int64]) -> bool:
-        """Whether the opens look like the beginning of that epoch."""
-        files = self._files(hypothesis)
-        places = search.positions(opens[: len(files)], self._head(_candidate(hypothesis)))
-        places = search.local(places, hypothesis.world, hypothesis.ranks)
-        found = evidence.fit(places, len(files))
-        return found.log_chance < _BREAK_CHANCE and found.explained >= _EXPLAINED
+    def _contradicted(self, track: Track, row: int, reader: int) -> None:
+        """An open that a confirmed plan speaks against, by one of its readers or by another."""
+        own = self._consumers.surprised(track, reader)
+        self._unknown(row, reader)
+        if own and track.state is State.LOCKED:
+            track.against += 1
+            if track.lost and id(track) not in self._moving:
+                track.give_up(State.WATCHING)
 
     # -- changes of belief --
 
+    def _assume_more(self, index: int) -> Track | None:
+        """A plan for a data set that is read besides others."""
+        believed = any(track.was_locked for track in self._consumers.tracks())
+        return self._assume(index) if believed or self._seed is not None else None
+
     def _assume(self, index: int) -> Track:
         """A plan for a data set of which nothing is known yet, so that staging can begin."""
-        if self._trail.hopeless:
-            self._trail.restart()  # what was not understood elsewhere does not count here
         size, ranks = self._worlds[0]
-        spec = self._families[0].variants(self._seed or 0)[0]
-        believed = [track for track in self._tracks() if track.was_locked]
+        family = self._families[0]
+        spec = next(iter(family.variants(self._seed or 0)), Spec(family.name, self._seed or 0))
+        believed = [track for track in self._consumers.tracks() if track.was_locked]
         if believed:
             # what is read besides the training files is validation: in order, dealt out where training is
             near = believed[0].hypothesis
             dealt = near.world > 1
             spec = Spec("distributed", options=(("sequential", 1),)) if dealt else Spec("sequential")
             size, ranks = (near.world, near.ranks) if dealt else (1, (0,))
-        elif not registry.sampler(spec.sampler).strided:
+        elif registry.sampler(spec.sampler).dealt is Dealt.ALL:
             size, ranks = 1, (0,)
-        order = build(Hypothesis(index, 0, spec, 0, size, ranks), self._datasets)
-        track = Track(order, self._make, self._inflight)
-        self._serving[index] = track
+        names = registry.sampler(spec.sampler).files
+        orders = self._datasets[index].orders
+        order = next((at for name in names for at, one in enumerate(orders) if name in one.names), 0)
+        hypothesis = Hypothesis(index, order, spec, 0, size, ranks)
+        try:
+            tables = build(hypothesis, self._datasets)
+        except ValueError:  # the sampler needs options that nobody has said
+            tables = build(replace(hypothesis, spec=Spec("sequential"), world=1, ranks=(0,)), self._datasets)
+        track = Track(tables, self._make, self._inflight)
+        self._consumers.enter(track)
         return track
 
+    def register(self, plans: Sequence[tuple[EpochOrder, int | None]], *, replace_said: bool = True) -> None:
+        """Plans that a user has said (tables, K where known): followed from now on, believed once opens confirm them.
+
+        They take the place of those that were said before of the same files (unless `replace_said` is False); what is
+        said again goes on as it is.
+        """
+        said = {_files_said(order.hypothesis) for order, _ in plans} if replace_said else set()
+        again = {order.hypothesis for order, _ in plans}
+        for tracks in self._consumers.serving:
+            tracks[:] = [track for track in tracks if not _replaced(track, said, again)]
+        for order, inflight in reversed(plans):
+            if any(track.given and track.said == order.hypothesis for track in self._consumers.tracks()):
+                continue
+            track = Track(order, self._make, inflight or self._inflight)
+            track.given, track.said = True, order.hypothesis
+            self._consumers.enter(track)
+            if self._primary is None or not self._primary.was_locked:
+                self._primary = track
+        if self._primary not in self._consumers.tracks():
+            self._primary = next(iter(self._consumers.tracks()), None)
+        self._settle()
+
+    def add_order(self, dataset: int, order: FileOrder) -> int:
+        """A further enumeration of a data set's files, all of which one of its others must hold; its index, an old one
+        if it is there already."""
+        orders = self._datasets[dataset].orders
+        for at, one in enumerate(orders):
+            if one.rows is order.rows or np.array_equal(one.rows, order.rows):
+                return at
+        self._datasets[dataset] = replace(self._datasets[dataset], orders=(*orders, order))
+        return len(orders)
+
+    @property
+    def datasets(self) -> Sequence[DataSet]:
+        """Those that a hypothesis refers to."""
+        return self._datasets
+
+    def forget(self) -> None:
+        """Drops the plans that users have said; what is read is searched for again."""
+        for tracks in self._consumers.serving:
+            tracks[:] = [track for track in tracks if not track.given]
+        if self._primary is not None and self._primary.given:
+            self._primary = next(iter(self._consumers.tracks()), None)
+        for cohort in self._identifier.trail.cohorts:
+            cohort.restart(cohort.opens)
+        self._settle()
+
     def _make(self, hypothesis: Hypothesis) -> EpochOrder:
-        for track in self._tracks():
+        for track in self._consumers.tracks():
             if track.hypothesis == hypothesis:
                 return track.now
         return build(hypothesis, self._datasets)
 
-    def _lock(self, track: Track) -> None:
+    def confirm(self, track: Track, cohort: Cohort) -> None:
+        """As of `Believer`."""
+        self._lock(track, cohort)
+
+    def _lock(self, track: Track, cohort: Cohort | None) -> None:
         track.lock()
-        self._trail.forget(track.hypothesis.dataset)
+        self._unread.pop(track.hypothesis.dataset, None)
+        if cohort is not None:
+            within, owner = self._ownership.within(track.hypothesis.dataset), self._ownership.of
+            self._explained(track, cohort, [o for o in cohort.opens if owner[o[0]] in within and track.opened(o[0])])
 
-    def _move(self, track: Track, hypothesis: Hypothesis) -> None:
-        """Follows another hypothesis in the same data set, as soon as its tables are there."""
-        for order in (track.now, track.ahead):
-            if order is not None and order.hypothesis == hypothesis:
-                self._adopt(order, track)
-                return
-        if len(self._files(hypothesis)) <= _INLINE:
-            self._adopt(build(hypothesis, self._datasets), track)
+    def _explained(self, track: Track, cohort: Cohort, opens: list[Open]) -> None:
+        """A plan explains these opens of a cohort: readers of most of whose opens that is true belong to it, and what
+        others have opened stays to be explained."""
+        all_of = Counter(reader for _, reader, _ in cohort.opens)
+        some_of = Counter(reader for _, reader, _ in opens)
+        own = {reader for reader, count in some_of.items() if 2 * count > all_of[reader]}
+        self._consumers.bind(track, own - {0})
+        gone = set(opens)
+        left = [one for one in cohort.opens if one not in gone and one[1] not in own]
+        cohort.restart(left, searched=2 * len(opens) < len(cohort.opens))
+        if not left and cohort in self._identifier.trail.cohorts:
+            self._identifier.trail.drop(cohort)
+
+    def adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None, order: EpochOrder | None) -> None:
+        """As of `Believer`: at once if its tables are there or quickly made, else once a job has made them."""
+        if order is None and track is not None:
+            order = next(
+                (one for one in (track.now, track.ahead) if one is not None and one.hypothesis == hypothesis), None
+            )
+        if order is None and len(self._files(hypothesis)) <= INLINE:
+            order = build(hypothesis, self._datasets)
+        if order is not None:
+            self._go_over(order, cohort, track)
         else:
-            self._moving[id(track)] = hypothesis
+            self._moving[id(track) if track is not None else 0] = (hypothesis, cohort)
 
-    def _adopt(self, order: EpochOrder, track: Track | None = None) -> None:
-        """Goes over to a plan that is certain, and repeats the opens that showed it."""
-        index = order.hypothesis.dataset
-        track = track or self._track_of(index)
-        missed: list[int] = []
-        if track is None:
+    def _go_over(self, order: EpochOrder, cohort: Cohort, track: Track | None) -> None:
+        """Follows a plan that is certain, and repeats the opens that showed it."""
+        within, owner = self._ownership.within(order.hypothesis.dataset), self._ownership.of
+        opens = [one for one in cohort.opens if owner[one[0]] in within]
+        before: list[int] = []
+        if track is None or track not in self._consumers.tracks():
             track = Track(order, self._make, self._inflight)
         else:
-            missed = list(track.missed)
-            here = track.hypothesis
-            if order.hypothesis != here and replace(order.hypothesis, ranks=here.ranks) == here:
-                missed = [*track.opened(), *missed]  # other ranks join: those before keep their place
             self._moving.pop(id(track), None)
+            if order.hypothesis != track.hypothesis and _but_for_ranks(order.hypothesis, track.hypothesis):
+                before = track.rows_opened()  # other ranks join: those before keep their place
             track.relocate(order)
         track.state = State.WATCHING
-        for row in (*missed, *self._trail.rows(index)):
+        for row in before:
             track.feed(row)
-        self._lock(track)
-        for owner in self._trail.within(index):
-            served = self._serving[owner]
-            if owner == index or served is None or served.state is not State.LOCKED:
-                self._serving[owner] = track
-        if self._primary not in self._tracks():
+        explained = [one for one in opens if track.feed(one[0], one[1]) is not Seen.AGAINST]
+        for one in explained:
+            track.hit(one[2])
+        track.lock()
+        self._unread.pop(order.hypothesis.dataset, None)
+        self._consumers.enter(track)
+        self._explained(track, cohort, explained)
+        if self._primary not in self._consumers.tracks() or self._primary.state is not State.LOCKED:
             self._primary = track
 
-    def _give_up(self) -> None:
-        """The search has found nothing: what is read now is not known."""
-        for track in self._tracks():
-            if track.state is State.WATCHING and self._trail.touches(track.hypothesis.dataset):
-                track.give_up(State.MISMATCH)
+    def replace(self, track: Track, hypothesis: Hypothesis) -> None:
+        """As of `Believer`: at once for small data sets; large ones are found out when opens contradict."""
+        if len(self._files(hypothesis)) > INLINE:
+            return
+        rows = track.rows_opened()
+        track.relocate(build(hypothesis, self._datasets))
+        track.already(rows)
+
+    def despair(self, cohort: Cohort) -> None:
+        """As of `Believer`: what these readers do is not known; what they have not read yet is all that is."""
+        touched = cohort.datasets()
+        for index in touched:
+            for track in self._consumers.of(index):
+                if track.state is State.WATCHING and track.last_hit <= cohort.last:
+                    track.give_up(State.MISMATCH)
+        busy = [track for index in touched for track in self._consumers.of(index) if track.state is State.LOCKED]
+        if not touched or any(self.opens - track.last_hit < _ACTIVE for track in busy):
+            return
+        index = touched[0]
+        if index not in self._unread:
+            order = build(Hypothesis(index, len(self._datasets[index].orders) - 1, Spec("sequential")), self._datasets)
+            unread = self._unread[index] = Unread(order)
+            for row, _, _ in cohort.opens:
+                unread.feed(row)
+        self._mismatch = index
 
     # -- work for another thread --
 
     def work(self) -> Job | None:
         """The next computation to run elsewhere (then `finish` it), or None. One at a time."""
-        if self._primary is None or self._job is not None:
-            return None
-        self._job = self._moving_job() or self._search_job() or self._next_job()
-        return self._job
+        if self._job is None:
+            self._job = next(self._jobs(), None)
+            return self._job
+        return None
+
+    def _jobs(self) -> Iterator[Job]:
+        yield from self._moving_job()
+        yield from self._next_job()
+        yield from self._identifier.jobs()
+
+    def work_apart(self) -> Job | None:
+        """The same of what takes up to minutes, and may run beside the others."""
+        if self._apart is None:
+            self._apart = self._identifier.apart_job()
+            return self._apart
+        return None
 
     def finish(self, job: Job) -> None:
         """Takes over what a job has computed; a job that failed is forgotten."""
+        if job is self._apart:
+            self._apart = None
+            job.deliver()
+            self._settle()
         if job is self._job:
             self._job = None
             job.deliver()
             self._settle()
 
-    def settle(self) -> None:
-        """Runs all work in this thread: for tests and tools."""
-        while (job := self.work()) is not None:
+    def settle(self, *, apart: bool = False) -> None:
+        """Runs all work in this thread, that which takes minutes only if `apart`: for tests and tools."""
+        while (job := self.work() or (self.work_apart() if apart else None)) is not None:
             job.run()
             self.finish(job)
 
-    def _moving_job(self) -> Job | None:
-        for track in self._tracks():
-            hypothesis = self._moving.get(id(track))
-            if hypothesis is not None:
-                return self._build_job(track, hypothesis, self._adopt)
-        self._moving.clear()
-        return None
+    def _moving_job(self) -> Iterator[Job]:
+        for key, (hypothesis, cohort) in list(self._moving.items()):
+            track = next((track for track in self._consumers.tracks() if id(track) == key), None)
+            if key and track is None:
+                del self._moving[key]
+                continue
 
-    def _build_job(self, track: Track, hypothesis: Hypothesis, then: Callable[[EpochOrder, Track], None]) -> Job:
-        datasets, generation = self._datasets, track.generation
+            def deliver(
+                order: EpochOrder, key: int = key, cohort: Cohort = cohort, track: Track | None = track
+            ) -> None:
+                if self._moving.pop(key, None) is not None:
+                    self._go_over(order, cohort, track)
 
-        def deliver(order: EpochOrder) -> None:
-            if track in self._tracks() and track.generation == generation:
-                then(order, track)
+            yield self._build(hypothesis, deliver)
 
-        return Job(lambda: build(hypothesis, datasets), deliver)
+    def _build(self, hypothesis: Hypothesis, then: Callable[[EpochOrder], None]) -> Job:
+        datasets = self._datasets
+        return Job(lambda: build(hypothesis, datasets), then)
 
-    def _search_job(self) -> Job | None:
-        opens = self._trail.due()
-        if opens is None or self._seed is None:
-            return None
-        era = self._trail.era
-        snapshot = Search(self._datasets, self._seed, self._sampler, self._worlds, opens)
-
-        def deliver(order: EpochOrder | None) -> None:
-            if self._trail.era != era:
-                return
-            if order is not None:
-                self._adopt(order)
-                return
-            self._trail.searched(snapshot)
-            if self._trail.hopeless:
-                self._give_up()
-
-        return Job(snapshot.run, deliver)
-
-    def _next_job(self) -> Job | None:
-        for track in self._tracks():
+    def _next_job(self) -> Iterator[Job]:
+        for track in self._consumers.tracks():
             if track.state is not State.LOCKED or track.ahead is not None:
                 continue
-            following = track.following()
+            following, generation = track.following(), track.generation
             if following == track.hypothesis:
                 track.expect(track.now)
-            else:
-                return self._build_job(track, following, self._expect)
-        return None
+                continue
 
-    def _expect(self, order: EpochOrder, track: Track) -> None:
-        if track.ahead is None and order.hypothesis == track.following():
-            track.expect(order)
+            def deliver(order: EpochOrder, track: Track = track, generation: int = generation) -> None:
+                if track.generation == generation and track.ahead is None and order.hypothesis == track.following():
+                    track.expect(order)
+
+            yield self._build(following, deliver)
 
     # -- the stream --
 
     @property
+    def generation(self) -> int:
+        """Changes when the stream foretold before no longer holds."""
+        return self._outlook.generation
+
+    @property
     def position(self) -> int:
         """Stream position of the first access that is still to come; never decreases."""
-        if self._primary is not None:
-            self._reported = max(self._reported, self._primary.position + self._shift)
-        return self._reported
+        return self._outlook.position
 
     def upcoming(self, start: int, count: int) -> NDArray[np.int64]:
-        """The rows at the stream positions start .. start+count-1 of the data set that is read, local ranks
+        """The rows at the stream positions start .. start+count-1 of what is read now, readers and local ranks
         interleaved, int64[<= count]. Ends where the next epoch does, or where it is not computed yet; empty
-        when nothing is foreseen; -1 for positions of epochs gone by. Holds until `generation` changes."""
-        track = self._primary
-        if track is None or track.state is State.MISMATCH:
-            return np.zeros(0, dtype=np.int64)
-        return track.upcoming(start - self._shift, count)
+        when nothing is foreseen; -1 for positions gone by. Holds until `generation` changes."""
+        return self._outlook.upcoming(start, count)
 
-    def consumed(self, start: int, count: int) -> NDArray[np.bool_]:
-        """Which of those positions were opened already, or passed over; bool[count]."""
-        track = self._primary
-        if track is None or track.state is State.MISMATCH:
-            return np.ones(count, dtype=bool)
-        return track.consumed(start - self._shift, count)
+    @property
+    def horizon(self) -> int:
+        """Positions in one epoch of all that is read now."""
+        return sum(one.length if isinstance(one, Unread) else one.now.length for one in self._streams())
+
+    def _streams(self) -> list[Track] | list[Unread]:
+        """Whose streams are handed out: of all that read now, of the data set read last, or what is left unread."""
+        since = self.opens - _ACTIVE
+        locked = [track for track in self._consumers.tracks() if track.state is State.LOCKED]
+        busy = [track for track in locked if track.hits_since(max(since, 0)) >= _PRIMARY_RUN]
+        if busy:
+            return busy
+        unread = self._unread.get(self._mismatch) if self._mismatch is not None else None
+        primary = self._primary
+        if primary is not None and primary.state is not State.MISMATCH and (unread is None or primary.was_locked):
+            return [primary]
+        return [] if unread is None else [unread]
+
+    def _settle(self) -> None:
+        self._outlook.settle(self._streams(), self.opens)
+
+    # -- what is believed --
 
     def status(self) -> PlanStatus:
         """What is believed of the data set that is read."""
         track = self._primary
-        if track is None:
-            return PlanStatus(State.NONE.value, seed=self._seed)
-        here = track.hypothesis
-        return PlanStatus(
-            state=track.state.value,
-            sampler=here.spec.sampler,
-            seed=self._seed,
-            epoch=here.epoch,
-            position=min(track.position - track.base, track.now.length),
-            length=track.now.length,
-            dataset=self._datasets[here.dataset].name,
-            k=track.k,
-            world=here.world,
-            ranks=here.ranks,
-        )
+        if track is not None and (track.state is not State.MISMATCH or self._mismatch is None):
+            return describe(track, self._datasets, self._seed)
+        if self._mismatch is None:
+            return PlanStatus(State.WATCHING.value if self._datasets else State.NONE.value, seed=self._seed)
+        known = track is not None or self._seed is not None
+        state = State.MISMATCH if known else State.UNKNOWN
+        length = self._unread[self._mismatch].length if self._mismatch in self._unread else 0
+        return PlanStatus(state.value, None, self._seed, length=length, dataset=self._datasets[self._mismatch].name)
 
-    # -- small things --
+    def plans(self, count: int) -> list[tuple[PlanStatus, NDArray[np.int64]]]:
+        """All that is believed, what is read now first, each with the rows that come next in it, int64[<= count]."""
+        tracks = sorted(self._consumers.tracks(), key=lambda track: (track is not self._primary, -track.last_hit))
+        return [
+            (describe(track, self._datasets, self._seed), track.upcoming(track.position, count)) for track in tracks
+        ]
 
-    def _settle(self) -> None:
-        """Starts a new generation when the stream that is handed out is another than before."""
-        track = self._primary
-        seen = (track, track.generation if track is not None else 0)
-        if seen == self._seen or track is None:
-            return
-        if self._seen[0] is not None:
-            self.generation += 1
-        self._seen = seen
-        self._shift = self._reported - track.position
-
-    def _tracks(self) -> list[Track]:
-        return list({id(track): track for track in self._serving if track is not None}.values())
-
-    def _track_of(self, index: int) -> Track | None:
-        for track in self._tracks():
-            if track.hypothesis.dataset == index:
-                return track
-        return None
-
-    def _files(self, hypothesis: Hypothesis) -> NDArray[np.int64]:
-        return self._datasets[hypothesis.dataset].orders[hypothesis.order][1]
-
-    def _head(self, candidate: Candidate) -> NDArray[np.int64]:
-        """The beginning of a candidate's order; the last few are kept."""
-        head = self._heads.get(candidate)
-        if head is None:
-            head = search.head_rows(candidate, self._datasets, self._largest)
-            if len(self._heads) >= _HEADS_KEPT:
-                del self._heads[next(iter(self._heads))]
-            self._heads[candidate] = head
-        return head
+    def _files(self, hypothesis: Hypothesis) -> NDArray[np.integer[Any]]:
+        return self._datasets[hypothesis.dataset].orders[hypothesis.order].rows
 
 
-def _candidate(hypothesis: Hypothesis) -> Candidate:
-    return Candidate(hypothesis.dataset, hypothesis.order, hypothesis.spec, hypothesis.epoch)
+def _files_said(hypothesis: Hypothesis) -> tuple[int, int, Spec | None]:
+    return hypothesis.dataset, hypothesis.order, hypothesis.subset
 
 
-def _whole(hypothesis: Hypothesis) -> bool:
-    """All ranks read here: then the world size does not change the merged stream, but for its last places."""
-    return replace(hypothesis, ranks=tuple(range(hypothesis.world))) == hypothesis
+def _replaced(track: Track, said: set[tuple[int, int, Spec | None]], again: set[Hypothesis]) -> bool:
+    here = track.said
+    return here is not None and _files_said(here) in said and here not in again
+
+
+def _but_for_ranks(a: Hypothesis, b: Hypothesis) -> bool:
+    return replace(a, ranks=b.ranks) == b

@@ -5,62 +5,153 @@ Owns the words that every framework's module shares. Knows no framework.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
-Option = int | str
+from nopfsfs.plan import dealing
+
+Value = int | float | str
+
+
+class Dealt(Enum):
+    """What ranks have to do with the order."""
+
+    ALL = "all"  # every rank reads the whole of `shared`
+    STRIDED = "strided"  # rank r of R reads the places r, r+R, r+2R, ... of `shared`
+    OWN = "own"  # every rank has an order of its own, which only `order` knows
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a sampler, as plan files and commands name it. `kind`: int, float, str or bool; `least` and
+    `most` bound a number, `choices` a word."""
+
+    help: str
+    kind: type = int
+    default: Value = 0
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Orders:
+    """Orders that are given instead of computed, an array of samples (int64[m]) for each epoch; after the last
+    one they begin anew."""
+
+    epochs: tuple[NDArray[np.int64], ...]
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A sampler as its user configured it: registry name, seed, options as sorted (name, value) pairs."""
+    """A sampler as its user configured it: registry name, seed, options as sorted (name, value) pairs; `data`
+    only for `explicit`."""
 
     sampler: str
     seed: int = 0
-    options: tuple[tuple[str, Option], ...] = ()
+    options: tuple[tuple[str, Value], ...] = ()
+    data: Orders | None = None
 
-    def get(self, name: str, default: Option) -> Option:
+    def get(self, name: str, default: Value) -> Value:
         """The value of an option, or `default`."""
-        return dict(self.options).get(name, default)
+        for key, value in self.options:
+            if key == name:
+                return value
+        return default
 
     def number(self, name: str) -> int:
         """The value of an option that counts or is a flag; 0 when not set."""
         return int(self.get(name, 0))
 
-    def with_option(self, name: str, value: Option) -> Spec:
+    def with_option(self, name: str, value: Value) -> Spec:
         """The same sampler with one option set; 0 is what an option is when it is not set."""
         options = {**dict(self.options), name: value}
         return replace(self, options=tuple(sorted((k, v) for k, v in options.items() if v != 0)))
 
 
-class Sampler(Protocol):
-    """One family of samplers. Stateless; every method is pure."""
+class Sampler(ABC):
+    """One family of samplers. Stateless; every method is pure. A subclass says `shared`; what else differs from the
+    usual it overrides."""
 
     name: str
-    # True when rank r of R reads the places r, r+R, r+2R, ... of an order that all ranks share; False when
-    # every rank reads the whole.
-    strided: bool
+    summary: str  # what it is, in one line, naming the class or function of the framework
+    dealt: Dealt = Dealt.ALL
+    # The file orders (names of `dataset/orders.py`) that its framework enumerates, likeliest first.
+    files: tuple[str, ...] = ("image_folder", "sorted_files")
+    options: Mapping[str, Option] = {}
+    # False: with one rank the order is one that another family has, so that it is not tried then.
+    alone = True
+    # True: the beginning of an order costs as much as the whole.
+    costly = False
+    # The seeds that the framework takes, (least, most); None when there is no seed.
+    seeds: tuple[int, int] | None = (0, 2**32 - 1)
 
+    @abstractmethod
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """The first `count` samples of the order before it is dealt out to ranks, int64[min(count, n)]."""
-        ...
+        """The first `count` samples (default: all) of the order before it is dealt out to ranks, int64.
 
-    def order(self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int]) -> NDArray[np.int64]:
-        """The samples that `ranks` read, their orders interleaved place by place: int64[m * len(ranks)]."""
-        ...
+        A head costs in proportion to `count` where the framework's algorithm allows that. May hold fewer than n
+        samples (a subset), or more (replacement, repetition).
+        """
+
+    def order(
+        self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
+    ) -> NDArray[np.int64]:
+        """The samples that `ranks` read, their orders interleaved place by place: int64[m * len(ranks)], NOTHING where
+        a rank has fewer than another; `count`: only the first places of each rank.
+
+        Here: the whole of `shared` for every rank, or, when strided, padded to a multiple of the world as
+        DistributedSampler does. Raises ValueError: ranks that do not fit the world; a world, n or option that the
+        framework would refuse.
+        """
+        if self.dealt is Dealt.STRIDED:
+            dealing.check_ranks(world, ranks)
+            full = dealing.padded(self.shared(spec, n, epoch), world, drop_last=bool(spec.number("drop_last")))
+            return dealing.strided(full, world, ranks)[: None if count is None else count * len(ranks)]
+        return dealing.everyone(self.shared(spec, n, epoch, count), world, ranks)
 
     def variants(self, seed: int) -> tuple[Spec, ...]:
-        """The configurations to try when only the seed is known, likeliest first; no two share `shared`."""
-        ...
+        """The configurations to try when only the seed is known, likeliest first; no two have the same order in every
+        epoch; () when the framework would not take that seed. Few: each costs a computation for each epoch."""
+        if self.seeds is None:
+            return (Spec(self.name),)
+        return (Spec(self.name, seed),) if self.seeds[0] <= seed <= self.seeds[1] else ()
+
+    def unusual(self, seed: int) -> tuple[Spec, ...]:
+        """More to try when none of those fits."""
+        return ()
 
     def epochs(self, spec: Spec) -> int:
         """How many epochs are worth trying when the epoch is not known."""
-        ...
+        return 1
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """What may be read after this epoch, likeliest first: (spec, epoch) pairs."""
-        ...
+        """What may be read after this epoch, likeliest first: (spec, epoch) pairs.
+
+        A spec may hold what was learned (the step from one epoch's seed to the next), so that the first entry
+        stays right.
+        """
+        return ((spec, epoch + 1),)
+
+
+class Subset(ABC):
+    """A rule by which a program reads only a part of its files. Stateless; pure."""
+
+    name: str
+    summary: str
+    options: Mapping[str, Option] = {}
+    seeds: tuple[int, int] | None = (0, 2**32 - 1)
+
+    @abstractmethod
+    def samples(self, spec: Spec, n: int) -> NDArray[np.int64]:
+        """Which of n files make up the part, in the order in which the program has them: int64[m], m <= n. Sample i of
+        a sampler over the part is file samples[i]. Raises ValueError: a part that does not exist."""
+
+    @abstractmethod
+    def variants(self, seed: int) -> tuple[Spec, ...]:
+        """The parts to try when only the seed is known, likeliest first."""

@@ -6,11 +6,19 @@ Owns: raw Mersenne Twister words and `randperm` as torch 1.9 to 2.13 draws it
 
 from __future__ import annotations
 
+import base64
+
 import numpy as np
 from numpy.typing import NDArray
 
+from nopfsfs.plan import swaps
+
 # From this n on torch draws 64-bit numbers for randperm; no file system holds so many samples.
 MAX_N = (2**32 - 1) // 20
+# Words of a generator's state, and after them the index of the next one to be drawn.
+_STATE_WORDS = 624
+# Where `torch.Generator.get_state()` keeps them: CPUGeneratorImplStateLegacy, an array of uint64 but for two int32.
+_TORCH_LEFT, _TORCH_NEXT, _TORCH_STATE = 8, 16, 24
 # Words thrown away at a time when skipping: bounds memory at 4 MiB.
 _SKIP_CHUNK = 1 << 20
 
@@ -20,7 +28,53 @@ def generator(seed: int, skip: int = 0) -> np.random.RandomState:
 
     torch keeps the low 32 bits of the seed only; a negative seed counts from 2**64.
     """
-    state = np.random.RandomState(seed & 0xFFFFFFFF)
+    return skipped(np.random.RandomState(seed & 0xFFFFFFFF), skip)
+
+
+def generator_from_state(text: str, skip: int = 0) -> np.random.RandomState:
+    """A generator in the state that `state_text` or `torch_state` wrote, after `skip` words.
+
+    Raises ValueError when the text is not such a state.
+    """
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise ValueError("state: not base64") from None
+    if len(raw) != 4 * (_STATE_WORDS + 1):
+        raise ValueError(f"state: {len(raw)} bytes are not the state of a generator")
+    numbers = np.frombuffer(raw, dtype="<u4").astype(np.uint32)
+    if numbers[-1] > _STATE_WORDS or not numbers[:-1].any():
+        raise ValueError("state: not the state of a generator")
+    state = np.random.RandomState(0)
+    state.set_state(("MT19937", numbers[:-1], int(numbers[-1]), 0, 0.0))
+    return skipped(state, skip)
+
+
+def state_text(state: np.random.RandomState) -> str:
+    """A generator's state as a word: base64 of 624 words and the index of the next one, little-endian uint32."""
+    _, key, position, *_ = state.get_state(legacy=True)
+    return base64.b64encode(np.append(key, position).astype("<u4").tobytes()).decode()
+
+
+def torch_state(raw: bytes) -> str:
+    """The same of what torch gives: `torch_state(generator.get_state().numpy().tobytes())`.
+
+    Raises ValueError when that is not the state of a CPU generator that was seeded.
+    """
+    if len(raw) < _TORCH_STATE + 8 * _STATE_WORDS:
+        raise ValueError(f"state: {len(raw)} bytes are not the state of torch's CPU generator")
+    left = int.from_bytes(raw[_TORCH_LEFT : _TORCH_LEFT + 4], "little")
+    following = int.from_bytes(raw[_TORCH_NEXT : _TORCH_NEXT + 8], "little")
+    key = np.frombuffer(raw, dtype="<u8", count=_STATE_WORDS, offset=_TORCH_STATE)
+    # torch makes the next 624 words when one is left, whatever the index says
+    position = _STATE_WORDS if left == 1 else following
+    if position > _STATE_WORDS or key.max() > 0xFFFFFFFF:
+        raise ValueError("state: not the state of torch's CPU generator")
+    return base64.b64encode(np.append(key, position).astype("<u4").tobytes()).decode()
+
+
+def skipped(state: np.random.RandomState, skip: int) -> np.random.RandomState:
+    """The same generator after `skip` more words. Takes 4 ms a million."""
     while skip > 0:
         chunk = min(skip, _SKIP_CHUNK)
         words(state, chunk)
@@ -40,20 +94,40 @@ def randperm(state: np.random.RandomState, n: int, count: int | None = None) -> 
     A head costs time and words in proportion to `count` only (the generator is then not where torch's would
     be). Raises ValueError when n is negative or at least `MAX_N`.
 
-    torch swaps r[i] with r[i + word % (n - i)] for i = 0 .. n-2. Instead of swapping one by one: place i is
-    final after step i, and what step i puts into its target is what stood at i. So the entry at i is what
-    the last earlier step with the same target had put there, or else the target itself; and what stood at i
-    is found by following "the last step that aimed at i" to its beginning, for all i by pointer doubling.
+    torch swaps r[i] with r[i + word % (n - i)] for i = 0 .. n-2.
     """
     if not 0 <= n < MAX_N:
         raise ValueError(f"randperm of {n}: must be between 0 and {MAX_N - 1}")
     count = n if count is None else min(count, n)
-    target = _targets(state, n, count)
-    earlier, last = _links(target)
-    origin = _follow(last)
+    return swaps.forward(_targets(state, n, count))
+
+
+def randint(state: np.random.RandomState, n: int, count: int) -> NDArray[np.int64]:
+    """`torch.randint(n, (count,))`, int64[count]. Raises ValueError unless 0 < n < `MAX_N`."""
+    if not 0 < n < MAX_N:
+        raise ValueError(f"randint below {n}: must be between 1 and {MAX_N - 1}")
+    drawn: NDArray[np.int64] = words(state, count).astype(np.int64)
+    drawn %= n
+    return drawn
+
+
+def randperm_heads(drawn: NDArray[np.uint32], n: int) -> NDArray[np.int64]:
+    """The beginnings of several permutations of n, int64[m, k], k <= n: each from its own words, uint32[m, k].
+
+    All at once: step j of permutation i is step i*k + j of one long row of swaps, whose places do not meet.
+    """
+    m, k = drawn.shape
+    step = np.arange(k, dtype=np.int64)
+    target = step + drawn % (n - step)
+    base = np.arange(m, dtype=np.int64)[:, None]
+    # a place below k is the step that makes it final; the others come after all steps
+    place = np.where(target < k, base * k + target, m * k + base * n + target)
+    earlier, last = swaps.links(place.reshape(-1))
+    origin = swaps.follow(last)
     moved = np.flatnonzero(earlier >= 0)
-    target[moved] = origin[earlier[moved]]
-    return target
+    result: NDArray[np.int64] = target.reshape(-1)
+    result[moved] = origin[earlier[moved]] % k
+    return result.reshape(m, k)
 
 
 def _targets(state: np.random.RandomState, n: int, count: int) -> NDArray[np.int64]:
@@ -63,33 +137,3 @@ def _targets(state: np.random.RandomState, n: int, count: int) -> NDArray[np.int
     target: NDArray[np.int64] = step.copy()
     target[:drawn] += words(state, drawn) % (n - step[:drawn])
     return target
-
-
-def _links(target: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """`earlier[i]`: the last step before i with i's target, or -1.
-    `last[i]`: the last step before i that aims at i, or i itself."""
-    count = len(target)
-    # Sorting (target, step) in one word is several times faster than a stable argsort.
-    key = (target << 32) | np.arange(count, dtype=np.int64)
-    key.sort()
-    step = (key & 0xFFFFFFFF).astype(np.int32)
-    key >>= 32
-    same = key[1:] == key[:-1]
-    earlier = np.full(count, -1, dtype=np.int32)
-    earlier[step[1:][same]] = step[:-1][same]
-    ends = np.flatnonzero(np.append(~same, True)) if count else np.zeros(0, dtype=np.int64)
-    ends = ends[key[ends] < count]
-    aimed, by = key[ends], step[ends]
-    by = np.where(by == aimed, earlier[by], by)
-    last = np.arange(count, dtype=np.int32)
-    found = by >= 0
-    last[aimed[found]] = by[found]
-    return earlier, last
-
-
-def _follow(last: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The end of every chain i, last[i], last[last[i]], ...; chains are of logarithmic length."""
-    further: NDArray[np.int32] = last[last]
-    while not np.array_equal(further, last):
-        last, further = further, further[further]
-    return last

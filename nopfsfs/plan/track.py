@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
+from enum import Enum, IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,11 @@ from nopfsfs.plan.spec import Spec
 
 # Opens of one rank in a row that lie in the next epoch and show that this one is over.
 _WELL_IN = 4
-# Contradicting opens, beyond those that agreed, after which a locked plan is no longer believed.
+# Contradicting opens of its own readers, beyond those that agreed, after which a locked plan is no longer believed.
 _LOST = 24
-# Contradicting opens that are kept, to be followed again when the plan they belong to is known.
-_MISSED = 65_536
+_HITS_KEPT = 64
+# Opens of a new epoch by which it is verified.
+_VERIFIED_BY = 16
 # Agreeing opens, beyond those that contradicted, after which a plan that was given up is believed again.
 _REVIVED = 24
 # An open this many windows ahead is a slow worker's neighbour, not a contradiction: 4 K is at most 20 %.
@@ -37,10 +38,19 @@ _RECENT = 32
 class State(str, Enum):
     """What a plan is worth; the words of `nopfs status`."""
 
-    NONE = "none"  # no seed: nothing is foreseen
+    NONE = "none"  # there is nothing to read
     WATCHING = "watching"  # assumed or searched for, not confirmed
     LOCKED = "locked"  # what was opened cannot agree with it by chance
     MISMATCH = "mismatch"  # opens contradict it and no candidate fits
+    UNKNOWN = "unknown"  # no seed was given, and no candidate fits
+
+
+class Seen(IntEnum):
+    """What an open was to a track."""
+
+    NEITHER = 0  # not foreseen, but no contradiction
+    FORESEEN = 1  # among what comes next, or a repeat of what was opened a moment ago
+    AGAINST = 2  # it contradicts the plan
 
 
 class Track:
@@ -55,7 +65,11 @@ class Track:
         self._make = make
         self.generation = 0  # changes when the stream foretold before no longer holds
         self.base = 0  # merged stream position of the beginning of this epoch
-        self.missed: list[int] = []  # rows that contradict, less half of those that agreed since
+        self.against = 0  # opens that contradict, less half of those that agreed since
+        self.given = False  # said by a user, not found or assumed
+        self.said: Hypothesis | None = None  # in these words
+        self.hits = 0  # opens foreseen
+        self._hits: deque[int] = deque([0], maxlen=_HITS_KEPT)  # the mount's count of opens at the last hits
         self.repeats = False  # epochs repeat: set_epoch is forgotten
         self._inflight = inflight
         self._loader = LoaderWatch() if inflight is None else None
@@ -67,11 +81,14 @@ class Track:
         self.now = order
         self.ahead: EpochOrder | None = None
         self._left: Hypothesis | None = None  # the epoch before, if this one followed it as expected
+        self._first: list[int] = []  # rows opened first in this epoch, until it is verified
+        self._next_first: list[int] = []
+        self.verified = True  # found, or compared with others that might have followed
         self._tail: frozenset[int] = frozenset()  # rows opened last in the epoch before
         self.lanes = len(order.hypothesis.ranks)
         each = order.length // self.lanes
         self.k = window(each, self._inflight)
-        self.cursors = [Cursor(each, self.k) for _ in range(self.lanes)]
+        self.cursors = [Cursor(each, self.k, order.absent(lane)) for lane in range(self.lanes)]
         self._recent: deque[int] = deque(maxlen=max(1, min(_RECENT * self.lanes, order.length // 16)))
 
     @property
@@ -81,8 +98,8 @@ class Track:
 
     # -- opens --
 
-    def feed(self, row: int, reader: int = 0) -> bool:
-        """An open by process or thread `reader` (0: not known). True: it was predicted."""
+    def feed(self, row: int, reader: int = 0) -> Seen:
+        """An open by process or thread `reader` (0: not known)."""
         now = self.now
         offset = row - now.base
         place = now.place[offset] if 0 <= offset < len(now.place) else -1
@@ -93,13 +110,30 @@ class Track:
             step = cursor.take(place // self.lanes)
             if step is Step.HIT:
                 self._recent.append(row)
-                if self.missed or self.state is not State.LOCKED:
+                if not self.verified:
+                    self._first.append(row)
+                if self.against or self.state is not State.LOCKED:
                     self._agree()
                 if cursor.hi >= cursor.length:
                     self._near_end()
-                return True
+                return Seen.FORESEEN
             return self._not_next(row, place, step)
         return self._other(row, None)
+
+    def expects(self, row: int) -> bool:
+        """Whether the row is among what comes next; changes nothing."""
+        now, base = self.now, 0
+        for order in (now, self.ahead):
+            if order is None:
+                break
+            place = order.find(row)
+            while place >= 0:
+                cursor, at = self.cursors[place % self.lanes], base + place // self.lanes
+                if at < cursor.hi and not cursor.opened[at]:
+                    return True
+                place = order.again[place] if order.again is not None else -1
+            base = now.length // self.lanes
+        return False
 
     def _watch(self, reader: int, place: int) -> None:
         """Learn K from who opens what; K of this epoch grows at once, and is exact from the next epoch on."""
@@ -112,34 +146,33 @@ class Track:
             for cursor in self.cursors:
                 cursor.widen(self.k)
 
-    def _not_next(self, row: int, place: int, step: Step) -> bool:
+    def _not_next(self, row: int, place: int, step: Step) -> Seen:
         """An open of a row that this epoch holds, but not among the next K at its first place."""
         again = self.now.again
         while again is not None and step is not Step.AHEAD and (place := again[place]) >= 0:
             step = self.cursors[place % self.lanes].take(place // self.lanes)
             if step is Step.HIT:
                 self._recent.append(row)
-                return True
+                return Seen.FORESEEN
         if step is Step.AHEAD:
             cursor, at = self.cursors[place % self.lanes], place // self.lanes
             if self._opens_next(row) or self._in_tail(row):
-                return True
-            cursor.mark(at)
+                return Seen.FORESEEN
             if at >= cursor.lo + _NEAR_WINDOWS * cursor.k:
-                self._contradict(row)
-            return False
+                return self._contradict()
+            cursor.mark(at)
+            return Seen.NEITHER
         return self._other(row, step)
 
-    def _other(self, row: int, step: Step | None) -> bool:
+    def _other(self, row: int, step: Step | None) -> Seen:
         """An open of a row that this epoch has read already (`step`), or does not read."""
         if step is Step.REPEAT and row in self._recent:
-            return True
+            return Seen.FORESEEN
         if self._opens_next(row):
-            return True
+            return Seen.FORESEEN
         if step is Step.REPEAT or self._in_tail(row):
-            return True
-        self._contradict(row)
-        return False
+            return Seen.FORESEEN
+        return self._contradict()
 
     def _opens_next(self, row: int) -> bool:
         """Whether the row is among the next K because the window reaches into the next epoch."""
@@ -152,7 +185,8 @@ class Track:
             at = cursor.length + place // self.lanes
             if at < cursor.hi and cursor.take(at) is Step.HIT:
                 self._recent.append(row)
-                if self.missed or self.state is not State.LOCKED:
+                self._next_first.append(row)
+                if self.against or self.state is not State.LOCKED:
                     self._agree()
                 if cursor.ahead_run >= _WELL_IN:
                     cursor.abandon(cursor.length)
@@ -165,20 +199,19 @@ class Track:
         self._agreeing += 1
         # two for one: a plan that explains only half of what is read must come into doubt
         self._forgive = not self._forgive
-        if self.missed and self._forgive:
-            self.missed.pop(0)
+        if self.against and self._forgive:
+            self.against -= 1
 
-    def _contradict(self, row: int) -> None:
+    def _contradict(self) -> Seen:
         self._agreeing = max(0, self._agreeing - 1)
-        if self.state is State.LOCKED and len(self.missed) < _MISSED:
-            self.missed.append(row)
+        return Seen.AGAINST
 
     # -- what the follower asks --
 
     @property
     def lost(self) -> bool:
-        """A locked plan is contradicted by too many opens."""
-        return len(self.missed) >= _LOST
+        """A locked plan is contradicted by too many opens of its own readers."""
+        return self.against >= _LOST
 
     @property
     def revived(self) -> bool:
@@ -187,16 +220,64 @@ class Track:
         given_up = self.was_locked and self.state is not State.LOCKED
         return given_up and telling and self._agreeing >= _REVIVED
 
+    def hit(self, now: int) -> None:
+        """An open was foreseen; `now`: the mount's count of opens."""
+        self.hits += 1
+        self._hits.append(now)
+
+    @property
+    def last_hit(self) -> int:
+        """The mount's count of opens at the last that was foreseen."""
+        return self._hits[-1]
+
+    def hits_since(self, then: int) -> int:
+        """Opens foreseen since the mount's count was that, at most 64."""
+        return sum(1 for at in self._hits if at > then)
+
+    def rate(self, now: int) -> float:
+        """The share of the mount's last opens that this track foresaw."""
+        return len(self._hits) / (now - self._hits[0] + 1)
+
     def behind(self, rows: list[int]) -> float:
         """The share of `rows` whose first place lies before the window."""
         places = [place for place in map(self.now.find, rows) if place >= 0]
         past = sum(place // self.lanes < self.cursors[place % self.lanes].lo for place in places)
         return past / len(rows)
 
-    def opened(self) -> list[int]:
+    def opened(self, row: int) -> bool:
+        """Whether the row was opened in this epoch, as far as is known."""
+        place = self.now.find(row)
+        return place >= 0 and self.cursors[place % self.lanes].opened[place // self.lanes] == 1
+
+    @property
+    def to_be_verified(self) -> bool:
+        """Enough of an epoch that followed as expected was read to compare it with others."""
+        return not self.verified and len(self._first) >= _VERIFIED_BY
+
+    def first_rows(self) -> list[int]:
+        """The rows that were opened first in this epoch; asking means that it is verified."""
+        rows, self._first, self.verified = self._first[: 2 * _VERIFIED_BY], [], True
+        return list(dict.fromkeys(rows))
+
+    def alternatives_of_this(self) -> tuple[Hypothesis, ...]:
+        """What might have been read in place of this epoch."""
+        before = self._left
+        if before is None:
+            return ()
+        family = registry.sampler(before.spec.sampler)
+        return tuple(self._with(*other) for other in family.following(before.spec, before.epoch))
+
+    def rows_opened(self) -> list[int]:
         """The rows opened so far in this epoch, in the order of its plan."""
         rows: list[int] = self.now.rows[self.consumed(self.base, self.now.length)].tolist()
         return rows
+
+    def already(self, rows: list[int]) -> None:
+        """These rows were opened before, in whatever order."""
+        for row in rows:
+            place = self.now.find(row)
+            if place >= 0:
+                self.cursors[place % self.lanes].already(place // self.lanes)
 
     def lock(self) -> None:
         """The plan is confirmed."""
@@ -204,12 +285,12 @@ class Track:
             self.generation += 1
         self.state = State.LOCKED
         self.was_locked = True
-        self.missed.clear()
+        self.against = 0
 
     def give_up(self, state: State) -> None:
         """The plan is no longer believed, but still followed, in case its reader comes back."""
         self._agreeing = 0
-        self.missed.clear()
+        self.against = 0
         if state is not self.state and state is State.MISMATCH:
             self.generation += 1
         self.state = state
@@ -226,7 +307,7 @@ class Track:
         self.repeats = self.state is State.LOCKED and after == before
         self.generation += 1
         self.base = 0
-        self.missed.clear()
+        self.against = 0
         self._enter(order)
 
     # -- the next epoch --
@@ -241,8 +322,10 @@ class Track:
 
     def alternatives(self) -> tuple[Hypothesis, ...]:
         """What else may be read next, the expected first."""
-        found = [self.following()]
-        for origin in (self.hypothesis, self._left):
+        # an epoch that has hardly begun was only expected: then something else followed the one before
+        expected_only = self._left is not None and self._barely_begun()
+        found = [] if expected_only else [self.following()]
+        for origin in (self._left, self.hypothesis) if expected_only else (self.hypothesis, self._left):
             if origin is not None:
                 family = registry.sampler(origin.spec.sampler)
                 found += [self._with(*other) for other in family.following(origin.spec, origin.epoch)]
@@ -256,8 +339,8 @@ class Track:
     def expect(self, order: EpochOrder) -> None:
         """Makes the next epoch known, so that the window and the stream reach into it."""
         self.ahead = order
-        for cursor in self.cursors:
-            cursor.extend(order.length // self.lanes)
+        for lane, cursor in enumerate(self.cursors):
+            cursor.extend(order.length // self.lanes, order.absent(lane))
 
     def _near_end(self) -> None:
         """Makes the next epoch known when the window has reached it, and goes over to it when this one is
@@ -281,6 +364,7 @@ class Track:
         self.base += self.now.length
         self._left, self._tail = self.hypothesis, self._last_opened()
         self.now, self.ahead = self.ahead, None
+        self._first, self._next_first, self.verified = self._next_first, [], False
         for cursor in cursors:
             cursor.roll()
         if any(cursor.hi >= cursor.length for cursor in cursors):

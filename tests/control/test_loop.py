@@ -17,7 +17,7 @@ from nopfsfs.control.children import sequenced_pair
 from nopfsfs.control.loop import EventLoop
 from nopfsfs.fetch import wire
 from nopfsfs.fetch.wire import Order
-from nopfsfs.plan.epochs import DataSet
+from nopfsfs.plan.epochs import DataSet, FileOrder
 from nopfsfs.plan.follow import Follower
 from nopfsfs.policy.budget import Split
 from nopfsfs.policy.conductor import Conductor
@@ -104,7 +104,7 @@ def bench() -> Iterator[Bench]:
 
 def follower() -> Follower:
     rows = np.arange(N, dtype=np.int64)
-    made = Follower([DataSet(key=0, name=".", orders=(("sorted_files", rows),))], 1, "sequential")
+    made = Follower([DataSet(key=0, name=".", orders=(FileOrder(("sorted_files",), rows),))], 1, "sequential")
     made.settle()
     return made
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.orders import candidate_roots, image_folder, sorted_files
+from nopfsfs.dataset.orders import ORDERS, View, candidate_roots, image_folder, sorted_files
 from nopfsfs.dataset.scan import scan
 from tests.dataset import trees
 from tests.framework_setup import import_torchvision
@@ -167,3 +167,40 @@ def test_without_classes_only_data_sets_are_candidates(tmp_path) -> None:
     index = fill(tmp_path, {f"train/{i}": 5 for i in range(9)} | {"val": 3})
     roots = [index.path(row) for row in candidate_roots(index, classes=False).tolist()]
     assert set(roots) == {b"train", b"val", b""}
+
+
+TREE = ["train/c10/2.jpg", "train/c10/10.JPG", "train/c9/x1.gif", "train/.h/1.png", "train/c9-a/1.bmp", "val/c9/1.jpeg"]
+TREE += ["train/c9/sub/3.png", "top.jpg", "readme.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("timm", [".h/1.png", "c9/sub/3.png", "c10/2.jpg", "c10/10.JPG"]),
+        ("keras_images", ["c10/10.JPG", "c10/2.jpg", "c9/x1.gif", "c9/sub/3.png", "c9-a/1.bmp"]),
+        ("dali_files", [".h/1.png", "c10/10.JPG", "c10/2.jpg", "c9-a/1.bmp"]),
+        ("hf_imagefolder", ["c10/10.JPG", "c10/2.jpg", "c9-a/1.bmp", "c9/sub/3.png", "c9/x1.gif"]),
+        ("listed", [".h/1.png", "c10/10.JPG", "c10/2.jpg", "c9/x1.gif", "c9/sub/3.png", "c9-a/1.bmp"]),
+    ],
+)
+def test_each_order_of_one_tree(name: str, expected: list[str]) -> None:
+    with trees.tree([os.fsencode(path) for path in TREE]) as root:
+        index = scan(root).index
+        train = index.lookup(0, b"train")
+        rows = ORDERS[name](index, train, View(index))
+        assert rows.dtype == np.uint32
+        assert [os.fsdecode(index.path(row)) for row in rows.tolist()] == [f"train/{path}" for path in expected]
+
+
+def test_the_first_split_of_hugging_face_is_train() -> None:
+    with trees.tree([os.fsencode(path) for path in TREE]) as root:
+        index = scan(root).index
+        rows = ORDERS["hf_imagefolder"](index, 0, None).tolist()
+        assert rows == ORDERS["hf_imagefolder"](index, index.lookup(0, b"train"), None).tolist()
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_an_order_of_nothing_is_empty(name: str, tmp_path: Path) -> None:
+    rows = ORDERS[name](scan(str(tmp_path)).index, 0, None)
+    assert rows.dtype == np.uint32
+    assert len(rows) == 0

@@ -161,10 +161,13 @@ def shared_memory() -> frozenset[str]:
 
 
 @contextmanager
-def mounted(source: Path, *flags: str, work: Path, disks: Iterable[Path] = ()) -> Iterator[Mounted]:
+def mounted(
+    source: Path, *flags: str, work: Path, disks: Iterable[Path] = (), hangs_s: float = HANGS_S
+) -> Iterator[Mounted]:
     """Mount `source` in the background, yield, unmount. Fails if anything is left, or the log has errors.
 
     `work`: a directory of the test's own, for mountpoint, index and log. A test may end the mount by itself.
+    `hangs_s`: after this long the mount is taken for hung and its connection aborted.
     """
     path = work / "mnt"
     path.mkdir(exist_ok=True)
@@ -176,7 +179,7 @@ def mounted(source: Path, *flags: str, work: Path, disks: Iterable[Path] = ()) -
         found = find_mount(str(path))
         assert found is not None
         m.minor = found.minor
-        watchdog = threading.Timer(HANGS_S, abort_connection, [m.minor])
+        watchdog = threading.Timer(hangs_s, abort_connection, [m.minor])
         watchdog.start()
         try:
             yield m

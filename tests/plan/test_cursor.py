@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.plan.cursor import Cursor, Step
-from nopfsfs.plan.epochs import DataSet, Hypothesis, build, window
+from nopfsfs.plan.epochs import DataSet, FileOrder, Hypothesis, build, window
 from nopfsfs.plan.spec import Spec
 
 
@@ -85,13 +85,15 @@ def test_k(length: int, inflight: int | None, k: int) -> None:
 
 def test_tables_link_rows_that_are_read_twice() -> None:
     files = np.array([7, 9, 7, 12])
-    epoch = build(Hypothesis(0, 0, Spec("sequential")), [DataSet(0, "", (("", files),))])
+    epoch = build(Hypothesis(0, 0, Spec("sequential")), [DataSet(0, "", (FileOrder(("image_folder",), files),))])
     assert [epoch.find(row) for row in (7, 8, 9, 12, 13, 6)] == [0, -1, 1, 3, -1, -1]
     assert epoch.again is not None
     assert epoch.again.tolist() == [2, -1, -1, -1]
 
 
 def test_tables_of_an_empty_data_set() -> None:
-    epoch = build(Hypothesis(0, 0, Spec("distributed")), [DataSet(0, "", (("", np.zeros(0, np.int64)),))])
+    epoch = build(
+        Hypothesis(0, 0, Spec("distributed")), [DataSet(0, "", (FileOrder(("image_folder",), np.zeros(0, np.int64)),))]
+    )
     assert epoch.length == 0
     assert epoch.find(0) == -1

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nopfsfs.plan.epochs import DataSet
+from nopfsfs.plan.epochs import DataSet, FileOrder
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.loader import PREFETCH, LoaderWatch
 
@@ -64,7 +64,7 @@ def test_a_track_widens_its_window_while_it_is_followed() -> None:
     n, workers, batch = 512, 2, 64
     rows = np.arange(n, dtype=np.int64)
     for seed in range(20):
-        follower = Follower([DataSet(0, "train", (("files", rows),))], 42, "sequential")
+        follower = Follower([DataSet(0, "train", (FileOrder(("image_folder",), rows),))], 42, "sequential")
         follower.settle()
         who, places = zip(*opens(n, workers, batch, seed), strict=True)
         predicted = follower.observe(np.array(places), np.array(who))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nopfsfs.plan import registry, torch_random
-from nopfsfs.plan.epochs import DataSet
+from nopfsfs.plan.epochs import DataSet, FileOrder
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.spec import Spec
 
@@ -40,7 +40,7 @@ def test_distributed_sampler(n: int, shuffle: bool, drop_last: bool) -> None:
                 )
                 for epoch in (0, 1, 7):
                     real.set_epoch(epoch)
-                    options = (("drop_last", int(drop_last)), ("sequential", int(not shuffle)))
+                    options = tuple((o, 1) for o, on in (("drop_last", drop_last), ("sequential", not shuffle)) if on)
                     spec = Spec("distributed", seed, options)
                     np.testing.assert_array_equal(registry.order(spec, n, epoch, world, rank), list(real))
 
@@ -58,6 +58,10 @@ def _loader(kind: str, n: int, seed: int):
     return data.DataLoader(range(n), batch_size=4, shuffle=True, generator=generator)
 
 
+def _random(seed: int, kind: str) -> Spec:
+    return registry.make_spec(registry.sampler("random"), seed, {"base_seed": kind})
+
+
 def _read(loader, batches: int | None = None) -> list[int]:
     taken: list[int] = []
     for k, batch in enumerate(loader):
@@ -72,7 +76,7 @@ def _read(loader, batches: int | None = None) -> list[int]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_sampler_carries_its_generator_over_epochs(kind: str, n: int, seed: int) -> None:
     loader = _loader(kind, n, seed)
-    spec = Spec("random", seed, (("base_seed", kind),))
+    spec = _random(seed, kind)
     for epoch in range(4):
         np.testing.assert_array_equal(registry.order(spec, n, epoch), _read(loader))
 
@@ -80,7 +84,7 @@ def test_random_sampler_carries_its_generator_over_epochs(kind: str, n: int, see
 @pytest.mark.parametrize("seed", [0, 42])
 def test_random_sampler_with_persistent_workers(seed: int) -> None:
     loader = _loader("once", 97, seed)
-    spec = Spec("random", seed, (("base_seed", "once"),))
+    spec = _random(seed, "once")
     for epoch in range(3):
         np.testing.assert_array_equal(registry.order(spec, 97, epoch), _read(loader))
 
@@ -89,7 +93,7 @@ def test_random_sampler_with_persistent_workers(seed: int) -> None:
 @pytest.mark.parametrize("n", [97, 200, 1009])
 def test_random_sampler_after_epochs_left_early(kind: str, n: int) -> None:
     loader = _loader(kind, n, 42)
-    spec = Spec("random", 42, (("base_seed", kind),))
+    spec = _random(42, kind)
     early = 0
     for epoch, batches in enumerate([None, 3, 5, None, None]):
         taken = _read(loader, batches)
@@ -133,7 +137,9 @@ def test_a_real_loader_is_predicted(kind: str, workers: int, tmp_path) -> None:
         options |= {"shuffle": True, "generator": torch.Generator().manual_seed(seed)}
     loader = data.DataLoader(files, **options)
     rows = np.arange(100, 100 + n)
-    follower = Follower([DataSet(0, "train", (("ImageFolder", rows),))], seed, worlds=[(1, (0,)), (2, (0,)), (2, (1,))])
+    follower = Follower(
+        [DataSet(0, "train", (FileOrder(("image_folder",), rows),))], seed, worlds=[(1, (0,)), (2, (0,)), (2, (1,))]
+    )
     for epoch in range(3):
         if sampler is not None:
             sampler.set_epoch(epoch)

@@ -1,0 +1,152 @@
+"""`nopfs plan`: what a mount believes will be read, plans registered with it; and orders without a mount."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nopfsfs.cli.locate import locate_living
+from nopfsfs.cli.options import Parser
+from nopfsfs.cli.settings import usage
+from nopfsfs.control.client import Refused, call
+from nopfsfs.errors import Exit
+from nopfsfs.units import format_ranks
+
+REGISTER_S = 120.0  # orders of millions of files are read and computed before the answer
+_SHOW_S = 30.0  # the answer may wait for a computation
+
+Record = Mapping[str, Any]
+_DRY = ("sampler", "seed", "epoch", "world_size", "ranks", "root", "files", "plan", "sampler_option", "head", "all")
+_DRY_ONLY = (*_DRY, "order_out", "index_dir", "follow_symlinks")
+_MOUNTED_ONLY = ("next", "json", "register", "forget")
+
+
+def add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `nopfs plan`."""
+    parser = commands.add_parser(
+        "plan",
+        usage="nopfs plan MOUNTPOINT [--next N] [--json] | MOUNTPOINT --register FILE | MOUNTPOINT --forget |\n"
+        "       --dry-run SOURCE [options] | --samplers",
+        help="what will be read next",
+        description="Print what a mount believes will be read, tell it a plan, or print an order without mounting.",
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument("path", metavar="MOUNTPOINT", nargs="?", help="of a mount; with --dry-run, the data set")
+    parser.add_argument("--samplers", action="store_true", help="list samplers, subsets and their options")
+    mounted = parser.add_argument_group("of a mount")
+    mounted.add_argument("--next", metavar="N", help="also the next N files of each plan")
+    mounted.add_argument("--json", action="store_true", help="print the record as JSON")
+    mounted.add_argument("--register", metavar="FILE", help="tell the mount the plans of a plan file")
+    mounted.add_argument("--forget", action="store_true", help="drop the plans that were registered")
+    dry = parser.add_argument_group("without a mount")
+    dry.add_argument("--dry-run", action="store_true", help="print the order in which a job would read a data set")
+    dry.add_argument("--plan", metavar="FILE", help="a plan file")
+    for name, value in ("sampler", "NAME"), ("seed", "N"), ("epoch", "N"), ("world-size", "N"), ("ranks", "LIST"):
+        dry.add_argument(f"--{name}", metavar=value, help="as in a plan file")
+    dry.add_argument("--sampler-option", metavar="NAME=VALUE", action="append", help="an option of the sampler")
+    dry.add_argument("--root", metavar="DIR", help="directory of the data set, relative to SOURCE")
+    dry.add_argument("--files", metavar="NAME", help="how the job lists its files (docs/plan-files.md)")
+    dry.add_argument("--head", metavar="N", help="print the first N files (default: 20)")
+    dry.add_argument("--all", action="store_true", help="print all")
+    dry.add_argument("--order-out", metavar="FILE", help="write the order as .npy, indices of the listed files")
+    dry.add_argument("--index-dir", metavar="D", help="where the index of the source is kept")
+    dry.add_argument("--follow-symlinks", action="store_true", help="as for nopfs-mount")
+    parser.set_defaults(handler=plan)
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Do what was asked; return the exit code."""
+    said = vars(options)
+    if said.get("samplers"):
+        print(samplers_text(), flush=True)
+        return Exit.OK
+    dry = bool(said.get("dry_run"))
+    for name in _MOUNTED_ONLY if dry else _DRY_ONLY:
+        if name in said:
+            where = "is for a mount; leave out --dry-run" if dry else "goes with --dry-run SOURCE"
+            raise usage(f"--{name.replace('_', '-')}: {where}")
+    if "path" not in said:
+        raise usage(f"name {'SOURCE' if dry else 'MOUNTPOINT'}; see nopfs plan --help")
+    if dry:
+        from nopfsfs.cli.dryrun import dry_run  # with numpy and all samplers
+
+        return dry_run(said)
+    if "register" in said and "forget" in said:
+        raise usage("--forget: goes without --register; call one after the other")
+    if "register" in said:
+        return _register(said["path"], said["register"])
+    if "forget" in said:
+        call(locate_living(said["path"], os.environ).state_dir, "forget", _SHOW_S)
+        return Exit.OK
+    return _show(said)
+
+
+def _register(mountpoint: str, path: str) -> int:
+    from nopfsfs.cli.planfile import read_plan_file
+
+    tables = read_plan_file(path).tables
+    located = locate_living(mountpoint, os.environ)
+    try:
+        call(located.state_dir, "register", REGISTER_S, plans=tables)
+    except Refused as error:
+        raise usage(f"{path}: {error.reason}") from error
+    return Exit.OK
+
+
+def _show(said: Mapping[str, Any]) -> int:
+    count = _count("--next", said["next"]) if "next" in said else 0
+    located = locate_living(said["path"], os.environ)
+    try:
+        record = call(located.state_dir, "plan", _SHOW_S, next=count)
+    except Refused as error:
+        raise usage(f"--next: {error.reason}") from error
+    if said.get("json"):
+        print(json.dumps(record, indent=2), flush=True)
+    else:
+        print(plan_text(record, located.path), flush=True)
+    return Exit.OK
+
+
+def _count(origin: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 12):
+        raise usage(f"{origin}: {text!r} is not a whole number")
+    return int(text)
+
+
+def plan_text(record: Record, mountpoint: str) -> str:
+    """What a mount believes, for people. A record that lacks something prints without it."""
+    lines = [f"{mountpoint}: {record.get('state', 'none')}"]
+    for believed in record.get("plans") or ():
+        lines.append(f"{believed.get('dataset', '?')}: {', '.join(_words(believed))}")
+        lines += [f"  {path}" for path in believed.get("next") or ()]
+    return "\n".join(lines).encode("utf-8", "backslashreplace").decode()
+
+
+def _words(believed: Record) -> Iterator[str]:
+    yield from (str(believed[name]) for name in ("state", "sampler") if believed.get(name))
+    yield from (f"{name} {believed[name]}" for name in ("seed", "epoch") if believed.get(name) is not None)
+    options = believed.get("options") or {}
+    yield from (f"{name} = {value}" for name, value in (dict(options)).items() if name != "state")
+    if believed.get("world", 1) != 1:
+        yield f"ranks {format_ranks(believed.get('ranks') or ())} of {believed['world']}"
+    if believed.get("length"):
+        yield f"at {believed.get('position', 0):,} of {believed['length']:,}"
+
+
+def samplers_text() -> str:
+    """All samplers and subsets with their options."""
+    from nopfsfs.plan import registry
+
+    lines = []
+    for title, families in (("samplers", registry.SAMPLERS), ("subsets", registry.SUBSETS)):
+        lines.append(f"{title}:")
+        for family in families.values():
+            seeds = "no seed" if family.seeds is None else f"seeds {family.seeds[0]} to {family.seeds[1]}"
+            lines.append(f"  {family.name}: {family.summary} ({seeds})")
+            for name, option in family.options.items():
+                kind = "|".join(option.choices) if option.choices else option.kind.__name__
+                lines.append(f"    {name} ({kind}, default {option.default!r}): {option.help}")
+    return "\n".join(lines)

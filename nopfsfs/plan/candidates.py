@@ -1,0 +1,233 @@
+"""What is tried when opens are to be explained: file orders, subsets, families, seeds, epochs, in stages.
+
+Owns the sequence of candidates, likeliest first, and the beginnings of their orders. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.plan import registry
+from nopfsfs.plan.epochs import DataSet, Hypothesis
+from nopfsfs.plan.spec import Dealt, Sampler, Spec
+
+World = tuple[int, tuple[int, ...]]  # world size, the ranks that read through this mount
+
+# Seeds that people write, and the years; 0 and 42 first: the defaults of DistributedSampler and of Hugging Face.
+COMMON_SEEDS = (
+    *(0, 42, 1, 1234, 123, 2, 3, 1337, 3407, 10, 100, 12345, 7, 5, 4, 2024, 2025, 2026, 2023, 21, 31, 999, 6, 8, 9),
+    *(11, 13, 17, 77, 88, 99, 111, 200, 256, 314, 404, 512, 666, 777, 1000, 1024, 2019, 2020, 2021, 2022, 4242),
+    *(31337, 54321, 123456, 1234567, 12345678, 123456789, 1111, 3141592, 20, 30, 50, 12, 14, 15, 16, 18, 19),
+)
+_FIRST_SEEDS = 2  # of these: tried as if they had been given when none is
+# Epochs that are tried first, and of a seed that is only a common one.
+_EPOCHS_FIRST = 4
+_EPOCHS_COMMON = 2
+# Common seeds that are tried at a time; and in families of which each candidate costs a whole order.
+_AT_ONCE = 16
+_COSTLY_SEEDS = 24
+# Worlds for which orders are dealt out that cannot be compared before, at first.
+_WORLDS_MOST = 8
+# Families that are tried over parts of the files: more would cost more than that they are likely.
+_OVER_PARTS = ("distributed", "random", "sequential", "global")
+# Places of an order that are computed to compare with: this many, and this many for each rank. Loaders
+# displace opens by some thousand places.
+_HEAD = 16_384
+_HEAD_PER_RANK = 256
+# and at a first glance
+_GLANCE = 1024
+_GLANCE_PER_RANK = 16
+SMALL = 1024
+_KEPT_BYTES = 64 << 20
+_DEFAULT_WORLD: World = (1, (0,))
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds to try: the one that was given, if any, then the common ones."""
+
+    given: int | None = None
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        return COMMON_SEEDS[:_FIRST_SEEDS] if self.given is None else (self.given,)
+
+    @property
+    def common(self) -> tuple[int, ...]:
+        return tuple(seed for seed in COMMON_SEEDS if seed not in self.first)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One enumeration of the files of one data set."""
+
+    dataset: int
+    order: int
+    n: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An order to compare with. `world` None: before it is dealt out to ranks; else as dealt out to these."""
+
+    dataset: int
+    order: int
+    spec: Spec
+    epoch: int
+    subset: Spec | None = None
+    world: World | None = None
+
+    def hypothesis(self, world: int, ranks: tuple[int, ...]) -> Hypothesis:
+        """With the ranks that read it."""
+        return Hypothesis(self.dataset, self.order, self.spec, self.epoch, world, ranks, self.subset)
+
+
+def candidate_of(hypothesis: Hypothesis) -> Candidate:
+    """What a hypothesis is to be compared as."""
+    own = registry.sampler(hypothesis.spec.sampler).dealt is Dealt.OWN
+    world = (hypothesis.world, hypothesis.ranks) if own else None
+    h = hypothesis
+    return Candidate(h.dataset, h.order, h.spec, h.epoch, h.subset, world)
+
+
+def targets(datasets: Sequence[DataSet], among: Iterable[int]) -> Iterator[Target]:
+    """The enumerations of these data sets."""
+    for index in among:
+        for at, order in enumerate(datasets[index].orders):
+            yield Target(index, at, len(order.rows), order.names)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Candidates of about the same likelihood. `epochs`: from the first to before the last; `unusual`: configurations
+    that are tried only now; `subsets`: parts of the files."""
+
+    families: tuple[Sampler, ...]
+    seeds: tuple[int, ...]
+    first_epoch: int = 0
+    epochs: int = 1 << 30
+    unusual: bool = False
+    subsets: bool = False
+    worlds: int = 2  # of those for which orders are dealt out that cannot be compared before
+
+    def candidates(self, target: Target, worlds: Sequence[World]) -> Iterator[Candidate]:
+        """All that the files of `target` could be read as."""
+        for subset in self._subsets():
+            for family, spec in self._specs(target):
+                for epoch in range(self.first_epoch, min(self.epochs, family.epochs(spec))):
+                    for world in _dealt(family, worlds)[: self.worlds]:
+                        yield Candidate(target.dataset, target.order, spec, epoch, subset, world)
+
+    def _subsets(self) -> Iterator[Spec | None]:
+        if not self.subsets:
+            yield None
+            return
+        found = (spec for rule in registry.SUBSETS.values() for seed in self.seeds for spec in rule.variants(seed))
+        yield from dict.fromkeys(found)
+
+    def _specs(self, target: Target) -> Iterator[tuple[Sampler, Spec]]:
+        for family in self.families:
+            if not set(family.files) & set(target.names):
+                continue
+            seen: dict[Spec, None] = {}
+            for seed in self.seeds:
+                seen |= dict.fromkeys(family.unusual(seed) if self.unusual else family.variants(seed))
+            for spec in seen:
+                yield family, spec
+
+
+def _dealt(family: Sampler, worlds: Sequence[World]) -> tuple[World | None, ...]:
+    """To whom an order must be dealt out before it can be compared."""
+    if family.dealt is not Dealt.OWN:
+        several = family.alone or any(size > 1 for size, _ in worlds)
+        return (None,) if several else ()
+    alone = [(size, (rank,)) for size, ranks in worlds for rank in ranks]
+    found = dict.fromkeys(world for world in (*worlds, *alone) if family.alone or world[0] > 1)
+    return tuple(found)
+
+
+class Depth(IntEnum):
+    """How much is tried."""
+
+    USUAL = 0  # the first epochs of what is usual
+    UNUSUAL = 1  # later epochs, and what is unusual
+    ALL = 2  # and seeds that nobody has given, and parts of the files
+
+
+def stages(seeds: Seeds, sampler: str, depth: Depth) -> Iterator[Stage]:
+    """What to try, likeliest first."""
+    families = registry.families(sampler)
+    yield Stage(families, seeds.first, epochs=_EPOCHS_FIRST, worlds=_WORLDS_MOST)
+    if depth < Depth.UNUSUAL:
+        return
+    yield Stage(families, seeds.first, first_epoch=_EPOCHS_FIRST)
+    yield Stage(families, seeds.first, epochs=_EPOCHS_FIRST, unusual=True)
+    if depth < Depth.ALL:
+        return
+    seeded = tuple(family for family in families if family.seeds is not None)
+    quick = tuple(family for family in seeded if not family.costly)
+    for at in range(0, len(seeds.common), _AT_ONCE):
+        yield Stage(quick, seeds.common[at : at + _AT_ONCE], epochs=_EPOCHS_COMMON)
+    over_parts = tuple(family for family in families if family.name in _OVER_PARTS)
+    yield Stage(over_parts, seeds.first, epochs=1, subsets=True)
+    costly = tuple(family for family in seeded if family.costly)
+    for at in range(0, _COSTLY_SEEDS, _AT_ONCE // 2):
+        yield Stage(costly, seeds.common[at : at + _AT_ONCE // 2], epochs=_EPOCHS_COMMON)
+
+
+class Heads:
+    """The beginnings of orders; those computed last are kept, 64 MiB of them. Belongs to one thread at a time."""
+
+    def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
+        self._most = kept_bytes
+        self._kept: OrderedDict[object, NDArray[np.integer[Any]]] = OrderedDict()
+        self._bytes = 0
+
+    def first(self, candidate: Candidate, n: int, largest_world: int) -> NDArray[np.integer[Any]]:
+        """The first thousand or so samples; all of a small data set."""
+        return self._head(candidate, n, _GLANCE + _GLANCE_PER_RANK * largest_world if n > SMALL else n)
+
+    def full(self, candidate: Candidate, n: int, largest_world: int) -> NDArray[np.integer[Any]]:
+        """As many samples as loaders may be ahead by, int64[<= n]."""
+        return self._head(candidate, n, _HEAD + _HEAD_PER_RANK * largest_world)
+
+    def part(self, subset: Spec, n: int) -> NDArray[np.integer[Any]]:
+        """The samples of n that make up a subset."""
+        return self._keep((subset, n), lambda: registry.subset(subset.sampler).samples(subset, n))
+
+    def _head(self, candidate: Candidate, n: int, count: int) -> NDArray[np.integer[Any]]:
+        family, spec, epoch = registry.sampler(candidate.spec.sampler), candidate.spec, candidate.epoch
+        world = candidate.world
+
+        def compute() -> NDArray[np.integer[Any]]:
+            if world is None:
+                return family.shared(spec, n, epoch, min(count, n))[:count]
+            size, ranks = world
+            return family.order(spec, n, epoch, size, ranks, -(-count // size))[:count]
+
+        return self._keep((spec, epoch, world, n, count), compute)
+
+    def _keep(self, key: object, compute: Any) -> NDArray[np.integer[Any]]:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return found
+        try:
+            head: NDArray[np.integer[Any]] = compute()
+        except ValueError:  # a world, n or part that the framework would refuse
+            head = np.zeros(0, np.int64)
+        head = head.astype(np.int32) if len(head) == 0 or int(head.max()) < 2**31 else head
+        self._kept[key] = head
+        self._bytes += head.nbytes
+        while self._bytes > self._most:
+            _, gone = self._kept.popitem(last=False)
+            self._bytes -= gone.nbytes
+        return head

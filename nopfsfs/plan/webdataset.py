@@ -1,0 +1,136 @@
+"""WebDataset's order of shards, bit for bit: `shardlists.py`, `filters.py` and `compat.py` of webdataset 1.0.2. Does
+not import webdataset. A sample is a shard here: a .tar file.
+
+Without a seed (and without WDS_SEED) WebDataset draws one; ResampledShards draws from the system. Neither can be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.plan import dealing, python_random
+from nopfsfs.plan.spec import Dealt, Option, Sampler, Spec
+
+# What WebDataset takes for shardshuffle=True, and what `shuffle` takes for `initial`.
+_BUFFER = 100
+_INITIAL = 100
+_WORDS = 256
+
+
+def picked(seed: int, n: int, size: int, initial: int = _INITIAL, count: int | None = None) -> NDArray[np.int64]:
+    """The first `count` (default: all) of 0..n-1 as `filters._shuffle` with `random.Random(seed)` yields them, from a
+    buffer of `size`; int64[min(count, n)]. Costs a microsecond for each of `count`: shards are few."""
+    numbers = _numbers(python_random.Words(seed))
+    count = n if count is None else min(count, n)
+    initial = min(initial, size)
+    buffer: list[int] = []
+    order: list[int] = []
+    read = 0
+    while len(order) < count:
+        if read < n:
+            some = min(2 if len(buffer) + 1 < size else 1, n - read)
+            buffer += range(read, read + some)
+            read += some
+            if len(buffer) < initial:
+                continue
+        bound = len(buffer)
+        shift = 32 - bound.bit_length()
+        at = next(numbers) >> shift
+        while at >= bound:
+            at = next(numbers) >> shift
+        order.append(buffer[at])
+        buffer[at] = buffer[-1]
+        buffer.pop()
+    return np.array(order, np.int64)
+
+
+def _numbers(words: python_random.Words) -> Iterator[int]:
+    while True:
+        yield from words.take(_WORDS).tolist()
+
+
+class WebDataset(Sampler):
+    """`WebDataset(urls, shardshuffle, detshuffle, seed, nodesplitter=split_by_node)`: ranks have the shards r, r + R,
+    ..., their workers w, w + W, ... of those, and each worker shuffles its own.
+
+    Options: `method`: "shuffle" (the same in every epoch), "detshuffle" (seed + epoch, where workers live on), or
+    "list" (`SimpleShardList(urls, seed)`: all shards are shuffled, then shared out; the same in every epoch);
+    `shardshuffle`: the size of the buffer; `initial` of the buffer; `workers`.
+    """
+
+    name = "webdataset"
+    summary = (
+        "webdataset.WebDataset(shardshuffle, detshuffle, seed), webdataset.SimpleShardList(urls, seed): .tar files"
+    )
+    dealt = Dealt.OWN
+    files = ("sorted_files",)
+    options: Mapping[str, Option] = {
+        "method": Option(
+            "shuffle, detshuffle, or list: SimpleShardList(urls, seed)",
+            str,
+            "shuffle",
+            choices=("shuffle", "detshuffle", "list"),
+        ),
+        "shardshuffle": Option("shards to choose from at a time", default=_BUFFER, least=1),
+        "initial": Option("shards in the buffer before the first is read", default=_INITIAL, least=1),
+        "workers": Option("workers of each rank's loader", least=0),
+    }
+
+    def _own(self, spec: Spec, n: int, epoch: int, world: int, rank: int, count: int | None) -> NDArray[np.int64]:
+        """The shards of one rank, its workers' interleaved."""
+        method = spec.get("method", "shuffle")
+        shards = np.arange(n, dtype=np.int64)
+        if method == "list":
+            shards = python_random.shuffled(python_random.Words(spec.seed), n)
+        workers = max(spec.number("workers"), 1)
+        size = int(spec.get("shardshuffle", _BUFFER))
+        initial = int(spec.get("initial", _INITIAL))
+        parts = []
+        for worker in range(workers):
+            part = shards[rank::world][worker::workers]
+            if method != "list":
+                seed = spec.seed + (epoch if method == "detshuffle" else 0)
+                part = part[picked(seed, len(part), size, initial, count)]
+            parts.append(part)
+        merged = dealing.interleave(parts)
+        own: NDArray[np.int64] = merged[merged != dealing.NOTHING][:count]
+        return own
+
+    def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
+        """The shards of a single rank. A head costs in proportion to `count`, but for the method "list"."""
+        return self._own(spec, n, epoch, 1, 0, count)
+
+    def order(
+        self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
+    ) -> NDArray[np.int64]:
+        """As `Sampler.order`: nothing is padded, so that some ranks may have one shard more."""
+        dealing.check_ranks(world, ranks)
+        return dealing.interleave([self._own(spec, n, epoch, world, rank, count) for rank in ranks])
+
+    def variants(self, seed: int) -> tuple[Spec, ...]:
+        """The buffer, the same in every epoch or not; the list."""
+        kinds = (0, "detshuffle", "list")
+        return tuple(spec.with_option("method", kind) for spec in super().variants(seed) for kind in kinds)
+
+    def unusual(self, seed: int) -> tuple[Spec, ...]:
+        """Other buffers; some workers, which make no difference to a list that was shuffled before."""
+        buffered = self.variants(seed)[:2]
+        sizes = tuple(spec.with_option("shardshuffle", size) for spec in buffered for size in (10, 1000))
+        return sizes + tuple(spec.with_option("workers", workers) for spec in buffered for workers in (2, 4, 8, 16))
+
+    def epochs(self, spec: Spec) -> int:
+        """Some of seed + epoch."""
+        return 4 if spec.get("method", "shuffle") == "detshuffle" else 1
+
+    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
+        """The next epoch; the same again (workers made anew count from 0 again); after the first, in which all methods
+        of shuffling are alike, that of another."""
+        other = 0 if spec.get("method", "shuffle") == "detshuffle" else "detshuffle"
+        others = [(spec.with_option("method", other), 1)] if epoch == 0 else []
+        return tuple(dict.fromkeys(((spec, epoch + 1), (spec, epoch), (spec, 0), *others)))
+
+
+FAMILIES: tuple[Sampler, ...] = (WebDataset(),)

@@ -1,0 +1,49 @@
+"""Lightning, Accelerate, transformers' Trainer and timm over real mounts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.frameworks.training import EPOCHS, TRAIN, VAL, Training, needs
+
+pytestmark = needs("torch", "torchvision", "lightning", "accelerate", "transformers", "timm")
+
+RUNS = [(1, 0, False), (42, 2, False), (7, 2, True)]  # seed, workers, validation
+
+
+@pytest.mark.parametrize(("seed", "workers", "validation"), RUNS)
+def test_lightning(training: Training, seed: int, workers: int, validation: bool) -> None:
+    training.foreseen(
+        "torch_users_job", "--seed", str(seed), kind="lightning", warm_up=True, batch=8,
+        seed=seed, workers=workers, validation=validation,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("seed", "workers", "seedable"), [(1, 0, False), (42, 2, False), (7, 2, True), (3, 0, True)])
+def test_accelerate(training: Training, seed: int, workers: int, seedable: bool) -> None:
+    record = training.foreseen(
+        "torch_users_job", "--seed", str(seed), kind="accelerate", warm_up=True,
+        seed=seed, workers=workers, seedable=seedable,
+    )  # fmt: skip
+
+    assert record["opens"]["total"] == EPOCHS * TRAIN
+
+
+@pytest.mark.parametrize(("seed", "workers", "validation"), RUNS)
+def test_trainer(training: Training, seed: int, workers: int, validation: bool) -> None:
+    record = training.foreseen(
+        "torch_users_job", "--seed", str(seed), "--sampler", "hf_trainer", kind="trainer", output=str(training.work),
+        seed=seed, workers=workers, validation=validation,
+    )  # fmt: skip
+
+    assert record["opens"]["total"] == EPOCHS * (TRAIN + VAL * validation)
+
+
+@pytest.mark.parametrize(("seed", "workers", "validation"), RUNS)
+def test_timm(training: Training, seed: int, workers: int, validation: bool) -> None:
+    record = training.foreseen(
+        "torch_users_job", "--seed", str(seed), kind="timm", warm_up=True,
+        seed=seed, workers=workers, validation=validation,
+    )  # fmt: skip
+
+    assert record["opens"]["total"] == EPOCHS * (TRAIN + VAL * validation)
