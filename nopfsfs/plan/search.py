@@ -305,13 +305,14 @@ class Search:
         return certain(found, self._tried * len(self.views)) and orderly(found, view)
 
     def _nearly_in_order(self, found: Match, view: View) -> bool:
-        """Whether the files are read nearly as they are listed, and the plan says no more than that: so do all shuffles
-        of a small buffer, whatever their seed."""
+        """Whether the files may be read as they are listed, and the plan says no more than that: so do all shuffles of
+        a small buffer, whatever their seed. That of some of all that were tried comes nearer by chance alone."""
         in_order = [
             other
             for other, seen in self._found
-            if seen is view and other.hypothesis.spec.sampler == "sequential" and certain(other, self._tried)
+            if seen is view and other.hypothesis.spec.sampler == "sequential" and other.fit.explained >= _EXPLAINED
         ]
         if not in_order or found in in_order:
             return False
-        return found.likeness < max(other.likeness for other in in_order) + len(view.rows) * _FINER
+        nearer = found.likeness - max(other.likeness for other in in_order)
+        return nearer < max(len(view.rows) * _FINER, math.log(self._tried))
