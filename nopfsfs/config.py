@@ -99,6 +99,7 @@ class MountConfig:
     io_timeout: float = DEFAULT_IO_TIMEOUT_S
     source_concurrency: int = 64  # reads of the source in flight
     fast_path: bool = True  # answer hits before pyfuse3 sees them, where the system lets us
+    servers: int | None = None  # processes that answer requests; None: by the number of cores
     mount_options: tuple[str, ...] = ()  # further generic mount(8) options, e.g. noexec
 
     def to_json(self) -> str:

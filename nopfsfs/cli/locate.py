@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nopfsfs.cli.stale import daemon_is_dead
+from nopfsfs.cli.stale import daemon_is_dead, is_orphaned
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import Mount, find_mount, read_mounts
 from nopfsfs.rundir import find_state_dir, real_mountpoint
@@ -39,5 +39,10 @@ def locate_living(path: str, env: Mapping[str, str]) -> Located:
     if daemon_is_dead(located.mount, env):
         raise NopfsError(
             Exit.STUCK, f"the daemon of {located.path} is dead; clear the mount: nopfs-umount {located.path}"
+        )
+    if is_orphaned(located.state_dir):
+        raise NopfsError(
+            Exit.STUCK,
+            f"the supervisor of {located.path} is dead, its servers serve on; take over: nopfs adopt {located.path}",
         )
     return located

@@ -13,10 +13,11 @@ from typing import Protocol
 from nopfsfs.cli.exits import run, say
 from nopfsfs.cli.options import parse_mount
 from nopfsfs.cli.preflight import preflight
-from nopfsfs.cli.stale import sweep_run_dir
+from nopfsfs.cli.stale import is_orphaned, sweep_run_dir
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit
-from nopfsfs.rundir import claimed_state_dir, make_private_dir, remove_state_dir
+from nopfsfs.fuse.mountinfo import find_mount
+from nopfsfs.rundir import claimed_state_dir, find_state_dir, make_private_dir, remove_state_dir
 
 PROGRAM = "nopfs-mount"
 BAR_AFTER_S = 2.0  # a scan that is over sooner needs no progress bar
@@ -114,6 +115,8 @@ def reading_as(config: MountConfig) -> Iterator[MountConfig]:
 def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str]) -> int:
     """Check, scan and start; return the exit code. Leaves nothing when it fails."""
     say_line = _sayer()
+    if taken_over(config, env, say_line):
+        return Exit.OK
     config = preflight(config, env, say_line)
     sweep_run_dir(os.path.dirname(config.state_dir))
     with claimed_state_dir(config.state_dir, os.geteuid()):
@@ -129,6 +132,21 @@ def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str
         finally:
             if not started:
                 remove_state_dir(config.state_dir)
+
+
+def taken_over(config: MountConfig, env: Mapping[str, str], say_line: Callable[[str], None]) -> bool:
+    """Whether there is such a mount, whose supervisor had died, and it has another now. Raises NopfsError."""
+    mount = find_mount(config.mountpoint)
+    if mount is None or not mount.is_nopfs or mount.source != os.path.realpath(config.source):
+        return False
+    state_dir = find_state_dir(mount.mountpoint, mount.owner, env)
+    if not is_orphaned(state_dir):
+        return False
+    from nopfsfs.control.adopt import adopt
+
+    adopt(state_dir)
+    say_line(f"took over the mount at {config.mountpoint}, whose supervisor was dead; it is as it was first asked for")
+    return True
 
 
 def check_plans(config: MountConfig, index: str | int) -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from nopfsfs import __version__
+from nopfsfs.cli.adopt import add_adopt, add_upgrade
 from nopfsfs.cli.exits import run
 from nopfsfs.cli.locate import locate_living
 from nopfsfs.cli.options import Parser
@@ -48,7 +49,12 @@ def status(options: argparse.Namespace) -> int:
     return Exit.OK
 
 
-COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (add_status, add_plan)
+COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
+    add_status,
+    add_plan,
+    add_adopt,
+    add_upgrade,
+)
 
 
 def nopfs_parser() -> Parser:

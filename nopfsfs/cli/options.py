@@ -118,6 +118,12 @@ def _add_source_options(group: argparse._ArgumentGroup) -> None:
         help=f"a read of the source fails after S (default: {DEFAULT_IO_TIMEOUT_S:.0f}s)",
     )
     group.add_argument("--source-concurrency", metavar="N", help="reads of the source in flight (default: 64)")
+    group.add_argument("--servers", metavar="N", help="processes that answer requests (default: one for four cores)")
+    group.add_argument(
+        "--fast-path",
+        action=argparse.BooleanOptionalAction,
+        help="answer hits before pyfuse3 sees them (default: where the system allows it)",
+    )
 
 
 def _add_running_options(group: argparse._ArgumentGroup) -> None:

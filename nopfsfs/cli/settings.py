@@ -28,6 +28,7 @@ _TRUE = ("yes", "true", "on", "1")
 _FALSE = ("no", "false", "off", "0")
 
 MAX_WORLD_SIZE = 1 << 20
+MAX_SERVERS = 32  # each is a process
 MAX_CONCURRENCY = 1024  # reads of the source in flight; each is a thread and a descriptor
 
 
@@ -148,6 +149,8 @@ SETTINGS: Mapping[str, Setting] = {
     "index_dir": Setting(parse_path, paths=True),
     "io_timeout": Setting(_positive_time, (str, int, float)),
     "source_concurrency": Setting(_count(MAX_CONCURRENCY), (str, int)),
+    "servers": Setting(_count(MAX_SERVERS), (str, int)),
+    "fast_path": Setting(parse_flag, (str, bool)),
     "follow_symlinks": Setting(parse_flag, (str, bool)),
     "rescan": Setting(parse_flag, (str, bool)),
     "allow_other": Setting(parse_flag, (str, bool)),

@@ -37,6 +37,13 @@ def _listens(state_dir: str) -> bool:
         return False
 
 
+def is_orphaned(state_dir: str) -> bool:
+    """Whether a mount is served by processes whose supervisor is dead."""
+    processes = read_pids(state_dir)
+    living = {process.role.partition("-")[0] for process in processes if process.alive()}
+    return "server" in living and "supervisor" not in living
+
+
 def clear_stale(mount: Mount, env: Mapping[str, str]) -> None:
     """Unmount, lazily, a mount whose daemon is dead: its users can read nothing. Remove what it left."""
     with suppress(NotMounted):  # someone else was faster

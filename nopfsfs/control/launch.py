@@ -26,21 +26,21 @@ def launch(config: MountConfig, index: str | int) -> int:
     try:
         ready, ready_writer = os.pipe2(os.O_CLOEXEC)
         fds = {"fuse": fuse_fd, "index": index_fd, "ready": ready_writer}
-        daemon = _start(config, Handoff("super", config, fds, {}))
+        daemon = start(config, Handoff("super", config, fds, {}))
         for fd in fds.values():
             os.close(fd)
         try:
-            _await_answer(daemon, ready)
+            await_answer(daemon, ready)
             return _stay(daemon) if config.foreground else Exit.OK
         except BaseException:
-            _end(daemon)
+            end(daemon)
             raise
     except BaseException:
         _clear(config.mountpoint)
         raise
 
 
-def _start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:
+def start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:
     fd = handoff.write()
     streams = None if config.foreground else subprocess.DEVNULL
     try:
@@ -52,7 +52,7 @@ def _start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:
         os.close(fd)
 
 
-def _await_answer(daemon: subprocess.Popen[bytes], ready: int) -> None:
+def await_answer(daemon: subprocess.Popen[bytes], ready: int) -> None:
     """Wait for the supervisor's word: an empty object, or what went wrong. Raises NopfsError."""
     deadline = time.monotonic() + ANSWER_LIMIT_S
     text = b""
@@ -86,7 +86,7 @@ def _stay(daemon: subprocess.Popen[bytes]) -> int:
             signal.signal(number, handler)
 
 
-def _end(daemon: subprocess.Popen[bytes]) -> None:
+def end(daemon: subprocess.Popen[bytes]) -> None:
     daemon.terminate()
     try:
         daemon.wait(timeout=5)

@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import logging
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from nopfsfs.fetch import wire
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.report import PlanStatus
 from nopfsfs.policy.conductor import Conductor, Rows
-from nopfsfs.tiers.columns import Tier
-from nopfsfs.tiers.ring import CAPACITY, Event, Ring
+from nopfsfs.tiers.columns import Gauge, Tier
+from nopfsfs.tiers.ring import CAPACITY, Event, Ring, take_all
 
 log = logging.getLogger(__name__)
 STAGING_PAUSE_S = 0.005  # between looks at the rings while anything is ordered or done by the stager
@@ -34,10 +35,13 @@ class EventLoop:
     """Owns follower and conductor, and the supervisor's end of the stager's order socket. One task."""
 
     def __init__(
-        self, *, server_ring: Ring, stager_ring: Ring, conductor: Conductor, tier: npt.NDArray[np.uint8]
+        self, *, server_rings: Sequence[Ring], stager_ring: Ring, conductor: Conductor, tier: npt.NDArray[np.uint8],
+        gauge: memoryview,
     ) -> None:  # fmt: skip
-        """`tier`: the column of that name, by which what is staged is known when events were lost."""
-        self._server_ring, self._stager_ring = server_ring, stager_ring
+        """`tier`: the column of that name, by which what is staged is known when events were lost. `gauge`: the
+        supervisor's block."""
+        self._gauge = gauge
+        self._server_rings, self._stager_ring = server_rings, stager_ring
         self.conductor = conductor
         self._tier = tier
         self._lost = (0, 0)
@@ -46,7 +50,6 @@ class EventLoop:
         self._generation = -1
         self._orders: socket.socket | None = None
         self._readers = Readers()
-        self.predicted = 0
         self.failed = False
         self.awaiting_plan = False  # set while a plan is being made
         self._said: tuple[str, str | None, str | None] | None = None
@@ -75,9 +78,23 @@ class EventLoop:
         self.awaiting_plan = False
 
     @property
-    def lost(self) -> int:
-        """Opens that were not observed, because the ring had overflowed."""
-        return self._server_ring.lost // 2
+    def predicted(self) -> int:
+        """Opens that were foreseen."""
+        return int(self._gauge[Gauge.PREDICTED])
+
+    @property
+    def observed(self) -> int:
+        """Opens that were seen here, or by a supervisor before."""
+        return int(self._gauge[Gauge.OBSERVED])
+
+    @property
+    def pending(self) -> int:
+        """Events of the servers that are yet to be looked at."""
+        return sum(ring.pending() for ring in self._server_rings)
+
+    @property
+    def _server_lost(self) -> int:
+        return sum(ring.lost for ring in self._server_rings)
 
     async def run(self) -> None:
         """Until cancelled. A fault in here costs the mount its foresight, never its life: reads go on."""
@@ -107,7 +124,7 @@ class EventLoop:
 
     def _see_losses(self) -> None:
         """A ring that overflowed: what was missed is taken from the columns, or for over."""
-        lost = (self._server_ring.lost, self._stager_ring.lost)
+        lost = (self._server_lost, self._stager_ring.lost)
         if lost == self._lost:
             return
         log.warning("events were lost: %d of the server, %d of the stager", lost[0], lost[1])
@@ -150,14 +167,15 @@ class EventLoop:
         return len(kinds) > 0
 
     def _take_server(self) -> bool:
-        pending = self._server_ring.pending()
+        pending = max(ring.pending() for ring in self._server_rings)
         if not pending or (self.awaiting_plan and pending < CAPACITY // 2):
-            return False  # the ring keeps what is read before there is a plan to hold it against
-        kinds, rows, values = self._server_ring.take(EVENTS_AT_ONCE)
+            return False  # the rings keep what is read before there is a plan to hold it against
+        kinds, rows, values = take_all(self._server_rings, EVENTS_AT_ONCE)
         opened = kinds == Event.OPEN
+        self._gauge[Gauge.OBSERVED] += int(np.count_nonzero(opened))
         if self.follower is not None and opened.any():
             predicted = self.follower.observe(rows[opened], self._readers.processes(values[opened]))
-            self.predicted += int(np.count_nonzero(predicted))
+            self._gauge[Gauge.PREDICTED] += int(np.count_nonzero(predicted))
             self._say_state(self.follower.status())
         c = self.conductor
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
@@ -196,17 +214,29 @@ class EventLoop:
                 await self._send_one(message)
         return bool(orders)
 
-    async def _send_one(self, message: bytes) -> None:
+    async def _send_one(self, message: bytes, fds: Sequence[int] = ()) -> bool:
+        """Whether there is a stager that will take it."""
         async with self._sending:
             while self._orders is not None:
                 try:
-                    self._orders.send(message)
-                    return
+                    if fds:
+                        socket.send_fds(self._orders, [message], fds)
+                    else:
+                        self._orders.send(message)
+                    return True
                 except BlockingIOError:
                     with contextlib.suppress(trio.ClosedResourceError):
                         await trio.lowlevel.wait_writable(self._orders)
                 except OSError:
-                    return  # the stager is gone; its end is noticed where it is watched
+                    break  # the stager is gone; its end is noticed where it is watched
+        return False
+
+    async def introduce(self, server: socket.socket) -> bool:
+        """Make the stager know of a further server, by its end of a socket; whether there is a stager."""
+        (message,) = wire.pack_orders(wire.Order.SERVER, np.zeros(0, np.int64))
+        with trio.move_on_after(ORDER_LIMIT_S):
+            return await self._send_one(message, [server.fileno()])
+        return False
 
     def _refuse(self, do: int, rows: list[int]) -> None:
         """Without a stager nothing is fetched or pushed; the server reads the source itself."""

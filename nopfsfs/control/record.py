@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from nopfsfs.tiers.columns import Gauge
 
+Counters = memoryview | npt.NDArray[np.int64]  # by Gauge
 _TIERS = {
     "ram": (Gauge.RAM_FILES, Gauge.RAM_BYTES),
     "disk": (Gauge.DISK_FILES, Gauge.DISK_BYTES),
@@ -14,31 +18,31 @@ _TIERS = {
 }
 
 
-def served(gauge: memoryview) -> dict[str, dict[str, int]]:
+def served(gauge: Counters) -> dict[str, dict[str, int]]:
     """Files and bytes by where reads were served from. An open whose bytes the server was never asked for was served
     by the page cache; a READ at offset 0 counts a file for the tier that answered it."""
-    result = {name: {"files": gauge[files], "bytes": gauge[size]} for name, (files, size) in _TIERS.items()}
+    result = {name: {"files": int(gauge[files]), "bytes": int(gauge[size])} for name, (files, size) in _TIERS.items()}
     asked = {key: sum(tier[key] for tier in result.values()) for key in ("files", "bytes")}
     cached = {
-        "files": max(0, gauge[Gauge.OPENS] - asked["files"]),
-        "bytes": max(0, gauge[Gauge.OPENED_BYTES] - asked["bytes"]),
+        "files": max(0, int(gauge[Gauge.OPENS]) - asked["files"]),
+        "bytes": max(0, int(gauge[Gauge.OPENED_BYTES]) - asked["bytes"]),
     }
     return {"page_cache": cached, **result}
 
 
-def stager_figures(gauge: memoryview) -> dict[str, int]:
+def stager_figures(gauge: Counters) -> dict[str, int]:
     """What the stager has done since the mount began."""
     names = (
         Gauge.SOURCE_OPENS, Gauge.SOURCE_READ_BYTES, Gauge.STAGED_FILES, Gauge.STAGED_BYTES, Gauge.PUSHES_DONE,
         Gauge.PUSHED_BYTES, Gauge.DROPS_DONE, Gauge.EVICTIONS, Gauge.SOURCE_ERRORS, Gauge.CHANGED_FILES,
         Gauge.CORRUPT_COPIES, Gauge.DISK_ERRORS, Gauge.DISK_WRITES, Gauge.NO_ROOM,
     )  # fmt: skip
-    return {name.name.lower(): gauge[name] for name in names}
+    return {name.name.lower(): int(gauge[name]) for name in names}
 
 
 def record(
-    *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: memoryview,
-    stager: memoryview, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
+    *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: Counters,
+    stager: Counters, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
     seconds: float,
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted."""
@@ -48,14 +52,14 @@ def record(
         "mountpoint": mountpoint,
         "seconds": round(seconds, 3),
         "plan": plan,
-        "opens": {"total": server[Gauge.OPENS], "predicted": predicted, "k": k, "unobserved": lost},
+        "opens": {"total": int(server[Gauge.OPENS]), "predicted": predicted, "k": k, "unobserved": lost},
         "served": served(server),
         "budget": budget,
         "used": used,
-        "wait_seconds": server[Gauge.WAIT_NS] / 1e9,
-        "waits": server[Gauge.WAITS],
-        "read_errors": server[Gauge.READ_ERRORS],
-        "direct_reads": server[Gauge.DIRECT_READS],
+        "wait_seconds": int(server[Gauge.WAIT_NS]) / 1e9,
+        "waits": int(server[Gauge.WAITS]),
+        "read_errors": int(server[Gauge.READ_ERRORS]),
+        "direct_reads": int(server[Gauge.DIRECT_READS]),
         "stager": stager_figures(stager),
         "processes": processes,
     }

@@ -6,38 +6,39 @@ follow the reader until the mount is gone. One nursery; the exit stack closes wh
 
 from __future__ import annotations
 
-import array
 import contextlib
 import json
 import logging
 import os
 import select
 import signal
-import socket as sockets
 import sys
 import time
-from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import trio
 
 from nopfsfs.control import memory, plans, socket
-from nopfsfs.control.children import Child, sequenced_pair
+from nopfsfs.control.children import Child
 from nopfsfs.control.loop import EventLoop
-from nopfsfs.control.pids import write_pids
+from nopfsfs.control.pids import Process, read_pids, write_pids
 from nopfsfs.control.record import record
+from nopfsfs.control.servers import Servers, number_of_servers
+from nopfsfs.control.stagers import Stagers
 from nopfsfs.dataset.index import Index
 from nopfsfs.errors import NopfsError
 from nopfsfs.fetch.wire import Order
-from nopfsfs.fuse import handles, mountinfo
+from nopfsfs.fuse import mountinfo, orphans
 from nopfsfs.fuse.mounting import Busy, unmount
+from nopfsfs.fuse.session import Session, negotiate, resend
 from nopfsfs.policy import budget
 from nopfsfs.policy.conductor import Conductor
 from nopfsfs.process import Handoff, begin
 from nopfsfs.rundir import remove_state_dir
 from nopfsfs.tiers import arena, shared
-from nopfsfs.tiers.columns import Columns, Gauge, Gauges
+from nopfsfs.tiers.columns import BLOCKS, FIRST_SERVER, SUPERVISOR, Columns, Gauge, Gauges, ServerGauges, Tier
 from nopfsfs.tiers.disk import clear_leftovers
 from nopfsfs.tiers.ring import Ring
 
@@ -45,7 +46,7 @@ log = logging.getLogger(__name__)
 KERNEL_INODE_BYTES = 1024  # what a known inode and its name take in the kernel
 END_LIMIT_S = 3.0  # for each process to end by itself
 ANSWER_LIMIT_S = 30.0
-RESTARTS, RESTART_WINDOW_S = 5, 60.0  # of the stager; then the mount goes on without one
+RELIEF_LIMIT_S = 5.0  # for processes of another supervisor to end by themselves
 MEMORY_PAUSE_S = 1.0
 FURTHEST_LOOKED_AT = 1 << 20
 
@@ -62,6 +63,7 @@ class Supervisor:
         self._ended = trio.Event()
         self._finished = trio.Event()
         self._stopping = False
+        self._handed_over = False
         self._final: dict[str, Any] = {}
         self.index = Index.load_fd(self._fds["index"])
         self._charges = charges(self.index)
@@ -69,34 +71,38 @@ class Supervisor:
         found = memory.measure()
         self._configured = config.ram if config.ram is not None else budget.automatic(found.available, self._data)
         self._allowed = self._configured
-        self._make_shared()
+        self._numbers = handoff.numbers
+        self._adopted = bool(handoff.numbers.get("adopted"))
+        self._before = read_pids(config.state_dir) if self._adopted else ()
+        self._rings = self._make_shared()
         columns = Columns(self._fds["columns"], self.index.n, writable=True)
         rooms = [d.size if d.size is not None else 1 << 62 for d in config.disks]
         self.loop = EventLoop(
-            server_ring=Ring(self._fds["server_ring"], writable=False),
-            stager_ring=Ring(self._fds["stager_ring"], writable=False),
+            server_rings=[Ring(fd, writable=False) for fd in self._rings[1:]],
+            stager_ring=Ring(self._rings[0], writable=False),
             conductor=Conductor(self._charges, columns.paged, budget.split(self._configured, self._data), rooms),
             tier=columns.tier,
+            gauge=Gauges(self._fds["gauges"], SUPERVISOR, writable=True).block,
         )
+        if self._adopted:
+            self.loop.conductor.adopt(columns.tier == Tier.RAM)
         self._plans = plans.Plans(self.loop, self.index, config)
-        self._server_gauges = Gauges(self._fds["server_gauges"], writable=False)
-        self._stager_gauges = Gauges(self._fds["stager_gauges"], writable=False)
-        self._server: Child | None = None
-        self._stager: Child | None = None
+        self._server_gauges = ServerGauges(self._fds["gauges"])
+        self._stager_gauges = Gauges(self._fds["gauges"], writable=False)
+        self._servers: Servers | None = None
+        self._stagers: Stagers | None = None
 
-    def _make_shared(self) -> None:
-        n = self.index.n
-        made = {
-            "columns": Columns.create(n),
-            "arena": arena.create(self._configured),
-            "server_ring": Ring.create("server"),
-            "stager_ring": Ring.create("stager"),
-            "server_gauges": Gauges.create("server"),
-            "stager_gauges": Gauges.create("stager"),
-        }
-        self._fds.update(made)
-        for fd in (*made.values(), self._fds["fuse"], self._fds["index"]):
+    def _make_shared(self) -> list[int]:
+        """Make the memory that is not there yet; the rings: the stager's, and one for each server."""
+        fds = self._fds
+        if not self._adopted:
+            fds["columns"] = Columns.create(self.index.n)
+            fds["arena"] = arena.create(self._configured)
+            fds["gauges"] = Gauges.create()
+        rings = [Ring.create(f"{number}") for number in range(1 + number_of_servers(self._config))]
+        for fd in (*(fds[name] for name in fds if name != "ready"), *rings):
             self._resources.callback(_close, fd)
+        return rings
 
     # ---- life ---------------------------------------------------------------------------------------------
 
@@ -105,9 +111,12 @@ class Supervisor:
         async with trio.open_nursery() as nursery:
             await nursery.start(socket.serve, self._config.state_dir, self._answer)
             nursery.start_soon(self._signals)
-            await self._start_server(nursery)
-            self._stager = await self._spawn_stager()
-            nursery.start_soon(self._watch_stager)
+            servers = self._servers = await self._start_servers(nursery)
+            if self._adopted:
+                await self._relieve()
+            self._stagers = Stagers(self._config, self._fds, self._rings[0], servers, self.loop, self._write_pids)
+            await self._stagers.start()
+            nursery.start_soon(self._stagers.keep)
             await self._see_it_answer()
             self._write_pids()
             self._say_ready({})
@@ -121,45 +130,50 @@ class Supervisor:
                 await trio.sleep(0.05)
             nursery.cancel_scope.cancel()
 
-    async def _start_server(self, nursery: trio.Nursery) -> None:
-        ours, theirs = sequenced_pair()
-        self._server_control = trio.socket.from_stdlib_socket(ours)
-        self._demands, demands = sequenced_pair()
-        fds = self._fds
-        self._server = Child(
-            "nopfsfs.fuse.server",
-            Handoff("server", self._config, {
-                "fuse": fds["fuse"], "control": theirs.fileno(), "demands": demands.fileno(), "index": fds["index"],
-                "columns": fds["columns"], "arena": fds["arena"], "gauges": fds["server_gauges"],
-                "stager_gauges": fds["stager_gauges"], "ring": fds["server_ring"],
-            }, {}),
+    async def _start_servers(self, nursery: trio.Nursery) -> Servers:
+        """Agree with the kernel upon what the mount can do, and start who answers."""
+        session = None
+        if self._adopted:
+            session = Session(b"", bool(self._numbers["resend"]))
+        elif self._config.fast_path:
+            session = await trio.to_thread.run_sync(self._negotiate, abandon_on_cancel=True)
+        with contextlib.closing(orphans.listen(self._config.state_dir)) as listening:
+            self._fds["adopt"] = os.dup(listening.fileno())
+        self._resources.callback(_close, self._fds["adopt"])
+        servers = Servers(
+            self._config, self._fds, self._rings[1:], self._first_server(), session, self.loop.introduce,
+            self._write_pids,
         )  # fmt: skip
-        theirs.close()
-        demands.close()
-        with trio.fail_after(ANSWER_LIMIT_S):
-            if await self._server_control.recv(64) != b"ready":
-                raise RuntimeError(f"the server ended while it started (status {await self._server.ended()})")
-        nursery.start_soon(self._watch_server, self._server)
+        await servers.start(nursery)
+        nursery.start_soon(self._watch_servers, servers)
+        return servers
 
-    async def _spawn_stager(self) -> Child:
-        ours, theirs = sequenced_pair()
-        split = self.loop.conductor.split
-        fds = {name: self._fds[name] for name in ("index", "columns", "arena")}
-        fds |= {"gauges": self._fds["stager_gauges"], "ring": self._fds["stager_ring"]}
-        fds |= {"orders": theirs.fileno(), "demands": self._demands.fileno()}
-        fds["fuse"] = handles.clone_connection(self._fds["fuse"])
-        tree = await trio.to_thread.run_sync(handles.detached_tree, self._config.mountpoint)
-        if tree is not None:
-            fds["tree"] = tree
-        numbers = {"arena_budget": split.arena, "whole_limit": split.whole_limit, "range_budget": split.ranges}
-        stager = Child("nopfsfs.fetch.stager", Handoff("stager", self._config, fds, numbers))
-        for name in ("fuse", "tree"):
-            if name in fds:
-                os.close(fds[name])
-        theirs.close()
-        self._demands.close()
-        self.loop.attach_stager(ours)
-        return stager
+    def _first_server(self) -> int:
+        """Servers of another supervisor may still be counting: ours have other numbers."""
+        if not self._adopted:
+            return 0
+        first = self._numbers["first"] + self._numbers["servers"]
+        return first if first + len(self._rings) <= BLOCKS - FIRST_SERVER else 0
+
+    async def _relieve(self) -> None:
+        """End the processes that the supervisor before had left: ours answer now. What was taken by one that does not
+        end by itself comes again."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in self._before:
+                process.signal(number)
+            with trio.move_on_after(RELIEF_LIMIT_S):
+                await trio.to_thread.run_sync(_await_end, self._before, RELIEF_LIMIT_S)
+        if self._numbers["resend"]:
+            with contextlib.suppress(OSError):  # the connection has ended
+                resend(self._fds["fuse"])
+
+    def _negotiate(self) -> Session:
+        acl = self.index.any_acl
+        session = negotiate(self._fds["fuse"], acl=acl, limit_s=ANSWER_LIMIT_S)
+        self._fds["init"] = shared.create("init", len(session.request))
+        os.pwrite(self._fds["init"], session.request, 0)
+        self._resources.callback(_close, self._fds["init"])
+        return session
 
     async def _see_it_answer(self) -> None:
         """Look at the root through the mount, as a user would."""
@@ -177,10 +191,18 @@ class Supervisor:
         """Tell `nopfs-mount` why the mount will never answer."""
         self._say_ready({"error": reason})
 
+    def _children(self) -> list[Child]:
+        servers = self._servers.children if self._servers is not None else []
+        stager = self._stagers.child if self._stagers is not None else None
+        return [*servers, *([stager] if stager is not None else [])]
+
     def _write_pids(self) -> None:
-        roles = {"supervisor": os.getpid()}
-        roles |= {c.role: c.pid for c in (self._server, self._stager) if c is not None}
-        write_pids(self._config.state_dir, roles)
+        write_pids(self._config.state_dir, {"supervisor": os.getpid()} | {c.role: c.pid for c in self._children()})
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the state directory is still of use: for the log of a failure, or for who takes over."""
+        return self._state == "failed" or self._handed_over
 
     @property
     def failed(self) -> bool:
@@ -188,56 +210,13 @@ class Supervisor:
 
     # ---- watching -----------------------------------------------------------------------------------------
 
-    async def _watch_server(self, server: Child) -> None:
-        status = await server.ended()
-        if status and not self._stopping:
-            # Its open requests must fail now, and later ones too: closing the descriptor sees to both.
-            log.error("the server ended with status %d; the mount is over", status)
+    async def _watch_servers(self, servers: Servers) -> None:
+        await servers.over.wait()
+        if servers.failed and not self._stopping:
+            # Open requests must fail now, and later ones too: closing the descriptor sees to both.
+            log.error("there is no server; the mount is over")
             self._state = "failed"
-        else:
-            log.info("the server has ended")
         self._ended.set()
-
-    async def _watch_stager(self) -> None:
-        """Replace a stager that dies. Meanwhile, and after too many deaths, the server reads the source itself."""
-        deaths: deque[float] = deque(maxlen=RESTARTS)
-        while self._stager is not None:
-            status = await self._stager.ended()
-            self._stager.close()
-            self.loop.detach_stager()
-            if self._stopping or self._ended.is_set():
-                return
-            deaths.append(trio.current_time())
-            if len(deaths) == RESTARTS and deaths[-1] - deaths[0] < RESTART_WINDOW_S:
-                log.error("the stager died %d times within %.0f s; going on without one", RESTARTS, RESTART_WINDOW_S)
-                self._stager = None
-            else:
-                log.error("the stager ended with status %d; starting another", status)
-                self._stager = await self._replace_stager()
-            self._write_pids()
-
-    async def _replace_stager(self) -> Child | None:
-        """Another stager in place of a dead one; None when the server or the mount is gone too."""
-        self._demands, theirs = sequenced_pair()
-        try:
-            if await self._give_to_server(theirs):
-                return await self._spawn_stager()
-        except (OSError, trio.ClosedResourceError) as e:
-            log.error("no other stager can be started: %s", e)
-        finally:
-            self._demands.close()
-        return None
-
-    async def _give_to_server(self, demands: sockets.socket) -> bool:
-        """Whether the server has taken the socket, and reads nothing any more that the stager before had named."""
-        rights = (sockets.SOL_SOCKET, sockets.SCM_RIGHTS, array.array("i", [demands.fileno()]))
-        try:
-            await self._server_control.sendmsg([b"stager"], [rights])
-        finally:
-            demands.close()
-        with trio.move_on_after(ANSWER_LIMIT_S):
-            return bool(await self._server_control.recv(64) == b"drained")
-        return False
 
     async def _watch_mount(self) -> None:
         """When the mount is gone, let go of the tree: then the kernel ends the connection, and the server ends."""
@@ -295,13 +274,12 @@ class Supervisor:
 
     async def _finish(self) -> None:
         """End the processes, in this order: the server's last answers, then the stager, then the record."""
+        if self._handed_over:
+            return
         self._stopping = True
-        self._server_control.close()
-        if self._server is not None:
-            await self._server.end(END_LIMIT_S)
-        if self._stager is not None:
-            await self.loop.order(Order.STOP)
-            await self._stager.end(END_LIMIT_S)
+        for part in (self._servers, self._stagers):
+            if part is not None:
+                await part.end(END_LIMIT_S)
         for disk in self._config.disks:  # what a stager that was killed, or may not write there any more, has left
             with contextlib.suppress(OSError), trio.move_on_after(END_LIMIT_S):
                 await trio.to_thread.run_sync(clear_leftovers, disk.path, abandon_on_cancel=True)
@@ -310,6 +288,20 @@ class Supervisor:
             self._state = "ended"
         self._final = self.record()
         self._finished.set()
+
+    async def _hand_over(self) -> dict[str, Any]:
+        """Leave the mount to its servers, until another supervisor takes over (`nopfs upgrade`)."""
+        if "init" not in self._fds:
+            raise ValueError("a mount without the fast path cannot be taken over")
+        log.info("handing over")
+        self._handed_over = self._stopping = True
+        assert self._servers is not None
+        if self._stagers is not None:
+            await self._stagers.end(END_LIMIT_S)
+        self._servers.abandon()
+        self.loop.drain()
+        self._ended.set()
+        return {}
 
     # ---- what it says -------------------------------------------------------------------------------------
 
@@ -329,6 +321,8 @@ class Supervisor:
                 return await self._plans.register(request)
             case "forget":
                 return await self._plans.forget()
+            case "hand-over":
+                return await self._hand_over()
             case "wait-final":
                 await self._finished.wait()
                 return self._final
@@ -345,13 +339,15 @@ class Supervisor:
         split = self.loop.conductor.split
         disks = [d.size for d in self._config.disks if d.size is not None]
         processes = [{"role": "supervisor", "pid": os.getpid()}]
-        processes += [{"role": c.role, "pid": c.pid} for c in (self._server, self._stager) if c is not None]
+        processes += [{"role": c.role, "pid": c.pid} for c in self._children()]
         plan, k = self.loop.plan_status(self._config)
+        counted = self._server_gauges.total()
+        unobserved = max(0, int(counted[Gauge.OPENS]) - self.loop.pending - self.loop.observed)
         return record(
             state=self._state, source=self._config.source, mountpoint=self._config.mountpoint, plan=plan, k=k,
-            predicted=self.loop.predicted, server=self._server_gauges.block, stager=self._stager_gauges.block,
+            predicted=self.loop.predicted, server=counted, stager=self._stager_gauges.block,
             budget={"total": self._allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
-            used=self._used(), processes=processes if self._state != "ended" else [], lost=self.loop.lost,
+            used=self._used(), processes=processes if self._state != "ended" else [], lost=unobserved,
             seconds=time.monotonic() - self._began,
         )  # fmt: skip
 
@@ -368,6 +364,12 @@ def _unmount_or_detach(mountpoint: str) -> None:
         unmount(mountpoint)
     except Busy:
         unmount(mountpoint, lazy=True)
+
+
+def _await_end(processes: Sequence[Process], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    for process in processes:
+        process.wait(deadline - time.monotonic())
 
 
 def _close(fd: int) -> None:
@@ -387,7 +389,7 @@ def main() -> None:
             raise SystemExit(1) from None
         finally:
             # After a failure the log stays there, until the next mount or nopfs-umount clears it away.
-            if not supervisor.failed:
+            if not supervisor.keeps_state:
                 remove_state_dir(handoff.config.state_dir)
     raise SystemExit(1 if supervisor.failed else 0)
 

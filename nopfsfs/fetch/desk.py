@@ -41,7 +41,7 @@ class Desk:
 
     def __init__(
         self, *, index: Index, columns: Columns, gauges: Gauges, ring: Ring, arena: Arena, source: Source,
-        disks: DiskReader, concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], None],
+        disks: DiskReader, concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], bool],
         changed: Callable[[int], None], block: int = BLOCK, range_block: int = RANGE_BLOCK,
     ) -> None:  # fmt: skip
         self._index, self._columns, self._ring, self._arena = index, columns, ring, arena

@@ -14,10 +14,11 @@ from collections.abc import Callable
 class Grace:
     """Retired extents that wait for their grace. Not thread-safe; the caller holds its own lock.
 
-    `ask(number)` must make every server answer `passed(number)` from its event loop.
+    `ask(number)` makes every server pass through its event loop, after which `passed(number)` is called; True where
+    there is no server to wait for.
     """
 
-    def __init__(self, ask: Callable[[int], None], free: Callable[[int], None]) -> None:
+    def __init__(self, ask: Callable[[int], bool], free: Callable[[int], None]) -> None:
         self._ask = ask
         self._free = free
         self._waiting: deque[int] = deque()
@@ -44,4 +45,5 @@ class Grace:
             self._number += 1
             self._outstanding = True
             self._asked, self._waiting = self._waiting, self._asked
-            self._ask(self._number)
+            if self._ask(self._number):
+                self.passed(self._number)

@@ -1,11 +1,10 @@
 """The stager process: fills the tiers. Threads: readers of the source, one pusher, one disk writer, and this loop.
 
-The loop takes orders from the supervisor and demands from the server. When the supervisor's socket closes, it ends.
+The loop takes orders from the supervisor and demands from the servers. When the supervisor's socket closes, it ends.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
@@ -13,6 +12,7 @@ import selectors
 import socket
 import sys
 import threading
+from typing import cast
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.fetch import wire
 from nopfsfs.fetch.changes import Changes
 from nopfsfs.fetch.desk import Desk
+from nopfsfs.fetch.links import Links
 from nopfsfs.fetch.pusher import Pusher
 from nopfsfs.fetch.source import Source
-from nopfsfs.fetch.wire import Answer, Order
+from nopfsfs.fetch.wire import Order
 from nopfsfs.process import Handoff, become_reader, begin
 from nopfsfs.tiers.arena import Arena, NoRoom
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
@@ -44,7 +45,10 @@ class Stager:
         gauges = Gauges(fds["gauges"], writable=True)
         self._gauge = gauges.block
         self._orders = socket.socket(fileno=fds["orders"])
-        self._server = socket.socket(fileno=fds["demands"])
+        self._links = Links(lambda number: self.desk.grace_passed(number))
+        # before anything is used again that they may be reading
+        first = [socket.socket(fileno=fd) for name, fd in fds.items() if name.startswith("demands")]
+        self._servers = {server: self._links.add(server) for server in first}
         arena = Arena(fds["arena"], numbers["arena_budget"])
         self._adopt(arena)
         source = Source(os.fsencode(self._config.source), self._index, self._columns)
@@ -53,7 +57,7 @@ class Stager:
         self.desk = Desk(
             index=self._index, columns=self._columns, gauges=gauges, ring=Ring(fds["ring"], writable=True),
             arena=arena, source=source, disks=self._disks, concurrency=self._config.source_concurrency,
-            answer=self._answer, ask_grace=lambda number: self._answer(Answer(0, 0, number, 0)),
+            answer=self._links.answer, ask_grace=self._links.ask,
             changed=lambda row: self.changes.noticed(row),
         )  # fmt: skip
         self.desk.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
@@ -117,18 +121,24 @@ class Stager:
 
     def _loop(self) -> None:
         with selectors.DefaultSelector() as selector:
-            selector.register(self._orders, selectors.EVENT_READ, self._take_order)
-            selector.register(self._server, selectors.EVENT_READ, self._take_demand)
+            selector.register(self._orders, selectors.EVENT_READ)
+            for server, link in self._servers.items():
+                selector.register(server, selectors.EVENT_READ, link)
             while True:
                 for key, _ in selector.select():
-                    if key.data():
-                        continue
                     if key.fileobj is self._orders:
-                        return
-                    selector.unregister(key.fileobj)  # the server is gone; what that means, the supervisor knows
+                        if not self._take_order(selector):
+                            return
+                    elif not self._take_demand(cast(socket.socket, key.fileobj), key.data):
+                        selector.unregister(key.fileobj)
+                        self._links.gone(key.data)
 
-    def _take_order(self) -> bool:
-        message = self._orders.recv(wire.MESSAGE_MAX)
+    def _add_server(self, selector: selectors.BaseSelector, fd: int) -> None:
+        server = socket.socket(fileno=fd)
+        selector.register(server, selectors.EVENT_READ, self._links.add(server))
+
+    def _take_order(self, selector: selectors.BaseSelector) -> bool:
+        message, fds, _, _ = socket.recv_fds(self._orders, wire.MESSAGE_MAX, 1)
         if not message:
             return False
         try:
@@ -138,7 +148,11 @@ class Stager:
             return True
         if order == Order.STOP:
             return False
-        self._obey(order, rows.tolist(), value)
+        if order == Order.SERVER:
+            for fd in fds:
+                self._add_server(selector, fd)
+        else:
+            self._obey(order, rows.tolist(), value)
         return True
 
     def _obey(self, order: Order, rows: list[int], value: int) -> None:
@@ -161,27 +175,25 @@ class Stager:
         elif order == Order.QUIESCE:
             self.pusher.stop()
 
-    def _take_demand(self) -> bool:
-        message = self._server.recv(256)
+    def _take_demand(self, server: socket.socket, link: int) -> bool:
+        try:
+            message = server.recv(256)
+        except OSError:
+            return False  # killed with answers unread
         if not message:
             return False
         try:
-            demand = wire.unpack_demand(message)
+            demand = self._links.take(link, wire.unpack_demand(message))
         except ValueError as e:
             log.error("demand refused: %s", e)
             return True
-        if demand.id == 0 and demand.offset < 0:
-            self.desk.grace_passed(-demand.offset)
-        elif demand.id == 0:
+        if demand is None:
+            return True
+        if demand.id == 0:
             threading.Thread(target=self.changes.noticed, args=(demand.row,), daemon=True).start()
         else:
             self.desk.demand(demand)
         return True
-
-    def _answer(self, answer: Answer) -> None:
-        # An OSError here means that the server is gone; then the mount ends, and the supervisor sees to it.
-        with contextlib.suppress(OSError):
-            self._server.send(wire.pack_answer(answer))
 
     def _forget(self, row: int) -> None:
         """Withdraw the copies of a row whose file changed."""

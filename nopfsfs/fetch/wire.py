@@ -32,6 +32,7 @@ class Order(IntEnum):
     BUDGET = 8  # the arena's budget is now `value` bytes
     QUIESCE = 9  # stop touching the mount; let go of it
     STOP = 10
+    SERVER = 11  # with a descriptor: the demands of one more server
 
 
 class Origin(IntEnum):
@@ -55,7 +56,8 @@ class Demand(NamedTuple):
 
 class Answer(NamedTuple):
     """`length` bytes of the demand's range lie at `arena` (shorter than asked where a block ends; 0 at the end of
-    file), or `errno` says why not. id 0 asks for grace number `arena`."""
+    file), or `errno` says why not. id 0 asks for grace number `arena`; number 0, which comes first, says that the
+    server is known here: from then on it may read the arena, and is asked before any of it is used again."""
 
     id: int
     errno: int

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import numpy as np
 import pyfuse3
 import trio
 
@@ -80,7 +81,7 @@ class Adapter(pyfuse3.Operations):
 
     def __init__(
         self, *, tree: Tree, columns: Columns, arena: memoryview, gauges: Gauges, stager_gauges: Gauges, ring: Ring,
-        source: Source, stager: StagerLink, io_timeout: float,
+        source: Source, stager: StagerLink | None, io_timeout: float,
     ) -> None:  # fmt: skip
         super().__init__()
         self.enable_acl = tree.index.any_acl
@@ -89,11 +90,17 @@ class Adapter(pyfuse3.Operations):
         self._tree, self._source, self._ring = tree, source, ring
         self._arena = arena
         self._gauge, self._stager_gauge = gauges.block, stager_gauges.block
-        self._tier, self._slot = columns.tier.data, columns.slot.data
+        self._columns = columns
+        # nothing is staged, for this server, until the stager knows of it
+        self._tier, self._slot = np.broadcast_to(np.uint8(Tier.NONE), len(columns.tier)).data, columns.slot.data
         self._version, self._stale = columns.version.data, columns.stale.data
         self.stager = stager
         self._direct = DirectReader(source)
         self._io_timeout = io_timeout
+
+    def use_arena(self) -> None:
+        """The stager knows of this server, or is gone: the arena may be read."""
+        self._tier = self._columns.tier.data
 
     # ---- names and attributes -----------------------------------------------------------------------------
 
@@ -268,6 +275,8 @@ class Adapter(pyfuse3.Operations):
         at = off
         while at < end:
             try:
+                if self.stager is None:
+                    raise StagerGone
                 answer = await self.stager.ask(row, at, end - at)
             except StagerGone:
                 return await self._read_directly(row, version, off, end)
@@ -292,7 +301,7 @@ class Adapter(pyfuse3.Operations):
         try:
             data = await self._direct.read(row, off, end - off)
         except OSError as e:
-            if e.errno == errno.ESTALE:
+            if e.errno == errno.ESTALE and self.stager is not None:
                 await self.stager.report_changed(row)
             raise pyfuse3.FUSEError(_reader_errno(e.errno or errno.EIO)) from None
         self._check_version(row, version)

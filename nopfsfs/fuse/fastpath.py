@@ -4,6 +4,9 @@ OPEN, RELEASE, IOCTL and READ are answered here, without a scheduler in between;
 that a hit never waits behind it, and ends at once with EINTR when its reader is killed. Everything else goes to
 pyfuse3, as it came, through a socket pair, and its reply comes back that way. FORGET means nothing here (inode numbers
 are rows).
+
+Several processes may do this on one descriptor: each request goes to one of them. Nothing is remembered between
+requests, so that any of them can die: what it had taken, the kernel delivers again.
 Message layouts: linux/fuse.h, protocol 7.
 """
 
@@ -14,6 +17,7 @@ import errno
 import logging
 import os
 import select
+import signal
 import socket
 import struct
 from collections.abc import Callable
@@ -22,11 +26,15 @@ from typing import Protocol
 import pyfuse3
 import trio
 
+from nopfsfs.fuse.session import REQUEST_BYTES
+
 log = logging.getLogger(__name__)
 _FORGET, _OPEN, _READ, _RELEASE, _INTERRUPT, _IOCTL, _BATCH_FORGET = 2, 14, 15, 18, 36, 39, 42
+_READDIR, _READDIRPLUS = 28, 44
 _IN_HEADER = struct.Struct("<IIQQIIIHH")
 _READ_IN = struct.Struct("<QQI")
 _HANDLE = _UNIQUE = struct.Struct("<Q")
+_SIZE = struct.Struct("<I")
 _OUT_HEADER = struct.Struct("<IiQ")
 _OPEN_OUT = struct.Struct("<IiQQIi")
 _OPEN_OUT_BYTES = 32
@@ -34,8 +42,10 @@ _READ_IN_BYTES = 40
 _RELEASE_IN_BYTES = 24
 _SO_SNDBUFFORCE = 32  # asm-generic/socket.h; elsewhere it fails, and the fast path is left out
 _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
-_NOTTY = -errno.ENOTTY
-REQUEST_BYTES = (1 << 20) + (1 << 16)  # the kernel refuses a reader whose buffer is smaller than max_write and headers
+_SIGKILL = 1 << (signal.SIGKILL - 1)
+_SIZE_AT = _IN_HEADER.size + 16  # of fuse_read_in.size
+LISTING_BYTES = 1 << 16  # of a directory at a time, so that any system's sockets take the longest reply of pyfuse3
+DYING_S = 0.05  # between two looks at a reader that got a signal while it waits
 SLEEP_MS = 1000  # a limit, as every wait has one
 AT_ONCE = 64  # requests answered before other tasks get their turn
 Bytes = bytes | bytearray | memoryview
@@ -57,40 +67,91 @@ def make_pair() -> tuple[socket.socket, socket.socket] | None:
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     for end in pair:
         with contextlib.suppress(OSError):
-            end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * REQUEST_BYTES)
-        if end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < 2 * REQUEST_BYTES:
+            end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, REQUEST_BYTES)
+        if end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < 2 * LISTING_BYTES:
             pair[0].close()
             pair[1].close()
             return None
     return pair
 
 
+class _Wait:
+    """A READ that waits: its scope, and who reads."""
+
+    __slots__ = ("pid", "scope")
+
+    def __init__(self, scope: trio.CancelScope, pid: int) -> None:
+        self.scope, self.pid = scope, pid
+
+
+def is_dying(pid: int) -> bool:
+    """Whether a thread is gone or has been told to end: SIGKILL is pending, as it is of any signal that ends it."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            fields = dict(line.split(b":", 1) for line in file if line.startswith((b"SigPnd", b"ShdPnd")))
+    except OSError:
+        return True
+    return any(int(mask, 16) & _SIGKILL for mask in fields.values())
+
+
 class FastPath:
     """Owns the reading of the FUSE descriptor and our end of the pair. `run` ends when the connection does."""
 
-    def __init__(self, fuse_fd: int, pair: socket.socket, handlers: Handlers, others: Callable[[], list[int]]) -> None:
-        """`others()`: descriptors beside the FUSE one on which something may come that the event loop must see to."""
+    def __init__(
+        self, fuse_fd: int, pair: socket.socket, handlers: Handlers, others: Callable[[], list[int]],
+        init: bytes = b"", tell: Callable[[int], None] = lambda unique: None,
+    ) -> None:  # fmt: skip
+        """`others()`: descriptors beside the FUSE one on which something may come that the event loop must see to.
+        `init`: the INIT request for pyfuse3, which the kernel has had answered. `tell`: a request was interrupted that
+        is not known here; another server may have it."""
         self._fd = fuse_fd
         self._others = others
+        self._init, self._tell = init, tell
         self._forwarded: set[int] = set()  # requests that pyfuse3 has not answered yet
         self._letting_go = 0
+        self._stopping = False
+        self._pause = trio.CancelScope()
+        self._answered = trio.Event()
         self._polled: list[int] = []
+        self._new = select.epoll()
+        # One of the servers that wait is woken by a request, not all.
+        self._new.register(fuse_fd, select.EPOLLIN | select.EPOLLEXCLUSIVE)
         self._poll = select.poll()
         os.set_blocking(fuse_fd, False)
         self._pair = trio.socket.from_stdlib_socket(pair)
         self._handlers = handlers
         self._buffer = bytearray(REQUEST_BYTES)
         self._view = memoryview(self._buffer)
-        self._waiting: dict[int, trio.CancelScope] = {}  # READs that wait for the source, by request
+        self._waiting: dict[int, _Wait] = {}  # READs that wait for the source, by request
 
     async def run(self) -> None:
-        """Serve until the connection is gone."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._bring_back)
-            while await self._drain(nursery):
-                if not self._sleep_here():
-                    await trio.lowlevel.wait_readable(self._fd)
-            nursery.cancel_scope.cancel()
+        """Serve until the connection is gone, or `stop`."""
+        with self._new:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                if self._init:
+                    await self._pair.send(self._init)
+                    await self._pair.recv(REQUEST_BYTES)
+                nursery.start_soon(self._bring_back)
+                while not self._stopping and await self._drain(nursery):
+                    if not self._sleep_here():
+                        # A limit: another server may have been woken for a request, and be stopped.
+                        with trio.move_on_after(SLEEP_MS / 1000) as self._pause:
+                            await trio.lowlevel.wait_readable(self._new)
+                if self._stopping:
+                    await self._end_all()
+                nursery.cancel_scope.cancel()
+
+    async def _end_all(self) -> None:
+        """Wait for the answers to what was taken."""
+        while self._waiting or self._forwarded:
+            self._answered = trio.Event()
+            await self._answered.wait()
+
+    def stop(self) -> None:
+        """Take no further requests; `run` ends when those that were taken are answered."""
+        self._stopping = True
+        self._pause.cancel()
 
     def _sleep_here(self) -> bool:
         """While nothing but new requests can need this process, wait for them here: that costs a tenth of a turn of
@@ -100,10 +161,10 @@ class FastPath:
         others = self._others()
         if others != self._polled or not others:
             self._polled, self._poll = others, select.poll()
-            for fd in (self._fd, *others):
+            for fd in (self._new.fileno(), *others):
                 self._poll.register(fd, select.POLLIN)
         ready = self._poll.poll(SLEEP_MS)
-        return bool(ready) and all(fd == self._fd for fd, _ in ready)
+        return bool(ready) and all(fd == self._new.fileno() for fd, _ in ready)
 
     async def _drain(self, nursery: trio.Nursery) -> bool:
         """Take requests until there are none; False when the connection has ended."""
@@ -134,11 +195,16 @@ class FastPath:
         if opcode in (_FORGET, _BATCH_FORGET):
             return True
         if opcode == _INTERRUPT and length >= _IN_HEADER.size + _HANDLE.size:
-            self._interrupt(_HANDLE.unpack_from(self._buffer, _IN_HEADER.size)[0])
+            (interrupted,) = _HANDLE.unpack_from(self._buffer, _IN_HEADER.size)
+            if not self.interrupt(interrupted):
+                self._tell(interrupted)
             return True
+        body = length - _IN_HEADER.size
+        if opcode in (_READDIR, _READDIRPLUS) and body >= _READ_IN_BYTES:
+            size = min(_SIZE.unpack_from(self._buffer, _SIZE_AT)[0], LISTING_BYTES)
+            _SIZE.pack_into(self._buffer, _SIZE_AT, size)
         if said != length or extra or not self._handlers.is_file(inode):
             return False
-        body = length - _IN_HEADER.size
         try:
             if opcode == _OPEN:
                 fh = self._handlers.opened(inode, pid)
@@ -146,7 +212,7 @@ class FastPath:
             elif opcode == _IOCTL:
                 self._fail(unique, errno.ENOTTY)
             elif opcode == _READ and body >= _READ_IN_BYTES:
-                self._read(nursery, unique, inode)
+                self._read(nursery, unique, pid)
             elif opcode == _RELEASE and body >= _RELEASE_IN_BYTES:
                 self._release(nursery, unique)
             else:
@@ -158,14 +224,14 @@ class FastPath:
             self._fail(unique, errno.EIO)
         return True
 
-    def _read(self, nursery: trio.Nursery, unique: int, inode: int) -> None:
+    def _read(self, nursery: trio.Nursery, unique: int, pid: int) -> None:
         fh, offset, size = _READ_IN.unpack_from(self._buffer, _IN_HEADER.size)
         hit = self._handlers.hit(fh, offset, size)
         if hit is not None:
             self._reply(unique, hit)
         else:
-            scope = self._waiting[unique] = trio.CancelScope()
-            nursery.start_soon(self._read_later, scope, unique, fh, offset, size)
+            wait = self._waiting[unique] = _Wait(trio.CancelScope(), pid)
+            nursery.start_soon(self._read_later, wait.scope, unique, fh, offset, size)
 
     def _release(self, nursery: trio.Nursery, unique: int) -> None:
         (fh,) = _HANDLE.unpack_from(self._buffer, _IN_HEADER.size)
@@ -191,14 +257,34 @@ class FastPath:
             except Exception:
                 log.exception("a read failed")
                 error = errno.EIO
-        del self._waiting[unique]
+        wait = self._waiting.get(unique)
+        if wait is not None and wait.scope is scope:  # not the same request, delivered again
+            del self._waiting[unique]
+            self._answered.set()
         if scope.cancelled_caught or error:
             self._fail(unique, error or errno.EINTR)
 
-    def _interrupt(self, unique: int) -> None:
-        scope = self._waiting.get(unique)
-        if scope is not None:
-            scope.cancel()
+    def interrupt(self, unique: int) -> bool:
+        """The reader of a request got a signal; whether the request waits here.
+
+        Only one that is dying is let go: to all others a read of a file is not to be interrupted.
+        """
+        wait = self._waiting.get(unique)
+        if wait is None:
+            return False
+        if not is_dying(wait.pid):
+            self._nursery.start_soon(self._watch, unique, wait)
+            return True
+        wait.scope.cancel()
+        return True
+
+    async def _watch(self, unique: int, wait: _Wait) -> None:
+        """The kernel tells of the first signal only; one that kills may follow."""
+        while self._waiting.get(unique) is wait:
+            if is_dying(wait.pid):
+                wait.scope.cancel()
+                return
+            await trio.sleep(DYING_S)
 
     # ---- replies ------------------------------------------------------------------------------------------
 
@@ -226,4 +312,5 @@ class FastPath:
         """Replies of pyfuse3, one message each, to the kernel."""
         while message := await self._pair.recv(REQUEST_BYTES + _OUT_HEADER.size):
             self._forwarded.discard(_UNIQUE.unpack_from(message, 8)[0])
+            self._answered.set()
             self._write(message)

@@ -11,6 +11,7 @@ import logging
 import socket
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 import trio
 
@@ -28,14 +29,19 @@ class StagerGone(Exception):
 
 
 class StagerLink:
-    """Demands and answers over one socket to one stager. `run` is its task; it returns when the stager is gone."""
+    """Demands and answers over one socket to one stager. `run` is its task; it returns when the stager is gone.
 
-    def __init__(self, sock: socket.socket) -> None:
+    Until the stager says that it knows of this server, nothing is asked of it, and no arena bytes may be read: it would
+    not wait for that. Then `welcomed` is called.
+    """
+
+    def __init__(self, sock: socket.socket, welcomed: Callable[[], None]) -> None:
         self._socket = trio.socket.from_stdlib_socket(sock)
+        self._welcomed = welcomed
         self._next = 1
         self._waiting: dict[int, _Wait] = {}
         self._sending = trio.StrictFIFOLock()  # only one task may wait for room in a socket
-        self.alive = True
+        self.alive = False
         self.drained = trio.Event()  # dead, and no handler holds arena bytes that it was told of here
 
     async def ask(self, row: int, offset: int, length: int) -> Answer:
@@ -100,6 +106,10 @@ class StagerLink:
             if wait is not None:
                 wait.answer = answer
                 wait.event.set()
+            return
+        if answer.arena == 0:
+            self.alive = True
+            self._welcomed()
             return
         # In a task of its own: answers must be taken even while the stager takes no demands, or both would wait.
         nursery.start_soon(self._pass_grace, answer.arena)

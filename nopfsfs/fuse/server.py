@@ -1,6 +1,6 @@
 """The server process: pyfuse3 on the FUSE descriptor it was given. It holds no state that another could not rebuild.
 
-It ends when the mount is gone (pyfuse3's loop returns), or when the supervisor's socket closes.
+It ends when the mount is gone (pyfuse3's loop returns), or when it is told to. A supervisor that dies does not end it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import socket
 import sys
 
@@ -18,17 +19,20 @@ import trio
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.source import Source
+from nopfsfs.fuse import orphans
 from nopfsfs.fuse.adapter import Adapter
 from nopfsfs.fuse.fastpath import FastPath, make_pair
 from nopfsfs.fuse.misses import StagerLink
 from nopfsfs.fuse.overrides import ColumnOverrides
+from nopfsfs.fuse.session import REQUEST_BYTES
 from nopfsfs.process import Handoff, become_reader, begin
 from nopfsfs.tiers import shared
-from nopfsfs.tiers.columns import Columns, Gauges
+from nopfsfs.tiers.columns import FIRST_SERVER, Columns, Gauges
 from nopfsfs.tiers.ring import Ring
 from nopfsfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
+GIVEN_UP = 75  # the exit status of a server that ended though the connection has not
 MAX_TASKS = 1024  # requests under way; a slow read must not keep a lookup from being read
 
 
@@ -36,25 +40,39 @@ class Server:
     """Owns the pyfuse3 session and the link to the stager."""
 
     def __init__(self, handoff: Handoff) -> None:
+        self._handoff = handoff
         fds = handoff.fds
         self._fuse_fd = fds["fuse"]
         self._control = trio.socket.from_stdlib_socket(socket.socket(fileno=fds["control"]))
+        self._term = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_on = [fds["control"], self._term]
         index = Index.load_fd(fds["index"])
         columns = Columns(fds["columns"], index.n, writable=False)
         root = os.fsencode(handoff.config.source)
         overrides = ColumnOverrides(columns, index)
-        self._pair = make_pair() if handoff.config.fast_path else None  # before root is given up
+        self._pair: tuple[socket.socket, socket.socket] | None = None
+        self._init = b""
+        if "init" in fds:
+            self._init = os.pread(fds["init"], REQUEST_BYTES, 0)
+            self._pair = make_pair()  # before root is given up
         self._adapter = Adapter(
             tree=Tree(index, root, overrides, overrides.own_attributes),
             columns=columns,
             arena=memoryview(shared.attach(fds["arena"], writable=False)),
-            gauges=Gauges(fds["gauges"], writable=True),
-            stager_gauges=Gauges(fds["stager_gauges"], writable=False),
+            gauges=Gauges(fds["gauges"], FIRST_SERVER + handoff.numbers["number"], writable=True),
+            stager_gauges=Gauges(fds["gauges"], writable=False),
             ring=Ring(fds["ring"], writable=True),
             source=Source(root, index, columns),
-            stager=StagerLink(socket.socket(fileno=fds["demands"])),
+            stager=None,
             io_timeout=handoff.config.io_timeout,
         )
+        if "demands" in fds:
+            self._adapter.stager = self._link(fds["demands"])
+        self._path: FastPath | None = None
+        self.status = 0
+
+    def _link(self, fd: int) -> StagerLink:
+        return StagerLink(socket.socket(fileno=fd), self._adapter.use_arena)
 
     async def run(self) -> None:
         """Answer requests until the mount is gone."""
@@ -62,11 +80,14 @@ class Server:
         requests = self._pair[1].detach() if self._pair is not None else self._fuse_fd
         pyfuse3.init(self._adapter, f"/dev/fd/{requests}", {"default_permissions"})
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._adapter.stager.run)
-            nursery.start_soon(self._obey, nursery)
+            self._nursery = nursery
+            if self._adapter.stager is not None:
+                nursery.start_soon(self._adapter.stager.run)
+            nursery.start_soon(self._obey)
+            nursery.start_soon(self._signals)
             if self._pair is not None:
                 nursery.start_soon(self._stand_before, self._pair[0])
-            await self._control.send(b"ready")
+            await self._say(b"ready")
             try:
                 await pyfuse3.main(max_tasks=MAX_TASKS)
                 log.info("the connection has ended")
@@ -76,40 +97,85 @@ class Server:
 
     async def _stand_before(self, pair: socket.socket) -> None:
         """Run the fast path; when the connection has ended, so has pyfuse3's part."""
-        await FastPath(self._fuse_fd, pair, self._adapter, self._watched).run()
+        self._path = FastPath(self._fuse_fd, pair, self._adapter, self._watched, self._init, self._tell_interrupted)
+        await self._path.run()
         pyfuse3.terminate()
 
     def _watched(self) -> list[int]:
-        """Where messages of the supervisor and the stager arrive."""
-        return [fd for fd in (self._control.fileno(), self._adapter.stager.fileno()) if fd >= 0]
+        """Where messages of the supervisor, the stager and signals arrive."""
+        stager = self._adapter.stager
+        return self._wake_on if stager is None or stager.fileno() < 0 else [*self._wake_on, stager.fileno()]
 
-    async def _obey(self, nursery: trio.Nursery) -> None:
-        """Messages from the supervisor: `stager` with a descriptor is a new stager's socket; the end means: end."""
+    def _tell_interrupted(self, unique: int) -> None:
+        """At once, without the event loop, which may have nothing else to do."""
+        with contextlib.suppress(OSError):  # the supervisor is gone, or behind: the reader waits for its bytes then
+            _send_now(self._control.fileno(), b"interrupt" + unique.to_bytes(8, "little"))
+
+    async def _say(self, message: bytes) -> None:
+        with contextlib.suppress(OSError, trio.ClosedResourceError):  # the supervisor is gone: _obey notices
+            await self._control.send(message)
+
+    async def _obey(self) -> None:
+        """Messages from the supervisor: `stager` with a descriptor is a new stager's socket; `ping` wants an answer;
+        `interrupt` and a request's number; `end`. When it is gone without a word, serve on: from what is staged, and
+        from the source."""
         while True:
             message, fds = await self._receive()
-            if not message:
-                log.info("the supervisor is gone; ending")
-                pyfuse3.terminate()
-                return
             if message == b"stager" and fds:
-                before, self._adapter.stager = self._adapter.stager, StagerLink(socket.socket(fileno=fds[0]))
-                nursery.start_soon(self._adapter.stager.run)
-                nursery.start_soon(self._confirm, before)
+                before, self._adapter.stager = self._adapter.stager, self._link(fds[0])
+                self._nursery.start_soon(self._adapter.stager.run)
+                self._nursery.start_soon(self._confirm, before)
+            elif message == b"ping":
+                await self._say(b"pong")
+            elif message.startswith(b"interrupt") and self._path is not None:
+                self._path.interrupt(int.from_bytes(message[9:], "little"))
+            elif message == b"end":
+                self._end()
+            elif not message:
+                break
+        log.warning("the supervisor is gone; serving on")
+        self._control.close()
+        if "adopt" in self._handoff.fds:
+            self._wake_on = [self._handoff.fds["adopt"], self._term]
+            await orphans.answer(self._handoff)
 
-    async def _confirm(self, before: StagerLink) -> None:
+    async def _signals(self) -> None:
+        """SIGTERM: another takes the place of this one."""
+        signal.signal(signal.SIGTERM, lambda number, frame: os.eventfd_write(self._term, 1))
+        await trio.lowlevel.wait_readable(self._term)
+        self.status = GIVEN_UP
+        self._end()
+
+    def _end(self) -> None:
+        """Take no more requests; end when those that were taken are answered."""
+        if self._path is not None:
+            self._path.stop()
+        else:
+            pyfuse3.terminate()
+
+    async def _confirm(self, before: StagerLink | None) -> None:
         """Say that nothing here reads arena bytes that the stager before had named: another may reuse them now."""
-        await before.drained.wait()
-        with contextlib.suppress(OSError):  # the supervisor is gone: its socket says so to _obey
-            await self._control.send(b"drained")
+        if before is not None:
+            await before.drained.wait()
+        await self._say(b"drained")
 
     async def _receive(self) -> tuple[bytes, list[int]]:
         size = socket.CMSG_SPACE(array.array("i").itemsize)
-        message, ancillary, _, _ = await self._control.recvmsg(64, size)
+        try:
+            message, ancillary, _, _ = await self._control.recvmsg(64, size)
+        except OSError:
+            return b"", []  # it was killed with messages unread
         fds = array.array("i")
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
         return message, list(fds)
+
+
+def _send_now(fd: int, message: bytes) -> None:
+    """Raises OSError."""
+    with socket.socket(fileno=os.dup(fd)) as sock:
+        sock.send(message, socket.MSG_DONTWAIT)
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:
@@ -126,6 +192,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     trio.run(server.run)
+    sys.exit(server.status)
 
 
 if __name__ == "__main__":

@@ -156,6 +156,12 @@ class Conductor:
         self._evicting[:] = False
         self._look_at_all()
 
+    def adopt(self, staged: npt.NDArray[np.bool_]) -> None:
+        """Take over the mount of another conductor, which is gone. `staged` b[n]: what is in the arena."""
+        for row in np.flatnonzero(staged).tolist():
+            self.staged(row)
+        self.window.adopt()
+
     def resync(self, staged: npt.NDArray[np.bool_]) -> None:
         """Events of the stager were lost: take what is staged from where it is said."""
         self.stager_restarted()

@@ -110,6 +110,16 @@ class PageWindow:
             self.awaited.met(row)
         self._put_behind(row)
 
+    def adopt(self) -> None:
+        """Take over what another window had pushed: `paged` says what there is."""
+        for row in np.flatnonzero(self.paged != Paged.NONE).tolist():
+            size = int(self._size[row])
+            self.used += size
+            if self.paged[row] == Paged.WHOLE and self.homes_used + size <= self._split.page_homes:
+                self.home[row] = True
+                self.homes_used += size
+            self._put_behind(row)
+
     def lost(self) -> None:
         """What was asked of the stager and not reported is not being done: its process died."""
         for row in np.flatnonzero(self.pushing).tolist():

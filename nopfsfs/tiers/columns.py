@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from nopfsfs.tiers import shared
@@ -102,18 +103,42 @@ class Gauge(IntEnum):
     DISK_WRITES = 35
     EVICTIONS = 36
     PUSHER_THREAD = 37  # not a counter: the thread whose opens are the mount's own
+    # supervisor
+    OBSERVED = 40  # opens
+    PREDICTED = 41
 
 
 GAUGES = 64
+BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and servers
+STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 
 
 class Gauges:
-    """One process's block of int64 counters, fast to bump: `block[Gauge.OPENS] += 1`."""
+    """One process's block of int64 counters, fast to bump: `block[Gauge.OPENS] += 1`. Each block has one writer:
+    whoever takes the place of a process that died counts on."""
 
-    def __init__(self, fd: int, *, writable: bool) -> None:
+    def __init__(self, fd: int, block: int = STAGER, *, writable: bool) -> None:
         memory = shared.attach(fd, writable=writable)
-        self.block: memoryview = memoryview(memory)[: GAUGES * 8].cast("q")
+        at = block * GAUGES * 8
+        self.block: memoryview = memoryview(memory)[at : at + GAUGES * 8].cast("q")
 
     @staticmethod
-    def create(role: str) -> int:
-        return shared.create(f"gauges-{role}", GAUGES * 8)
+    def create() -> int:
+        return shared.create("gauges", BLOCKS * GAUGES * 8)
+
+
+class ServerGauges:
+    """What all servers together have counted."""
+
+    def __init__(self, fd: int) -> None:
+        memory = shared.attach(fd, writable=False)
+        self._blocks = np.frombuffer(memory, dtype="i8").reshape(BLOCKS, GAUGES)[FIRST_SERVER:]
+
+    def total(self) -> npt.NDArray[np.int64]:
+        """i64[GAUGES]."""
+        total: npt.NDArray[np.int64] = self._blocks.sum(axis=0)
+        return total
+
+    def done(self, number: int) -> int:
+        """How much a server and those before it in its place have answered: opens, and reads that were staged."""
+        return int(self._blocks[number, [Gauge.OPENS, Gauge.RAM_FILES]].sum())

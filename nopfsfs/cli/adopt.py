@@ -1,0 +1,57 @@
+"""`nopfs adopt` and `nopfs upgrade`: another supervisor for a mount that goes on meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from nopfsfs.cli.exits import say
+from nopfsfs.cli.locate import locate, locate_living
+from nopfsfs.cli.options import Parser
+from nopfsfs.cli.stale import is_orphaned
+from nopfsfs.control import adopt as control
+from nopfsfs.errors import Exit, NopfsError
+
+PROGRAM = "nopfs"
+
+
+def add_adopt(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `nopfs adopt`."""
+    parser = commands.add_parser(
+        "adopt",
+        help="take over a mount whose supervisor died",
+        description="Take over a mount whose supervisor died and whose servers serve on. What it holds is kept; which "
+        "plan is read is found anew.",
+    )
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.set_defaults(handler=adopt)
+
+
+def add_upgrade(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `nopfs upgrade`."""
+    parser = commands.add_parser(
+        "upgrade",
+        help="let this version serve a mount",
+        description="Replace all processes of a mount by those of this version of nopfsfs. Open files stay open, reads "
+        "wait for a moment; which plan is read is found anew.",
+    )
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.set_defaults(handler=upgrade)
+
+
+def adopt(options: argparse.Namespace) -> int:
+    """Take over one mount; return the exit code. Raises NopfsError."""
+    located = locate(options.mountpoint, os.environ)
+    if not is_orphaned(located.state_dir):
+        raise NopfsError(Exit.BUSY_MOUNTPOINT, f"{located.path} has no living servers without a supervisor")
+    control.adopt(located.state_dir)
+    say(PROGRAM, f"took over {located.path}")
+    return Exit.OK
+
+
+def upgrade(options: argparse.Namespace) -> int:
+    """Replace the processes of one mount; return the exit code. Raises NopfsError."""
+    located = locate_living(options.mountpoint, os.environ)
+    control.upgrade(located.state_dir)
+    say(PROGRAM, f"{located.path} is served by this version now")
+    return Exit.OK

@@ -1,0 +1,57 @@
+"""Taking over a mount whose supervisor is gone, from the servers that serve on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+
+from nopfsfs.control.client import call
+from nopfsfs.control.launch import await_answer, end, start
+from nopfsfs.control.pids import Process, read_pids
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse import orphans
+from nopfsfs.process import Handoff
+from nopfsfs.rundir import claimed_state_dir
+
+HAND_OVER_S = 15.0  # for a supervisor to end its stager and itself
+
+
+def adopt(state_dir: str) -> None:
+    """Start a supervisor for a mount that has none; returns when it is in charge. Raises NopfsError."""
+    with claimed_state_dir(state_dir, os.geteuid()):
+        given = orphans.ask(state_dir)
+        if given is None:
+            raise NopfsError(Exit.STUCK, "no server of this mount gives it away; end it: nopfs-umount")
+        ready, ready_writer = os.pipe2(os.O_CLOEXEC)
+        fds = {**given.fds, "ready": ready_writer}
+        try:
+            if "init" not in given.fds:
+                raise NopfsError(Exit.STUCK, "a mount without the fast path cannot be taken over; nopfs-umount ends it")
+            config = dataclasses.replace(given.config, foreground=False)
+            daemon = start(config, Handoff("super", config, fds, {**given.numbers, "adopted": 1}))
+        except BaseException:
+            os.close(ready)
+            raise
+        finally:
+            for fd in fds.values():
+                os.close(fd)
+        try:
+            await_answer(daemon, ready)
+        except BaseException:
+            end(daemon)
+            raise
+
+
+def upgrade(state_dir: str) -> None:
+    """Let the supervisor of a mount give it away, and take it over with this version. Raises NopfsError."""
+    supervisor = _supervisor(state_dir)
+    call(state_dir, "hand-over", HAND_OVER_S)
+    deadline = time.monotonic() + HAND_OVER_S
+    if supervisor is not None and not supervisor.wait(deadline - time.monotonic()):
+        raise NopfsError(Exit.STUCK, f"the supervisor (pid {supervisor.pid}) gave the mount away and did not end")
+    adopt(state_dir)
+
+
+def _supervisor(state_dir: str) -> Process | None:
+    return next((process for process in read_pids(state_dir) if process.role == "supervisor"), None)

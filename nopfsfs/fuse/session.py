@@ -1,0 +1,81 @@
+"""The first request of a connection, INIT, answered before there is any server.
+
+So no server is special: each has a pyfuse3 of its own behind its fast path, which is given the same INIT again and
+whose answer to it goes nowhere. What is agreed upon with the kernel is decided here.
+Message layouts and flags: linux/fuse.h, protocol 7.31 to 7.40.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import struct
+from dataclasses import dataclass
+
+_INIT = 26
+_IN_HEADER = struct.Struct("<IIQQIIIHH")
+_INIT_IN = struct.Struct("<IIIII")
+_OUT_HEADER = struct.Struct("<IiQ")
+_INIT_OUT = struct.Struct("<IIIIHHIIHHII")
+_INIT_OUT_BYTES = 64
+REQUEST_BYTES = (1 << 20) + (1 << 16)  # the kernel refuses a reader whose buffer is smaller than max_write and headers
+_MINORS = (31, 40)  # of protocol 7: the oldest kernel that is known to do, and the newest that is known here
+
+_ASYNC_READ, _EXPORT, _BIG_WRITES, _AUTO_INVAL = 1 << 0, 1 << 4, 1 << 5, 1 << 12
+_READDIRPLUS, _ASYNC_DIO, _PARALLEL_DIROPS, _ACL = 1 << 13, 1 << 15, 1 << 18, 1 << 20
+_MAX_PAGES, _CACHE_SYMLINKS, _EXT = 1 << 22, 1 << 23, 1 << 30
+_RESEND = 1 << 39
+_WANTED = (
+    _ASYNC_READ | _EXPORT | _BIG_WRITES | _AUTO_INVAL | _READDIRPLUS | _ASYNC_DIO | _PARALLEL_DIROPS | _MAX_PAGES
+    | _CACHE_SYMLINKS | _EXT | _RESEND
+)  # fmt: skip
+_MAX_WRITE = 1 << 20
+# READs that the kernel lets wait at a time; its own limit, 12, is fewer than a loader has workers.
+_BACKGROUND, _CONGESTION = 128, 96
+_NOTIFY_RESEND = 7
+WITHOUT = "NOPFS_WITHOUT"  # environment: what a kernel could do is left alone; for tests, and to look for a cause
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What was agreed upon. `request`: the kernel's INIT, to be repeated to each pyfuse3."""
+
+    request: bytes
+    resend: bool  # what a dead server had taken can be had again
+
+
+def negotiate(fuse_fd: int, *, acl: bool, limit_s: float) -> Session:
+    """Take the kernel's INIT and answer it. Raises OSError (ETIMEDOUT, EPROTO)."""
+    poll = select.poll()
+    poll.register(fuse_fd, select.POLLIN)
+    if not poll.poll(limit_s * 1000):
+        raise OSError(errno.ETIMEDOUT, "the kernel says nothing on /dev/fuse")
+    request = os.read(fuse_fd, REQUEST_BYTES)
+    if len(request) < _IN_HEADER.size + _INIT_IN.size:
+        raise OSError(errno.EPROTO, f"the first request has {len(request)} bytes")
+    _, opcode, unique, *_ = _IN_HEADER.unpack_from(request)
+    major, minor, readahead, flags, flags2 = _INIT_IN.unpack_from(request, _IN_HEADER.size)
+    if opcode != _INIT or major != 7 or minor < _MINORS[0]:
+        raise OSError(errno.EPROTO, f"the first request is {opcode}, of protocol {major}.{minor}")
+    offered = flags | flags2 << 32 if flags & _EXT else flags
+    wanted = _WANTED | (_ACL if acl else 0)
+    if "resend" in os.environ.get(WITHOUT, "").split(","):
+        wanted &= ~_RESEND
+    agreed = offered & wanted
+    os.write(fuse_fd, _answer(unique, min(minor, _MINORS[1]), readahead, agreed))
+    return Session(request, bool(agreed & _RESEND))
+
+
+def _answer(unique: int, minor: int, readahead: int, flags: int) -> bytes:
+    body = _INIT_OUT.pack(
+        7, minor, readahead, flags & 0xFFFFFFFF, _BACKGROUND, _CONGESTION, _MAX_WRITE, 1, _MAX_WRITE >> 12, 0,
+        flags >> 32, 0,
+    )  # fmt: skip
+    return _OUT_HEADER.pack(_OUT_HEADER.size + _INIT_OUT_BYTES, 0, unique) + body.ljust(_INIT_OUT_BYTES, b"\0")
+
+
+def resend(fuse_fd: int) -> None:
+    """Have the kernel deliver again all that was taken and not answered, also what living servers hold: their answers
+    to the first delivery then fail with ENOENT. Raises OSError."""
+    os.write(fuse_fd, _OUT_HEADER.pack(_OUT_HEADER.size, _NOTIFY_RESEND, 0))
