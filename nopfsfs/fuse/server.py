@@ -33,6 +33,7 @@ from nopfsfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
 GIVEN_UP = 75  # the exit status of a server that ended though the connection has not
+WELCOME_LIMIT_S = 1.0
 MAX_TASKS = 1024  # requests under way; a slow read must not keep a lookup from being read
 
 
@@ -66,13 +67,18 @@ class Server:
             stager=None,
             io_timeout=handoff.config.io_timeout,
         )
+        self._welcome = trio.Event()
         if "demands" in fds:
             self._adapter.stager = self._link(fds["demands"])
         self._path: FastPath | None = None
         self.status = 0
 
     def _link(self, fd: int) -> StagerLink:
-        return StagerLink(socket.socket(fileno=fd), self._adapter.use_arena)
+        return StagerLink(socket.socket(fileno=fd), self._welcomed)
+
+    def _welcomed(self) -> None:
+        self._adapter.use_arena()
+        self._welcome.set()
 
     async def run(self) -> None:
         """Answer requests until the mount is gone."""
@@ -85,6 +91,8 @@ class Server:
                 nursery.start_soon(self._adapter.stager.run)
             nursery.start_soon(self._obey)
             nursery.start_soon(self._signals)
+                with trio.move_on_after(WELCOME_LIMIT_S):  # else the first reads would go past the stager
+                    await self._welcome.wait()
             if self._pair is not None:
                 nursery.start_soon(self._stand_before, self._pair[0])
             await self._say(b"ready")

@@ -15,7 +15,7 @@ SIZE = 1000
 
 @pytest.fixture
 def gauge() -> Iterator[memoryview]:
-    fd = Gauges.create("test")
+    fd = Gauges.create()
     yield Gauges(fd, writable=True).block
     os.close(fd)
 

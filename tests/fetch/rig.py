@@ -73,7 +73,7 @@ class Rig:
         self.root = root
         self.index = scan(root).index
         n = self.index.n
-        self.fds = [Columns.create(n), Gauges.create("test"), Ring.create("test"), arenas.create(budget)]
+        self.fds = [Columns.create(n), Gauges.create(), Ring.create("test"), arenas.create(budget)]
         self.columns = Columns(self.fds[0], n, writable=True)
         self.gauges = Gauges(self.fds[1], writable=True)
         self.arena = Arena(self.fds[3], budget)

@@ -41,7 +41,7 @@ class Shared:
         self.index = scan(root).index
         n = self.index.n
         self.fds = {
-            "index": indexfile.to_memfd(self.index), "columns": Columns.create(n), "gauges": Gauges.create("test"),
+            "index": indexfile.to_memfd(self.index), "columns": Columns.create(n), "gauges": Gauges.create(),
             "ring": Ring.create("test"), "arena": arenas.create(budget),
             "fuse": os.memfd_create("fuse", os.MFD_CLOEXEC),
         }  # fmt: skip

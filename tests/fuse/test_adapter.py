@@ -71,7 +71,7 @@ class Mounted:
 async def mounted(root: Path, budget: int, io_timeout: float = 20.0) -> AsyncIterator[Mounted]:
     base = Shared(root, budget)
     stager = Running(base)
-    fds = [Gauges.create("server"), Ring.create("server")]
+    fds = [Gauges.create(), Ring.create("server")]
     source = os.fsencode(root)
     gauges = Gauges(fds[0], writable=True)
     overrides = ColumnOverrides(base.columns, base.index)
