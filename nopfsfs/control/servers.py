@@ -49,7 +49,6 @@ class Server:
 
     def close(self) -> None:
         self.control.close()
-        self.child.close()
 
 
 class Servers:

@@ -71,7 +71,6 @@ class Stagers:
         """Replace a stager that dies."""
         while self.child is not None:
             status = await self.child.ended()
-            self.child.close()
             self._loop.detach_stager()
             if self.stopping:
                 return
