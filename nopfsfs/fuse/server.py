@@ -87,10 +87,10 @@ class Server:
         pyfuse3.init(self._adapter, f"/dev/fd/{requests}", {"default_permissions"})
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            if self._adapter.stager is not None:
-                nursery.start_soon(self._adapter.stager.run)
             nursery.start_soon(self._obey)
             nursery.start_soon(self._signals)
+            if self._adapter.stager is not None:
+                nursery.start_soon(self._adapter.stager.run)
                 with trio.move_on_after(WELCOME_LIMIT_S):  # else the first reads would go past the stager
                     await self._welcome.wait()
             if self._pair is not None:
