@@ -21,6 +21,7 @@ class Child:
         self.role = handoff.role
         self._process: subprocess.Popen[bytes] = start(module, handoff)
         self.pid = self._process.pid
+        self.running = False  # it has begun its work
 
     async def ended(self) -> int:
         """Wait for its end; the exit status (negative: the signal). Any number of tasks may wait."""
@@ -32,6 +33,7 @@ class Child:
                 await trio.lowlevel.wait_readable(pidfd)
             finally:
                 os.close(pidfd)
+        self.running = False
         return int(self._process.returncode)
 
     async def end(self, limit_s: float) -> None:

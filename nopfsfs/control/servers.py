@@ -24,8 +24,6 @@ from nopfsfs.tiers.columns import ServerGauges
 log = logging.getLogger(__name__)
 START_LIMIT_S = 30.0
 DRAIN_LIMIT_S = 30.0
-# Pauses before a server is started that dies again and again, doubled each time; after so many the mount is over.
-PAUSE_S, PAUSES = 0.5, 6
 PING_S, PINGS = 2.0, 5  # a server that leaves so many unanswered hangs
 SHARED = ("fuse", "index", "columns", "arena", "gauges", "init", "adopt")
 
@@ -68,7 +66,6 @@ class Servers:
         self._introduce, self._changed = introduce, changed
         self._servers: dict[int, Server] = {}
         self._deaths = {number: Deaths(partial(gauges.done, number), trio.current_time) for number in numbers}
-        self._pauses = dict.fromkeys(numbers, 0)
         self.changing = trio.Lock()  # a server, or the stager, is being replaced: not both at a time
         self.over = trio.Event()
         self.failed = False
@@ -200,22 +197,18 @@ class Servers:
     async def _replace(self, dead: Server) -> Server | None:
         """Another server in place of a dead one; None when that has been tried too often."""
         number = dead.number
-        often = self._deaths[number].died()
-        if often:
-            self._pauses[number] += 1
-            if self._pauses[number] > PAUSES:
-                log.error("server %d cannot be kept alive", number)
-                return None
-            pause = PAUSE_S * 2 ** (self._pauses[number] - 1)
+        pause = self._deaths[number].pause()
+        if pause is None:
+            log.error("server %d cannot be kept alive", number)
+            return None
+        if pause:
             log.error("server %d dies as soon as it is started; in %g s another passes reads through to the source",
                       number, pause)  # fmt: skip
             await trio.sleep(pause)
-        else:
-            self._pauses[number] = 0
         async with self.changing:
             ours, theirs = sequenced_pair()
             try:
-                known = not often and await self._introduce(ours)
+                known = not pause and await self._introduce(ours)
                 server = await self._spawn(number, theirs if known else None)
             finally:
                 ours.close()
@@ -237,6 +230,7 @@ class Servers:
                 return
             if message == b"ready":
                 server.ready.set()
+                server.child.running = True
             elif message == b"drained":
                 server.drained.set()
             elif message == b"pong":

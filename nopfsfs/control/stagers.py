@@ -65,6 +65,7 @@ class Stagers:
             for sock in (theirs, *demands):
                 sock.close()
         self._loop.attach_stager(ours)
+        stager.running = True
         return stager
 
     async def keep(self) -> None:
@@ -74,11 +75,13 @@ class Stagers:
             self._loop.detach_stager()
             if self.stopping:
                 return
-            if self._deaths.died():
+            pause = self._deaths.pause()
+            if pause is None:
                 log.error("the stager dies as soon as it is started; going on without one")
                 self.child = None
             else:
                 log.error("the stager ended with status %d; starting another", status)
+                await trio.sleep(pause)
                 await self._replace()
             self._changed()
 

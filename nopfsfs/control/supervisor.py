@@ -338,8 +338,8 @@ class Supervisor:
         """The status record now."""
         split = self.loop.conductor.split
         disks = [d.size for d in self._config.disks if d.size is not None]
-        processes = [{"role": "supervisor", "pid": os.getpid()}]
-        processes += [{"role": c.role, "pid": c.pid} for c in self._children()]
+        processes: list[dict[str, Any]] = [{"role": "supervisor", "pid": os.getpid(), "running": True}]
+        processes += [{"role": c.role, "pid": c.pid, "running": c.running} for c in self._children()]
         plan, k = self.loop.plan_status(self._config)
         counted = self._server_gauges.total()
         unobserved = max(0, int(counted[Gauge.OPENS]) - self.loop.pending - self.loop.observed)

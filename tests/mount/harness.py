@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from nopfsfs.control.pids import read_pids, start_time
+from nopfsfs.control.pids import Process, living, read_pids, start_time
 from nopfsfs.fuse.mountinfo import abort_connection, find_mount, read_mounts
 from nopfsfs.fuse.mounting import unmount
 from nopfsfs.rundir import default_run_dir, remove_state_dir, state_dir_for
@@ -108,6 +108,10 @@ class Mounted:
 
     def pid(self, role: str) -> int:
         return next(p.pid for p in read_pids(self.state_dir) if p.role == role)
+
+    def children(self) -> list[Process]:
+        """The servers and the stager, as far as they live."""
+        return [p for p in living(read_pids(self.state_dir)) if p.role != "supervisor"]
 
     def kill(self, role: str, number: signal.Signals = signal.SIGKILL) -> int:
         pid = self.pid(role)

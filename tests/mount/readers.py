@@ -1,22 +1,28 @@
 """What readers do, each in a process of its own: run by `harness.Reader`. Standard library only.
 
-compare MOUNT SOURCE SEED ROUNDS    read every file of both, in an order of its own; what differs
+compare MOUNT SOURCE SEED ROUNDS [PAUSE]    read every file of both, in an order of its own; what differs. PAUSE:
+                                    seconds of work after each file; ROUNDS "all": until a line on stdin
 read PATH [PATH...]                 [length, sha256] or the errno of each
 hold PATH                           open, read 4096 bytes, say so; at a line on stdin read the rest
 loop MOUNT                          read all files for ever; at a line on stdin say how many, and errors
 wait PATH                           open, say so, read
+signals PATH                        the same; SIGUSR1 has a handler, and calls are not repeated after it
 as UID GROUP,... ANY OF THE ABOVE   as that user
 may PATH...                         which of them this user may read (files) or list (directories)
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import itertools
 import json
 import os
 import random
 import select
+import signal
 import sys
+import time
 
 
 def say(value: object) -> None:
@@ -41,12 +47,14 @@ def outcome(path: str) -> object:
     return [len(data), hashlib.sha256(data).hexdigest()]
 
 
-def compare(mount: str, source: str, seed: str, rounds: str) -> None:
+def compare(mount: str, source: str, seed: str, rounds: str, pause: str = "0") -> None:
     names = files(source)
     assert names == files(mount)
     wrong, errors = [], []
-    for number in range(int(rounds)):
+    for number in itertools.count() if rounds == "all" else range(int(rounds)):
         random.Random(f"{seed} {number}").shuffle(names)
+        if rounds == "all" and select.select([0], [], [], 0)[0]:
+            break
         for name in names:
             try:
                 data, right = read(os.path.join(mount, name)), read(os.path.join(source, name))
@@ -54,6 +62,7 @@ def compare(mount: str, source: str, seed: str, rounds: str) -> None:
                     wrong.append([name, *difference(data, right)])
             except OSError as error:
                 errors.append([name, error.errno])
+            time.sleep(float(pause))
     say({"wrong": wrong, "errors": errors})
 
 
@@ -113,6 +122,19 @@ def wait(path: str) -> None:
         say({"errno": error.errno})
 
 
+def signals(path: str) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for Python
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.siginterrupt(signal.SIGUSR1, 1)
+    libc.signal(signal.SIGUSR1, handler)
+    fd = os.open(path, os.O_RDONLY)
+    say("open")
+    buffer = ctypes.create_string_buffer(4096)
+    count = libc.read(fd, buffer, 4096)  # os.read would try again
+    say(count if count >= 0 else -ctypes.get_errno())
+
+
 def may(*paths: str) -> None:
     def try_one(path: str) -> bool:
         try:
@@ -137,4 +159,4 @@ if __name__ == "__main__":
     if what == "read":
         say([outcome(path) for path in words])
     else:
-        {"compare": compare, "hold": hold, "loop": loop, "wait": wait, "may": may}[what](*words)
+        {"compare": compare, "hold": hold, "loop": loop, "wait": wait, "signals": signals, "may": may}[what](*words)

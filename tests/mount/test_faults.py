@@ -165,35 +165,16 @@ def test_the_stager_is_killed_again_and_again(mounting: Mounting, data: Path) ->
     """The mount goes on without one: every byte comes from the source."""
     with mounting(data) as m:
         m.errors_expected = True
-        for _ in range(5):
-            pid = m.kill("stager")
-            assert wait_until(lambda pid=pid: all(p["pid"] != pid for p in m.status()["processes"]))
-        assert [p["role"] for p in m.status()["processes"]] == ["supervisor", "server"]
+
+        def given_up() -> bool:
+            for process in m.children():
+                if process.role == "stager":
+                    process.signal(signal.SIGKILL)
+            return [p["role"] for p in m.status()["processes"]] == ["supervisor", "server"]
+
+        assert wait_until(given_up, 50)
         read_all(m)
         assert m.status()["direct_reads"] > 0
-
-
-def test_the_server_is_killed(mounting: Mounting, data: Path) -> None:
-    with mounting(data, "--seed", "42") as m:
-        m.errors_expected = True
-        with Reader("loop", m.path) as reader:
-            assert reader.line() == "ready"
-            m.kill("server")
-            result = reader.result()
-        assert {code for _, code in result["errors"]} <= {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO}
-        assert wait_until(lambda: error_of_listing(m) == errno.ENOTCONN)
-        assert wait_until(lambda: not m.living())
-        remount_and_read(m)
-
-
-def test_the_supervisor_is_killed(mounting: Mounting, data: Path) -> None:
-    with mounting(data, "--seed", "42") as m:
-        m.kill("supervisor")
-        assert wait_until(lambda: not m.living()), m.living()
-        assert wait_until(lambda: error_of_listing(m) == errno.ENOTCONN)
-        status = run([*module("nopfs"), "status", str(m.path)])
-        assert (status.returncode, "is dead" in status.stderr) == (Exit.STUCK, True)
-        remount_and_read(m)
 
 
 def error_of_listing(m: Mounted) -> int | None:
@@ -224,12 +205,17 @@ def mount_again(m: Mounted) -> str:
     return again.stderr
 
 
-@pytest.mark.parametrize("role", ["server", "supervisor"])
-def test_umount_clears_a_stale_mount(mounting: Mounting, data: Path, role: str) -> None:
-    with mounting(data) as m:
-        m.errors_expected = True
+def kill_all(m: Mounted) -> None:
+    for role in ("supervisor", "server", "stager"):
         m.kill(role)
+
+
+def test_umount_clears_a_stale_mount(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        kill_all(m)
         assert wait_until(lambda: not m.living())
+        status = run([*module("nopfs"), "status", str(m.path)])
+        assert (status.returncode, "is dead" in status.stderr) == (Exit.STUCK, True)
         done = run([*module("umount"), str(m.path)])
         assert done.returncode == 0, done.stderr
         assert "cleared the stale mount" in done.stderr
@@ -241,8 +227,7 @@ def test_all_are_killed_at_once_while_four_read(mounting: Mounting, data: Path) 
         with_readers = [Reader("loop", m.path) for _ in range(4)]
         for reader in with_readers:
             assert reader.line() == "ready"
-        for role in ("supervisor", "server", "stager"):
-            m.kill(role)
+        kill_all(m)
         for reader in with_readers:
             codes = {code for _, code in reader.result()["errors"]}
             assert codes <= {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO}

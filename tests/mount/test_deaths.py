@@ -1,0 +1,210 @@
+"""Processes of a mount that are killed, stopped, taken over and upgraded, while readers read: no failed read, no wrong
+byte, nothing left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from slow_source import SlowSource
+
+from nopfsfs.control.client import call
+from nopfsfs.control.pids import living, read_pids
+from nopfsfs.errors import Exit
+from tests.conftest import wait_until
+from tests.mount.conftest import Mounting
+from tests.mount.harness import Mounted, Reader, content, fill, module, mount_command, read_all, run
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(260)]
+
+KILLS = 100
+HANGS_S = 240.0
+FINE = {"wrong": [], "errors": []}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    fill(tmp_path / "source", 200, 60_000)
+    return tmp_path / "source"
+
+
+@contextmanager
+def comparing(
+    m: Mounted, readers: int, rounds: int | str, pause: float = 0.0, limit_s: float = 100.0
+) -> Iterator[list[Reader]]:
+    """Readers of all that there is; asserts in the end that they saw the right bytes."""
+    words = [str(rounds), str(pause)]
+    together = [Reader("compare", m.path, m.source, str(seed), *words) for seed in range(readers)]
+    try:
+        yield together
+        for reader in together:
+            if rounds == "all":
+                reader.go()
+            assert reader.result(limit_s) == FINE
+    finally:
+        for reader in together:
+            reader.__exit__()
+
+
+def are_reading(readers: list[Reader]) -> bool:
+    return all(reader.process.poll() is None for reader in readers)
+
+
+def test_a_hundred_deaths_in_three_epochs(mounting: Mounting, tmp_path: Path) -> None:
+    fill(tmp_path / "source", 1500, 40_000)
+    rng = random.Random(17)
+    killed = 0
+    with mounting(tmp_path / "source", "--servers", "2", "--ram", "16M", "--seed", "42", hangs_s=HANGS_S) as m:
+        m.errors_expected = True  # it says that they died
+        with comparing(m, readers=2, rounds=3, pause=0.015, limit_s=HANGS_S) as readers:
+            while are_reading(readers) and killed < KILLS:
+                processes = call(m.state_dir, "status")["processes"]
+                if len(processes) == 4 and all(process["running"] for process in processes):
+                    time.sleep(rng.uniform(0.0, 0.4))
+                    killed += rng.choice(m.children()).signal(signal.SIGKILL)
+                time.sleep(0.02)
+        assert killed == KILLS
+        assert wait_until(lambda: sorted(p.role for p in m.children()) == ["server", "server-1", "stager"])
+        assert m.status()["state"] == "running"
+        assert m.status()["read_errors"] == 0
+        read_all(m)
+
+
+@pytest.mark.parametrize("servers", ["1", "2"])
+def test_servers_that_die_while_they_wait_for_the_source(mounting: Mounting, tmp_path: Path, servers: str) -> None:
+    fill(tmp_path / "backing", 4, 50_000)
+    with SlowSource(tmp_path / "backing") as slow, mounting(slow.path, "--servers", servers) as m:
+        m.errors_expected = True
+        slow.stall("read")
+        with comparing(m, readers=2, rounds=1):
+            slow.wait_stalled()
+            for process in m.children():
+                if process.role != "stager":
+                    process.signal(signal.SIGKILL)
+            slow.release()
+
+
+def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path) -> None:
+    with mounting(data, "--servers", "2") as m:
+        m.errors_expected = True
+        before = {p.pid for p in m.children()}
+        stopped = next(p for p in m.children() if p.role == "server")
+        stopped.signal(signal.SIGSTOP)
+        read_all(m)
+        assert wait_until(lambda: not stopped.alive(), 30)
+        assert wait_until(lambda: len({p.pid for p in m.children()} - before) == 1)
+        read_all(m)
+
+
+def test_a_server_that_cannot_live_ends_the_mount(mounting: Mounting, data: Path) -> None:
+    """Killed as soon as it is started, again and again: plain ones are tried, more and more slowly."""
+    with mounting(data) as m:
+        m.errors_expected = True
+        killed: set[int] = set()
+
+        def over() -> bool:
+            for process in m.children():
+                if process.role == "server" and process.pid not in killed and process.signal(signal.SIGKILL):
+                    killed.add(process.pid)
+            return not m.living()
+
+        assert wait_until(over, 60), m.living()
+        assert 8 <= len(killed) <= 12
+        with pytest.raises(OSError) as error:
+            os.listdir(m.path)
+        assert error.value.errno == errno.ENOTCONN
+        assert run([*module("umount"), str(m.path)]).returncode == 0
+
+
+def test_ten_supervisors_die_and_are_replaced(mounting: Mounting, data: Path) -> None:
+    with mounting(data, "--servers", "2", "--ram", "6M", "--seed", "42", hangs_s=HANGS_S) as m:
+        m.errors_expected = True
+        with Reader("hold", m.path / "class1/00001.jpg") as held:
+            assert held.line() == 4096
+            with comparing(m, readers=2, rounds="all", pause=0.002) as readers:
+                for _ in range(10):
+                    m.kill("supervisor")
+                    assert wait_until(lambda: "supervisor" not in {p.role for p in living(read_pids(m.state_dir))})
+                    status = run([*module("nopfs"), "status", str(m.path)])
+                    assert (status.returncode, "nopfs adopt" in status.stderr) == (Exit.STUCK, True)
+                    adopted = run([*module("nopfs"), "adopt", str(m.path)])
+                    assert adopted.returncode == 0, adopted.stderr
+                    assert m.status()["state"] == "running"
+                assert are_reading(readers)
+            held.go()
+            assert held.line()[0] == len((m.source / "class1/00001.jpg").read_bytes())
+        opens = m.status()["opens"]
+        assert m.status()["read_errors"] == 0
+        assert opens["total"] >= 2 * 10 * 200, "counted on"
+
+
+def test_a_mount_whose_supervisor_died_is_unmounted(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        m.kill("supervisor")
+        read_all(m)
+        done = run([*module("umount"), str(m.path)])
+        assert done.returncode == 0, done.stderr
+        m.wait_gone()
+
+
+def test_the_mount_command_takes_over(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        m.kill("supervisor")
+        again = run(mount_command(m), env={**os.environ, "NOPFS_TEST_ID": m.test_id})
+        assert (again.returncode, "took over" in again.stderr) == (0, True)
+        read_all(m)
+
+
+def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path) -> None:
+    with mounting(data, "--seed", "42") as m:
+        before = {p.pid for p in read_pids(m.state_dir)}
+        with Reader("hold", m.path / "class1/00001.jpg") as held:
+            assert held.line() == 4096
+            with comparing(m, readers=2, rounds=4, pause=0.002):
+                done = run([*module("nopfs"), "upgrade", str(m.path)])
+                assert done.returncode == 0, done.stderr
+                assert not before & {p.pid for p in read_pids(m.state_dir)}
+            held.go()
+            assert held.line()[0] == len((m.source / "class1/00001.jpg").read_bytes())
+        assert m.status()["state"] == "running"
+
+
+@pytest.mark.parametrize("fallback", ["no fast path", "no resend"])
+def test_without_what_recovery_needs(
+    mounting: Mounting, data: Path, fallback: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stager's death changes nothing; a server's ends the mount, and nothing hangs."""
+    monkeypatch.setenv("NOPFS_WITHOUT", "resend" if fallback == "no resend" else "")
+    flags = ["--no-fast-path"] if fallback == "no fast path" else ["--servers", "2"]
+    with mounting(data, *flags, "--ram", "4M") as m:
+        m.errors_expected = True
+        with comparing(m, readers=2, rounds=3):
+            m.kill("stager")
+        with Reader("loop", m.path) as reader:
+            assert reader.line() == "ready"
+            m.kill("server")
+            codes = {code for _, code in reader.result()["errors"]}
+        assert codes <= {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO}
+        assert wait_until(lambda: not m.living())
+        assert run([*module("umount"), str(m.path)]).returncode == 0
+
+
+@pytest.mark.parametrize("servers", ["1", "2"])
+def test_signals_that_do_not_kill_do_not_interrupt(mounting: Mounting, tmp_path: Path, servers: str) -> None:
+    (tmp_path / "backing").mkdir()
+    (tmp_path / "backing/f.jpg").write_bytes(content(1, 300_000))
+    with SlowSource(tmp_path / "backing") as slow, mounting(slow.path, "--servers", servers) as m:
+        slow.stall("read")
+        with Reader("signals", m.path / "f.jpg") as reader:
+            assert reader.line() == "open"
+            slow.wait_stalled()
+            reader.process.send_signal(signal.SIGUSR1)
+            slow.release()
+            assert reader.line() > 0
