@@ -267,7 +267,10 @@ class Servers:
 
 def number_of_servers(config: MountConfig) -> int:
     """As many as were asked for; else one for each four cores, one at least and four at most. One suffices for some
-    20,000 files a second; more let a hit overtake another that is being copied."""
+    20,000 files a second; more let a hit overtake another that is being copied. Without the fast path there is one:
+    the kernel says INIT once."""
+    if not config.fast_path:
+        return 1
     if config.servers is not None:
         return config.servers
     return max(1, min(4, len(os.sched_getaffinity(0)) // 4))

@@ -167,7 +167,7 @@ class FastPath:
         return bool(ready) and all(fd == self._new.fileno() for fd, _ in ready)
 
     async def _drain(self, nursery: trio.Nursery) -> bool:
-        """Take requests until there are none; False when the connection has ended."""
+        """Take requests until there are none, or `stop`; False when the connection has ended."""
         while True:
             for _ in range(AT_ONCE):
                 try:
@@ -188,6 +188,8 @@ class FastPath:
                     # A copy: the buffer is used again before the message is gone.
                     await self._forward(bytes(self._view[:length]))
             await trio.lowlevel.checkpoint()
+            if self._stopping:
+                return True
 
     def _answer(self, nursery: trio.Nursery, length: int) -> bool:
         """Answer one request here; False when it is pyfuse3's."""

@@ -6,6 +6,7 @@ alone answers there: one JSON object, with the descriptors.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -42,14 +43,15 @@ def listen(state_dir: str) -> socket.socket:
 
 async def answer(handoff: Handoff) -> None:
     """Give whoever asks what a supervisor needs. Never returns."""
-    listening = trio.socket.from_stdlib_socket(socket.socket(fileno=handoff.fds["adopt"]))
     names = [name for name in GIVEN if name in handoff.fds]
     text = {"config": handoff.config.to_json(), "fds": names, "numbers": handoff.numbers}
     fds = [handoff.fds[name] for name in names]
-    while True:
-        caller, _ = await listening.accept()
-        with trio.move_on_after(_LIMIT_S), caller:
-            await trio.to_thread.run_sync(_give, caller.fileno(), json.dumps(text).encode(), fds)
+    with trio.socket.from_stdlib_socket(socket.socket(fileno=handoff.fds["adopt"])) as listening:
+        while True:
+            caller, _ = await listening.accept()
+            # One that has hung up, perhaps while there was a supervisor still, is no concern of the next.
+            with trio.move_on_after(_LIMIT_S), contextlib.suppress(OSError), caller:
+                await trio.to_thread.run_sync(_give, caller.fileno(), json.dumps(text).encode(), fds)
 
 
 def _give(fd: int, message: bytes, fds: list[int]) -> None:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 _INIT = 26
 _IN_HEADER = struct.Struct("<IIQQIIIHH")
-_INIT_IN = struct.Struct("<IIIII")
+_INIT_IN = struct.Struct("<IIII")  # since 7.36, which has INIT_EXT, the high flags follow
+_HIGH_FLAGS = slice(_IN_HEADER.size + _INIT_IN.size, _IN_HEADER.size + _INIT_IN.size + 4)
 _OUT_HEADER = struct.Struct("<IiQ")
 _INIT_OUT = struct.Struct("<IIIIHHIIHHII")
 _INIT_OUT_BYTES = 64
@@ -55,10 +56,10 @@ def negotiate(fuse_fd: int, *, acl: bool, limit_s: float) -> Session:
     if len(request) < _IN_HEADER.size + _INIT_IN.size:
         raise OSError(errno.EPROTO, f"the first request has {len(request)} bytes")
     _, opcode, unique, *_ = _IN_HEADER.unpack_from(request)
-    major, minor, readahead, flags, flags2 = _INIT_IN.unpack_from(request, _IN_HEADER.size)
+    major, minor, readahead, flags = _INIT_IN.unpack_from(request, _IN_HEADER.size)
     if opcode != _INIT or major != 7 or minor < _MINORS[0]:
         raise OSError(errno.EPROTO, f"the first request is {opcode}, of protocol {major}.{minor}")
-    offered = flags | flags2 << 32 if flags & _EXT else flags
+    offered = flags | int.from_bytes(request[_HIGH_FLAGS], "little") << 32 if flags & _EXT else flags
     wanted = _WANTED | (_ACL if acl else 0)
     if "resend" in os.environ.get(WITHOUT, "").split(","):
         wanted &= ~_RESEND

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nopfsfs.cli.stale import sweep_run_dir
+import pytest
+
+from nopfsfs.cli.stale import is_orphaned, sweep_run_dir
 from nopfsfs.control.pids import write_pids
 
 
@@ -30,6 +32,31 @@ def test_only_the_dead_are_swept(tmp_path: Path) -> None:
     sweep_run_dir(str(tmp_path))
     os.close(lock)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["alive", "being made", "starting again"]
+
+
+HERE, GONE = os.getpid(), 1 << 23  # no process has such a number
+
+
+@pytest.mark.parametrize(
+    ("roles", "orphaned"),
+    [
+        ({"supervisor": HERE, "server": HERE}, False),
+        ({"supervisor": GONE, "server": HERE, "stager": GONE}, True),
+        ({"supervisor": GONE, "server": GONE, "server-1": HERE}, True),
+        ({"supervisor": GONE, "stager": HERE}, False),
+        ({"supervisor": GONE, "server": GONE}, False),
+        ({}, False),
+    ],
+)
+def test_a_mount_without_its_supervisor_is_orphaned_as_long_as_a_server_lives(
+    roles: dict[str, int], orphaned: bool, tmp_path: Path
+) -> None:
+    state_dir = tmp_path / "mount"
+    state_dir.mkdir()
+    write_pids(str(state_dir), roles)
+    assert is_orphaned(str(state_dir)) == orphaned
+    sweep_run_dir(str(tmp_path))
+    assert state_dir.exists() or not orphaned
 
 
 def test_a_missing_run_directory_is_no_error(tmp_path: Path) -> None:

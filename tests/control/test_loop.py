@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from nopfsfs.plan.epochs import DataSet, FileOrder
 from nopfsfs.plan.follow import Follower
 from nopfsfs.policy.budget import Split
 from nopfsfs.policy.conductor import Conductor
-from nopfsfs.tiers.columns import Tier
+from nopfsfs.tiers import ring as rings
+from nopfsfs.tiers.columns import SUPERVISOR, Gauge, Gauges, Tier
 from nopfsfs.tiers.ring import CAPACITY, Event, Ring
 from tests.asynchronous import in_trio
 
@@ -33,10 +35,11 @@ EVERYTHING = Split(
 
 @dataclass
 class Bench:
-    """A loop, the other ends of its rings, and of its orders."""
+    """A loop, the other ends of its rings (`other`: a second server's), and of its orders."""
 
     loop: EventLoop
     server: Ring
+    other: Ring
     stager: Ring
     tier: np.ndarray
     orders: socket.socket
@@ -47,6 +50,15 @@ class Bench:
         self.ours, self.orders = sequenced_pair()
         self.orders.settimeout(10)
         self.loop.attach_stager(self.ours)
+
+    def fill(self) -> None:
+        """Send the stager, which takes nothing, as much as its socket holds."""
+        self.ours.setblocking(False)
+        try:
+            while True:
+                self.ours.send(b"x" * 1000)
+        except BlockingIOError:
+            pass
 
     def received(self) -> list[tuple[Order, list[int]]]:
         """Orders that a stager would find now."""
@@ -85,14 +97,15 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    fds = [Ring.create("server"), Ring.create("stager")]
+    fds = [Ring.create("stager"), Gauges.create(), *(Ring.create("server") for _ in range(2))]
     tier = np.zeros(N, np.uint8)
     conductor = Conductor(np.full(N, 10), np.zeros(N, np.uint8), EVERYTHING, [])
     loop = EventLoop(
-        server_ring=Ring(fds[0], writable=False), stager_ring=Ring(fds[1], writable=False), conductor=conductor,
-        tier=tier,
+        server_rings=[Ring(fd, writable=False) for fd in fds[2:]], stager_ring=Ring(fds[0], writable=False),
+        conductor=conductor, tier=tier, gauge=Gauges(fds[1], SUPERVISOR, writable=True).block,
     )  # fmt: skip
-    made = Bench(loop, Ring(fds[0], writable=True), Ring(fds[1], writable=True), tier, *sequenced_pair())
+    stager, server, other = (Ring(fd, writable=True) for fd in (fds[0], *fds[2:]))
+    made = Bench(loop, server, other, stager, tier, *sequenced_pair())
     made.orders.close()
     made.ours.close()
     yield made
@@ -133,6 +146,75 @@ async def test_opens_are_counted_as_predicted(bench: Bench) -> None:
     bench.loop.drain()
     assert bench.loop.predicted >= N - 2
     assert bench.loop.conductor.pages_used == 10 * N
+
+
+def test_what_two_servers_saw_is_followed_in_the_order_of_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rings, "monotonic_ns", itertools.count(1).__next__)
+    seen: list[tuple[str, int]] = []
+    conductor = bench.loop.conductor
+    monkeypatch.setattr(conductor, "opened", lambda row: seen.append(("opened", row)))
+    monkeypatch.setattr(conductor, "read", lambda row, end: seen.append(("read", row)))
+    monkeypatch.setattr(conductor, "released", lambda row: seen.append(("released", row)))
+    bench.loop.follow(follower())
+    for row in range(N):
+        one, other = (bench.server, bench.other) if row % 3 else (bench.other, bench.server)
+        one.put(Event.OPEN, row, 1)
+        other.put(Event.READ, row, 10)
+        one.put(Event.RELEASE, row)
+    assert bench.loop.pending == 3 * N
+    bench.loop.drain()
+    assert bench.loop.pending == 0
+    assert seen == [(what, row) for row in range(N) for what in ("opened", "read", "released")]
+    assert bench.loop.predicted >= N - 2
+    assert bench.loop.observed == N
+
+
+def test_the_counts_of_a_supervisor_before_go_on(bench: Bench) -> None:
+    bench.loop._gauge[Gauge.OBSERVED], bench.loop._gauge[Gauge.PREDICTED] = 100, 50
+    bench.loop.follow(follower())
+    for row in range(N):
+        bench.server.put(Event.OPEN, row, 1)
+    bench.loop.drain()
+    assert bench.loop.observed == 100 + N
+    assert 50 + N - 2 <= bench.loop.predicted <= 50 + N
+
+
+def test_events_wait_for_a_plan_that_is_being_made(bench: Bench) -> None:
+    bench.loop.awaiting_plan = True
+    for row in range(N):
+        (bench.server, bench.other)[row % 2].put(Event.OPEN, row, 1)
+    bench.loop.step()
+    assert (bench.loop.pending, bench.loop.observed) == (N, 0)
+    bench.loop.follow(follower())
+    bench.loop.drain()
+    assert (bench.loop.pending, bench.loop.observed) == (0, N)
+
+
+@in_trio
+async def test_a_further_server_is_introduced_to_the_stager(bench: Bench) -> None:
+    ours, theirs = sequenced_pair()
+    with ours, theirs:
+        assert not await bench.loop.introduce(theirs), "there is none"
+        bench.attach()
+        assert await bench.loop.introduce(theirs)
+        message, fds, _, _ = socket.recv_fds(bench.orders, wire.MESSAGE_MAX, 4)
+        order, rows, _ = wire.unpack_order(message)
+        assert (order, rows.tolist(), len(fds)) == (Order.SERVER, [], 1)
+        with socket.socket(fileno=fds[0]) as arrived:
+            arrived.send(b"hello")
+        assert ours.recv(10) == b"hello"
+        bench.orders.close()
+        assert not await bench.loop.introduce(theirs), "it is gone"
+
+
+@in_trio
+async def test_a_stager_that_hangs_gets_to_know_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ORDER_LIMIT_S", 0.0)
+    bench.attach()
+    bench.fill()
+    ours, theirs = sequenced_pair()
+    with ours, theirs:
+        assert not await bench.loop.introduce(theirs)
 
 
 @in_trio
@@ -189,12 +271,7 @@ async def test_an_order_to_a_stager_that_hangs_is_given_up(bench: Bench, monkeyp
     """The end of the mount must not wait for it."""
     monkeypatch.setattr(module, "ORDER_LIMIT_S", 0.0)
     bench.attach()
-    bench.ours.setblocking(False)
-    try:
-        while True:
-            bench.ours.send(b"x" * 1000)
-    except BlockingIOError:
-        pass
+    bench.fill()
     await bench.loop.order(Order.STOP)
 
 
@@ -202,12 +279,7 @@ async def test_an_order_to_a_stager_that_hangs_is_given_up(bench: Bench, monkeyp
 async def test_a_stager_that_goes_while_its_socket_is_waited_for(bench: Bench) -> None:
     bench.attach()
     bench.loop.follow(follower())
-    bench.ours.setblocking(False)
-    try:
-        while True:
-            bench.ours.send(b"x" * 1000)
-    except BlockingIOError:
-        pass
+    bench.fill()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.turn)
         await trio.testing.wait_all_tasks_blocked()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 
 import pytest
 
 from nopfsfs.control.record import record, served
-from nopfsfs.tiers.columns import Gauge, Gauges
+from nopfsfs.tiers.columns import FIRST_SERVER, Gauge, Gauges, ServerGauges
 
 SIZE = 1000
 
@@ -49,3 +50,22 @@ def test_the_record_has_what_is_promised(gauge: memoryview) -> None:
     assert made["seconds"] == 1.235
     assert {"state", "plan", "served", "budget", "used", "processes", "stager"} <= made.keys()
     assert set(made["served"]) == {"page_cache", "ram", "disk", "peer", "source"}
+
+
+def test_what_several_servers_counted_is_added_up_and_can_be_printed() -> None:
+    fd = Gauges.create()
+    try:
+        for number in range(3):
+            block = Gauges(fd, FIRST_SERVER + number, writable=True).block
+            block[Gauge.OPENS], block[Gauge.RAM_FILES], block[Gauge.WAIT_NS] = 10, number, 1_000_000_000
+        made = record(
+            state="running", source="/s", mountpoint="/m", plan={}, predicted=6, k=64,
+            server=ServerGauges(fd).total(), stager=Gauges(fd, writable=False).block, budget={}, used={}, processes=[],
+            lost=0, seconds=1.0,
+        )  # fmt: skip
+        assert json.loads(json.dumps(made)) == made
+        assert made["opens"]["total"] == 30
+        assert made["served"]["ram"]["files"] == 3
+        assert made["wait_seconds"] == 3.0
+    finally:
+        os.close(fd)

@@ -88,7 +88,7 @@ class Rig:
         self.desk = Desk(
             index=self.index, columns=self.columns, gauges=self.gauges, ring=Ring(self.fds[2], writable=True),
             arena=self.arena, source=self.source, disks=disks or NoDisks(), concurrency=4,  # type: ignore[arg-type]
-            answer=self.messages.append, ask_grace=lambda number: self.messages.append(Answer(0, 0, number, 0)),
+            answer=self.messages.append, ask_grace=self._ask_grace,
             changed=self.changed.append, block=block, range_block=block,
         )  # fmt: skip
         self.desk.set_budget(budget, budget if whole_limit is None else whole_limit, range_budget)
@@ -97,6 +97,10 @@ class Rig:
     def files(self) -> list[int]:
         """Rows of regular files, in order of their paths."""
         return [row for row in range(self.index.n_dirs, self.index.n) if stat.S_ISREG(int(self.index.mode[row]))]
+
+    def _ask_grace(self, number: int) -> bool:
+        self.messages.append(Answer(0, 0, number, 0))
+        return False
 
     def path(self, row: int) -> Path:
         return self.root / os.fsdecode(self.index.path(row))

@@ -103,7 +103,7 @@ class Running:
             self.orders.send(message)
 
     def read(self, row: int, offset: int = 0, length: int = 1 << 20) -> tuple[int, bytes]:
-        """Demand as the server does: (errno, bytes). Graces pass."""
+        """Demand as the server does: (errno, bytes). It need not be said to be known; graces pass."""
         self.server.send(wire.pack_demand(Demand(row + 1, row, offset, length)))
         while True:
             answer = wire.unpack_answer(self.server.recv(256))
@@ -113,7 +113,18 @@ class Running:
 
     def pass_grace(self, answer: Answer) -> None:
         assert answer.id == 0
-        self.server.send(wire.pack_demand(Demand(0, 0, -answer.arena, 0)))
+        if answer.arena:
+            self.server.send(wire.pack_demand(Demand(0, 0, -answer.arena, 0)))
+
+    @contextmanager
+    def another_server(self) -> Iterator[socket.socket]:
+        """One more server; its end of the socket."""
+        server, demands = sequenced_pair()
+        server.settimeout(LIMIT_S)
+        with server, demands:
+            (message,) = wire.pack_orders(Order.SERVER, np.zeros(0, np.int64))
+            socket.send_fds(self.orders, [message], [demands.fileno()])
+            yield server
 
     def wait_for(self, event: Event, row: int) -> None:
         """Until the event was reported; each is waited for once."""
@@ -136,8 +147,7 @@ class Running:
         assert not self._thread.is_alive()
         assert wait_until(lambda: self._threads() <= self._threads_before), threading.enumerate()
         os.close(self._fuse_fd)
-        for sock in (self.orders, self.server, self.stager._orders, self.stager._server):
-            assert isinstance(sock, socket.socket)
+        for sock in (self.orders, self.server, self.stager._orders, *self.stager._links._sockets.values()):
             sock.close()
 
 

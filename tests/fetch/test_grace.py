@@ -14,9 +14,10 @@ def test_extents_are_freed_once_after_a_later_request_has_passed(steps: list[str
     freed: list[int] = []
     retired = 0
 
-    def ask(number: int) -> None:
+    def ask(number: int) -> bool:
         assert number == len(retired_at) + 1
         retired_at[number] = retired
+        return False
 
     grace = Grace(ask, freed.append)
     for step in [*steps, "pass", "pass", "pass"]:
@@ -37,7 +38,7 @@ def test_extents_are_freed_once_after_a_later_request_has_passed(steps: list[str
 def test_a_request_is_not_repeated_while_one_is_under_way() -> None:
     asked: list[int] = []
     freed: list[int] = []
-    grace = Grace(asked.append, freed.append)
+    grace = Grace(lambda number: bool(asked.append(number)), freed.append)
     for extent in (10, 11, 12):
         grace.retire(extent)
     assert asked == [1]

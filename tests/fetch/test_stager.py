@@ -11,7 +11,7 @@ import pytest
 
 from nopfsfs.config import DiskSpec
 from nopfsfs.fetch import wire
-from nopfsfs.fetch.wire import Demand, Order
+from nopfsfs.fetch.wire import Answer, Demand, Order
 from nopfsfs.tiers.columns import Gauge, Tier
 from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event
@@ -99,6 +99,39 @@ def test_it_goes_on_when_the_server_is_gone(base: Shared) -> None:
         s.server.close()
         s.order(Order.FETCH, [row])
         s.wait_for(Event.STAGED, row)
+
+
+def test_one_more_server_is_served_and_asked_before_anything_is_used_again(base: Shared) -> None:
+    row = base.row("f00")
+    with running(base) as s, s.another_server() as other:
+        assert s.read(row) == (0, content(1, 2 * PAGE))
+        s.wait_for(Event.STAGED, row)
+        assert wire.unpack_answer(other.recv(256)) == Answer(0, 0, 0, 0)
+        s.order(Order.EVICT, [row])
+        s.wait_for(Event.EVICTED, row)
+        assert s.read(base.row("f01")) == (0, content(2, 2 * PAGE)), "and the first passes the grace"
+        grace = wire.unpack_answer(other.recv(256))
+        assert grace.id == 0
+        assert base.gauge[Gauge.ARENA_USED] == 4 * PAGE
+        other.send(wire.pack_demand(Demand(1, row, 0, PAGE)))
+        answer = wire.unpack_answer(other.recv(256))
+        assert (answer.id, answer.errno) == (1, 0)
+        assert base.arena[answer.arena : answer.arena + PAGE] == content(1, PAGE)
+        assert base.gauge[Gauge.ARENA_USED] == 6 * PAGE
+        other.send(wire.pack_demand(Demand(0, 0, -grace.arena, 0)))
+        assert wait_until(lambda: base.gauge[Gauge.ARENA_USED] == 4 * PAGE)
+
+
+def test_a_server_that_is_gone_is_not_waited_for(base: Shared) -> None:
+    row = base.row("f00")
+    with running(base) as s, s.another_server() as other:
+        assert s.read(row) == (0, content(1, 2 * PAGE))
+        s.wait_for(Event.STAGED, row)
+        other.close()
+        s.order(Order.EVICT, [row])
+        s.wait_for(Event.EVICTED, row)
+        assert s.read(base.row("f01")) == (0, content(2, 2 * PAGE))
+        assert wait_until(lambda: base.gauge[Gauge.ARENA_USED] == 2 * PAGE)
 
 
 # ---- restart ------------------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ class Mounted:
 
 
 @asynccontextmanager
-async def mounted(root: Path, budget: int, io_timeout: float = 20.0) -> AsyncIterator[Mounted]:
+async def mounted(root: Path, budget: int, io_timeout: float = 20.0, *, known: bool = True) -> AsyncIterator[Mounted]:
+    """`known`: the stager knows of this server."""
     base = Shared(root, budget)
     stager = Running(base)
     fds = [Gauges.create(), Ring.create("server")]
@@ -78,11 +79,14 @@ async def mounted(root: Path, budget: int, io_timeout: float = 20.0) -> AsyncIte
     adapter = Adapter(
         tree=Tree(base.index, source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
         gauges=gauges, stager_gauges=Gauges(base.fds["gauges"], writable=False), ring=Ring(fds[1], writable=True),
-        source=Source(source, base.index, base.columns), stager=StagerLink(stager.server), io_timeout=io_timeout,
+        source=Source(source, base.index, base.columns), stager=None, io_timeout=io_timeout,
     )  # fmt: skip
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(adapter.stager.run)
+            if known:
+                adapter.stager = StagerLink(stager.server, adapter.use_arena)
+                nursery.start_soon(adapter.stager.run)
+                await trio.testing.wait_all_tasks_blocked()  # the stager has said so
             yield Mounted(base, stager, adapter, gauges.block, Ring(fds[1], writable=False))
             nursery.cancel_scope.cancel()
     finally:
@@ -166,6 +170,34 @@ async def test_a_hit_waits_for_nothing(root: Path) -> None:
         at_once(m.adapter.lookup(1, b"f00", READER))
         at_once(m.adapter.getattr(m.inode(0), READER))
         at_once(m.adapter.statfs(READER))
+
+
+@in_trio
+async def test_nothing_is_read_from_the_arena_before_the_stager_knows_of_the_server(root: Path) -> None:
+    """It would not be asked before those bytes are used again."""
+    async with mounted(root, budget=64 * PAGE, known=False) as m:
+        row, expected = m.row(3), content(4, SIZE)
+        m.stager.order(Order.FETCH, [row])
+        m.stager.wait_for(Event.STAGED, row)
+        fh = await m.open(3)
+        assert m.adapter.hit(fh, 0, SIZE) is None
+        assert await m.adapter.read(fh, 0, SIZE) == expected
+        assert (m.gauge[Gauge.DIRECT_READS], m.gauge[Gauge.RAM_FILES]) == (1, 0)
+        m.adapter.use_arena()
+        assert m.adapter.hit(fh, 0, SIZE) == expected
+        assert m.gauge[Gauge.RAM_FILES] == 1
+        await m.adapter.release(fh)
+
+
+@in_trio
+async def test_without_a_stager_a_changed_file_is_stale(root: Path) -> None:
+    async with mounted(root, budget=64 * PAGE, known=False) as m:
+        fh = await m.open(0)
+        (root / "f00").write_bytes(b"new")
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            await m.adapter.read(fh, 0, PAGE)
+        assert errno_of(caught) == errno.ESTALE
+        await m.adapter.release(fh)
 
 
 @in_trio

@@ -6,18 +6,23 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
 
 import pyfuse3
 import pytest
 import trio
+import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.fuse.fastpath import FastPath
+from nopfsfs.fuse import fastpath as module
+from nopfsfs.fuse.fastpath import LISTING_BYTES, FastPath, is_dying
 
 HEADER = struct.Struct("<IIQQIIIHH")
-OPEN, READ, RELEASE, INTERRUPT, IOCTL, FORGET, GETATTR = 14, 15, 18, 36, 39, 2, 3
+OPEN, READ, RELEASE, INTERRUPT, IOCTL, FORGET, GETATTR, INIT = 14, 15, 18, 36, 39, 2, 3, 26
+READDIR, READDIRPLUS = 28, 44
+GONE = 1 << 23  # no process has such a number
 DATA = bytes(range(256)) * 16
 LIMIT_S = 20.0
 
@@ -64,14 +69,20 @@ class Handlers:
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, init: bytes = b"") -> None:
         self.kernel, device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.device = device
         self.pyfuse3 = trio.socket.from_stdlib_socket(theirs)
         self.handlers = Handlers()
-        self.path = FastPath(device.fileno(), ours, self.handlers, list)
+        self.told: list[int] = []
+        self.path = FastPath(device.fileno(), ours, self.handlers, list, init, self.told.append)
+        self.ended = trio.Event()
         self.reader = trio.socket.from_stdlib_socket(self.kernel)
+
+    async def run(self) -> None:
+        await self.path.run()
+        self.ended.set()
 
     def send(self, message: bytes) -> None:
         self.kernel.send(message)
@@ -83,14 +94,19 @@ class Bench:
         assert length == len(message)
         return unique, -error, message[16:]
 
+    async def answer(self, message: bytes) -> tuple[int, int, bytes]:
+        """Send a request; the next answer."""
+        self.send(message)
+        return await self.reply()
 
-def run(body: Callable[[Bench], Awaitable[None]]) -> None:
+
+def run(body: Callable[[Bench], Awaitable[None]], init: bytes = b"") -> None:
     async def main() -> None:
-        bench = Bench()
+        bench = Bench(init)
         try:
             with trio.fail_after(LIMIT_S):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(bench.path.run)
+                    nursery.start_soon(bench.run)
                     await body(bench)
                     nursery.cancel_scope.cancel()
         finally:
@@ -132,8 +148,8 @@ def test_an_error_of_a_handler_is_the_answer() -> None:
 
 def test_a_hit_does_not_wait_behind_a_miss_and_a_killed_reader_gets_eintr() -> None:
     async def body(b: Bench) -> None:
-        b.send(request(READ, 1, 8, read_body(8, 0, 10)))
-        b.send(request(READ, 2, 8, read_body(8, 10, 10)))
+        b.send(request(READ, 1, 8, read_body(8, 0, 10), GONE))
+        b.send(request(READ, 2, 8, read_body(8, 10, 10), GONE))
         b.send(request(READ, 3, 7, read_body(7, 0, 10)))
         assert await b.reply() == (3, 0, DATA[:10])
         b.send(request(INTERRUPT, 0, 0, struct.pack("<Q", 1)))
@@ -142,8 +158,97 @@ def test_a_hit_does_not_wait_behind_a_miss_and_a_killed_reader_gets_eintr() -> N
         assert await b.reply() == (2, 0, DATA[10:20])
         b.send(request(READ, 4, 8, read_body(8, 1 << 40, 10)))
         assert await b.reply() == (4, errno.EIO, b"")
+        assert b.told == []
 
     run(body)
+
+
+@pytest.fixture
+def reader() -> Iterator[subprocess.Popen[bytes]]:
+    """Somebody who reads, as far as the kernel says."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+Reader = subprocess.Popen[bytes]
+
+
+def test_a_reader_that_got_a_signal_gets_its_bytes_unless_it_is_dying(reader: Reader) -> None:
+    async def body(b: Bench) -> None:
+        for unique, offset in ((1, 0), (2, 10)):
+            b.send(request(READ, unique, 8, read_body(8, offset, 10), reader.pid))
+            b.send(request(INTERRUPT, 0, 0, struct.pack("<Q", unique)))
+        assert await b.answer(request(READ, 3, 7, read_body(7, 0, 10))) == (3, 0, DATA[:10])
+        b.handlers.arrived.set()
+        assert sorted([await b.reply(), await b.reply()]) == [(1, 0, DATA[:10]), (2, 0, DATA[10:20])]
+
+    run(body)
+
+
+def test_one_that_is_killed_later_gets_eintr_though_the_kernel_does_not_tell_again(reader: Reader) -> None:
+    async def body(b: Bench) -> None:
+        b.send(request(READ, 1, 8, read_body(8, 0, 10), reader.pid))
+        b.send(request(INTERRUPT, 0, 0, struct.pack("<Q", 1)))
+        assert await b.answer(request(READ, 2, 7, read_body(7, 0, 10))) == (2, 0, DATA[:10])
+        reader.kill()
+        reader.wait()
+        assert await b.reply() == (1, errno.EINTR, b"")
+
+    run(body)
+
+
+def test_who_is_gone_is_dying_and_who_lives_is_not(reader: Reader) -> None:
+    assert is_dying(GONE)
+    assert not is_dying(os.getpid())
+    assert not is_dying(reader.pid)
+    reader.kill()
+    reader.wait()
+    assert is_dying(reader.pid)
+
+
+def test_an_interrupt_of_a_request_that_is_not_known_here_is_told(reader: Reader) -> None:
+    """Another server has it, or pyfuse3."""
+
+    async def body(b: Bench) -> None:
+        b.send(request(READ, 1, 8, read_body(8, 0, 10), reader.pid))
+        b.send(request(GETATTR, 2, 7, bytes(16)))
+        for unique in (1, 2, 1 << 63 | 5):
+            b.send(request(INTERRUPT, unique | 1, 0, struct.pack("<Q", unique)))
+        assert (await b.answer(request(IOCTL, 9, 7, bytes(32))))[0] == 9
+        assert b.told == [2, 1 << 63 | 5]
+
+    run(body)
+
+
+def test_what_another_server_was_told_is_interrupted_here() -> None:
+    async def body(b: Bench) -> None:
+        b.send(request(READ, 1, 8, read_body(8, 0, 10), GONE))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not b.path.interrupt(2)
+        assert b.path.interrupt(1)
+        assert await b.reply() == (1, errno.EINTR, b"")
+        assert not b.path.interrupt(1)
+
+    run(body)
+
+
+def test_a_request_that_comes_again_while_it_waits_is_answered_both_times() -> None:
+    """The kernel takes one of the answers."""
+
+    async def body(b: Bench) -> None:
+        for _ in range(2):
+            b.send(request(READ, 1, 8, read_body(8, 0, 10)))
+        await trio.testing.wait_all_tasks_blocked()
+        b.handlers.arrived.set()
+        assert [await b.reply(), await b.reply()] == [(1, 0, DATA[:10])] * 2
+        assert (await b.answer(request(IOCTL, 2, 7, bytes(32))))[0] == 2
+
+    run(body)
+
+
+# ---- pyfuse3 ------------------------------------------------------------------------------------------------
 
 
 def test_everything_else_goes_to_pyfuse3_as_it_came_and_its_reply_comes_back() -> None:
@@ -165,14 +270,93 @@ def test_everything_else_goes_to_pyfuse3_as_it_came_and_its_reply_comes_back() -
     run(body)
 
 
+def test_pyfuse3_is_given_the_first_request_again_and_its_answer_goes_nowhere() -> None:
+    init = request(INIT, 2, 0, struct.pack("<IIII", 7, 31, 0, 0))
+
+    async def body(b: Bench) -> None:
+        b.send(request(READ, 3, 7, read_body(7, 0, 10)))
+        b.send(request(GETATTR, 4, 7, bytes(16)))
+        assert await b.pyfuse3.recv(1 << 16) == init
+        await b.pyfuse3.send(struct.pack("<IiQ", 80, 0, 2) + bytes(64))
+        assert await b.reply() == (3, 0, DATA[:10])
+        assert HEADER.unpack_from(await b.pyfuse3.recv(1 << 16))[2] == 4
+        await b.pyfuse3.send(struct.pack("<IiQ", 16, 0, 4))
+        assert await b.reply() == (4, 0, b"")
+
+    run(body, init)
+
+
+@pytest.mark.parametrize("opcode", [READDIR, READDIRPLUS])
+def test_directories_are_listed_in_pieces_that_any_socket_takes(opcode: int) -> None:
+    async def body(b: Bench) -> None:
+        for size in (1 << 12, LISTING_BYTES, LISTING_BYTES + 1, 1 << 20, (1 << 32) - 1):
+            b.send(request(opcode, 5, 1, read_body(1, 77, size)))
+            wanted = request(opcode, 5, 1, read_body(1, 77, min(size, LISTING_BYTES)))
+            assert await b.pyfuse3.recv(1 << 16) == wanted
+        short = request(opcode, 6, 1, read_body(1, 77, 1 << 20)[:-1])
+        b.send(short)
+        assert await b.pyfuse3.recv(1 << 16) == short
+
+    run(body)
+
+
+# ---- the end ------------------------------------------------------------------------------------------------
+
+
+def test_stop_answers_what_was_taken_and_takes_nothing_more() -> None:
+    async def body(b: Bench) -> None:
+        b.send(request(READ, 1, 8, read_body(8, 0, 10)))
+        b.send(request(GETATTR, 2, 7, bytes(16)))
+        assert HEADER.unpack_from(await b.pyfuse3.recv(1 << 16))[2] == 2
+        await trio.testing.wait_all_tasks_blocked()
+        b.path.stop()
+        b.send(request(IOCTL, 3, 7, bytes(32)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not b.ended.is_set()
+        b.handlers.arrived.set()
+        assert await b.reply() == (1, 0, DATA[:10])
+        await trio.testing.wait_all_tasks_blocked()
+        assert not b.ended.is_set()
+        await b.pyfuse3.send(struct.pack("<IiQ", 16, 0, 2))
+        assert await b.reply() == (2, 0, b"")
+        await b.ended.wait()
+        assert HEADER.unpack_from(b.device.recv(1 << 16))[2] == 3, "another server's"
+
+    run(body)
+
+
+def test_stop_does_not_wait_for_a_moment_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AT_ONCE", 1)
+
+    async def body(b: Bench) -> None:
+        for unique in range(100):
+            b.send(request(IOCTL, unique, 7, bytes(32)))
+        assert (await b.reply())[0] == 0
+        b.path.stop()
+        await b.ended.wait()
+        assert HEADER.unpack_from(b.device.recv(1 << 16))[2] < 99
+
+    run(body)
+
+
+def test_the_end_of_the_connection_is_the_end() -> None:
+    async def body(b: Bench) -> None:
+        b.send(request(READ, 1, 8, read_body(8, 0, 10)))
+        await trio.testing.wait_all_tasks_blocked()
+        b.kernel.shutdown(socket.SHUT_RDWR)
+        await b.ended.wait()
+
+    run(body)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     garbage=st.lists(
         st.one_of(
             st.binary(min_size=40, max_size=120),
             st.builds(
-                request, st.sampled_from([OPEN, READ, RELEASE, INTERRUPT, IOCTL, 1, 99]), st.integers(1, 9),
-                st.integers(0, 12), st.binary(max_size=60),
+                request, st.sampled_from([OPEN, READ, RELEASE, INTERRUPT, IOCTL, READDIR, INIT, 1, 99]),
+                st.integers(1, 9), st.integers(0, 12), st.binary(max_size=60),
             ),
         ),
         max_size=8,

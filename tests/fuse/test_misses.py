@@ -30,11 +30,55 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 Pair = tuple[socket.socket, socket.socket]
+HELLO = wire.pack_answer(Answer(0, 0, 0, 0))
+
+
+def known(sock: socket.socket, stager: socket.socket) -> StagerLink:
+    """A link that finds the hello of a stager as soon as it runs."""
+    stager.send(HELLO)
+    return StagerLink(sock, lambda: None)
+
+
+@in_trio
+async def test_nothing_is_asked_of_a_stager_that_has_not_said_that_it_knows_us(pair: Pair) -> None:
+    welcomed: list[str] = []
+    link, stager = StagerLink(pair[0], lambda: welcomed.append("now")), pair[1]
+    stager.setblocking(False)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(StagerGone):
+            await link.ask(1, 0, 10)
+        with pytest.raises(BlockingIOError):
+            stager.recv(256)
+        assert welcomed == []
+        stager.send(HELLO)
+        await trio.testing.wait_all_tasks_blocked()
+        assert welcomed == ["now"]
+        nursery.start_soon(link.ask, 1, 0, 10)
+        await trio.testing.wait_all_tasks_blocked()
+        demand = wire.unpack_demand(stager.recv(256))
+        assert demand[1:] == (1, 0, 10)
+        stager.send(wire.pack_answer(Answer(demand.id, 0, 0, 10)))
+        await trio.testing.wait_all_tasks_blocked()
+        stager.close()
+    with pytest.raises(StagerGone):
+        await link.ask(1, 0, 10)
+
+
+@in_trio
+async def test_a_stager_that_dies_before_it_knows_us_welcomes_nobody(pair: Pair) -> None:
+    welcomed: list[str] = []
+    link = StagerLink(pair[0], lambda: welcomed.append("now"))
+    pair[1].close()
+    await link.run()
+    assert link.drained.is_set()
+    assert welcomed == []
 
 
 @in_trio
 async def test_answers_find_who_asked_in_whatever_order(pair: Pair) -> None:
-    link, stager = StagerLink(pair[0]), trio.socket.from_stdlib_socket(pair[1])
+    link, stager = known(*pair), trio.socket.from_stdlib_socket(pair[1])
     got: dict[int, Answer] = {}
 
     async def ask(row: int) -> None:
@@ -42,6 +86,7 @@ async def test_answers_find_who_asked_in_whatever_order(pair: Pair) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
+        await trio.testing.wait_all_tasks_blocked()
         for row in range(20):
             nursery.start_soon(ask, row)
         demands = [wire.unpack_demand(await stager.recv(256)) for _ in range(20)]
@@ -56,7 +101,7 @@ async def test_answers_find_who_asked_in_whatever_order(pair: Pair) -> None:
 @in_trio
 async def test_a_stager_that_takes_nothing_for_a_while_is_waited_for_by_all(pair: Pair) -> None:
     """More asks than its socket holds, graces in between, and its answers more than ours holds."""
-    link, stager = StagerLink(pair[0]), pair[1]
+    link, stager = known(*pair), pair[1]
     stager.setblocking(False)
     count, got, passed = 1500, [], 0
 
@@ -65,6 +110,7 @@ async def test_a_stager_that_takes_nothing_for_a_while_is_waited_for_by_all(pair
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
+        await trio.testing.wait_all_tasks_blocked()
         for row in range(count):
             nursery.start_soon(ask, row)
         await trio.testing.wait_all_tasks_blocked()
@@ -91,7 +137,7 @@ async def test_a_stager_that_takes_nothing_for_a_while_is_waited_for_by_all(pair
 
 @in_trio
 async def test_a_grace_passes_after_all_who_were_answered_before_have_run(pair: Pair) -> None:
-    link, stager = StagerLink(pair[0]), pair[1]
+    link, stager = known(*pair), pair[1]
     ran: list[int] = []
 
     async def ask(row: int) -> None:
@@ -100,6 +146,7 @@ async def test_a_grace_passes_after_all_who_were_answered_before_have_run(pair: 
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
+        await trio.testing.wait_all_tasks_blocked()
         for repeat in range(20):
             for row in range(5):
                 nursery.start_soon(ask, row)
@@ -120,7 +167,7 @@ async def test_a_grace_passes_after_all_who_were_answered_before_have_run(pair: 
 
 @in_trio
 async def test_who_waits_for_a_stager_that_dies_is_told(pair: Pair) -> None:
-    link = StagerLink(pair[0])
+    link = known(*pair)
     told: list[int] = []
 
     async def ask(row: int) -> None:
@@ -130,6 +177,7 @@ async def test_who_waits_for_a_stager_that_dies_is_told(pair: Pair) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
+        await trio.testing.wait_all_tasks_blocked()
         for row in range(5):
             nursery.start_soon(ask, row)
         await trio.testing.wait_all_tasks_blocked()
@@ -144,7 +192,7 @@ async def test_who_waits_for_a_stager_that_dies_is_told(pair: Pair) -> None:
 
 @in_trio
 async def test_garbage_and_answers_nobody_asked_for_are_ignored(pair: Pair) -> None:
-    link, stager = StagerLink(pair[0]), pair[1]
+    link, stager = known(*pair), pair[1]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
         stager.send(b"garbage")

@@ -23,7 +23,8 @@ class World:
     ) -> None:  # fmt: skip
         self.sizes = np.array(sizes, np.int64)
         self.stream = np.array(stream, np.int64)
-        self.conductor = Conductor(self.sizes, np.zeros(len(sizes), np.uint8), split, disk or [])
+        self.disk = disk or []
+        self.conductor = Conductor(self.sizes, np.zeros(len(sizes), np.uint8), split, self.disk)
         self.chance = random.Random(seed)
         self.fail = fail
         self.position = 0
@@ -47,6 +48,17 @@ class World:
     def supervise(self) -> bool:
         """One turn of its loop; whether anything was ordered."""
         c = self.conductor
+        self._see()
+        c.advance(self.position, len(self.stream), self.upcoming)
+        orders = c.orders()
+        for do, rows, _ in orders:
+            self._obey(do, rows)
+        self.check()
+        return bool(orders)
+
+    def _see(self) -> None:
+        """Take the events there are."""
+        c = self.conductor
         while self.events:
             what, row = self.events.popleft()
             if what == "cancelled":
@@ -59,12 +71,21 @@ class World:
                 c.read(row, int(self.sizes[row]))
             else:
                 getattr(c, what)(row)
-        c.advance(self.position, len(self.stream), self.upcoming)
-        orders = c.orders()
-        for do, rows, _ in orders:
-            self._obey(do, rows)
+
+    def replace_supervisor(self, split: Split) -> None:
+        """It hands over to another, which adopts what is staged and what the page cache was given; the stager that
+        goes with it leaves no copies on disk. Who has what open is not known to the other."""
+        for queue in (self.fetches, self.pusher, self.disk_work):
+            queue.clear()
+        self.on_disk.clear()
+        self._see()
+        self.conductor = Conductor(self.sizes, self.conductor.paged, split, self.disk)
+        self.conductor.adopt(np.isin(np.arange(len(self.sizes)), list(self.staged)))
+        self.conductor.stager_restarted()
         self.check()
-        return bool(orders)
+        for do, rows, _ in self.conductor.orders():  # there is no plan yet
+            self._obey(do, rows)
+        self.conductor.restart(self.position)
 
     def _obey(self, do: Do, rows: list[int]) -> None:
         if do == Do.FETCH:

@@ -293,12 +293,112 @@ def test_lost_events_of_the_server_do_not_hold_copies_for_ever() -> None:
     assert w.staged == set(range(8, 18))
 
 
+# ---- another supervisor -------------------------------------------------------------------------------------
+
+
+def test_what_is_staged_and_paged_is_taken_over_and_accounted_for_once() -> None:
+    parts = split(homes=300, stream=100, pages=250, page_homes=100)
+    w = World([10] * 60, list(range(60)) * 2, parts)
+    for _ in range(5):
+        w.settle()
+        w.read_next()
+    w.settle()
+    staged, pages = set(w.staged), set(w.pages)
+    assert (len(staged), len(pages)) == (40, 21), "both are full"
+    w.replace_supervisor(parts)
+    c = w.conductor
+    assert c.homes_used == 300
+    assert c.homes_used + c.stream_used == 10 * len(staged)
+    assert c.pages_used == 10 * len(pages)
+    assert c.window.homes_used == 100
+    while w.position < len(w.stream):
+        w.settle()
+        w.read_next()
+    w.settle()
+    assert w.demands == 0
+    assert c.stream_used == 0
+
+
+def test_a_smaller_budget_holds_for_what_was_taken_over() -> None:
+    w = World([10] * 60, list(range(60)) * 2, split(homes=400, stream=100, pages=500, page_homes=300))
+    w.settle()
+    w.replace_supervisor(split(homes=150, stream=50, pages=100, page_homes=20))
+    assert w.conductor.homes_used == 150
+    assert w.conductor.window.homes_used == 20
+    while w.position < len(w.stream):
+        w.settle()
+        assert w.conductor.stream_used <= 50
+        assert 10 * len(w.staged) <= 150 + 50
+        assert 10 * len(w.pages) == w.conductor.pages_used <= 100
+        w.read_next()
+
+
+def test_what_was_taken_over_can_be_given_up_again() -> None:
+    w = World([10] * 60, list(range(60)), split(homes=600, stream=0, pages=600, page_homes=600))
+    w.settle()
+    w.replace_supervisor(split(homes=600, stream=0, pages=600, page_homes=600))
+    w.settle()
+    assert (len(w.staged), len(w.pages)) == (60, 60)
+    w.conductor.resize(split(homes=0, stream=0, pages=0, whole_limit=0), w.conductor.held())
+    w.settle()
+    assert (w.staged, w.pages) == (set(), set())
+    assert (w.conductor.homes_used, w.conductor.stream_used, w.conductor.pages_used) == (0, 0, 0)
+
+
+def test_what_was_taken_over_and_is_not_in_the_plan_does_not_stay_for_ever() -> None:
+    """Whatever had it open and will read it, nobody knows."""
+    w = World([10] * 30, list(range(10)), split(homes=0, stream=300, pages=100))
+    w.upcoming = lambda start, count: np.zeros(0, np.int64)  # type: ignore[method-assign]
+    w.stream = np.arange(20, 30)
+    for _ in range(5):
+        w.read_next(hold=True)
+    w.supervise()
+    assert w.staged == set(range(20, 25))
+    w.replace_supervisor(split(homes=0, stream=300, pages=100))
+    w.settle()
+    assert w.staged == set()
+    assert w.conductor.stream_used == 0
+    while w.open:
+        w.close_one()
+    w.settle()
+    w.check()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.sampled_from(list(Paged)), st.booleans()), max_size=30),
+    st.integers(0, 300), st.integers(0, 600), st.integers(0, 600),
+)  # fmt: skip
+def test_any_state_can_be_taken_over(
+    rows: list[tuple[int, Paged, bool]], homes: int, page_homes: int, window: int
+) -> None:
+    sizes, staged = np.array([row[0] for row in rows], np.int64), np.array([row[2] for row in rows], np.bool_)
+    paged = np.array([row[1] for row in rows], np.uint8)
+    before = paged.copy()
+    c = Conductor(sizes, paged, split(homes, 100, page_homes + window, page_homes), [])
+    c.adopt(staged)
+    assert c.pages_used == sizes[paged != Paged.NONE].sum()
+    assert c.homes_used == sizes[c.home == Home.RAM].sum() <= homes
+    assert c.homes_used + c.stream_used == sizes[staged].sum()
+    assert c.window.homes_used == sizes[c.window.home].sum() <= page_homes
+    assert (paged[c.window.home] == Paged.WHOLE).all(), "what is there in part is no home"
+    assert (paged == before).all()
+    orders = c.orders()
+    gone = {do: [row for what, rows, _ in orders if what == do for row in rows] for do in (Do.EVICT, Do.DROP)}
+    assert gone[Do.EVICT] == np.flatnonzero(staged & (c.home != Home.RAM)).tolist()
+    for row in gone[Do.EVICT]:
+        c.evicted(row)
+    for row in gone[Do.DROP]:
+        c.dropped(row)
+    assert c.stream_used == 0
+    assert c.pages_used == sizes[paged != Paged.NONE].sum() <= page_homes + window
+
+
 # ---- everything at once -------------------------------------------------------------------------------------
 
 actions = st.lists(
     st.sampled_from(
         ["read", "read", "read", "hold", "close", "skip", "work", "work", "work", "supervise", "supervise", "settle",
-         "restart", "restart stager", "shrink", "grow"]
+         "restart", "restart stager", "replace supervisor", "shrink", "grow"]
     ),
     max_size=120,
 )  # fmt: skip
@@ -343,6 +443,9 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
             c.restart(w.position)
         elif action == "restart stager":
             w.restart_stager()
+        elif action == "replace supervisor":
+            w.replace_supervisor(first)
+            c = w.conductor
         else:
             c.resize(first if action == "grow" else second, c.held()[::-1])
     while w.open:
