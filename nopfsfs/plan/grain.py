@@ -89,7 +89,7 @@ def _block(seed: int) -> NDArray[np.uint32]:
 
 
 def _first_below(block: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
-    """Where the block's permutation leads from 0 .. n-1, over as many steps as it takes to come below n again; uint32[n].
+    """Where the block leads from 0 .. n-1, over as many steps as it takes to come below n again; uint32[n].
 
     Each has some 65,536 / n steps to go, one after the other; here all of the block go twice as far at a time.
     """
@@ -98,7 +98,8 @@ def _first_below(block: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
     for _ in range(_SMALL):  # circles that have nothing below n go on for ever
         to[beyond] = to[to[beyond]]
         beyond = beyond[to[beyond] >= n]
-    return to[:n]
+    below: NDArray[np.uint32] = to[:n]
+    return below
 
 
 def index_shuffle(n: int, seed: int, count: int | None = None) -> NDArray[np.int64]:
