@@ -5,7 +5,6 @@ Bit for bit that is `plan/`'s; here is which sampler it is, where its generator 
 
 from __future__ import annotations
 
-import base64
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,11 +16,7 @@ from numpy.typing import NDArray
 from nopfsfs.plan import registry, torch_random
 
 SAMPLES_MOST = 1 << 28  # of all arrays: 2 GiB
-_STATE_WORDS = 624
 _SEED_WORDS = 2  # an int64 that torch draws as a seed
-# ByteTensor of a CPU generator (aten/src/ATen/CPUGeneratorImpl.cpp: CPUGeneratorImplState, legacy part): seed u64,
-# left i32, seeded i32, next u64, state u64[624].
-_LEFT, _NEXT, _STATE = 8, 16, 24
 
 Samples = NDArray[np.int64]
 Table = dict[str, Any]
@@ -153,9 +148,7 @@ def _drawn(sampler: Any, loader: Any, n: int, epochs: int, *, seeded: bool) -> I
     """The permutations of the coming epochs, each read to its end (`torch/utils/data/sampler.py`). `seeded`: as
     RandomSampler, which without a generator makes one of a seed, and draws a trailing permutation."""
     own = sampler.generator is not None
-    state = np.random.RandomState(0)
-    words, position = state_of(sampler.generator if own else _default())
-    state.set_state(("MT19937", words, position, 0, 0.0))
+    state = torch_random.generator_from_state(state_text(sampler.generator if own else _default()))
     shared = loader is not None and (loader.generator is sampler.generator)  # None is None: the global one
     once = bool(getattr(loader, "persistent_workers", False))
     for epoch in range(epochs):
@@ -175,20 +168,7 @@ def _default() -> Any:
     return sys.modules["torch"].default_generator
 
 
-def state_of(generator: Any) -> tuple[NDArray[np.uint32], int]:
-    """The Mersenne Twister of a torch CPU generator: uint32[624], and the index of the next word, 0 to 624. Raises
-    ValueError for a generator of another device."""
-    raw = generator.get_state().numpy().tobytes()
-    if len(raw) < _STATE + 8 * _STATE_WORDS:
-        raise ValueError("generator: not torch's CPU generator; its order cannot be foreseen")
-    left = int.from_bytes(raw[_LEFT : _LEFT + 4], "little")
-    following = int.from_bytes(raw[_NEXT : _NEXT + 8], "little")
-    words = np.frombuffer(raw, "<u8", _STATE_WORDS, _STATE).astype(np.uint32)
-    # One left means: none; the next 624 are made first, whatever the index says.
-    return words, _STATE_WORDS if left == 1 else following
-
-
 def state_text(generator: Any) -> str:
-    """The same as the samplers' option `state` has it: base64 of 625 little-endian uint32, the index last."""
-    words, position = state_of(generator)
-    return base64.b64encode(np.append(words, np.uint32(position)).astype("<u4").tobytes()).decode()
+    """The state of a torch generator as the samplers' option `state` has it. Raises ValueError for one of another
+    device, whose order cannot be foreseen."""
+    return torch_random.torch_state(generator.get_state().numpy().tobytes())

@@ -22,6 +22,8 @@ _ROUNDS = 4
 _CHUNK = 1 << 16
 # Bits of the smallest block.
 _SMALL = 16
+# Up to so many samples, the whole smallest block is followed at once.
+_FEW = 1 << 8
 _MASK = 0xFFFFFFFF
 
 
@@ -86,6 +88,20 @@ def _block(seed: int) -> NDArray[np.uint32]:
     return _Cipher(seed, _SMALL).encrypt(np.arange(1 << _SMALL, dtype=np.uint32))
 
 
+def _first_below(block: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
+    """Where the block leads from 0 .. n-1, over as many steps as it takes to come below n again; uint32[n].
+
+    Each has some 65,536 / n steps to go, one after the other; here all of the block go twice as far at a time.
+    """
+    to = block.copy()
+    beyond = np.flatnonzero(to >= n)
+    for _ in range(_SMALL):  # circles that have nothing below n go on for ever
+        to[beyond] = to[to[beyond]]
+        beyond = beyond[to[beyond] >= n]
+    below: NDArray[np.uint32] = to[:n]
+    return below
+
+
 def index_shuffle(n: int, seed: int, count: int | None = None) -> NDArray[np.int64]:
     """`index_shuffle(i, max_index=n - 1, seed=seed, rounds=4)` for i = 0, 1, ...: the first `count` (default: all) of
     n, int64[min(count, n)]. Costs in proportion to `count`. Raises ValueError when n is negative or above `MAX_N`."""
@@ -95,6 +111,8 @@ def index_shuffle(n: int, seed: int, count: int | None = None) -> NDArray[np.int
     if n <= 1:
         return np.zeros(count, np.int64)
     top = n - 1
+    if n <= _FEW and 32 * count > n:
+        return _first_below(_block(seed), n)[:count].astype(np.int64)
     bits = max(_SMALL, (top - 1).bit_length())
     if n <= 1 << _SMALL and 32 * count > n:  # some samples go through much of the block before they are below n
         step: Callable[..., NDArray[np.uint32]] = _block(seed).take

@@ -23,7 +23,7 @@ import pytest
 
 from tests.mount.harness import Mounted
 
-TRAIN, VAL = 4000, 400  # images
+TRAIN, VAL = 6000, 400  # images
 EPOCHS = 3
 SHARE = 0.99  # of the opens are predicted, those by which the plan is found included
 JOB_S = 100.0

@@ -52,9 +52,10 @@ def files(root: str) -> list[str]:
     return sorted(os.path.join(at, name) for at, _, names in os.walk(root) for name in names)
 
 
-def step(number: int) -> None:
+def step(number: int, dataset: str = "train") -> None:
     """What a training does between two batches. Where the test says so, the first steps take long, as those do in
-    which kernels are compiled and chosen: until the plan is found, but not for ever."""
+    which kernels are compiled and chosen: until the plan of that data set, "val" or another, is found, but not for
+    ever."""
     if not SETTINGS.get("warm_up") or number >= WARM_UP:
         return
     deadline = time.monotonic() + WARM_UP_S / WARM_UP
@@ -63,7 +64,7 @@ def step(number: int) -> None:
             [sys.executable, "-m", "nopfsfs.cli.nopfs", "plan", MOUNT, "--json"], capture_output=True, check=True
         )
         plans = json.loads(shown.stdout)["plans"]
-        if any(plan["state"] == "locked" and plan["dataset"] != "val" for plan in plans):
+        if any(plan["state"] == "locked" and (plan["dataset"] == "val") == (dataset == "val") for plan in plans):
             return
         time.sleep(0.2)
 

@@ -31,14 +31,12 @@ def loader(data, **options) -> DataLoader:
 
 
 def train(batches: DataLoader, checks: Sequence[DataLoader] = ()) -> None:
-    number = 0
-    for _ in range(EPOCHS):
-        for _ in batches:
-            step(number)
-            number += 1
+    for epoch in range(EPOCHS):
+        for number, _ in enumerate(batches):
+            step(number if epoch == 0 else 1 << 30)
         for one in checks:
-            for _ in one:
-                pass
+            for number, _ in enumerate(one):
+                step(number if epoch == 0 else 1 << 30, "val")
 
 
 def distributed(rank: int, world: int, together) -> None:

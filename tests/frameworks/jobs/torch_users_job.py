@@ -38,7 +38,8 @@ def lightning() -> None:
             step(self.global_step)
             return torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1])
 
-        def validation_step(self, batch, _) -> None:
+        def validation_step(self, batch, number) -> None:
+            step(number if self.current_epoch == 0 else 1 << 30, "val")
             self.log("loss", torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1]))
 
         def configure_optimizers(self):
@@ -125,7 +126,9 @@ def timm() -> None:
             step(number if epoch == 0 else 1 << 30)
             seen.add(images.numpy())
         if checks is not None:
-            count(sum(len(images) for images, _ in checks))
+            for number, (images, _) in enumerate(checks):
+                step(number if epoch == 0 else 1 << 30, "val")
+                count(len(images))
     source = timm.data.create_dataset("", root=f"{SOURCE}/train")
     source.transform = batches.dataset.transform
     count(seen.total)
