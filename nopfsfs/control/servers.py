@@ -52,16 +52,18 @@ class Server:
 class Servers:
     """Owns the server processes, one for each of `rings`, with numbers from `first` on.
 
-    `introduce` makes the stager know of a further server, by its end of the socket; False: there is none. `changed` is
-    told when a process is another. `over`: all have ended, or cannot go on.
+    `given`: what a supervisor that takes over is to know. `introduce` makes the stager know of a further server, by
+    its end of the socket; False: there is none. `changed` is told when a process is another. `over`: all have ended, or
+    cannot go on.
     """
 
     def __init__(
         self, config: MountConfig, fds: dict[str, int], rings: list[int], first: int, session: Session | None,
-        introduce: Callable[[socket.socket], Awaitable[bool]], changed: Callable[[], None],
+        given: dict[str, int], introduce: Callable[[socket.socket], Awaitable[bool]], changed: Callable[[], None],
     ) -> None:  # fmt: skip
         gauges, numbers = ServerGauges(fds["gauges"]), range(first, first + len(rings))
         self._config, self._fds, self._session, self._first = config, fds, session, first
+        self._given = given
         self._rings = dict(zip(numbers, rings, strict=True))
         self._introduce, self._changed = introduce, changed
         self._servers: dict[int, Server] = {}
@@ -149,7 +151,9 @@ class Servers:
         at = number - self._first
         role = f"server-{at}" if at else "server"
         resent = int(self._session is not None and self._session.resend)
-        numbers = {"number": number, "first": self._first, "servers": len(self._rings), "resend": resent}
+        numbers = {
+            **self._given, "number": number, "first": self._first, "servers": len(self._rings), "resend": resent,
+        }  # fmt: skip
         child = await trio.to_thread.run_sync(
             lambda: Child("nopfsfs.fuse.server", Handoff(role, self._config, fds, numbers))
         )

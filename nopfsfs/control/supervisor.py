@@ -7,6 +7,7 @@ follow the reader until the mount is gone. One nursery; the exit stack closes wh
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -31,6 +32,7 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.errors import NopfsError
 from nopfsfs.fetch.wire import Order
 from nopfsfs.fuse import mountinfo, orphans
+from nopfsfs.fuse.fastpath import is_possible
 from nopfsfs.fuse.mounting import Busy, unmount
 from nopfsfs.fuse.session import Session, negotiate, resend
 from nopfsfs.policy import budget
@@ -55,7 +57,12 @@ class Supervisor:
     """See the module."""
 
     def __init__(self, handoff: Handoff, resources: contextlib.ExitStack) -> None:
-        self._config = config = handoff.config
+        self._adopted = bool(handoff.numbers.get("adopted"))
+        config = handoff.config
+        if config.fast_path and not self._adopted and not is_possible():
+            log.warning("this system allows no messages as long as a listing; going on without the fast path")
+            config = dataclasses.replace(config, fast_path=False)
+        self._config = config
         self._fds = handoff.fds
         self._resources = resources
         self._began = time.monotonic()
@@ -69,10 +76,10 @@ class Supervisor:
         self._charges = charges(self.index)
         self._data = int(self._charges.sum())
         found = memory.measure()
-        self._configured = config.ram if config.ram is not None else budget.automatic(found.available, self._data)
+        automatic = budget.automatic(found.available, self._data)
+        self._configured = handoff.numbers.get("budget", config.ram if config.ram is not None else automatic)
         self._allowed = self._configured
         self._numbers = handoff.numbers
-        self._adopted = bool(handoff.numbers.get("adopted"))
         self._before = read_pids(config.state_dir) if self._adopted else ()
         self._rings = self._make_shared()
         columns = Columns(self._fds["columns"], self.index.n, writable=True)
@@ -141,8 +148,8 @@ class Supervisor:
             self._fds["adopt"] = os.dup(listening.fileno())
         self._resources.callback(_close, self._fds["adopt"])
         servers = Servers(
-            self._config, self._fds, self._rings[1:], self._first_server(), session, self.loop.introduce,
-            self._write_pids,
+            self._config, self._fds, self._rings[1:], self._first_server(), session,
+            {"budget": self._configured}, self.loop.introduce, self._write_pids,
         )  # fmt: skip
         await servers.start(nursery)
         nursery.start_soon(self._watch_servers, servers)

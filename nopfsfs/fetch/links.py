@@ -33,6 +33,7 @@ class Links:
         self._next = 1
         self._grace = 0
         self._asked: set[int] = set()  # links that have not passed it
+        self._untold: set[int] = set()  # those of them that did not take the request
 
     def add(self, sock: socket.socket) -> int:
         """One more server; its link. From now on it is asked, and it is told so."""
@@ -50,6 +51,7 @@ class Links:
         with self._lock:
             sock = self._sockets.pop(link)
             sock.close()
+            self._untold.discard(link)
             done = self._pass(link)
         if done:
             self._passed(self._grace)
@@ -59,6 +61,8 @@ class Links:
 
     def take(self, link: int, demand: Demand) -> Demand | None:
         """A demand as the desk is to know it; None for news of a grace that has been passed, dealt with here."""
+        if link in self._untold:  # it was stopped, and goes on
+            self._tell(link, self._sockets[link], self._grace)
         if demand.id:
             return demand._replace(id=link << _LINK_SHIFT | demand.id & _NUMBER_MASK)
         if demand.offset >= 0:
@@ -87,15 +91,24 @@ class Links:
         with self._lock:
             self._grace = number
             self._asked = set(self._sockets)
-            asked = list(self._sockets.values())
-        for sock in asked:
-            self._send(sock, Answer(0, 0, number, 0))
+            asked = list(self._sockets.items())
+        for link, sock in asked:
+            self._tell(link, sock, number)
         return not asked
 
-    def _send(self, sock: socket.socket, answer: Answer) -> None:
+    def _tell(self, link: int, sock: socket.socket, number: int) -> None:
+        if self._send(sock, Answer(0, 0, number, 0)):
+            self._untold.discard(link)
+        else:
+            self._untold.add(link)
+
+    def _send(self, sock: socket.socket, answer: Answer) -> bool:
+        """False: the server takes nothing, now."""
         try:
             sock.send(wire.pack_answer(answer))
         except TimeoutError:
             log.error("a server takes no answers")  # its reader gets EIO in the end; others go on
+            return False
         except OSError:
             pass  # it is gone; its end is noticed where it is waited for
+        return True

@@ -75,6 +75,14 @@ def make_pair() -> tuple[socket.socket, socket.socket] | None:
     return pair
 
 
+def is_possible() -> bool:
+    """Whether the system allows for the fast path."""
+    pair = make_pair()
+    for end in pair or ():
+        end.close()
+    return pair is not None
+
+
 class _Wait:
     """A READ that waits: its scope, and who reads."""
 
