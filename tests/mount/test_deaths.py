@@ -162,7 +162,12 @@ def test_the_mount_command_takes_over(mounting: Mounting, data: Path) -> None:
         read_all(m)
 
 
-def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path) -> None:
+@pytest.mark.parametrize("without", ["", "resend"])
+def test_an_upgrade_while_files_are_read(
+    mounting: Mounting, data: Path, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing can be had again, those that leave have answered all that they had taken."""
+    monkeypatch.setenv("NOPFS_WITHOUT", without)
     with mounting(data, "--seed", "42") as m:
         before = {p.pid for p in read_pids(m.state_dir)}
         with Reader("hold", m.path / "class1/00001.jpg") as held:
