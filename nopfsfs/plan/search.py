@@ -295,6 +295,9 @@ class Search:
         for best, view in self._found:
             if not self._certain(best, view) or self._nearly_in_order(best, view):
                 continue
+            # the same order by other words, of which it is not clear to which ranks it is dealt
+            if any(seen is view and other.places == best.places and not other.clear for other, seen in self._found):
+                continue
             rivals = [other.likeness for other, seen in self._found if seen is view and other.places != best.places]
             if len(view.rows) < _ENOUGH and best.likeness - max(rivals, default=-math.inf) < _MARGIN:
                 continue

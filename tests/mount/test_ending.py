@@ -149,12 +149,19 @@ def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signal
         m.wait_gone()
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for the signal."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = next(line.split()[1] for line in lines if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 def test_ctrl_c_at_a_terminal_reaches_all_processes_of_the_group(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         assert m.umount().returncode == 0
         m.wait_gone()
         process = subprocess.Popen([*mount_command(m, "-f")], env=environment(m), start_new_session=True)
-        assert wait_until(lambda: os.path.exists(f"{m.state_dir}/pids"))
+        assert wait_until(lambda: catches(process.pid, signal.SIGHUP))  # it stays, and passes signals on
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(20) == 0
         m.wait_gone()
