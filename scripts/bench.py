@@ -28,13 +28,11 @@ from bench_entry import Entry
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Something to measure; `names` are the entries it yields, with * for what varies. `asked`: only when it is asked
-    for by name, because it takes minutes."""
+    """Something to measure; `names` are the entries it yields, with * for what varies."""
 
     names: str
     what: str
     measure: Callable[[], Iterable[Entry]]
-    asked: bool = False
 
 
 def index_entries() -> Iterable[Entry]:
@@ -54,15 +52,15 @@ BENCHMARKS = (
     Benchmark("epoch/*", "a PyTorch loop on a slow source, over a local copy", bench_epochs.entries),
     Benchmark("index/*", "memory and time of a large index", index_entries),
     Benchmark("plan/*/1281167/*", "the order of an epoch of ImageNet", bench_plan.imagenet),
-    Benchmark("plan/*/14197122/*", "the order of an epoch of ImageNet-22k", bench_plan.imagenet_22k, asked=True),
-    Benchmark("identify/*", "opens that show which order it is", bench_plan.identification, asked=True),
+    Benchmark("plan/*/14197122/*", "the order of an epoch of ImageNet-22k", bench_plan.imagenet_22k),
+    Benchmark("identify/*", "opens that show which order it is", bench_plan.identification),
 )
 
 
 def selected(patterns: list[str]) -> list[Benchmark]:
-    """The benchmarks that may yield a name that matches; without patterns those that need not be asked for."""
+    """The benchmarks that may yield a name that matches; without patterns all."""
     if not patterns:
-        return [b for b in BENCHMARKS if not b.asked]
+        return list(BENCHMARKS)
     return [b for b in BENCHMARKS if any(overlap(b.names, p) for p in patterns)]
 
 
@@ -94,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     lab.exit_on_sigterm()
     chosen = selected(arguments.only)
     if arguments.list or not chosen:
-        print("\n".join(f"{b.names:20} {b.what}{' (when asked for)' if b.asked else ''}" for b in BENCHMARKS))
+        print("\n".join(f"{b.names:20} {b.what}" for b in BENCHMARKS))
         return 0 if chosen else 2
     started = time.monotonic()
     entries: list[Entry] = []
