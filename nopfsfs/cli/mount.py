@@ -130,7 +130,7 @@ def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str
             started = code == Exit.OK and not config.foreground
             return code
         finally:
-            if not started:
+            if not started and find_mount(config.mountpoint) is None:  # else its servers serve on
                 remove_state_dir(config.state_dir)
 
 

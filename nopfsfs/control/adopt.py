@@ -7,12 +7,13 @@ import os
 import time
 
 from nopfsfs.control.client import call
-from nopfsfs.control.launch import await_answer, end, start
+from nopfsfs.control.launch import await_answer, start
 from nopfsfs.control.pids import Process, read_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import orphans
 from nopfsfs.process import Handoff
 from nopfsfs.rundir import claimed_state_dir
+from nopfsfs.tiers.columns import LAYOUT
 
 HAND_OVER_S = 15.0  # for a supervisor to end its stager and itself
 
@@ -26,8 +27,15 @@ def adopt(state_dir: str) -> None:
         ready, ready_writer = os.pipe2(os.O_CLOEXEC)
         fds = {**given.fds, "ready": ready_writer}
         try:
-            if "init" not in given.fds:
-                raise NopfsError(Exit.STUCK, "a mount without the fast path cannot be taken over; nopfs-umount ends it")
+            if "init" not in given.fds or not given.numbers["resend"]:
+                raise NopfsError(
+                    Exit.STUCK,
+                    "this mount cannot be taken over: that needs the fast path, and Linux 6.9; end it: nopfs-umount",
+                )
+            if given.numbers.get("layout") != LAYOUT:
+                raise NopfsError(
+                    Exit.STUCK, "this mount was made by a version of nopfsfs whose memory this one does not understand"
+                )
             config = dataclasses.replace(given.config, foreground=False)
             daemon = start(config, Handoff("super", config, fds, {**given.numbers, "adopted": 1}))
         except BaseException:
@@ -36,11 +44,8 @@ def adopt(state_dir: str) -> None:
         finally:
             for fd in fds.values():
                 os.close(fd)
-        try:
-            await_answer(daemon, ready)
-        except BaseException:
-            end(daemon)
-            raise
+        # One that does not succeed ends by itself and leaves the mount to its servers; told to end, it would unmount.
+        await_answer(daemon, ready)
 
 
 def upgrade(state_dir: str) -> None:

@@ -6,6 +6,7 @@ first plain, as pass-through to the source, then after a pause that grows; in th
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -23,6 +24,7 @@ from nopfsfs.tiers.columns import ServerGauges
 
 log = logging.getLogger(__name__)
 START_LIMIT_S = 30.0
+KNOWN_LIMIT_S = 5.0
 DRAIN_LIMIT_S = 30.0
 PING_S, PINGS = 2.0, 5  # a server that leaves so many unanswered hangs
 SHARED = ("fuse", "index", "columns", "arena", "gauges", "init", "adopt")
@@ -34,16 +36,20 @@ class Server:
     def __init__(self, number: int, child: Child, control: socket.socket) -> None:
         self.number, self.child = number, child
         self.control = trio.socket.from_stdlib_socket(control)
-        self.ready, self.drained = trio.Event(), trio.Event()
+        self.ready, self.drained, self.known = trio.Event(), trio.Event(), trio.Event()
         self.unanswered = 0
+        self._end = control
 
-    async def say(self, message: bytes, fd: int | None = None) -> None:
-        """Raises OSError, trio.ClosedResourceError: it is gone."""
-        if fd is None:
-            await self.control.send(message)
-        else:
-            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, fd.to_bytes(4, "little"))
-            await self.control.sendmsg([message], [rights])
+    def say(self, message: bytes, fd: int | None = None) -> bool:
+        """Whether it will hear that: it is there, and takes what it is told."""
+        try:
+            if fd is None:
+                self._end.send(message)
+            else:
+                socket.send_fds(self._end, [message], [fd])
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         self.control.close()
@@ -74,6 +80,11 @@ class Servers:
         self.stopping = False
 
     @property
+    def lasting(self) -> bool:
+        """Whether what a dead server had taken can be had again."""
+        return self._session is not None and self._session.resend
+
+    @property
     def children(self) -> list[Child]:
         return [self._servers[number].child for number in sorted(self._servers)]
 
@@ -81,7 +92,7 @@ class Servers:
         """Returns when all answer requests. Raises RuntimeError, trio.TooSlowError."""
         with trio.fail_after(START_LIMIT_S):
             for number in self._rings:
-                server = await self._spawn(number, None)
+                server = await self._spawn(number)
                 nursery.start_soon(self._keep, server)
             for server in list(self._servers.values()):
                 await server.ready.wait()
@@ -94,43 +105,32 @@ class Servers:
         ends = []
         for server in list(self._servers.values()):
             ours, theirs = sequenced_pair()
-            server.drained = trio.Event()
-            try:
-                await server.say(b"stager", theirs.fileno())
-                drained = await self._drained(server)
-            except (OSError, trio.ClosedResourceError):
-                drained = False
-            finally:
-                theirs.close()
-            if drained:
+            server.drained, server.known = trio.Event(), trio.Event()
+            told = server.say(b"stager", theirs.fileno())
+            theirs.close()
+            if told and await _first(server.drained, server.child, DRAIN_LIMIT_S):
                 ends.append(ours)
-            else:
-                # Dead: then it reads nothing. Or it hangs: then it must not read the arena ever again.
-                ours.close()
-                await server.child.end(0)
+                continue
+            ours.close()
+            # Dead: then it reads nothing. Or it hangs: then it must not read the arena ever again.
+            await server.child.end(0)
+            with trio.move_on_after(DRAIN_LIMIT_S) as limit:
+                await server.child.ended()
+            if limit.cancelled_caught:
+                raise OSError(errno.EBUSY, f"server {server.number} cannot be ended")
         return ends
 
-    async def _drained(self, server: Server) -> bool:
-        with trio.move_on_after(DRAIN_LIMIT_S):
-            async with trio.open_nursery() as nursery:
-
-                async def until(wait: Callable[[], Awaitable[object]]) -> None:
-                    await wait()
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(until, server.drained.wait)
-                nursery.start_soon(until, server.child.ended)
-        return server.drained.is_set()
+    async def welcomed(self) -> None:
+        """Wait, for a while, until the stager has said to all that it knows them: before, they read the source."""
+        for server in list(self._servers.values()):
+            await _first(server.known, server.child, KNOWN_LIMIT_S)
 
     async def end(self, limit_s: float) -> None:
         """Let all answer what they have taken, and end."""
         self.stopping = True
         servers = list(self._servers.values())
         for server in servers:
-            try:
-                await server.say(b"end")
-            except (OSError, trio.ClosedResourceError):
-                pass
+            server.say(b"end")
         for server in servers:
             await server.child.end(limit_s)
 
@@ -142,17 +142,15 @@ class Servers:
 
     # ---- one server ---------------------------------------------------------------------------------------
 
-    async def _spawn(self, number: int, demands: socket.socket | None) -> Server:
+    async def _spawn(self, number: int) -> Server:
         ours, theirs = sequenced_pair()
         fds = {name: self._fds[name] for name in SHARED if name in self._fds}
         fds |= {"ring": self._rings[number], "control": theirs.fileno()}
-        if demands is not None:
-            fds["demands"] = demands.fileno()
         at = number - self._first
         role = f"server-{at}" if at else "server"
-        resent = int(self._session is not None and self._session.resend)
         numbers = {
-            **self._given, "number": number, "first": self._first, "servers": len(self._rings), "resend": resent,
+            **self._given, "number": number, "first": self._first, "servers": len(self._rings),
+            "resend": int(self.lasting),
         }  # fmt: skip
         child = await trio.to_thread.run_sync(
             lambda: Child("nopfsfs.fuse.server", Handoff(role, self._config, fds, numbers))
@@ -177,13 +175,17 @@ class Servers:
                 return
             log.error("server %d ended with status %d", server.number, status)
             cannot_start = server is first and not server.ready.is_set()
-            if self._session is None or not self._session.resend or cannot_start:
+            if not self.lasting or cannot_start:
                 self._fail(server)
                 return
             self._resend()
-            successor = await self._replace(server)
+            try:
+                successor = await self._replace(server)
+            except OSError as e:
+                log.error("no other server can be started: %s", e)
+                successor = None
             if successor is None:
-                self._fail(server)
+                self._give_up(server)
                 return
             server = successor
 
@@ -192,6 +194,12 @@ class Servers:
         log.info("server %d has ended", server.number)
         server.ready.set()
         self.over.set()
+
+    def _give_up(self, server: Server) -> None:
+        if self.stopping:
+            self._done(server)
+        else:
+            self._fail(server)
 
     def _fail(self, server: Server) -> None:
         """Nobody answers what was taken: the connection must end, so that nobody waits."""
@@ -210,15 +218,23 @@ class Servers:
                       number, pause)  # fmt: skip
             await trio.sleep(pause)
         async with self.changing:
-            ours, theirs = sequenced_pair()
-            try:
-                known = not pause and await self._introduce(ours)
-                server = await self._spawn(number, theirs if known else None)
-            finally:
-                ours.close()
-                theirs.close()
-        self._changed()
+            if self.stopping:
+                return None
+            server = await self._spawn(number)
+            self._changed()  # before it may read the arena: whoever takes over must know of it
+            if not pause:
+                await self._make_known(server)
         return server
+
+    async def _make_known(self, server: Server) -> None:
+        """Let the server and the stager, if there is one, know each other."""
+        ours, theirs = sequenced_pair()
+        try:
+            if await self._introduce(ours):
+                server.say(b"stager", theirs.fileno())
+        finally:
+            ours.close()
+            theirs.close()
 
     def _resend(self) -> None:
         try:
@@ -237,36 +253,43 @@ class Servers:
                 server.child.running = True
             elif message == b"drained":
                 server.drained.set()
+            elif message == b"known":
+                server.known.set()
             elif message == b"pong":
                 server.unanswered = 0
             elif message.startswith(b"interrupt"):
-                await self._pass_on(server, message)
+                # a request was interrupted that this server has not taken: another has
+                for other in list(self._servers.values()):
+                    if other is not server:
+                        other.say(message)
             elif not message:
                 return
-
-    async def _pass_on(self, server: Server, message: bytes) -> None:
-        """A request was interrupted that this server has not taken: another has."""
-        for other in list(self._servers.values()):
-            if other is not server:
-                try:
-                    await other.say(message)
-                except (OSError, trio.ClosedResourceError):
-                    continue
 
     async def _ping(self, server: Server) -> None:
         """End a server that hangs; then what it had taken comes again. Not where that would end the mount."""
         await server.ready.wait()
-        while self._session is not None and self._session.resend:
+        while self.lasting:
             await trio.sleep(PING_S)
             server.unanswered += 1
             if server.unanswered > PINGS:
                 log.error("server %d does not answer; killed", server.number)
                 await server.child.end(0)
                 return
-            try:
-                await server.say(b"ping")
-            except (OSError, trio.ClosedResourceError):
-                return
+            server.say(b"ping")
+
+
+async def _first(event: trio.Event, child: Child, limit_s: float) -> bool:
+    """Whether the event comes before the process ends, and within the limit."""
+    with trio.move_on_after(limit_s):
+        async with trio.open_nursery() as nursery:
+
+            async def until(wait: Callable[[], Awaitable[object]]) -> None:
+                await wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until, event.wait)
+            nursery.start_soon(until, child.ended)
+    return event.is_set()
 
 
 def number_of_servers(config: MountConfig) -> int:

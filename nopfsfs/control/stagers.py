@@ -39,6 +39,7 @@ class Stagers:
         """Raises OSError."""
         async with self._servers.changing:
             self.child = await self._spawn()
+            await self._servers.welcomed()
         self._deaths.started()
 
     def _done(self) -> int:

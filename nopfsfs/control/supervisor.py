@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -40,7 +41,7 @@ from nopfsfs.policy.conductor import Conductor
 from nopfsfs.process import Handoff, begin
 from nopfsfs.rundir import remove_state_dir
 from nopfsfs.tiers import arena, shared
-from nopfsfs.tiers.columns import BLOCKS, FIRST_SERVER, SUPERVISOR, Columns, Gauge, Gauges, ServerGauges, Tier
+from nopfsfs.tiers.columns import BLOCKS, FIRST_SERVER, LAYOUT, SUPERVISOR, Columns, Gauge, Gauges, ServerGauges, Tier
 from nopfsfs.tiers.disk import clear_leftovers
 from nopfsfs.tiers.ring import Ring
 
@@ -120,6 +121,7 @@ class Supervisor:
             nursery.start_soon(self._signals)
             servers = self._servers = await self._start_servers(nursery)
             if self._adopted:
+                self._write_pids()
                 await self._relieve()
             self._stagers = Stagers(self._config, self._fds, self._rings[0], servers, self.loop, self._write_pids)
             await self._stagers.start()
@@ -149,7 +151,7 @@ class Supervisor:
         self._resources.callback(_close, self._fds["adopt"])
         servers = Servers(
             self._config, self._fds, self._rings[1:], self._first_server(), session,
-            {"budget": self._configured}, self.loop.introduce, self._write_pids,
+            {"budget": self._configured, "layout": LAYOUT}, self.loop.introduce, self._write_pids,
         )  # fmt: skip
         await servers.start(nursery)
         nursery.start_soon(self._watch_servers, servers)
@@ -168,8 +170,11 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self._before:
                 process.signal(number)
-            with trio.move_on_after(RELIEF_LIMIT_S):
-                await trio.to_thread.run_sync(_await_end, self._before, RELIEF_LIMIT_S)
+            await trio.to_thread.run_sync(_await_end, self._before, RELIEF_LIMIT_S)
+        left = [process.pid for process in self._before if process.alive()]
+        if left:
+            # It may yet read or write the arena: no stager may use that again.
+            raise OSError(errno.EBUSY, f"processes of the supervisor before do not end: {left}")
         if self._numbers["resend"]:
             with contextlib.suppress(OSError):  # the connection has ended
                 resend(self._fds["fuse"])
@@ -204,12 +209,18 @@ class Supervisor:
         return [*servers, *([stager] if stager is not None else [])]
 
     def _write_pids(self) -> None:
-        write_pids(self._config.state_dir, {"supervisor": os.getpid()} | {c.role: c.pid for c in self._children()})
+        roles = {"supervisor": os.getpid()} | {c.role: c.pid for c in self._children()}
+        # of the supervisor before, as long as they may live: whoever takes over from this one must know of all
+        roles |= {f"server-before-{p.pid}": p.pid for p in self._before if p.alive()}
+        try:
+            write_pids(self._config.state_dir, roles)
+        except OSError as e:
+            log.error("the list of processes cannot be written: %s", e)
 
     @property
     def keeps_state(self) -> bool:
         """Whether the state directory is still of use: for the log of a failure, or for who takes over."""
-        return self._state == "failed" or self._handed_over
+        return self._state in ("failed", "running") or self._handed_over or (self._adopted and self._state != "ended")
 
     @property
     def failed(self) -> bool:
@@ -272,6 +283,9 @@ class Supervisor:
         if self._stopping:
             return
         self._stopping = True
+        for part in (self._servers, self._stagers):
+            if part is not None:
+                part.stopping = True  # what ends now is not replaced: others may have been told, too
         await self.loop.order(Order.QUIESCE)
         with contextlib.suppress(NopfsError):
             await trio.to_thread.run_sync(_unmount_or_detach, self._config.mountpoint)
@@ -298,11 +312,12 @@ class Supervisor:
 
     async def _hand_over(self) -> dict[str, Any]:
         """Leave the mount to its servers, until another supervisor takes over (`nopfs upgrade`)."""
-        if "init" not in self._fds:
-            raise ValueError("a mount without the fast path cannot be taken over")
+        if self._servers is None or not self._servers.lasting:
+            raise ValueError("this mount cannot be taken over: that needs the fast path, and Linux 6.9")
+        if self._config.foreground:
+            raise ValueError("this mount runs in the foreground: what had started it waits for this supervisor")
         log.info("handing over")
         self._handed_over = self._stopping = True
-        assert self._servers is not None
         if self._stagers is not None:
             await self._stagers.end(END_LIMIT_S)
         self._servers.abandon()

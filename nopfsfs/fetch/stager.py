@@ -9,6 +9,7 @@ import logging
 import os
 import queue
 import selectors
+import signal
 import socket
 import sys
 import threading
@@ -244,6 +245,7 @@ class Stager:
 
 def main() -> None:
     handoff = begin(sys.argv)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the supervisor gets it, too, and sees to the end
     Stager(handoff).run()
     # Threads that a dead source holds in the kernel cannot be joined; nothing is left to flush.
     logging.shutdown()

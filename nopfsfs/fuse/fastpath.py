@@ -47,6 +47,7 @@ _SIZE_AT = _IN_HEADER.size + 16  # of fuse_read_in.size
 LISTING_BYTES = 1 << 16  # of a directory at a time, so that any system's sockets take the longest reply of pyfuse3
 DYING_S = 0.05  # between two looks at a reader that got a signal while it waits
 SLEEP_MS = 1000  # a limit, as every wait has one
+TURNS = 6  # of the event loop, once it was entered, for others to come to their end: a grace takes several
 AT_ONCE = 64  # requests answered before other tasks get their turn
 Bytes = bytes | bytearray | memoryview
 
@@ -146,6 +147,8 @@ class FastPath:
                         # A limit: another server may have been woken for a request, and be stopped.
                         with trio.move_on_after(SLEEP_MS / 1000) as self._pause:
                             await trio.lowlevel.wait_readable(self._new)
+                        for _ in range(TURNS):
+                            await trio.lowlevel.checkpoint()
                 if self._stopping:
                     await self._end_all()
                 nursery.cancel_scope.cancel()

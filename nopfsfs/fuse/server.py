@@ -24,7 +24,7 @@ from nopfsfs.fuse.adapter import Adapter
 from nopfsfs.fuse.fastpath import FastPath, make_pair
 from nopfsfs.fuse.misses import StagerLink
 from nopfsfs.fuse.overrides import ColumnOverrides
-from nopfsfs.fuse.session import REQUEST_BYTES
+from nopfsfs.fuse.session import REQUEST_BYTES, resend
 from nopfsfs.process import Handoff, become_reader, begin
 from nopfsfs.tiers import shared
 from nopfsfs.tiers.columns import FIRST_SERVER, Columns, Gauges
@@ -33,7 +33,6 @@ from nopfsfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
 GIVEN_UP = 75  # the exit status of a server that ended though the connection has not
-WELCOME_LIMIT_S = 1.0
 MAX_TASKS = 1024  # requests under way; a slow read must not keep a lookup from being read
 
 
@@ -67,9 +66,6 @@ class Server:
             stager=None,
             io_timeout=handoff.config.io_timeout,
         )
-        self._welcome = trio.Event()
-        if "demands" in fds:
-            self._adapter.stager = self._link(fds["demands"])
         self._path: FastPath | None = None
         self.status = 0
 
@@ -78,7 +74,8 @@ class Server:
 
     def _welcomed(self) -> None:
         self._adapter.use_arena()
-        self._welcome.set()
+        with contextlib.suppress(OSError):  # the supervisor is gone
+            _send_now(self._control.fileno(), b"known")
 
     async def run(self) -> None:
         """Answer requests until the mount is gone."""
@@ -89,10 +86,6 @@ class Server:
             self._nursery = nursery
             nursery.start_soon(self._obey)
             nursery.start_soon(self._signals)
-            if self._adapter.stager is not None:
-                nursery.start_soon(self._adapter.stager.run)
-                with trio.move_on_after(WELCOME_LIMIT_S):  # else the first reads would go past the stager
-                    await self._welcome.wait()
             if self._pair is not None:
                 nursery.start_soon(self._stand_before, self._pair[0])
             await self._say(b"ready")
@@ -145,6 +138,11 @@ class Server:
         self._control.close()
         if "adopt" in self._handoff.fds:
             self._wake_on = [self._handoff.fds["adopt"], self._term]
+            if self._handoff.numbers["resend"]:
+                with contextlib.suppress(
+                    OSError
+                ):  # nobody else has that done for a server that died with the supervisor
+                    resend(self._fuse_fd)
             await orphans.answer(self._handoff)
 
     async def _signals(self) -> None:
@@ -193,6 +191,7 @@ def _worth_telling(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     handoff = begin(sys.argv)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the supervisor gets it, too, and sees to the end
     logging.getLogger("pyfuse3").addFilter(_worth_telling)
     server = Server(handoff)
     become_reader(handoff.config)

@@ -15,6 +15,10 @@ import numpy.typing as npt
 
 from nopfsfs.tiers import shared
 
+# Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
+# mount of another version must not take one column for another.
+LAYOUT = 1
+
 
 class Tier(IntEnum):
     """Where the server can take a file's bytes from without waiting. Values of the column `tier`."""

@@ -162,12 +162,7 @@ def test_the_mount_command_takes_over(mounting: Mounting, data: Path) -> None:
         read_all(m)
 
 
-@pytest.mark.parametrize("without", ["", "resend"])
-def test_an_upgrade_while_files_are_read(
-    mounting: Mounting, data: Path, without: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where nothing can be had again, those that leave have answered all that they had taken."""
-    monkeypatch.setenv("NOPFS_WITHOUT", without)
+def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--seed", "42") as m:
         before = {p.pid for p in read_pids(m.state_dir)}
         with Reader("hold", m.path / "class1/00001.jpg") as held:
@@ -190,6 +185,8 @@ def test_without_what_recovery_needs(
     flags = ["--no-fast-path"] if fallback == "no fast path" else ["--servers", "2"]
     with mounting(data, *flags, "--ram", "4M") as m:
         m.errors_expected = True
+        refused = run([*module("nopfs"), "upgrade", str(m.path)])
+        assert (refused.returncode, "cannot be taken over" in refused.stderr) == (Exit.INTERNAL, True)
         with comparing(m, readers=2, rounds=3):
             m.kill("stager")
         with Reader("loop", m.path) as reader:

@@ -42,17 +42,20 @@ def test_unmounted_by_others(mounting: Mounting, data: Path, words: list[str], f
         m.wait_gone()
 
 
-@pytest.mark.parametrize("role", ["supervisor", "server"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals(mounting: Mounting, data: Path, role: str, number: signal.Signals) -> None:
+def test_signals(mounting: Mounting, data: Path, number: signal.Signals) -> None:
     with mounting(data, "--seed", "42") as m:
-        m.errors_expected = role == "server"
-        m.kill(role, number)
+        m.kill("supervisor", number)
         assert wait_until(lambda: not m.living()), m.living()
-        if role == "supervisor":
-            m.wait_gone()
-        else:
-            assert run([*module("umount"), str(m.path)]).returncode in (Exit.OK, Exit.NOT_MOUNTED)
+        m.wait_gone()
+
+
+def test_a_server_that_is_told_to_end_is_replaced(mounting: Mounting, data: Path) -> None:
+    with mounting(data, "--seed", "42") as m:
+        m.errors_expected = True
+        pid = m.kill("server", signal.SIGTERM)
+        assert wait_until(lambda: [p.pid for p in m.children() if p.role == "server"] not in ([], [pid]))
+        read_all(m)
 
 
 def test_a_signal_while_four_read(mounting: Mounting, data: Path) -> None:
