@@ -15,23 +15,24 @@ log = logging.getLogger(__name__)
 
 
 class Child:
-    """One process of the mount. Owns its pidfd."""
+    """One process of the mount, which is not waited for by anyone else."""
 
     def __init__(self, module: str, handoff: Handoff) -> None:
         self.role = handoff.role
         self._process: subprocess.Popen[bytes] = start(module, handoff)
         self.pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
 
     async def ended(self) -> int:
         """Wait for its end; the exit status (negative: the signal). Any number of tasks may wait."""
-        if self._process.poll() is None:
-            pidfd = os.dup(self._pidfd)  # trio lets one task at a time wait for a descriptor
+        while self._process.poll() is None:
+            # One of its own: trio lets one task at a time wait for a descriptor, and a copy (dup) that is closed
+            # would stay in its epoll, under a number that is used again.
+            pidfd = os.pidfd_open(self.pid)
             try:
                 await trio.lowlevel.wait_readable(pidfd)
             finally:
                 os.close(pidfd)
-        return self._process.wait()
+        return int(self._process.returncode)
 
     async def end(self, limit_s: float) -> None:
         """Wait `limit_s` for its end, then kill it."""
@@ -43,9 +44,6 @@ class Child:
             # Even SIGKILL waits for a thread that the kernel holds (a dead source); do not wait for that.
             with trio.move_on_after(limit_s):
                 await self.ended()
-
-    def close(self) -> None:
-        os.close(self._pidfd)
 
 
 def sequenced_pair() -> tuple[socket.socket, socket.socket]:

@@ -203,7 +203,6 @@ class Supervisor:
         deaths: deque[float] = deque(maxlen=RESTARTS)
         while self._stager is not None:
             status = await self._stager.ended()
-            self._stager.close()
             self.loop.detach_stager()
             if self._stopping or self._ended.is_set():
                 return
