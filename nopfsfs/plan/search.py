@@ -295,8 +295,7 @@ class Search:
         for best, view in self._found:
             if not self._certain(best, view) or self._nearly_in_order(best, view):
                 continue
-            # the same order by other words, of which it is not clear to which ranks it is dealt
-            if any(seen is view and other.places == best.places and not other.clear for other, seen in self._found):
+            if self._dealt_unclearly(best, view):
                 continue
             rivals = [other.likeness for other, seen in self._found if seen is view and other.places != best.places]
             if len(view.rows) < _ENOUGH and best.likeness - max(rivals, default=-math.inf) < _MARGIN:
@@ -306,6 +305,13 @@ class Search:
 
     def _certain(self, found: Match, view: View) -> bool:
         return certain(found, self._tried * len(self.views)) and orderly(found, view)
+
+    def _dealt_unclearly(self, found: Match, view: View) -> bool:
+        """Whether the same order was found by other words, too, of which it is not clear to which ranks it is dealt.
+        Files that are read as they are listed are the same for all ranks."""
+        if found.hypothesis.spec.sampler == "sequential":
+            return False
+        return any(seen is view and other.places == found.places and not other.clear for other, seen in self._found)
 
     def _nearly_in_order(self, found: Match, view: View) -> bool:
         """Whether the files may be read as they are listed, and the plan says no more than that: so do all shuffles of
