@@ -179,7 +179,7 @@ def test_a_file_is_opened_once_for_all_its_demands_and_fetches(steps: list[Step]
 def test_real_threads_leave_nothing_unanswered(tmp_path: Path, seed: int) -> None:
     """Workers, a server that answers graces, and a supervisor that fetches, evicts and resizes, all at once."""
     write_files(tmp_path, SIZES)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with rig(tmp_path, budget=BUDGET, whole_limit=13 * PAGE, range_budget=6 * PAGE) as r:
         workers = [threading.Thread(target=r.desk.work, kwargs={"demands_only": number == 3}) for number in range(4)]
         for worker in workers:
@@ -232,4 +232,5 @@ def test_real_threads_leave_nothing_unanswered(tmp_path: Path, seed: int) -> Non
         r.desk.evict(r.files)
         while r.messages:
             take(r.messages.popleft())
-    assert threading.active_count() == before
+    # Not their number: a thread that an earlier test left idle (trio keeps its workers for 10 s) may end meanwhile.
+    assert set(threading.enumerate()) <= before

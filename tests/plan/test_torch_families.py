@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.plan import registry, torch_global, torch_random
 from nopfsfs.plan.spec import Spec
+from tests.plan.loaders import read
 
 SIZES = (1, 2, 3, 17, 97, 1000)
 SEEDS = (0, 42, 2**32 + 5, -7)
@@ -34,15 +35,6 @@ def _made_again(spec: Spec) -> Spec:
     family = registry.sampler(spec.sampler)
     options = {name: bool(v) if family.options[name].kind is bool else v for name, v in spec.options}
     return registry.make_spec(family, spec.seed, options)
-
-
-def _read(loader, batches: int | None = None) -> list[int]:
-    taken: list[int] = []
-    for k, batch in enumerate(loader):
-        taken += batch.tolist()
-        if batches is not None and k + 1 == batches:
-            break
-    return taken
 
 
 def _digest(order: np.ndarray) -> str:
@@ -91,14 +83,14 @@ def test_shuffle_after_manual_seed(torch, n: int, seed: int, drawn: int) -> None
     loader = torch.utils.data.DataLoader(range(n), batch_size=4, shuffle=True)
     spec = _spec("global", seed, offset=drawn)
     for epoch in range(4):
-        np.testing.assert_array_equal(registry.order(spec, n, epoch), _read(loader))
+        np.testing.assert_array_equal(registry.order(spec, n, epoch), read(loader))
 
 
 def test_shuffle_with_persistent_workers(torch) -> None:
     torch.manual_seed(42)
     loader = torch.utils.data.DataLoader(range(97), shuffle=True, num_workers=1, persistent_workers=True)
     for epoch in range(3):
-        np.testing.assert_array_equal(registry.order(_spec("global", 42, step=2), 97, epoch), _read(loader))
+        np.testing.assert_array_equal(registry.order(_spec("global", 42, step=2), 97, epoch), read(loader))
 
 
 @pytest.mark.parametrize("validations", [0, 1, 2])
@@ -109,10 +101,10 @@ def test_shuffle_with_validation_in_between(torch, validations: int, left: int |
     other = torch.utils.data.DataLoader(range(10))
     spec = _spec("global", 42, step=4 + 2 * validations)
     for epoch in range(4):
-        taken = _read(loader, left)
+        taken = read(loader, left)
         np.testing.assert_array_equal(registry.order(spec, 97, epoch)[: len(taken)], taken)
         for _ in range(validations):
-            _read(other)
+            read(other)
 
 
 def test_a_sampler_without_a_loader(torch) -> None:
@@ -136,7 +128,7 @@ def test_replacement_and_number_of_samples(torch, n: int, count: int, replacemen
     family = registry.sampler(spec.sampler)
     for epoch in range(3):
         order = registry.order(spec, n, epoch)
-        np.testing.assert_array_equal(order, _read(loader))
+        np.testing.assert_array_equal(order, read(loader))
         for head in (0, 1, 20, 33, 1000):
             np.testing.assert_array_equal(family.shared(spec, n, epoch, head), order[:head])
 
@@ -175,7 +167,7 @@ def test_subset_random_sampler(torch, n: int, base_seed: str) -> None:
     )
     for epoch in range(3):
         order = registry.order(_spec("subset_random", 42, base_seed=base_seed), n, epoch)
-        np.testing.assert_array_equal(2 * order, _read(loader))
+        np.testing.assert_array_equal(2 * order, read(loader))
 
 
 def test_random_finds_subset_random_as_epochs_left_early(torch) -> None:
@@ -200,9 +192,9 @@ def test_subset_random_sampler_on_the_global_generator(torch, n: int, drawn: int
     loader = torch.utils.data.DataLoader(range(n), sampler=torch.utils.data.SubsetRandomSampler(range(n)))
     spec = _spec("global", 9, direct=True, offset=drawn, step=4 + 2 * validations)
     for epoch in range(3):
-        np.testing.assert_array_equal(registry.order(spec, n, epoch), _read(loader))
+        np.testing.assert_array_equal(registry.order(spec, n, epoch), read(loader))
         for _ in range(validations):
-            _read(torch.utils.data.DataLoader(range(3)))
+            read(torch.utils.data.DataLoader(range(3)))
 
 
 @pytest.mark.parametrize("drawn", [0, 1, 623, 624, 625, 5000])
@@ -213,13 +205,13 @@ def test_the_state_of_a_live_generator(torch, drawn: int) -> None:
     assert torch_random.state_text(torch_random.generator_from_state(state)) == state
     loader = torch.utils.data.DataLoader(range(97), shuffle=True, generator=generator)
     for epoch in range(2):
-        np.testing.assert_array_equal(registry.order(_spec("random", state=state), 97, epoch), _read(loader))
+        np.testing.assert_array_equal(registry.order(_spec("random", state=state), 97, epoch), read(loader))
     torch.manual_seed(77)
     torch.rand(drawn)
     state = torch_random.torch_state(torch.get_rng_state().numpy().tobytes())
     loader = torch.utils.data.DataLoader(range(97), shuffle=True)
     for epoch in range(2):
-        np.testing.assert_array_equal(registry.order(_spec("global", state=state), 97, epoch), _read(loader))
+        np.testing.assert_array_equal(registry.order(_spec("global", state=state), 97, epoch), read(loader))
 
 
 LENGTHS = ("0.8,0.2", "0.9,0.1", "0.8,0.1,0.1", "0.7,0.15,0.15", "0.5,0.5", "1", "0.3,0.3,0.2,0.2")
@@ -250,7 +242,7 @@ def test_random_split_then_shuffle(torch) -> None:
     loader = torch.utils.data.DataLoader(part, shuffle=True)
     indices = registry.subset("random_split").samples(Spec("random_split", 8), 1000)
     order = registry.order(_spec("global", 8, offset=999), 800)
-    np.testing.assert_array_equal(indices[order], _read(loader))
+    np.testing.assert_array_equal(indices[order], read(loader))
 
 
 # -- properties --

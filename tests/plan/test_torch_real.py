@@ -9,6 +9,7 @@ from nopfsfs.plan import registry, torch_random
 from nopfsfs.plan.epochs import DataSet, FileOrder
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.spec import Spec
+from tests.plan.loaders import read
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -62,15 +63,6 @@ def _random(seed: int, kind: str) -> Spec:
     return registry.make_spec(registry.sampler("random"), seed, {"base_seed": kind})
 
 
-def _read(loader, batches: int | None = None) -> list[int]:
-    taken: list[int] = []
-    for k, batch in enumerate(loader):
-        taken += batch.tolist()
-        if batches is not None and k + 1 == batches:
-            break
-    return taken
-
-
 @pytest.mark.parametrize("kind", ["epoch", "never"])
 @pytest.mark.parametrize("n", [n for n in SIZES if n < 2000])
 @pytest.mark.parametrize("seed", SEEDS)
@@ -78,7 +70,7 @@ def test_random_sampler_carries_its_generator_over_epochs(kind: str, n: int, see
     loader = _loader(kind, n, seed)
     spec = _random(seed, kind)
     for epoch in range(4):
-        np.testing.assert_array_equal(registry.order(spec, n, epoch), _read(loader))
+        np.testing.assert_array_equal(registry.order(spec, n, epoch), read(loader))
 
 
 @pytest.mark.parametrize("seed", [0, 42])
@@ -86,7 +78,7 @@ def test_random_sampler_with_persistent_workers(seed: int) -> None:
     loader = _loader("once", 97, seed)
     spec = _random(seed, "once")
     for epoch in range(3):
-        np.testing.assert_array_equal(registry.order(spec, 97, epoch), _read(loader))
+        np.testing.assert_array_equal(registry.order(spec, 97, epoch), read(loader))
 
 
 @pytest.mark.parametrize("kind", ["epoch", "never"])
@@ -96,7 +88,7 @@ def test_random_sampler_after_epochs_left_early(kind: str, n: int) -> None:
     spec = _random(42, kind)
     early = 0
     for epoch, batches in enumerate([None, 3, 5, None, None]):
-        taken = _read(loader, batches)
+        taken = read(loader, batches)
         real = registry.order(spec.with_option("left_early", early), n, epoch)
         np.testing.assert_array_equal(real[: len(taken)], taken)
         early += batches is not None
@@ -104,7 +96,7 @@ def test_random_sampler_after_epochs_left_early(kind: str, n: int) -> None:
 
 def test_shuffle_false_is_sequential() -> None:
     loader = torch.utils.data.DataLoader(range(103), batch_size=4)
-    np.testing.assert_array_equal(registry.order(Spec("sequential"), 103), _read(loader))
+    np.testing.assert_array_equal(registry.order(Spec("sequential"), 103), read(loader))
 
 
 class _Recorder:
