@@ -85,6 +85,7 @@ class MountConfig:
     plans: tuple[PlanSpec, ...] = ()  # what the user said in full (--plan)
     worlds: tuple[World, ...] = (World(),)  # candidates, likeliest first; one if the user said so
     ram: int | None = None  # bytes for arena and page window; None: chosen at mount
+    page_cache: int | None = None  # bytes of these for the page cache; None: chosen at mount
     disks: tuple[DiskSpec, ...] = ()
     uid: int | None = None  # read the source as this user (--user)
     gid: int | None = None
@@ -100,6 +101,8 @@ class MountConfig:
     source_concurrency: int = 64  # reads of the source in flight
     fast_path: bool = True  # answer hits before pyfuse3 sees them, where the system lets us
     servers: int | None = None  # processes that answer requests; None: by the number of cores
+    signal: str = "open"  # how the reader's progress is seen: open, tripwire, auto (docs/decisions/0006-signals.md)
+    passthrough: str = "auto"  # reads of large files on disk inside the kernel: auto, on, off
     mount_options: tuple[str, ...] = ()  # further generic mount(8) options, e.g. noexec
 
     def to_json(self) -> str:

@@ -99,6 +99,7 @@ def _add_plan_options(group: argparse._ArgumentGroup) -> None:
 
 def _add_tier_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--ram", metavar="SIZE", help="memory to use (default: half of what is available)")
+    group.add_argument("--page-cache", metavar="SIZE", help="how much of it the kernel's page cache of the mount may take")
     group.add_argument(
         "--disk",
         metavar="PATH[:SIZE]",
@@ -123,6 +124,16 @@ def _add_source_options(group: argparse._ArgumentGroup) -> None:
         "--fast-path",
         action=argparse.BooleanOptionalAction,
         help="answer hits before pyfuse3 sees them (default: where the system allows it)",
+    )
+    group.add_argument(
+        "--signal",
+        metavar="HOW",
+        help="how the reader is followed: open, tripwire (faster, figures are estimates), auto (default: open)",
+    )
+    group.add_argument(
+        "--passthrough",
+        metavar="HOW",
+        help="let the kernel read large files from the disk tier by itself: auto, on, off (default: auto)",
     )
 
 

@@ -135,6 +135,15 @@ def _count(most: int) -> Callable[[str], int]:
     return parse
 
 
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return text
+
+    return parse
+
+
 SETTINGS: Mapping[str, Setting] = {
     "seed": Setting(parse_seed, (str, int)),
     "sampler": Setting(parse_sampler),
@@ -143,6 +152,7 @@ SETTINGS: Mapping[str, Setting] = {
     "world_size": Setting(_count(MAX_WORLD_SIZE), (str, int)),
     "ranks": Setting(parse_ranks, (str, int, list)),
     "ram": Setting(_positive_size, (str, int)),
+    "page_cache": Setting(_positive_size, (str, int)),
     "disk": Setting(parse_disk, (str, list), many=True, paths=True),
     "log_file": Setting(parse_path, paths=True),
     "user": Setting(parse_name),
@@ -151,6 +161,8 @@ SETTINGS: Mapping[str, Setting] = {
     "source_concurrency": Setting(_count(MAX_CONCURRENCY), (str, int)),
     "servers": Setting(_count(MAX_SERVERS), (str, int)),
     "fast_path": Setting(parse_flag, (str, bool)),
+    "signal": Setting(_one_of("open", "tripwire", "auto")),
+    "passthrough": Setting(_one_of("auto", "on", "off")),
     "follow_symlinks": Setting(parse_flag, (str, bool)),
     "rescan": Setting(parse_flag, (str, bool)),
     "allow_other": Setting(parse_flag, (str, bool)),
