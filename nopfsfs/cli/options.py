@@ -99,7 +99,7 @@ def _add_plan_options(group: argparse._ArgumentGroup) -> None:
 
 def _add_tier_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--ram", metavar="SIZE", help="memory to use (default: half of what is available)")
-    group.add_argument("--page-cache", metavar="SIZE", help="how much of it the kernel's page cache of the mount may take")
+    group.add_argument("--page-cache", metavar="SIZE", help="how much of it the page cache of the mount may take")
     group.add_argument(
         "--disk",
         metavar="PATH[:SIZE]",
