@@ -16,6 +16,7 @@ import trio
 
 from nopfsfs.config import MountConfig
 from nopfsfs.control.readers import Readers
+from nopfsfs.control.signals import Signal
 from nopfsfs.fetch import wire
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.report import PlanStatus
@@ -36,11 +37,13 @@ class EventLoop:
 
     def __init__(
         self, *, server_rings: Sequence[Ring], stager_ring: Ring, conductor: Conductor, tier: npt.NDArray[np.uint8],
-        gauge: memoryview,
+        gauge: memoryview, signal: Signal | None = None,
     ) -> None:  # fmt: skip
         """`tier`: the column of that name, by which what is staged is known when events were lost. `gauge`: the
         supervisor's block."""
         self._gauge = gauge
+        self._signal = signal
+        conductor.closes_are_seen = signal is None or not signal.refusing
         self._server_rings, self._stager_ring = server_rings, stager_ring
         self.conductor = conductor
         self._tier = tier
@@ -76,10 +79,12 @@ class EventLoop:
         """Believe this plan from now on; None: there will be none."""
         self.follower = follower
         self.awaiting_plan = False
+        if follower is not None and self._signal is not None:
+            self._signal.tell(follower)
 
     @property
     def predicted(self) -> int:
-        """Opens that were foreseen."""
+        """Opens that were foreseen, of those that showed while all did."""
         return int(self._gauge[Gauge.PREDICTED])
 
     @property
@@ -173,14 +178,21 @@ class EventLoop:
         kinds, rows, values = take_all(self._server_rings, EVENTS_AT_ONCE)
         opened = kinds == Event.OPEN
         self._gauge[Gauge.OBSERVED] += int(np.count_nonzero(opened))
+        shown = self._signal.shown(rows) if self._signal is not None else None
+        if shown is not None:
+            opened &= shown
         if self.follower is not None and opened.any():
             predicted = self.follower.observe(rows[opened], self._readers.processes(values[opened]))
-            self._gauge[Gauge.PREDICTED] += int(np.count_nonzero(predicted))
+            count = Gauge.PREDICTED if shown is None else Gauge.TRIPWIRES_PREDICTED
+            self._gauge[count] += int(np.count_nonzero(predicted))
             self._say_state(self.follower.status())
+            if self._signal is not None:
+                self._signal.turn(self.follower, self.conductor)
         c = self.conductor
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == Event.OPEN:
-                c.opened(row)
+                if shown is None:
+                    c.opened(row)
             elif kind == Event.RELEASE:
                 c.released(row)
             elif kind == Event.READ:

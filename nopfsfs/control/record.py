@@ -18,7 +18,7 @@ _TIERS = {
 }
 
 
-def served(gauge: Counters) -> dict[str, dict[str, int]]:
+def served(gauge: Counters, *, estimated: bool = False) -> dict[str, dict[str, int]]:
     """Files and bytes by where reads were served from. An open whose bytes the server was never asked for was served
     by the page cache; a READ at offset 0 counts a file for the tier that answered it."""
     result = {name: {"files": int(gauge[files]), "bytes": int(gauge[size])} for name, (files, size) in _TIERS.items()}
@@ -27,6 +27,8 @@ def served(gauge: Counters) -> dict[str, dict[str, int]]:
         "files": max(0, int(gauge[Gauge.OPENS]) - asked["files"]),
         "bytes": max(0, int(gauge[Gauge.OPENED_BYTES]) - asked["bytes"]),
     }
+    if estimated:
+        cached["estimated"] = True
     return {"page_cache": cached, **result}
 
 
@@ -43,7 +45,7 @@ def stager_figures(gauge: Counters) -> dict[str, int]:
 def record(
     *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: Counters,
     stager: Counters, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
-    seconds: float,
+    seconds: float, estimated: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted."""
     return {
@@ -52,8 +54,14 @@ def record(
         "mountpoint": mountpoint,
         "seconds": round(seconds, 3),
         "plan": plan,
-        "opens": {"total": int(server[Gauge.OPENS]), "predicted": predicted, "k": k, "unobserved": lost},
-        "served": served(server),
+        "opens": {
+            "total": int(server[Gauge.OPENS]),
+            "predicted": predicted,
+            "k": k,
+            "unobserved": lost,
+            "estimated": estimated,
+        },
+        "served": served(server, estimated=estimated),
         "budget": budget,
         "used": used,
         "wait_seconds": int(server[Gauge.WAIT_NS]) / 1e9,

@@ -28,6 +28,7 @@ from nopfsfs.control.loop import EventLoop
 from nopfsfs.control.pids import Process, read_pids, write_pids
 from nopfsfs.control.record import record
 from nopfsfs.control.servers import Servers, number_of_servers
+from nopfsfs.control.signals import Signal
 from nopfsfs.control.stagers import Stagers
 from nopfsfs.dataset.index import Index
 from nopfsfs.errors import NopfsError
@@ -44,6 +45,7 @@ from nopfsfs.tiers import arena, shared
 from nopfsfs.tiers.columns import BLOCKS, FIRST_SERVER, LAYOUT, SUPERVISOR, Columns, Gauge, Gauges, ServerGauges, Tier
 from nopfsfs.tiers.disk import clear_leftovers
 from nopfsfs.tiers.ring import Ring
+from nopfsfs.tiers.tripwires import Tripwires
 
 log = logging.getLogger(__name__)
 KERNEL_INODE_BYTES = 1024  # what a known inode and its name take in the kernel
@@ -84,13 +86,17 @@ class Supervisor:
         self._before = read_pids(config.state_dir) if self._adopted else ()
         self._rings = self._make_shared()
         columns = Columns(self._fds["columns"], self.index.n, writable=True)
+        gauge = Gauges(self._fds["gauges"], SUPERVISOR, writable=True).block
+        how = config.signal if config.fast_path else "open"
+        self._signal = Signal(how, Tripwires(self.index.n_dirs, self.index.n), self.index.size, gauge)
         rooms = [d.size if d.size is not None else 1 << 62 for d in config.disks]
         self.loop = EventLoop(
             server_rings=[Ring(fd, writable=False) for fd in self._rings[1:]],
             stager_ring=Ring(self._rings[0], writable=False),
             conductor=Conductor(self._charges, columns.paged, budget.split(self._configured, self._data), rooms),
             tier=columns.tier,
-            gauge=Gauges(self._fds["gauges"], SUPERVISOR, writable=True).block,
+            gauge=gauge,
+            signal=self._signal,
         )
         if self._adopted:
             self.loop.conductor.adopt(columns.tier == Tier.RAM)
@@ -151,7 +157,8 @@ class Supervisor:
         self._resources.callback(_close, self._fds["adopt"])
         servers = Servers(
             self._config, self._fds, self._rings[1:], self._first_server(), session,
-            {"budget": self._configured, "layout": LAYOUT}, self.loop.introduce, self._write_pids,
+            {"budget": self._configured, "layout": LAYOUT, "tripwires": int(self._signal.tripwires)},
+            self.loop.introduce, self._write_pids,
         )  # fmt: skip
         await servers.start(nursery)
         nursery.start_soon(self._watch_servers, servers)
@@ -364,10 +371,12 @@ class Supervisor:
         processes += [{"role": c.role, "pid": c.pid, "running": c.running} for c in self._children()]
         plan, k = self.loop.plan_status(self._config)
         counted = self._server_gauges.total()
-        unobserved = max(0, int(counted[Gauge.OPENS]) - self.loop.pending - self.loop.observed)
+        opens = int(counted[Gauge.OPENS] + counted[Gauge.TRIPWIRES])
+        unobserved = max(0, opens - self.loop.pending - self.loop.observed)
         return record(
             state=self._state, source=self._config.source, mountpoint=self._config.mountpoint, plan=plan, k=k,
-            predicted=self.loop.predicted, server=counted, stager=self._stager_gauges.block,
+            predicted=self._signal.predicted, estimated=self._signal.refusing,
+            server=self._signal.estimate(counted), stager=self._stager_gauges.block,
             budget={"total": self._allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=self._used(), processes=processes if self._state != "ended" else [], lost=unobserved,
             seconds=time.monotonic() - self._began,

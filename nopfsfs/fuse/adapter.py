@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import logging
+import struct
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -24,11 +25,19 @@ from nopfsfs.fuse.misses import DirectReader, StagerGone, StagerLink
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
 from nopfsfs.tiers.inodes import inode_of, row_of, version_of
 from nopfsfs.tiers.ring import Event, Ring
+from nopfsfs.tiers.tripwires import Tripwires
 from nopfsfs.vfs import errors as vfs
 from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
 
 log = logging.getLogger(__name__)
 _ACL = b"system.posix_acl_access"
+_BLOCK = 1 << 17  # st_blksize
+_NS = 1_000_000_000
+_ENTRY_OUT = struct.Struct("<QQQQIIQQQqqqIIIIIIIIII")
+# Bound once: looking a member of an enumeration up costs as much as counting.
+_OPEN, _READ, _RELEASE = int(Event.OPEN), int(Event.READ), int(Event.RELEASE)
+_PUSHER_THREAD, _REFUSING = int(Gauge.PUSHER_THREAD), int(Gauge.REFUSING)
+_TRIPWIRES, _TRIPWIRE_BYTES = int(Gauge.TRIPWIRES), int(Gauge.TRIPWIRE_BYTES)
 FOREVER_S = 1e9  # timeouts of names and attributes: the tree does not change while mounted
 _FILES = {Origin.RAM: Gauge.RAM_FILES, Origin.DISK: Gauge.DISK_FILES, Origin.PEER: Gauge.PEER_FILES,
           Origin.SOURCE: Gauge.SOURCE_FILES}  # fmt: skip
@@ -81,8 +90,10 @@ class Adapter(pyfuse3.Operations):
 
     def __init__(
         self, *, tree: Tree, columns: Columns, arena: memoryview, gauges: Gauges, stager_gauges: Gauges, ring: Ring,
-        source: Source, stager: StagerLink | None, io_timeout: float,
+        source: Source, stager: StagerLink | None, io_timeout: float, tripwires: Tripwires | None = None,
+        supervisor_gauges: Gauges | None = None,
     ) -> None:  # fmt: skip
+        """`tripwires`: whose names the kernel is not to remember; then `supervisor_gauges` says when to refuse OPEN."""
         super().__init__()
         self.enable_acl = tree.index.any_acl
         self._flags = tree.index.flags.data
@@ -97,6 +108,8 @@ class Adapter(pyfuse3.Operations):
         self.stager = stager
         self._direct = DirectReader(source)
         self._io_timeout = io_timeout
+        self._tripwires = tripwires
+        self._supervisor_gauge = supervisor_gauges.block if supervisor_gauges is not None else None
 
     def use_arena(self) -> None:
         """The stager knows of this server, or is gone: the arena may be read."""
@@ -118,7 +131,37 @@ class Adapter(pyfuse3.Operations):
 
     def _entry(self, row: int) -> pyfuse3.EntryAttributes:
         attributes = self._tree.attributes(row)
-        return _entry(attributes, inode_of(row, self._version[row]))
+        entry = _entry(attributes, inode_of(row, self._version[row]))
+        if self._tripwires is not None and row in self._tripwires:
+            entry.entry_timeout = 0
+        return entry
+
+    def looked_up(self, parent: int, name: bytes, pid: int) -> bytes | None:
+        """A struct fuse_entry_out for what is there, as `lookup` answers it; None for all else."""
+        try:
+            row = self._tree.lookup(row_of(parent), name)
+            attributes = self._tree.attributes(row)
+        except vfs.TreeError:
+            return None
+        forever = int(FOREVER_S)
+        known_for = forever
+        if self._tripwires is not None and row in self._tripwires:
+            known_for = 0
+            if self.refusing and pid != self._stager_gauge[_PUSHER_THREAD]:
+                gauge = self._gauge
+                gauge[_TRIPWIRES] += 1
+                gauge[_TRIPWIRE_BYTES] += attributes.size
+                self._ring.put(_OPEN, row, pid)
+        return pack_entry(attributes, inode_of(row, self._version[row]), known_for, forever)
+
+    @property
+    def refusing(self) -> bool:
+        """Whether OPEN is refused, so that the kernel opens files by itself."""
+        return self._supervisor_gauge is not None and self._supervisor_gauge[_REFUSING] != 0
+
+    def handle(self, inode: int) -> int:
+        """The handle of a file that the kernel opened by itself."""
+        return row_of(inode) << 16 | version_of(inode)
 
     @guarded
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
@@ -309,6 +352,15 @@ class Adapter(pyfuse3.Operations):
         return data
 
 
+def pack_entry(a: Attributes, inode: int, entry_s: int, attributes_s: int) -> bytes:
+    """struct fuse_entry_out: what `lookup` answers, with how long name and attributes are known for."""
+    return _ENTRY_OUT.pack(
+        inode, 0, entry_s, attributes_s, 0, 0,
+        inode, a.size, a.blocks, *(t // _NS for t in (a.atime_ns, a.mtime_ns, a.ctime_ns)),
+        *(t % _NS for t in (a.atime_ns, a.mtime_ns, a.ctime_ns)), a.mode, a.nlink, a.uid, a.gid, a.rdev, _BLOCK, 0,
+    )  # fmt: skip
+
+
 def _reader_errno(code: int) -> int:
     """read(2) has no ENOENT: a file that vanished at the source is a stale handle."""
     return errno.ESTALE if code in (errno.ENOENT, errno.ENOTDIR) else code
@@ -326,7 +378,7 @@ def _entry(a: Attributes, inode: int) -> pyfuse3.EntryAttributes:
     entry.st_gid = a.gid
     entry.st_rdev = a.rdev
     entry.st_size = a.size
-    entry.st_blksize = 1 << 17
+    entry.st_blksize = _BLOCK
     entry.st_blocks = a.blocks
     entry.st_atime_ns = a.atime_ns
     entry.st_mtime_ns = a.mtime_ns

@@ -1,9 +1,9 @@
 """The fast path: it stands before pyfuse3, reads the FUSE descriptor, and answers what every hit needs.
 
-OPEN, RELEASE, IOCTL and READ are answered here, without a scheduler in between; a READ that misses becomes a task, so
-that a hit never waits behind it, and ends at once with EINTR when its reader is killed. Everything else goes to
-pyfuse3, as it came, through a socket pair, and its reply comes back that way. FORGET means nothing here (inode numbers
-are rows).
+LOOKUP of what is there, OPEN, RELEASE, IOCTL and READ are answered here, without a scheduler in between; a READ that
+misses becomes a task, so that a hit never waits behind it, and ends at once with EINTR when its reader is killed.
+Everything else goes to pyfuse3, as it came, through a socket pair, and its reply comes back that way. FORGET means
+nothing here (inode numbers are rows).
 
 Several processes may do this on one descriptor: each request goes to one of them. Nothing is remembered between
 requests, so that any of them can die: what it had taken, the kernel delivers again.
@@ -29,7 +29,7 @@ import trio
 from nopfsfs.fuse.session import REQUEST_BYTES
 
 log = logging.getLogger(__name__)
-_FORGET, _OPEN, _READ, _RELEASE, _INTERRUPT, _IOCTL, _BATCH_FORGET = 2, 14, 15, 18, 36, 39, 42
+_LOOKUP, _FORGET, _OPEN, _READ, _RELEASE, _INTERRUPT, _IOCTL, _BATCH_FORGET = 1, 2, 14, 15, 18, 36, 39, 42
 _READDIR, _READDIRPLUS = 28, 44
 _IN_HEADER = struct.Struct("<IIQQIIIHH")
 _READ_IN = struct.Struct("<QQI")
@@ -55,7 +55,12 @@ Bytes = bytes | bytearray | memoryview
 class Handlers(Protocol):
     """What the fast path answers with; `fuse/adapter.py` has it."""
 
+    @property
+    def refusing(self) -> bool: ...
+
     def is_file(self, inode: int) -> bool: ...
+    def handle(self, inode: int) -> int: ...
+    def looked_up(self, parent: int, name: bytes, pid: int) -> bytes | None: ...
     def opened(self, inode: int, pid: int) -> int: ...
     def hit(self, fh: int, off: int, size: int) -> memoryview | None: ...
     async def missed(self, fh: int, off: int, size: int) -> Bytes: ...
@@ -216,16 +221,22 @@ class FastPath:
         if opcode in (_READDIR, _READDIRPLUS) and body >= _READ_IN_BYTES:
             size = min(_SIZE.unpack_from(self._buffer, _SIZE_AT)[0], LISTING_BYTES)
             _SIZE.pack_into(self._buffer, _SIZE_AT, size)
-        if said != length or extra or not self._handlers.is_file(inode):
+        if said != length or extra:
+            return False
+        if opcode == _LOOKUP:
+            return self._look_up(unique, inode, bytes(self._view[_IN_HEADER.size : length - 1]), pid)
+        if not self._handlers.is_file(inode):
             return False
         try:
-            if opcode == _OPEN:
+            if opcode == _OPEN and self._handlers.refusing:
+                self._fail(unique, errno.ENOSYS)
+            elif opcode == _OPEN:
                 fh = self._handlers.opened(inode, pid)
                 self._write(_OPEN_OUT.pack(_OPEN_OUT_BYTES, 0, unique, fh, _KEEP_CACHE, 0))
             elif opcode == _IOCTL:
                 self._fail(unique, errno.ENOTTY)
             elif opcode == _READ and body >= _READ_IN_BYTES:
-                self._read(nursery, unique, pid)
+                self._read(nursery, unique, inode, pid)
             elif opcode == _RELEASE and body >= _RELEASE_IN_BYTES:
                 self._release(nursery, unique)
             else:
@@ -237,8 +248,22 @@ class FastPath:
             self._fail(unique, errno.EIO)
         return True
 
-    def _read(self, nursery: trio.Nursery, unique: int, pid: int) -> None:
+    def _look_up(self, unique: int, parent: int, name: bytes, pid: int) -> bool:
+        """What is not found, or should not be looked for here, is pyfuse3's."""
+        try:
+            found = self._handlers.looked_up(parent, name, pid)
+        except Exception:
+            log.exception("looking up %r failed", name)
+            return False
+        if found is None:
+            return False
+        self._reply(unique, found)
+        return True
+
+    def _read(self, nursery: trio.Nursery, unique: int, inode: int, pid: int) -> None:
         fh, offset, size = _READ_IN.unpack_from(self._buffer, _IN_HEADER.size)
+        if not fh:  # opened by the kernel itself
+            fh = self._handlers.handle(inode)
         hit = self._handlers.hit(fh, offset, size)
         if hit is not None:
             self._reply(unique, hit)

@@ -27,8 +27,9 @@ from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.fuse.session import REQUEST_BYTES, resend
 from nopfsfs.process import Handoff, become_reader, begin
 from nopfsfs.tiers import shared
-from nopfsfs.tiers.columns import FIRST_SERVER, Columns, Gauges
+from nopfsfs.tiers.columns import FIRST_SERVER, SUPERVISOR, Columns, Gauges
 from nopfsfs.tiers.ring import Ring
+from nopfsfs.tiers.tripwires import Tripwires
 from nopfsfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class Server:
             source=Source(root, index, columns),
             stager=None,
             io_timeout=handoff.config.io_timeout,
+            tripwires=Tripwires(index.n_dirs, index.n) if handoff.numbers.get("tripwires") else None,
+            supervisor_gauges=Gauges(fds["gauges"], SUPERVISOR, writable=False),
         )
         self._path: FastPath | None = None
         self.status = 0

@@ -186,18 +186,21 @@ def stages(seeds: Seeds, sampler: str, depth: Depth) -> Iterator[Stage]:
 class Heads:
     """The beginnings of orders; those computed last are kept, 64 MiB of them. Belongs to one thread at a time."""
 
-    def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
+    def __init__(self, kept_bytes: int = _KEPT_BYTES, spacing: int = 1) -> None:
+        """`spacing`: one open in so many is seen."""
         self._most = kept_bytes
+        self.spacing = spacing
         self._kept: OrderedDict[object, NDArray[np.integer[Any]]] = OrderedDict()
         self._bytes = 0
 
     def first(self, candidate: Candidate, n: int, largest_world: int) -> NDArray[np.integer[Any]]:
         """The first thousand or so samples; all of a small data set."""
-        return self._head(candidate, n, _GLANCE + _GLANCE_PER_RANK * largest_world if n > SMALL else n)
+        glance = (_GLANCE + _GLANCE_PER_RANK * largest_world) * self.spacing
+        return self._head(candidate, n, glance if n > SMALL else n)
 
     def full(self, candidate: Candidate, n: int, largest_world: int) -> NDArray[np.integer[Any]]:
         """As many samples as loaders may be ahead by, int64[<= n]."""
-        return self._head(candidate, n, _HEAD + _HEAD_PER_RANK * largest_world)
+        return self._head(candidate, n, (_HEAD + _HEAD_PER_RANK * largest_world) * self.spacing)
 
     def part(self, subset: Spec, n: int) -> NDArray[np.integer[Any]]:
         """The samples of n that make up a subset."""

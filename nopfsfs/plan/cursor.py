@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 _UNOPENED = b"\0"
 _OPENED = 1
 _ABANDONED = 2  # passed over; no longer among what comes next
+_HIDDEN = 3  # read like all others, but it does not show when
+_HIDDEN_TAIL = bytes((_HIDDEN,))
 
 
 class Step(IntEnum):
@@ -27,17 +33,27 @@ class Cursor:
     """Follows one rank through this epoch and the beginning of the next.
 
     The window [lo, hi) holds `k` unopened places (fewer at the end of what is known); lo is the first of
-    them. Every call is O(1) on average: searches go forward only, by `bytearray.find`.
+    them. Hidden places are in none of that: it goes by those between them, `spacing` apart on average.
+    Every call is O(1) on average: searches go forward only, by `bytearray.find`.
     """
 
-    __slots__ = ("_aged", "_room", "_seen", "ahead_run", "hi", "k", "length", "lo", "opened")
+    __slots__ = (
+        "_aged", "_behind", "_lag", "_room", "_seen", "ahead_run", "hi", "k", "length", "lo", "opened", "spacing",
+    )  # fmt: skip
 
-    def __init__(self, length: int, k: int, absent: Sequence[int] = ()) -> None:
-        """`absent`: places at which nothing is read."""
+    def __init__(
+        self, length: int, k: int, absent: Sequence[int] = (), hidden: NDArray[np.bool_] | None = None,
+        spacing: int = 1, lag: int = 0,
+    ) -> None:  # fmt: skip
+        """`absent`: places at which nothing is read; `hidden` b[length]: whose opens do not show. `lag`: a hidden place
+        may be opened so many places after those that follow it."""
         self.length = length
         self.k = k
+        self.spacing, self._lag = spacing, lag
         self.opened = bytearray(length)
         self._lack(absent, 0)
+        self._hide(hidden, 0)
+        self._behind = 0  # before here all that shows was read
         self.lo = 0
         self.hi = 0
         self.ahead_run = 0  # opens of the next epoch since the last one of this
@@ -45,9 +61,14 @@ class Cursor:
         self._seen = 0  # opens since the last check point
         # ends of the window at the last two check points
         self._aged = (0, 0)
-        if absent:
+        if absent or hidden is not None:
             self._advance()
         self._fill()
+
+    @property
+    def passed(self) -> int:
+        """The first place that may not have been opened yet."""
+        return self.lo if self.spacing == 1 else max(0, self._behind - self._lag)
 
     def take(self, place: int) -> Step:
         """An open of `place` (0 <= place < len(opened)). Changes nothing unless it is a hit."""
@@ -69,7 +90,7 @@ class Cursor:
             return Step.HIT
         if state == 0:
             return Step.AHEAD
-        near = state == _OPENED and place >= self.lo - 2 * self.k
+        near = state == _OPENED and place >= self.lo - 2 * self.k * self.spacing
         return Step.REPEAT if near else Step.OLD
 
     def mark(self, place: int) -> None:
@@ -99,11 +120,12 @@ class Cursor:
             self.k = k
             self._fill()
 
-    def extend(self, length: int, absent: Sequence[int] = ()) -> None:
+    def extend(self, length: int, absent: Sequence[int] = (), hidden: NDArray[np.bool_] | None = None) -> None:
         """Makes the next epoch's places known."""
         before = len(self.opened)
         self.opened.extend(bytes(length))
         self._lack(absent, before)
+        self._hide(hidden, before)
         if self.lo == before:
             self._advance()
         self._fill()
@@ -111,6 +133,30 @@ class Cursor:
     def _lack(self, absent: Sequence[int], base: int) -> None:
         for place in absent:
             self.opened[base + place] = _ABANDONED
+
+    def _hide(self, hidden: NDArray[np.bool_] | None, base: int) -> None:
+        if hidden is not None:
+            states: NDArray[Any] = np.frombuffer(self.opened, dtype=np.uint8)[base : base + len(hidden)]
+            states[hidden & (states == 0)] = _HIDDEN
+
+    def resume(self, opened: bytes) -> None:
+        """These of the first places were opened already (0: not), hidden or not."""
+        states: NDArray[Any] = np.frombuffer(self.opened, dtype=np.uint8)[: len(opened)]
+        states[np.frombuffer(opened, dtype=np.uint8) != 0] = _OPENED
+        del states
+        self.lo = self.hi = self._room = 0
+        self._advance()
+        self._fill()
+
+    def consumed(self, first: int, last: int) -> NDArray[np.bool_]:
+        """Which of these places were opened or passed over, bool[last - first]; fewer where they are not known."""
+        states: NDArray[np.uint8] = np.frombuffer(bytes(self.opened[first:last]), dtype=np.uint8)
+        if self.spacing == 1:
+            all_gone: NDArray[np.bool_] = states != 0
+            return all_gone
+        gone: NDArray[np.bool_] = (states != 0) & (states != _HIDDEN)
+        gone[: max(0, self.passed - first)] = True
+        return gone
 
     def truncate(self) -> None:
         """Forgets the next epoch: another one than was thought follows."""
@@ -129,7 +175,7 @@ class Cursor:
         head = self.opened[self.lo : below]
         self.opened[self.lo : below] = head.replace(_UNOPENED, bytes((_ABANDONED,)))
         self._room -= skipped
-        self.lo = below
+        self.lo = self._behind = below
         self.hi = max(self.hi, below)
         self._advance()
         self._fill()
@@ -142,13 +188,17 @@ class Cursor:
         self.length = len(self.opened)
         self.lo -= done
         self.hi -= done
+        self._behind = max(0, self._behind - done)
         self._aged = (max(0, self._aged[0] - done), max(0, self._aged[1] - done))
         self.ahead_run = 0
 
     def _advance(self) -> None:
-        first = self.opened.find(_UNOPENED, self.lo)
+        before, first = self.lo, self.opened.find(_UNOPENED, self.lo)
         self.lo = first if first >= 0 else len(self.opened)
         self.hi = max(self.hi, self.lo)
+        if self.spacing > 1:
+            seen = len(self.opened[before : self.lo].rstrip(_HIDDEN_TAIL))
+            self._behind = before + seen if seen else self._behind
 
     def _fill(self) -> None:
         """Widens the window until it holds k unopened places or all that are known."""

@@ -21,6 +21,7 @@ from nopfsfs.plan.epochs import DataSet, EpochOrder, FileOrder, Hypothesis, buil
 from nopfsfs.plan.identify import INLINE, Identifier
 from nopfsfs.plan.outlook import Outlook
 from nopfsfs.plan.report import Job, PlanStatus, describe
+from nopfsfs.plan.showing import Showing
 from nopfsfs.plan.spec import Dealt, Spec
 from nopfsfs.plan.track import Seen, State, Track
 from nopfsfs.plan.trail import Cohort, Open, Ownership
@@ -44,11 +45,12 @@ class Follower:
         inflight: int | None = None,
         guess_worlds: bool = False,
         heads: Heads | None = None,
+        showing: Showing | None = None,
     ) -> None:
         """`datasets` and `worlds` (world size, ranks that read here): likeliest first. `seed` None: common ones are
         tried, and nothing is foreseen before one fits. `inflight`: workers x prefetch x batch + batch, where known.
-        `guess_worlds`: nobody has said the world size. `heads`: where beginnings of orders are kept. Raises
-        ValueError: unknown sampler, ranks that do not fit their world, no world."""
+        `guess_worlds`: nobody has said the world size. `heads`: where beginnings of orders are kept. `showing`: whose
+        opens show, if not all do. Raises ValueError: unknown sampler, ranks that do not fit their world, no world."""
         self._families = registry.families(sampler)
         for size, ranks in worlds:
             if size < 1 or not ranks or not all(0 <= rank < size for rank in ranks):
@@ -57,6 +59,7 @@ class Follower:
         self._worlds = tuple((size, tuple(ranks)) for size, ranks in worlds)
         self._seed = seed
         self._inflight = inflight
+        self._showing = showing
         self.opens = 0
         self.predicted = 0
         ownership = Ownership(self._datasets)
@@ -66,6 +69,8 @@ class Follower:
             self._datasets, ownership, self._consumers, self, seed, sampler, self._worlds, guess_worlds,
             heads or Heads(),
         )  # fmt: skip
+        if showing is not None:
+            self._identifier.spread(showing.spacing)
         self._unread: dict[int, Unread] = {}
         self._primary: Track | None = None
         self._mismatch: int | None = None  # the data set that is read in an order that is not known
@@ -206,7 +211,7 @@ class Follower:
             tables = build(hypothesis, self._datasets)
         except ValueError:  # the sampler needs options that nobody has said
             tables = build(replace(hypothesis, spec=Spec("sequential"), world=1, ranks=(0,)), self._datasets)
-        track = Track(tables, self._make, self._inflight)
+        track = Track(tables, self._make, self._inflight, self._showing)
         self._consumers.enter(track)
         return track
 
@@ -223,7 +228,7 @@ class Follower:
         for order, inflight in reversed(plans):
             if any(track.given and track.said == order.hypothesis for track in self._consumers.tracks()):
                 continue
-            track = Track(order, self._make, inflight or self._inflight)
+            track = Track(order, self._make, inflight or self._inflight, self._showing)
             track.given, track.said = True, order.hypothesis
             self._consumers.enter(track)
             if self._primary is None or not self._primary.was_locked:
@@ -231,6 +236,19 @@ class Follower:
         if self._primary not in self._consumers.tracks():
             self._primary = next(iter(self._consumers.tracks()), None)
         self._settle()
+
+    def show_only(self, showing: Showing) -> None:
+        """From now on only the opens of these rows are told."""
+        self._showing = showing
+        self._identifier.spread(showing.spacing)
+        for track in self._consumers.tracks():
+            track.show_only(showing)
+        self._settle()
+
+    @property
+    def steady(self) -> bool:
+        """All that is read now follows plans that have held for a while."""
+        return all(isinstance(one, Track) and one.steady for one in self._streams())
 
     def add_order(self, dataset: int, order: FileOrder) -> int:
         """A further enumeration of a data set's files, all of which one of its others must hold; its index, an old one
@@ -306,7 +324,7 @@ class Follower:
         opens = [one for one in cohort.opens if owner[one[0]] in within]
         before: list[int] = []
         if track is None or track not in self._consumers.tracks():
-            track = Track(order, self._make, self._inflight)
+            track = Track(order, self._make, self._inflight, self._showing)
         else:
             self._moving.pop(id(track), None)
             if order.hypothesis != track.hypothesis and _but_for_ranks(order.hypothesis, track.hypothesis):

@@ -48,11 +48,11 @@ _KEPT = 64
 class Beginning:
     """Where an order begins: the rows of its first places."""
 
-    def __init__(self, hypothesis: Hypothesis, datasets: Sequence[DataSet], largest: int) -> None:
+    def __init__(self, hypothesis: Hypothesis, datasets: Sequence[DataSet], largest: int, spacing: int = 1) -> None:
         files = files_of(hypothesis, datasets)
         self.n = len(files)
         candidate = candidate_of(hypothesis)
-        self.rows = files[np.maximum(Heads().full(candidate, self.n, largest), 0)]
+        self.rows = files[np.maximum(Heads(spacing=spacing).full(candidate, self.n, largest), 0)]
         self.dealt = candidate.world is not None
 
 
@@ -91,6 +91,7 @@ class Identifier:
         self._seeds, self._sampler, self._worlds = Seeds(seed), sampler, worlds
         self._guess = guess_worlds
         self._largest = max(size for size, _ in worlds)
+        self._spacing = 1
         self.trail = Trail(ownership)
         self._heads = heads
         self._search: tuple[Search, Cohort, int] | None = None
@@ -98,6 +99,13 @@ class Identifier:
         self._beginnings: OrderedDict[Hypothesis, Beginning] = OrderedDict()
         # how many candidates an assumed plan competes with
         self._of = 16.0 * len(self._datasets) * sum(map(_size, stages(self._seeds, sampler, Depth.USUAL)))
+
+    def spread(self, spacing: int) -> None:
+        """Only one open in so many is told from now on: orders are to be compared that much further."""
+        self._spacing = self._heads.spacing = spacing
+        self._beginnings.clear()
+        for cohort in list(self.trail.cohorts):
+            cohort.restart([])
 
     # -- opens --
 
@@ -132,7 +140,7 @@ class Identifier:
             places = search.positions(view.rows[: beginning.n], beginning.rows)
             worlds = dict.fromkeys(((here.world, here.ranks), *self._worlds))
             found = search.match(candidate_of(here), places, beginning.n, tuple(worlds))
-            if found is None or not search.certain(found, self._of) or not search.orderly(found, view):
+            if found is None or not search.certain(found, self._of) or not search.orderly(found, view, self._spacing):
                 continue
             if _same_stream(found.hypothesis, here):
                 self._believer.confirm(track, cohort)
@@ -218,7 +226,7 @@ class Identifier:
         rows = self._datasets[hypothesis.dataset].orders[hypothesis.order].rows
         if len(rows) > INLINE or hypothesis.spec.number("offset") > INLINE:
             return None
-        found = Beginning(hypothesis, self._datasets, self._largest)
+        found = Beginning(hypothesis, self._datasets, self._largest, self._spacing)
         self._keep(hypothesis, found)
         return found
 
@@ -271,11 +279,11 @@ class Identifier:
 
     def _found_apart(self, hypothesis: Hypothesis, of: int, cohort: Cohort) -> None:
         """What was found by some of the opens must explain all of a reader's."""
-        beginning = Beginning(hypothesis, self._datasets, self._largest)
+        beginning = Beginning(hypothesis, self._datasets, self._largest, self._spacing)
         for view in cohort.views(hypothesis.dataset):
             places = search.positions(view.rows[: beginning.n], beginning.rows)
             found = search.match(candidate_of(hypothesis), places, beginning.n, self._worlds)
-            if found is not None and search.certain(found, of) and search.orderly(found, view):
+            if found is not None and search.certain(found, of) and search.orderly(found, view, self._spacing):
                 self._adopt(hypothesis, cohort, None)
                 return
 
@@ -286,9 +294,9 @@ class Identifier:
             cohort.stuck = len(cohort) >= _DEEP_FROM
 
     def _compute(self, hypothesis: Hypothesis) -> Job:
-        datasets, largest = self._datasets, self._largest
+        datasets, largest, spacing = self._datasets, self._largest, self._spacing
         return Job(
-            lambda: Beginning(hypothesis, datasets, largest), lambda found: self._keep(hypothesis, found)
+            lambda: Beginning(hypothesis, datasets, largest, spacing), lambda found: self._keep(hypothesis, found)
         )  # fmt: skip
 
     def _search_job(self) -> Iterator[Job]:

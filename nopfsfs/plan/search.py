@@ -185,10 +185,10 @@ def certain(found: Match | None, of: float) -> bool:
     return found.log_chance < math.log(FALSE_LOCK) - math.log(max(of, 1) * _LOOKS)
 
 
-def orderly(found: Match, view: View) -> bool:
+def orderly(found: Match, view: View, spacing: int = 1) -> bool:
     """Whether each reader goes forward in the order, as one does that follows it. Not to be asked of readers that open
-    what comes next anyway."""
-    if found.fit.jumped <= _NEXT:
+    what comes next anyway. `spacing`: one open in so many is seen."""
+    if found.fit.jumped <= _NEXT * spacing:
         return True
     if len(view.rows) < _ENOUGH:
         return False
@@ -304,7 +304,7 @@ class Search:
         return None
 
     def _certain(self, found: Match, view: View) -> bool:
-        return certain(found, self._tried * len(self.views)) and orderly(found, view)
+        return certain(found, self._tried * len(self.views)) and orderly(found, view, self._heads.spacing)
 
     def _dealt_unclearly(self, found: Match, view: View) -> bool:
         """Whether the same order was found by other words, too, of which it is not clear to which ranks it is dealt.

@@ -17,6 +17,7 @@ from nopfsfs.plan import registry
 from nopfsfs.plan.cursor import Cursor, Step
 from nopfsfs.plan.epochs import EpochOrder, Hypothesis, window
 from nopfsfs.plan.loader import LoaderWatch
+from nopfsfs.plan.showing import Showing
 from nopfsfs.plan.spec import Spec
 
 # Opens of one rank in a row that lie in the next epoch and show that this one is over.
@@ -24,6 +25,9 @@ _WELL_IN = 4
 # Contradicting opens of its own readers, beyond those that agreed, after which a locked plan is no longer believed.
 _LOST = 24
 _HITS_KEPT = 64
+# Opens foreseen after which a plan has held for a while.
+_STEADY = 512
+_STEADY_WITHOUT_K = 8192
 # Opens of a new epoch by which it is verified.
 _VERIFIED_BY = 16
 # Agreeing opens, beyond those that contradicted, after which a plan that was given up is believed again.
@@ -57,9 +61,11 @@ class Track:
     """Follows one data set. `tables` of the epoch that is read and, when known, of the one after it."""
 
     def __init__(
-        self, order: EpochOrder, make: Callable[[Hypothesis], EpochOrder], inflight: int | None = None
-    ) -> None:
-        """`make` computes the tables of an epoch; `inflight`: K where it is known."""
+        self, order: EpochOrder, make: Callable[[Hypothesis], EpochOrder], inflight: int | None = None,
+        showing: Showing | None = None,
+    ) -> None:  # fmt: skip
+        """`make` computes the tables of an epoch; `inflight`: K where it is known; `showing`: whose opens show, if not
+        all do."""
         self.state = State.WATCHING
         self.was_locked = False
         self._make = make
@@ -72,7 +78,8 @@ class Track:
         self._hits: deque[int] = deque([0], maxlen=_HITS_KEPT)  # the mount's count of opens at the last hits
         self.repeats = False  # epochs repeat: set_epoch is forgotten
         self._inflight = inflight
-        self._loader = LoaderWatch() if inflight is None else None
+        self._loader = LoaderWatch() if inflight is None and showing is None else None
+        self._showing = showing
         self._agreeing = 0
         self._forgive = False
         self._enter(order)
@@ -87,9 +94,42 @@ class Track:
         self._tail: frozenset[int] = frozenset()  # rows opened last in the epoch before
         self.lanes = len(order.hypothesis.ranks)
         each = order.length // self.lanes
-        self.k = window(each, self._inflight)
-        self.cursors = [Cursor(each, self.k, order.absent(lane)) for lane in range(self.lanes)]
+        self.spacing = self._showing.spacing if self._showing is not None else 1
+        self.k = places = window(each, self._inflight)
+        if self._showing is not None:
+            self.k = self._showing.window(places)
+        self.cursors = [
+            Cursor(each, self.k, order.absent(lane), self._hidden(order, lane), self.spacing, places)
+            for lane in range(self.lanes)
+        ]
         self._recent: deque[int] = deque(maxlen=max(1, min(_RECENT * self.lanes, order.length // 16)))
+
+    def _hidden(self, order: EpochOrder, lane: int) -> NDArray[np.bool_] | None:
+        """The places of that lane whose opens do not show."""
+        if self._showing is None:
+            return None
+        hidden: NDArray[np.bool_] = ~self._showing.mask[order.rows[lane :: self.lanes]]
+        return hidden
+
+    def show_only(self, showing: Showing) -> None:
+        """From now on only the opens of these rows show. What was opened is kept, but for the beginning of the next
+        epoch."""
+        opened = [bytes(cursor.opened[: cursor.length]) for cursor in self.cursors]
+        ahead, left = self.ahead, self._left
+        self._inflight = self.k
+        self._loader, self._showing = None, showing
+        self._enter(self.now)
+        self._left = left
+        for cursor, states in zip(self.cursors, opened, strict=True):
+            cursor.resume(states)
+        if ahead is not None:
+            self.expect(ahead)
+
+    @property
+    def steady(self) -> bool:
+        """Its plan has held for a while, and K is known, or cannot be learned."""
+        enough = _STEADY if self._loader is None else _STEADY_WITHOUT_K
+        return self.state is State.LOCKED and self.hits >= enough
 
     @property
     def hypothesis(self) -> Hypothesis:
@@ -158,7 +198,7 @@ class Track:
             cursor, at = self.cursors[place % self.lanes], place // self.lanes
             if self._opens_next(row) or self._in_tail(row):
                 return Seen.FORESEEN
-            if at >= cursor.lo + _NEAR_WINDOWS * cursor.k:
+            if at >= cursor.lo + _NEAR_WINDOWS * cursor.k * self.spacing:
                 return self._contradict()
             cursor.mark(at)
             return Seen.NEITHER
@@ -216,7 +256,7 @@ class Track:
     @property
     def revived(self) -> bool:
         """A plan that was given up fits again. A window that is a large part of the epoch proves nothing."""
-        telling = self.k * 8 <= self.cursors[0].length
+        telling = self.k * self.spacing * 8 <= self.cursors[0].length
         given_up = self.was_locked and self.state is not State.LOCKED
         return given_up and telling and self._agreeing >= _REVIVED
 
@@ -297,7 +337,7 @@ class Track:
 
     def _barely_begun(self) -> bool:
         opened = sum(cursor.opened.count(1, 0, cursor.length) for cursor in self.cursors)
-        return opened <= max(_LOST, self.now.length // 20)
+        return opened <= max(_LOST, self.now.length // (20 * self.spacing))
 
     def relocate(self, order: EpochOrder) -> None:
         """Another epoch, or another plan altogether, begins; the state is kept."""
@@ -340,7 +380,7 @@ class Track:
         """Makes the next epoch known, so that the window and the stream reach into it."""
         self.ahead = order
         for lane, cursor in enumerate(self.cursors):
-            cursor.extend(order.length // self.lanes, order.absent(lane))
+            cursor.extend(order.length // self.lanes, order.absent(lane), self._hidden(order, lane))
 
     def _near_end(self) -> None:
         """Makes the next epoch known when the window has reached it, and goes over to it when this one is
@@ -373,12 +413,12 @@ class Track:
     def _last_opened(self) -> frozenset[int]:
         """The rows opened among the last 2 K places of this epoch: a slower reader of the same may still
         come."""
-        first = max(0, self.now.length - 2 * self.k * self.lanes)
+        first = max(0, self.now.length - 2 * self.k * self.spacing * self.lanes)
         opened = self.consumed(self.base + first, self.now.length - first)
         return frozenset(self.now.rows[first:][opened].tolist())
 
     def _in_tail(self, row: int) -> bool:
-        if self._tail and min(cursor.lo for cursor in self.cursors) > 2 * self.k:
+        if self._tail and min(cursor.lo for cursor in self.cursors) > 2 * self.k * self.spacing:
             self._tail = frozenset()
         return row in self._tail
 
@@ -388,7 +428,7 @@ class Track:
     def position(self) -> int:
         """Merged stream position of the first access that is still to come."""
         lanes = self.lanes
-        return self.base + min(cursor.lo * lanes + lane for lane, cursor in enumerate(self.cursors))
+        return self.base + min(cursor.passed * lanes + lane for lane, cursor in enumerate(self.cursors))
 
     def upcoming(self, start: int, count: int) -> NDArray[np.int64]:
         """Rows at the stream positions start .. start+count-1, int64[<= count]: fewer at the end of what is
@@ -409,8 +449,8 @@ class Track:
         last = max(-(-(begin + count) // lanes), first)
         known = np.zeros((last - first, lanes), dtype=bool)
         for lane, cursor in enumerate(self.cursors):
-            opened = np.frombuffer(bytes(cursor.opened[first:last]), dtype=np.uint8)
-            known[: len(opened), lane] = opened != 0
+            consumed = cursor.consumed(first, last)
+            known[: len(consumed), lane] = consumed
         flat = known.reshape(-1)[max(begin, 0) - first * lanes :]
         past = min(max(-begin, 0), count)
         result[past:] = flat[: count - past]

@@ -29,6 +29,8 @@ SCAN = 1024  # stream positions looked at in one step
 SCAN_STEPS = 16  # steps in one call, so that the caller stays responsive
 RANGE_DROP_BYTES = 32 << 20  # of a large file being read: how often the pages behind the reader are dropped
 RANGE_KEEP_BYTES = 8 << 20
+READING = 64  # files that may be half read at once where closes are not seen
+LAST_BYTES = 2 << 12  # of a charge: who has read up to there has read all
 
 
 class Home(IntEnum):
@@ -73,6 +75,7 @@ class Conductor:
         self._disk_of: dict[int, int] = {}
         self._disk_room = list(disk_room)
         self._open: dict[int, int] = {}
+        self.closes_are_seen = True  # False: nor are opens; what is read by READs is taken for open until its end
         self._range_dropped: dict[int, int] = {}
         self._awaited = Awaited()  # copies that do not stay, fetched for a reading to come
         self._arrived: list[int] = []  # staged since the last orders: is there a reason to hold them?
@@ -123,6 +126,8 @@ class Conductor:
 
     def pushed(self, row: int) -> None:
         self.window.pushed(row)
+        if not self.closes_are_seen:
+            self._awaited.met(row)  # it is read from the page cache now, and nobody would say when that is done
         self._let_go(row)
 
     def push_failed(self, row: int) -> None:
@@ -181,6 +186,16 @@ class Conductor:
             self._read_range(row, end)
         else:
             self.window.read(row)
+        if not self.closes_are_seen:
+            self._taken_for_open(row, end)
+
+    def _taken_for_open(self, row: int, end: int) -> None:
+        self._open[row] = self._open.pop(row, 1)  # the last of them
+        if self._size[row] - end < LAST_BYTES:
+            self.released(row)
+        elif len(self._open) > READING:
+            self._open[next(iter(self._open))] = 1
+            self.released(next(iter(self._open)))
 
     def released(self, row: int) -> None:
         """A reader closed the file."""

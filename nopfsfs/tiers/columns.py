@@ -17,7 +17,7 @@ from nopfsfs.tiers import shared
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 1
+LAYOUT = 2
 
 
 class Tier(IntEnum):
@@ -88,6 +88,8 @@ class Gauge(IntEnum):
     PEER_FILES = 12
     PEER_BYTES = 13
     RELEASES = 14
+    TRIPWIRES = 15  # opens of tripwires, seen as LOOKUPs
+    TRIPWIRE_BYTES = 16
     # stager
     ARENA_USED = 20
     DISK_USED = 21
@@ -110,6 +112,8 @@ class Gauge(IntEnum):
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41
+    REFUSING = 42  # not a counter: 1 when servers are to refuse OPEN, so that the kernel opens files by itself
+    TRIPWIRES_PREDICTED = 43
 
 
 GAUGES = 64
@@ -145,4 +149,4 @@ class ServerGauges:
 
     def done(self, number: int) -> int:
         """How much a server and those before it in its place have answered: opens, and reads that were staged."""
-        return int(self._blocks[number, [Gauge.OPENS, Gauge.RAM_FILES]].sum())
+        return int(self._blocks[number, [Gauge.OPENS, Gauge.TRIPWIRES, Gauge.RAM_FILES]].sum())

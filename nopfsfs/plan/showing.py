@@ -1,0 +1,22 @@
+"""Which opens show, when not all do: those of tripwires, some rows apart, chosen without regard to any order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Showing:
+    """`mask` b[rows]: whose opens show; `spacing`: one in so many, on average."""
+
+    mask: NDArray[np.bool_]
+    spacing: int
+
+    def window(self, k: int) -> int:
+        """K in opens that show, for a loader that is K places ahead: as many as K places rarely hold more of."""
+        mean = k / self.spacing
+        return math.ceil(mean + 4 * math.sqrt(mean) + 4)

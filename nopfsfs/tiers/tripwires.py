@@ -1,0 +1,37 @@
+"""Tripwires: the few files whose opens are seen when the kernel opens files by itself.
+
+Once OPEN is refused, an open of a file whose name the kernel knows shows nowhere. One file in some is given a name that
+is known for no time at all: each open of it costs a LOOKUP, in every epoch and for every job, with nothing to re-arm.
+Which these are follows from their rows alone, so all processes agree upon it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+MOST_APART = 16  # one file in so many, on average: a LOOKUP costs about as much as reading a small file
+ENOUGH = 256  # tripwires of a data set, if it has so many files: what they show must tell one order from another
+_GOLDEN = 0x9E3779B1  # 2**32 over the golden ratio: rows next to each other fall evenly
+_WORD = 1 << 32
+
+
+class Tripwires:
+    """The tripwires among `n` rows, of which those from `first` on are no directories."""
+
+    def __init__(self, first: int, n: int) -> None:
+        self.first, self.n = first, n
+        self.apart = max(1, min(MOST_APART, (n - first) // ENOUGH))
+        self._below = _WORD // self.apart
+
+    def __contains__(self, row: int) -> bool:
+        return row >= self.first and row * _GOLDEN % _WORD < self._below
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """bool[n]: which rows are tripwires."""
+        rows = np.arange(self.n, dtype=np.uint64)
+        found: npt.NDArray[Any] = rows * np.uint64(_GOLDEN) % np.uint64(_WORD) < np.uint64(self._below)
+        found[: self.first] = False
+        return found

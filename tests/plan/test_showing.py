@@ -1,0 +1,108 @@
+"""A follower that sees the opens of tripwires only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loader_model import Loader
+
+from nopfsfs.plan.candidates import Heads
+from nopfsfs.plan.epochs import DataSet, FileOrder
+from nopfsfs.plan.follow import Follower
+from nopfsfs.plan.showing import Showing
+from nopfsfs.plan.spec import Spec
+from nopfsfs.tiers.tripwires import Tripwires
+from tests.plan.test_follow import SHUFFLED, epoch_opens, feed, tree
+
+HEADS = Heads(512 << 20)
+THIN = Heads(512 << 20)
+WORLDS = [(1, (0,)), (2, (0, 1)), (4, (1,)), (8, (4, 5, 6, 7))]
+
+
+def showing(parts: list[DataSet]) -> Showing:
+    wires = Tripwires(20, 20 + sum(len(part.orders[0].rows) for part in parts if part.name))
+    return Showing(wires.mask(), wires.apart)
+
+
+def replay(follower: Follower, opens: np.ndarray, seen: Showing, chunk: int = 64) -> tuple[float, int]:
+    """(share of the tripwires that was foreseen, files of this epoch that were neither read nor among what the stream
+    says comes next)."""
+    flags: list[int] = []
+    missing = 0
+    for at in range(0, len(opens), chunk):
+        part = opens[at : at + chunk]
+        flags += follower.observe(part[seen.mask[part]]).tolist()
+        follower.settle()
+        coming = set(follower.upcoming(follower.position, 4 * chunk * seen.spacing + 4 * 1024).tolist())
+        missing += len(set(opens[at + chunk : at + 2 * chunk].tolist()) - coming)
+    return float(np.mean(flags)) if flags else 1.0, missing
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    st.integers(0, 2**32),
+    st.integers(2000, 12_000),
+    st.sampled_from(WORLDS),
+    st.integers(1, 4),
+    st.sampled_from([1, 8, 16]),
+)
+def test_a_plan_that_is_locked_is_followed_by_tripwires(seed, n, world, workers, batch) -> None:
+    rng = np.random.default_rng(seed)
+    parts = tree(n)
+    seen = showing(parts)
+    loader = Loader(workers, 2, batch)
+    follower = Follower(parts, 42, heads=HEADS, worlds=[world], inflight=loader.inflight)
+    first = epoch_opens(parts[0], SHUFFLED, 0, loader, rng, *world)
+    feed(follower, first[: len(first) // 2])
+    assert follower.status().state == "locked"
+    follower.show_only(seen)
+    shares = [replay(follower, first[len(first) // 2 :], seen)]
+    shares += [replay(follower, epoch_opens(parts[0], SHUFFLED, epoch, loader, rng, *world), seen) for epoch in (1, 2)]
+    for share, missing in shares:
+        assert share >= 0.98
+        assert missing <= 2 * loader.inflight + 2 * seen.spacing  # what a slow worker comes late with
+    assert follower.status().state == "locked"
+    assert follower.status().epoch in (2, 3)
+
+
+@pytest.mark.parametrize("n", [300, 1000, 6000])
+@pytest.mark.parametrize("world", WORLDS[:3])
+def test_a_plan_is_found_by_tripwires(n, world) -> None:
+    rng = np.random.default_rng(n)
+    parts = tree(n, 0)
+    seen = showing(parts)
+    loader = Loader(2, 2, 8)
+    follower = Follower(parts, 42, heads=THIN, worlds=[world], showing=seen)
+    shares = [
+        replay(follower, epoch_opens(parts[0], SHUFFLED, epoch, loader, rng, *world), seen)[0] for epoch in range(3)
+    ]
+    assert follower.status().state == "locked"
+    assert follower.status().epoch in (2, 3)
+    assert min(shares[1:]) >= 0.9
+
+
+def test_another_order_is_found_by_tripwires() -> None:
+    rng = np.random.default_rng(0)
+    parts = tree(10_000)
+    seen = showing(parts)
+    loader = Loader(2, 2, 32)
+    follower = Follower(parts, 42, heads=HEADS, inflight=loader.inflight)
+    feed(follower, epoch_opens(parts[0], SHUFFLED, 0, loader, rng))
+    follower.show_only(seen)
+    replay(follower, epoch_opens(parts[0], SHUFFLED, 1, loader, rng), seen)
+    other = Spec("distributed", 1234)
+    replay(follower, epoch_opens(parts[0], other, 0, loader, rng), seen)
+    share, _ = replay(follower, epoch_opens(parts[0], other, 1, loader, rng), seen)
+    assert (follower.status().state, follower.status().seed) == ("locked", 1234)
+    assert share >= 0.98
+
+
+@given(st.integers(0, 3000), st.integers(1, 3000))
+def test_all_processes_agree_upon_the_tripwires(first, files) -> None:
+    wires = Tripwires(first, first + files)
+    mask = wires.mask()
+    assert [row in wires for row in range(first + files)] == mask.tolist()
+    assert not mask[:first].any()
+    assert abs(mask.sum() - files / wires.apart) <= 3 + files / wires.apart / 10
