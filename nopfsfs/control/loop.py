@@ -30,6 +30,12 @@ READING_PAUSE_S = 0.08  # while all that is read is there: each look costs some 
 IDLE_PAUSE_S = 0.04  # and while nothing happens; staging is far enough ahead of the reader for that
 EVENTS_AT_ONCE = 4096
 ORDER_LIMIT_S = 2.0  # an end of the mount must not wait for a stager that hangs
+# Bound once: looking a member of an enumeration up costs as much as dealing with an event.
+_OPEN, _READ, _RELEASE = Event.OPEN, Event.READ, Event.RELEASE
+_STAGED, _EVICTED, _FAILED, _PUSHED, _PUSH_FAILED = (
+    Event.STAGED, Event.EVICTED, Event.FAILED, Event.PUSHED, Event.PUSH_FAILED,
+)  # fmt: skip
+_DROPPED, _ON_DISK, _OFF_DISK, _CHANGED = Event.DROPPED, Event.ON_DISK, Event.OFF_DISK, Event.CHANGED
 
 
 class EventLoop:
@@ -151,23 +157,23 @@ class EventLoop:
         kinds, rows, values = self._stager_ring.take(EVENTS_AT_ONCE)
         c = self.conductor
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
-            if kind == Event.STAGED:
+            if kind == _STAGED:
                 c.staged(row)
-            elif kind == Event.PUSHED:
+            elif kind == _PUSHED:
                 c.pushed(row)
-            elif kind == Event.EVICTED:
+            elif kind == _EVICTED:
                 c.evicted(row)
-            elif kind == Event.DROPPED:
+            elif kind == _DROPPED:
                 c.dropped(row)
-            elif kind == Event.FAILED:
+            elif kind == _FAILED:
                 c.fetch_failed(row, cancelled=value == errno.ECANCELED)
-            elif kind == Event.PUSH_FAILED:
+            elif kind == _PUSH_FAILED:
                 c.push_failed(row)
-            elif kind == Event.ON_DISK:
+            elif kind == _ON_DISK:
                 c.on_disk(row)
-            elif kind == Event.OFF_DISK:
+            elif kind == _OFF_DISK:
                 c.off_disk(row)
-            elif kind == Event.CHANGED:
+            elif kind == _CHANGED:
                 c.changed(row)
         return len(kinds) > 0
 
@@ -176,7 +182,7 @@ class EventLoop:
         if not pending or (self.awaiting_plan and pending < CAPACITY // 2):
             return False  # the rings keep what is read before there is a plan to hold it against
         kinds, rows, values = take_all(self._server_rings, EVENTS_AT_ONCE)
-        opened = kinds == Event.OPEN
+        opened = kinds == _OPEN
         self._gauge[Gauge.OBSERVED] += int(np.count_nonzero(opened))
         shown = self._signal.shown(rows) if self._signal is not None else None
         if shown is not None:
@@ -190,12 +196,12 @@ class EventLoop:
                 self._signal.turn(self.follower, self.conductor)
         c = self.conductor
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
-            if kind == Event.OPEN:
+            if kind == _OPEN:
                 if shown is None:
                     c.opened(row)
-            elif kind == Event.RELEASE:
+            elif kind == _RELEASE:
                 c.released(row)
-            elif kind == Event.READ:
+            elif kind == _READ:
                 c.read(row, value)
         return True
 

@@ -37,12 +37,14 @@ _ENTRY_OUT = struct.Struct("<QQQQIIQQQqqqIIIIIIIIII")
 # Bound once: looking a member of an enumeration up costs as much as counting.
 _OPEN, _READ, _RELEASE = int(Event.OPEN), int(Event.READ), int(Event.RELEASE)
 _PUSHER_THREAD, _REFUSING = int(Gauge.PUSHER_THREAD), int(Gauge.REFUSING)
+_OPENS, _OPENED_BYTES, _RELEASES = int(Gauge.OPENS), int(Gauge.OPENED_BYTES), int(Gauge.RELEASES)
+_RAM, _FROM_RAM = int(Tier.RAM), Origin.RAM
 _TRIPWIRES, _TRIPWIRE_BYTES = int(Gauge.TRIPWIRES), int(Gauge.TRIPWIRE_BYTES)
 FOREVER_S = 1e9  # timeouts of names and attributes: the tree does not change while mounted
-_FILES = {Origin.RAM: Gauge.RAM_FILES, Origin.DISK: Gauge.DISK_FILES, Origin.PEER: Gauge.PEER_FILES,
-          Origin.SOURCE: Gauge.SOURCE_FILES}  # fmt: skip
-_BYTES = {Origin.RAM: Gauge.RAM_BYTES, Origin.DISK: Gauge.DISK_BYTES, Origin.PEER: Gauge.PEER_BYTES,
-          Origin.SOURCE: Gauge.SOURCE_BYTES}  # fmt: skip
+_FILES = {Origin.RAM: int(Gauge.RAM_FILES), Origin.DISK: int(Gauge.DISK_FILES), Origin.PEER: int(Gauge.PEER_FILES),
+          Origin.SOURCE: int(Gauge.SOURCE_FILES)}  # fmt: skip
+_BYTES = {Origin.RAM: int(Gauge.RAM_BYTES), Origin.DISK: int(Gauge.DISK_BYTES), Origin.PEER: int(Gauge.PEER_BYTES),
+          Origin.SOURCE: int(Gauge.SOURCE_BYTES)}  # fmt: skip
 
 _ERRNO = {
     vfs.NotFound: errno.ENOENT, vfs.NameTooLong: errno.ENAMETOOLONG, vfs.NotADirectory: errno.ENOTDIR,
@@ -229,12 +231,12 @@ class Adapter(pyfuse3.Operations):
         row = row_of(inode)
         if self._stale[row] or self._version[row] != version_of(inode):
             raise pyfuse3.FUSEError(errno.ESTALE)  # the kernel then looks the path up anew and tries again
-        internal = pid == self._stager_gauge[Gauge.PUSHER_THREAD] != 0
+        internal = pid == self._stager_gauge[_PUSHER_THREAD] != 0
         if not internal:
             gauge = self._gauge
-            gauge[Gauge.OPENS] += 1
-            gauge[Gauge.OPENED_BYTES] += self._source.size(row)
-            self._ring.put(Event.OPEN, row, pid)
+            gauge[_OPENS] += 1
+            gauge[_OPENED_BYTES] += self._source.size(row)
+            self._ring.put(_OPEN, row, pid)
         return row << 16 | internal << 8 | self._version[row]
 
     def is_file(self, inode: int) -> bool:
@@ -252,9 +254,9 @@ class Adapter(pyfuse3.Operations):
         end = min(off + size, self._source.size(row))
         tier, slot = self._tier[row], self._slot[row]
         self._check_version(row, fh & 0xFF)  # after these were read: they belong to this version then
-        if tier != Tier.RAM:
+        if tier != _RAM:
             return None
-        self._count(row, off, end, Origin.RAM)
+        self._count(row, off, end, _FROM_RAM)
         return self._arena[slot + off : slot + end]
 
     async def missed(self, fh: int, off: int, size: int) -> Bytes:
@@ -277,8 +279,8 @@ class Adapter(pyfuse3.Operations):
         """A handle was closed; whether its file may have to be let go at the source."""
         row = fh >> 16
         if not fh & 0x100:
-            self._gauge[Gauge.RELEASES] += 1
-            self._ring.put(Event.RELEASE, row)
+            self._gauge[_RELEASES] += 1
+            self._ring.put(_RELEASE, row)
         return self._direct.holds(row)
 
     async def let_go(self, fh: int) -> None:
@@ -291,7 +293,7 @@ class Adapter(pyfuse3.Operations):
         gauge[_BYTES[origin]] += max(0, end - off)
         if off == 0:
             gauge[_FILES[origin]] += 1
-        self._ring.put(Event.READ, row, max(0, end))
+        self._ring.put(_READ, row, max(0, end))
 
     async def _miss(self, row: int, version: int, off: int, end: int) -> Bytes:
         """Bytes [off, end) of a row that is not in the arena. Raises FUSEError."""

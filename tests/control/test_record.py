@@ -45,7 +45,7 @@ def test_the_record_has_what_is_promised(gauge: memoryview) -> None:
         stager=gauge, budget={"ram": 5}, used={"ram": 4}, processes=[{"role": "server", "pid": 1}], lost=2,
         seconds=1.23456,
     )  # fmt: skip
-    assert made["opens"] == {"total": 7, "predicted": 6, "k": 64, "unobserved": 2}
+    assert made["opens"] == {"total": 7, "predicted": 6, "k": 64, "unobserved": 2, "estimated": False}
     assert made["wait_seconds"] == 1.5
     assert made["seconds"] == 1.235
     assert {"state", "plan", "served", "budget", "used", "processes", "stager"} <= made.keys()

@@ -40,10 +40,18 @@ class Handlers:
 
     def __init__(self) -> None:
         self.arrived = trio.Event()
+        self.refusing = False
         self.log: list[tuple[str, int]] = []
 
     def is_file(self, inode: int) -> bool:
         return 7 <= inode <= 9
+
+    def handle(self, inode: int) -> int:
+        return inode
+
+    def looked_up(self, parent: int, name: bytes, pid: int) -> bytes | None:
+        self.log.append(("look up", pid))
+        return b"entry" if (parent, name) == (1, b"seven") else None
 
     def opened(self, inode: int, pid: int) -> int:
         self.log.append(("open", pid))
