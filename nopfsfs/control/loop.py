@@ -49,7 +49,8 @@ class EventLoop:
         supervisor's block."""
         self._gauge = gauge
         self._signal = signal
-        conductor.closes_are_seen = signal is None or not signal.refusing
+        if signal is not None and signal.refusing:
+            conductor.without_closes()
         self._server_rings, self._stager_ring = server_rings, stager_ring
         self.conductor = conductor
         self._tier = tier

@@ -60,7 +60,7 @@ class Signal:
         log.info("the plan is certain: from now on the kernel opens files by itself")
         self._gauge[Gauge.REFUSING] = 1
         self.tell(follower)
-        conductor.closes_are_seen = False
+        conductor.without_closes()
 
     def shown(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
         """Which of these opens tell how far the reader is, b[m]; None: all do."""

@@ -13,6 +13,7 @@ class Awaited:
     def __init__(self) -> None:
         self._limits: dict[int, int] = {}  # by row: the reader's position by which it was surely read
         self._queue: deque[tuple[int, int]] = deque()  # (limit, row)
+        self._slack = PASSED_BY
 
     def __contains__(self, row: int) -> bool:
         return row in self._limits
@@ -22,10 +23,16 @@ class Awaited:
 
     def expect(self, row: int, position: int) -> None:
         """The row will be read at this stream position."""
-        limit = position + PASSED_BY
+        limit = position + self._slack
         if self._limits.get(row) != limit:
             self._limits[row] = limit
             self._queue.append((limit, row))
+
+    def be_strict(self) -> None:
+        """From now on, and for all that is awaited: what lies behind the reader's position was read."""
+        self._limits = {row: limit - self._slack for row, limit in self._limits.items()}
+        self._queue = deque((limit - self._slack, row) for limit, row in self._queue)
+        self._slack = 0
 
     def met(self, row: int) -> None:
         """The row was read."""

@@ -85,7 +85,7 @@ class Conductor:
         self._disk_of: dict[int, int] = {}
         self._disk_room = list(disk_room)
         self._open: dict[int, int] = {}
-        self.closes_are_seen = True  # False: nor are opens; what is read by READs is taken for open until its end
+        self._closes_are_seen = True
         self._range_dropped: dict[int, int] = {}
         self._awaited = Awaited()  # copies that do not stay, fetched for a reading to come
         self._arrived: list[int] = []  # staged since the last orders: is there a reason to hold them?
@@ -136,7 +136,7 @@ class Conductor:
 
     def pushed(self, row: int) -> None:
         self.window.pushed(row)
-        if not self.closes_are_seen:
+        if not self._closes_are_seen:
             self._awaited.met(row)  # it is read from the page cache now, and nobody would say when that is done
         self._let_go(row)
 
@@ -190,13 +190,20 @@ class Conductor:
     def opened(self, row: int) -> None:
         self._open[row] = self._open.get(row, 0) + 1
 
+    def without_closes(self) -> None:
+        """From now on neither opens nor closes are seen, only READs: a file is taken for open from the first until
+        its end was read. In return all that lies behind the reader's position was read."""
+        self._closes_are_seen = False
+        self._awaited.be_strict()
+        self.window.awaited.be_strict()
+
     def read(self, row: int, end: int) -> None:
         """The server answered a READ up to byte `end`; so the page cache holds these bytes now."""
         if self._charge[row] > self.split.whole_limit:
             self._read_range(row, end)
         else:
             self.window.read(row)
-        if not self.closes_are_seen:
+        if not self._closes_are_seen:
             self._taken_for_open(row, end)
 
     def _taken_for_open(self, row: int, end: int) -> None:

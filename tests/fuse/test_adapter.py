@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,9 +22,10 @@ from nopfsfs.fetch.wire import Order
 from nopfsfs.fuse.adapter import Adapter
 from nopfsfs.fuse.misses import StagerLink
 from nopfsfs.fuse.overrides import ColumnOverrides
-from nopfsfs.tiers.columns import Gauge, Gauges, Tier
+from nopfsfs.tiers.columns import SUPERVISOR, Gauge, Gauges, Tier
 from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event, Ring
+from nopfsfs.tiers.tripwires import Tripwires
 from nopfsfs.vfs.tree import Tree
 from tests.asynchronous import in_trio
 from tests.conftest import wait_until
@@ -68,8 +70,10 @@ class Mounted:
 
 
 @asynccontextmanager
-async def mounted(root: Path, budget: int, io_timeout: float = 20.0, *, known: bool = True) -> AsyncIterator[Mounted]:
-    """`known`: the stager knows of this server."""
+async def mounted(
+    root: Path, budget: int, io_timeout: float = 20.0, *, known: bool = True, tripwires: bool = False
+) -> AsyncIterator[Mounted]:
+    """`known`: the stager knows of this server. `tripwires`: there are some, and OPEN is refused."""
     base = Shared(root, budget)
     stager = Running(base)
     fds = [Gauges.create(), Ring.create("server")]
@@ -80,7 +84,10 @@ async def mounted(root: Path, budget: int, io_timeout: float = 20.0, *, known: b
         tree=Tree(base.index, source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
         gauges=gauges, stager_gauges=Gauges(base.fds["gauges"], writable=False), ring=Ring(fds[1], writable=True),
         source=Source(source, base.index, base.columns), stager=None, io_timeout=io_timeout,
+        tripwires=Tripwires(base.index.n_dirs, base.index.n) if tripwires else None,
+        supervisor_gauges=Gauges(fds[0], SUPERVISOR, writable=False),
     )  # fmt: skip
+    Gauges(fds[0], SUPERVISOR, writable=True).block[Gauge.REFUSING] = tripwires
     try:
         async with trio.open_nursery() as nursery:
             if known:
@@ -318,3 +325,46 @@ async def test_an_error_that_nobody_foresaw_is_eio_and_logged(root: Path, caplog
             await m.adapter.read(fh, 0, 10)
         assert errno_of(caught) == errno.EIO
         assert "ZeroDivisionError" in caplog.text
+
+
+ENTRY = struct.Struct("<QQQQIIQQQqqqIIIIIIIIII")
+
+
+@in_trio
+async def test_a_name_is_looked_up_alike_with_and_without_pyfuse3(root: Path) -> None:
+    async with mounted(root, budget=64 * PAGE) as m:
+        for number in range(COUNT):
+            name = f"f{number:02}".encode()
+            entry = await m.adapter.lookup(1, name, READER)
+            found = m.adapter.looked_up(1, name, READER.pid)
+            assert found is not None
+            inode, generation, known, attributes, _, _, ino, size, blocks, *rest = ENTRY.unpack(found)
+            assert (inode, ino, generation) == (entry.st_ino, entry.st_ino, entry.generation)
+            assert (known, attributes) == (entry.entry_timeout, entry.attr_timeout)
+            assert (size, blocks) == (entry.st_size, entry.st_blocks)
+            times = [entry.st_atime_ns, entry.st_mtime_ns, entry.st_ctime_ns]
+            assert rest[:6] == [t // 10**9 for t in times] + [t % 10**9 for t in times]
+            assert rest[6:12] == [
+                entry.st_mode, entry.st_nlink, entry.st_uid, entry.st_gid, entry.st_rdev, entry.st_blksize
+            ]  # fmt: skip
+        assert m.adapter.looked_up(1, b"nothing", READER.pid) is None
+        assert m.adapter.looked_up(m.inode(0), b"f00", READER.pid) is None
+        assert m.adapter.looked_up(1 << 62, b"f00", READER.pid) is None
+        assert m.events() == []
+
+
+@in_trio
+async def test_lookups_of_tripwires_tell_what_is_opened_when_open_is_refused(root: Path) -> None:
+    async with mounted(root, budget=64 * PAGE, tripwires=True) as m:
+        Gauges(m.base.fds["gauges"], writable=True).block[Gauge.PUSHER_THREAD] = 17
+        assert m.adapter.refusing
+        for pid in (READER.pid, 17):  # the mount's own do not count
+            for number in range(COUNT):
+                entry = ENTRY.unpack(m.adapter.looked_up(1, f"f{number:02}".encode(), pid) or b"")
+                assert entry[2] == 0, "so few files are all tripwires"
+                assert (await m.adapter.lookup(1, f"f{number:02}".encode(), READER)).entry_timeout == 0
+        assert m.events() == [(Event.OPEN, m.row(number), READER.pid) for number in range(COUNT)]
+        assert m.gauge[Gauge.TRIPWIRES] == COUNT
+        assert m.gauge[Gauge.TRIPWIRE_BYTES] == COUNT * SIZE
+        fh = m.adapter.handle(m.inode(3))
+        assert bytes(await m.adapter.read(fh, 10, 100)) == content(m.row(3) + 1, SIZE)[10:110]

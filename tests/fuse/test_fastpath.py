@@ -20,7 +20,7 @@ from nopfsfs.fuse import fastpath as module
 from nopfsfs.fuse.fastpath import LISTING_BYTES, FastPath, is_dying
 
 HEADER = struct.Struct("<IIQQIIIHH")
-OPEN, READ, RELEASE, INTERRUPT, IOCTL, FORGET, GETATTR, INIT = 14, 15, 18, 36, 39, 2, 3, 26
+LOOKUP, FORGET, GETATTR, OPEN, READ, RELEASE, INIT, INTERRUPT, IOCTL = 1, 2, 3, 14, 15, 18, 26, 36, 39
 READDIR, READDIRPLUS = 28, 44
 GONE = 1 << 23  # no process has such a number
 DATA = bytes(range(256)) * 16
@@ -378,5 +378,31 @@ def test_malformed_requests_end_nothing(garbage: list[bytes]) -> None:
         while (answer := await b.reply())[0] != 1 << 60:
             pass
         assert answer == (1 << 60, 0, DATA[:10])
+
+    run(body)
+
+
+def test_open_is_refused_and_a_read_without_a_handle_is_of_its_inode() -> None:
+    async def body(b: Bench) -> None:
+        b.handlers.refusing = True
+        assert await b.answer(request(OPEN, 1, 7, bytes(8))) == (1, errno.ENOSYS, b"")
+        assert await b.answer(request(READ, 2, 7, read_body(0, 100, 50))) == (2, 0, DATA[100:150])
+        assert b.handlers.log == []
+
+    run(body)
+
+
+def test_a_name_is_looked_up_here_when_it_is_there_and_by_pyfuse3_when_not() -> None:
+    async def body(b: Bench) -> None:
+        assert await b.answer(request(LOOKUP, 1, 1, b"seven\0")) == (1, 0, b"entry")
+        missing = request(LOOKUP, 2, 1, b"eight\0")
+        b.send(missing)
+        assert await b.pyfuse3.recv(1 << 16) == missing
+        await b.pyfuse3.send(struct.pack("<IiQ", 16, -errno.ENOENT, 2))
+        assert await b.reply() == (2, errno.ENOENT, b"")
+        b.send(request(LOOKUP, 3, 1, b""))  # never sent: forwarded, not fallen over
+        await b.pyfuse3.recv(1 << 16)
+        await b.pyfuse3.send(struct.pack("<IiQ", 16, -errno.ENOENT, 3))
+        assert await b.reply() == (3, errno.ENOENT, b"")
 
     run(body)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loader_model import Loader
 
 from nopfsfs.plan.candidates import Heads
-from nopfsfs.plan.epochs import DataSet, FileOrder
+from nopfsfs.plan.epochs import DataSet
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.showing import Showing
 from nopfsfs.plan.spec import Spec

@@ -38,6 +38,7 @@ class World:
         self.events: deque[tuple[str, int]] = deque()  # of the stager, not yet seen
         self.server: deque[tuple[str, int]] = deque()
         self.demands = 0  # reads that found nothing ready
+        self.shows = True  # opens and closes
         self.fetched: list[int] = []
 
     def upcoming(self, start: int, count: int) -> np.ndarray:
@@ -157,7 +158,8 @@ class World:
             return
         row = int(self.stream[self.position])
         self.position += 1
-        self.server.append(("opened", row))
+        if self.shows:
+            self.server.append(("opened", row))
         if row not in self.pages:
             if row not in self.staged:
                 self.demands += 1
@@ -166,6 +168,8 @@ class World:
                     self.events.append(("staged", row))
             self.pages.add(row)
             self.server.append(("read", row))
+        if not self.shows:
+            return
         self.open.append(row)
         if not hold:
             self.close_one()
@@ -173,6 +177,11 @@ class World:
     def close_one(self) -> None:
         if self.open:
             self.server.append(("released", self.open.pop(0)))
+
+    def hide(self) -> None:
+        """From now on the kernel opens files by itself: only READs are seen."""
+        self.shows = False
+        self.conductor.without_closes()
 
     def skip(self, count: int) -> None:
         """The reader passes by some files."""
