@@ -70,6 +70,11 @@ class Cursor:
         """The first place that may not have been opened yet."""
         return self.lo if self.spacing == 1 else max(0, self._behind - self._lag)
 
+    @property
+    def reach(self) -> int:
+        """K in places."""
+        return self.k if self.spacing == 1 else self._lag
+
     def take(self, place: int) -> Step:
         """An open of `place` (0 <= place < len(opened)). Changes nothing unless it is a hit."""
         opened = self.opened
@@ -90,7 +95,7 @@ class Cursor:
             return Step.HIT
         if state == 0:
             return Step.AHEAD
-        near = state == _OPENED and place >= self.lo - 2 * self.k * self.spacing
+        near = state == _OPENED and place >= self.lo - 2 * self.reach
         return Step.REPEAT if near else Step.OLD
 
     def mark(self, place: int) -> None:

@@ -35,13 +35,22 @@ _OVERTAKEN = 32
 _NEAR = 0.25
 
 
+def closed_up(
+    positions: NDArray[np.int64], n: int, spacing: int
+) -> tuple[NDArray[np.int64], int]:
+    """Positions of opens of which one in `spacing` is seen, and the length of the order, as if there were no others."""
+    if spacing == 1:
+        return positions, n
+    return np.where(positions >= 0, positions // spacing, -1), max(-(-n // spacing), len(positions))
+
+
 def ranks_unopened(positions: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many unopened places each open jumped over, int64[m]. `positions` int64[m], distinct but for -1,
     which is a file that the order does not hold and stays -1."""
     known = positions >= 0
     before = _BEFORE[: len(positions), : len(positions)]
     passed = (positions[None, :] < positions[:, None]) & before & known[None, :]
-    return np.where(known, positions - passed.sum(axis=1), -1)
+    return np.where(known, np.maximum(positions - passed.sum(axis=1), 0), -1)
 
 
 def fit(positions: NDArray[np.int64], n: int) -> Fit:

@@ -323,6 +323,7 @@ class Follower:
         within, owner = self._ownership.within(order.hypothesis.dataset), self._ownership.of
         opens = [one for one in cohort.opens if owner[one[0]] in within]
         before: list[int] = []
+        lately = track.lately() if track is not None else []
         if track is None or track not in self._consumers.tracks():
             track = Track(order, self._make, self._inflight, self._showing)
         else:
@@ -334,6 +335,7 @@ class Follower:
         for row in before:
             track.feed(row)
         explained = [one for one in opens if track.feed(one[0], one[1]) is not Seen.AGAINST]
+        track.catch_up(lately)
         for one in explained:
             track.hit(one[2])
         track.lock()

@@ -139,8 +139,8 @@ class Identifier:
                 continue
             places = search.positions(view.rows[: beginning.n], beginning.rows)
             worlds = dict.fromkeys(((here.world, here.ranks), *self._worlds))
-            found = search.match(candidate_of(here), places, beginning.n, tuple(worlds))
-            if found is None or not search.certain(found, self._of) or not search.orderly(found, view, self._spacing):
+            found = search.match(candidate_of(here), places, beginning.n, tuple(worlds), spacing=self._spacing)
+            if found is None or not search.certain(found, self._of) or not search.orderly(found, view):
                 continue
             if _same_stream(found.hypothesis, here):
                 self._believer.confirm(track, cohort)
@@ -176,7 +176,8 @@ class Identifier:
         seen = tuple(np.unique(places[places >= 0] % here.world).tolist())
         if not seen or set(seen) <= set(here.ranks):
             return None
-        found = evidence.fit(search.local(places, here.world, seen), beginning.n)
+        local = search.local(places, here.world, seen)
+        found = evidence.fit(*evidence.closed_up(local, beginning.n, self._spacing))
         chance = found.log_chance + here.world * math.log(2)
         if chance >= _BREAK_CHANCE or found.explained < _EXPLAINED:
             return None
@@ -200,10 +201,11 @@ class Identifier:
         places = search.positions(opens[: beginning.n], beginning.rows)
         if not beginning.dealt:
             places = search.local(places, hypothesis.world, hypothesis.ranks)
-        found = evidence.fit(places, beginning.n)
+        places, n = evidence.closed_up(places, beginning.n, self._spacing)
+        found = evidence.fit(places, n)
         if found.log_chance >= _BREAK_CHANCE or found.explained < _EXPLAINED:
             return -math.inf
-        return evidence.likeness(found.score, len(places), beginning.n)
+        return evidence.likeness(found.score, len(places), n)
 
     def verify(self, track: Track) -> None:
         """The first opens of an epoch that followed as expected: is another that may follow much more like them?
@@ -282,8 +284,8 @@ class Identifier:
         beginning = Beginning(hypothesis, self._datasets, self._largest, self._spacing)
         for view in cohort.views(hypothesis.dataset):
             places = search.positions(view.rows[: beginning.n], beginning.rows)
-            found = search.match(candidate_of(hypothesis), places, beginning.n, self._worlds)
-            if found is not None and search.certain(found, of) and search.orderly(found, view, self._spacing):
+            found = search.match(candidate_of(hypothesis), places, beginning.n, self._worlds, spacing=self._spacing)
+            if found is not None and search.certain(found, of) and search.orderly(found, view):
                 self._adopt(hypothesis, cohort, None)
                 return
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nopfsfs.plan import candidates, registry
 from nopfsfs.plan.candidates import Candidate, Depth, Heads, Seeds, Target, World
 from nopfsfs.plan.epochs import DataSet, EpochOrder, Hypothesis, build
-from nopfsfs.plan.evidence import Fit, at_best, disorder, fit, likeness
+from nopfsfs.plan.evidence import Fit, at_best, closed_up, disorder, fit, likeness
 from nopfsfs.plan.spec import Dealt, Spec
 
 # A lock is an error with at most this probability over all candidates and all looks at one sequence of opens.
@@ -140,6 +140,7 @@ def match(
     n: int,
     worlds: Sequence[World],
     guess: bool = False,
+    spacing: int = 1,
 ) -> Match | None:
     """The world that makes a candidate fit the opens best. `places` int64[m]: where they stand in the order before it
     is dealt out (as dealt out, if the candidate says to whom); -1: nowhere. None when none is near its beginning."""
@@ -160,9 +161,10 @@ def match(
         if ranks and (size, ranks) not in [world for *_, world, _ in tried]:
             here = places if candidate.world is not None else local(places, size, ranks)
             among = max(1, n * len(ranks) // size) if candidate.world is not None else n
-            if at_best(here, among) + cost > _HOPELESS:
+            closed = closed_up(here, among, spacing)
+            if at_best(*closed) + cost > _HOPELESS:
                 continue
-            result = fit(here, among)
+            result = fit(*closed)
             tried.append((result.score - cost, cost, result, (size, ranks), here.tobytes()))
     if not tried:
         return None
@@ -174,7 +176,7 @@ def match(
     clear = len(places) >= _ENOUGH or (clear and not partial)
     score, cost, result, (size, ranks), at = best
     among = n if candidate.world is None else max(1, n * len(ranks) // size)
-    alike = round(likeness(score, len(places), among), 6)
+    alike = round(likeness(score, len(places), closed_up(places, among, spacing)[1]), 6)
     return Match(candidate.hypothesis(size, ranks), result, result.log_chance + cost, clear, score, alike, at)
 
 
@@ -185,10 +187,10 @@ def certain(found: Match | None, of: float) -> bool:
     return found.log_chance < math.log(FALSE_LOCK) - math.log(max(of, 1) * _LOOKS)
 
 
-def orderly(found: Match, view: View, spacing: int = 1) -> bool:
+def orderly(found: Match, view: View) -> bool:
     """Whether each reader goes forward in the order, as one does that follows it. Not to be asked of readers that open
-    what comes next anyway. `spacing`: one open in so many is seen."""
-    if found.fit.jumped <= _NEXT * spacing:
+    what comes next anyway."""
+    if found.fit.jumped <= _NEXT:
         return True
     if len(view.rows) < _ENOUGH:
         return False
@@ -287,7 +289,7 @@ class Search:
                 continue
             inside = samples if part is None else positions(samples, part)
             head = self._heads.full(candidate, n, self._largest)
-            found = match(candidate, positions(inside[:n], head), n, self._worlds, self._guess)
+            found = match(candidate, positions(inside[:n], head), n, self._worlds, self._guess, self._heads.spacing)
             if found is not None and found.log_chance < _HOPELESS:
                 self._found.append((found, view))
 
@@ -304,7 +306,7 @@ class Search:
         return None
 
     def _certain(self, found: Match, view: View) -> bool:
-        return certain(found, self._tried * len(self.views)) and orderly(found, view, self._heads.spacing)
+        return certain(found, self._tried * len(self.views)) and orderly(found, view)
 
     def _dealt_unclearly(self, found: Match, view: View) -> bool:
         """Whether the same order was found by other words, too, of which it is not clear to which ranks it is dealt.

@@ -18,5 +18,7 @@ class Showing:
 
     def window(self, k: int) -> int:
         """K in opens that show, for a loader that is K places ahead: as many as K places rarely hold more of."""
+        if self.spacing == 1:
+            return k
         mean = k / self.spacing
-        return math.ceil(mean + 4 * math.sqrt(mean) + 4)
+        return math.ceil(mean + 2 * math.sqrt(mean) + 2)

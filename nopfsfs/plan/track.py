@@ -39,6 +39,11 @@ _NEAR_WINDOWS = 4
 _RECENT = 32
 
 
+# Opens remembered, whatever they were.
+_LATELY = 64
+_OPENED = b"\1"
+
+
 class State(str, Enum):
     """What a plan is worth; the words of `nopfs status`."""
 
@@ -80,6 +85,7 @@ class Track:
         self._inflight = inflight
         self._loader = LoaderWatch() if inflight is None and showing is None else None
         self._showing = showing
+        self._lately: deque[int] = deque(maxlen=_LATELY)  # opens, whatever they were; kept where few show
         self._agreeing = 0
         self._forgive = False
         self._enter(order)
@@ -141,6 +147,8 @@ class Track:
     def feed(self, row: int, reader: int = 0) -> Seen:
         """An open by process or thread `reader` (0: not known)."""
         now = self.now
+        if self._showing is not None:
+            self._lately.append(row)
         offset = row - now.base
         place = now.place[offset] if 0 <= offset < len(now.place) else -1
         if place >= 0:
@@ -198,7 +206,7 @@ class Track:
             cursor, at = self.cursors[place % self.lanes], place // self.lanes
             if self._opens_next(row) or self._in_tail(row):
                 return Seen.FORESEEN
-            if at >= cursor.lo + _NEAR_WINDOWS * cursor.k * self.spacing:
+            if at >= cursor.lo + _NEAR_WINDOWS * cursor.reach:
                 return self._contradict()
             cursor.mark(at)
             return Seen.NEITHER
@@ -256,7 +264,7 @@ class Track:
     @property
     def revived(self) -> bool:
         """A plan that was given up fits again. A window that is a large part of the epoch proves nothing."""
-        telling = self.k * self.spacing * 8 <= self.cursors[0].length
+        telling = self.cursors[0].reach * 8 <= self.cursors[0].length
         given_up = self.was_locked and self.state is not State.LOCKED
         return given_up and telling and self._agreeing >= _REVIVED
 
@@ -311,6 +319,21 @@ class Track:
         """The rows opened so far in this epoch, in the order of its plan."""
         rows: list[int] = self.now.rows[self.consumed(self.base, self.now.length)].tolist()
         return rows
+
+    def lately(self) -> list[int]:
+        """What was opened lately, expected or not, as far as that is worth knowing."""
+        return list(self._lately)
+
+    def catch_up(self, rows: list[int]) -> None:
+        """These were opened while another epoch was believed in: of this one are those before where its reader is.
+
+        They would be waited for, and where few opens show, few that never come fill the window.
+        """
+        furthest = [cursor.opened.rfind(_OPENED, 0, cursor.length) for cursor in self.cursors]
+        for row in rows:
+            place = self.now.find(row)
+            if place >= 0 and place // self.lanes < furthest[place % self.lanes]:
+                self.cursors[place % self.lanes].already(place // self.lanes)
 
     def already(self, rows: list[int]) -> None:
         """These rows were opened before, in whatever order."""
@@ -413,12 +436,12 @@ class Track:
     def _last_opened(self) -> frozenset[int]:
         """The rows opened among the last 2 K places of this epoch: a slower reader of the same may still
         come."""
-        first = max(0, self.now.length - 2 * self.k * self.spacing * self.lanes)
+        first = max(0, self.now.length - 2 * self.cursors[0].reach * self.lanes)
         opened = self.consumed(self.base + first, self.now.length - first)
         return frozenset(self.now.rows[first:][opened].tolist())
 
     def _in_tail(self, row: int) -> bool:
-        if self._tail and min(cursor.lo for cursor in self.cursors) > 2 * self.k * self.spacing:
+        if self._tail and min(cursor.lo for cursor in self.cursors) > 2 * self.cursors[0].reach:
             self._tail = frozenset()
         return row in self._tail
 

@@ -106,3 +106,16 @@ def test_all_processes_agree_upon_the_tripwires(first, files) -> None:
     assert [row in wires for row in range(first + files)] == mask.tolist()
     assert not mask[:first].any()
     assert abs(mask.sum() - files / wires.apart) <= 3 + files / wires.apart / 10
+
+
+@pytest.mark.parametrize("n", [300, 2000, 4000])
+@pytest.mark.parametrize("epochs", [(0, 0, 1, 1, 2, 2), (0, 1, 0, 1, 2, 5)])
+def test_epochs_that_nobody_expected(n, epochs) -> None:
+    rng = np.random.default_rng(0)
+    parts = tree(n, 0)
+    seen = showing(parts)
+    follower = Follower(parts, 42, heads=THIN, showing=seen)
+    for epoch in epochs:
+        share, _ = replay(follower, epoch_opens(parts[0], SHUFFLED, epoch, Loader(1, 1, 1), rng), seen)
+        assert share >= 0.8
+    assert follower.status().state == "locked"
