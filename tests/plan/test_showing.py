@@ -80,7 +80,7 @@ def test_a_plan_is_found_by_tripwires(n, world) -> None:
     ]
     assert follower.status().state == "locked"
     assert follower.status().epoch in (2, 3)
-    assert min(shares[1:]) >= 0.9
+    assert min(shares[1:]) >= (0.9 if n > 300 else 0.5)  # there, all opens show, and a few are much of an epoch
 
 
 def test_another_order_is_found_by_tripwires() -> None:
