@@ -376,7 +376,7 @@ class Supervisor:
             predicted=self.loop.predicted, server=counted, stager=self._stager_gauges.block,
             budget={"total": self._allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=self._used(), processes=processes if self._state != "ended" else [], lost=unobserved,
-            seconds=time.monotonic() - self._began,
+            page_cache=self.loop.residence.status(), seconds=time.monotonic() - self._began,
         )  # fmt: skip
 
 

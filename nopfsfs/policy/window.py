@@ -1,13 +1,13 @@
 """What the page cache of the mount was given, as far as the policy knows: what stays, and a window around the reader.
 
 Pure. A row's pages are charged from the push, or the first demand read, until they are reported dropped. The kernel may
-take pages earlier; then more is charged than is held, never less. Pages ahead of the reader are not dropped; those
-behind it are, oldest first, when room is needed.
+take pages earlier; then more is charged than is held, never less, until they are found gone. Pages ahead of the reader
+are not dropped; those behind it are when room is needed, those first that are read again last, and none for the sake of
+a row that is read later than itself.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Container, Iterable
 from enum import IntEnum
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from nopfsfs.policy.awaited import Awaited
 from nopfsfs.policy.budget import Split
+from nopfsfs.policy.spare import Spare
 
 PUSHES_OUTSTANDING = 64  # few: a push of what is needed now must not wait behind what is needed later
 RESERVE_MOST = 32 << 20  # bytes of the window that pushes leave to demand reads, whose pages nobody can refuse
@@ -28,6 +29,7 @@ class Paged(IntEnum):
     NONE = 0
     WHOLE = 1
     SOME = 2
+    LATE = 3  # some, or about to be: its reader came before its push was reported, which is vain if not yet done
 
 
 class PageWindow:
@@ -44,10 +46,11 @@ class PageWindow:
         self.pushing = np.zeros(n, np.bool_)
         self.home = np.zeros(n, np.bool_)
         self.awaited = Awaited()
-        self._behind: OrderedDict[int, None] = OrderedDict()  # closed, to be dropped when room is needed
+        self.behind = Spare()  # closed, to be dropped when room is needed
         self._leaving: dict[int, int] = {}  # row: bytes; being dropped
         self._leaving_bytes = 0
         self._read_again: set[int] = set()  # of those being dropped
+        self._young: tuple[set[int], set[int]] = (set(), set())  # pushed since the last `age`, and the one before
         self.outstanding = 0
         self.used = 0
         self.homes_used = 0
@@ -95,23 +98,27 @@ class PageWindow:
     def keep(self, row: int, position: int) -> None:
         """The row will be read at `position`: its pages are not behind the reader (any more)."""
         if not self.home[row]:
-            self._behind.pop(row, None)
+            self.behind.discard(row)
             self.awaited.expect(row, position)
 
     def pushed(self, row: int) -> None:
         if not self._end_push(row) and self.paged[row] == Paged.NONE:
             self.used += int(self._size[row])  # its order was given up for lost, and was not
         self.paged[row] = Paged.WHOLE
+        self._young[0].add(row)
         self._put_behind(row)
 
     def push_failed(self, row: int) -> None:
         if self._end_push(row) and self.paged[row] == Paged.NONE:
             self.used -= int(self._size[row])
             self.awaited.met(row)
+        if self.paged[row] == Paged.LATE:
+            self.paged[row] = Paged.SOME
         self._put_behind(row)
 
     def adopt(self) -> None:
         """Take over what another window had pushed: `paged` says what there is."""
+        self.paged[self.paged == Paged.LATE] = Paged.SOME
         for row in np.flatnonzero(self.paged != Paged.NONE).tolist():
             size = int(self._size[row])
             self.used += size
@@ -133,13 +140,29 @@ class PageWindow:
 
     # ---- the reader ---------------------------------------------------------------------------------------
 
-    def read(self, row: int) -> None:
-        """The server answered a READ: the page cache holds some of the row."""
-        if self.paged[row] == Paged.NONE and not self.pushing[row]:
+    def read(self, row: int) -> bool:
+        """The server answered a READ: the page cache holds some of the row. Whether that shows that the kernel had
+        taken pages of it: not soon after a push, which may have come after the READ."""
+        if self.pushing[row]:
+            self.paged[row] = Paged.LATE
+        elif self.paged[row] == Paged.NONE:
             self.used += int(self._size[row])
             self.paged[row] = Paged.SOME
         elif row in self._leaving:
             self._read_again.add(row)
+        elif self.paged[row] == Paged.WHOLE and not any(row in some for some in self._young):
+            self.paged[row] = Paged.SOME
+            return True
+        return False
+
+    def opened(self, row: int) -> None:
+        """A reader has come to the row: a push of it that is not done yet would only be in its way."""
+        if self.pushing[row]:
+            self.paged[row] = Paged.LATE
+
+    def age(self) -> None:
+        """Call it every few seconds: what was pushed before the last time is done for certain."""
+        self._young = (set(), self._young[0])
 
     def closed(self, row: int) -> None:
         """The row's last reader has closed it."""
@@ -152,6 +175,7 @@ class PageWindow:
 
     def forsake(self) -> None:
         """Another stream is followed: nothing that was pushed is awaited any more."""
+        self.behind.foretold_anew()
         self._put_all_behind(self.awaited.clear())
 
     # ---- room ---------------------------------------------------------------------------------------------
@@ -170,11 +194,25 @@ class PageWindow:
         if not self.pushing[row]:
             self.used -= int(self._size[row])
 
-    def make_room(self, size: int = 0) -> list[int]:
-        """Rows to drop now, so that `size` more bytes fit; their room comes when they are reported dropped."""
+    def gone(self, row: int, cached: int) -> bool:
+        """The kernel was seen to have taken pages of the row, and left `cached` bytes. Whether that is news."""
+        if self.paged[row] != Paged.WHOLE or self.pushing[row] or row in self._leaving:
+            return False
+        self.paged[row] = Paged.SOME if cached else Paged.NONE
+        if not cached:
+            self.used -= int(self._size[row])
+            self.awaited.met(row)
+            self.behind.discard(row)
+        return True
+
+    def make_room(self, size: int = 0, position: int = -1) -> list[int]:
+        """Rows to drop now, so that `size` more bytes fit, which are read at `position`: none that is read before that.
+        Their room comes when they are reported dropped."""
         rows: list[int] = []
-        while self._behind and self.used - self._leaving_bytes + DROP_AHEAD * size > self._limit:
-            row, _ = self._behind.popitem(last=False)
+        while self.used - self._leaving_bytes + DROP_AHEAD * size > self._limit:
+            row = self.behind.furthest(position)
+            if row is None:
+                break
             if self._droppable(row):
                 self._leaving[row] = int(self._size[row])
                 self._leaving_bytes += int(self._size[row])
@@ -197,7 +235,7 @@ class PageWindow:
             if excess > 0:
                 self.awaited.met(row)
             self._put_behind(row)
-            excess -= size if row in self._behind else 0
+            excess -= size if row in self.behind else 0
 
     def _droppable(self, row: int) -> bool:
         if self.paged[row] == Paged.NONE or self.home[row] or self.pushing[row] or row in self._leaving:
@@ -206,8 +244,7 @@ class PageWindow:
 
     def _put_behind(self, row: int) -> None:
         if self._bounded and self._droppable(row):
-            self._behind[row] = None
-            self._behind.move_to_end(row)
+            self.behind.add(row)
 
     def _put_all_behind(self, rows: list[int]) -> None:
         for row in rows:

@@ -373,7 +373,7 @@ def test_any_state_can_be_taken_over(
 ) -> None:
     sizes, staged = np.array([row[0] for row in rows], np.int64), np.array([row[2] for row in rows], np.bool_)
     paged = np.array([row[1] for row in rows], np.uint8)
-    before = paged.copy()
+    before = np.where(paged == Paged.LATE, Paged.SOME, paged)  # whoever was to push it is gone
     c = Conductor(sizes, paged, split(homes, 100, page_homes + window, page_homes), [])
     c.adopt(staged)
     assert c.pages_used == sizes[paged != Paged.NONE].sum()
@@ -398,7 +398,7 @@ def test_any_state_can_be_taken_over(
 actions = st.lists(
     st.sampled_from(
         ["read", "read", "read", "hold", "close", "skip", "work", "work", "work", "supervise", "supervise", "settle",
-         "restart", "restart stager", "replace supervisor", "shrink", "grow"]
+         "restart", "restart stager", "replace supervisor", "shrink", "grow", "evict", "look"]
     ),
     max_size=120,
 )  # fmt: skip
@@ -412,17 +412,24 @@ splits = st.builds(
 @settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.integers(0, 50), min_size=1, max_size=40), splits, splits, actions, st.randoms(use_true_random=False),
-    st.lists(st.integers(0, 200), max_size=2), st.sampled_from([0.0, 0.2]),
+    st.lists(st.integers(0, 200), max_size=2), st.sampled_from([0.0, 0.2]), st.booleans(),
 )  # fmt: skip
 def test_books_agree_and_nothing_gets_stuck_in_any_order(
-    sizes: list[int], first: Split, second: Split, actions: list[str], chance: object, disk: list[int], fail: float
+    sizes: list[int],
+    first: Split,
+    second: Split,
+    actions: list[str],
+    chance: object,
+    disk: list[int],
+    fail: float,
+    foretold: bool,
 ) -> None:
     stream: list[int] = []
     for _ in range(4):
         order = list(range(len(sizes)))
         chance.shuffle(order)  # type: ignore[attr-defined]
         stream += order
-    w = World(sizes, stream, first, disk=disk, seed=len(actions), fail=fail)
+    w = World(sizes, stream, first, disk=disk, seed=len(actions), fail=fail, foretold=foretold)
     c = w.conductor
     for action in actions:
         if action == "read":
@@ -443,6 +450,10 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
             c.restart(w.position)
         elif action == "restart stager":
             w.restart_stager()
+        elif action == "evict":
+            w.evict(3)
+        elif action == "look":
+            w.look()
         elif action == "replace supervisor":
             w.replace_supervisor(first)
             c = w.conductor
