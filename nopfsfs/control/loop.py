@@ -33,7 +33,7 @@ READING_PAUSE_S = 0.08  # while all that is read is there: each look costs some 
 IDLE_PAUSE_S = 0.04  # and while nothing happens; staging is far enough ahead of the reader for that
 EVENTS_AT_ONCE = 4096
 LOOK_PAUSE_S = 2.0  # between looks at what the kernel has kept; it was seen to begin to evict after four seconds
-UNANSWERED = 8  # times as long, while the look before was not answered: that is still to be done
+UNANSWERED = 4  # times as long, while the look before was not answered: that is still to be done
 ORDER_LIMIT_S = 2.0  # an end of the mount must not wait for a stager that hangs
 
 
@@ -265,7 +265,6 @@ class EventLoop:
             return
         unanswered = self.residence.looked_at == self._looked_at  # it is busy, hangs, or was replaced
         self._look_at = now + LOOK_PAUSE_S * (UNANSWERED if unanswered else 1)
-        self._looked_at = self.residence.looked_at
         window = self.conductor.window
         window.age()
         self.residence.lost(self.conductor.evictions_read - self._evictions_read)
@@ -273,6 +272,7 @@ class EventLoop:
         follower = self.follower
         position, upcoming = (follower.position, follower.upcoming) if follower is not None else (0, _nothing)
         rows = self.residence.choose(position, upcoming)
+        self._looked_at = self.residence.looked_at if rows else -1
         if rows:
             await self.order(wire.Order.LOOK, np.array(rows, np.int64))
 

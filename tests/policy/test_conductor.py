@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from nopfsfs.policy.awaited import PASSED_BY
 from nopfsfs.policy.budget import Split
-from nopfsfs.policy.conductor import RANGE_DROP_BYTES, Conductor, Do, Home
-from nopfsfs.policy.window import Paged
+from nopfsfs.policy.conductor import RANGE_DROP_BYTES, SCAN, Conductor, Do, Home
+from nopfsfs.policy.window import PUSHES_OUTSTANDING, Paged
 from tests.policy.simulated import World
 
 
@@ -235,6 +235,69 @@ def test_room_on_disk_is_free_again_when_a_copy_went_but_not_when_it_could_not_b
     c.off_disk(0)  # it changed
     c.staged(3)
     assert c.home[3] == Home.DISK
+
+
+# ---- a reader who is faster, a kernel that takes pages back -------------------------------------------------
+
+
+def ready(n: int, rows: range) -> Conductor:
+    """All is staged; the reader is at position 0, and the pushes of the first rows are under way."""
+    c = Conductor(np.full(n, 10), np.zeros(n, np.uint8), split(10 * n, 0, 10 * n, 10 * n), [])
+    c.window.behind.next_uses = lambda wanted: wanted
+    for row in range(n):
+        c.staged(row)
+    c.advance(0, n, lambda start, count: np.arange(start, min(n, start + count)))
+    assert pushes(c) == list(rows)
+    return c
+
+
+def pushes(c: Conductor) -> list[int]:
+    return [row for do, rows, _ in c.orders() if do == Do.PUSH for row in rows]
+
+
+def test_pushes_get_ahead_of_a_reader_who_has_overtaken_them() -> None:
+    n = 2000
+    c = ready(n, range(PUSHES_OUTSTANDING))
+    for row in range(PUSHES_OUTSTANDING):
+        c.pushed(row)
+    c.advance(100, n, lambda start, count: np.arange(start, min(n, start + count)))
+    assert pushes(c) == list(range(200, 200 + PUSHES_OUTSTANDING)), "as far as the reader came in the meantime"
+    for row in range(200, 200 + PUSHES_OUTSTANDING):
+        c.pushed(row)
+    c.advance(110, n, lambda start, count: np.arange(start, min(n, start + count)))
+    assert pushes(c)[0] == 200 + PUSHES_OUTSTANDING, "and then nothing is left out"
+
+
+def test_what_is_open_is_not_pushed_for_the_reading_that_has_begun() -> None:
+    n = 4 * SCAN
+    c = ready(n, range(PUSHES_OUTSTANDING))
+    coming = range(PUSHES_OUTSTANDING, 2 * PUSHES_OUTSTANDING)
+    for row in coming[:3]:
+        c.opened(row)
+    for row in range(PUSHES_OUTSTANDING):
+        c.pushed(row)
+    c.advance(0, n, lambda start, count: np.arange(start, min(n, start + count)))
+    assert pushes(c) == list(range(coming[3], coming[3] + PUSHES_OUTSTANDING))
+
+
+def test_what_the_kernel_took_is_pushed_again_before_its_next_reading() -> None:
+    parts = split(homes=500, stream=0, pages=500, page_homes=500)
+    w = World([10] * 50, list(range(50)) * 3, parts)
+    w.settle()
+    w.evict(20)
+    w.look()
+    assert w.conductor.pages_used == 300
+    w.settle()
+    assert (len(w.pages), w.conductor.pages_used) == (50, 500)
+    assert sorted(w.fetched) == list(range(50)), "from the arena"
+    for _ in range(2):
+        w.conductor.window.age()
+    w.evict(50)
+    for _ in range(50):
+        w.read_next()
+        w.settle()
+    assert w.conductor.evictions_read == w.reads == 50
+    assert w.pushes == 50 + 20 + 50, "each once more, for the next epoch"
 
 
 # ---- resizing -----------------------------------------------------------------------------------------------
