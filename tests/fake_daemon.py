@@ -40,6 +40,7 @@ RECORD = {
         "source": {"files": 10, "bytes": 10 << 20},
     },
     "budget": {"ram": 4 << 30, "disk": 0},
+    "page_cache": {"measured": True, "resident_share": 0.998, "looked_at": 40_000, "evicted": 1234},
     "used": {"ram": 1 << 30, "disk": 0},
     "wait_seconds": 1.25,
     "processes": [{"role": "supervisor", "pid": 1}],

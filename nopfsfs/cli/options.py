@@ -172,6 +172,9 @@ def parse_mount(argv: Sequence[str], env: Mapping[str, str], uid: int, prog: str
     file = words.get("config", file)
     layers = {**(read_config(file) if file else {}), **fstab, **line}
     values = {name: given.value for name, given in layers.items()}
+    if "ram" in values and values.get("page_cache", 0) > values["ram"]:
+        origin = layers["page_cache"].origin
+        raise usage(f"{origin}: the page cache cannot take more than the memory of ram; write a smaller size")
     config = _build(words, values, flags, env, uid)
     return MountCall(config, bool(words.get("debug")), check_only)
 

@@ -23,6 +23,7 @@ def status_text(record: Record, source: str, mountpoint: str) -> str:
     """Return what `nopfs status` prints."""
     lines = [f"{source} on {mountpoint}: {record.get('state', 'unknown')}", f"plan       {_plan(record)}"]
     lines += [*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_budget_lines(record)]
+    lines += _kept_lines(record)
     processes = [f"{p.get('role', '?')} {p.get('pid', '?')}" for p in record.get("processes", ())]
     return "\n".join([*lines, f"processes  {', '.join(processes) or 'none'}"])
 
@@ -69,3 +70,12 @@ def _budget_lines(record: Record) -> list[str]:
         if size
     ]
     return [f"used       {', '.join(tiers)}"] if tiers else []
+
+
+def _kept_lines(record: Record) -> list[str]:
+    kept = record.get("page_cache") or {}
+    share = kept.get("resident_share")
+    if not kept.get("measured") or share is None:
+        return []
+    found = f"{100 * share:.1f}% of what was looked at in the page cache was there"
+    return [f"kept       {found}; {kept.get('evicted', 0):,} files were found evicted"]

@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import errno
 import logging
+import os
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +23,8 @@ from nopfsfs.fetch import wire
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.report import PlanStatus
 from nopfsfs.policy.conductor import Conductor, Rows
+from nopfsfs.policy.residence import Residence
+from nopfsfs.policy.spare import nothing_known
 from nopfsfs.tiers.columns import Gauge, Tier
 from nopfsfs.tiers.ring import CAPACITY, Event, Ring, take_all
 
@@ -29,6 +33,8 @@ STAGING_PAUSE_S = 0.005  # between looks at the rings while anything is ordered 
 READING_PAUSE_S = 0.08  # while all that is read is there: each look costs some 300 µs that the readers could have
 IDLE_PAUSE_S = 0.04  # and while nothing happens; staging is far enough ahead of the reader for that
 EVENTS_AT_ONCE = 4096
+LOOK_PAUSE_S = 2.0  # between looks at what the kernel has kept; it was seen to begin to evict after four seconds
+UNANSWERED = 4  # times as long, while the look before was not answered: that is still to be done
 ORDER_LIMIT_S = 2.0  # an end of the mount must not wait for a stager that hangs
 # Bound once: looking a member of an enumeration up costs as much as dealing with an event.
 _OPEN, _READ, _RELEASE = Event.OPEN, Event.READ, Event.RELEASE
@@ -53,6 +59,11 @@ class EventLoop:
             conductor.without_closes()
         self._server_rings, self._stager_ring = server_rings, stager_ring
         self.conductor = conductor
+        conductor.window.behind.next_uses = self._next_uses
+        self.residence = Residence(conductor.charges, conductor.paged)
+        self._look_at = time.monotonic() + LOOK_PAUSE_S
+        self._looked_at = -1
+        self._evictions_read = 0
         self._tier = tier
         self._lost = (0, 0)
         self._sending = trio.StrictFIFOLock()  # only one task may wait for room in a socket
@@ -114,6 +125,7 @@ class EventLoop:
             while True:
                 staged, read = self.step()
                 ordered = await self._send()
+                await self._look()
                 await trio.sleep(STAGING_PAUSE_S if staged or ordered else READING_PAUSE_S if read else IDLE_PAUSE_S)
         except Exception:
             log.exception("plan and policy failed; going on without prefetching")
@@ -176,6 +188,14 @@ class EventLoop:
                 c.off_disk(row)
             elif kind == _CHANGED:
                 c.changed(row)
+            elif kind == Event.PRESENT:
+                self.residence.present(row)
+            elif kind == Event.LACKING:
+                if c.pages_gone(row, value):
+                    self.residence.lacking(row, value)
+            elif kind == Event.UNMEASURED:
+                log.info("what the kernel's page cache holds cannot be measured here: %s", os.strerror(value))
+                self.residence.refused()
         return len(kinds) > 0
 
     def _take_server(self) -> bool:
@@ -257,6 +277,27 @@ class EventLoop:
             return await self._send_one(message, [server.fileno()])
         return False
 
+    async def _look(self) -> None:
+        """Every few seconds, let the stager look at what the kernel has kept of what was pushed, if there is any."""
+        now = time.monotonic()
+        if now < self._look_at or self._orders is None:
+            return
+        unanswered = self.residence.looked_at == self._looked_at  # it is busy, hangs, or was replaced
+        self._look_at = now + LOOK_PAUSE_S * (UNANSWERED if unanswered else 1)
+        window = self.conductor.window
+        window.age()
+        self.residence.lost(self.conductor.evictions_read - self._evictions_read)
+        self._evictions_read = self.conductor.evictions_read
+        follower = self.follower
+        position, upcoming = (follower.position, follower.upcoming) if follower is not None else (0, _nothing)
+        rows = self.residence.choose(position, upcoming)
+        self._looked_at = self.residence.looked_at if rows else -1
+        if rows:
+            await self.order(wire.Order.LOOK, np.array(rows, np.int64))
+
+    def _next_uses(self, rows: Rows) -> Rows:
+        return self.follower.next_uses(rows) if self.follower is not None else nothing_known(rows)
+
     def _refuse(self, do: int, rows: list[int]) -> None:
         """Without a stager nothing is fetched or pushed; the server reads the source itself."""
         for row in rows:
@@ -296,3 +337,7 @@ class EventLoop:
         soonest_first = ahead[np.sort(first)]
         unplanned = held[~np.isin(held, soonest_first)]
         return np.concatenate([unplanned, soonest_first[::-1]])
+
+
+def _nothing(start: int, count: int) -> Rows:
+    return np.zeros(0, np.int64)

@@ -37,7 +37,7 @@ def stager_figures(gauge: Counters) -> dict[str, int]:
     names = (
         Gauge.SOURCE_OPENS, Gauge.SOURCE_READ_BYTES, Gauge.STAGED_FILES, Gauge.STAGED_BYTES, Gauge.PUSHES_DONE,
         Gauge.PUSHED_BYTES, Gauge.DROPS_DONE, Gauge.EVICTIONS, Gauge.SOURCE_ERRORS, Gauge.CHANGED_FILES,
-        Gauge.CORRUPT_COPIES, Gauge.DISK_ERRORS, Gauge.DISK_WRITES, Gauge.NO_ROOM,
+        Gauge.CORRUPT_COPIES, Gauge.DISK_ERRORS, Gauge.DISK_WRITES, Gauge.NO_ROOM, Gauge.PUSHES_SPARED,
     )  # fmt: skip
     return {name.name.lower(): int(gauge[name]) for name in names}
 
@@ -45,9 +45,10 @@ def stager_figures(gauge: Counters) -> dict[str, int]:
 def record(
     *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: Counters,
     stager: Counters, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
-    seconds: float, estimated: bool = False,
+    page_cache: dict[str, Any], seconds: float, estimated: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted."""
+    """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
+    kernel was found to keep."""
     return {
         "state": state,
         "source": source,
@@ -64,6 +65,7 @@ def record(
         "served": served(server, estimated=estimated),
         "budget": budget,
         "used": used,
+        "page_cache": page_cache,
         "wait_seconds": int(server[Gauge.WAIT_NS]) / 1e9,
         "waits": int(server[Gauge.WAITS]),
         "read_errors": int(server[Gauge.READ_ERRORS]),

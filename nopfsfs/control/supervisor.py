@@ -93,7 +93,7 @@ class Supervisor:
         self.loop = EventLoop(
             server_rings=[Ring(fd, writable=False) for fd in self._rings[1:]],
             stager_ring=Ring(self._rings[0], writable=False),
-            conductor=Conductor(self._charges, columns.paged, budget.split(self._configured, self._data), rooms),
+            conductor=Conductor(self._charges, columns.paged, self._split(self._configured), rooms),
             tier=columns.tier,
             gauge=gauge,
             signal=self._signal,
@@ -105,6 +105,12 @@ class Supervisor:
         self._stager_gauges = Gauges(self._fds["gauges"], writable=False)
         self._servers: Servers | None = None
         self._stagers: Stagers | None = None
+
+        if config.page_cache is not None and config.page_cache > self._configured:
+            log.warning("--page-cache is more than the memory there is; it may take %d MiB", self._configured >> 20)
+
+    def _split(self, total: int) -> budget.Split:
+        return budget.split(total, self._data, self._config.page_cache)
 
     def _make_shared(self) -> list[int]:
         """Make the memory that is not there yet; the rings: the stager's, and one for each server."""
@@ -273,7 +279,7 @@ class Supervisor:
         """Take another memory budget, bytes, and make it hold."""
         log.info("memory budget %d MiB, was %d MiB", allowed >> 20, self._allowed >> 20)
         self._allowed = allowed
-        split = budget.split(allowed, self._data)
+        split = self._split(allowed)
         self.loop.conductor.resize(split, self.loop.furthest(FURTHEST_LOOKED_AT))
         await self.loop.order(Order.BUDGET, np.array([split.whole_limit, split.ranges], np.int64), split.arena)
 
@@ -379,7 +385,7 @@ class Supervisor:
             server=self._signal.estimate(counted), stager=self._stager_gauges.block,
             budget={"total": self._allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=self._used(), processes=processes if self._state != "ended" else [], lost=unobserved,
-            seconds=time.monotonic() - self._began,
+            page_cache=self.loop.residence.status(), seconds=time.monotonic() - self._began,
         )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""The pusher: one thread that puts staged files into the mount's page cache, drops them, invalidates changed ones.
+"""The pusher: one thread that puts staged files into the mount's page cache, drops them, invalidates changed ones, and
+looks at what the kernel has kept of them when there is nothing else to do.
 
 It does nothing else, because it may be blocked by the kernel for as long as a READ is unanswered (design: the
 deadlock). It takes the desk's lock only for moments, and nothing ever waits for it. It touches the mount
@@ -20,7 +21,7 @@ from nopfsfs.fetch.desk import Desk
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
 from nopfsfs.tiers import pages
-from nopfsfs.tiers.columns import Columns, Gauge, Gauges
+from nopfsfs.tiers.columns import PAGED_LATE, Columns, Gauge, Gauges
 from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event
 
@@ -40,6 +41,7 @@ class Pusher:
         self._index, self._columns, self._desk, self._source = index, columns, desk, source
         self._gauge = gauges.block
         self._queue: deque[Task] = deque()
+        self._to_see: deque[Task] = deque()  # looked at when the queue is empty
         self._wake = threading.Condition()
         self._stopped = False
 
@@ -49,6 +51,14 @@ class Pusher:
             if not self._stopped:
                 for row in rows:
                     self._queue.append((what, row, value))
+                self._wake.notify()
+
+    def look_at(self, rows: list[int]) -> None:
+        """Say what the page cache holds of these rows once nothing else is left to do; not of those said before."""
+        with self._wake:
+            self._to_see.clear()
+            if not self._stopped:
+                self._to_see.extend((Order.LOOK, row, 0) for row in rows)
                 self._wake.notify()
 
     def invalidate(self, row: int) -> None:
@@ -62,6 +72,7 @@ class Pusher:
         with self._wake:
             self._stopped = True
             self._queue.clear()
+            self._to_see.clear()
             self._wake.notify()
 
     def run(self) -> None:
@@ -69,11 +80,11 @@ class Pusher:
         try:
             while True:
                 with self._wake:
-                    while not self._queue and not self._stopped:
+                    while not self._queue and not self._to_see and not self._stopped:
                         self._wake.wait(timeout=60)
                     if self._stopped:
                         return
-                    task = self._queue.popleft()
+                    task = (self._queue or self._to_see).popleft()
                 self._do(*task)
         finally:
             if self._tree_fd >= 0:
@@ -86,6 +97,8 @@ class Pusher:
                 self._push(row)
             elif what == Order.DROP:
                 self._drop(row, value)
+            elif what == Order.LOOK:
+                self._look(row)
             else:
                 self._invalidate(row)
         except OSError as e:
@@ -97,6 +110,10 @@ class Pusher:
             self._failed(what, row, value)
 
     def _push(self, row: int) -> None:
+        if self._columns.paged[row] == PAGED_LATE:
+            self._gauge[Gauge.PUSHES_SPARED] += 1
+            self._failed(Order.PUSH, row, 0)
+            return
         version = int(self._columns.version[row])
         data = self._desk.pin(row)
         if data is None:
@@ -144,6 +161,16 @@ class Pusher:
         self._gauge[Gauge.DROPS_DONE] += 1
         if not value:
             self._desk.publish(Event.DROPPED, row, self._source.size(row))
+
+    def _look(self, row: int) -> None:
+        try:
+            cached = pages.cached(self._dir(), self._path(row))
+        except pages.Unmeasurable as e:
+            self._to_see.clear()
+            self._desk.publish(Event.UNMEASURED, row, e.errno or 0)
+            return
+        event = Event.PRESENT if cached >= self._source.size(row) else Event.LACKING
+        self._desk.publish(event, row, cached)
 
     def _invalidate(self, row: int) -> None:
         """Let the new version be opened, and make the kernel look all names of the row up anew."""

@@ -161,6 +161,8 @@ class Stager:
             self.desk.fetch(rows)
         elif order in (Order.PUSH, Order.DROP):
             self.pusher.order(order, rows, value)
+        elif order == Order.LOOK:
+            self.pusher.look_at(rows)
         elif order == Order.EVICT:
             self.desk.evict(rows)
         elif order == Order.TO_DISK:

@@ -33,6 +33,7 @@ class Order(IntEnum):
     QUIESCE = 9  # stop touching the mount; let go of it
     STOP = 10
     SERVER = 11  # with a descriptor: the demands of one more server
+    LOOK = 12  # say what the page cache holds of these rows, when nothing else is to be done; forget the LOOK before
 
 
 class Origin(IntEnum):

@@ -8,7 +8,7 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.tiers.columns import Columns, Tier
 from nopfsfs.vfs.tree import RefreshedAttributes
 
-_PAGED = {0: b"", 1: b"page_cache", 2: b"page_cache(part)"}
+_PAGED = {0: b"", 1: b"page_cache", 2: b"page_cache(part)", 3: b"page_cache(part)"}
 
 
 class ColumnOverrides:

@@ -34,6 +34,10 @@ class Stream(Protocol):
         """The rows at positions start .. start+count-1, fewer where not known further; -1 where nothing is read."""
         ...
 
+    def next_uses(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first position still to come of each row, int64[m]; -1 where none is known."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class _Part:
@@ -45,6 +49,11 @@ class _Part:
     def blended(self, position: int, total: int) -> int:
         """The blended place of one of its positions."""
         rounds, rest = divmod(position - self.start, self.weight)
+        return rounds * total + self.before + rest
+
+    def blended_all(self, positions: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+        """The same of many."""
+        rounds, rest = np.divmod(positions - self.start, self.weight)
         return rounds * total + self.before + rest
 
 
@@ -59,6 +68,16 @@ class Blend:
             self._parts.append(_Part(stream, stream.position, weight, before))
             before += weight
         self.key = tuple((id(stream), stream.generation) for stream, _ in parts)
+
+    def next_uses(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """As of a `Stream`."""
+        never = np.iinfo(np.int64).max
+        first = np.full(len(rows), never, dtype=np.int64)
+        for part in self._parts:
+            uses = part.stream.next_uses(rows)
+            known = uses >= 0
+            first[known] = np.minimum(first[known], part.blended_all(uses[known], self._total))
+        return np.where(first < never, first, -1)
 
     @property
     def position(self) -> int:

@@ -461,6 +461,11 @@ class Follower:
         when nothing is foreseen; -1 for positions gone by. Holds until `generation` changes."""
         return self._outlook.upcoming(start, count)
 
+    def next_uses(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first stream position still to come at which each of these rows is read, int64[m]; -1 where none is
+        known. Holds as `upcoming` does, until the position has passed it."""
+        return self._outlook.next_uses(rows)
+
     @property
     def horizon(self) -> int:
         """Positions in one epoch of all that is read now."""

@@ -48,3 +48,9 @@ class Outlook:
     def upcoming(self, start: int, count: int) -> NDArray[np.int64]:
         """Rows at the positions start .. start+count-1, int64[<= count]; as of `Stream`."""
         return self._blend.upcoming(start - self._shift, count)
+
+    def next_uses(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first position still to come of each row, int64[m]; -1 where none is known. What is read at a place that
+        this position, which never decreases, has left behind is read now."""
+        uses = self._blend.next_uses(rows)
+        return np.where(uses >= 0, np.maximum(uses + self._shift, self.position), -1)

@@ -464,6 +464,28 @@ class Track:
                 begin, end = begin - order.length, end - order.length
         return np.concatenate(parts)
 
+    def next_uses(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first stream position still to come of each row, int64[m]; -1 where none is known."""
+        begin = self.position
+        reach = self.base + max(cursor.hi for cursor in self.cursors) * self.lanes - begin
+        read = np.append(self.consumed(begin, max(reach, 0)), False)
+        found = np.full(len(rows), -1, dtype=np.int64)
+        base = self.base
+        for order in (self.now, self.ahead):
+            if order is None:
+                break
+            places = order.places(rows)
+            while True:
+                at = base + places - begin
+                gone = (places >= 0) & ((at < 0) | read[np.clip(at, 0, len(read) - 1)])
+                if order.again is None or not gone.any():
+                    break
+                places[gone] = np.asarray(order.again)[places[gone]]
+            first = (places >= 0) & ~gone & (found < 0)
+            found[first] = base + places[first]
+            base += order.length
+        return found
+
     def consumed(self, start: int, count: int) -> NDArray[np.bool_]:
         """Which of those positions were opened or passed over, bool[count]; False beyond what is known."""
         result = np.ones(count, dtype=bool)

@@ -75,6 +75,13 @@ class Unread:
         """Stream position of the first file that was not opened in this epoch."""
         return self.base + self._lo
 
+    def next_uses(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The stream position of each row that was not opened in this epoch, int64[m]; -1 for the others."""
+        places = self.order.places(rows)
+        left = places >= 0
+        left[left] = np.frombuffer(self._opened, dtype=np.uint8)[places[left]] == 0
+        return np.where(left, self.base + places, -1)
+
     def upcoming(self, start: int, count: int) -> NDArray[np.int64]:
         """Rows at the stream positions start .. start+count-1, int64[<= count]; -1 for those read already."""
         reach = self.length if self._whole else min(self.length, _AT_FIRST + (1 + _FOR_EACH) * self._count)

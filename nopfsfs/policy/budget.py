@@ -46,13 +46,19 @@ def automatic(available: int, data: int) -> int:
     return max(0, min(available // 2, 2 * data + passage(data)))
 
 
-def split(total: int, data: int) -> Split:
-    """Divide `total` bytes for a data set of `data` bytes (files rounded to pages)."""
+def split(total: int, data: int, page_cache: int | None = None) -> Split:
+    """Divide `total` bytes for a data set of `data` bytes (files rounded to pages). `page_cache`: how much of them the
+    pages may take, less where the passage needs it; None: what the homes leave, and a window at least."""
     way = min(passage(data), total // 4)
     rest = total - way
-    window = min(rest // WINDOW_FRACTION, WINDOW_MOST)
-    homes = min(data, rest - window)
-    pages = min(data, rest - homes)
+    if page_cache is None:
+        window = min(rest // WINDOW_FRACTION, WINDOW_MOST)
+        homes = min(data, rest - window)
+        pages = min(data, rest - homes)
+    else:
+        pages = min(data, page_cache, rest)
+        window = min(pages // 2, WINDOW_MOST)
+        homes = min(data, rest - pages)
     page_homes = pages if pages >= data else max(0, pages - window)
     return Split(
         arena=homes + way, homes=homes, stream=way // 2, ranges=way - way // 2, pages=pages, page_homes=page_homes,

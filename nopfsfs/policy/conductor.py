@@ -27,6 +27,7 @@ Upcoming = Callable[[int, int], Rows]
 FETCHES_OUTSTANDING = 256  # rows asked of the stager and not done; bounds what a jump of the plan makes vain
 SCAN = 1024  # stream positions looked at in one step
 SCAN_STEPS = 16  # steps in one call, so that the caller stays responsive
+LEAD_MOST = 256  # positions left out when the reader has overtaken the pushes: some ten milliseconds of the fastest
 RANGE_DROP_BYTES = 32 << 20  # of a large file being read: how often the pages behind the reader are dropped
 RANGE_KEEP_BYTES = 8 << 20
 READING = 64  # files that may be half read at once where closes are not seen
@@ -68,7 +69,8 @@ class Conductor:
         self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: Split, disk_room: list[int]
     ) -> None:
         n = len(charges)
-        self._size, self.paged = charges, paged
+        self.charges = self._size = charges
+        self.paged = paged
         self.split = split
         self.home = np.zeros(n, np.uint8)
         self._staged = np.zeros(n, np.bool_)
@@ -92,10 +94,13 @@ class Conductor:
         self.window = PageWindow(charges, paged, split, self._open)
         self._fetch_at = 0  # stream positions: before them all is ordered
         self._push_at = 0
+        self._position = 0
         self._look_again = False  # some of what was ordered was cancelled
+        self._anew: list[int] = []  # rows whose pages the kernel took: to be staged and pushed for their next reading
         self.fetches_outstanding = 0
         self.homes_used = 0
         self.stream_used = 0
+        self.evictions_read = 0  # READs that showed that the kernel had taken pages
         self._orders: list[tuple[Do, list[int], int]] = []
 
     @property
@@ -157,6 +162,14 @@ class Conductor:
         self._leave_disk(row, _STREAM)
         self._let_go(row)
 
+    def pages_gone(self, row: int, cached: int) -> bool:
+        """The kernel was found to have taken pages of the row, and left `cached` bytes: it is pushed anew where it will
+        be read. Whether that is news."""
+        news = self.window.gone(row, cached)
+        if news:
+            self._anew.append(row)
+        return news
+
     def changed(self, row: int) -> None:
         """The file changed at the source and everything of its old version was forgotten."""
         self.window.dropped(row)
@@ -189,6 +202,7 @@ class Conductor:
 
     def opened(self, row: int) -> None:
         self._open[row] = self._open.get(row, 0) + 1
+        self.window.opened(row)
 
     def without_closes(self) -> None:
         """From now on neither opens nor closes are seen, only READs: a file is taken for open from the first until
@@ -201,8 +215,9 @@ class Conductor:
         """The server answered a READ up to byte `end`; so the page cache holds these bytes now."""
         if self._charge[row] > self.split.whole_limit:
             self._read_range(row, end)
-        else:
-            self.window.read(row)
+        elif self.window.read(row):
+            self.evictions_read += 1
+            self._anew.append(row)
         if not self._closes_are_seen:
             self._taken_for_open(row, end)
 
@@ -242,6 +257,7 @@ class Conductor:
         """The plan changed: what was queued is vain; look at the stream anew from its position."""
         self._order_all(Do.CANCEL, [])
         self._fetch_at = self._push_at = position
+        self._anew.clear()
         self._awaited.clear()
         self.window.forsake()
         self._look_at_all()
@@ -255,8 +271,12 @@ class Conductor:
         if self._look_again:
             self._look_again = False
             self._fetch_at = self._push_at = position
+        if self._anew:
+            first = self.window.behind.soonest(self._anew)
+            self._anew.clear()
+            self._fetch_at, self._push_at = min(self._fetch_at, first), min(self._push_at, first)
         self._fetch_at = self._scan(max(self._fetch_at, position), position + horizon, upcoming, self._fetch_some)
-        self._push_at = self._scan(max(self._push_at, position), self._fetch_at, upcoming, self._push_some)
+        self._push_at = self._scan(self._push_from(position), self._fetch_at, upcoming, self._push_some)
 
     def _scan(self, at: int, end: int, upcoming: Upcoming, deal: Callable[[Rows, int], int]) -> int:
         """Deal with stream positions [at, end) until `deal` cannot go on; where that was."""
@@ -313,6 +333,14 @@ class Conductor:
         """A file that has no home in the arena and whose pages are still there needs no second fetch."""
         return bool(self._home_of[row] != _RAM and self.window.has(row))
 
+    def _push_from(self, position: int) -> int:
+        """Where to go on pushing. When the reader has come past that, what it will read until it is pushed is left to
+        its READs: pushes get ahead of it again, or would be in its way."""
+        moved, self._position = position - self._position, position
+        if self._push_at >= position:
+            return self._push_at
+        return position + max(0, min(moved, LEAD_MOST, (self._fetch_at - position) // 2))
+
     def _push_some(self, rows: Rows, first: int) -> int:
         """Order pushes among these rows, those from position `first` on; how many of them were dealt with."""
         window = self.window
@@ -325,10 +353,10 @@ class Conductor:
             if self._paged_of[row] == _WHOLE or window.pushing[row]:
                 window.keep(row, first + at)
                 continue
-            if window.too_large(row):
-                continue
+            if window.too_large(row) or (row in self._open and first + at < self._position + SCAN):
+                continue  # it does not fit, or its reader is there already: a push would wait for its READs
             if not self._is_staged[row] or not window.may_push(row):
-                self._drop(window.make_room(self._charge[row]) if self._is_staged[row] else [])
+                self._drop(window.make_room(self._charge[row], first + at) if self._is_staged[row] else [])
                 dealt = at
                 break
             window.push(row, first + at)

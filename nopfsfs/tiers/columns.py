@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from nopfsfs.tiers import shared
 
+PAGED_LATE = 3  # in the column `paged`
+
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
 LAYOUT = 2
@@ -34,7 +36,8 @@ class Columns:
     bytes), `disk` u8 (0 or 1 + number of the disk tier), `version` u8 (counts changes seen at the source), `stale` u8
     (1 while the old version is being forgotten; opens fail), and for rows with version > 0 the refreshed
     `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino` u64, `new_mode`, `new_uid`, `new_gid` u32.
-    Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it).
+    Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it; 3: the same, and a
+    push of it that is not done yet would come too late).
     """
 
     def __init__(self, fd: int, n: int, *, writable: bool) -> None:
@@ -109,6 +112,7 @@ class Gauge(IntEnum):
     DISK_WRITES = 35
     EVICTIONS = 36
     PUSHER_THREAD = 37  # not a counter: the thread whose opens are the mount's own
+    PUSHES_SPARED = 38  # the reader was there first
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41

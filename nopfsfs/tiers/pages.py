@@ -1,13 +1,17 @@
-"""The kernel's page cache of the mount as a tier: push bytes into it, drop them, forget the name of a changed file.
+"""The kernel's page cache of the mount as a tier: push bytes into it, drop them, see what is left of them, forget the
+name of a changed file.
 
 `push` and `forget_name` write notifications to the FUSE descriptor. Both may block, in uninterruptible sleep: the first
 while a READ of that inode is unanswered, the second while a LOOKUP in that directory is. So they are called in threads
 that do nothing else, and nothing waits for those.
-Message layouts: linux/fuse.h, struct fuse_out_header, fuse_notify_store_out, fuse_notify_inval_entry_out.
+Message layouts: linux/fuse.h, struct fuse_out_header, fuse_notify_store_out, fuse_notify_inval_entry_out; linux/mman.h,
+struct cachestat_range, cachestat.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import struct
 
@@ -16,6 +20,11 @@ _NOTIFY_STORE = 4
 _OUT_HEADER = struct.Struct("<IiQ")
 _STORE = struct.Struct("<QQII")
 _INVAL_ENTRY = struct.Struct("<QII")
+_RANGE = struct.Struct("<QQ")
+_CACHESTAT = struct.Struct("<5Q")  # pages in the cache, dirty, under writeback, evicted, evicted recently
+_NR_CACHESTAT = 451  # of cachestat(2), Linux 6.5, on all architectures that it is built for here
+_libc = ctypes.CDLL(None, use_errno=True)  # its calls let other threads run
+PAGE = os.sysconf("SC_PAGESIZE")
 STORE_CHUNK = 1 << 20  # bytes a notification; bounds how long the inode's pages stay locked
 
 
@@ -45,3 +54,26 @@ def drop(tree_fd: int | None, path: bytes, offset: int = 0, length: int = 0) -> 
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
+
+
+class Unmeasurable(OSError):
+    """This system does not say what its page cache holds, or not to this process."""
+
+
+def cached(tree_fd: int | None, path: bytes) -> int:
+    """Bytes of a file that the page cache holds, in whole pages. Raises Unmeasurable, OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=tree_fd)
+    try:
+        return cached_of(fd)
+    finally:
+        os.close(fd)
+
+
+def cached_of(fd: int) -> int:
+    """The same of an open file."""
+    found = ctypes.create_string_buffer(_CACHESTAT.size)
+    if _libc.syscall(ctypes.c_long(_NR_CACHESTAT), fd, _RANGE.pack(0, 0), found, 0) == 0:
+        return int(_CACHESTAT.unpack(found.raw)[0]) * PAGE
+    number = ctypes.get_errno()
+    kind = Unmeasurable if number in (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP) else OSError
+    raise kind(number, os.strerror(number))

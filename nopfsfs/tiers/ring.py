@@ -25,7 +25,7 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 
 class Event(IntEnum):
     """What happened. Server: OPEN (value: process), READ (value: end offset), RELEASE. Stager: the rest; value is
-    the size in bytes, for FAILED the errno, for ON_DISK the tier."""
+    the size in bytes, for FAILED and UNMEASURED the errno, for ON_DISK the tier, for LACKING what is left of it."""
 
     OPEN = 1
     READ = 2
@@ -39,6 +39,9 @@ class Event(IntEnum):
     ON_DISK = 16
     OFF_DISK = 17
     CHANGED = 18
+    PRESENT = 19  # the page cache was looked at, and holds the whole file
+    LACKING = 20  # it does not
+    UNMEASURED = 21  # this system does not let it be looked at
 
 
 monotonic_ns = time.monotonic_ns  # one clock for all processes

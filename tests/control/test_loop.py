@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import socket
@@ -22,6 +23,7 @@ from nopfsfs.plan.epochs import DataSet, FileOrder
 from nopfsfs.plan.follow import Follower
 from nopfsfs.policy.budget import Split
 from nopfsfs.policy.conductor import Conductor
+from nopfsfs.policy.residence import ROWS_LEAST
 from nopfsfs.tiers import ring as rings
 from nopfsfs.tiers.columns import SUPERVISOR, Gauge, Gauges, Tier
 from nopfsfs.tiers.ring import CAPACITY, Event, Ring
@@ -328,3 +330,77 @@ def test_without_a_plan_what_is_held_can_be_spared(bench: Bench) -> None:
     for row in (3, 1):
         bench.loop.conductor.staged(row)
     assert bench.loop.furthest(N).tolist() == [1, 3]
+
+
+# ---- what the kernel has kept -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def always_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_PAUSE_S", 0.0)
+
+
+@in_trio
+async def test_what_the_kernel_took_is_pushed_again(bench: Bench, always_look: None) -> None:
+    bench.attach()
+    bench.loop.follow(follower())
+    await bench.until_quiet()
+    assert bench.loop.conductor.pages_used == 10 * N
+    bench.loop._look_at = 0
+    await bench.loop._look()
+    ((order, rows),) = bench.received()
+    assert order == Order.LOOK
+    assert len(set(rows)) == ROWS_LEAST
+    for row in rows[2:]:
+        bench.stager.put(Event.PRESENT, row, 10)
+    bench.stager.put(Event.LACKING, rows[0], 0)
+    bench.stager.put(Event.LACKING, rows[1], 5)
+    bench.loop._take_stager()
+    assert bench.loop.conductor.pages_used == 10 * (N - 1)
+    found = await bench.until_quiet()
+    assert sorted(ordered(found, Order.PUSH)) == sorted(rows[:2])
+    assert bench.loop.conductor.pages_used == 10 * N
+    assert bench.loop.residence.status() == {
+        "measured": True, "resident_share": round(1 - 15 / (10 * ROWS_LEAST), 4), "looked_at": ROWS_LEAST, "evicted": 2
+    }  # fmt: skip
+
+
+@in_trio
+async def test_a_read_of_what_was_there_is_counted_too(bench: Bench, always_look: None) -> None:
+    bench.attach()
+    bench.loop.follow(follower())
+    await bench.until_quiet()
+    for _ in range(3):
+        bench.loop._look_at = 0
+        await bench.loop._look()
+    for what in (Event.OPEN, Event.READ, Event.READ, Event.RELEASE):
+        bench.server.put(what, 0, 10)
+    bench.loop._take_server()
+    await bench.loop._look()
+    assert bench.loop.residence.evicted == 1
+
+
+@in_trio
+async def test_a_system_that_does_not_tell_is_not_asked_again(
+    bench: Bench, always_look: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.attach()
+    bench.loop.follow(follower())
+    await bench.until_quiet()
+    bench.stager.put(Event.UNMEASURED, 0, errno.ENOSYS)
+    bench.loop._take_stager()
+    await bench.loop._look()
+    assert bench.received() == []
+    assert bench.loop.residence.status()["measured"] is False
+
+
+@in_trio
+async def test_nothing_is_looked_at_too_often_or_without_a_stager(bench: Bench) -> None:
+    bench.loop._look_at = 0
+    await bench.loop._look()
+    bench.attach()
+    bench.loop.follow(follower())
+    await bench.until_quiet()
+    await bench.loop._look()
+    await bench.loop._look()
+    assert [order for order, _ in bench.received()] == [Order.LOOK]

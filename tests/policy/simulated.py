@@ -19,12 +19,15 @@ class World:
 
     def __init__(
         self, sizes: list[int], stream: list[int], split: Split, *, disk: list[int] | None = None, seed: int = 0,
-        fail: float = 0.0,
+        fail: float = 0.0, foretold: bool = True,
     ) -> None:  # fmt: skip
+        """`foretold`: whether the next use of a row is known."""
         self.sizes = np.array(sizes, np.int64)
         self.stream = np.array(stream, np.int64)
         self.disk = disk or []
         self.conductor = Conductor(self.sizes, np.zeros(len(sizes), np.uint8), split, self.disk)
+        self.foretold = foretold
+        self._foretell()
         self.chance = random.Random(seed)
         self.fail = fail
         self.position = 0
@@ -40,9 +43,20 @@ class World:
         self.demands = 0  # reads that found nothing ready
         self.shows = True  # opens and closes
         self.fetched: list[int] = []
+        self.pushes = 0
+        self.reads = 0  # that the page cache did not answer
 
     def upcoming(self, start: int, count: int) -> np.ndarray:
         return self.stream[start : start + count]
+
+    def next_uses(self, rows: np.ndarray) -> np.ndarray:
+        ahead = self.stream[self.position :]
+        found = [np.flatnonzero(ahead == row)[:1].tolist() for row in rows.tolist()]
+        return np.array([self.position + at[0] if at else -1 for at in found], np.int64)
+
+    def _foretell(self) -> None:
+        if self.foretold:
+            self.conductor.window.behind.next_uses = self.next_uses
 
     # ---- the supervisor -------------------------------------------------------------------------------------
 
@@ -81,6 +95,7 @@ class World:
         self.on_disk.clear()
         self._see()
         self.conductor = Conductor(self.sizes, self.conductor.paged, split, self.disk)
+        self._foretell()
         self.conductor.adopt(np.isin(np.arange(len(self.sizes)), list(self.staged)))
         self.conductor.stager_restarted()
         self.check()
@@ -132,12 +147,28 @@ class World:
             if do == Do.DROP:
                 self.pages.discard(row)
                 self.events.append(("dropped", row))
-            elif fails or row not in self.staged:
+            elif fails or row not in self.staged or self.conductor.paged[row] == Paged.LATE:
                 self.events.append(("push_failed", row))
             else:
                 self.pages.add(row)
+                self.pushes += 1
                 self.events.append(("pushed", row))
         return True
+
+    def evict(self, count: int) -> None:
+        """The kernel takes pages back."""
+        for row in self.chance.sample(sorted(self.pages), min(count, len(self.pages))):
+            self.pages.discard(row)
+
+    def look(self) -> None:
+        """The pusher, when it has nothing else to do, looks at all that is believed to be there."""
+        if not self.pusher:
+            self._see()
+            for row in np.flatnonzero(self.conductor.paged == Paged.WHOLE).tolist():
+                if row not in self.pages:
+                    self.conductor.pages_gone(row, 0)
+            self.conductor.window.age()
+            self.check()
 
     def restart_stager(self) -> None:
         """It dies: what it was to do is lost, what it had published is kept, copies on disk are not."""
@@ -167,6 +198,7 @@ class World:
                     self.staged.add(row)
                     self.events.append(("staged", row))
             self.pages.add(row)
+            self.reads += 1
             self.server.append(("read", row))
         if not self.shows:
             return

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from nopfsfs.policy import budget
 
 amounts = st.one_of(st.integers(0, 5000), st.integers(0, 1 << 45))
+shares = st.one_of(st.none(), amounts)  # for the page cache
 
 
-@given(amounts, amounts)
-def test_the_parts_never_exceed_the_whole(total: int, data: int) -> None:
-    split = budget.split(total, data)
+@given(amounts, amounts, shares)
+def test_the_parts_never_exceed_the_whole(total: int, data: int, page_cache: int | None) -> None:
+    split = budget.split(total, data, page_cache)
     assert all(value >= 0 for value in dataclasses.astuple(split))
     assert split.arena + split.pages <= total
     assert split.homes + split.stream + split.ranges <= split.arena
@@ -22,6 +23,16 @@ def test_the_parts_never_exceed_the_whole(total: int, data: int) -> None:
     assert split.homes <= data
     assert split.pages <= data
     assert split.whole_limit <= total // 8
+    assert page_cache is None or split.pages <= page_cache
+
+
+@given(amounts, amounts, amounts)
+def test_the_page_cache_gets_what_was_said_and_the_arena_the_rest(total: int, data: int, page_cache: int) -> None:
+    split = budget.split(total, data, page_cache)
+    way = split.arena - split.homes
+    assert split.pages == min(data, page_cache, total - way)
+    assert split.homes == min(data, total - way - split.pages)
+    assert 2 * split.page_homes >= split.pages - 1 or split.pages - split.page_homes <= budget.WINDOW_MOST
 
 
 @given(amounts)
@@ -35,9 +46,9 @@ def test_the_automatic_budget_is_at_most_half_of_what_is_available(available: in
     assert 0 <= budget.automatic(available, data) <= available // 2
 
 
-@given(amounts, amounts, amounts)
-def test_a_larger_budget_keeps_no_less(smaller: int, more: int, data: int) -> None:
-    a, b = budget.split(smaller, data), budget.split(smaller + more, data)
+@given(amounts, amounts, amounts, shares)
+def test_a_larger_budget_keeps_no_less(smaller: int, more: int, data: int, page_cache: int | None) -> None:
+    a, b = budget.split(smaller, data, page_cache), budget.split(smaller + more, data, page_cache)
     assert b.homes >= a.homes
     assert b.homes + b.pages >= a.homes + a.pages
 

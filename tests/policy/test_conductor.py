@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from nopfsfs.policy.awaited import PASSED_BY
 from nopfsfs.policy.budget import Split
-from nopfsfs.policy.conductor import RANGE_DROP_BYTES, Conductor, Do, Home
-from nopfsfs.policy.window import Paged
+from nopfsfs.policy.conductor import RANGE_DROP_BYTES, SCAN, Conductor, Do, Home
+from nopfsfs.policy.window import PUSHES_OUTSTANDING, Paged
 from tests.policy.simulated import World
 
 
@@ -237,6 +237,69 @@ def test_room_on_disk_is_free_again_when_a_copy_went_but_not_when_it_could_not_b
     assert c.home[3] == Home.DISK
 
 
+# ---- a reader who is faster, a kernel that takes pages back -------------------------------------------------
+
+
+def ready(n: int, rows: range) -> Conductor:
+    """All is staged; the reader is at position 0, and the pushes of the first rows are under way."""
+    c = Conductor(np.full(n, 10), np.zeros(n, np.uint8), split(10 * n, 0, 10 * n, 10 * n), [])
+    c.window.behind.next_uses = lambda wanted: wanted
+    for row in range(n):
+        c.staged(row)
+    c.advance(0, n, lambda start, count: np.arange(start, min(n, start + count)))
+    assert pushes(c) == list(rows)
+    return c
+
+
+def pushes(c: Conductor) -> list[int]:
+    return [row for do, rows, _ in c.orders() if do == Do.PUSH for row in rows]
+
+
+def test_pushes_get_ahead_of_a_reader_who_has_overtaken_them() -> None:
+    n = 2000
+    c = ready(n, range(PUSHES_OUTSTANDING))
+    for row in range(PUSHES_OUTSTANDING):
+        c.pushed(row)
+    c.advance(100, n, lambda start, count: np.arange(start, min(n, start + count)))
+    assert pushes(c) == list(range(200, 200 + PUSHES_OUTSTANDING)), "as far as the reader came in the meantime"
+    for row in range(200, 200 + PUSHES_OUTSTANDING):
+        c.pushed(row)
+    c.advance(110, n, lambda start, count: np.arange(start, min(n, start + count)))
+    assert pushes(c)[0] == 200 + PUSHES_OUTSTANDING, "and then nothing is left out"
+
+
+def test_what_is_open_is_not_pushed_for_the_reading_that_has_begun() -> None:
+    n = 4 * SCAN
+    c = ready(n, range(PUSHES_OUTSTANDING))
+    coming = range(PUSHES_OUTSTANDING, 2 * PUSHES_OUTSTANDING)
+    for row in coming[:3]:
+        c.opened(row)
+    for row in range(PUSHES_OUTSTANDING):
+        c.pushed(row)
+    c.advance(0, n, lambda start, count: np.arange(start, min(n, start + count)))
+    assert pushes(c) == list(range(coming[3], coming[3] + PUSHES_OUTSTANDING))
+
+
+def test_what_the_kernel_took_is_pushed_again_before_its_next_reading() -> None:
+    parts = split(homes=500, stream=0, pages=500, page_homes=500)
+    w = World([10] * 50, list(range(50)) * 3, parts)
+    w.settle()
+    w.evict(20)
+    w.look()
+    assert w.conductor.pages_used == 300
+    w.settle()
+    assert (len(w.pages), w.conductor.pages_used) == (50, 500)
+    assert sorted(w.fetched) == list(range(50)), "from the arena"
+    for _ in range(2):
+        w.conductor.window.age()
+    w.evict(50)
+    for _ in range(50):
+        w.read_next()
+        w.settle()
+    assert w.conductor.evictions_read == w.reads == 50
+    assert w.pushes == 50 + 20 + 50, "each once more, for the next epoch"
+
+
 # ---- resizing -----------------------------------------------------------------------------------------------
 
 
@@ -373,7 +436,7 @@ def test_any_state_can_be_taken_over(
 ) -> None:
     sizes, staged = np.array([row[0] for row in rows], np.int64), np.array([row[2] for row in rows], np.bool_)
     paged = np.array([row[1] for row in rows], np.uint8)
-    before = paged.copy()
+    before = np.where(paged == Paged.LATE, Paged.SOME, paged)  # whoever was to push it is gone
     c = Conductor(sizes, paged, split(homes, 100, page_homes + window, page_homes), [])
     c.adopt(staged)
     assert c.pages_used == sizes[paged != Paged.NONE].sum()
@@ -398,7 +461,7 @@ def test_any_state_can_be_taken_over(
 actions = st.lists(
     st.sampled_from(
         ["read", "read", "read", "hold", "close", "skip", "work", "work", "work", "supervise", "supervise", "settle",
-         "restart", "restart stager", "replace supervisor", "shrink", "grow"]
+         "restart", "restart stager", "replace supervisor", "shrink", "grow", "evict", "look"]
     ),
     max_size=120,
 )  # fmt: skip
@@ -412,17 +475,24 @@ splits = st.builds(
 @settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.integers(0, 50), min_size=1, max_size=40), splits, splits, actions, st.randoms(use_true_random=False),
-    st.lists(st.integers(0, 200), max_size=2), st.sampled_from([0.0, 0.2]),
+    st.lists(st.integers(0, 200), max_size=2), st.sampled_from([0.0, 0.2]), st.booleans(),
 )  # fmt: skip
 def test_books_agree_and_nothing_gets_stuck_in_any_order(
-    sizes: list[int], first: Split, second: Split, actions: list[str], chance: object, disk: list[int], fail: float
+    sizes: list[int],
+    first: Split,
+    second: Split,
+    actions: list[str],
+    chance: object,
+    disk: list[int],
+    fail: float,
+    foretold: bool,
 ) -> None:
     stream: list[int] = []
     for _ in range(4):
         order = list(range(len(sizes)))
         chance.shuffle(order)  # type: ignore[attr-defined]
         stream += order
-    w = World(sizes, stream, first, disk=disk, seed=len(actions), fail=fail)
+    w = World(sizes, stream, first, disk=disk, seed=len(actions), fail=fail, foretold=foretold)
     c = w.conductor
     for action in actions:
         if action == "read":
@@ -443,6 +513,10 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
             c.restart(w.position)
         elif action == "restart stager":
             w.restart_stager()
+        elif action == "evict":
+            w.evict(3)
+        elif action == "look":
+            w.look()
         elif action == "replace supervisor":
             w.replace_supervisor(first)
             c = w.conductor

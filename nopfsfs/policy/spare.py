@@ -1,0 +1,91 @@
+"""Rows that lie behind the reader, those first that can be spared: the furthest from its next use. Pure.
+
+A row whose next use is not known is taken for one that is never read again; of those the oldest goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]
+NextUses = Callable[[Rows], Rows]  # of rows i64[m]: the stream position of the next reading of each, -1: not known
+
+NEVER = 1 << 62  # a position that no stream has
+NONE: Rows = np.zeros(0, np.int64)
+ANEW = 8  # the order is made anew when one in so many is not in it
+
+
+def nothing_known(rows: Rows) -> Rows:
+    """The next uses when nothing is foretold."""
+    return np.full(len(rows), -1, np.int64)
+
+
+class Spare:
+    """A set of rows. They are sorted when one is to go, all at once, and again when many more have come: so that a row
+    costs little, however many there are."""
+
+    def __init__(self) -> None:
+        self.next_uses: NextUses = nothing_known
+        self._rows: dict[int, int] = {}  # by row: when it came
+        self._came = 0
+        # sorted: next uses, rows, when they came; arrays, because there may be millions
+        self._sorted: tuple[Rows, Rows, Rows] = (NONE, NONE, NONE)
+        self._left = 0  # of these, from the front: the furthest are taken from the end
+        self._sorted_at = 0
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, row: int) -> None:
+        self._came += 1
+        self._rows.pop(row, None)
+        self._rows[row] = self._came
+
+    def discard(self, row: int) -> None:
+        self._rows.pop(row, None)
+
+    def foretold_anew(self) -> None:
+        """What was known of next uses no longer holds."""
+        self._left = 0
+
+    def soonest(self, rows: Sequence[int]) -> int:
+        """The position at which the first of some rows is read next, `NEVER` if none is known to be."""
+        uses = self.next_uses(np.array(rows, np.int64))
+        return int(uses[uses >= 0].min(initial=NEVER))
+
+    def furthest(self, after: int = -1) -> int | None:
+        """Take out the row whose next use is the furthest, if that comes after position `after`."""
+        if (self._came - self._sorted_at) * ANEW >= len(self._rows):
+            self._sort()
+        while self._rows:
+            if not self._left:
+                self._sort()
+            uses, rows, came = self._sorted
+            last = self._left - 1
+            row = int(rows[last])
+            if self._rows.get(row) != came[last]:
+                self._left = last
+            elif uses[last] <= after:
+                return None
+            else:
+                self._left = last
+                del self._rows[row]
+                return row
+        return None
+
+    def _sort(self) -> None:
+        if self._came == self._sorted_at and self._left:
+            return
+        self._sorted_at, self._left = self._came, len(self._rows)
+        rows = np.fromiter(self._rows, np.int64, self._left)  # the oldest first
+        came = np.fromiter(self._rows.values(), np.int64, self._left)
+        uses = self.next_uses(rows)
+        uses = np.where(uses >= 0, uses, NEVER)
+        order = np.argsort(-uses, kind="stable")[::-1]
+        self._sorted = uses[order], rows[order], came[order]
