@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import lab
 
 TOP, CLASSES = "train", 20
-BATCH = 16  # of the loader that a plan speaks of
+BATCH = 16  # of the loader that a plan of one reader speaks of
 READ_TIMEOUT_S = 120.0
 READERS: dict[str, list[str | Path]] = {
     "c": [lab.BUILD / "reader"],
@@ -70,54 +71,62 @@ def write_listing(listing: Path, root: Path, paths: Sequence[str]) -> Path:
 
 def write_plan(directory: Path, name: str, paths: Sequence[str], workers: int = 1) -> Path:
     """A plan file, NAME.toml, that tells a mount this order of the paths of `write_files`, the same in every epoch."""
+    # Several readers wait for each other only at the end: any of them may be far ahead.
+    batch = BATCH if workers == 1 else -(-len(paths) // workers)
     order = directory / f"{name}.order"
     order.write_text("".join(f"{path}\n" for path in paths))
     plan = directory / f"{name}.toml"
-    loader = f"{{ workers = {workers}, batch = {BATCH} }}"
+    loader = f"{{ workers = {workers}, batch = {batch} }}"
     plan.write_text(f'[[plan]]\nroot = "{TOP}"\norder = ["{order.name}"]\nloader = {loader}\n')
     return plan
 
 
 def read(reader: str, listings: Sequence[Path], repeats: int = 1) -> Result:
-    """Read the lists so many times, each in a process of its own, all at once. Raises LabError."""
+    """Read the lists so many times, each in a process of its own, all at once. They wait for each other before they
+    begin anew, as the ranks of a job do at the end of an epoch. Raises LabError."""
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(waiting_reader(reader, listing, repeats)) for listing in listings]
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        return together([results(process) for process in processes])
+        return in_turn([together(one_round(processes)) for _ in range(repeats)])
 
 
 @contextlib.contextmanager
 def waiting_reader(reader: str, listing: Path, repeats: int) -> Iterator[subprocess.Popen[str]]:
-    """A reader that has started and waits for a line to begin."""
+    """A reader that has started and waits for a line to begin. It is killed when it does not end in time."""
     command = [*READERS[reader], listing, str(repeats), "wait"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        limit = threading.Timer(READ_TIMEOUT_S, process.kill)
+        limit.start()
         try:
-            assert process.stdout is not None
-            if process.stdout.readline() != "ready\n":
-                raise lab.LabError(f"{reader} reader of {listing.name}: exit {process.wait()}")
+            line_of(process)
             yield process
         finally:
+            limit.cancel()
             process.kill()
 
 
-def results(process: subprocess.Popen[str]) -> list[Result]:
-    """What a reader printed, repeat by repeat. Raises LabError when it fails or does not end."""
-    try:
-        output, _ = process.communicate(timeout=READ_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        raise lab.LabError(f"a reader was not done after {READ_TIMEOUT_S:.0f} s") from None
-    if process.returncode != 0:
-        raise lab.LabError(f"a reader failed with exit {process.returncode}")
-    return [Result(**json.loads(line)) for line in output.splitlines()]
+def one_round(processes: Sequence[subprocess.Popen[str]]) -> list[Result]:
+    """Let all read their lists once."""
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    return [Result(**json.loads(line_of(process))) for process in processes]
 
 
-def together(of_each: Sequence[Sequence[Result]]) -> Result:
-    """All repeats of all readers as one result."""
-    return Result(
-        files=sum(one.files for repeats in of_each for one in repeats),
-        bytes=sum(one.bytes for repeats in of_each for one in repeats),
-        seconds=max(sum(one.seconds for one in repeats) for repeats in of_each),
-    )
+def line_of(process: subprocess.Popen[str]) -> str:
+    """What a reader says next. Raises LabError when it has ended."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise lab.LabError(f"a reader ended with exit {process.wait()}, or was not done after {READ_TIMEOUT_S:.0f} s")
+    return line
+
+
+def together(results: Sequence[Result]) -> Result:
+    """What several have done at once."""
+    return Result(sum(r.files for r in results), sum(r.bytes for r in results), max(r.seconds for r in results))
+
+
+def in_turn(results: Sequence[Result]) -> Result:
+    """What was done one after the other."""
+    return Result(sum(r.files for r in results), sum(r.bytes for r in results), sum(r.seconds for r in results))

@@ -1,9 +1,10 @@
 """How fast cached files are read: through the mount, bindfs and a plain pyfuse3 pass-through, over tmpfs itself.
 
 One reader, or two with half of the files each, as a compiled program and in Python, reads the same files in the same
-random order again and again. Each run on a mount follows one on tmpfs, so that each ratio is of two runs a second
-apart. The mount is told the order beforehand, as it would have found out by the second epoch of a job. After the first
-reads all pages are in the page cache of each mount; that none is asked for again is an entry of its own.
+random order again and again; two wait for each other before they begin anew. Each run on a mount follows one on tmpfs,
+so that each ratio is of two runs a second apart. The mount is told the order beforehand, as it would have found out by
+the second epoch of a job. After the first reads all pages are in the page cache of each mount; that none is asked for
+again is an entry of its own.
 """
 
 from __future__ import annotations

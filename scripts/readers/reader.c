@@ -3,7 +3,7 @@
  *     reader LIST [REPEATS [wait]]
  *
  * LIST holds one path per line. Prints a JSON line per repeat: {"files": N, "bytes": N, "seconds": S}. With `wait` it
- * prints "ready" first and begins with the next line of its input, so that several can begin together.
+ * prints "ready" first and waits for a line of its input before each repeat, so that several can begin together.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,8 +46,6 @@ static long long read_file(const char *path)
 static void wait_for_start(void)
 {
     int c;
-    puts("ready");
-    fflush(stdout);
     do
         c = getchar();
     while (c != '\n' && c != EOF);
@@ -88,10 +86,15 @@ int main(int argc, char **argv)
         return 2;
     }
     char **paths = read_list(argv[1], &count);
-    if (argc > 3 && strcmp(argv[3], "wait") == 0)
-        wait_for_start();
+    int wait = argc > 3 && strcmp(argv[3], "wait") == 0;
+    if (wait) {
+        puts("ready");
+        fflush(stdout);
+    }
     for (int repeats = argc > 2 ? atoi(argv[2]) : 1; repeats > 0; repeats--) {
         long long bytes = 0;
+        if (wait)
+            wait_for_start();
         double start = now();
         for (size_t i = 0; i < count; i++)
             bytes += read_file(paths[i]);

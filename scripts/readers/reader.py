@@ -23,10 +23,12 @@ def read_all(paths: list[str]) -> int:
 
 def main() -> None:
     paths = Path(sys.argv[1]).read_text(errors="surrogateescape").splitlines()
-    if sys.argv[3:] == ["wait"]:
+    wait = sys.argv[3:] == ["wait"]
+    if wait:
         print("ready", flush=True)
-        sys.stdin.readline()
     for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else 1):
+        if wait:
+            sys.stdin.readline()
         started = time.perf_counter()
         total = read_all(paths)
         seconds = time.perf_counter() - started

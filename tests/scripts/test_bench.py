@@ -33,10 +33,10 @@ def values(entries: Any) -> dict[str, float]:
 
 
 def test_readers_that_run_at_once_are_as_fast_as_the_last_to_end() -> None:
-    first, second = [Result(100, 1000, 1.0), Result(100, 1000, 1.5)], [Result(100, 1000, 4.0)]
-    both = bench_files.together([first, second])
-    assert both == Result(300, 3000, 4.0)
-    assert both.rate == 75
+    first = bench_files.together([Result(100, 1000, 1.0), Result(100, 1000, 3.0)])
+    second = bench_files.together([Result(100, 1000, 2.0), Result(100, 1000, 1.0)])
+    assert (first, second) == (Result(200, 2000, 3.0), Result(200, 2000, 2.0))
+    assert bench_files.in_turn([first, second]).rate == 80
 
 
 @pytest.mark.parametrize(("seconds", "repeats"), [(0.1, 4), (0.35, 1), (0.34, 2), (5.0, 1)])
@@ -124,9 +124,10 @@ def test_a_reader_that_fails_is_told_of(reader: str, listings: list[Path], capfd
     assert "/not/there" in capfd.readouterr().err
 
 
-def test_a_plan_holds_the_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("workers", "batch"), [(1, bench_files.BATCH), (2, SMALL.files // 2)])
+def test_a_plan_holds_the_order(workers: int, batch: int, tmp_path: Path) -> None:
     paths = bench_files.write_files(tmp_path, SMALL)
-    (plan,) = read_plan_file(os.fspath(bench_files.write_plan(tmp_path, "all", paths, workers=2))).plans
+    (plan,) = read_plan_file(os.fspath(bench_files.write_plan(tmp_path, "all", paths, workers))).plans
     assert plan.root == "train"
-    assert plan.inflight == 5 * bench_files.BATCH  # two batches for each worker, and the one that is used
+    assert plan.inflight == (2 * workers + 1) * batch  # two for each worker, and the one that is used
     assert Path(plan.order[0]).read_text().splitlines() == paths
