@@ -17,9 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
+import bench_cost
 import bench_epochs
+import bench_latency
 import bench_plan
 import bench_warm
 import lab
@@ -47,8 +50,18 @@ def index_entries() -> Iterable[Entry]:
             yield Entry(f"index/{name}", value, "", [value])
 
 
+def warm(prefix: str, readers: int, what: str) -> list[Benchmark]:
+    """One for each size of files."""
+    sizes = bench_warm.SETS
+    return [Benchmark(f"{prefix}/{s}/*", what, partial(bench_warm.entries, prefix, sizes[s], readers)) for s in sizes]
+
+
 BENCHMARKS = (
-    Benchmark("warm/117KB/*", "reads of cached files, over tmpfs", bench_warm.entries),
+    *warm("warm", 1, "reads of cached files, over tmpfs"),
+    *warm("warm2", 2, "the same by two readers at once"),
+    Benchmark("latency/*", "reads of staged files while others are staged", bench_latency.entries),
+    Benchmark("cpu/*", "processor time for a cached file", bench_cost.cpu_entries),
+    Benchmark("rss/*", "memory of the processes for each file", bench_cost.rss_entries),
     Benchmark("epoch/*", "a PyTorch loop on a slow source, over a local copy", bench_epochs.entries),
     Benchmark("index/*", "memory and time of a large index", index_entries),
     Benchmark("plan/*/1281167/*", "the order of an epoch of ImageNet", bench_plan.imagenet),

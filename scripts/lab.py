@@ -71,6 +71,14 @@ def filesystem_type(path: Path) -> str:
 
 
 @contextlib.contextmanager
+def place() -> Iterator[Path]:
+    """A new directory under build/, for mountpoints and what belongs to mounts."""
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=BUILD) as directory:
+        yield Path(directory)
+
+
+@contextlib.contextmanager
 def tmpfs_directory(needed: int) -> Iterator[Path]:
     """A new directory in a tmpfs with room for so many bytes. Raises LabError when there is none."""
     for candidate in filter(None, ("/dev/shm", os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir())):

@@ -149,8 +149,7 @@ class SlowSource:
 
     def cpu_seconds(self) -> float:
         """Processor time that the source itself has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
 
     @contextlib.contextmanager
     def _process(self, log: Path) -> Iterator[subprocess.Popen[bytes]]:
@@ -229,6 +228,12 @@ def stop_process(process: subprocess.Popen[bytes], mountpoint: Path) -> None:
     if is_mounted(mountpoint):
         unmount = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
         subprocess.run([*unmount, os.fspath(mountpoint)], check=False, capture_output=True)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time, user and system, that all threads of a process have used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def is_mounted(path: Path) -> bool:

@@ -1,8 +1,9 @@
 /* Opens, reads wholly and closes each file of a list: the cheapest reader there can be, to time a file system.
  *
- *     reader LIST [REPEATS]
+ *     reader LIST [REPEATS [wait]]
  *
- * LIST holds one path per line. Prints a JSON line per repeat: {"files": N, "bytes": N, "seconds": S}.
+ * LIST holds one path per line. Prints a JSON line per repeat: {"files": N, "bytes": N, "seconds": S}. With `wait` it
+ * prints "ready" first and waits for a line of its input before each repeat, so that several can begin together.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,6 +43,14 @@ static long long read_file(const char *path)
     return total;
 }
 
+static void wait_for_start(void)
+{
+    int c;
+    do
+        c = getchar();
+    while (c != '\n' && c != EOF);
+}
+
 static char **read_list(const char *path, size_t *count)
 {
     char **paths = NULL, *line = NULL;
@@ -73,12 +82,19 @@ int main(int argc, char **argv)
 {
     size_t count;
     if (argc < 2) {
-        fprintf(stderr, "usage: reader LIST [REPEATS]\n");
+        fprintf(stderr, "usage: reader LIST [REPEATS [wait]]\n");
         return 2;
     }
     char **paths = read_list(argv[1], &count);
+    int wait = argc > 3 && strcmp(argv[3], "wait") == 0;
+    if (wait) {
+        puts("ready");
+        fflush(stdout);
+    }
     for (int repeats = argc > 2 ? atoi(argv[2]) : 1; repeats > 0; repeats--) {
         long long bytes = 0;
+        if (wait)
+            wait_for_start();
         double start = now();
         for (size_t i = 0; i < count; i++)
             bytes += read_file(paths[i]);

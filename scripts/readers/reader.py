@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads each file of a list as Python programs do: the counterpart of reader.c, with the same output.
 
-python reader.py LIST [REPEATS]
+python reader.py LIST [REPEATS [wait]]
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ def read_all(paths: list[str]) -> int:
 
 def main() -> None:
     paths = Path(sys.argv[1]).read_text(errors="surrogateescape").splitlines()
+    wait = sys.argv[3:] == ["wait"]
+    if wait:
+        print("ready", flush=True)
     for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else 1):
+        if wait:
+            sys.stdin.readline()
         started = time.perf_counter()
         total = read_all(paths)
         seconds = time.perf_counter() - started

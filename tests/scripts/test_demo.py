@@ -114,7 +114,10 @@ def test_files_never_opened_are_counted() -> None:
     ("patterns", "names"),
     [
         ([], [b.names for b in bench.BENCHMARKS]),
-        (["warm/*"], ["warm/117KB/*"]),
+        (["warm/*"], ["warm/4KB/*", "warm/117KB/*", "warm/16MB/*"]),
+        (["warm2/117KB/c/open/*"], ["warm2/117KB/*"]),
+        (["warm*/117KB/c/open/ratio_to_tmpfs"], ["warm/117KB/*", "warm2/117KB/*"]),
+        (["cpu/per_hit_us", "rss/base_mb"], ["cpu/*", "rss/*"]),
         (["epoch/bytes/*"], ["epoch/*"]),
         (["plan/*/1281167/*"], ["plan/*/1281167/*"]),
         (["plan/grain/*", "index/*"], ["index/*", "plan/*/1281167/*", "plan/*/14197122/*"]),
