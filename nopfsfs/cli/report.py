@@ -8,6 +8,7 @@ from typing import Any
 from nopfsfs.units import format_duration, format_size
 
 PLACES = {"page_cache": "page cache", "ram": "RAM", "disk": "disk", "peer": "peers", "source": "source"}
+MODES = {"fast_path": "fast path", "resend": "resend", "passthrough": "passthrough"}
 
 Record = Mapping[str, Any]
 
@@ -24,7 +25,8 @@ def status_text(record: Record, source: str, mountpoint: str) -> str:
     lines = [f"{source} on {mountpoint}: {record.get('state', 'unknown')}", f"plan       {_plan(record)}"]
     lines += [*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_budget_lines(record)]
     processes = [f"{p.get('role', '?')} {p.get('pid', '?')}" for p in record.get("processes", ())]
-    return "\n".join([*lines, f"processes  {', '.join(processes) or 'none'}"])
+    lines += [f"processes  {', '.join(processes) or 'none'}", *_modes_lines(record)]
+    return "\n".join(lines)
 
 
 def _plan(record: Record) -> str:
@@ -69,3 +71,12 @@ def _budget_lines(record: Record) -> list[str]:
         if size
     ]
     return [f"used       {', '.join(tiers)}"] if tiers else []
+
+
+def _modes_lines(record: Record) -> list[str]:
+    modes = record.get("modes")
+    if not modes:
+        return []
+    words = [name if modes.get(key) else f"no {name}" for key, name in MODES.items()]
+    words += [f"signal {modes.get('signal', '?')}", "mount(2)" if modes.get("privileged") else "fusermount3"]
+    return [f"modes      {', '.join(words)}"]

@@ -26,7 +26,7 @@ from nopfsfs.control import memory, plans, socket
 from nopfsfs.control.children import Child
 from nopfsfs.control.loop import EventLoop
 from nopfsfs.control.pids import Process, read_pids, write_pids
-from nopfsfs.control.record import record
+from nopfsfs.control.record import modes, record
 from nopfsfs.control.servers import Servers, number_of_servers
 from nopfsfs.control.stagers import Stagers
 from nopfsfs.dataset.index import Index
@@ -34,7 +34,7 @@ from nopfsfs.errors import NopfsError
 from nopfsfs.fetch.wire import Order
 from nopfsfs.fuse import mountinfo, orphans
 from nopfsfs.fuse.fastpath import is_possible
-from nopfsfs.fuse.mounting import Busy, unmount
+from nopfsfs.fuse.mounting import Busy, may_mount, unmount
 from nopfsfs.fuse.session import Session, negotiate, resend
 from nopfsfs.policy import budget
 from nopfsfs.policy.conductor import Conductor
@@ -97,6 +97,7 @@ class Supervisor:
         self._plans = plans.Plans(self.loop, self.index, config)
         self._server_gauges = ServerGauges(self._fds["gauges"])
         self._stager_gauges = Gauges(self._fds["gauges"], writable=False)
+        self._session: Session | None = None
         self._servers: Servers | None = None
         self._stagers: Stagers | None = None
 
@@ -146,6 +147,7 @@ class Supervisor:
             session = Session(b"", bool(self._numbers["resend"]))
         elif self._config.fast_path:
             session = await trio.to_thread.run_sync(self._negotiate, abandon_on_cancel=True)
+        self._session = session
         with contextlib.closing(orphans.listen(self._config.state_dir)) as listening:
             self._fds["adopt"] = os.dup(listening.fileno())
         self._resources.callback(_close, self._fds["adopt"])
@@ -370,7 +372,15 @@ class Supervisor:
             predicted=self.loop.predicted, server=counted, stager=self._stager_gauges.block,
             budget={"total": self._allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=self._used(), processes=processes if self._state != "ended" else [], lost=unobserved,
-            seconds=time.monotonic() - self._began,
+            seconds=time.monotonic() - self._began, modes=self._modes(),
+        )  # fmt: skip
+
+    def _modes(self) -> dict[str, Any]:
+        config, session = self._config, self._session
+        return modes(
+            fast_path=config.fast_path, resend=session is not None and session.resend, passthrough=False,
+            signal="tripwire" if config.signal == "tripwire" else "open", privileged=may_mount(),
+            servers=number_of_servers(config),
         )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from nopfsfs.fuse.mountinfo import abort_connection, find_mount, read_mounts
 from nopfsfs.fuse.mounting import unmount
 from nopfsfs.rundir import default_run_dir, remove_state_dir, state_dir_for
 from tests.conftest import wait_until
+from tests.mount.modes import DEFAULT, Mode
 
 COMMAND_S = 30.0  # no command takes this long
 HANGS_S = 60.0  # after which a mount is taken for hung and its connection aborted
@@ -166,7 +167,7 @@ def shared_memory() -> frozenset[str]:
 
 @contextmanager
 def mounted(
-    source: Path, *flags: str, work: Path, disks: Iterable[Path] = (), hangs_s: float = HANGS_S
+    source: Path, *flags: str, work: Path, disks: Iterable[Path] = (), hangs_s: float = HANGS_S, mode: Mode = DEFAULT
 ) -> Iterator[Mounted]:
     """Mount `source` in the background, yield, unmount. Fails if anything is left, or the log has errors.
 
@@ -177,7 +178,9 @@ def mounted(
     path.mkdir(exist_ok=True)
     state_dir = state_dir_for(str(path), default_run_dir(os.geteuid(), os.environ))
     m = Mounted(source, path, work / "log", state_dir, uuid.uuid4().hex, tuple(disks), shm=shared_memory())
-    started = run(mount_command(m, *flags), env={**os.environ, TEST_ID: m.test_id})
+    started = run(
+        mount_command(m, *flags, *mode.flags), env={**os.environ, **mode.environment, TEST_ID: m.test_id}
+    )
     try:
         assert started.returncode == 0, started.stderr
         found = find_mount(str(path))

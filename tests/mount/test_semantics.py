@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Mounted, mounted, write
+from nopfsfs.fuse.mounting import may_mount
+from tests.mount.harness import Mounted, module, mounted, run, write
+from tests.mount.modes import CORES, Mode
 
 pytestmark = pytest.mark.mount
 
 TEXT = (Path(__file__).parents[2] / "docs" / "semantics.md").read_text()
 DATA = b"data" * 1000
+RESENDS = tuple(map(int, os.uname().release.split(".", 2)[:2])) >= (6, 9)
 
 
 def rows(section: str) -> dict[str, str]:
@@ -29,13 +32,13 @@ def rows(section: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def m(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+def m(tmp_path_factory: pytest.TempPathFactory, mode: Mode) -> Iterator[Mounted]:
     work = tmp_path_factory.mktemp("semantics")
     source = work / "source"
     write(source, {"f": DATA, "d/g": b"g"})
     os.symlink("f", source / "link")
     (source / "e").mkdir()
-    with mounted(source, work=work) as made:
+    with mounted(source, work=work, mode=mode) as made:
         yield made
 
 
@@ -96,6 +99,24 @@ WORKING: dict[str, Callable[[Path, int], bool]] = {
     "flock, fcntl locks": lambda p, fd: fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB) is None,
 }
 UNTRIED = {"inotify"}
+
+
+def test_the_mode_is_shown(m: Mounted, mode: Mode) -> None:
+    usual = {
+        "fast_path": True, "resend": True, "passthrough": False, "signal": "open", "privileged": may_mount(),
+        "servers": CORES,
+    }  # fmt: skip
+    wanted = {**usual, **mode.expected}
+    if not RESENDS:
+        wanted["resend"] = False
+
+    assert m.status()["modes"] == wanted
+    text = run([*module("nopfs"), "status", str(m.path)]).stdout
+    (line,) = [line for line in text.splitlines() if line.startswith("modes ")]
+    assert ("no fast path" not in line) == wanted["fast_path"]
+    assert ("no resend" not in line) == wanted["resend"]
+    assert f"signal {wanted['signal']}" in line
+    assert ("mount(2)" if wanted["privileged"] else "fusermount3") in line
 
 
 def read_directory(path: Path) -> None:
