@@ -178,9 +178,7 @@ def mounted(
     path.mkdir(exist_ok=True)
     state_dir = state_dir_for(str(path), default_run_dir(os.geteuid(), os.environ))
     m = Mounted(source, path, work / "log", state_dir, uuid.uuid4().hex, tuple(disks), shm=shared_memory())
-    started = run(
-        mount_command(m, *flags, *mode.flags), env={**os.environ, **mode.environment, TEST_ID: m.test_id}
-    )
+    started = run(mount_command(m, *flags, *mode.flags), env={**os.environ, **mode.environment, TEST_ID: m.test_id})
     try:
         assert started.returncode == 0, started.stderr
         found = find_mount(str(path))

@@ -1,6 +1,6 @@
 """The ways in which a mount can work: chosen by option or found by probing, with the same semantics in all of them.
 
-Tests that take the fixture `mode` run in each. As root: all that root can have. As a user: what goes through fusermount3;
+Tests that take the fixture `mode` run in each: as root in all that root can have, as a user through fusermount3.
 `test_as_a_user.py` has root's run do that, too.
 """
 
@@ -28,19 +28,15 @@ class Mode:
 
 
 DEFAULT = Mode("default")
-NO_FAST_PATH = Mode(
-    "no fast path", ("--no-fast-path",), expected={"fast_path": False, "resend": False, "servers": 1}
-)  # pyfuse3 alone
 OF_ROOT = (
     DEFAULT,
     Mode("tripwire", ("--signal", "tripwire"), expected={"signal": "tripwire"}),
     Mode("auto", ("--signal", "auto")),
-    NO_FAST_PATH,
+    Mode("no fast path", ("--no-fast-path",), expected={"fast_path": False, "resend": False, "servers": 1}),
     Mode("no resend", environment={WITHOUT: "resend"}, expected={"resend": False}),
     Mode("two servers", ("--servers", "2"), expected={"servers": 2}),
 )
-OF_A_USER = (DEFAULT, NO_FAST_PATH)
-MODES = OF_ROOT if may_mount() else OF_A_USER
+MODES = OF_ROOT if may_mount() else (DEFAULT,)
 
 
 def why_not() -> str | None:
