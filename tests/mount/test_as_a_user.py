@@ -26,7 +26,7 @@ pytestmark = [
 
 NOBODY = "65534"
 REPOSITORY = Path(__file__).parents[2]
-IN_EVERY_MODE = ("test_semantics", "test_reads", "test_tree", "test_bytes", "test_changes")
+IN_EVERY_MODE = ("test_semantics", "test_reads", "test_tree", "test_bytes", "test_changes", "test_faults")
 APART = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all"]
 LIMIT_S = 240.0

@@ -9,11 +9,13 @@ import os
 import re
 import termios
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from nopfsfs.fuse.mounting import may_mount
+from tests.conftest import wait_until
 from tests.mount.harness import Mounted, module, mounted, run, write
 from tests.mount.modes import CORES, Mode
 
@@ -38,6 +40,8 @@ def m(tmp_path_factory: pytest.TempPathFactory, mode: Mode) -> Iterator[Mounted]
     write(source, {"f": DATA, "d/g": b"g"})
     os.symlink("f", source / "link")
     (source / "e").mkdir()
+    with suppress(OSError):  # this file system knows none
+        os.setxattr(source / "f", "user.label", b"cat \x00\xff")
     with mounted(source, work=work, mode=mode) as made:
         yield made
 
@@ -117,6 +121,16 @@ def test_the_mode_is_shown(m: Mounted, mode: Mode) -> None:
     assert ("no resend" not in line) == wanted["resend"]
     assert f"signal {wanted['signal']}" in line
     assert ("mount(2)" if wanted["privileged"] else "fusermount3") in line
+
+
+def test_extended_attributes_are_the_sources_and_the_mounts_own(m: Mounted) -> None:
+    theirs = os.listxattr(m.source / "f")
+
+    assert (m.path / "f").read_bytes() == DATA
+    assert wait_until(lambda: b"ram" in os.getxattr(m.path / "f", "user.nopfs.tiers").split(b","))
+    assert set(os.listxattr(m.path / "f")) == {"user.nopfs.tiers", "user.nopfs.version", *theirs}
+    for name in theirs:
+        assert os.getxattr(m.path / "f", name) == os.getxattr(m.source / "f", name)
 
 
 def read_directory(path: Path) -> None:
