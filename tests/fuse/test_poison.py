@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from nopfsfs.fetch.source import Source
 from nopfsfs.fuse.adapter import Adapter
 from nopfsfs.fuse.fastpath import LISTING_BYTES, FastPath
+from nopfsfs.fuse.misses import DIRECT_THREADS
 from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.tiers.columns import Gauges, Tier
 from nopfsfs.tiers.ring import Event, Ring
@@ -51,10 +52,16 @@ class Rig:
     """A small tree, one of its files staged, and an adapter for it without a stager."""
 
     base: Shared
-    adapter: Adapter
+    made: Adapter
     events: Ring
     rows: dict[str, int]
     fds: list[int]
+
+    @property
+    def adapter(self) -> Adapter:
+        """For another event loop: places for threads that outlive theirs are never given back."""
+        self.made._direct._limiter = trio.CapacityLimiter(DIRECT_THREADS)
+        return self.made
 
     @property
     def count(self) -> int:
@@ -422,11 +429,13 @@ CALLS = st.one_of(
 def test_any_number_is_an_errno_or_a_result(rig: Rig, calls: list[tuple[Any, ...]]) -> None:
     codes: set[int] = set()
 
+    adapter = rig.adapter
+
     async def main() -> None:
         for name, *arguments in calls:
             last = {"readdir": [None], "read": [], "release": [], "releasedir": []}.get(name, [READER])
             try:
-                found = await getattr(rig.adapter, name)(*arguments, *last)
+                found = await getattr(adapter, name)(*arguments, *last)
             except pyfuse3.FUSEError as error:
                 codes.add(error.errno)
                 continue
