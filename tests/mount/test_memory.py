@@ -27,7 +27,7 @@ FILES, SIZE = 300, 100_000  # 30 MB
 LOOKS = 20  # at least, or nothing was seen
 LAG = 4 * MIB  # read and not dropped yet, while everything else waits for a processor
 TINY, TINY_SIZE = 200, 300
-WARM, EPOCHS = 5, 50
+STEP, WARM, EPOCHS = 5, 20, 50  # the plan is looked for, once, in the first epochs: that takes some MiB
 GROWTH = 2 * MIB  # of a process: allocators do not give everything back
 
 
@@ -112,7 +112,7 @@ def test_no_budget_is_exceeded_at_any_look(
 def position(m: Mounted) -> int:
     """How many files of the plan have been read, as far as the mount knows."""
     plan: dict[str, Any] = call(m.state_dir, "status")["plan"]
-    return plan["epoch"] * TINY + plan["position"] if plan["state"] == "locked" else 0
+    return int(plan["epoch"] * TINY + plan["position"])
 
 
 @pytest.mark.parametrize("flags", ["", "--ram 1M"], ids=["all stays", "some stays"])
@@ -121,7 +121,7 @@ def test_the_processes_do_not_grow_over_fifty_epochs(mounting: Mounting, tmp_pat
     with mounting(tmp_path / "source", "--seed", str(SEED), *flags.split()) as m:
         listed = orders(m.source, EPOCHS)
         m.wait_status(lambda s: s["plan"]["length"] == TINY)
-        stops = range(WARM, EPOCHS + 1, WARM)
+        stops = range(STEP, EPOCHS + 1, STEP)
         found = []
         with Reader("follow", m.path, m.source, listed, "0", *map(str, stops)) as reader:
             for epochs in stops:
@@ -132,6 +132,7 @@ def test_the_processes_do_not_grow_over_fifty_epochs(mounting: Mounting, tmp_pat
                 reader.go()
             assert reader.result() == {"wrong": []}
 
-    before, after = found[0], found[-1]
-    assert set(before) == set(after) == {"supervisor", "server", "stager"}
-    assert {role: after[role] - before[role] for role in after if after[role] - before[role] > GROWTH} == {}
+    grown = {role: [at[role] - found[0][role] for at in found] for role in found[0]}
+    assert grown.keys() == {"supervisor", "server", "stager"}
+    warm = WARM // STEP - 1
+    assert all(sizes[-1] - sizes[warm] <= GROWTH for sizes in grown.values()), str(grown)
