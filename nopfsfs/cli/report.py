@@ -8,6 +8,7 @@ from typing import Any
 from nopfsfs.units import format_duration, format_size
 
 PLACES = {"page_cache": "page cache", "ram": "RAM", "disk": "disk", "peer": "peers", "source": "source"}
+MODES = {"fast_path": "fast path", "resend": "resend", "passthrough": "passthrough"}
 
 Record = Mapping[str, Any]
 
@@ -25,7 +26,8 @@ def status_text(record: Record, source: str, mountpoint: str) -> str:
     lines += [*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_budget_lines(record)]
     lines += _kept_lines(record)
     processes = [f"{p.get('role', '?')} {p.get('pid', '?')}" for p in record.get("processes", ())]
-    return "\n".join([*lines, f"processes  {', '.join(processes) or 'none'}"])
+    lines += [f"processes  {', '.join(processes) or 'none'}", *_modes_lines(record)]
+    return "\n".join(lines)
 
 
 def _plan(record: Record) -> str:
@@ -79,3 +81,12 @@ def _kept_lines(record: Record) -> list[str]:
         return []
     found = f"{100 * share:.1f}% of what was looked at in the page cache was there"
     return [f"kept       {found}; {kept.get('evicted', 0):,} files were found evicted"]
+
+
+def _modes_lines(record: Record) -> list[str]:
+    modes = record.get("modes")
+    if not modes:
+        return []
+    words = [name if modes.get(key) else f"no {name}" for key, name in MODES.items()]
+    words += [f"signal {modes.get('signal', '?')}", "mount(2)" if modes.get("privileged") else "fusermount3"]
+    return [f"modes      {', '.join(words)}"]

@@ -45,10 +45,10 @@ def stager_figures(gauge: Counters) -> dict[str, int]:
 def record(
     *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: Counters,
     stager: Counters, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
-    page_cache: dict[str, Any], seconds: float, estimated: bool = False,
+    page_cache: dict[str, Any], modes: dict[str, Any], seconds: float, estimated: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
-    kernel was found to keep."""
+    kernel was found to keep; `modes`: of `modes`."""
     return {
         "state": state,
         "source": source,
@@ -72,4 +72,15 @@ def record(
         "direct_reads": int(server[Gauge.DIRECT_READS]),
         "stager": stager_figures(stager),
         "processes": processes,
+        "modes": modes,
     }
+
+
+def modes(
+    *, fast_path: bool, resend: bool, passthrough: bool, signal: str, privileged: bool, servers: int
+) -> dict[str, Any]:
+    """Which ways of working were found possible, or asked for, when the mount was made. `signal`: open, tripwire."""
+    return {
+        "fast_path": fast_path, "resend": resend, "passthrough": passthrough, "signal": signal,
+        "privileged": privileged, "servers": servers,
+    }  # fmt: skip

@@ -26,7 +26,7 @@ from nopfsfs.control import memory, plans, socket
 from nopfsfs.control.children import Child
 from nopfsfs.control.loop import EventLoop
 from nopfsfs.control.pids import Process, read_pids, write_pids
-from nopfsfs.control.record import record
+from nopfsfs.control.record import modes, record
 from nopfsfs.control.servers import Servers, number_of_servers
 from nopfsfs.control.signals import Signal
 from nopfsfs.control.stagers import Stagers
@@ -35,7 +35,7 @@ from nopfsfs.errors import NopfsError
 from nopfsfs.fetch.wire import Order
 from nopfsfs.fuse import mountinfo, orphans
 from nopfsfs.fuse.fastpath import is_possible
-from nopfsfs.fuse.mounting import Busy, unmount
+from nopfsfs.fuse.mounting import Busy, may_mount, unmount
 from nopfsfs.fuse.session import Session, negotiate, resend
 from nopfsfs.policy import budget
 from nopfsfs.policy.conductor import Conductor
@@ -103,6 +103,7 @@ class Supervisor:
         self._plans = plans.Plans(self.loop, self.index, config)
         self._server_gauges = ServerGauges(self._fds["gauges"])
         self._stager_gauges = Gauges(self._fds["gauges"], writable=False)
+        self._session: Session | None = None
         self._servers: Servers | None = None
         self._stagers: Stagers | None = None
 
@@ -158,6 +159,7 @@ class Supervisor:
             session = Session(b"", bool(self._numbers["resend"]))
         elif self._config.fast_path:
             session = await trio.to_thread.run_sync(self._negotiate, abandon_on_cancel=True)
+        self._session = session
         with contextlib.closing(orphans.listen(self._config.state_dir)) as listening:
             self._fds["adopt"] = os.dup(listening.fileno())
         self._resources.callback(_close, self._fds["adopt"])
@@ -385,7 +387,15 @@ class Supervisor:
             server=self._signal.estimate(counted), stager=self._stager_gauges.block,
             budget={"total": self._allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=self._used(), processes=processes if self._state != "ended" else [], lost=unobserved,
-            page_cache=self.loop.residence.status(), seconds=time.monotonic() - self._began,
+            page_cache=self.loop.residence.status(), modes=self._modes(), seconds=time.monotonic() - self._began,
+        )  # fmt: skip
+
+    def _modes(self) -> dict[str, Any]:
+        config, session = self._config, self._session
+        return modes(
+            fast_path=config.fast_path, resend=session is not None and session.resend, passthrough=False,
+            signal="tripwire" if self._signal.refusing else "open", privileged=may_mount(),
+            servers=number_of_servers(config),
         )  # fmt: skip
 
 

@@ -56,8 +56,14 @@ _ERRNO = {
 
 def _errno_of(error: vfs.TreeError) -> int:
     if isinstance(error, vfs.SourceFailed):
-        return int(error.errno)
+        return _sayable(error.errno)
     return _ERRNO.get(type(error), errno.EIO)
+
+
+def _sayable(code: int | None) -> int:
+    """An errno that the kernel takes. It refuses an answer with one of those that are not for programs (512 and above),
+    which some file systems let out, and who had asked would wait for ever."""
+    return code if code is not None and 0 < code < 512 else errno.EIO
 
 
 Bytes = bytes | bytearray | memoryview
@@ -76,7 +82,7 @@ def guarded(handler: Handler) -> Handler:
         except vfs.TreeError as e:
             raise pyfuse3.FUSEError(_errno_of(e)) from None
         except OSError as e:
-            raise pyfuse3.FUSEError(e.errno or errno.EIO) from None
+            raise pyfuse3.FUSEError(_sayable(e.errno)) from None
         except Exception:
             log.exception("%s%r failed", handler.__name__, args[1:])
             raise pyfuse3.FUSEError(errno.EIO) from None
@@ -224,6 +230,8 @@ class Adapter(pyfuse3.Operations):
 
     @guarded
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        if not self.is_file(inode):
+            raise pyfuse3.FUSEError(errno.ESTALE)
         return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(self.opened(inode, ctx.pid)), keep_cache=True)
 
     def opened(self, inode: int, pid: int) -> int:
@@ -278,6 +286,8 @@ class Adapter(pyfuse3.Operations):
     def closed(self, fh: int) -> bool:
         """A handle was closed; whether its file may have to be let go at the source."""
         row = fh >> 16
+        if row >= len(self._version):
+            return False  # no handle of ours; who follows the ring takes every row for one of the index
         if not fh & 0x100:
             self._gauge[_RELEASES] += 1
             self._ring.put(_RELEASE, row)
@@ -348,7 +358,7 @@ class Adapter(pyfuse3.Operations):
         except OSError as e:
             if e.errno == errno.ESTALE and self.stager is not None:
                 await self.stager.report_changed(row)
-            raise pyfuse3.FUSEError(_reader_errno(e.errno or errno.EIO)) from None
+            raise pyfuse3.FUSEError(_reader_errno(e.errno)) from None
         self._check_version(row, version)
         self._count(row, off, end, Origin.SOURCE)
         return data
@@ -363,9 +373,9 @@ def pack_entry(a: Attributes, inode: int, entry_s: int, attributes_s: int) -> by
     )  # fmt: skip
 
 
-def _reader_errno(code: int) -> int:
+def _reader_errno(code: int | None) -> int:
     """read(2) has no ENOENT: a file that vanished at the source is a stale handle."""
-    return errno.ESTALE if code in (errno.ENOENT, errno.ENOTDIR) else code
+    return errno.ESTALE if code in (errno.ENOENT, errno.ENOTDIR) else _sayable(code)
 
 
 def _entry(a: Attributes, inode: int) -> pyfuse3.EntryAttributes:

@@ -196,11 +196,12 @@ class FastPath:
                     if e.errno != errno.ENODEV:
                         log.error("reading /dev/fuse: %s", e)
                     return False
-                if length < _IN_HEADER.size:
-                    log.error("/dev/fuse gave %d bytes", length)  # the kernel never does
+                if not length:
                     return False
+                if length < _IN_HEADER.size:
+                    log.error("/dev/fuse gave %d bytes", length)  # the kernel never does; nobody waits for an answer
+                    continue
                 if not self._answer(nursery, length):
-                    self._forwarded.add(_UNIQUE.unpack_from(self._buffer, 8)[0])
                     # A copy: the buffer is used again before the message is gone.
                     await self._forward(bytes(self._view[:length]))
             await trio.lowlevel.checkpoint()
@@ -221,13 +222,13 @@ class FastPath:
         if opcode in (_READDIR, _READDIRPLUS) and body >= _READ_IN_BYTES:
             size = min(_SIZE.unpack_from(self._buffer, _SIZE_AT)[0], LISTING_BYTES)
             _SIZE.pack_into(self._buffer, _SIZE_AT, size)
-        if said != length or extra:
-            return False
-        if opcode == _LOOKUP:
-            return self._look_up(unique, inode, bytes(self._view[_IN_HEADER.size : length - 1]), pid)
-        if not self._handlers.is_file(inode):
-            return False
         try:
+            if said != length or extra:
+                return False
+            if opcode == _LOOKUP:
+                return self._look_up(unique, inode, bytes(self._view[_IN_HEADER.size : length - 1]), pid)
+            if not self._handlers.is_file(inode):
+                return False
             if opcode == _OPEN and self._handlers.refusing:
                 self._fail(unique, errno.ENOSYS)
             elif opcode == _OPEN:
@@ -281,6 +282,8 @@ class FastPath:
         self._letting_go += 1
         try:
             await self._handlers.let_go(fh)
+        except Exception:
+            log.exception("a file was not let go")
         finally:
             self._letting_go -= 1
 
@@ -343,8 +346,13 @@ class FastPath:
     # ---- pyfuse3 ------------------------------------------------------------------------------------------
 
     async def _forward(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # pyfuse3 has ended: so does the mount
+        (unique,) = _UNIQUE.unpack_from(message, 8)
+        self._forwarded.add(unique)
+        try:
             await self._pair.send(message)
+        except OSError:  # too long for the system's sockets; or pyfuse3 has ended, and so does the mount
+            self._forwarded.discard(unique)
+            self._fail(unique, errno.EIO)
 
     async def _bring_back(self) -> None:
         """Replies of pyfuse3, one message each, to the kernel."""

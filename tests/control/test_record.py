@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from nopfsfs.control.record import record, served
+from nopfsfs.control.record import modes, record, served
 from nopfsfs.tiers.columns import FIRST_SERVER, Gauge, Gauges, ServerGauges
 
 SIZE = 1000
+MODES = modes(fast_path=True, resend=True, passthrough=False, signal="open", privileged=True, servers=3)
 
 
 @pytest.fixture
@@ -43,12 +44,15 @@ def test_the_record_has_what_is_promised(gauge: memoryview) -> None:
     made = record(
         state="running", source="/s", mountpoint="/m", plan={"state": "locked"}, predicted=6, k=64, server=gauge,
         stager=gauge, budget={"ram": 5}, used={"ram": 4}, processes=[{"role": "server", "pid": 1}], lost=2,
-        page_cache={"measured": False}, seconds=1.23456,
+        page_cache={"measured": False}, modes=MODES, seconds=1.23456,
     )  # fmt: skip
     assert made["opens"] == {"total": 7, "predicted": 6, "k": 64, "unobserved": 2, "estimated": False}
     assert made["wait_seconds"] == 1.5
     assert made["seconds"] == 1.235
     assert {"state", "plan", "served", "budget", "used", "page_cache", "processes", "stager"} <= made.keys()
+    assert made["modes"] == {
+        "fast_path": True, "resend": True, "passthrough": False, "signal": "open", "privileged": True, "servers": 3,
+    }  # fmt: skip
     assert set(made["served"]) == {"page_cache", "ram", "disk", "peer", "source"}
 
 
@@ -61,7 +65,7 @@ def test_what_several_servers_counted_is_added_up_and_can_be_printed() -> None:
         made = record(
             state="running", source="/s", mountpoint="/m", plan={}, predicted=6, k=64,
             server=ServerGauges(fd).total(), stager=Gauges(fd, writable=False).block, budget={}, used={}, processes=[],
-            lost=0, page_cache={}, seconds=1.0,
+            lost=0, page_cache={}, modes=MODES, seconds=1.0,
         )  # fmt: skip
         assert json.loads(json.dumps(made)) == made
         assert made["opens"]["total"] == 30

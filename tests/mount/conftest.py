@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -14,14 +13,26 @@ from nopfsfs.fuse.mounting import may_mount
 
 pytest.register_assert_rewrite("tests.mount.harness")
 from tests.mount.harness import Mounted, mounted  # noqa: E402
+from tests.mount.modes import MODES, Mode, why_not  # noqa: E402
 
 Mounting = Callable[..., AbstractContextManager[Mounted]]
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _may_mount() -> None:
-    if not may_mount() or not os.path.exists("/dev/fuse"):
-        pytest.skip("needs the right to call mount(2), and /dev/fuse")
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Function) -> None:
+    """Before any fixture: those of a module mount."""
+    reason = why_not()
+    if reason is None and "mode" not in item.fixturenames and not may_mount():
+        reason = "needs the right to call mount(2)"
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module", params=MODES, ids=lambda mode: mode.name)
+def mode(request: pytest.FixtureRequest) -> Mode:
+    """Each of the ways in which a mount can work."""
+    made: Mode = request.param
+    return made
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from nopfsfs.fuse.mountinfo import abort_connection, find_mount, read_mounts
 from nopfsfs.fuse.mounting import unmount
 from nopfsfs.rundir import default_run_dir, remove_state_dir, state_dir_for
 from tests.conftest import wait_until
+from tests.mount.modes import DEFAULT, Mode
 
 COMMAND_S = 30.0  # no command takes this long
 HANGS_S = 60.0  # after which a mount is taken for hung and its connection aborted
@@ -166,18 +167,25 @@ def shared_memory() -> frozenset[str]:
 
 @contextmanager
 def mounted(
-    source: Path, *flags: str, work: Path, disks: Iterable[Path] = (), hangs_s: float = HANGS_S
+    source: Path,
+    *flags: str,
+    work: Path,
+    disks: Iterable[Path] = (),
+    hangs_s: float = HANGS_S,
+    mode: Mode = DEFAULT,
+    **options: Any,
 ) -> Iterator[Mounted]:
     """Mount `source` in the background, yield, unmount. Fails if anything is left, or the log has errors.
 
     `work`: a directory of the test's own, for mountpoint, index and log. A test may end the mount by itself.
-    `hangs_s`: after this long the mount is taken for hung and its connection aborted.
+    `hangs_s`: after this long the mount is taken for hung and its connection aborted. `options`: of Popen.
     """
     path = work / "mnt"
     path.mkdir(exist_ok=True)
     state_dir = state_dir_for(str(path), default_run_dir(os.geteuid(), os.environ))
     m = Mounted(source, path, work / "log", state_dir, uuid.uuid4().hex, tuple(disks), shm=shared_memory())
-    started = run(mount_command(m, *flags), env={**os.environ, TEST_ID: m.test_id})
+    environment = {**os.environ, **mode.environment, TEST_ID: m.test_id}
+    started = run(mount_command(m, *flags, *mode.flags), env=environment, **options)
     try:
         assert started.returncode == 0, started.stderr
         found = find_mount(str(path))

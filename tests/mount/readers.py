@@ -3,6 +3,9 @@
 compare MOUNT SOURCE SEED ROUNDS [PAUSE]    read every file of both, in an order of its own; what differs. PAUSE:
                                     seconds of work after each file; ROUNDS "all": until a line on stdin
 read PATH [PATH...]                 [length, sha256] or the errno of each
+follow MOUNT SOURCE FILE PAUSE [STOP...]  read and compare what FILE lists, JSON {"names": [], "epochs": [[index, ...],
+                                    ...]}; after each epoch of STOP say its number and wait for a line
+until MOUNT SOURCE SEED             read and compare for ever; at the first error say what was done, differed, the errno
 hold PATH                           open, read 4096 bytes, say so; at a line on stdin read the rest
 loop MOUNT                          read all files for ever; at a line on stdin say how many, and errors
 wait PATH                           open, say so, read
@@ -64,6 +67,37 @@ def compare(mount: str, source: str, seed: str, rounds: str, pause: str = "0") -
                 errors.append([name, error.errno])
             time.sleep(float(pause))
     say({"wrong": wrong, "errors": errors})
+
+
+def follow(mount: str, source: str, orders: str, pause: str, *stops: str) -> None:
+    with open(orders) as file:
+        said = json.load(file)
+    names, wrong = said["names"], []
+    for number, order in enumerate(said["epochs"], 1):
+        for at in order:
+            if read(os.path.join(mount, names[at])) != read(os.path.join(source, names[at])):
+                wrong.append(names[at])
+            time.sleep(float(pause))
+        if str(number) in stops:
+            say(number)
+            sys.stdin.readline()
+    say({"wrong": wrong})
+
+
+def until(mount: str, source: str, seed: str) -> None:
+    names, done, wrong = files(source), 0, []
+    say("ready")
+    for number in itertools.count():
+        random.Random(f"{seed} {number}").shuffle(names)
+        for name in names:
+            try:
+                data = read(os.path.join(mount, name))
+            except OSError as error:
+                say({"done": done, "wrong": wrong, "errno": error.errno})
+                return
+            done += 1
+            if data != read(os.path.join(source, name)):
+                wrong.append(name)
 
 
 def difference(data: bytes, right: bytes) -> tuple[object, ...]:
@@ -159,4 +193,5 @@ if __name__ == "__main__":
     if what == "read":
         say([outcome(path) for path in words])
     else:
-        {"compare": compare, "hold": hold, "loop": loop, "wait": wait, "signals": signals, "may": may}[what](*words)
+        known = (compare, follow, until, hold, loop, wait, signals, may)
+        {function.__name__: function for function in known}[what](*words)

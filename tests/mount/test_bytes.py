@@ -10,6 +10,7 @@ import pytest
 
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, read_all
+from tests.mount.modes import Mode
 
 pytestmark = pytest.mark.mount
 
@@ -45,6 +46,17 @@ def test_four_readers(mounting: Mounting, data: Path, flags: str) -> None:
     assert used["ram"] <= budget["ram"]
     assert m.report["opens"]["total"] == 4 * 2 * 301
     assert m.report["read_errors"] == 0
+
+
+def test_three_readers_in_each_mode(mounting: Mounting, data: Path, mode: Mode) -> None:
+    """Of files that are staged, read by ranges, pushed and dropped."""
+    with mounting(data, "--ram", "8M", "--seed", "42", mode=mode) as m:
+        read_all(m, readers=3)
+        record = m.status()
+
+    assert record["used"]["ram"] <= record["budget"]["ram"]
+    assert m.report["read_errors"] == 0
+    assert m.report["opens"]["unobserved"] == 0
 
 
 @pytest.mark.parametrize("seed", [(), ("--seed", "42")])

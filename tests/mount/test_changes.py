@@ -18,6 +18,7 @@ import pytest
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import COMMAND_S, Mounted, Reader, content, run, write
+from tests.mount.modes import Mode
 
 pytestmark = pytest.mark.mount
 
@@ -149,6 +150,20 @@ def test_before_they_were_read(mounting: Mounting, source: Path, files: dict[str
             assert read(m.path / name) == errno.ESTALE, name
         for name in files:
             check_new(m, name, expected[name])
+
+
+def test_in_each_mode(mounting: Mounting, source: Path, files: dict[str, Change], mode: Mode) -> None:
+    """An open handle and a new one, of files that are read by ranges."""
+    with mounting(source, "--ram", "4M", mode=mode) as m, ExitStack() as stack:
+        readers = {name: stack.enter_context(Reader("hold", m.path / name)) for name in files}
+        assert [reader.line() for reader in readers.values()] == [4096] * len(files)
+        expected = {name: change(m.source / name) for name, change in files.items()}
+        with Reader("read", *[m.path / name for name in files]) as reader:
+            assert set(reader.result()) == {errno.ESTALE}
+        for name, reader in readers.items():
+            check_new(m, name, expected[name])
+            reader.go("again")
+            assert reader.line() == errno.ESTALE, name
 
 
 def test_while_they_are_open_and_partly_read(

@@ -126,6 +126,7 @@ def test_a_server_that_cannot_live_ends_the_mount(mounting: Mounting, data: Path
 def test_ten_supervisors_die_and_are_replaced(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--servers", "2", "--ram", "6M", "--seed", "42", hangs_s=HANGS_S) as m:
         m.errors_expected = True
+        modes = m.status()["modes"]
         with Reader("hold", m.path / "class1/00001.jpg") as held:
             assert held.line() == 4096
             with comparing(m, readers=2, rounds="all", pause=0.002) as readers:
@@ -142,6 +143,7 @@ def test_ten_supervisors_die_and_are_replaced(mounting: Mounting, data: Path) ->
             assert held.line()[0] == len((m.source / "class1/00001.jpg").read_bytes())
         opens = m.status()["opens"]
         assert m.status()["read_errors"] == 0
+        assert m.status()["modes"] == modes
         assert opens["total"] >= 2 * 10 * 200, "counted on"
 
 

@@ -20,6 +20,7 @@ from nopfsfs.fuse.mountinfo import abort_connection, find_mount
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import TEST_ID, Mounted, Reader, content, fill, module, mount_command, read_all, run
+from tests.mount.modes import Mode
 
 pytestmark = pytest.mark.mount
 
@@ -100,6 +101,24 @@ def test_a_source_that_fails_and_recovers(
             assert outcome(m, name) == errno.EIO
         slow.release()
         read_all(m)
+
+
+def test_what_fails_and_what_stalls_in_each_mode(mounting: Mounting, slow: SlowSource, mode: Mode) -> None:
+    slow.fail("read", errno.EIO, "f.jpg")
+    with mounting(slow.path, mode=mode) as m:
+        assert outcome(m, "f.jpg") == errno.EIO
+        slow.stall("read", "g.jpg")
+        with Reader("wait", m.path / "g.jpg") as reader:
+            assert reader.line() == "open"
+            slow.wait_stalled()
+            assert (m.path / "class1/00001.jpg").read_bytes() == (m.source / "class1/00001.jpg").read_bytes()
+            with Reader("wait", m.path / "g.jpg") as other:
+                assert other.line() == "open"
+                other.process.kill()
+                assert wait_until(lambda: ended(other))
+            slow.release()
+            assert reader.result() == SIZE
+        assert outcome(m, "f.jpg") == SIZE
 
 
 def test_a_reader_that_is_killed_while_it_waits(mounting: Mounting, slow: SlowSource) -> None:

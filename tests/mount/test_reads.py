@@ -8,11 +8,13 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.mount.harness import Mounted, content, mounted, write
+from tests.mount.modes import DEFAULT, MODES, Mode
 
 pytestmark = pytest.mark.mount
 
@@ -22,17 +24,31 @@ BIG = 4 * GIB + 123_457
 MARKS = (0, GIB, 4 * GIB - 4, BIG - 8)  # where the sparse file has data
 
 
-@pytest.fixture(scope="module", params=[(), ("--ram", "4M")], ids=["roomy", "tight"])
-def m(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    work = tmp_path_factory.mktemp("reads")
-    source = work / "source"
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = tmp_path_factory.mktemp("reads") / "source"
     write(source, {str(size): content(size, size) for size in SIZES})
     with open(source / "big", "wb") as file:
         for mark in MARKS:
             file.seek(mark)
             file.write(b"%08d" % (mark % 10**8))
         file.truncate(BIG)
-    with mounted(source, *request.param, work=work) as made:
+    return source
+
+
+# Of 16 MiB the larger files are read by ranges, the others whole.
+BUDGETS = [(DEFAULT, ""), (DEFAULT, "4M"), *((mode, "16M") for mode in MODES)]
+
+
+@pytest.fixture(scope="module", params=BUDGETS, ids=[f"{mode.name} {ram}" for mode, ram in BUDGETS])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    mode, ram = request.param
+    return replace(mode, flags=(*mode.flags, "--ram", ram)) if ram else mode
+
+
+@pytest.fixture(scope="module")
+def m(source: Path, mode: Mode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    with mounted(source, work=tmp_path_factory.mktemp("reads"), mode=mode) as made:
         yield made
 
 

@@ -9,16 +9,21 @@ import os
 import re
 import termios
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.mount.harness import Mounted, mounted, write
+from nopfsfs.fuse.mounting import may_mount
+from tests.conftest import wait_until
+from tests.mount.harness import Mounted, module, mounted, run, write
+from tests.mount.modes import CORES, Mode
 
 pytestmark = pytest.mark.mount
 
 TEXT = (Path(__file__).parents[2] / "docs" / "semantics.md").read_text()
 DATA = b"data" * 1000
+RESENDS = tuple(map(int, os.uname().release.split(".", 2)[:2])) >= (6, 9)
 
 
 def rows(section: str) -> dict[str, str]:
@@ -29,13 +34,15 @@ def rows(section: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def m(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+def m(tmp_path_factory: pytest.TempPathFactory, mode: Mode) -> Iterator[Mounted]:
     work = tmp_path_factory.mktemp("semantics")
     source = work / "source"
     write(source, {"f": DATA, "d/g": b"g"})
     os.symlink("f", source / "link")
     (source / "e").mkdir()
-    with mounted(source, work=work) as made:
+    with suppress(OSError):  # this file system knows none
+        os.setxattr(source / "f", "user.label", b"cat \x00\xff")
+    with mounted(source, work=work, mode=mode) as made:
         yield made
 
 
@@ -96,6 +103,34 @@ WORKING: dict[str, Callable[[Path, int], bool]] = {
     "flock, fcntl locks": lambda p, fd: fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB) is None,
 }
 UNTRIED = {"inotify"}
+
+
+def test_the_mode_is_shown(m: Mounted, mode: Mode) -> None:
+    usual = {
+        "fast_path": True, "resend": True, "passthrough": False, "signal": "open", "privileged": may_mount(),
+        "servers": CORES,
+    }  # fmt: skip
+    wanted = {**usual, **mode.expected}
+    if not RESENDS:
+        wanted["resend"] = False
+
+    assert m.status()["modes"] == wanted
+    text = run([*module("nopfs"), "status", str(m.path)]).stdout
+    (line,) = [line for line in text.splitlines() if line.startswith("modes ")]
+    assert ("no fast path" not in line) == wanted["fast_path"]
+    assert ("no resend" not in line) == wanted["resend"]
+    assert f"signal {wanted['signal']}" in line
+    assert ("mount(2)" if wanted["privileged"] else "fusermount3") in line
+
+
+def test_extended_attributes_are_the_sources_and_the_mounts_own(m: Mounted) -> None:
+    theirs = os.listxattr(m.source / "f")
+
+    assert (m.path / "f").read_bytes() == DATA
+    assert wait_until(lambda: b"ram" in os.getxattr(m.path / "f", "user.nopfs.tiers").split(b","))
+    assert set(os.listxattr(m.path / "f")) == {"user.nopfs.tiers", "user.nopfs.version", *theirs}
+    for name in theirs:
+        assert os.getxattr(m.path / "f", name) == os.getxattr(m.source / "f", name)
 
 
 def read_directory(path: Path) -> None:

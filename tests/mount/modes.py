@@ -1,0 +1,48 @@
+"""The ways in which a mount can work: chosen by option or found by probing, with the same semantics in all of them.
+
+Tests that take the fixture `mode` run in each: as root in all that root can have, as a user through fusermount3.
+`test_as_a_user.py` has root's run do that, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nopfsfs.fuse.mounting import DEV_FUSE, helper, may_mount
+from nopfsfs.fuse.session import WITHOUT
+
+CORES = max(1, min(4, len(os.sched_getaffinity(0)) // 4))  # servers where none are asked for
+
+
+@dataclass(frozen=True)
+class Mode:
+    """`expected`: what of the record's `modes` differs from the usual."""
+
+    name: str
+    flags: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    expected: Mapping[str, Any] = field(default_factory=dict)
+
+
+DEFAULT = Mode("default")
+OF_ROOT = (
+    DEFAULT,
+    Mode("tripwire", ("--signal", "tripwire"), expected={"signal": "tripwire"}),
+    Mode("auto", ("--signal", "auto")),
+    Mode("no fast path", ("--no-fast-path",), expected={"fast_path": False, "resend": False, "servers": 1}),
+    Mode("no resend", environment={WITHOUT: "resend"}, expected={"resend": False}),
+    Mode("two servers", ("--servers", "2"), expected={"servers": 2}),
+)
+MODES = OF_ROOT if may_mount() else (DEFAULT,)
+
+
+def why_not() -> str | None:
+    """Why this process cannot mount at all, or None."""
+    if not os.access(DEV_FUSE, os.R_OK | os.W_OK):
+        return f"needs {DEV_FUSE}"
+    if not may_mount() and helper() is None:
+        return "needs the right to call mount(2), or fusermount3"
+    return None

@@ -1,0 +1,138 @@
+"""What a mount takes of the machine's memory: no more than its budget at any moment, and no more after many epochs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nopfsfs.control.client import call
+from nopfsfs.plan.registry import order
+from nopfsfs.plan.spec import Spec
+from tests.conftest import wait_until
+from tests.mount.conftest import Mounting
+from tests.mount.harness import Mounted, Reader, fill
+from tests.mount.memory import MemoryGroup, arena_bytes, memory_group, private_bytes
+
+pytestmark = pytest.mark.mount
+
+MIB = 1 << 20
+SEED = 42
+FILES, SIZE = 300, 100_000  # 30 MB
+LOOKS = 20  # at least, or nothing was seen
+LAG = 4 * MIB  # read and not dropped yet, while everything else waits for a processor
+TINY, TINY_SIZE = 200, 300
+STEP, WARM, EPOCHS = 5, 20, 50  # the plan is looked for, once, in the first epochs: that takes some MiB
+GROWTH = 2 * MIB  # of a process: allocators do not give everything back
+
+
+def orders(source: Path, epochs: int) -> Path:
+    """A file for `follow`: what a sampler has a job read."""
+    names = sorted(str(path.relative_to(source)) for path in source.rglob("*.jpg"))
+    listed = [order(Spec("distributed", SEED), len(names), epoch).tolist() for epoch in range(epochs)]
+    path = source.parent / "orders.json"
+    path.write_text(json.dumps({"names": names, "epochs": listed}))
+    return path
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A source whose pages are shared memory, so that what else is in the page cache is the mount's."""
+    path = tmp_path / "source"
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)], check=True)
+    fill(path, FILES, SIZE)
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.fixture
+def group() -> Iterator[MemoryGroup]:
+    with memory_group() as made:
+        if made is None:
+            pytest.skip("needs the right to make a memory cgroup")
+        yield made
+
+
+class Watch:
+    """Looks at a mount's budget again and again; keeps the worst."""
+
+    def __init__(self, m: Mounted, group: MemoryGroup) -> None:
+        self._m, self._group = m, group
+        self._before = group.page_cache()
+        self.looks = 0
+        self.over: dict[str, int] = {}
+        self.budget: dict[str, int] = {}
+
+    def look(self) -> None:
+        record: dict[str, Any] = call(self._m.state_dir, "status")
+        self.budget, used = record["budget"], record["used"]
+        found = {
+            "ram": used["ram"] - self.budget["ram"],
+            "arena": arena_bytes(self._m) - self.budget["ram"],
+            "page cache": used["page_cache"] - self.budget["page_cache"],
+            "pages": self._group.page_cache() - self._before - self.budget["page_cache"],
+        }
+        self.over = {name: max(value, self.over.get(name, value)) for name, value in found.items()}
+        self.looks += 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("flags", ["--ram 12M", "--ram 12M --page-cache 4M"])
+@pytest.mark.parametrize("known", [True, False], ids=["in the order of the plan", "in another"])
+def test_no_budget_is_exceeded_at_any_look(
+    mounting: Mounting, in_memory: Path, group: MemoryGroup, flags: str, known: bool
+) -> None:
+    with mounting(in_memory, *flags.split(), "--seed", str(SEED), preexec_fn=group.join) as m:
+        watch = Watch(m, group)
+        words = ["follow", m.path, m.source, orders(in_memory, 3), "0.002"]
+        if not known:
+            words = ["compare", m.path, m.source, "1", "2", "0.002"]
+        with Reader(*words, preexec_fn=group.join) as reader:
+
+            def ended() -> bool:
+                watch.look()
+                return reader.process.poll() is not None
+
+            assert wait_until(ended, 40)
+            assert reader.result()["wrong"] == []
+
+    assert watch.looks >= LOOKS
+    assert 0 < watch.budget["page_cache"] <= 4 * MIB
+    assert watch.budget["page_cache"] + watch.budget["ram"] <= 12 * MIB
+    assert max(watch.over["ram"], watch.over["arena"]) <= 0, watch.over
+    assert max(watch.over["page cache"], watch.over["pages"]) <= LAG, watch.over
+
+
+def position(m: Mounted) -> int:
+    """How many files of the plan have been read, as far as the mount knows."""
+    plan: dict[str, Any] = call(m.state_dir, "status")["plan"]
+    return int(plan["epoch"] * TINY + plan["position"])
+
+
+@pytest.mark.parametrize("flags", ["", "--ram 1M"], ids=["all stays", "some stays"])
+def test_the_processes_do_not_grow_over_fifty_epochs(mounting: Mounting, tmp_path: Path, flags: str) -> None:
+    fill(tmp_path / "source", TINY, TINY_SIZE)
+    with mounting(tmp_path / "source", "--seed", str(SEED), *flags.split()) as m:
+        listed = orders(m.source, EPOCHS)
+        m.wait_status(lambda s: s["plan"]["length"] == TINY)
+        stops = range(STEP, EPOCHS + 1, STEP)
+        found = []
+        with Reader("follow", m.path, m.source, listed, "0", *map(str, stops)) as reader:
+            for epochs in stops:
+                assert reader.line() == epochs
+                # All of it taken up: how much there is to take at once is not what is measured.
+                assert wait_until(lambda epochs=epochs: position(m) >= epochs * TINY, 20)
+                found.append(private_bytes(m))
+                reader.go()
+            assert reader.result() == {"wrong": []}
+
+    grown = {role: [at[role] - found[0][role] for at in found] for role in found[0]}
+    assert grown.keys() == {"supervisor", "server", "stager"}
+    warm = WARM // STEP - 1
+    assert all(sizes[-1] - sizes[warm] <= GROWTH for sizes in grown.values()), str(grown)
