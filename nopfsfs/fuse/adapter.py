@@ -168,7 +168,7 @@ class Adapter(pyfuse3.Operations):
         return self._supervisor_gauge is not None and self._supervisor_gauge[_REFUSING] != 0
 
     def handle(self, inode: int) -> int:
-        """The handle of a file that the kernel opened by itself."""
+        """The handle that a file was, or would be, opened with."""
         return row_of(inode) << 16 | version_of(inode)
 
     @guarded

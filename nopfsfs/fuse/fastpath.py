@@ -262,9 +262,8 @@ class FastPath:
         return True
 
     def _read(self, nursery: trio.Nursery, unique: int, inode: int, pid: int) -> None:
-        fh, offset, size = _READ_IN.unpack_from(self._buffer, _IN_HEADER.size)
-        if not fh:  # opened by the kernel itself
-            fh = self._handlers.handle(inode)
+        _, offset, size = _READ_IN.unpack_from(self._buffer, _IN_HEADER.size)
+        fh = self._handlers.handle(inode)  # there is none where the kernel has opened the file by itself
         hit = self._handlers.hit(fh, offset, size)
         if hit is not None:
             self._reply(unique, hit)
