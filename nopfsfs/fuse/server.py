@@ -28,6 +28,7 @@ from nopfsfs.fuse.session import REQUEST_BYTES, resend
 from nopfsfs.process import Handoff, become_reader, begin
 from nopfsfs.tiers import shared
 from nopfsfs.tiers.columns import FIRST_SERVER, Columns, Gauges
+from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Ring
 from nopfsfs.vfs.tree import Tree
 
@@ -65,6 +66,8 @@ class Server:
             source=Source(root, index, columns),
             stager=None,
             io_timeout=handoff.config.io_timeout,
+            modes=Modes(fds["modes"], columns.backing.data) if handoff.numbers["pass_from"] else None,
+            pass_from=handoff.numbers["pass_from"],
         )
         self._path: FastPath | None = None
         self.status = 0

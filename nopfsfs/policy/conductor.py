@@ -70,6 +70,8 @@ class Conductor:
         self._evicting = np.zeros(n, np.bool_)
         self._streaming = np.zeros(n, np.bool_)  # charged to the stream's part of the arena
         self._on_disk = np.zeros(n, np.bool_)
+        self._backed = np.zeros(n, np.bool_)  # on disk, and read from there by the kernel itself
+        self.may_pass = np.zeros(n, np.bool_)  # will be backed once it is on disk
         self._disk_of: dict[int, int] = {}
         self._disk_room = list(disk_room)
         self._open: dict[int, int] = {}
@@ -132,9 +134,14 @@ class Conductor:
     def dropped(self, row: int) -> None:
         self.window.dropped(row)
 
-    def on_disk(self, row: int) -> None:
+    def on_disk(self, row: int, *, backed: bool = False) -> None:
+        """The row has a copy on disk. `backed`: the kernel reads it from there."""
         self._writing[row] = False
         self._on_disk[row] = True
+        self._backed[row] = backed
+        self.may_pass[row] &= backed
+        if backed:
+            self._awaited.met(row)  # the reading needs nothing else
         self._let_go(row)
 
     def off_disk(self, row: int) -> None:
@@ -241,7 +248,7 @@ class Conductor:
     def _fetch_some(self, rows: Rows, first: int) -> int:
         """Order fetches among these rows, those from position `first` on; how many of them were dealt with."""
         wanted = (rows >= 0) & (self._size[rows] > 0) & (self._size[rows] <= self.split.whole_limit)
-        wanted &= ~(self._staged[rows] & (self.home[rows] == Home.RAM))
+        wanted &= ~(self._staged[rows] & (self.home[rows] == Home.RAM)) & ~self._backed[rows]
         batch: list[int] = []
         dealt = len(rows)
         for at in np.flatnonzero(wanted).tolist():
@@ -277,6 +284,10 @@ class Conductor:
         """A file that does not stay and would not fit the stream's part of the arena is read on demand."""
         return bool(self.home[row] != Home.RAM and self._size[row] > self.split.stream)
 
+    def _passes(self, row: int) -> bool:
+        """A file that the kernel reads from disk by itself, now or when it is there, needs no pages."""
+        return bool(self._backed[row] or (self.may_pass[row] and self.home[row] == Home.DISK))
+
     def _served_by_pages(self, row: int) -> bool:
         """A file that has no home in the arena and whose pages are still there needs no second fetch."""
         return bool(self.home[row] != Home.RAM and self.window.has(row))
@@ -293,7 +304,7 @@ class Conductor:
             if self.paged[row] == Paged.WHOLE or window.pushing[row]:
                 window.keep(row, first + at)
                 continue
-            if window.too_large(row):
+            if window.too_large(row) or self._passes(row):
                 continue
             if not self._staged[row] or not window.may_push(row):
                 self._drop(window.make_room(int(self._size[row])) if self._staged[row] else [])
@@ -370,7 +381,7 @@ class Conductor:
             tier = self._disk_of.pop(row)
             if self._on_disk[row] or home == Home.UNPLACED:
                 self._disk_room[tier - 1] += int(self._size[row])
-        self._writing[row] = self._on_disk[row] = False
+        self._writing[row] = self._on_disk[row] = self._backed[row] = False
 
     def _let_go(self, row: int) -> None:
         """Free the arena copy of a file that does not stay there, unless there is a reason to hold it."""

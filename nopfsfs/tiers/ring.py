@@ -25,7 +25,8 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 
 class Event(IntEnum):
     """What happened. Server: OPEN (value: process), READ (value: end offset), RELEASE. Stager: the rest; value is
-    the size in bytes, for FAILED the errno, for ON_DISK the tier."""
+    the size in bytes, for FAILED the errno, for ON_DISK the tier, with BACKED where the kernel can read the copy by
+    itself."""
 
     OPEN = 1
     READ = 2
@@ -41,6 +42,7 @@ class Event(IntEnum):
     CHANGED = 18
 
 
+BACKED = 1 << 16  # beside the number of a disk tier
 monotonic_ns = time.monotonic_ns  # one clock for all processes
 Events = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]  # kinds u8[k], rows i64[k], values u64[k]
 

@@ -1,0 +1,161 @@
+"""Copies on disk that the kernel reads by itself: registered when they are whole, withdrawn when they are given up.
+
+Owns the column `backing`, under the desk's lock. A number that was withdrawn is closed only when no server can answer
+an open with it (a grace after it was withdrawn, `fetch/grace.py`) and no open that uses it is alive (`tiers/modes.py`):
+the kernel fails an open whose number it does not know, or that differs from the one in use. Until then it stays in the
+column, below 0, so that the servers find what is in use, and the next stager what is to be closed. A row has one number
+at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import xxhash
+
+from nopfsfs.tiers import backing
+from nopfsfs.tiers.columns import Columns
+from nopfsfs.tiers.modes import Modes
+
+log = logging.getLogger(__name__)
+# Each keeps an open file in the kernel, with its inode: some 2 KiB of memory that cannot be reclaimed.
+REGISTERED_MOST = 1 << 16
+LOOK_AGAIN_S = 1.0  # while withdrawn numbers are in use
+_PIECE = 1 << 20
+_OF_THE_TIER = (errno.ELOOP, errno.EINVAL, errno.EOPNOTSUPP)
+
+
+class Tier(Protocol):
+    """What is needed of a disk tier."""
+
+    path: str
+
+    def open_copy(self, row: int, flags: int = 0) -> int: ...
+
+
+class Backings:
+    """`from_size`: files of that size or more are registered, bytes; 0: none. `after_grace(what)` calls `what` when all
+    servers have passed a grace; it is called with the desk's lock held, and calls with it held. `poke` has `sweep`
+    called in the disk thread."""
+
+    def __init__(
+        self, *, fuse_fd: int, columns: Columns, modes: Modes | None, from_size: int,
+        after_grace: Callable[[Callable[[], None]], None], poke: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._fd, self._columns, self._modes = fuse_fd, columns, modes
+        self._from = from_size if modes is not None else 0
+        self._after_grace, self._poke = after_grace, poke
+        self._unusable: set[str] = set()  # tiers
+        self._usable: set[str] = set()
+        self._registered = 0
+        self._withdrawn: list[int] = []  # rows whose numbers no server will use anew
+
+    # ---- with the desk's lock held ------------------------------------------------------------------------
+
+    def withdraw(self, row: int) -> None:
+        """No open is to begin to use the row's number."""
+        column = self._columns.backing
+        if column[row] > 0:
+            column[row] = -column[row]
+            self._after_grace(lambda: self._passed(row))
+
+    def take_over(self) -> None:
+        """Withdraw what another stager had registered: its copies went with it."""
+        column = self._columns.backing
+        for row in np.flatnonzero(column).tolist():
+            self._registered += 1
+            column[row] = abs(column[row])
+            self.withdraw(row)
+
+    def _passed(self, row: int) -> None:
+        self._withdrawn.append(row)
+        self._poke()
+
+    # ---- in the disk thread -------------------------------------------------------------------------------
+
+    def register(self, tier: Tier, row: int, data: memoryview) -> int:
+        """The number of the row's copy, to be published; 0 where there is none to be. `data`: what it must hold. Raises
+        OSError when the copy cannot be written or read, EIO when it holds something else."""
+        if not self._is_wanted(tier, row, len(data)):
+            return 0
+        fd = tier.open_copy(row)
+        try:
+            _verify(fd, data)
+            number = self._register(tier, fd)
+        finally:
+            os.close(fd)
+        self._registered += number > 0
+        return number
+
+    def _register(self, tier: Tier, fd: int) -> int:
+        try:
+            return backing.register(self._fd, fd)
+        except OSError as e:
+            self._refused(tier, e)
+            return 0
+
+    def _is_wanted(self, tier: Tier, row: int, size: int) -> bool:
+        if not self._from or size < self._from or self._columns.version[row] or self._columns.backing[row]:
+            return False
+        if tier.path in self._unusable or self._registered >= REGISTERED_MOST:
+            return False
+        if tier.path not in self._usable and not self._takes_direct(tier, row):
+            return False
+        self._usable.add(tier.path)
+        return True
+
+    def _takes_direct(self, tier: Tier, row: int) -> bool:
+        """Where no file can be opened with O_DIRECT, opens of the mount with O_DIRECT would fail."""
+        try:
+            os.close(tier.open_copy(row, os.O_DIRECT))
+        except OSError as e:
+            self._refused(tier, e)
+            return False
+        return True
+
+    def _refused(self, tier: Tier, error: OSError) -> None:
+        if error.errno == errno.EPERM:
+            self._from = 0
+            log.warning("passthrough is off: the right to register files (CAP_SYS_ADMIN) is missing")
+        elif error.errno in _OF_THE_TIER:
+            self._unusable.add(tier.path)
+            log.warning("passthrough is off for disk tier %s: its file system does not allow it (%s)", tier.path, error)
+        else:
+            log.info("a copy in %s is not passed through: %s", tier.path, error)
+
+    def close(self, number: int) -> None:
+        """A number that was never published is not needed."""
+        self._registered -= 1
+        try:
+            backing.withdraw(self._fd, number)
+        except OSError as e:
+            if e.errno != errno.ENOENT:
+                log.info("a registered file cannot be withdrawn: %s", e)  # the connection has ended, or the right
+
+    def sweep(self) -> bool:
+        """Close the withdrawn numbers that no open uses; whether others are left."""
+        rows, self._withdrawn = self._withdrawn, []
+        for row in rows:
+            if self._modes is not None and self._modes.passing(row):
+                self._withdrawn.append(row)
+            else:
+                self.close(-int(self._columns.backing[row]))
+                self._columns.backing[row] = 0
+        return bool(self._withdrawn)
+
+
+def _verify(fd: int, data: memoryview) -> None:
+    """What is passed through is not looked at again. So it must be on disk, for errors of writing show then, and be
+    what was written. Raises OSError."""
+    os.fdatasync(fd)
+    found, at = xxhash.xxh3_64(), 0
+    while piece := os.pread(fd, _PIECE, at):
+        found.update(piece)
+        at += len(piece)
+    if found.intdigest() != xxhash.xxh3_64_intdigest(data):
+        raise OSError(errno.EIO, "a copy on disk is not what was written")
