@@ -21,7 +21,7 @@ from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.report import PlanStatus
 from nopfsfs.policy.conductor import Conductor, Rows
 from nopfsfs.tiers.columns import Gauge, Tier
-from nopfsfs.tiers.ring import BACKED, CAPACITY, Event, Ring, take_all
+from nopfsfs.tiers.ring import CAPACITY, Event, Ring, take_all
 
 log = logging.getLogger(__name__)
 STAGING_PAUSE_S = 0.005  # between looks at the rings while anything is ordered or done by the stager
@@ -159,7 +159,9 @@ class EventLoop:
             elif kind == Event.PUSH_FAILED:
                 c.push_failed(row)
             elif kind == Event.ON_DISK:
-                c.on_disk(row, backed=value & BACKED > 0)
+                c.on_disk(row)
+            elif kind == Event.BACKED:
+                c.backed(row, bool(value))
             elif kind == Event.OFF_DISK:
                 c.off_disk(row)
             elif kind == Event.CHANGED:

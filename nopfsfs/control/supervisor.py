@@ -154,6 +154,7 @@ class Supervisor:
             session = await trio.to_thread.run_sync(self._negotiate, abandon_on_cancel=True)
             self._pass_from = backing.wanted_from(self._config) if session.passthrough else 0
         if self._pass_from:
+            log.info("files of %d bytes or more are passed through to disk", self._pass_from)
             self.loop.conductor.may_pass = self.index.size >= self._pass_from
         with contextlib.closing(orphans.listen(self._config.state_dir)) as listening:
             self._fds["adopt"] = os.dup(listening.fileno())

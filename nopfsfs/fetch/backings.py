@@ -9,13 +9,16 @@ at a time.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import os
+import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from nopfsfs.tiers import backing
@@ -27,6 +30,9 @@ log = logging.getLogger(__name__)
 REGISTERED_MOST = 1 << 16
 LOOK_AGAIN_S = 1.0  # while withdrawn numbers are in use
 _PIECE = 1 << 20
+_WRITE_AND_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE, _WAIT_AFTER
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 _OF_THE_TIER = (errno.ELOOP, errno.EINVAL, errno.EOPNOTSUPP)
 
 
@@ -39,21 +45,22 @@ class Tier(Protocol):
 
 
 class Backings:
-    """`from_size`: files of that size or more are registered, bytes; 0: none. `after_grace(what)` calls `what` when all
-    servers have passed a grace; it is called with the desk's lock held, and calls with it held. `poke` has `sweep`
-    called in the disk thread."""
+    """`sizes` by row, bytes; `from_size`: files of that size or more are registered; 0: none. `after_grace(what)` calls
+    `what` when all servers have passed a grace; it is called with the desk's lock held, and calls with it held. `poke`
+    has `sweep` called in the disk thread."""
 
     def __init__(
-        self, *, fuse_fd: int, columns: Columns, modes: Modes | None, from_size: int,
+        self, *, fuse_fd: int, columns: Columns, sizes: npt.NDArray[Any], modes: Modes | None, from_size: int,
         after_grace: Callable[[Callable[[], None]], None], poke: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._fd, self._columns, self._modes = fuse_fd, columns, modes
+        self._fd, self._columns, self._sizes, self._modes = fuse_fd, columns, sizes, modes
         self._from = from_size if modes is not None else 0
         self._after_grace, self._poke = after_grace, poke
         self._unusable: set[str] = set()  # tiers
         self._usable: set[str] = set()
         self._registered = 0
         self._withdrawn: list[int] = []  # rows whose numbers no server will use anew
+        self.taken_over = threading.Event()  # so is all that another stager had registered
 
     # ---- with the desk's lock held ------------------------------------------------------------------------
 
@@ -67,10 +74,15 @@ class Backings:
     def take_over(self) -> None:
         """Withdraw what another stager had registered: its copies went with it."""
         column = self._columns.backing
-        for row in np.flatnonzero(column).tolist():
+        rows = np.flatnonzero(column).tolist()
+        if not rows:
+            self.taken_over.set()
+            return
+        for row in rows:
             self._registered += 1
             column[row] = abs(column[row])
             self.withdraw(row)
+        self._after_grace(self.taken_over.set)
 
     def _passed(self, row: int) -> None:
         self._withdrawn.append(row)
@@ -78,14 +90,14 @@ class Backings:
 
     # ---- in the disk thread -------------------------------------------------------------------------------
 
-    def register(self, tier: Tier, row: int, data: memoryview) -> int:
-        """The number of the row's copy, to be published; 0 where there is none to be. `data`: what it must hold. Raises
-        OSError when the copy cannot be written or read, EIO when it holds something else."""
-        if not self._is_wanted(tier, row, len(data)):
+    def register(self, tier: Tier, row: int, check: int) -> int:
+        """The number of the row's copy, to be published; 0 where there is none to be. `check`: xxh3 of what it must
+        hold. Raises OSError when the copy cannot be written or read, EIO when it holds something else."""
+        if not self.is_wanted(tier, row):
             return 0
         fd = tier.open_copy(row)
         try:
-            _verify(fd, data)
+            _verify(fd, check)
             number = self._register(tier, fd)
         finally:
             os.close(fd)
@@ -99,8 +111,11 @@ class Backings:
             self._refused(tier, e)
             return 0
 
-    def _is_wanted(self, tier: Tier, row: int, size: int) -> bool:
-        if not self._from or size < self._from or self._columns.version[row] or self._columns.backing[row]:
+    def is_wanted(self, tier: Tier, row: int) -> bool:
+        """Whether the row's copy is one to be registered."""
+        if not self._from or self._sizes[row] < self._from:
+            return False
+        if self._columns.version[row] or self._columns.backing[row]:
             return False
         if tier.path in self._unusable or self._registered >= REGISTERED_MOST:
             return False
@@ -149,13 +164,22 @@ class Backings:
         return bool(self._withdrawn)
 
 
-def _verify(fd: int, data: memoryview) -> None:
+def _verify(fd: int, check: int) -> None:
     """What is passed through is not looked at again. So it must be on disk, for errors of writing show then, and be
     what was written. Raises OSError."""
-    os.fdatasync(fd)
+    _write_out(fd)
     found, at = xxhash.xxh3_64(), 0
     while piece := os.pread(fd, _PIECE, at):
         found.update(piece)
         at += len(piece)
-    if found.intdigest() != xxhash.xxh3_64_intdigest(data):
-        raise OSError(errno.EIO, "a copy on disk is not what was written")
+    if found.intdigest() != check:
+        raise OSError(errno.EIO, "it does not hold what was written")
+
+
+def _write_out(fd: int) -> None:
+    """Wait for a file's bytes to be written, and for nothing of others, as fdatasync would. Raises OSError."""
+    if _libc.sync_file_range(fd, 0, 0, _WRITE_AND_WAIT) == 0:
+        return
+    if ctypes.get_errno() != errno.ENOSYS:
+        raise OSError(ctypes.get_errno(), "writing it out failed")
+    os.fdatasync(fd)

@@ -26,7 +26,7 @@ from nopfsfs.fetch.source import Changed, Source, read_exactly
 from nopfsfs.fetch.wire import Answer, Demand, Origin
 from nopfsfs.tiers.arena import Arena, NoRoom
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
-from nopfsfs.tiers.ring import BACKED, Event, Ring
+from nopfsfs.tiers.ring import Event, Ring
 
 log = logging.getLogger(__name__)
 Job = tuple[Load, int]
@@ -144,16 +144,23 @@ class Desk:
             self._ranges.forget(row)
         return disk
 
-    def publish_disk(self, row: int, number: int, version: int, backing: int = 0) -> bool:
-        """Say that disk tier `number` holds the row, registered as `backing`; False when the row has changed since it
-        was written."""
+    def publish_disk(self, row: int, number: int, version: int) -> bool:
+        """Say that disk tier `number` holds the row; False when the row has changed since it was written."""
         with self._lock:
             if self._columns.version[row] != version or self._columns.stale[row]:
                 return False
             self._columns.disk[row] = number
-            if backing:
-                self._columns.backing[row] = backing
-            self._ring.put(Event.ON_DISK, row, number | (BACKED if backing else 0))
+            self._ring.put(Event.ON_DISK, row, number)
+            return True
+
+    def publish_backing(self, row: int, tier: int, number: int) -> bool:
+        """Say that the row's copy on disk tier `tier` is registered as `number`, 0: is not; False when there is no such
+        copy any more."""
+        with self._lock:
+            if self._columns.disk[row] != tier or self._columns.version[row] or self._columns.stale[row]:
+                return False
+            self._columns.backing[row] = number
+            self._ring.put(Event.BACKED, row, number > 0)
             return True
 
     def withdraw_disk(self, row: int) -> int:

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from collections import deque
 from typing import cast
 
 import numpy as np
@@ -35,6 +36,7 @@ from nopfsfs.tiers.ring import Event, Ring
 
 log = logging.getLogger(__name__)
 _SWEEP = (-1, 0)  # work of the disk thread: close what was withdrawn
+REGISTER_BEHIND = 64  # copies, registered later than written: until then most are on disk, and are not waited for
 DEMAND_THREADS = 16  # threads that serve demands only, beside those that also prefetch
 
 
@@ -70,8 +72,9 @@ class Stager:
             index=self._index, columns=self._columns, gauges=gauges, desk=self.desk, source=source,
         )  # fmt: skip
         self._disk_work: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self._to_register: deque[tuple[int, int, int]] = deque()  # row, tier, checksum
         self._backings = Backings(
-            fuse_fd=fds["fuse"], columns=self._columns, from_size=numbers.get("pass_from", 0),
+            fuse_fd=fds["fuse"], columns=self._columns, sizes=self._index.size, from_size=numbers.get("pass_from", 0),
             modes=Modes(fds["modes"], self._columns.backing.data, writable=False) if "modes" in fds else None,
             after_grace=self.desk.after_grace, poke=lambda: self._disk_work.put(_SWEEP),
         )  # fmt: skip
@@ -214,8 +217,14 @@ class Stager:
     # ---- disk ---------------------------------------------------------------------------------------------
 
     def _write_disks(self) -> None:
-        left = False  # withdrawn files that are in use
+        # A row has one number at a time: what there was is closed before more is registered.
+        self._backings.taken_over.wait(LOOK_AGAIN_S)
+        left = self._backings.sweep()  # others are in use: look again
         while True:
+            waiting = len(self._to_register)
+            if waiting > REGISTER_BEHIND or (waiting and self._disk_work.empty()):
+                self._register(*self._to_register.popleft())
+                continue
             try:
                 work = self._disk_work.get(timeout=LOOK_AGAIN_S if left else None)
             except queue.Empty:
@@ -240,9 +249,8 @@ class Stager:
             return
         try:
             disk.write(row, data)
-            backing = self._backings.register(disk, row, data)
+            check = int(self._columns.check[row])
         except OSError as e:
-            disk.remove(row)
             self._gauge[Gauge.DISK_ERRORS] += 1
             if not isinstance(e, DiskFull):
                 disk.failed()
@@ -252,12 +260,26 @@ class Stager:
         finally:
             data.release()
             self.desk.unpin(row)
-        if self.desk.publish_disk(row, number, version, backing):
+        if self.desk.publish_disk(row, number, version):
             self._gauge[Gauge.DISK_WRITES] += 1
+            if self._backings.is_wanted(disk, row):
+                self._to_register.append((row, number, check))
+        else:
+            disk.remove(row)
+
+    def _register(self, row: int, tier: int, check: int) -> None:
+        """Let the kernel read a copy by itself. One that is not what was written goes."""
+        number = 0
+        try:
+            number = self._backings.register(self._disks[tier], row, check)
+        except OSError as e:
+            self._gauge[Gauge.DISK_ERRORS] += 1
+            log.error("a copy of %r on disk is of no use: %s", self._source.path(row), e)
+            if self.desk.publish_backing(row, tier, 0):
+                self._off_disk(row, self.desk.withdraw_disk(row))
             return
-        disk.remove(row)
-        if backing:
-            self._backings.close(backing)
+        if not self.desk.publish_backing(row, tier, number) and number:
+            self._backings.close(number)
 
     def _off_disk(self, row: int, number: int) -> None:
         if number:

@@ -71,7 +71,7 @@ class Conductor:
         self._streaming = np.zeros(n, np.bool_)  # charged to the stream's part of the arena
         self._on_disk = np.zeros(n, np.bool_)
         self._backed = np.zeros(n, np.bool_)  # on disk, and read from there by the kernel itself
-        self.may_pass = np.zeros(n, np.bool_)  # will be backed once it is on disk
+        self.may_pass = np.zeros(n, np.bool_)  # will be backed soon after it is on disk
         self._disk_of: dict[int, int] = {}
         self._disk_room = list(disk_room)
         self._open: dict[int, int] = {}
@@ -134,13 +134,15 @@ class Conductor:
     def dropped(self, row: int) -> None:
         self.window.dropped(row)
 
-    def on_disk(self, row: int, *, backed: bool = False) -> None:
-        """The row has a copy on disk. `backed`: the kernel reads it from there."""
+    def on_disk(self, row: int) -> None:
         self._writing[row] = False
         self._on_disk[row] = True
-        self._backed[row] = backed
-        self.may_pass[row] &= backed
-        if backed:
+        self._let_go(row)
+
+    def backed(self, row: int, passes: bool = True) -> None:
+        """The kernel reads the row from its copy on disk by itself, or may not."""
+        self._backed[row] = self.may_pass[row] = passes
+        if passes:
             self._awaited.met(row)  # the reading needs nothing else
         self._let_go(row)
 

@@ -25,8 +25,8 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 
 class Event(IntEnum):
     """What happened. Server: OPEN (value: process), READ (value: end offset), RELEASE. Stager: the rest; value is
-    the size in bytes, for FAILED the errno, for ON_DISK the tier, with BACKED where the kernel can read the copy by
-    itself."""
+    the size in bytes, for FAILED the errno, for ON_DISK the tier, for BACKED whether the kernel reads the copy on disk
+    by itself."""
 
     OPEN = 1
     READ = 2
@@ -40,9 +40,9 @@ class Event(IntEnum):
     ON_DISK = 16
     OFF_DISK = 17
     CHANGED = 18
+    BACKED = 19
 
 
-BACKED = 1 << 16  # beside the number of a disk tier
 monotonic_ns = time.monotonic_ns  # one clock for all processes
 Events = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]  # kinds u8[k], rows i64[k], values u64[k]
 

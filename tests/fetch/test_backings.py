@@ -7,7 +7,9 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import xxhash
 
 from nopfsfs.fetch import backings as module
 from nopfsfs.fetch.backings import Backings
@@ -18,6 +20,7 @@ from nopfsfs.tiers.modes import Modes
 
 ROW, ROWS = 2, 6
 DATA = bytes(range(256)) * 64
+CHECK = xxhash.xxh3_64_intdigest(DATA)
 
 
 class Kernel:
@@ -51,22 +54,23 @@ class Bench:
         self.modes = Modes(self.fds[1], self.columns.backing.data)
         self.disk = Disk(str(path), None)
         self.disk.open()
+        self.sizes = np.full(ROWS, len(DATA))
         self.graces: list[Callable[[], None]] = []
         self.poked = 0
         self.made = self.another()
 
     def another(self) -> Backings:
         return Backings(
-            fuse_fd=-1, columns=self.columns, modes=self.modes, from_size=len(DATA), after_grace=self.graces.append,
-            poke=self._poke,
+            fuse_fd=-1, columns=self.columns, sizes=self.sizes, modes=self.modes, from_size=len(DATA),
+            after_grace=self.graces.append, poke=self._poke,
         )  # fmt: skip
 
     def _poke(self) -> None:
         self.poked += 1
 
-    def write(self, row: int = ROW, data: bytes = DATA) -> int:
-        self.disk.write(row, memoryview(data))
-        return self.made.register(self.disk, row, memoryview(data))
+    def write(self, row: int = ROW) -> int:
+        self.disk.write(row, memoryview(DATA))
+        return self.made.register(self.disk, row, CHECK)
 
     def publish(self, row: int = ROW) -> int:
         number = self.write(row)
@@ -102,15 +106,17 @@ def test_a_copy_is_registered(bench: Bench) -> None:
 
 
 def test_a_smaller_or_a_changed_file_is_not(bench: Bench) -> None:
-    assert bench.write(data=DATA[1:]) == 0
+    bench.sizes[ROW] -= 1
+    assert bench.write() == 0
+    bench.sizes[ROW] += 1
     bench.columns.version[ROW] = 1
     assert bench.write() == 0
 
 
 def test_a_copy_that_is_not_what_was_staged_is_an_error(bench: Bench) -> None:
     bench.disk.write(ROW, memoryview(DATA[::-1]))
-    with pytest.raises(OSError, match="not what was written"):
-        bench.made.register(bench.disk, ROW, memoryview(DATA))
+    with pytest.raises(OSError, match="not hold what was written"):
+        bench.made.register(bench.disk, ROW, CHECK)
     assert bench.kernel.files == {}
 
 
@@ -165,7 +171,9 @@ def test_another_stager_closes_what_one_that_died_had_registered(bench: Bench) -
     bench.made = bench.another()
     bench.made.take_over()
     assert bench.columns.backing.tolist() == [0, -1, -2, -3, -4, 0]
+    assert not bench.made.taken_over.is_set()
     bench.pass_graces()
+    assert bench.made.taken_over.is_set()
     assert bench.made.sweep()
     assert set(bench.kernel.files) == {3}
     bench.modes.leave(3, passed=True)

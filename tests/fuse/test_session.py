@@ -42,9 +42,7 @@ def pair() -> Iterator[Pair]:
         yield kernel, device
 
 
-def agree(
-    request: bytes, pair: Pair, *, acl: bool = False, passthrough: bool = False
-) -> tuple[Session, int, int]:
+def agree(request: bytes, pair: Pair, *, acl: bool = False, passthrough: bool = False) -> tuple[Session, int, int]:
     """(the session, minor version, flags that were agreed upon)."""
     kernel, device = pair
     kernel.send(request)

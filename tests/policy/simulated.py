@@ -19,12 +19,15 @@ class World:
 
     def __init__(
         self, sizes: list[int], stream: list[int], split: Split, *, disk: list[int] | None = None, seed: int = 0,
-        fail: float = 0.0,
+        fail: float = 0.0, passes: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
+        """`passes`: rows that the kernel reads by itself where they are on disk."""
         self.sizes = np.array(sizes, np.int64)
         self.stream = np.array(stream, np.int64)
         self.disk = disk or []
         self.conductor = Conductor(self.sizes, np.zeros(len(sizes), np.uint8), split, self.disk)
+        self.passes = frozenset(passes)
+        self.conductor.may_pass[list(passes)] = True
         self.chance = random.Random(seed)
         self.fail = fail
         self.position = 0
@@ -80,6 +83,7 @@ class World:
         self.on_disk.clear()
         self._see()
         self.conductor = Conductor(self.sizes, self.conductor.paged, split, self.disk)
+        self.conductor.may_pass[list(self.passes)] = True
         self.conductor.adopt(np.isin(np.arange(len(self.sizes)), list(self.staged)))
         self.conductor.stager_restarted()
         self.check()
@@ -126,6 +130,8 @@ class World:
             else:
                 self.on_disk.add(row)
                 self.events.append(("on_disk", row))
+                if row in self.passes:
+                    self.events.append(("backed", row))
         else:
             do, row = self.pusher.popleft()
             if do == Do.DROP:
@@ -158,7 +164,8 @@ class World:
         row = int(self.stream[self.position])
         self.position += 1
         self.server.append(("opened", row))
-        if row not in self.pages:
+        passed = row in self.passes and row in self.on_disk
+        if row not in self.pages and not passed:
             if row not in self.staged:
                 self.demands += 1
                 if self.sizes[row] <= self.conductor.split.whole_limit:

@@ -64,7 +64,7 @@ def test_no_open_meets_another_mode_or_another_number(steps: list[str]) -> None:
     "killed": a server counts an open, and dies before it answers it."""
     numbers = np.zeros(ROWS, np.int32).data
     fd = Modes.create(ROWS)
-    modes, kernel, registered, last, graced = Modes(fd, numbers), list[int](), set[int](), 0, False
+    modes, kernel, registered, last = Modes(fd, numbers), list[int](), set[int](), 0
     try:
         for step in steps:
             if step == "open":
@@ -77,7 +77,7 @@ def test_no_open_meets_another_mode_or_another_number(steps: list[str]) -> None:
             elif step == "register" and numbers[ROW] == 0:
                 last += 1
                 registered.add(last)
-                numbers[ROW], graced = last, False
+                numbers[ROW] = last
             elif step == "withdraw" and numbers[ROW] > 0:
                 numbers[ROW] = -numbers[ROW]
             elif step == "grace" and numbers[ROW] < 0 and not modes.passing(ROW):
