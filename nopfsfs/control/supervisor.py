@@ -35,7 +35,7 @@ from nopfsfs.fetch.wire import Order
 from nopfsfs.fuse import mountinfo, orphans
 from nopfsfs.fuse.fastpath import is_possible
 from nopfsfs.fuse.mounting import Busy, unmount
-from nopfsfs.fuse.session import Session, negotiate, resend
+from nopfsfs.fuse.session import Session, negotiate, passes_from, resend
 from nopfsfs.policy import budget
 from nopfsfs.policy.conductor import Conductor
 from nopfsfs.process import Handoff, begin
@@ -152,7 +152,7 @@ class Supervisor:
             session = Session(b"", bool(self._numbers["resend"]), self._pass_from > 0)
         elif self._config.fast_path:
             session = await trio.to_thread.run_sync(self._negotiate, abandon_on_cancel=True)
-            self._pass_from = backing.wanted_from(self._config) if session.passthrough else 0
+            self._pass_from = passes_from(self._config) if session.passthrough else 0
         if self._pass_from:
             log.info("files of %d bytes or more are passed through to disk", self._pass_from)
             self.loop.conductor.may_pass = self.index.size >= self._pass_from
@@ -192,7 +192,7 @@ class Supervisor:
 
     def _negotiate(self) -> Session:
         acl = self.index.any_acl
-        wanted = backing.wanted_from(self._config) > 0
+        wanted = passes_from(self._config) > 0
         session = negotiate(self._fds["fuse"], acl=acl, limit_s=ANSWER_LIMIT_S, passthrough=wanted)
         if wanted and not (session.passthrough and backing.is_permitted(self._fds["fuse"])):
             missing = "the right to (CAP_SYS_ADMIN)" if session.passthrough else "a kernel that does (Linux 6.9)"

@@ -13,6 +13,8 @@ import select
 import struct
 from dataclasses import dataclass
 
+from nopfsfs.config import MountConfig
+
 _INIT = 26
 _IN_HEADER = struct.Struct("<IIQQIIIHH")
 _INIT_IN = struct.Struct("<IIII")  # since 7.36, which has INIT_EXT, the high flags follow
@@ -35,6 +37,8 @@ _MAX_WRITE = 1 << 20
 # READs that the kernel lets wait at a time; its own limit, 12, is fewer than a loader has workers.
 _BACKGROUND, _CONGESTION = 128, 96
 _NOTIFY_RESEND = 7
+# Files of this size or more, where it is for us to choose; what was measured: docs/decisions/0007-passthrough.md.
+PASSES_FROM = 1 << 20
 _STACK_DEPTH = 1  # what is passed through lies on a file system that is no stack itself
 WITHOUT = "NOPFS_WITHOUT"  # environment: what a kernel could do is left alone; for tests, and to look for a cause
 
@@ -46,6 +50,15 @@ class Session:
     request: bytes
     resend: bool  # what a dead server had taken can be had again
     passthrough: bool = False  # an open may be answered with a file that the kernel reads by itself
+
+
+def passes_from(config: MountConfig) -> int:
+    """The size in bytes from which on files are to be passed through; 0: none. The kernel must be asked for opens, and
+    be answered by the fast path."""
+    possible = config.disks and config.fast_path and config.signal != "tripwire"
+    if not possible or config.passthrough == "off":
+        return 0
+    return 1 if config.passthrough == "on" else PASSES_FROM
 
 
 def negotiate(fuse_fd: int, *, acl: bool, limit_s: float, passthrough: bool = False) -> Session:

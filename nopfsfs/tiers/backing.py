@@ -12,23 +12,10 @@ import fcntl
 import os
 import struct
 
-from nopfsfs.config import MountConfig
-
-# Files of this size or more, where it is for us to choose; what was measured: docs/decisions/0007-passthrough.md.
-AUTOMATIC_FROM = 1 << 20
 _BACKING_OPEN = 0x4010E501  # _IOW(229, 1, struct fuse_backing_map)
 _BACKING_CLOSE = 0x4004E502  # _IOW(229, 2, uint32_t)
 _MAP = struct.Struct("<iIQ")
 _NUMBER = struct.Struct("<i")
-
-
-def wanted_from(config: MountConfig) -> int:
-    """The size in bytes from which on files are to be passed through; 0: none. The kernel must be asked for opens, and
-    be answered by the fast path."""
-    possible = config.disks and config.fast_path and config.signal != "tripwire"
-    if not possible or config.passthrough == "off":
-        return 0
-    return 1 if config.passthrough == "on" else AUTOMATIC_FROM
 
 
 def register(fuse_fd: int, fd: int) -> int:

@@ -8,16 +8,19 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.fuse import session as module
-from nopfsfs.fuse.session import Session, negotiate, resend
+from nopfsfs.fuse.session import Session, negotiate, passes_from, resend
 
 HEADER = struct.Struct("<IIQQIIIHH")
 INIT = 26
+DISKS = (DiskSpec("/d"),)
 INIT_EXT, RESEND, ACL, MAX_PAGES, PASSTHROUGH = 1 << 30, 1 << 39, 1 << 20, 1 << 22, 1 << 37
 EVERYTHING = (1 << 64) - 1
 UNIQUE = 2
@@ -99,6 +102,22 @@ def test_passthrough_is_agreed_upon_where_it_is_wanted_and_offered(
     monkeypatch.setenv(module.WITHOUT, without)
     session, _, agreed = agree(init(EVERYTHING if offered else EVERYTHING & ~PASSTHROUGH), pair, passthrough=wanted)
     assert session.passthrough == bool(agreed & PASSTHROUGH) == (wanted and offered and not without)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, 0),
+        ({"disks": DISKS}, module.PASSES_FROM),
+        ({"disks": DISKS, "passthrough": "off"}, 0),
+        ({"disks": DISKS, "passthrough": "on"}, 1),
+        ({"disks": DISKS, "passthrough": "on", "signal": "tripwire"}, 0),
+        ({"disks": DISKS, "passthrough": "on", "signal": "auto"}, 1),
+        ({"disks": DISKS, "passthrough": "on", "fast_path": False}, 0),
+    ],
+)
+def test_from_which_size_on_files_are_passed_through(said: dict[str, Any], expected: int) -> None:
+    assert passes_from(MountConfig(source="/s", mountpoint="/m", **said)) == expected
 
 
 def test_the_oldest_kernel_says_less(pair: Pair) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from nopfsfs.control.client import call
 from nopfsfs.control.pids import living, read_pids
-from nopfsfs.tiers.backing import AUTOMATIC_FROM
+from nopfsfs.fuse.session import PASSES_FROM
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, module, mounted, read_all, run, write
@@ -132,7 +132,7 @@ def test_of_files_in_memory_nothing_changes(mounting: Mounting, data: Path, real
 
 
 def test_by_itself_only_large_files_are_passed_through(mounting: Mounting, tmp_path: Path, real_disk: Path) -> None:
-    files = {name(n): content(n + 1, AUTOMATIC_FROM + (n if n % 2 else -1 - n)) for n in range(COUNT)}
+    files = {name(n): content(n + 1, PASSES_FROM + (n if n % 2 else -1 - n)) for n in range(COUNT)}
     write(tmp_path / "source", files)
     with mounting(tmp_path / "source", "--ram", "16M", "--disk", f"{real_disk}:200M", disks=[real_disk]) as m:
         there = settle(m, 1)
@@ -280,7 +280,8 @@ def test_deaths(mounting: Mounting, data: Path, disk: Path, servers: str) -> Non
                 processes = call(m.state_dir, "status")["processes"]
                 if len(processes) == 2 + int(servers) and all(process["running"] for process in processes):
                     time.sleep(rng.uniform(0.0, 0.5))
-                    killed += rng.choice(m.children()).signal(signal.SIGKILL)
+                    living_now = m.children()  # none, when those were killed that there were a moment ago
+                    killed += bool(living_now) and rng.choice(living_now).signal(signal.SIGKILL)
                 time.sleep(0.02)
             assert are_reading(readers)
         assert killed == KILLS
