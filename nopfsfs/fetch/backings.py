@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,6 +57,7 @@ class Backings:
         self._fd, self._columns, self._sizes, self._modes = fuse_fd, columns, sizes, modes
         self._from = from_size if modes is not None else 0
         self._after_grace, self._poke = after_grace, poke
+        self._permitted = True
         self._unusable: set[str] = set()  # tiers
         self._usable: set[str] = set()
         self._registered = 0
@@ -69,7 +71,7 @@ class Backings:
         column = self._columns.backing
         if column[row] > 0:
             column[row] = -column[row]
-            self._after_grace(lambda: self._passed(row))
+            self._after_grace(partial(self._passed, row))
 
     def take_over(self) -> None:
         """Withdraw what another stager had registered: its copies went with it."""
@@ -78,10 +80,10 @@ class Backings:
         if not rows:
             self.taken_over.set()
             return
+        column[rows] = -np.abs(column[rows])
+        self._registered += len(rows)
         for row in rows:
-            self._registered += 1
-            column[row] = abs(column[row])
-            self.withdraw(row)
+            self._after_grace(partial(self._passed, row))
         self._after_grace(self.taken_over.set)
 
     def _passed(self, row: int) -> None:
@@ -111,13 +113,17 @@ class Backings:
             self._refused(tier, e)
             return 0
 
+    def is_large(self, row: int) -> bool:
+        """Whether the supervisor takes the row for one that may be registered."""
+        return bool(self._from and self._sizes[row] >= self._from)
+
     def is_wanted(self, tier: Tier, row: int) -> bool:
         """Whether the row's copy is one to be registered."""
-        if not self._from or self._sizes[row] < self._from:
+        if not self.is_large(row):
             return False
         if self._columns.version[row] or self._columns.backing[row]:
             return False
-        if tier.path in self._unusable or self._registered >= REGISTERED_MOST:
+        if not self._permitted or tier.path in self._unusable or self._registered >= REGISTERED_MOST:
             return False
         if tier.path not in self._usable and not self._takes_direct(tier, row):
             return False
@@ -135,7 +141,7 @@ class Backings:
 
     def _refused(self, tier: Tier, error: OSError) -> None:
         if error.errno == errno.EPERM:
-            self._from = 0
+            self._permitted = False
             log.warning("passthrough is off: the right to register files (CAP_SYS_ADMIN) is missing")
         elif error.errno in _OF_THE_TIER:
             self._unusable.add(tier.path)

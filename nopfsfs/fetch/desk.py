@@ -154,13 +154,13 @@ class Desk:
             return True
 
     def publish_backing(self, row: int, tier: int, number: int) -> bool:
-        """Say that the row's copy on disk tier `tier` is registered as `number`, 0: is not; False when there is no such
-        copy any more."""
+        """Say that the row's copy on disk tier `tier` is registered as `number`; False when there is no such copy any
+        more."""
         with self._lock:
             if self._columns.disk[row] != tier or self._columns.version[row] or self._columns.stale[row]:
                 return False
             self._columns.backing[row] = number
-            self._ring.put(Event.BACKED, row, number > 0)
+            self._ring.put(Event.BACKED, row, 1)
             return True
 
     def withdraw_disk(self, row: int) -> int:

@@ -262,23 +262,23 @@ class Stager:
             self.desk.unpin(row)
         if self.desk.publish_disk(row, number, version):
             self._gauge[Gauge.DISK_WRITES] += 1
-            if self._backings.is_wanted(disk, row):
+            if self._backings.is_large(row):
                 self._to_register.append((row, number, check))
         else:
             disk.remove(row)
 
     def _register(self, row: int, tier: int, check: int) -> None:
         """Let the kernel read a copy by itself. One that is not what was written goes."""
-        number = 0
         try:
             number = self._backings.register(self._disks[tier], row, check)
         except OSError as e:
             self._gauge[Gauge.DISK_ERRORS] += 1
             log.error("a copy of %r on disk is of no use: %s", self._source.path(row), e)
-            if self.desk.publish_backing(row, tier, 0):
-                self._off_disk(row, self.desk.withdraw_disk(row))
+            self._off_disk(row, self.desk.withdraw_disk(row))
             return
-        if not self.desk.publish_backing(row, tier, number) and number:
+        if not number:
+            self.desk.publish(Event.BACKED, row, 0)
+        elif not self.desk.publish_backing(row, tier, number):
             self._backings.close(number)
 
     def _off_disk(self, row: int, number: int) -> None:

@@ -200,6 +200,7 @@ def test_a_failure_of_the_moment_is_none_of_the_tier(bench: Bench) -> None:
 def test_the_number_of_registered_files_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REGISTERED_MOST", 2)
     assert [bench.publish(row) for row in range(1, 5)] == [1, 2, 0, 0]
+    assert bench.made.is_large(4), "and so the supervisor is told"
     bench.made.withdraw(1)
     bench.pass_graces()
     bench.made.sweep()
