@@ -11,13 +11,17 @@ import json
 import logging
 import logging.handlers
 import os
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nopfsfs.config import MountConfig
 
-_PR_SET_NAME = 15
+_PR_SET_KEEPCAPS, _PR_SET_NAME = 8, 15
+_CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
+_CAP_SYS_ADMIN = 1 << 21
 _SYSLOG = "/dev/log"
 
 
@@ -113,3 +117,29 @@ def become_reader(config: MountConfig) -> None:
     os.setgroups(list(config.groups) or [gid])
     os.setresgid(gid, gid, gid)
     os.setresuid(config.uid, config.uid, config.uid)
+
+
+@contextlib.contextmanager
+def become_reader_with_admin(config: MountConfig) -> Iterator[None]:
+    """Give up root as `become_reader` does, but for CAP_SYS_ADMIN, which threads that are started within have and keep,
+    if this process had it; this thread has nothing left then. Raises OSError."""
+    if config.uid is None:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    become_reader(config)
+    libc.prctl(_PR_SET_KEEPCAPS, 0, 0, 0, 0)
+    _set_capabilities(libc, _CAP_SYS_ADMIN)  # refused where there was none
+    try:
+        yield
+    finally:
+        if not _set_capabilities(libc, 0):
+            raise OSError(ctypes.get_errno(), "capset")  # never: to give up is always allowed
+
+
+def _set_capabilities(libc: ctypes.CDLL, mask: int) -> bool:
+    """Of this thread, effective and permitted; whether that was allowed."""
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    data = struct.pack("6I", mask, mask, 0, 0, 0, 0)  # the low words, then the high ones
+    return bool(libc.capset(header, data) == 0)

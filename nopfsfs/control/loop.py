@@ -42,6 +42,7 @@ _STAGED, _EVICTED, _FAILED, _PUSHED, _PUSH_FAILED = (
     Event.STAGED, Event.EVICTED, Event.FAILED, Event.PUSHED, Event.PUSH_FAILED,
 )  # fmt: skip
 _DROPPED, _ON_DISK, _OFF_DISK, _CHANGED = Event.DROPPED, Event.ON_DISK, Event.OFF_DISK, Event.CHANGED
+_BACKED = Event.BACKED
 
 
 class EventLoop:
@@ -184,6 +185,8 @@ class EventLoop:
                 c.push_failed(row)
             elif kind == _ON_DISK:
                 c.on_disk(row)
+            elif kind == _BACKED:
+                c.backed(row, bool(value))
             elif kind == _OFF_DISK:
                 c.off_disk(row)
             elif kind == _CHANGED:

@@ -27,7 +27,7 @@ START_LIMIT_S = 30.0
 KNOWN_LIMIT_S = 5.0
 DRAIN_LIMIT_S = 30.0
 PING_S, PINGS = 2.0, 5  # a server that leaves so many unanswered hangs
-SHARED = ("fuse", "index", "columns", "arena", "gauges", "init", "adopt")
+SHARED = ("fuse", "index", "columns", "arena", "gauges", "modes", "init", "adopt")
 
 
 class Server:

@@ -26,10 +26,11 @@ class Stagers:
 
     def __init__(
         self, config: MountConfig, fds: dict[str, int], ring: int, servers: Servers, loop: EventLoop,
-        changed: Callable[[], None],
+        changed: Callable[[], None], pass_from: int,
     ) -> None:  # fmt: skip
         self._config, self._fds, self._ring = config, fds, ring
         self._servers, self._loop, self._changed = servers, loop, changed
+        self._pass_from = pass_from
         self._gauge = Gauges(fds["gauges"], writable=False).block
         self._deaths = Deaths(self._done, trio.current_time)
         self.child: Child | None = None
@@ -49,7 +50,7 @@ class Stagers:
         demands = await self._servers.connect()
         ours, theirs = sequenced_pair()
         split = self._loop.conductor.split
-        fds = {name: self._fds[name] for name in ("index", "columns", "arena", "gauges")}
+        fds = {name: self._fds[name] for name in ("index", "columns", "arena", "gauges", "modes")}
         fds |= {"ring": self._ring, "orders": theirs.fileno()}
         fds |= {f"demands{number}": sock.fileno() for number, sock in enumerate(demands)}
         fds["fuse"] = handles.clone_connection(self._fds["fuse"])
@@ -57,6 +58,7 @@ class Stagers:
         if tree is not None:
             fds["tree"] = tree
         numbers = {"arena_budget": split.arena, "whole_limit": split.whole_limit, "range_budget": split.ranges}
+        numbers["pass_from"] = self._pass_from
         try:
             stager = Child("nopfsfs.fetch.stager", Handoff("stager", self._config, fds, numbers))
         finally:

@@ -36,14 +36,15 @@ from nopfsfs.fetch.wire import Order
 from nopfsfs.fuse import mountinfo, orphans
 from nopfsfs.fuse.fastpath import is_possible
 from nopfsfs.fuse.mounting import Busy, may_mount, unmount
-from nopfsfs.fuse.session import Session, negotiate, resend
+from nopfsfs.fuse.session import Session, negotiate, passes_from, resend
 from nopfsfs.policy import budget
 from nopfsfs.policy.conductor import Conductor
 from nopfsfs.process import Handoff, begin
 from nopfsfs.rundir import remove_state_dir
-from nopfsfs.tiers import arena, shared
+from nopfsfs.tiers import arena, backing, shared
 from nopfsfs.tiers.columns import BLOCKS, FIRST_SERVER, LAYOUT, SUPERVISOR, Columns, Gauge, Gauges, ServerGauges, Tier
 from nopfsfs.tiers.disk import clear_leftovers
+from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Ring
 from nopfsfs.tiers.tripwires import Tripwires
 
@@ -83,6 +84,7 @@ class Supervisor:
         self._configured = handoff.numbers.get("budget", config.ram if config.ram is not None else automatic)
         self._allowed = self._configured
         self._numbers = handoff.numbers
+        self._pass_from = 0  # bytes: files of this size or more may be passed through; 0: none
         self._before = read_pids(config.state_dir) if self._adopted else ()
         self._rings = self._make_shared()
         columns = Columns(self._fds["columns"], self.index.n, writable=True)
@@ -120,6 +122,7 @@ class Supervisor:
             fds["columns"] = Columns.create(self.index.n)
             fds["arena"] = arena.create(self._configured)
             fds["gauges"] = Gauges.create()
+            fds["modes"] = Modes.create(self.index.n)
         rings = [Ring.create(f"{number}") for number in range(1 + number_of_servers(self._config))]
         for fd in (*(fds[name] for name in fds if name != "ready"), *rings):
             self._resources.callback(_close, fd)
@@ -136,7 +139,9 @@ class Supervisor:
             if self._adopted:
                 self._write_pids()
                 await self._relieve()
-            self._stagers = Stagers(self._config, self._fds, self._rings[0], servers, self.loop, self._write_pids)
+            self._stagers = Stagers(
+                self._config, self._fds, self._rings[0], servers, self.loop, self._write_pids, self._pass_from
+            )
             await self._stagers.start()
             nursery.start_soon(self._stagers.keep)
             await self._see_it_answer()
@@ -156,16 +161,22 @@ class Supervisor:
         """Agree with the kernel upon what the mount can do, and start who answers."""
         session = None
         if self._adopted:
-            session = Session(b"", bool(self._numbers["resend"]))
+            self._pass_from = self._numbers["pass_from"]  # as before: opens were counted by it
+            session = Session(b"", bool(self._numbers["resend"]), self._pass_from > 0)
         elif self._config.fast_path:
             session = await trio.to_thread.run_sync(self._negotiate, abandon_on_cancel=True)
+            self._pass_from = passes_from(self._config) if session.passthrough else 0
+        if self._pass_from:
+            log.info("files of %d bytes or more are passed through to disk", self._pass_from)
+            self.loop.conductor.may_pass[:] = self.index.size >= self._pass_from
         self._session = session
         with contextlib.closing(orphans.listen(self._config.state_dir)) as listening:
             self._fds["adopt"] = os.dup(listening.fileno())
         self._resources.callback(_close, self._fds["adopt"])
         servers = Servers(
             self._config, self._fds, self._rings[1:], self._first_server(), session,
-            {"budget": self._configured, "layout": LAYOUT, "tripwires": int(self._signal.tripwires)},
+            {"budget": self._configured, "layout": LAYOUT, "pass_from": self._pass_from,
+             "tripwires": int(self._signal.tripwires)},
             self.loop.introduce, self._write_pids,
         )  # fmt: skip
         await servers.start(nursery)
@@ -196,7 +207,13 @@ class Supervisor:
 
     def _negotiate(self) -> Session:
         acl = self.index.any_acl
-        session = negotiate(self._fds["fuse"], acl=acl, limit_s=ANSWER_LIMIT_S)
+        wanted = passes_from(self._config) > 0
+        session = negotiate(self._fds["fuse"], acl=acl, limit_s=ANSWER_LIMIT_S, passthrough=wanted)
+        if wanted and not (session.passthrough and backing.is_permitted(self._fds["fuse"])):
+            missing = "the right to (CAP_SYS_ADMIN)" if session.passthrough else "a kernel that does (Linux 6.9)"
+            log.log(logging.WARNING if self._config.passthrough == "on" else logging.INFO,
+                    "files are not passed through: that needs %s", missing)  # fmt: skip
+            session = dataclasses.replace(session, passthrough=False)
         self._fds["init"] = shared.create("init", len(session.request))
         os.pwrite(self._fds["init"], session.request, 0)
         self._resources.callback(_close, self._fds["init"])
@@ -393,7 +410,7 @@ class Supervisor:
     def _modes(self) -> dict[str, Any]:
         config, session = self._config, self._session
         return modes(
-            fast_path=config.fast_path, resend=session is not None and session.resend, passthrough=False,
+            fast_path=config.fast_path, resend=session is not None and session.resend, passthrough=self._pass_from > 0,
             signal="tripwire" if self._signal.refusing else "open", privileged=may_mount(),
             servers=number_of_servers(config),
         )  # fmt: skip

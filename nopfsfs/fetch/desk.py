@@ -12,11 +12,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import xxhash
 
 from nopfsfs.dataset.index import Index
+from nopfsfs.fetch.backings import Backings
 from nopfsfs.fetch.grace import Grace
 from nopfsfs.fetch.loads import BLOCK, DONE, PENDING, RANGE_BLOCK, RUNNING, Load, OpenSource, Waiter
 from nopfsfs.fetch.ranges import Ranges
@@ -62,7 +64,8 @@ class Desk:
         self._block = block
         self._pins: dict[int, tuple[int, int]] = {}  # row: (how often, slot)
         self._retire_when_unpinned: set[int] = set()
-        self._grace = Grace(ask_grace, self._free)
+        self._grace: Grace[Callable[[], None]] = Grace(ask_grace, lambda done: done())
+        self._give_up_backing: Callable[[int], None] = lambda row: None
         self._concurrency = concurrency
         self._prefetching = 0
         self._whole_limit = 0
@@ -129,7 +132,7 @@ class Desk:
                 del self._pins[row]
                 if row in self._retire_when_unpinned:
                     self._retire_when_unpinned.discard(row)
-                    self._grace.retire(slot)
+                    self._retire(slot)
 
     def forget(self, row: int) -> int:
         """Withdraw everything that is held of a row whose source changed; the disk tier whose copy is to be removed."""
@@ -137,6 +140,7 @@ class Desk:
             self._evict(row)
             disk = int(self._columns.disk[row])
             self._columns.disk[row] = 0
+            self._give_up_backing(row)
             self._ranges.forget(row)
         return disk
 
@@ -149,11 +153,22 @@ class Desk:
             self._ring.put(Event.ON_DISK, row, number)
             return True
 
+    def publish_backing(self, row: int, tier: int, number: int) -> bool:
+        """Say that the row's copy on disk tier `tier` is registered as `number`; False when there is no such copy any
+        more."""
+        with self._lock:
+            if self._columns.disk[row] != tier or self._columns.version[row] or self._columns.stale[row]:
+                return False
+            self._columns.backing[row] = number
+            self._ring.put(Event.BACKED, row, 1)
+            return True
+
     def withdraw_disk(self, row: int) -> int:
         """No longer use the row's copy on disk; the tier that holds it, 0 for none."""
         with self._lock:
             number = int(self._columns.disk[row])
             self._columns.disk[row] = 0
+            self._give_up_backing(row)
             return number
 
     def publish(self, event: Event, row: int, value: int = 0) -> None:
@@ -166,6 +181,18 @@ class Desk:
             self._stopped = True
             self._work.notify_all()
             self._urgent.notify_all()
+
+    # ---- registered copies --------------------------------------------------------------------------------
+
+    def keep_backings(self, backings: Backings) -> None:
+        """Withdraw there what is registered of a row, with its copy on disk, and what is registered now."""
+        with self._lock:
+            self._give_up_backing = backings.withdraw
+            backings.take_over()
+
+    def after_grace(self, what: Callable[[], None]) -> None:
+        """Call `what` when all servers have passed a grace; with the lock held, as this is called."""
+        self._grace.retire(what)
 
     # ---- demands (lock held) ------------------------------------------------------------------------------
 
@@ -254,13 +281,13 @@ class Desk:
         if self._pins.get(row, (0, -1))[1] == slot:
             self._retire_when_unpinned.add(row)
         else:
-            self._grace.retire(slot)
+            self._retire(slot)
         self._gauge[Gauge.EVICTIONS] += 1
         self._ring.put(Event.EVICTED, row, self._source.size(row))
         return True
 
     def _retire(self, arena: int) -> None:
-        self._grace.retire(arena)
+        self._grace.retire(partial(self._free, arena))
 
     def _close_later(self, file: OpenSource) -> None:
         self._closing.append(file)
@@ -443,7 +470,7 @@ class Desk:
             self._gauge[Gauge.FETCHES_DONE] += 1
         self._work.notify()
         if load.failed or self._columns.stale[row] or self._columns.version[row] != load.version:
-            self._grace.retire(load.arena)
+            self._retire(load.arena)
             self._ring.put(Event.FAILED, row, load.error or errno.ESTALE)
             return
         columns = self._columns

@@ -13,25 +13,30 @@ import signal
 import socket
 import sys
 import threading
+from collections import deque
 from typing import cast
 
 import numpy as np
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.fetch import wire
+from nopfsfs.fetch.backings import LOOK_AGAIN_S, Backings
 from nopfsfs.fetch.changes import Changes
 from nopfsfs.fetch.desk import Desk
 from nopfsfs.fetch.links import Links
 from nopfsfs.fetch.pusher import Pusher
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
-from nopfsfs.process import Handoff, become_reader, begin
+from nopfsfs.process import Handoff, become_reader_with_admin, begin
 from nopfsfs.tiers.arena import Arena, NoRoom
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
 from nopfsfs.tiers.disk import Disk, DiskFull, Disks
+from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Event, Ring
 
 log = logging.getLogger(__name__)
+_SWEEP = (-1, 0)  # work of the disk thread: close what was withdrawn
+REGISTER_BEHIND = 64  # copies, registered later than written: until then most are on disk, and are not waited for
 DEMAND_THREADS = 16  # threads that serve demands only, beside those that also prefetch
 
 
@@ -67,6 +72,13 @@ class Stager:
             index=self._index, columns=self._columns, gauges=gauges, desk=self.desk, source=source,
         )  # fmt: skip
         self._disk_work: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self._to_register: deque[tuple[int, int, int]] = deque()  # row, tier, checksum
+        self._backings = Backings(
+            fuse_fd=fds["fuse"], columns=self._columns, sizes=self._index.size, from_size=numbers.get("pass_from", 0),
+            modes=Modes(fds["modes"], self._columns.backing.data, writable=False) if "modes" in fds else None,
+            after_grace=self.desk.after_grace, poke=lambda: self._disk_work.put(_SWEEP),
+        )  # fmt: skip
+        self.desk.keep_backings(self._backings)
         self.changes = Changes(
             index=self._index, columns=self._columns, gauges=gauges, source=source, forget=self._forget,
             show=self.pusher.invalidate,
@@ -92,15 +104,15 @@ class Stager:
         """Serve until the supervisor says stop or is gone."""
         for disk in range(1, len(self._disks) + 1):
             self._open_disk(disk)
-        become_reader(self._config)
+        writing = threading.Thread(target=self._write_disks, daemon=True, name="disk")
+        with become_reader_with_admin(self._config):  # for that thread alone: it registers files with the kernel
+            writing.start()
         for demands_only in [False] * self._config.source_concurrency + [True] * DEMAND_THREADS:
             threading.Thread(target=self.desk.work, kwargs={"demands_only": demands_only}, daemon=True).start()
         # Daemon threads: one of them may be blocked by a dead source or in the kernel, and must not keep
         # the process from ending.
         pushing = threading.Thread(target=self.pusher.run, daemon=True, name="pusher")
         pushing.start()
-        writing = threading.Thread(target=self._write_disks, daemon=True, name="disk")
-        writing.start()
         self.changes.take_over()
         threading.Thread(target=self.changes.run, daemon=True, name="changes").start()
         try:
@@ -207,9 +219,24 @@ class Stager:
     # ---- disk ---------------------------------------------------------------------------------------------
 
     def _write_disks(self) -> None:
-        while (work := self._disk_work.get()) is not None:
+        # A row has one number at a time: what there was is closed before more is registered.
+        self._backings.taken_over.wait(LOOK_AGAIN_S)
+        left = self._backings.sweep()  # others are in use: look again
+        while True:
+            waiting = len(self._to_register)
+            if waiting > REGISTER_BEHIND or (waiting and self._disk_work.empty()):
+                self._register(*self._to_register.popleft())
+                continue
+            try:
+                work = self._disk_work.get(timeout=LOOK_AGAIN_S if left else None)
+            except queue.Empty:
+                work = _SWEEP
+            if work is None:
+                return
             row, number = work
-            if number > 0:
+            if work == _SWEEP:
+                left = self._backings.sweep()
+            elif number > 0:
                 self._to_disk(row, number)
             else:
                 self._off_disk(row, -number or self.desk.withdraw_disk(row))
@@ -224,6 +251,7 @@ class Stager:
             return
         try:
             disk.write(row, data)
+            check = int(self._columns.check[row])
         except OSError as e:
             self._gauge[Gauge.DISK_ERRORS] += 1
             if not isinstance(e, DiskFull):
@@ -236,8 +264,24 @@ class Stager:
             self.desk.unpin(row)
         if self.desk.publish_disk(row, number, version):
             self._gauge[Gauge.DISK_WRITES] += 1
+            if self._backings.is_large(row):
+                self._to_register.append((row, number, check))
         else:
             disk.remove(row)
+
+    def _register(self, row: int, tier: int, check: int) -> None:
+        """Let the kernel read a copy by itself. One that is not what was written goes."""
+        try:
+            number = self._backings.register(self._disks[tier], row, check)
+        except OSError as e:
+            self._gauge[Gauge.DISK_ERRORS] += 1
+            log.error("a copy of %r on disk is of no use: %s", self._source.path(row), e)
+            self._off_disk(row, self.desk.withdraw_disk(row))
+            return
+        if not number:
+            self.desk.publish(Event.BACKED, row, 0)
+        elif not self.desk.publish_backing(row, tier, number):
+            self._backings.close(number)
 
     def _off_disk(self, row: int, number: int) -> None:
         if number:

@@ -1,7 +1,7 @@
 """The pyfuse3 adapter: FUSE requests to the vfs tree and the tiers. Thin: the tree knows what, the tiers know where.
 
-Handles hold no state: fh = row << 16 | internal << 8 | version. A hit is answered without an await. Every handler goes
-through one wrapper, `guarded`, which is the only place where errors become errno.
+Handles hold no state: fh = row << 16 | passed << 10 | counted << 9 | internal << 8 | version. A hit is answered without
+an await. Every handler goes through one wrapper, `guarded`, which is the only place where errors become errno.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import logging
+import os
 import struct
 import time
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,7 @@ from nopfsfs.fetch.wire import Origin
 from nopfsfs.fuse.misses import DirectReader, StagerGone, StagerLink
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
 from nopfsfs.tiers.inodes import inode_of, row_of, version_of
+from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Event, Ring
 from nopfsfs.tiers.tripwires import Tripwires
 from nopfsfs.vfs import errors as vfs
@@ -31,6 +33,7 @@ from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
 
 log = logging.getLogger(__name__)
 _ACL = b"system.posix_acl_access"
+_INTERNAL, _COUNTED, _PASSED = 1 << 8, 1 << 9, 1 << 10  # in a handle
 _BLOCK = 1 << 17  # st_blksize
 _NS = 1_000_000_000
 _ENTRY_OUT = struct.Struct("<QQQQIIQQQqqqIIIIIIIIII")
@@ -99,9 +102,10 @@ class Adapter(pyfuse3.Operations):
     def __init__(
         self, *, tree: Tree, columns: Columns, arena: memoryview, gauges: Gauges, stager_gauges: Gauges, ring: Ring,
         source: Source, stager: StagerLink | None, io_timeout: float, tripwires: Tripwires | None = None,
-        supervisor_gauges: Gauges | None = None,
+        supervisor_gauges: Gauges | None = None, modes: Modes | None = None, pass_from: int = 0,
     ) -> None:  # fmt: skip
-        """`tripwires`: whose names the kernel is not to remember; then `supervisor_gauges` says when to refuse OPEN."""
+        """`tripwires`: whose names the kernel is not to remember; then `supervisor_gauges` says when to refuse OPEN.
+        `modes`, and `pass_from`, bytes: files of that size or more may be passed through."""
         super().__init__()
         self.enable_acl = tree.index.any_acl
         self._flags = tree.index.flags.data
@@ -113,6 +117,8 @@ class Adapter(pyfuse3.Operations):
         # nothing is staged, for this server, until the stager knows of it
         self._tier, self._slot = np.broadcast_to(np.uint8(Tier.NONE), len(columns.tier)).data, columns.slot.data
         self._version, self._stale = columns.version.data, columns.stale.data
+        self._modes, self._pass_from, self._known = modes, pass_from, False
+        self._indexed_size = tree.index.size.data
         self.stager = stager
         self._direct = DirectReader(source)
         self._io_timeout = io_timeout
@@ -122,6 +128,7 @@ class Adapter(pyfuse3.Operations):
     def use_arena(self) -> None:
         """The stager knows of this server, or is gone: the arena may be read."""
         self._tier = self._columns.tier.data
+        self._known = True
 
     # ---- names and attributes -----------------------------------------------------------------------------
 
@@ -232,20 +239,37 @@ class Adapter(pyfuse3.Operations):
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         if not self.is_file(inode):
             raise pyfuse3.FUSEError(errno.ESTALE)
-        return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(self.opened(inode, ctx.pid)), keep_cache=True)
+        fh, number = self.opened(inode, ctx.pid, flags)
+        if number:  # never: where files are passed through, the fast path answers
+            self.over(fh)
+            raise pyfuse3.FUSEError(errno.EIO)
+        return pyfuse3.FileInfo(fh=pyfuse3.FileHandleT(fh), keep_cache=True)
 
-    def opened(self, inode: int, pid: int) -> int:
-        """The handle for an open by `pid`. Raises FUSEError."""
+    def opened(self, inode: int, pid: int, flags: int) -> tuple[int, int]:
+        """(the handle, the registered file to pass it through to or 0) for an open by `pid`. Raises FUSEError."""
         row = row_of(inode)
         if self._stale[row] or self._version[row] != version_of(inode):
             raise pyfuse3.FUSEError(errno.ESTALE)  # the kernel then looks the path up anew and tries again
         internal = pid == self._stager_gauge[_PUSHER_THREAD] != 0
+        mode, number = self._enter(row, inode, flags) if self._modes is not None else (0, 0)
         if not internal:
             gauge = self._gauge
             gauge[_OPENS] += 1
             gauge[_OPENED_BYTES] += self._source.size(row)
             self._ring.put(_OPEN, row, pid)
-        return row << 16 | internal << 8 | self._version[row]
+            if number:  # no READ will tell
+                gauge[Gauge.DISK_FILES] += 1
+                gauge[Gauge.DISK_BYTES] += self._source.size(row)
+        return row << 16 | mode | internal << 8 | version_of(inode), number
+
+    def _enter(self, row: int, inode: int, flags: int) -> tuple[int, int]:
+        """Count an open of a file that may be passed through: (what its handle says, the file it is passed through to).
+        Whether it may be never changes for an inode. A new version may not: what is counted, and registered, is the
+        version that was indexed."""
+        if version_of(inode) or self._indexed_size[row] < self._pass_from or self._modes is None:
+            return 0, 0
+        number = self._modes.enter(row, may_pass=self._known and not flags & os.O_DIRECT)
+        return _COUNTED | (_PASSED if number else 0), number
 
     def is_file(self, inode: int) -> bool:
         """Whether the inode number is one that this tree has given to something that can be opened and read."""
@@ -280,15 +304,21 @@ class Adapter(pyfuse3.Operations):
 
     @guarded
     async def release(self, fh: int) -> None:
+        self.over(fh)
         if self.closed(fh):
             await self.let_go(fh)
+
+    def over(self, fh: int) -> None:
+        """The kernel has let go of a handle, or has never had it."""
+        if fh & _COUNTED and self._modes is not None:
+            self._modes.leave(fh >> 16, passed=bool(fh & _PASSED))
 
     def closed(self, fh: int) -> bool:
         """A handle was closed; whether its file may have to be let go at the source."""
         row = fh >> 16
         if row >= len(self._version):
             return False  # no handle of ours; who follows the ring takes every row for one of the index
-        if not fh & 0x100:
+        if not fh & _INTERNAL:
             self._gauge[_RELEASES] += 1
             self._ring.put(_RELEASE, row)
         return self._direct.holds(row)

@@ -38,10 +38,12 @@ _SIZE = struct.Struct("<I")
 _OUT_HEADER = struct.Struct("<IiQ")
 _OPEN_OUT = struct.Struct("<IiQQIi")
 _OPEN_OUT_BYTES = 32
+_OPEN_IN_BYTES = 8
 _READ_IN_BYTES = 40
 _RELEASE_IN_BYTES = 24
 _SO_SNDBUFFORCE = 32  # asm-generic/socket.h; elsewhere it fails, and the fast path is left out
 _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
+_PASSTHROUGH = 1 << 7  # FOPEN_PASSTHROUGH
 _SIGKILL = 1 << (signal.SIGKILL - 1)
 _SIZE_AT = _IN_HEADER.size + 16  # of fuse_read_in.size
 LISTING_BYTES = 1 << 16  # of a directory at a time, so that any system's sockets take the longest reply of pyfuse3
@@ -61,10 +63,11 @@ class Handlers(Protocol):
     def is_file(self, inode: int) -> bool: ...
     def handle(self, inode: int) -> int: ...
     def looked_up(self, parent: int, name: bytes, pid: int) -> bytes | None: ...
-    def opened(self, inode: int, pid: int) -> int: ...
+    def opened(self, inode: int, pid: int, flags: int) -> tuple[int, int]: ...
     def hit(self, fh: int, off: int, size: int) -> memoryview | None: ...
     async def missed(self, fh: int, off: int, size: int) -> Bytes: ...
     def closed(self, fh: int) -> bool: ...
+    def over(self, fh: int) -> None: ...
     async def let_go(self, fh: int) -> None: ...
 
 
@@ -231,9 +234,8 @@ class FastPath:
                 return False
             if opcode == _OPEN and self._handlers.refusing:
                 self._fail(unique, errno.ENOSYS)
-            elif opcode == _OPEN:
-                fh = self._handlers.opened(inode, pid)
-                self._write(_OPEN_OUT.pack(_OPEN_OUT_BYTES, 0, unique, fh, _KEEP_CACHE, 0))
+            elif opcode == _OPEN and body >= _OPEN_IN_BYTES:
+                self._open(unique, inode, pid)
             elif opcode == _IOCTL:
                 self._fail(unique, errno.ENOTTY)
             elif opcode == _READ and body >= _READ_IN_BYTES:
@@ -261,6 +263,13 @@ class FastPath:
         self._reply(unique, found)
         return True
 
+    def _open(self, unique: int, inode: int, pid: int) -> None:
+        (flags,) = _SIZE.unpack_from(self._buffer, _IN_HEADER.size)
+        fh, number = self._handlers.opened(inode, pid, flags)
+        how = _PASSTHROUGH if number else _KEEP_CACHE
+        if not self._write(_OPEN_OUT.pack(_OPEN_OUT_BYTES, 0, unique, fh, how, number)):
+            self._handlers.over(fh)  # another server has answered, or nobody waits: no RELEASE will come for this
+
     def _read(self, nursery: trio.Nursery, unique: int, inode: int, pid: int) -> None:
         _, offset, size = _READ_IN.unpack_from(self._buffer, _IN_HEADER.size)
         fh = self._handlers.handle(inode)  # there is none where the kernel has opened the file by itself
@@ -275,7 +284,8 @@ class FastPath:
         (fh,) = _HANDLE.unpack_from(self._buffer, _IN_HEADER.size)
         if self._handlers.closed(fh):
             nursery.start_soon(self._let_go, fh)
-        self._fail(unique, 0)
+        if self._fail(unique, 0):  # else another server has answered, and said so
+            self._handlers.over(fh)
 
     async def _let_go(self, fh: int) -> None:
         self._letting_go += 1
@@ -331,16 +341,19 @@ class FastPath:
     def _reply(self, unique: int, data: Bytes) -> None:
         self._write(_OUT_HEADER.pack(_OUT_HEADER.size + len(data), 0, unique), data)
 
-    def _fail(self, unique: int, code: int) -> None:
-        self._write(_OUT_HEADER.pack(_OUT_HEADER.size, -code, unique))
+    def _fail(self, unique: int, code: int) -> bool:
+        return self._write(_OUT_HEADER.pack(_OUT_HEADER.size, -code, unique))
 
-    def _write(self, *parts: Bytes) -> None:
+    def _write(self, *parts: Bytes) -> bool:
+        """Whether the answer was accepted."""
         try:
             os.writev(self._fd, parts)
         except OSError as e:
             # ENOENT: the reader was killed meanwhile; ENODEV: the mount is gone.
             if e.errno not in (errno.ENOENT, errno.ENODEV, errno.EPERM):
                 log.error("answering: %s", e)
+            return False
+        return True
 
     # ---- pyfuse3 ------------------------------------------------------------------------------------------
 

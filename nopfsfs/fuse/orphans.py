@@ -17,7 +17,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.process import Handoff
 
 SOCKET_NAME = "adopt.sock"
-GIVEN = ("fuse", "index", "columns", "arena", "gauges", "init")
+GIVEN = ("fuse", "index", "columns", "arena", "gauges", "modes", "init")
 _MESSAGE = 1 << 20
 _FDS = 16
 _LIMIT_S = 5.0

@@ -28,6 +28,7 @@ from nopfsfs.fuse.session import REQUEST_BYTES, resend
 from nopfsfs.process import Handoff, become_reader, begin
 from nopfsfs.tiers import shared
 from nopfsfs.tiers.columns import FIRST_SERVER, SUPERVISOR, Columns, Gauges
+from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Ring
 from nopfsfs.tiers.tripwires import Tripwires
 from nopfsfs.vfs.tree import Tree
@@ -68,6 +69,8 @@ class Server:
             io_timeout=handoff.config.io_timeout,
             tripwires=Tripwires(index.n_dirs, index.n) if handoff.numbers.get("tripwires") else None,
             supervisor_gauges=Gauges(fds["gauges"], SUPERVISOR, writable=False),
+            modes=Modes(fds["modes"], columns.backing.data) if handoff.numbers["pass_from"] else None,
+            pass_from=handoff.numbers["pass_from"],
         )
         self._path: FastPath | None = None
         self.status = 0

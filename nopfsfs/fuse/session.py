@@ -13,6 +13,8 @@ import select
 import struct
 from dataclasses import dataclass
 
+from nopfsfs.config import MountConfig
+
 _INIT = 26
 _IN_HEADER = struct.Struct("<IIQQIIIHH")
 _INIT_IN = struct.Struct("<IIII")  # since 7.36, which has INIT_EXT, the high flags follow
@@ -26,7 +28,7 @@ _MINORS = (31, 40)  # of protocol 7: the oldest kernel that is known to do, and 
 _ASYNC_READ, _EXPORT, _BIG_WRITES, _AUTO_INVAL = 1 << 0, 1 << 4, 1 << 5, 1 << 12
 _READDIRPLUS, _ASYNC_DIO, _PARALLEL_DIROPS, _ACL = 1 << 13, 1 << 15, 1 << 18, 1 << 20
 _MAX_PAGES, _CACHE_SYMLINKS, _EXT = 1 << 22, 1 << 23, 1 << 30
-_RESEND = 1 << 39
+_PASSTHROUGH, _RESEND = 1 << 37, 1 << 39
 _WANTED = (
     _ASYNC_READ | _EXPORT | _BIG_WRITES | _AUTO_INVAL | _READDIRPLUS | _ASYNC_DIO | _PARALLEL_DIROPS | _MAX_PAGES
     | _CACHE_SYMLINKS | _EXT | _RESEND
@@ -35,6 +37,9 @@ _MAX_WRITE = 1 << 20
 # READs that the kernel lets wait at a time; its own limit, 12, is fewer than a loader has workers.
 _BACKGROUND, _CONGESTION = 128, 96
 _NOTIFY_RESEND = 7
+# Files of this size or more, where it is for us to choose; what was measured: docs/decisions/0007-passthrough.md.
+PASSES_FROM = 1 << 20
+_STACK_DEPTH = 1  # what is passed through lies on a file system that is no stack itself
 WITHOUT = "NOPFS_WITHOUT"  # environment: what a kernel could do is left alone; for tests, and to look for a cause
 
 
@@ -44,9 +49,19 @@ class Session:
 
     request: bytes
     resend: bool  # what a dead server had taken can be had again
+    passthrough: bool = False  # an open may be answered with a file that the kernel reads by itself
 
 
-def negotiate(fuse_fd: int, *, acl: bool, limit_s: float) -> Session:
+def passes_from(config: MountConfig) -> int:
+    """The size in bytes from which on files are to be passed through; 0: none. The kernel must be asked for opens, and
+    be answered by the fast path."""
+    possible = config.disks and config.fast_path and config.signal != "tripwire"
+    if not possible or config.passthrough == "off":
+        return 0
+    return 1 if config.passthrough == "on" else PASSES_FROM
+
+
+def negotiate(fuse_fd: int, *, acl: bool, limit_s: float, passthrough: bool = False) -> Session:
     """Take the kernel's INIT and answer it. Raises OSError (ETIMEDOUT, EPROTO)."""
     poll = select.poll()
     poll.register(fuse_fd, select.POLLIN)
@@ -60,18 +75,19 @@ def negotiate(fuse_fd: int, *, acl: bool, limit_s: float) -> Session:
     if opcode != _INIT or major != 7 or minor < _MINORS[0]:
         raise OSError(errno.EPROTO, f"the first request is {opcode}, of protocol {major}.{minor}")
     offered = flags | int.from_bytes(request[_HIGH_FLAGS], "little") << 32 if flags & _EXT else flags
-    wanted = _WANTED | (_ACL if acl else 0)
-    if "resend" in os.environ.get(WITHOUT, "").split(","):
-        wanted &= ~_RESEND
+    wanted = _WANTED | (_ACL if acl else 0) | (_PASSTHROUGH if passthrough else 0)
+    for name, flag in (("resend", _RESEND), ("passthrough", _PASSTHROUGH)):
+        if name in os.environ.get(WITHOUT, "").split(","):
+            wanted &= ~flag
     agreed = offered & wanted
     os.write(fuse_fd, _answer(unique, min(minor, _MINORS[1]), readahead, agreed))
-    return Session(request, bool(agreed & _RESEND))
+    return Session(request, bool(agreed & _RESEND), bool(agreed & _PASSTHROUGH))
 
 
 def _answer(unique: int, minor: int, readahead: int, flags: int) -> bytes:
     body = _INIT_OUT.pack(
         7, minor, readahead, flags & 0xFFFFFFFF, _BACKGROUND, _CONGESTION, _MAX_WRITE, 1, _MAX_WRITE >> 12, 0,
-        flags >> 32, 0,
+        flags >> 32, _STACK_DEPTH if flags & _PASSTHROUGH else 0,
     )  # fmt: skip
     return _OUT_HEADER.pack(_OUT_HEADER.size + _INIT_OUT_BYTES, 0, unique) + body.ljust(_INIT_OUT_BYTES, b"\0")
 

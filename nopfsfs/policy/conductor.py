@@ -79,11 +79,14 @@ class Conductor:
         self._evicting = np.zeros(n, np.bool_)
         self._streaming = np.zeros(n, np.bool_)  # charged to the stream's part of the arena
         self._on_disk = np.zeros(n, np.bool_)
+        self._backed = np.zeros(n, np.bool_)  # on disk, and read from there by the kernel itself
+        self.may_pass = np.zeros(n, np.bool_)  # will be backed soon after it is on disk
         # The same for one row at a time: a tenth of what an array takes for that.
         self._charge, self._paged_of, self._home_of = charges.data, paged.data, self.home.data
         self._is_staged, self._is_fetching = self._staged.data, self._fetching.data
         self._is_evicting, self._is_streaming = self._evicting.data, self._streaming.data
         self._is_writing, self._is_on_disk = self._writing.data, self._on_disk.data
+        self._is_backed, self._may_be_backed = self._backed.data, self.may_pass.data
         self._disk_of: dict[int, int] = {}
         self._disk_room = list(disk_room)
         self._open: dict[int, int] = {}
@@ -155,6 +158,13 @@ class Conductor:
     def on_disk(self, row: int) -> None:
         self._is_writing[row] = False
         self._is_on_disk[row] = True
+        self._let_go(row)
+
+    def backed(self, row: int, passes: bool = True) -> None:
+        """The kernel reads the row from its copy on disk by itself, or may not."""
+        self._is_backed[row] = self._may_be_backed[row] = passes
+        if passes:
+            self._awaited.met(row)  # the reading needs nothing else
         self._let_go(row)
 
     def off_disk(self, row: int) -> None:
@@ -293,7 +303,7 @@ class Conductor:
     def _fetch_some(self, rows: Rows, first: int) -> int:
         """Order fetches among these rows, those from position `first` on; how many of them were dealt with."""
         wanted = (rows >= 0) & (self._size[rows] > 0) & (self._size[rows] <= self.split.whole_limit)
-        wanted &= ~(self._staged[rows] & (self.home[rows] == _RAM))
+        wanted &= ~(self._staged[rows] & (self.home[rows] == _RAM)) & ~self._backed[rows]
         batch: list[int] = []
         dealt = len(rows)
         for at in np.flatnonzero(wanted).tolist():
@@ -329,6 +339,10 @@ class Conductor:
         """A file that does not stay and would not fit the stream's part of the arena is read on demand."""
         return bool(self._home_of[row] != _RAM and self._charge[row] > self.split.stream)
 
+    def _passes(self, row: int) -> bool:
+        """A file that the kernel reads from disk by itself, now or when it is there, needs no pages."""
+        return bool(self._is_backed[row] or (self._may_be_backed[row] and self._home_of[row] == _DISK))
+
     def _served_by_pages(self, row: int) -> bool:
         """A file that has no home in the arena and whose pages are still there needs no second fetch."""
         return bool(self._home_of[row] != _RAM and self.window.has(row))
@@ -353,8 +367,8 @@ class Conductor:
             if self._paged_of[row] == _WHOLE or window.pushing[row]:
                 window.keep(row, first + at)
                 continue
-            if window.too_large(row) or (row in self._open and first + at < self._position + SCAN):
-                continue  # it does not fit, or its reader is there already: a push would wait for its READs
+            if window.too_large(row) or self._passes(row) or (row in self._open and first + at < self._position + SCAN):
+                continue  # it does not fit, or needs no pages, or its reader is there: a push would wait for its READs
             if not self._is_staged[row] or not window.may_push(row):
                 self._drop(window.make_room(self._charge[row], first + at) if self._is_staged[row] else [])
                 dealt = at
@@ -430,7 +444,7 @@ class Conductor:
             tier = self._disk_of.pop(row)
             if self._is_on_disk[row] or home == _UNPLACED:
                 self._disk_room[tier - 1] += self._charge[row]
-        self._is_writing[row] = self._is_on_disk[row] = False
+        self._is_writing[row] = self._is_on_disk[row] = self._is_backed[row] = False
 
     def _let_go(self, row: int) -> None:
         """Free the arena copy of a file that does not stay there, unless there is a reason to hold it."""

@@ -33,9 +33,11 @@ class Columns:
     """The per-row columns. Arrays have length n; memory that was never written costs nothing.
 
     Written by the stager: `tier` u8, `slot` i64 (byte offset in the arena), `check` u64 (xxh3 of the staged
-    bytes), `disk` u8 (0 or 1 + number of the disk tier), `version` u8 (counts changes seen at the source), `stale` u8
-    (1 while the old version is being forgotten; opens fail), and for rows with version > 0 the refreshed
-    `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino` u64, `new_mode`, `new_uid`, `new_gid` u32.
+    bytes), `disk` u8 (0 or 1 + number of the disk tier), `backing` i32 (what the copy on disk is registered as with the
+    kernel, `tiers/backing.py`; 0: it is not; below 0: withdrawn, and kept until no open uses it), `version` u8 (counts
+    changes seen at the source), `stale` u8 (1 while the old version is being forgotten; opens fail), and for rows with
+    version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino` u64, `new_mode`, `new_uid`,
+    `new_gid` u32.
     Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it; 3: the same, and a
     push of it that is not done yet would come too late).
     """
@@ -46,6 +48,7 @@ class Columns:
         self.slot: npt.NDArray[Any] = found["slot"]
         self.check: npt.NDArray[Any] = found["check"]
         self.disk: npt.NDArray[Any] = found["disk"]
+        self.backing: npt.NDArray[Any] = found["backing"]
         self.version: npt.NDArray[Any] = found["version"]
         self.stale: npt.NDArray[Any] = found["stale"]
         self.new_size: npt.NDArray[Any] = found["new_size"]
@@ -66,7 +69,8 @@ class Columns:
 def columns_layout(n: int) -> shared.Layout:
     """The columns' dtypes, n rows each."""
     return {
-        "tier": ("u1", n), "slot": ("i8", n), "check": ("u8", n), "disk": ("u1", n), "version": ("u1", n),
+        "tier": ("u1", n), "slot": ("i8", n), "check": ("u8", n), "disk": ("u1", n),
+        "backing": ("i4", n), "version": ("u1", n),
         "stale": ("u1", n), "new_size": ("i8", n), "new_mtime_ns": ("i8", n), "new_ctime_ns": ("i8", n),
         "new_ino": ("u8", n), "new_mode": ("u4", n), "new_uid": ("u4", n), "new_gid": ("u4", n), "paged": ("u1", n),
     }  # fmt: skip

@@ -93,7 +93,7 @@ class Disk:
 
     def read(self, row: int, into: memoryview) -> None:
         """Fill `into` with the copy. Raises OSError, also when it is too short."""
-        fd = os.open(self._name(row), os.O_RDONLY | os.O_CLOEXEC)
+        fd = self.open_copy(row)
         try:
             done = 0
             while done < len(into):
@@ -104,6 +104,10 @@ class Disk:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(fd)
+
+    def open_copy(self, row: int, flags: int = 0) -> int:
+        """A descriptor of a row's copy. Raises OSError."""
+        return os.open(self._name(row), os.O_RDONLY | os.O_CLOEXEC | flags)
 
     def remove(self, row: int) -> None:
         """Forget the copy of a row, if there is one."""

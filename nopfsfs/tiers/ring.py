@@ -25,7 +25,8 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 
 class Event(IntEnum):
     """What happened. Server: OPEN (value: process), READ (value: end offset), RELEASE. Stager: the rest; value is
-    the size in bytes, for FAILED and UNMEASURED the errno, for ON_DISK the tier, for LACKING what is left of it."""
+    the size in bytes, for FAILED and UNMEASURED the errno, for ON_DISK the tier, for LACKING what is left of it, for
+    BACKED whether the kernel reads the copy on disk by itself."""
 
     OPEN = 1
     READ = 2
@@ -42,6 +43,7 @@ class Event(IntEnum):
     PRESENT = 19  # the page cache was looked at, and holds the whole file
     LACKING = 20  # it does not
     UNMEASURED = 21  # this system does not let it be looked at
+    BACKED = 22
 
 
 monotonic_ns = time.monotonic_ns  # one clock for all processes

@@ -27,6 +27,7 @@ from nopfsfs.process import Handoff
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers import shared
 from nopfsfs.tiers.columns import Columns, Gauges, Tier
+from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Event, Ring
 from tests.conftest import wait_until
 
@@ -43,7 +44,7 @@ class Shared:
         self.fds = {
             "index": indexfile.to_memfd(self.index), "columns": Columns.create(n), "gauges": Gauges.create(),
             "ring": Ring.create("test"), "arena": arenas.create(budget),
-            "fuse": os.memfd_create("fuse", os.MFD_CLOEXEC),
+            "fuse": os.memfd_create("fuse", os.MFD_CLOEXEC), "modes": Modes.create(n),
         }  # fmt: skip
         self.columns = Columns(self.fds["columns"], n, writable=True)
         self.gauge = Gauges(self.fds["gauges"], writable=False).block
@@ -81,7 +82,7 @@ class Shared:
 class Running:
     """One stager over what is shared; `told` collects its events."""
 
-    def __init__(self, base: Shared, disks: tuple[DiskSpec, ...] = ()) -> None:
+    def __init__(self, base: Shared, disks: tuple[DiskSpec, ...] = (), pass_from: int = 0) -> None:
         self.base = base
         self.orders, orders = sequenced_pair()
         self.server, demands = sequenced_pair()
@@ -92,6 +93,7 @@ class Running:
         fds = {**base.fds, "orders": orders.detach(), "demands": demands.detach(), "fuse": os.dup(base.fds["fuse"])}
         self._fuse_fd = fds["fuse"]
         numbers = {"arena_budget": base.budget, "whole_limit": base.budget // 2, "range_budget": base.budget // 4}
+        numbers["pass_from"] = pass_from
         self._threads_before = set(threading.enumerate())
         self.stager = Stager(Handoff("stager", config, fds, numbers))
         self.events: list[tuple[Event, int]] = []
@@ -152,8 +154,8 @@ class Running:
 
 
 @contextmanager
-def running(base: Shared, disks: tuple[DiskSpec, ...] = ()) -> Iterator[Running]:
-    stager = Running(base, disks)
+def running(base: Shared, disks: tuple[DiskSpec, ...] = (), pass_from: int = 0) -> Iterator[Running]:
+    stager = Running(base, disks, pass_from)
     try:
         yield stager
     finally:

@@ -12,6 +12,7 @@ import pytest
 from nopfsfs.config import DiskSpec
 from nopfsfs.fetch import wire
 from nopfsfs.fetch.wire import Answer, Demand, Order
+from nopfsfs.tiers import backing
 from nopfsfs.tiers.columns import Gauge, Tier
 from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event
@@ -226,6 +227,47 @@ def test_a_disk_that_is_full_or_missing_is_said_to_have_nothing(base: Shared, di
         s.order(Order.TO_DISK, [rows[2]], 2)
         s.wait_for(Event.OFF_DISK, rows[2])
         assert base.gauge[Gauge.DISK_USED] == 2 * PAGE
+
+
+def test_a_copy_is_registered_and_closed_again_when_the_file_changes_or_the_stager_is_another(
+    base: Shared, disk: DiskSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered: dict[int, bytes] = {}
+
+    def register(fuse_fd: int, fd: int) -> int:
+        number = 40 + len(registered)
+        registered[number] = os.pread(fd, 1 << 20, 0)
+        return number
+
+    monkeypatch.setattr(backing, "register", register)
+    monkeypatch.setattr(backing, "withdraw", lambda fuse_fd, number: registered.pop(number))
+    rows = [base.row("f00"), base.row("f01")]
+    column = base.columns.backing
+    with running(base, (disk,), 1) as s:
+        for number, row in enumerate(rows):
+            s.order(Order.FETCH, [row])
+            s.wait_for(Event.STAGED, row)
+            s.order(Order.TO_DISK, [row], 1)
+            s.wait_for(Event.ON_DISK, row)
+            s.wait_for(Event.BACKED, row)
+            assert column[row] == 40 + number
+            assert registered[40 + number] == content(number + 1, 2 * PAGE)
+        (base.root / "f00").write_bytes(b"new")
+        s.order(Order.EVICT, [rows[0]])
+        s.wait_for(Event.EVICTED, rows[0])
+        s.server.send(wire.pack_demand(Demand(0, rows[0], 0, 0)))  # it was seen to have changed
+        assert wait_until(lambda: column[rows[0]] == -40)
+        assert set(registered) == {40, 41}, "until the server has passed a grace"
+        while column[rows[0]]:
+            s.pass_grace(wire.unpack_answer(s.server.recv(256)))
+            wait_until(lambda: not column[rows[0]], 0.1)
+        assert set(registered) == {41}
+    with running(base, (disk,), 1) as s:
+        assert column[rows[1]] == -41
+        while column[rows[1]]:
+            s.pass_grace(wire.unpack_answer(s.server.recv(256)))
+            wait_until(lambda: not column[rows[1]], 0.1)
+        assert registered == {}
 
 
 def test_a_changed_file_s_copy_on_disk_is_removed(base: Shared, disk: DiskSpec) -> None:

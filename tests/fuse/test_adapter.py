@@ -24,6 +24,7 @@ from nopfsfs.fuse.misses import StagerLink
 from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.tiers.columns import SUPERVISOR, Gauge, Gauges, Tier
 from nopfsfs.tiers.inodes import inode_of
+from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Event, Ring
 from nopfsfs.tiers.tripwires import Tripwires
 from nopfsfs.vfs.tree import Tree
@@ -86,6 +87,7 @@ async def mounted(
         source=Source(source, base.index, base.columns), stager=None, io_timeout=io_timeout,
         tripwires=Tripwires(base.index.n_dirs, base.index.n) if tripwires else None,
         supervisor_gauges=Gauges(fds[0], SUPERVISOR, writable=False),
+        modes=Modes(base.fds["modes"], base.columns.backing.data), pass_from=SIZE,
     )  # fmt: skip
     Gauges(fds[0], SUPERVISOR, writable=True).block[Gauge.REFUSING] = tripwires
     try:
@@ -216,6 +218,49 @@ async def test_the_pusher_s_own_opens_are_not_counted(root: Path) -> None:
         await m.adapter.release(fh)
         assert m.events() == []
         assert m.gauge[Gauge.OPENS] == m.gauge[Gauge.RELEASES] == 0
+
+
+@in_trio
+async def test_an_open_of_a_registered_file_is_passed_through_and_counted_as_served_from_disk(root: Path) -> None:
+    async with mounted(root, budget=64 * PAGE) as m:
+        alive = Modes(m.base.fds["modes"], m.base.columns.backing.data).alive
+        row = m.row(0)
+        m.base.columns.backing[row] = 7
+        fh, number = m.adapter.opened(m.inode(0), 4711, os.O_RDONLY)
+        assert (number, alive[row], fh >> 16) == (7, -1, row)
+        assert (m.gauge[Gauge.DISK_FILES], m.gauge[Gauge.DISK_BYTES]) == (1, SIZE)
+        assert bytes(await m.adapter.read(fh, 0, PAGE)) == content(1, PAGE), "readahead may ask all the same"
+        m.base.columns.backing[row] = -7
+        other, number = m.adapter.opened(m.inode(0), 4711, os.O_DIRECT)
+        assert (number, alive[row]) == (7, -2), "as the one that is open"
+        m.adapter.closed(other)
+        assert alive[row] == -2, "until the answer was accepted"
+        for handle in (fh, other):
+            m.adapter.over(handle)
+        assert alive[row] == 0
+        fh, number = m.adapter.opened(m.inode(0), 4711, os.O_RDONLY)
+        assert (number, alive[row]) == (0, 1), "withdrawn"
+        await m.adapter.release(fh)
+        assert alive[row] == 0
+
+
+@in_trio
+async def test_one_that_was_not_asked_for_is_not_passed_through(root: Path) -> None:
+    """Asked for with O_DIRECT, of a changed file, by a server that the stager does not know of, or too small."""
+    async with mounted(root, budget=64 * PAGE, known=False) as m:
+        alive = Modes(m.base.fds["modes"], m.base.columns.backing.data).alive
+        m.base.columns.backing[:] = 7
+        assert m.adapter.opened(m.inode(0), 4711, os.O_RDONLY)[1] == 0
+        m.adapter.use_arena()
+        assert m.adapter.opened(m.inode(1), 4711, os.O_DIRECT)[1] == 0
+        assert (alive[m.row(0)], alive[m.row(1)]) == (1, 1)
+        assert m.adapter.opened(m.inode(0), 4711, os.O_RDONLY)[1] == 0, "open through the page cache"
+        m.base.columns.version[m.row(2)] = 1
+        m.base.columns.new_size[m.row(2)] = SIZE
+        assert m.adapter.opened(m.inode(2), 4711, os.O_RDONLY)[1] == 0
+        m.adapter._pass_from = SIZE + 1
+        assert m.adapter.opened(m.inode(3), 4711, os.O_RDONLY)[1] == 0
+        assert (alive[m.row(2)], alive[m.row(3)]) == (0, 0), "not counted"
 
 
 @in_trio

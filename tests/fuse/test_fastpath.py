@@ -24,6 +24,7 @@ LOOKUP, FORGET, GETATTR, OPEN, READ, RELEASE, INIT, INTERRUPT, IOCTL = 1, 2, 3, 
 READDIR, READDIRPLUS = 28, 44
 GONE = 1 << 23  # no process has such a number
 DATA = bytes(range(256)) * 16
+PASSTHROUGH = 1 << 7
 LIMIT_S = 20.0
 
 
@@ -36,11 +37,13 @@ def read_body(fh: int, offset: int, size: int) -> bytes:
 
 
 class Handlers:
-    """Inode 7 is staged, 8 is not (its reads wait for `arrived`), 9 is stale; others are no files."""
+    """Inode 7 is staged, 8 is not (its reads wait for `arrived`), 9 is stale; others are no files. Opens with O_NOATIME
+    are passed through, to file 5."""
 
     def __init__(self) -> None:
         self.arrived = trio.Event()
         self.refusing = False
+        self.over_with: list[int] = []
         self.log: list[tuple[str, int]] = []
 
     def is_file(self, inode: int) -> bool:
@@ -53,11 +56,11 @@ class Handlers:
         self.log.append(("look up", pid))
         return b"entry" if (parent, name) == (1, b"seven") else None
 
-    def opened(self, inode: int, pid: int) -> int:
+    def opened(self, inode: int, pid: int, flags: int) -> tuple[int, int]:
         self.log.append(("open", pid))
         if inode == 9:
             raise pyfuse3.FUSEError(errno.ESTALE)
-        return inode
+        return inode, 5 if flags & os.O_NOATIME else 0
 
     def hit(self, fh: int, off: int, size: int) -> memoryview | None:
         return memoryview(DATA)[off : off + size] if fh == 7 else None
@@ -71,6 +74,9 @@ class Handlers:
     def closed(self, fh: int) -> bool:
         self.log.append(("close", fh))
         return fh == 8
+
+    def over(self, fh: int) -> None:
+        self.over_with.append(fh)
 
     async def let_go(self, fh: int) -> None:
         self.log.append(("let go", fh))
@@ -142,8 +148,39 @@ def test_open_read_ioctl_release() -> None:
         b.send(request(RELEASE, 4, 7, struct.pack("<QIIQ", 7, 0, 0, 0)))
         assert await b.reply() == (4, 0, b"")
         assert b.handlers.log == [("open", 99), ("close", 7)]
+        assert b.handlers.over_with == [7], "after the answer"
 
     run(body)
+
+
+def test_an_open_that_is_passed_through_names_the_file() -> None:
+    async def body(b: Bench) -> None:
+        unique, error, out = await b.answer(request(OPEN, 1, 7, struct.pack("<II", os.O_NOATIME, 0)))
+        assert (unique, error, struct.unpack("<QIi", out)) == (1, 0, (7, PASSTHROUGH, 5))
+        assert b.handlers.over_with == []
+
+    run(body)
+
+
+def test_an_open_or_a_release_that_another_answered_is_counted_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel refuses the second answer with ENOENT. An open that was not taken is over, a release is not."""
+
+    async def body(b: Bench) -> None:
+        release = struct.pack("<QIIQ", 8, 0, 0, 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "writev", refuse)
+            b.send(request(OPEN, 1, 7, bytes(8)))
+            b.send(request(RELEASE, 2, 8, release))
+            await trio.testing.wait_all_tasks_blocked()
+        assert b.handlers.over_with == [7]
+        await b.answer(request(RELEASE, 3, 8, release))
+        assert b.handlers.over_with == [7, 8]
+
+    run(body)
+
+
+def refuse(fd: int, parts: object) -> int:
+    raise OSError(errno.ENOENT, "no such request")
 
 
 def test_an_error_of_a_handler_is_the_answer() -> None:

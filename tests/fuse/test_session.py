@@ -8,17 +8,20 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.fuse import session as module
-from nopfsfs.fuse.session import Session, negotiate, resend
+from nopfsfs.fuse.session import Session, negotiate, passes_from, resend
 
 HEADER = struct.Struct("<IIQQIIIHH")
 INIT = 26
-INIT_EXT, RESEND, ACL, MAX_PAGES = 1 << 30, 1 << 39, 1 << 20, 1 << 22
+DISKS = (DiskSpec("/d"),)
+INIT_EXT, RESEND, ACL, MAX_PAGES, PASSTHROUGH = 1 << 30, 1 << 39, 1 << 20, 1 << 22, 1 << 37
 EVERYTHING = (1 << 64) - 1
 UNIQUE = 2
 READAHEAD = 1 << 17
@@ -42,18 +45,19 @@ def pair() -> Iterator[Pair]:
         yield kernel, device
 
 
-def agree(request: bytes, pair: Pair, *, acl: bool = False) -> tuple[Session, int, int]:
+def agree(request: bytes, pair: Pair, *, acl: bool = False, passthrough: bool = False) -> tuple[Session, int, int]:
     """(the session, minor version, flags that were agreed upon)."""
     kernel, device = pair
     kernel.send(request)
-    session = negotiate(device.fileno(), acl=acl, limit_s=0)
+    session = negotiate(device.fileno(), acl=acl, limit_s=0, passthrough=passthrough)
     answer = kernel.recv(1 << 16)
     length, error, unique = struct.unpack_from("<IiQ", answer)
     assert (length, error, unique) == (len(answer), 0, UNIQUE)
     assert length == 16 + 64, "what every kernel since 7.23 takes"
-    major, minor, readahead, flags, background, congestion, max_write, time_gran, max_pages, _, flags2 = (
-        struct.unpack_from("<IIIIHHIIHHI", answer, 16)
+    major, minor, readahead, flags, background, congestion, max_write, time_gran, max_pages, _, flags2, depth = (
+        struct.unpack_from("<IIIIHHIIHHII", answer, 16)
     )
+    assert depth == bool(flags2 << 32 & PASSTHROUGH)
     assert (major, readahead, time_gran) == (7, READAHEAD, 1)
     assert (max_write, max_pages) == (1 << 20, 256)
     assert 12 < congestion < background
@@ -87,6 +91,33 @@ def test_resending_can_be_done_without(pair: Pair, monkeypatch: pytest.MonkeyPat
     session, _, agreed = agree(init(EVERYTHING), pair)
     assert not session.resend
     assert agreed == module._WANTED & ~RESEND
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("offered", [True, False])
+@pytest.mark.parametrize("without", ["", "resend,passthrough"])
+def test_passthrough_is_agreed_upon_where_it_is_wanted_and_offered(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, wanted: bool, offered: bool, without: str
+) -> None:
+    monkeypatch.setenv(module.WITHOUT, without)
+    session, _, agreed = agree(init(EVERYTHING if offered else EVERYTHING & ~PASSTHROUGH), pair, passthrough=wanted)
+    assert session.passthrough == bool(agreed & PASSTHROUGH) == (wanted and offered and not without)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, 0),
+        ({"disks": DISKS}, module.PASSES_FROM),
+        ({"disks": DISKS, "passthrough": "off"}, 0),
+        ({"disks": DISKS, "passthrough": "on"}, 1),
+        ({"disks": DISKS, "passthrough": "on", "signal": "tripwire"}, 0),
+        ({"disks": DISKS, "passthrough": "on", "signal": "auto"}, 1),
+        ({"disks": DISKS, "passthrough": "on", "fast_path": False}, 0),
+    ],
+)
+def test_from_which_size_on_files_are_passed_through(said: dict[str, Any], expected: int) -> None:
+    assert passes_from(MountConfig(source="/s", mountpoint="/m", **said)) == expected
 
 
 def test_the_oldest_kernel_says_less(pair: Pair) -> None:

@@ -19,15 +19,18 @@ class World:
 
     def __init__(
         self, sizes: list[int], stream: list[int], split: Split, *, disk: list[int] | None = None, seed: int = 0,
-        fail: float = 0.0, foretold: bool = True,
+        fail: float = 0.0, foretold: bool = True, passes: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
-        """`foretold`: whether the next use of a row is known."""
+        """`foretold`: whether the next use of a row is known. `passes`: rows that the kernel reads by itself where they
+        are on disk."""
         self.sizes = np.array(sizes, np.int64)
         self.stream = np.array(stream, np.int64)
         self.disk = disk or []
         self.conductor = Conductor(self.sizes, np.zeros(len(sizes), np.uint8), split, self.disk)
         self.foretold = foretold
         self._foretell()
+        self.passes = frozenset(passes)
+        self.conductor.may_pass[list(passes)] = True
         self.chance = random.Random(seed)
         self.fail = fail
         self.position = 0
@@ -96,6 +99,7 @@ class World:
         self._see()
         self.conductor = Conductor(self.sizes, self.conductor.paged, split, self.disk)
         self._foretell()
+        self.conductor.may_pass[list(self.passes)] = True
         self.conductor.adopt(np.isin(np.arange(len(self.sizes)), list(self.staged)))
         self.conductor.stager_restarted()
         self.check()
@@ -142,6 +146,8 @@ class World:
             else:
                 self.on_disk.add(row)
                 self.events.append(("on_disk", row))
+                if row in self.passes:
+                    self.events.append(("backed", row))
         else:
             do, row = self.pusher.popleft()
             if do == Do.DROP:
@@ -191,7 +197,8 @@ class World:
         self.position += 1
         if self.shows:
             self.server.append(("opened", row))
-        if row not in self.pages:
+        passed = row in self.passes and row in self.on_disk
+        if row not in self.pages and not passed:
             if row not in self.staged:
                 self.demands += 1
                 if self.sizes[row] <= self.conductor.split.whole_limit:

@@ -299,6 +299,38 @@ def test_what_the_kernel_took_is_pushed_again_before_its_next_reading() -> None:
     assert w.conductor.evictions_read == w.reads == 50
     assert w.pushes == 50 + 20 + 50, "each once more, for the next epoch"
 
+def test_what_the_kernel_reads_from_disk_is_fetched_once_and_never_pushed() -> None:
+    large = tuple(range(5, 20))  # those before 10 are at home in the arena
+    w = World([10] * 30, list(range(30)) * 3, split(homes=100, stream=50, pages=100), disk=[100], passes=large)
+    w.settle()
+    while w.position < len(w.stream):
+        w.read_next()
+        w.settle()
+        assert not w.pages & set(range(10, 20))
+    assert w.on_disk == set(range(10, 20))
+    assert [w.fetched.count(row) for row in large] == [1] * 15
+    assert w.demands == 0
+    assert not w.staged & w.on_disk, "not held in memory, too"
+
+
+def test_a_copy_on_disk_that_the_kernel_may_not_read_is_pushed_as_any_other() -> None:
+    c = Conductor(np.array([10] * 2), np.zeros(2, np.uint8), split(0, 100, 100), [20])
+    c.may_pass[:] = True
+
+    def orders(position: int) -> list[tuple[Do, list[int], int]]:
+        c.advance(position, 2, lambda start, count: np.array([0, 1, 0, 1])[start : start + count])
+        return c.orders()
+
+    assert orders(0) == [(Do.FETCH, [0, 1], 0)]
+    c.staged(0)
+    c.staged(1)
+    assert orders(0) == [(Do.TO_DISK, [0, 1], 1)]
+    for row in (0, 1):
+        c.on_disk(row)
+        c.backed(row, row == 0)
+    assert orders(0) == [(Do.EVICT, [0], 0)]
+    assert orders(2) == [(Do.PUSH, [1], 0)]
+
 
 # ---- resizing -----------------------------------------------------------------------------------------------
 
@@ -476,23 +508,21 @@ splits = st.builds(
 @given(
     st.lists(st.integers(0, 50), min_size=1, max_size=40), splits, splits, actions, st.randoms(use_true_random=False),
     st.lists(st.integers(0, 200), max_size=2), st.sampled_from([0.0, 0.2]), st.booleans(),
+    st.sampled_from([0, 20, 51]),
 )  # fmt: skip
 def test_books_agree_and_nothing_gets_stuck_in_any_order(
-    sizes: list[int],
-    first: Split,
-    second: Split,
-    actions: list[str],
-    chance: object,
-    disk: list[int],
-    fail: float,
-    foretold: bool,
-) -> None:
+    sizes: list[int], first: Split, second: Split, actions: list[str], chance: object, disk: list[int], fail: float,
+    foretold: bool, pass_from: int,
+) -> None:  # fmt: skip
     stream: list[int] = []
     for _ in range(4):
         order = list(range(len(sizes)))
         chance.shuffle(order)  # type: ignore[attr-defined]
         stream += order
-    w = World(sizes, stream, first, disk=disk, seed=len(actions), fail=fail, foretold=foretold)
+    passes = tuple(row for row, size in enumerate(sizes) if size >= pass_from)
+    w = World(
+        sizes, stream, first, disk=disk, seed=len(actions), fail=fail, foretold=foretold, passes=passes
+    )  # fmt: skip
     c = w.conductor
     for action in actions:
         if action == "read":
@@ -531,6 +561,7 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
     # All is staged up to the first file for which the stream has no room; that one waits for the reader.
     ahead = list(dict.fromkeys(w.stream[w.position :].tolist()))
     missing = [row for row in ahead if 0 < sizes[row] <= c.split.whole_limit and row not in w.staged]
+    missing = [row for row in missing if not c._backed[row]]
     missing = [r for r in missing if c.home[r] == Home.RAM or (sizes[r] <= c.split.stream and not c.window.has(r))]
     if missing:
         assert c.home[missing[0]] != Home.RAM
