@@ -34,7 +34,7 @@ from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
 log = logging.getLogger(__name__)
 _ACL = b"system.posix_acl_access"
 _INTERNAL, _COUNTED, _PASSED = 1 << 8, 1 << 9, 1 << 10  # in a handle
-_BLOCK = 1 << 17  # st_blksize
+_BLOCK = 4096  # st_blksize, as local file systems have it: Python makes a buffer of that size at each open
 _NS = 1_000_000_000
 _ENTRY_OUT = struct.Struct("<QQQQIIQQQqqqIIIIIIIIII")
 # Bound once: looking a member of an enumeration up costs as much as counting.
