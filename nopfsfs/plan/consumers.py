@@ -34,8 +34,9 @@ class Consumers:
         return list({id(track): track for tracks in self.serving for track in tracks}.values())
 
     def of(self, index: int) -> list[Track]:
-        """The tracks of one data set, not those of larger ones that hold it."""
-        return [track for track in self.serving[index] if track.hypothesis.dataset == index]
+        """The tracks of one data set, not those of larger ones that hold it; also where smaller ones hold all its
+        files."""
+        return [track for track in self.tracks() if track.hypothesis.dataset == index]
 
     # -- readers --
 

@@ -480,7 +480,8 @@ class Follower:
             return busy
         unread = self._unread.get(self._mismatch) if self._mismatch is not None else None
         primary = self._primary
-        if primary is not None and primary.state is not State.MISMATCH and (unread is None or primary.was_locked):
+        believed = unread is None or (primary is not None and (primary.was_locked or primary.given))
+        if primary is not None and primary.state is not State.MISMATCH and believed:
             return [primary]
         return [] if unread is None else [unread]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from loader_model import Loader
@@ -255,3 +257,22 @@ def test_ranks_that_a_plan_says_are_believed_though_the_mount_knows_of_none() ->
         flags.append(read(follower, [(int(row), 7) for row in opens]))
     assert np.concatenate(flags).mean() >= 0.99
     assert (follower.status().world, follower.status().ranks) == (5, (3,))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_plan_said_after_an_order_that_is_not_known_is_followed_at_once(whole: bool) -> None:
+    """Said of the data set itself, or of all the mount, which holds no other files."""
+    rng = np.random.default_rng(918273645546372819)
+    parts = [*tree(1200, 0), replace(tree(1200, 0)[0], key=1, name="")]
+    follower = Follower(parts, None, heads=HEADS)
+    rows = parts[0].orders[0].rows
+    for _ in range(2):
+        read(follower, [(row, 50) for row in rows[rng.permutation(1200)].tolist()])
+    assert follower.status().state == "unknown"
+    spec = Spec("distributed", 12345678901)
+    index = 1 if whole else 0
+    follower.register([(build(Hypothesis(index, 0, spec), parts), None)])
+    expected = rows[registry.order(spec, 1200, 0)]
+    np.testing.assert_array_equal(follower.upcoming(follower.position, 100), expected[:100])
+    assert read(follower, [(row, 50) for row in expected.tolist()]).mean() >= 0.99
+    assert follower.status().state == "locked"
