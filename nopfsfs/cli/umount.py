@@ -23,7 +23,7 @@ from nopfsfs.cli.locate import Located, locate
 from nopfsfs.cli.options import Parser
 from nopfsfs.cli.report import final_table
 from nopfsfs.cli.stale import clear_stale, daemon_is_dead
-from nopfsfs.control.client import Connection, Record, call
+from nopfsfs.control.client import Connection, NoAnswer, Record, call
 from nopfsfs.control.pids import Process, living, read_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import Holder, abort_connection, find_mount, holders
@@ -43,7 +43,7 @@ class Limits:
 
     busy: float = DEFAULT_BUSY_S
     call: float = 3.0  # one question to the daemon
-    end: float = 10.0  # the daemon's own way out: it lets reads of the source in flight end
+    end: float = 10.0  # the daemon's way out: half of it its own, which lets reads of the source in flight end
     term: float = 3.0  # after SIGTERM
     kill: float = 3.0  # after SIGKILL
 
@@ -126,12 +126,23 @@ class Unmounter:
         deadline = time.monotonic() + self.limits.end
         if last is not None:
             with suppress(NopfsError):
-                self.ending.record = last.receive(self.limits.end)
+                self.ending.record = self._final(last)
                 self.ending.final = True
         if not _ended(processes, deadline - time.monotonic()):
             self._force(processes)
         if not living(processes):
             remove_state_dir(self.located.state_dir)
+
+    def _final(self, last: Connection) -> Record:
+        """The final record. A mount of which another namespace has a copy does not end by itself: it is told to.
+        Raises NopfsError."""
+        try:
+            return last.receive(self.limits.end / 2)
+        except NoAnswer:
+            with suppress(NoAnswer):  # it answers when it has tried all gentler ways
+                call(self.located.state_dir, "stop", self.limits.call)
+            self.say("the daemon went on, most likely as another mount namespace has a copy of the mount: ended it")
+            return last.receive(self.limits.end / 2)
 
     def _force(self, processes: Sequence[Process]) -> None:
         self.ending.code = Exit.STUCK

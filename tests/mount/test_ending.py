@@ -194,3 +194,20 @@ def test_a_mount_in_another_process_group_survives_its_shell(mounting: Mounting,
         )
         shell.wait(30)
         read_all(m, readers=1)
+
+
+def test_a_copy_of_the_mount_in_another_namespace_keeps_nothing_alive(mounting: Mounting, data: Path) -> None:
+    """As a container or a service has one that began while it was mounted."""
+    with mounting(data) as m:
+        copy = subprocess.Popen(["unshare", "--mount", "sleep", "1000"])
+        try:
+            ours = os.readlink("/proc/self/ns/mnt")
+            assert wait_until(lambda: os.readlink(f"/proc/{copy.pid}/ns/mnt") != ours)
+            done = m.umount()
+            assert done.returncode == 0
+            assert "another mount namespace" in done.stderr
+            assert m.report["final"]
+            m.wait_gone()
+        finally:
+            copy.kill()
+            copy.wait()
