@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,14 @@ def measure(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) 
         total = min(total, limit)
         available = min(available, max(0, limit - used + reclaimable))
     return Memory(total, available)
+
+
+def give_back() -> None:
+    """Give memory that this process has freed, and keeps, back to the system: malloc_trim(3). Nothing where the C library
+    has no such call."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _cgroup_limits(proc: Path, cgroups: Path) -> list[tuple[int, int, int]]:

@@ -17,7 +17,7 @@ import numpy as np
 import trio
 
 from nopfsfs.config import MountConfig, PlanSpec
-from nopfsfs.control import apart, register
+from nopfsfs.control import apart, memory, register
 from nopfsfs.control.loop import EventLoop
 from nopfsfs.dataset import explicit, orders
 from nopfsfs.dataset.index import Index
@@ -106,11 +106,16 @@ class Plans:
             nursery.start_soon(self._work_apart, follower)
 
     async def _work(self, follower: Follower) -> None:
+        worked = True  # the follower was made
         while True:
             job = follower.work()
             if job is None:
+                if worked:  # what orders were computed in is as large as the orders
+                    worked = False
+                    await trio.to_thread.run_sync(memory.give_back)
                 await trio.sleep(LOOK_PAUSE_S)
                 continue
+            worked = True
             try:
                 await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
             except Exception:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.control.memory import Memory, measure
+from nopfsfs.control.memory import Memory, give_back, measure
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -114,3 +114,18 @@ def test_this_machine_has_some() -> None:
     found = measure()
     assert 0 <= found.available <= found.total
     assert found.total > 0
+
+
+def test_memory_that_was_freed_is_given_back() -> None:
+    """Small pieces, of which the last is kept: the C library would keep them all."""
+    pieces = [bytes(5000) for _ in range(20_000)]
+    del pieces[:-1]
+    before = resident()
+    give_back()
+    assert resident() < before - 10_000
+    assert pieces == [bytes(5000)]
+
+
+def resident() -> int:
+    """Pages."""
+    return int(Path("/proc/self/statm").read_text().split()[1])
