@@ -24,6 +24,7 @@ import bench_cost
 import bench_epochs
 import bench_latency
 import bench_plan
+import bench_wake
 import bench_warm
 import lab
 from bench_entry import Entry
@@ -59,6 +60,11 @@ def warm(prefix: str, readers: int, what: str) -> list[Benchmark]:
 BENCHMARKS = (
     *warm("warm", 1, "reads of cached files, over tmpfs"),
     *warm("warm2", 2, "the same by two readers at once"),
+    Benchmark(
+        "confined/117KB/*", "the same as warm on one processor",
+        partial(bench_warm.confined_entries, "confined", bench_warm.SETS["117KB"], 1),
+    ),  # fmt: skip
+    Benchmark("wake/*", "what every request and its answer cost at least", bench_wake.entries),
     Benchmark("latency/*", "reads of staged files while others are staged", bench_latency.entries),
     Benchmark("cpu/*", "processor time for a cached file", bench_cost.cpu_entries),
     Benchmark("rss/*", "memory of the processes for each file", bench_cost.rss_entries),

@@ -29,8 +29,7 @@ def measure(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) 
 
 
 def give_back() -> None:
-    """Give memory that this process has freed, and keeps, back to the system: malloc_trim(3). Nothing where the C library
-    has no such call."""
+    """Give memory that this process has freed, and keeps, back to the system: malloc_trim(3), where there is that."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -54,6 +54,7 @@ END_LIMIT_S = 3.0  # for each process to end by itself
 ANSWER_LIMIT_S = 30.0
 RELIEF_LIMIT_S = 5.0  # for processes of another supervisor to end by themselves
 MEMORY_PAUSE_S = 1.0
+READ_AHEAD_KIB = int(os.environ.get("NOPFS_RA", "1024"))  # of a file whose pages are not there; a READ is 1 MiB at most
 FURTHEST_LOOKED_AT = 1 << 20
 
 
@@ -223,6 +224,9 @@ class Supervisor:
         """Look at the root through the mount, as a user would."""
         with trio.fail_after(ANSWER_LIMIT_S):
             await trio.to_thread.run_sync(os.stat, self._config.mountpoint, abandon_on_cancel=True)
+        found = mountinfo.find_mount(self._config.mountpoint)
+        if found is not None and not mountinfo.set_read_ahead(found, READ_AHEAD_KIB):
+            log.info("the kernel reads ahead as far as it does for any mount: more takes root")
 
     def _say_ready(self, message: dict[str, str]) -> None:
         fd = self._fds.pop("ready", None)

@@ -116,6 +116,17 @@ def is_stale(mount: Mount, limit_s: float = PROBE_S) -> bool:
     return probe_statvfs(mount.mountpoint, limit_s) == errno.ENOTCONN
 
 
+def set_read_ahead(mount: Mount, kib: int) -> bool:
+    """How far ahead of a reader the kernel reads a file of the mount; FUSE's own way to say that (INIT) cannot say more
+    than 128 KiB. Whether that was allowed: it takes root, and a sysfs that may be written."""
+    try:
+        with open(f"/sys/class/bdi/{mount.major}:{mount.minor}/read_ahead_kb", "wb", buffering=0) as file:
+            file.write(b"%d" % kib)
+    except OSError:
+        return False
+    return True
+
+
 def abort_connection(minor: int) -> bool:
     """Abort the FUSE connection of the mount with device minor `minor`; return whether the kernel was told.
 
