@@ -63,7 +63,7 @@ BENCHMARKS = (
     Benchmark(
         "confined/117KB/*", "the same as warm on one processor",
         partial(bench_warm.confined_entries, "confined", bench_warm.SETS["117KB"], 1),
-    ),  # fmt: skip
+    ),
     Benchmark("wake/*", "what every request and its answer cost at least", bench_wake.entries),
     Benchmark("latency/*", "reads of staged files while others are staged", bench_latency.entries),
     Benchmark("cpu/*", "processor time for a cached file", bench_cost.cpu_entries),

@@ -48,6 +48,10 @@ class Signal:
         """Whether the kernel is told to open files by itself."""
         return self._gauge[Gauge.REFUSING] != 0
 
+    def keep_open(self) -> None:
+        """OPEN is needed: files are passed through."""
+        self._auto = False
+
     def tell(self, follower: Follower) -> None:
         """Let a follower know whose opens it will see."""
         if self.refusing and self._showing is not None:
