@@ -170,7 +170,8 @@ class Supervisor:
         if self._pass_from:
             log.info("files of %d bytes or more are passed through to disk", self._pass_from)
             self.loop.conductor.may_pass[:] = self.index.size >= self._pass_from
-            self._signal.keep_open()
+            if self.loop.conductor.may_pass.any():
+                self._signal.keep_open()
         self._session = session
         with contextlib.closing(orphans.listen(self._config.state_dir)) as listening:
             self._fds["adopt"] = os.dup(listening.fileno())
