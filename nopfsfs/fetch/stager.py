@@ -162,7 +162,10 @@ class Stager:
             self.pusher.stop()
 
     def _take_demand(self) -> bool:
-        message = self._server.recv(256)
+        try:
+            message = self._server.recv(256)
+        except OSError:
+            return False  # it ended with answers unread
         if not message:
             return False
         try:
