@@ -138,8 +138,8 @@ def abort_connection(minor: int) -> bool:
 
 
 class HeldConnection:
-    """The FUSE connection of a mount that is there now, to be aborted later, when it may be gone: its number may be that
-    of another mount by then."""
+    """The FUSE connection of a mount that is there now, to be aborted later, when its number may be that of another
+    mount."""
 
     def __init__(self, mount: Mount) -> None:
         self._mount = mount
