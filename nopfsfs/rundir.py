@@ -16,6 +16,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 
 from nopfsfs.errors import Exit, NopfsError
 
+_TRIES = 100  # to make a directory where others are being removed
 _MAX_LINKS = 40  # symbolic links in one path, as in the kernel
 
 
@@ -70,18 +71,22 @@ def _owned(path: str, uid: int) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
 
 
-def make_private_dir(path: str, uid: int) -> None:
+def make_private_dir(path: str, uid: int, *, parents: bool = True) -> None:
     """Make directory `path`, mode 0700. One that is there is used only if it is a directory of `uid`, and is
     closed to others.
 
-    Raises NopfsError: in /tmp, anyone can have been there first.
+    Raises NopfsError: in /tmp, anyone can have been there first. Without `parents` also FileNotFoundError: there is no
+    directory to make it in.
     """
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if parents:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
         os.mkdir(path, 0o700)
     except FileExistsError:
         pass
     except OSError as error:
+        if not parents and isinstance(error, FileNotFoundError):
+            raise
         message = f"cannot make {path}, for the mount's state: {error.strerror}"
         raise NopfsError(Exit.START, message) from error
     found = os.lstat(path)
@@ -93,14 +98,26 @@ def make_private_dir(path: str, uid: int) -> None:
         os.chmod(path, 0o700)
 
 
+def make_state_dir(state_dir: str, uid: int) -> None:
+    """Make a mount's directory, and the run directory, which the mount that ends last removes: perhaps just now.
+
+    Raises NopfsError.
+    """
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):
+            make_private_dir(os.path.dirname(state_dir), uid)
+            make_private_dir(state_dir, uid, parents=False)
+            return
+    raise NopfsError(Exit.START, f"cannot make {state_dir}, for the mount's state: it is removed again and again")
+
+
 @contextmanager
 def claimed_state_dir(state_dir: str, uid: int) -> Iterator[None]:
     """Make `state_dir` and hold it, so that of two commands that start on one mountpoint one is refused.
 
     Raises NopfsError. The directory stays: it is the mount's from here on.
     """
-    make_private_dir(os.path.dirname(state_dir), uid)
-    make_private_dir(state_dir, uid)
+    make_state_dir(state_dir, uid)
     fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

@@ -20,7 +20,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.control.client import SOCKET_NAME
 from nopfsfs.control.pids import write_pids
 from nopfsfs.fuse.mounting import mount_fuse, unmount
-from nopfsfs.rundir import make_private_dir, remove_state_dir
+from nopfsfs.rundir import make_state_dir, remove_state_dir
 
 ROOT, HELLO, SLOW = 1, 2, 3
 NAMES = {b"hello": HELLO, b"slow": SLOW}
@@ -167,8 +167,7 @@ def main() -> None:
         allow_other=True,
         mount_options=("noexec",) if options.noexec else (),
     )
-    make_private_dir(os.path.dirname(config.state_dir), os.geteuid())
-    make_private_dir(config.state_dir, os.geteuid())
+    make_state_dir(config.state_dir, os.geteuid())
     fd = mount_fuse(config)
     os.set_inheritable(fd, True)
     pyfuse3.init(Tree(), f"/dev/fd/{fd}", set())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from nopfsfs.rundir import (
     claimed_state_dir,
     find_state_dir,
     make_private_dir,
+    make_state_dir,
     real_mountpoint,
     remove_state_dir,
     state_dir_for,
@@ -53,6 +55,29 @@ def test_a_private_directory(tmp_path: Path) -> None:
     path.chmod(0o755)
     make_private_dir(str(path), ME)
     assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_one_mount_begins_while_the_last_of_the_others_ends(tmp_path: Path) -> None:
+    """Who ends removes the run directory, which was empty for a moment."""
+    one, other = (str(tmp_path / "run" / name) for name in ("one", "other"))
+    done = threading.Event()
+
+    def come_and_go() -> None:
+        while not done.is_set():
+            make_state_dir(other, ME)
+            remove_state_dir(other)
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(2000):
+            make_state_dir(one, ME)
+            assert Path(one).stat().st_mode & 0o777 == 0o700
+            remove_state_dir(one)
+    finally:
+        done.set()
+        thread.join()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "other"])

@@ -26,7 +26,7 @@ from nopfsfs.cli.stale import clear_stale, daemon_is_dead
 from nopfsfs.control.client import Connection, NoAnswer, Record, call
 from nopfsfs.control.pids import Process, living, read_pids
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mountinfo import Holder, abort_connection, find_mount, holders
+from nopfsfs.fuse.mountinfo import HeldConnection, Holder, find_mount, holders
 from nopfsfs.fuse.mounting import Busy, NotMounted, unmount
 from nopfsfs.rundir import remove_state_dir
 from nopfsfs.units import parse_duration
@@ -76,6 +76,8 @@ class Unmounter:
         state_dir = self.located.state_dir
         processes = read_pids(state_dir)
         with ExitStack() as stack:
+            held = HeldConnection(self.located.mount)
+            stack.callback(held.close)
             last: Connection | None = None
             with suppress(NopfsError):  # a daemon that does not answer is dealt with below
                 self.ending.record = call(state_dir, "status", self.limits.call)
@@ -86,7 +88,7 @@ class Unmounter:
             if self.ending.code is Exit.LAZY:
                 with suppress(NopfsError):
                     call(state_dir, "stop", self.limits.call)
-            self._await_end(last, processes)
+            self._await_end(last, processes, held)
         return self.ending
 
     def _unmount(self, processes: Sequence[Process]) -> None:
@@ -121,7 +123,7 @@ class Unmounter:
             self.say(f"{self.located.path} is in use by {who}")
         return found
 
-    def _await_end(self, last: Connection | None, processes: Sequence[Process]) -> None:
+    def _await_end(self, last: Connection | None, processes: Sequence[Process], held: HeldConnection) -> None:
         """Wait for the final record and for the processes to end; make them end where they do not."""
         deadline = time.monotonic() + self.limits.end
         if last is not None:
@@ -129,7 +131,7 @@ class Unmounter:
                 self.ending.record = self._final(last)
                 self.ending.final = True
         if not _ended(processes, deadline - time.monotonic()):
-            self._force(processes)
+            self._force(processes, held)
         if not living(processes):
             remove_state_dir(self.located.state_dir)
 
@@ -144,7 +146,7 @@ class Unmounter:
             self.say("the daemon went on, most likely as another mount namespace has a copy of the mount: ended it")
             return last.receive(self.limits.end / 2)
 
-    def _force(self, processes: Sequence[Process]) -> None:
+    def _force(self, processes: Sequence[Process], held: HeldConnection) -> None:
         self.ending.code = Exit.STUCK
         # Read again: a process that died meanwhile has been replaced.
         processes = tuple(dict.fromkeys((*processes, *read_pids(self.located.state_dir))))
@@ -153,7 +155,7 @@ class Unmounter:
         _signal(processes, signal.SIGTERM)
         if _ended(processes, self.limits.term):
             return
-        abort_connection(self.located.mount.minor)
+        held.abort()
         _signal(processes, signal.SIGKILL)
         if not _ended(processes, self.limits.kill):
             names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))

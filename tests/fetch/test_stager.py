@@ -80,8 +80,8 @@ def test_a_changed_file_is_refreshed_and_its_name_forgotten(base: Shared) -> Non
         assert (base.columns.version[row], base.columns.stale[row], base.columns.new_size[row]) == (1, 0, 3)
         assert [code for code, _, _ in base.pushed()] == [INVAL_ENTRY]
         assert s.read(row) == (0, b"new")
+        s.wait_for(Event.STAGED, row)  # the read was answered as soon as its bytes had come
         s.order(Order.PUSH, [row])
-        s.wait_for(Event.STAGED, row)
         s.wait_for(Event.PUSHED, row)
         assert base.pushed()[-1][:2] == (STORE, inode_of(row, 1))
 
