@@ -26,7 +26,7 @@ from nopfsfs.cli.stale import clear_stale, daemon_is_dead
 from nopfsfs.control.client import Connection, Record, call
 from nopfsfs.control.pids import Process, living, read_pids
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mountinfo import HeldConnection, Holder, find_mount, holders
+from nopfsfs.fuse.mountinfo import Holder, abort_connection, find_mount, holders
 from nopfsfs.fuse.mounting import Busy, NotMounted, unmount
 from nopfsfs.rundir import remove_state_dir
 from nopfsfs.units import parse_duration
@@ -76,8 +76,6 @@ class Unmounter:
         state_dir = self.located.state_dir
         processes = read_pids(state_dir)
         with ExitStack() as stack:
-            held = HeldConnection(self.located.mount)
-            stack.callback(held.close)
             last: Connection | None = None
             with suppress(NopfsError):  # a daemon that does not answer is dealt with below
                 self.ending.record = call(state_dir, "status", self.limits.call)
@@ -88,7 +86,7 @@ class Unmounter:
             if self.ending.code is Exit.LAZY:
                 with suppress(NopfsError):
                     call(state_dir, "stop", self.limits.call)
-            self._await_end(last, processes, held)
+            self._await_end(last, processes)
         return self.ending
 
     def _unmount(self, processes: Sequence[Process]) -> None:
@@ -123,7 +121,7 @@ class Unmounter:
             self.say(f"{self.located.path} is in use by {who}")
         return found
 
-    def _await_end(self, last: Connection | None, processes: Sequence[Process], held: HeldConnection) -> None:
+    def _await_end(self, last: Connection | None, processes: Sequence[Process]) -> None:
         """Wait for the final record and for the processes to end; make them end where they do not."""
         deadline = time.monotonic() + self.limits.end
         if last is not None:
@@ -131,11 +129,11 @@ class Unmounter:
                 self.ending.record = last.receive(self.limits.end)
                 self.ending.final = True
         if not _ended(processes, deadline - time.monotonic()):
-            self._force(processes, held)
+            self._force(processes)
         if not living(processes):
             remove_state_dir(self.located.state_dir)
 
-    def _force(self, processes: Sequence[Process], held: HeldConnection) -> None:
+    def _force(self, processes: Sequence[Process]) -> None:
         self.ending.code = Exit.STUCK
         # Read again: a process that died meanwhile has been replaced.
         processes = tuple(dict.fromkeys((*processes, *read_pids(self.located.state_dir))))
@@ -144,7 +142,7 @@ class Unmounter:
         _signal(processes, signal.SIGTERM)
         if _ended(processes, self.limits.term):
             return
-        held.abort()
+        abort_connection(self.located.mount.minor)
         _signal(processes, signal.SIGKILL)
         if not _ended(processes, self.limits.kill):
             names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))

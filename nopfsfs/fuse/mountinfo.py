@@ -137,37 +137,6 @@ def abort_connection(minor: int) -> bool:
     return done is not None and done.code == 0
 
 
-class HeldConnection:
-    """The FUSE connection of a mount that is there now, to be aborted later, when its number may be that of another
-    mount."""
-
-    def __init__(self, mount: Mount) -> None:
-        self._mount = mount
-        self._fd = -1
-        with suppress(OSError):  # fusectl is not mounted, or the mount is another user's
-            self._fd = os.open(f"{CONNECTIONS}/{mount.minor}/abort", os.O_WRONLY | os.O_CLOEXEC)
-        if not self._is_there():
-            self.close()
-
-    def _is_there(self) -> bool:
-        return find_mount(self._mount.mountpoint) == self._mount
-
-    def abort(self) -> bool:
-        """As `abort_connection`; nothing when the connection has ended."""
-        if self._fd < 0:
-            return self._is_there() and abort_connection(self._mount.minor)
-        try:
-            os.write(self._fd, b"1")
-        except OSError:
-            return False
-        return True
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
 def holders(mount: Mount, ignore: Iterable[int] = ()) -> tuple[Holder, ...]:
     """Return who keeps `mount` busy, one entry a process, without the pids in `ignore`.
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.fuse.mountinfo import (
-    HeldConnection,
     Holder,
     Mount,
     abort_connection,
@@ -21,8 +20,7 @@ from nopfsfs.fuse.mountinfo import (
     is_stale,
     parse_mountinfo,
 )
-from nopfsfs.fuse.mounting import unmount
-from tests.conftest import FakeMount, FakeMounts, wait_until
+from tests.conftest import FakeMounts, wait_until
 
 TEXT = r"""22 27 0:21 / /proc rw,nosuid shared:12 master:3 - proc proc rw
 36 27 8:1 /sub\040dir /mnt/a\040b\134c\011 rw,noatime - ext4 /dev/sda1 rw,errors=remount-ro
@@ -145,37 +143,3 @@ os.close(fd)
         held = [(h.pid, h.what) for h in holders(found(mountpoint))]
 
     assert held == [(pid, f"mmap {mountpoint}/hello")]
-
-
-@pytest.mark.mount
-def test_a_connection_that_is_held_is_aborted(fake_mount: FakeMounts, mountpoint: Path) -> None:
-    fake_mount()
-    held = HeldConnection(found(mountpoint))
-    try:
-        if not held.abort():
-            pytest.skip("this system does not let us abort a connection")
-        assert is_stale(found(mountpoint))
-    finally:
-        held.close()
-
-
-@pytest.mark.mount
-def test_another_mount_with_the_number_of_one_that_is_gone_is_left_alone(
-    fake_mount: FakeMounts, mountpoint: Path, source: Path, tmp_path: Path
-) -> None:
-    first = fake_mount()
-    before = found(mountpoint)
-    held = HeldConnection(before)
-    unmount(first.mountpoint)
-    first.process.wait(20)
-    other = tmp_path / "other"
-    other.mkdir()
-    second = FakeMount(source, other)
-    try:
-        held.abort()
-        assert not is_stale(found(other))
-        if found(other).minor != before.minor:
-            pytest.skip("the number was not used again")
-    finally:
-        held.close()
-        second.end()
