@@ -147,6 +147,7 @@ class Unmounter:
             return last.receive(self.limits.end / 2)
 
     def _force(self, processes: Sequence[Process], held: HeldConnection) -> None:
+        detached = self.ending.code is Exit.LAZY
         self.ending.code = Exit.STUCK
         # Read again: a process that died meanwhile has been replaced.
         processes = tuple(dict.fromkeys((*processes, *read_pids(self.located.state_dir))))
@@ -155,7 +156,7 @@ class Unmounter:
         _signal(processes, signal.SIGTERM)
         if _ended(processes, self.limits.term):
             return
-        held.abort()
+        held.abort(in_use=detached)
         _signal(processes, signal.SIGKILL)
         if not _ended(processes, self.limits.kill):
             names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))

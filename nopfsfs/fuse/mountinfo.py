@@ -163,10 +163,11 @@ class HeldConnection:
     def _is_there(self) -> bool:
         return find_mount(self._mount.mountpoint) == self._mount
 
-    def abort(self) -> bool:
-        """As `abort_connection`; nothing when the connection has ended."""
+    def abort(self, *, in_use: bool) -> bool:
+        """As `abort_connection`; nothing when the connection has ended. `in_use`: the mount was detached lazily, in use
+        by readers that now wait: it is in mountinfo no more, but as long as they wait its number is its own."""
         if self._fd < 0:
-            return self._is_there() and abort_connection(self._mount.minor)
+            return (in_use or self._is_there()) and abort_connection(self._mount.minor)
         try:
             os.write(self._fd, b"1")
         except OSError:

@@ -183,6 +183,10 @@ def mounted(
     path = work / "mnt"
     path.mkdir(exist_ok=True)
     state_dir = state_dir_for(str(path), default_run_dir(os.geteuid(), os.environ))
+    if mode.disk:
+        disk = work / "disk-of-the-mode"
+        disk.mkdir(exist_ok=True)
+        disks, flags = [*disks, disk], ("--disk", f"{disk}:100M", *flags)
     m = Mounted(source, path, work / "log", state_dir, uuid.uuid4().hex, tuple(disks), shm=shared_memory())
     environment = {**os.environ, **mode.environment, TEST_ID: m.test_id}
     started = run(mount_command(m, *flags, *mode.flags), env=environment, **options)

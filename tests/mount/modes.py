@@ -16,6 +16,9 @@ from nopfsfs.fuse.session import WITHOUT
 
 CORES = max(1, min(4, len(os.sched_getaffinity(0)) // 4))  # servers where none are asked for
 
+# Linux 6.9; older kernels pass nothing through, and say so.
+PASSES = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 9) and os.geteuid() == 0
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -23,6 +26,7 @@ class Mode:
 
     name: str
     flags: tuple[str, ...] = ()
+    disk: bool = False  # with a disk tier
     environment: Mapping[str, str] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
 
@@ -34,6 +38,8 @@ OF_ROOT = (
     Mode("auto", ("--signal", "auto")),
     Mode("no fast path", ("--no-fast-path",), expected={"fast_path": False, "resend": False, "servers": 1}),
     Mode("no resend", environment={WITHOUT: "resend"}, expected={"resend": False}),
+    Mode("passthrough", ("--passthrough", "on"), disk=True, expected={"passthrough": PASSES}),
+    Mode("no passthrough", ("--passthrough", "on"), disk=True, environment={WITHOUT: "passthrough"}),
     Mode("two servers", ("--servers", "2"), expected={"servers": 2}),
 )
 MODES = OF_ROOT if may_mount() else (DEFAULT,)
