@@ -12,7 +12,7 @@ from demo_result import Job
 from lab import Epoch
 
 REPEATS = 5
-FILES = {"bytes": 2000, "decode": 500}
+FILES = {"bytes": 2000, "sums": 2000, "decode": 500}
 
 
 def first(run: list[Epoch]) -> float:
@@ -25,7 +25,7 @@ def later(run: list[Epoch]) -> float:
 
 
 def entries() -> Iterator[Entry]:
-    """epoch/{bytes,decode}/{first,later}/... seconds and ratios."""
+    """epoch/{bytes,sums,decode}/{first,later}/... seconds and ratios."""
     steps = sum(demo.steps(mode, REPEATS) for mode in FILES)
     with demo.workplace() as place, lab.Progress(steps) as progress:
         for mode, files in FILES.items():
@@ -48,3 +48,6 @@ def job_entries(job: Job) -> Iterator[Entry]:
         ratios = [one / base for one, base in zip(own, local, strict=True)]
         yield median_entry(f"{prefix}/mount/ratio_to_local", "x", ratios)
         yield median_entry(f"{prefix}/mount/speedup_over_source", "x", [direct / one for one in own])
+        if job.tripwire:
+            ratios = [seconds(run.epochs) / base for run, base in zip(job.tripwire, local, strict=True)]
+            yield median_entry(f"{prefix}/tripwire/ratio_to_local", "x", ratios)

@@ -21,12 +21,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lab
 import make_images
-from demo_result import EPOCHS, Check, Job, MountedRun, checks, table
+from demo_result import EPOCHS, Check, Job, MountedRun, checks, is_bound_by_io, table
 from lab import Epoch, Mount, Progress, train
 from slow_source import SlowSource, SourceCounters
 
@@ -40,7 +41,7 @@ CONCURRENT = 64
 ATTR_TIMEOUT_S = 1.0
 
 
-MountFactory = Callable[[Path, Path], AbstractContextManager[Mount]]
+MountFactory = Callable[..., AbstractContextManager[Mount]]  # source, mountpoint, options
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,10 @@ def run_job(demo: Demo, mode: str, tree: Path, files: int) -> Job:
         for repeat in range(demo.repeats):
             job.local.append(timed(demo, f"{mode}: local", local, mode))
             # The last I/O-bound run waits after each epoch, to read the mount's own numbers at its end.
-            step = mode == "bytes" and repeat == demo.repeats - 1
+            step = is_bound_by_io(mode) and repeat == demo.repeats - 1
             job.mounted.append(mounted_run(demo, source, mode, files, step))
-            if mode == "bytes":
+            if is_bound_by_io(mode):
+                job.tripwire.append(mounted_run(demo, source, mode, files, step, "--signal", "tripwire"))
                 job.again.append(timed(demo, f"{mode}: local again", local, mode))
     return job
 
@@ -88,9 +90,9 @@ def timed(demo: Demo, what: str, root: Path, mode: str) -> list[Epoch]:
     return epochs
 
 
-def mounted_run(demo: Demo, source: SlowSource, mode: str, files: int, step: bool) -> MountedRun:
+def mounted_run(demo: Demo, source: SlowSource, mode: str, files: int, step: bool, *options: str) -> MountedRun:
     """One run on a mount of its own."""
-    what = f"{mode}: mount"
+    what = f"{mode}: mount {options[-1]}" if options else f"{mode}: mount"
     demo.progress.doing(what)
     opens: list[int] = []
     statuses: list[dict[str, Any]] = []
@@ -102,7 +104,7 @@ def mounted_run(demo: Demo, source: SlowSource, mode: str, files: int, step: boo
             statuses.append(mount.status())
 
     source.reset()
-    with demo.mount(source.path, demo.place / "mount") as mount:
+    with demo.mount(source.path, demo.place / "mount", *options) as mount:
         epochs = train(mount.path / "train", mode, EPOCHS, between, step)
     say(demo, what, epochs)
     counters = source.counters()
@@ -141,7 +143,15 @@ def images(files: int) -> Path:
 
 
 def nopfs(index: Path) -> MountFactory:
-    return lambda source, mountpoint: lab.nopfs_mount(source, mountpoint, "--seed", SEED, "--index-dir", index)
+    return partial(nopfs_mount, index)
+
+
+def nopfs_mount(index: Path, source: Path, mountpoint: Path, *options: str) -> AbstractContextManager[Mount]:
+    return lab.nopfs_mount(source, mountpoint, "--seed", SEED, "--index-dir", index, *options)
+
+
+def bindfs(source: Path, mountpoint: Path, *_options: str) -> AbstractContextManager[Mount]:
+    return lab.bindfs_mount(source, mountpoint)
 
 
 @contextlib.contextmanager
@@ -166,7 +176,7 @@ def measure(arguments: argparse.Namespace) -> list[Job]:
     modes = [("bytes", arguments.files), ("decode", arguments.decode_files)]
     trees = {mode: images(files) for mode, files in modes if files}
     with workplace() as place:
-        mount = lab.bindfs_mount if arguments.no_mount else nopfs(place / "index")
+        mount = bindfs if arguments.no_mount else nopfs(place / "index")
         with Progress(sum(steps(mode, arguments.repeats) for mode in trees)) as progress:
             demo = Demo(arguments.repeats, place, mount, progress)
             progress.say(f"Seconds of each of {EPOCHS} epochs:")
@@ -174,8 +184,8 @@ def measure(arguments: argparse.Namespace) -> list[Job]:
 
 
 def steps(mode: str, repeats: int) -> int:
-    """Epochs of all runs: direct once; then local and mount in turn, I/O-bound also local again."""
-    return EPOCHS * (1 + (3 if mode == "bytes" else 2) * repeats)
+    """Epochs of all runs: direct once; then local and mount in turn, I/O-bound with both signals, and local again."""
+    return EPOCHS * (1 + (4 if is_bound_by_io(mode) else 2) * repeats)
 
 
 def write_record(path: Path, jobs: list[Job], verdict: list[Check], seconds: float) -> None:

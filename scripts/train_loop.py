@@ -4,10 +4,11 @@
     python scripts/train_loop.py DATA/train --mode bytes --epochs 3 --json
 
 The file system is what is measured, so the loop trains no model. ImageFolder, DistributedSampler and
-DataLoader are torchvision's and torch's own; mode "bytes" gives them a loader that returns the file's bytes
-(I/O-bound), mode "decode" the default one and ImageNet's usual training transform. Each epoch prints one JSON
-line with its seconds, files, bytes and a checksum that does not depend on the order: runs over the same files
-must agree.
+DataLoader are torchvision's and torch's own; mode "bytes" gives them a loader that returns the file's bytes, which
+come to the training process as DataLoader brings them (I/O-bound); mode "sums" has the workers keep them, so that
+hardly anything but open and read is left; mode "decode" is the default loader and ImageNet's usual training transform.
+Each epoch prints one JSON line with its seconds, files, bytes and a checksum that does not depend on the order: runs
+over the same files must agree.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import sys
 import time
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ from torchvision.datasets import ImageFolder
 
 CHECKED_BYTES = 1024  # of each end of a file: a checksum of all would be half of the loop's time
 SIDE = 224
+
+Sums = tuple[int, int, int]  # files, bytes, checksum
 
 
 @dataclass(frozen=True)
@@ -48,24 +52,30 @@ def read_bytes(path: str) -> bytes:
         return file.read()
 
 
-def collate_bytes(batch: list[tuple[bytes, int]]) -> tuple[int, int, int]:
-    """Files, bytes and checksum of a batch, so that workers do not send the bytes through a pipe."""
-    checksum = 0
-    for data, label in batch:
+def sum_of(samples: Iterable[tuple[bytes, int]]) -> Sums:
+    """Files, bytes and checksum of a batch."""
+    files = total = checksum = 0
+    for data, label in samples:
+        files, total = files + 1, total + len(data)
         checksum += zlib.crc32(data[-CHECKED_BYTES:], zlib.crc32(data[:CHECKED_BYTES], label))
-    return len(batch), sum(len(data) for data, _ in batch), checksum
+    return files, total, checksum
 
 
-def collate_images(batch: list[tuple[torch.Tensor, int]]) -> tuple[int, int, int]:
-    """As `collate_bytes`, of decoded pictures; their random crops have no checksum."""
+def sum_of_batch(batch: tuple[Sequence[bytes], torch.Tensor]) -> Sums:
+    """As `sum_of`, of what DataLoader's own collate function makes of the samples."""
+    return sum_of(zip(batch[0], batch[1].tolist(), strict=True))
+
+
+def collate_images(batch: list[tuple[torch.Tensor, int]]) -> Sums:
+    """As `sum_of`, of decoded pictures; their random crops have no checksum."""
     stacked = torch.stack([image for image, _ in batch])
     return len(batch), stacked.nbytes, 0
 
 
 def make_dataset(root: Path, mode: str) -> tuple[ImageFolder, Any]:
-    """The data set and its collate function."""
-    if mode == "bytes":
-        return ImageFolder(str(root), loader=read_bytes), collate_bytes
+    """The data set and its collate function, None for DataLoader's own."""
+    if mode != "decode":
+        return ImageFolder(str(root), loader=read_bytes), sum_of if mode == "sums" else None
     transform = transforms.Compose(
         [
             transforms.RandomResizedCrop(SIDE),
@@ -77,10 +87,10 @@ def make_dataset(root: Path, mode: str) -> tuple[ImageFolder, Any]:
     return ImageFolder(str(root), transform=transform), collate_images
 
 
-def run_epoch(loader: DataLoader[Any], epoch: int) -> Epoch:
+def run_epoch(batches: Iterable[Sums], epoch: int) -> Epoch:
     files = total = checksum = 0
     began, started = time.time(), time.perf_counter()
-    for batch_files, batch_bytes, batch_checksum in loader:
+    for batch_files, batch_bytes, batch_checksum in batches:
         files += batch_files
         total += batch_bytes
         checksum += batch_checksum
@@ -90,7 +100,7 @@ def run_epoch(loader: DataLoader[Any], epoch: int) -> Epoch:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time epochs of a PyTorch loop over an ImageFolder.")
     parser.add_argument("data", type=Path, help="a folder of class folders")
-    parser.add_argument("--mode", choices=("bytes", "decode"), default="bytes")
+    parser.add_argument("--mode", choices=("bytes", "sums", "decode"), default="bytes")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--batch", type=int, default=64)
@@ -111,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     for epoch in range(arguments.epochs):
         sampler.set_epoch(epoch)
-        done = run_epoch(loader, epoch)
+        done = run_epoch(map(sum_of_batch, loader) if collate is None else loader, epoch)
         text = f"epoch {epoch + 1}: {done.seconds:.2f} s, {done.files / done.seconds:.0f} files/s"
         print(json.dumps(asdict(done)) if arguments.json else text, flush=True)
         if arguments.step:

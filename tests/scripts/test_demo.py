@@ -43,9 +43,9 @@ def mounted(*seconds: float, checksum: int = 7, opens: int = 100) -> MountedRun:
     )
 
 
-def io_job(run: MountedRun) -> Job:
-    local = [epochs(0.2, 0.2, 0.2)]
-    return Job("bytes", 100, direct=[epochs(10, 10, 10)], local=local, again=local, mounted=[run])
+def io_job(run: MountedRun, mode: str = "sums", local: float = 0.2) -> Job:
+    own, again = [epochs(local, local, local)], [epochs(local, 1.1 * local, 1.1 * local)]
+    return Job(mode, 100, direct=[epochs(10, 10, 10)], local=own, again=again, mounted=[run])
 
 
 def failed(job: Job) -> list[str]:
@@ -75,6 +75,15 @@ def test_each_broken_promise_is_named(run: MountedRun, broken: str) -> None:
     found = failed(io_job(run))
     assert len(found) == 1
     assert broken in found[0]
+
+
+def test_epochs_whose_bytes_reach_the_loop_are_compared_with_the_local_copy() -> None:
+    """5 % and the noise, which is 10 % here."""
+    job = io_job(mounted(4, 1.14, 1.14), "bytes", local=1.0)
+    assert failed(job) == []
+    job.tripwire = [mounted(4, 1.16, 1.16)]
+    assert failed(job) == ["I/O-bound, later epochs, mount, tripwires / local copy (5 % and the noise)"]
+    assert sum(line.startswith("mount, tripwires ") for line in table([job], 4e8).splitlines()) == 1
 
 
 def test_what_was_not_reported_is_not_passed() -> None:
@@ -141,9 +150,10 @@ def small_tree(tmp_path: Path) -> Path:
 
 @pytest.mark.framework
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="torchvision is not installed")
-def test_the_training_loop_reads_all_files_in_each_epoch(small_tree: Path) -> None:
+@pytest.mark.parametrize("mode", ["bytes", "sums"])
+def test_the_training_loop_reads_all_files_in_each_epoch(small_tree: Path, mode: str) -> None:
     seen: list[int] = []
-    done = lab.train(small_tree, "bytes", 2, lambda epoch: seen.append(epoch.epoch), step=True)
+    done = lab.train(small_tree, mode, 2, lambda epoch: seen.append(epoch.epoch), step=True)
     assert seen == [0, 1]
     assert [(e.files, e.bytes) for e in done] == [(10, 45_010)] * 2
     assert done[0].checksum == done[1].checksum
