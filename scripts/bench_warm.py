@@ -27,7 +27,7 @@ from lab import Mount, Progress
 
 SETS = {
     "4KB": FileSet("4KB", 4000, 4096),
-    "117KB": FileSet("117KB", 2000, 117_000),  # ImageNet's mean
+    "117KB": FileSet("117KB", 5000, 117_000),  # ImageNet's mean
     "16MB": FileSet("16MB", 24, 1 << 24),  # CosmoFlow's samples
 }
 ROUNDS = 7

@@ -91,7 +91,8 @@ class Supervisor:
         columns = Columns(self._fds["columns"], self.index.n, writable=True)
         gauge = Gauges(self._fds["gauges"], SUPERVISOR, writable=True).block
         how = config.signal if config.fast_path else "open"
-        self._signal = Signal(how, Tripwires(self.index.n_dirs, self.index.n), self.index.size, gauge)
+        tripwires = Tripwires(self.index.n_dirs, self.index.n, self.index.total_bytes)
+        self._signal = Signal(how, tripwires, self.index.size, gauge)
         rooms = [d.size if d.size is not None else 1 << 62 for d in config.disks]
         self.loop = EventLoop(
             server_rings=[Ring(fd, writable=False) for fd in self._rings[1:]],

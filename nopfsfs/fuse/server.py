@@ -67,7 +67,7 @@ class Server:
             source=Source(root, index, columns),
             stager=None,
             io_timeout=handoff.config.io_timeout,
-            tripwires=Tripwires(index.n_dirs, index.n) if handoff.numbers.get("tripwires") else None,
+            tripwires=Tripwires(index.n_dirs, index.n, index.total_bytes) if handoff.numbers.get("tripwires") else None,
             supervisor_gauges=Gauges(fds["gauges"], SUPERVISOR, writable=False),
             modes=Modes(fds["modes"], columns.backing.data) if handoff.numbers["pass_from"] else None,
             pass_from=handoff.numbers["pass_from"],

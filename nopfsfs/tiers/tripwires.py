@@ -12,18 +12,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-MOST_APART = 16  # one file in so many, on average: a LOOKUP costs about as much as reading a small file
+# One file in so many, on average. A LOOKUP costs up to 40 us (docs/decisions/0003), as much as reading 300 KB of the page
+# cache: of large files more are tripwires, at the same cost for each byte, for each of them is much of a window.
+MOST_APART = 32
+BYTES_APART = 4 << 20
 ENOUGH = 256  # tripwires of a data set, if it has so many files: what they show must tell one order from another
 _GOLDEN = 0x9E3779B1  # 2**32 over the golden ratio: rows next to each other fall evenly
 _WORD = 1 << 32
 
 
 class Tripwires:
-    """The tripwires among `n` rows, of which those from `first` on are no directories."""
+    """The tripwires among `n` rows, of which those from `first` on are no directories and have `size` bytes together."""
 
-    def __init__(self, first: int, n: int) -> None:
+    def __init__(self, first: int, n: int, size: int = 0) -> None:
         self.first, self.n = first, n
-        self.apart = max(1, min(MOST_APART, (n - first) // ENOUGH))
+        files = n - first
+        self.apart = max(1, min(MOST_APART, files // ENOUGH, BYTES_APART * files // size if size else MOST_APART))
         self._below = _WORD // self.apart
 
     def __contains__(self, row: int) -> bool:
