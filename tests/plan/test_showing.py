@@ -67,8 +67,10 @@ def test_a_plan_that_is_locked_is_followed_by_tripwires(seed, n, world, workers,
     assert follower.status().epoch in (2, 3)
 
 
-@pytest.mark.parametrize("n", [300, 1000, 6000])
-@pytest.mark.parametrize("world", WORLDS[:3])
+# Of 300 files two ranks have 150 each, of which K is 7 where the loader is not known, and their loaders hold 80.
+@pytest.mark.parametrize(
+    ("n", "world"), [(300, WORLDS[0]), *((n, world) for n in (1000, 6000) for world in WORLDS[:3])]
+)
 def test_a_plan_is_found_by_tripwires(n, world) -> None:
     rng = np.random.default_rng(n)
     parts = tree(n, 0)
@@ -106,6 +108,11 @@ def test_all_processes_agree_upon_the_tripwires(first, files) -> None:
     assert [row in wires for row in range(first + files)] == mask.tolist()
     assert not mask[:first].any()
     assert abs(mask.sum() - files / wires.apart) <= 3 + files / wires.apart / 10
+
+
+@pytest.mark.parametrize(("mean", "apart"), [(4096, 32), (117_000, 32), (1 << 20, 4), (16 << 20, 1)])
+def test_the_larger_the_files_the_more_of_them_are_tripwires(mean, apart) -> None:
+    assert Tripwires(10, 100_010, mean * 100_000).apart == apart
 
 
 @pytest.mark.parametrize("n", [300, 2000, 4000])
