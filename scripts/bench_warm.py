@@ -32,6 +32,9 @@ SETS = {
 }
 ROUNDS = 7
 RUN_S = 0.35  # of each run at least: shorter ones measure the start of processes
+# Files of this size are copied as fast as memory is, and a mount has one memory or another: each is mounted alone, and
+# anew for each round.
+LARGE = 1 << 20
 COLD_MOST = 0.05  # of the bytes may be asked for again: the kernel takes pages back when it likes
 TMPFS = "tmpfs"
 
@@ -123,27 +126,39 @@ def entries(prefix: str, files: FileSet, readers: int) -> Iterator[Entry]:
     """PREFIX/SIZE/{c,python}/{tripwire,open,pyfuse3,bindfs,plain}/ratio_to_tmpfs, and files per second; and which
     share of the bytes the mounts were asked for all the same, which is to be about 0."""
     factories = systems()
-    steps = (1 + ROUNDS) * len(bench_files.READERS) * len(factories)
+    alone = files.size >= LARGE
+    groups = [{name: mount} for _ in range(ROUNDS) for name, mount in factories.items()] if alone else [factories]
+    rounds = 1 if alone else ROUNDS
+    steps = len(bench_files.READERS) * sum((1 + rounds) * len(group) for group in groups)
     rates: dict[tuple[str, str], list[float]] = {}
     limits: dict[tuple[str, str], list[float]] = {}
-    with mounted(files, factories, readers) as found, Progress(steps) as progress:
-        tmpfs = found.pop(TMPFS)
-        for reader in bench_files.READERS:
-            tmpfs.warm(reader)
-            for system in found.values():
-                system.warm(reader)
-                progress.step()
-        for _ in range(ROUNDS):
-            for reader in bench_files.READERS:
+    cold: dict[str, list[float]] = {}
+    with Progress(steps) as progress:
+        for group in groups:
+            with mounted(files, group, readers) as found:
+                tmpfs = found.pop(TMPFS)
+                warm_all(tmpfs, found, progress)
+                for _ in range(rounds):
+                    for reader in bench_files.READERS:
+                        for name, system in found.items():
+                            progress.doing(f"{prefix}/{files.name}: {reader} reader, {name}")
+                            limits.setdefault((reader, name), []).append(tmpfs.run(reader).rate)
+                            rates.setdefault((reader, name), []).append(system.run(reader).rate)
+                            progress.step()
                 for name, system in found.items():
-                    progress.doing(f"{prefix}/{files.name}: {reader} reader, {name}")
-                    limits.setdefault((reader, name), []).append(tmpfs.run(reader).rate)
-                    rates.setdefault((reader, name), []).append(system.run(reader).rate)
-                    progress.step()
-        cold = {name: system.cold_share() for name, system in found.items() if system.mount.has_status}
+                    if system.mount.has_status:
+                        cold.setdefault(name, []).append(system.cold_share())
     yield from rate_entries(f"{prefix}/{files.name}", rates, limits)
-    for name, share in cold.items():
-        yield Entry(f"{prefix}/{files.name}/{name}/not_cached", share, "of bytes", [share])
+    for name, shares in cold.items():
+        yield median_entry(f"{prefix}/{files.name}/{name}/not_cached", "of bytes", shares)
+
+
+def warm_all(tmpfs: System, found: Mapping[str, System], progress: Progress) -> None:
+    for reader in bench_files.READERS:
+        tmpfs.warm(reader)
+        for system in found.values():
+            system.warm(reader)
+            progress.step()
 
 
 def confined_entries(prefix: str, files: FileSet, readers: int) -> Iterator[Entry]:
