@@ -23,6 +23,7 @@ _PR_SET_KEEPCAPS, _PR_SET_NAME = 8, 15
 _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 _CAP_SYS_ADMIN = 1 << 21
 _SYSLOG = "/dev/log"
+_NICE = {"super": 5, "server": -10, "stager": 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,18 @@ def begin(argv: list[str]) -> Handoff:
     handoff = Handoff.read(int(argv[1]))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"nopfs-{handoff.role}".encode()[:15], 0, 0, 0)
     set_up_logging(handoff.config, handoff.role)
+    set_priority(handoff.role)
     return handoff
+
+
+def set_priority(role: str) -> None:
+    """Let those who answer readers run before those who work ahead of them: a request that wakes a server where the
+    supervisor or a pusher is at work waits up to a millisecond otherwise. Where that is not allowed, the stager alone
+    takes a lower priority: what the supervisor starts would inherit its own, and could not be given a better one."""
+    with contextlib.suppress(PermissionError):
+        if role == "super":
+            os.setpriority(os.PRIO_PROCESS, 0, _NICE["server"])
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE[role.partition("-")[0]])
 
 
 def set_up_logging(config: MountConfig, role: str) -> None:

@@ -32,7 +32,7 @@ from slow_source import SlowSource
 ROUNDS = 5
 FILE_BYTES = 117_000
 LEAD = 200  # files that are read first: after 64 opens a plan is believed
-TIMED = 400  # in each phase
+TIMED = 1000  # in each phase
 STAGED = 4000  # meanwhile
 PHASES = ("busy", "idle", "idle again")
 OPEN_LATENCY_S, READ_LATENCY_S = 0.005, 0.002

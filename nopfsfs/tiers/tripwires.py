@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# One file in so many, on average. A LOOKUP costs up to 40 us (docs/decisions/0003), as much as reading 300 KB of the page
-# cache: of large files more are tripwires, at the same cost for each byte, for each of them is much of a window.
+# One file in so many, on average. A LOOKUP costs up to 40 us (docs/decisions/0003), as much as reading 300 KB of the
+# page cache: of large files more are tripwires, at the same cost for each byte, for each of them is much of a window.
 MOST_APART = 32
 BYTES_APART = 4 << 20
 ENOUGH = 256  # tripwires of a data set, if it has so many files: what they show must tell one order from another
@@ -22,7 +22,7 @@ _WORD = 1 << 32
 
 
 class Tripwires:
-    """The tripwires among `n` rows, of which those from `first` on are no directories and have `size` bytes together."""
+    """The tripwires among `n` rows; those from `first` on are no directories, and have `size` bytes together."""
 
     def __init__(self, first: int, n: int, size: int = 0) -> None:
         self.first, self.n = first, n
