@@ -51,7 +51,7 @@ def adopt(state_dir: str) -> None:
 def upgrade(state_dir: str) -> None:
     """Let the supervisor of a mount give it away, and take it over with this version. Raises NopfsError."""
     supervisor = _supervisor(state_dir)
-    call(state_dir, "hand-over", HAND_OVER_S)
+    call(state_dir, "hand-over", HAND_OVER_S, layout=LAYOUT)
     deadline = time.monotonic() + HAND_OVER_S
     if supervisor is not None and not supervisor.wait(deadline - time.monotonic()):
         raise NopfsError(Exit.STUCK, f"the supervisor (pid {supervisor.pid}) gave the mount away and did not end")

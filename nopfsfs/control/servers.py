@@ -103,6 +103,8 @@ class Servers:
         """Give every server a new stager's socket, and wait until none reads anything that the stager before had
         named. The stager's ends."""
         ends = []
+        if self.stopping:
+            raise OSError(errno.ECANCELED, "the mount ends, or another takes it over")
         for server in list(self._servers.values()):
             ours, theirs = sequenced_pair()
             server.drained, server.known = trio.Event(), trio.Event()
@@ -152,10 +154,15 @@ class Servers:
             **self._given, "number": number, "first": self._first, "servers": len(self._rings),
             "resend": int(self.lasting),
         }  # fmt: skip
-        child = await trio.to_thread.run_sync(
-            lambda: Child("nopfsfs.fuse.server", Handoff(role, self._config, fds, numbers))
-        )
-        theirs.close()
+        try:
+            child = await trio.to_thread.run_sync(
+                lambda: Child("nopfsfs.fuse.server", Handoff(role, self._config, fds, numbers))
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         server = self._servers[number] = Server(number, child, ours)
         self._deaths[number].started()
         return server
@@ -179,11 +186,7 @@ class Servers:
                 self._fail(server)
                 return
             self._resend()
-            try:
-                successor = await self._replace(server)
-            except OSError as e:
-                log.error("no other server can be started: %s", e)
-                successor = None
+            successor = await self._replace(server)
             if successor is None:
                 self._give_up(server)
                 return
@@ -209,26 +212,34 @@ class Servers:
     async def _replace(self, dead: Server) -> Server | None:
         """Another server in place of a dead one; None when that has been tried too often."""
         number = dead.number
-        pause = self._deaths[number].pause()
-        if pause is None:
-            log.error("server %d cannot be kept alive", number)
-            return None
-        if pause:
-            log.error("server %d dies as soon as it is started; in %g s another passes reads through to the source",
-                      number, pause)  # fmt: skip
-            await trio.sleep(pause)
-        async with self.changing:
-            if self.stopping:
-                return None
-            server = await self._spawn(number)
-            self._changed()  # before it may read the arena: whoever takes over must know of it
-            if not pause:
-                await self._make_known(server)
-        return server
+        while (pause := self._deaths[number].pause()) is not None:
+            if pause:
+                log.error("server %d dies as soon as it is started; in %g s another passes reads through to the source",
+                          number, pause)  # fmt: skip
+                await trio.sleep(pause)
+            async with self.changing:
+                if self.stopping:
+                    return None
+                try:
+                    server = await self._spawn(number)
+                except OSError as e:  # no process, descriptor or memory to be had at this moment
+                    log.error("server %d cannot be started: %s", number, e)
+                    self._deaths[number].started()
+                    continue
+                self._changed()  # before it may read the arena: whoever takes over must know of it
+                if not pause:
+                    await self._make_known(server)
+            return server
+        log.error("server %d cannot be kept alive", number)
+        return None
 
     async def _make_known(self, server: Server) -> None:
         """Let the server and the stager, if there is one, know each other."""
-        ours, theirs = sequenced_pair()
+        try:
+            ours, theirs = sequenced_pair()
+        except OSError as e:
+            log.warning("server %d goes without the stager: %s", server.number, e)
+            return
         try:
             if await self._introduce(ours):
                 server.say(b"stager", theirs.fileno())
@@ -267,7 +278,11 @@ class Servers:
 
     async def _ping(self, server: Server) -> None:
         """End a server that hangs; then what it had taken comes again. Not where that would end the mount."""
-        await server.ready.wait()
+        with trio.move_on_after(START_LIMIT_S) as limit:
+            await server.ready.wait()
+        if limit.cancelled_caught:
+            log.error("server %d does not begin to answer; killed", server.number)
+            await server.child.end(0)
         while self.lasting:
             await trio.sleep(PING_S)
             server.unanswered += 1

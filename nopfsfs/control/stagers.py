@@ -16,7 +16,7 @@ from nopfsfs.control.servers import Servers
 from nopfsfs.fetch.wire import Order
 from nopfsfs.fuse import handles
 from nopfsfs.process import Handoff
-from nopfsfs.tiers.columns import Gauge, Gauges
+from nopfsfs.tiers.columns import LAYOUT, Gauge, Gauges
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ class Stagers:
         """Raises OSError."""
         async with self._servers.changing:
             self.child = await self._spawn()
+            self._changed()  # it may write to the arena: whoever takes over must know of it
             await self._servers.welcomed()
         self._deaths.started()
 
@@ -58,7 +59,7 @@ class Stagers:
         if tree is not None:
             fds["tree"] = tree
         numbers = {"arena_budget": split.arena, "whole_limit": split.whole_limit, "range_budget": split.ranges}
-        numbers["pass_from"] = self._pass_from
+        numbers |= {"pass_from": self._pass_from, "layout": LAYOUT}
         try:
             stager = Child("nopfsfs.fetch.stager", Handoff("stager", self._config, fds, numbers))
         finally:

@@ -349,12 +349,16 @@ class Supervisor:
         self._final = self.record()
         self._finished.set()
 
-    async def _hand_over(self) -> dict[str, Any]:
+    async def _hand_over(self, request: dict[str, Any]) -> dict[str, Any]:
         """Leave the mount to its servers, until another supervisor takes over (`nopfs upgrade`)."""
         if self._servers is None or not self._servers.lasting:
             raise ValueError("this mount cannot be taken over: that needs the fast path, and Linux 6.9")
         if self._config.foreground:
             raise ValueError("this mount runs in the foreground: what had started it waits for this supervisor")
+        if self._state != "running":
+            raise ValueError("this mount is still starting, or being taken over by another command: try again")
+        if request.get("layout") != LAYOUT:
+            raise ValueError("that version of nopfsfs does not understand the memory of this mount: mount it anew")
         log.info("handing over")
         self._handed_over = self._stopping = True
         if self._stagers is not None:
@@ -383,7 +387,7 @@ class Supervisor:
             case "forget":
                 return await self._plans.forget()
             case "hand-over":
-                return await self._hand_over()
+                return await self._hand_over(request)
             case "wait-final":
                 await self._finished.wait()
                 return self._final

@@ -29,7 +29,7 @@ from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
 from nopfsfs.process import Handoff, become_reader_with_admin, begin
 from nopfsfs.tiers.arena import Arena, NoRoom
-from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
+from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier, check_layout
 from nopfsfs.tiers.disk import Disk, DiskFull, Disks
 from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Event, Ring
@@ -291,6 +291,7 @@ class Stager:
 
 def main() -> None:
     handoff = begin(sys.argv)
+    check_layout(handoff.numbers)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the supervisor gets it, too, and sees to the end
     Stager(handoff).run()
     # Threads that a dead source holds in the kernel cannot be joined; nothing is left to flush.

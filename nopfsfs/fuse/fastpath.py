@@ -102,13 +102,26 @@ class _Wait:
 
 
 def is_dying(pid: int) -> bool:
-    """Whether a thread is gone or has been told to end: SIGKILL is pending, as it is of any signal that ends it."""
+    """Whether a thread is gone or has been told to end: SIGKILL is pending, as it is of any signal that ends it. Not of
+    one that cannot be seen: 0 for another pid namespace, or hidden from the user whom we serve as."""
+    if pid == 0:
+        return False
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             fields = dict(line.split(b":", 1) for line in file if line.startswith((b"SigPnd", b"ShdPnd")))
     except OSError:
-        return True
+        return _is_gone(pid)
     return any(int(mask, 16) & _SIGKILL for mask in fields.values())
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 class FastPath:

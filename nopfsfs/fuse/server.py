@@ -27,7 +27,7 @@ from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.fuse.session import REQUEST_BYTES, resend
 from nopfsfs.process import Handoff, become_reader, begin
 from nopfsfs.tiers import shared
-from nopfsfs.tiers.columns import FIRST_SERVER, SUPERVISOR, Columns, Gauges
+from nopfsfs.tiers.columns import FIRST_SERVER, SUPERVISOR, Columns, Gauges, check_layout
 from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Ring
 from nopfsfs.tiers.tripwires import Tripwires
@@ -197,6 +197,7 @@ def _worth_telling(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     handoff = begin(sys.argv)
+    check_layout(handoff.numbers)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the supervisor gets it, too, and sees to the end
     logging.getLogger("pyfuse3").addFilter(_worth_telling)
     server = Server(handoff)

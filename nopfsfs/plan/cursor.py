@@ -38,18 +38,22 @@ class Cursor:
     """
 
     __slots__ = (
-        "_aged", "_behind", "_lag", "_room", "_seen", "ahead_run", "hi", "k", "length", "lo", "opened", "spacing",
+        "_aged", "_behind", "_check_after", "_lag", "_room", "_seen", "_thin", "ahead_run", "hi", "k", "length", "lo",
+        "opened", "spacing",
     )  # fmt: skip
 
     def __init__(
         self, length: int, k: int, absent: Sequence[int] = (), hidden: NDArray[np.bool_] | None = None,
         spacing: int = 1, lag: int = 0,
     ) -> None:  # fmt: skip
-        """`absent`: places at which nothing is read; `hidden` b[length]: whose opens do not show. `lag`: a hidden place
-        may be opened so many places after those that follow it."""
+        """`absent`: places at which nothing is read; `hidden` b[length]: whose opens do not show, nor, of all files,
+        when they have been read. `lag`: a place may be read so many places after those that follow it."""
         self.length = length
         self.k = k
         self.spacing, self._lag = spacing, lag
+        self._thin = hidden is not None
+        # Opens between two looks at what was never opened. Where few show, many more places lie between them.
+        self._check_after = 2 * k + (16 if self._thin else 64)
         self.opened = bytearray(length)
         self._lack(absent, 0)
         self._hide(hidden, 0)
@@ -67,13 +71,13 @@ class Cursor:
 
     @property
     def passed(self) -> int:
-        """The first place that may not have been opened yet."""
-        return self.lo if self.spacing == 1 else max(0, self._behind - self._lag)
+        """The first place that may not have been opened yet; where closes do not show, read to its end."""
+        return max(0, self._behind - self._lag) if self._thin else self.lo
 
     @property
     def reach(self) -> int:
         """K in places."""
-        return self.k if self.spacing == 1 else self._lag
+        return self._lag if self._thin else self.k
 
     def take(self, place: int) -> Step:
         """An open of `place` (0 <= place < len(opened)). Changes nothing unless it is a hit."""
@@ -89,7 +93,7 @@ class Cursor:
             if place == self.lo:
                 self._advance()
             self._seen += 1
-            if self._seen > 2 * self.k + 64:
+            if self._seen > self._check_after:
                 self._check()
             self.ahead_run = self.ahead_run + 1 if place >= self.length else 0
             return Step.HIT
@@ -105,7 +109,7 @@ class Cursor:
                 raise ValueError(f"place {place} lies in the window: take it")
             self.opened[place] = _OPENED
             self._seen += 1
-            if self._seen > 2 * self.k + 64:
+            if self._seen > self._check_after:
                 self._check()
 
     def already(self, place: int) -> None:
@@ -122,6 +126,7 @@ class Cursor:
     def widen(self, k: int) -> None:
         """From now on the window holds `k` unopened places; not fewer than it did."""
         if k > self.k:
+            self._check_after += 2 * (k - self.k)
             self.k = k
             self._fill()
 
@@ -156,7 +161,7 @@ class Cursor:
     def consumed(self, first: int, last: int) -> NDArray[np.bool_]:
         """Which of these places were opened or passed over, bool[last - first]; fewer where they are not known."""
         states: NDArray[np.uint8] = np.frombuffer(bytes(self.opened[first:last]), dtype=np.uint8)
-        if self.spacing == 1:
+        if not self._thin:
             all_gone: NDArray[np.bool_] = states != 0
             return all_gone
         gone: NDArray[np.bool_] = (states != 0) & (states != _HIDDEN)
@@ -201,7 +206,7 @@ class Cursor:
         before, first = self.lo, self.opened.find(_UNOPENED, self.lo)
         self.lo = first if first >= 0 else len(self.opened)
         self.hi = max(self.hi, self.lo)
-        if self.spacing > 1:
+        if self._thin:
             seen = len(self.opened[before : self.lo].rstrip(_HIDDEN_TAIL))
             self._behind = before + seen if seen else self._behind
 

@@ -248,7 +248,8 @@ class Follower:
     @property
     def steady(self) -> bool:
         """All that is read now follows plans that have held for a while."""
-        return all(isinstance(one, Track) and one.steady for one in self._streams())
+        streams = self._streams()
+        return bool(streams) and all(isinstance(one, Track) and one.steady for one in streams)
 
     def add_order(self, dataset: int, order: FileOrder) -> int:
         """A further enumeration of a data set's files, all of which one of its others must hold; its index, an old one

@@ -7,6 +7,7 @@ event loop once more (`fetch/grace.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -20,6 +21,13 @@ PAGED_LATE = 3  # in the column `paged`
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
 LAYOUT = 2
+
+
+def check_layout(numbers: Mapping[str, int]) -> None:
+    """End a process that was started for a mount of another version, as happens after an installation: it would take
+    one column for another. Raises SystemExit."""
+    if numbers.get("layout", LAYOUT) != LAYOUT:
+        raise SystemExit("another version of nopfsfs was installed since this mount was made: unmount, and mount anew")
 
 
 class Tier(IntEnum):

@@ -7,6 +7,7 @@ then used again. Copies are verified by the reader against the checksum in the c
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -82,7 +83,9 @@ class Disk:
         name = self._name(row)
         try:
             os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
-            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)  # never rewritten: the kernel may be reading an older copy by itself
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 _write_all(fd, data)
             finally:

@@ -246,6 +246,7 @@ def test_one_that_is_killed_later_gets_eintr_though_the_kernel_does_not_tell_aga
 
 def test_who_is_gone_is_dying_and_who_lives_is_not(reader: Reader) -> None:
     assert is_dying(GONE)
+    assert not is_dying(0), "a pid namespace that is not seen from here"
     assert not is_dying(os.getpid())
     assert not is_dying(reader.pid)
     reader.kill()

@@ -17,7 +17,8 @@ from slow_source import SlowSource
 
 from nopfsfs.control.client import call
 from nopfsfs.control.pids import living, read_pids
-from nopfsfs.errors import Exit
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.tiers.columns import LAYOUT
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, mount_command, read_all, run
@@ -162,6 +163,15 @@ def test_the_mount_command_takes_over(mounting: Mounting, data: Path) -> None:
         again = run(mount_command(m), env={**os.environ, "NOPFS_TEST_ID": m.test_id})
         assert (again.returncode, "took over" in again.stderr) == (0, True)
         read_all(m)
+
+
+def test_a_version_with_another_memory_is_refused_and_changes_nothing(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        before = {p.pid for p in read_pids(m.state_dir)}
+        with pytest.raises(NopfsError, match="does not understand"):
+            call(m.state_dir, "hand-over", 5, layout=LAYOUT + 1)
+        assert m.status()["state"] == "running"
+        assert {p.pid for p in read_pids(m.state_dir)} == before
 
 
 def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path) -> None:

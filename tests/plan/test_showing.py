@@ -126,3 +126,11 @@ def test_epochs_that_nobody_expected(n, epochs) -> None:
         share, _ = replay(follower, epoch_opens(parts[0], SHUFFLED, epoch, Loader(1, 1, 1), rng), seen)
         assert share >= 0.8
     assert follower.status().state == "locked"
+
+
+def test_nothing_is_certain_before_anything_is_known() -> None:
+    """Else the mount would go over to tripwires at its first open."""
+    parts = tree(4000, 0)
+    follower = Follower(parts, None, heads=THIN)
+    follower.observe(parts[0].orders[0].rows[[17]])
+    assert not follower.steady

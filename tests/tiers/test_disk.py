@@ -55,6 +55,20 @@ def test_a_copy_is_read_as_it_was_written_until_it_is_removed(disk: Disk) -> Non
     assert disk.used == 0
 
 
+def test_a_copy_that_is_open_is_never_rewritten(disk: Disk) -> None:
+    """The kernel may be reading it by itself."""
+    disk.write(7, memoryview(b"old" * 1000))
+    fd = disk.open_copy(7)
+    try:
+        disk.write(7, memoryview(b"new"))
+        assert os.read(fd, 4000) == b"old" * 1000
+    finally:
+        os.close(fd)
+    into = bytearray(3)
+    disk.read(7, memoryview(into))
+    assert into == b"new"
+
+
 def test_the_limit_is_never_exceeded(disk: Disk) -> None:
     for row in range(16):
         disk.write(row, view(4 * KIB))
