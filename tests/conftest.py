@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,15 @@ class FakeMount:
 
 
 FakeMounts = Callable[..., FakeMount]
+
+
+@contextmanager
+def tmpfs(path: Path, size: str) -> Iterator[Path]:
+    """A file system of that size (as of mount(8)) in memory, at a new directory."""
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], check=True)
+    yield path
+    subprocess.run(["umount", path], check=True)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from nopfsfs.cli.options import Parser
 from nopfsfs.cli.report import final_table
 from nopfsfs.cli.stale import clear_stale, daemon_is_dead
 from nopfsfs.control.client import Connection, NoAnswer, Record, call
-from nopfsfs.control.pids import Process, living, read_pids
+from nopfsfs.control.pids import Process, living, read_pids, wait_all
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import HeldConnection, Holder, find_mount, holders
 from nopfsfs.fuse.mounting import Busy, NotMounted, unmount
@@ -130,7 +130,7 @@ class Unmounter:
             with suppress(NopfsError):
                 self.ending.record = self._final(last)
                 self.ending.final = True
-        if not _ended(processes, deadline - time.monotonic()):
+        if not wait_all(processes, deadline - time.monotonic()):
             self._force(processes, held)
         if not living(processes):
             remove_state_dir(self.located.state_dir)
@@ -154,11 +154,11 @@ class Unmounter:
         names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))
         self.say(f"the daemon did not end within {self.limits.end:.3g} s ({names}): ending it")
         _signal(processes, signal.SIGTERM)
-        if _ended(processes, self.limits.term):
+        if wait_all(processes, self.limits.term):
             return
         held.abort(in_use=detached)
         _signal(processes, signal.SIGKILL)
-        if not _ended(processes, self.limits.kill):
+        if not wait_all(processes, self.limits.kill):
             names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))
             self.say(f"still not ended: {names}; asleep in the kernel, most likely on the source")
 
@@ -166,11 +166,6 @@ class Unmounter:
 def _signal(processes: Sequence[Process], number: signal.Signals) -> None:
     for process in processes:
         process.signal(number)
-
-
-def _ended(processes: Sequence[Process], limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    return all(process.wait(deadline - time.monotonic()) for process in processes)
 
 
 def write_report(record: Record, path: str) -> None:

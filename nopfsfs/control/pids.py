@@ -9,7 +9,8 @@ import json
 import os
 import select
 import signal
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -97,3 +98,9 @@ def read_pids(state_dir: str) -> tuple[Process, ...]:
 def living(processes: Iterable[Process]) -> tuple[Process, ...]:
     """Return those of `processes` that still run."""
     return tuple(process for process in processes if process.alive())
+
+
+def wait_all(processes: Sequence[Process], limit_s: float) -> bool:
+    """Wait for the end of all, at most `limit_s` seconds together; return whether all have ended."""
+    deadline = time.monotonic() + limit_s
+    return all(process.wait(deadline - time.monotonic()) for process in processes)

@@ -16,7 +16,6 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ import trio
 from nopfsfs.control import memory, plans, socket
 from nopfsfs.control.children import Child
 from nopfsfs.control.loop import EventLoop
-from nopfsfs.control.pids import Process, read_pids, write_pids
+from nopfsfs.control.pids import read_pids, wait_all, write_pids
 from nopfsfs.control.record import modes, record
 from nopfsfs.control.servers import Servers, number_of_servers
 from nopfsfs.control.signals import Signal
@@ -200,7 +199,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self._before:
                 process.signal(number)
-            await trio.to_thread.run_sync(_await_end, self._before, RELIEF_LIMIT_S)
+            await trio.to_thread.run_sync(wait_all, self._before, RELIEF_LIMIT_S)
         left = [process.pid for process in self._before if process.alive()]
         if left:
             # It may yet read or write the arena: no stager may use that again.
@@ -439,12 +438,6 @@ def _unmount_or_detach(mountpoint: str) -> None:
         unmount(mountpoint)
     except Busy:
         unmount(mountpoint, lazy=True)
-
-
-def _await_end(processes: Sequence[Process], limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
-    for process in processes:
-        process.wait(deadline - time.monotonic())
 
 
 def _close(fd: int) -> None:

@@ -33,27 +33,27 @@ class Cursor:
     """Follows one rank through this epoch and the beginning of the next.
 
     The window [lo, hi) holds `k` unopened places (fewer at the end of what is known); lo is the first of
-    them. Hidden places are in none of that: it goes by those between them, `spacing` apart on average.
+    them. Hidden places are in none of that: it goes by those between them.
     Every call is O(1) on average: searches go forward only, by `bytearray.find`.
     """
 
     __slots__ = (
-        "_aged", "_behind", "_check_after", "_lag", "_room", "_seen", "_thin", "ahead_run", "hi", "k", "length", "lo",
-        "opened", "spacing",
+        "_aged", "_behind", "_lag", "_room", "_seen", "_slack", "_thin", "ahead_run", "hi", "k", "length", "lo",
+        "opened",
     )  # fmt: skip
 
     def __init__(
         self, length: int, k: int, absent: Sequence[int] = (), hidden: NDArray[np.bool_] | None = None,
-        spacing: int = 1, lag: int = 0,
+        lag: int = 0,
     ) -> None:  # fmt: skip
         """`absent`: places at which nothing is read; `hidden` b[length]: whose opens do not show, nor, of all files,
         when they have been read. `lag`: a place may be read so many places after those that follow it."""
         self.length = length
         self.k = k
-        self.spacing, self._lag = spacing, lag
+        self._lag = lag
         self._thin = hidden is not None
-        # Opens between two looks at what was never opened. Where few show, many more places lie between them.
-        self._check_after = 2 * k + (16 if self._thin else 64)
+        # Beside 2 K, opens between two looks at what was never opened. Where few show, many more places lie between.
+        self._slack = 16 if self._thin else 64
         self.opened = bytearray(length)
         self._lack(absent, 0)
         self._hide(hidden, 0)
@@ -93,7 +93,7 @@ class Cursor:
             if place == self.lo:
                 self._advance()
             self._seen += 1
-            if self._seen > self._check_after:
+            if self._seen > 2 * self.k + self._slack:
                 self._check()
             self.ahead_run = self.ahead_run + 1 if place >= self.length else 0
             return Step.HIT
@@ -109,7 +109,7 @@ class Cursor:
                 raise ValueError(f"place {place} lies in the window: take it")
             self.opened[place] = _OPENED
             self._seen += 1
-            if self._seen > self._check_after:
+            if self._seen > 2 * self.k + self._slack:
                 self._check()
 
     def already(self, place: int) -> None:
@@ -126,7 +126,6 @@ class Cursor:
     def widen(self, k: int) -> None:
         """From now on the window holds `k` unopened places; not fewer than it did."""
         if k > self.k:
-            self._check_after += 2 * (k - self.k)
             self.k = k
             self._fill()
 

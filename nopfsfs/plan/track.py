@@ -105,7 +105,7 @@ class Track:
         if self._showing is not None:
             self.k = self._showing.window(places)
         self.cursors = [
-            Cursor(each, self.k, order.absent(lane), self._hidden(order, lane), self.spacing, places)
+            Cursor(each, self.k, order.absent(lane), self._hidden(order, lane), places)
             for lane in range(self.lanes)
         ]
         self._recent: deque[int] = deque(maxlen=max(1, min(_RECENT * self.lanes, order.length // 16)))

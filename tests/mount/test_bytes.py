@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import tmpfs
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, read_all
 from tests.mount.modes import Mode
@@ -29,11 +29,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tiny(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of 24 MiB."""
-    path = tmp_path / "tiny"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(path)], check=True)
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
+    with tmpfs(tmp_path / "tiny", "24m") as path:
+        yield path
 
 
 @pytest.mark.parametrize("flags", ["", "--ram 8M", "--ram 8M --seed 42", "--seed 42", "--ram 1M"])

@@ -145,6 +145,7 @@ def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signal
         m.wait_gone()
         process = subprocess.Popen([*mount_command(m, "-f")], env=environment(m))
         assert wait_until(lambda: find_mount(str(m.path)) is not None and os.path.exists(f"{m.state_dir}/pids"))
+        m.wait_status(lambda status: status["state"] == "running")
         read_all(m, readers=1)
         assert process.poll() is None
         process.send_signal(number)

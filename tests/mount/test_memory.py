@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from nopfsfs.control.client import call
 from nopfsfs.plan.registry import order
 from nopfsfs.plan.spec import Spec
-from tests.conftest import wait_until
+from tests.conftest import tmpfs, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill
 from tests.mount.memory import MemoryGroup, arena_bytes, memory_group, private_bytes
@@ -43,12 +42,9 @@ def orders(source: Path, epochs: int) -> Path:
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Path]:
     """A source whose pages are shared memory, so that what else is in the page cache is the mount's."""
-    path = tmp_path / "source"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)], check=True)
-    fill(path, FILES, SIZE)
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
+    with tmpfs(tmp_path / "source", "64m") as path:
+        fill(path, FILES, SIZE)
+        yield path
 
 
 @pytest.fixture

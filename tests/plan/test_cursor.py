@@ -101,7 +101,7 @@ def test_tables_of_an_empty_data_set() -> None:
 
 def test_where_closes_do_not_show_a_file_is_passed_a_lag_after_the_next() -> None:
     """Also where every open shows: a file is looked up, and then read."""
-    cursor = Cursor(100, 5, hidden=np.zeros(100, bool), spacing=1, lag=5)
+    cursor = Cursor(100, 5, hidden=np.zeros(100, bool), lag=5)
     for place in range(20):
         cursor.take(place)
     assert cursor.lo == 20
@@ -113,7 +113,7 @@ def test_a_place_that_is_never_opened_does_not_hold_up_for_long_where_few_opens_
     n, spacing, lag = 20_000, 32, 80
     shows = np.arange(n) % spacing == 0
     k = 8
-    cursor = Cursor(n, k, hidden=~shows, spacing=spacing, lag=lag)
+    cursor = Cursor(n, k, hidden=~shows, lag=lag)
     skipped = 64 * spacing
     for place in range(0, n // 2, spacing):
         if place != skipped:

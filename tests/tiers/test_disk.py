@@ -14,6 +14,7 @@ import pytest
 from nopfsfs.fuse.mounting import may_mount
 from nopfsfs.tiers import disk as disk_module
 from nopfsfs.tiers.disk import RETRY_AFTER_S, Disk, DiskFull, Disks, clear_leftovers
+from tests.conftest import tmpfs
 
 KIB = 1024
 
@@ -23,11 +24,8 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB."""
     if not may_mount():
         pytest.skip("needs the right to call mount(2)")
-    path = tmp_path / "tiny"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", path], check=True)
-    yield path
-    subprocess.run(["umount", path], check=True)
+    with tmpfs(tmp_path / "tiny", "64k") as path:
+        yield path
 
 
 @pytest.fixture
