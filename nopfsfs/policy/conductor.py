@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from nopfsfs.policy.awaited import Awaited
 from nopfsfs.policy.budget import Split
+from nopfsfs.policy.opened import Opened
 from nopfsfs.policy.window import Paged, PageWindow
 
 Rows = npt.NDArray[np.int64]
@@ -30,8 +31,6 @@ SCAN_STEPS = 16  # steps in one call, so that the caller stays responsive
 LEAD_MOST = 256  # positions left out when the reader has overtaken the pushes: some ten milliseconds of the fastest
 RANGE_DROP_BYTES = 32 << 20  # of a large file being read: how often the pages behind the reader are dropped
 RANGE_KEEP_BYTES = 8 << 20
-READING = 64  # files that may be half read at once where closes are not seen
-LAST_BYTES = 2 << 12  # of a charge: who has read up to there has read all
 
 
 class Home(IntEnum):
@@ -89,7 +88,7 @@ class Conductor:
         self._is_backed, self._may_be_backed = self._backed.data, self.may_pass.data
         self._disk_of: dict[int, int] = {}
         self._disk_room = list(disk_room)
-        self._open: dict[int, int] = {}
+        self._open = Opened()
         self._closes_are_seen = True
         self._range_dropped: dict[int, int] = {}
         self._awaited = Awaited()  # copies that do not stay, fetched for a reading to come
@@ -211,7 +210,7 @@ class Conductor:
     # ---- events of the server -----------------------------------------------------------------------------
 
     def opened(self, row: int) -> None:
-        self._open[row] = self._open.get(row, 0) + 1
+        self._open.open(row)
         self.window.opened(row)
 
     def without_closes(self) -> None:
@@ -228,24 +227,19 @@ class Conductor:
         elif self.window.read(row):
             self.evictions_read += 1
             self._anew.append(row)
-        if not self._closes_are_seen:
-            self._taken_for_open(row, end)
-
-    def _taken_for_open(self, row: int, end: int) -> None:
-        self._open[row] = self._open.pop(row, 1)  # the last of them
-        if self._charge[row] - end < LAST_BYTES:
-            self.released(row)
-        elif len(self._open) > READING:
-            self._open[next(iter(self._open))] = 1
-            self.released(next(iter(self._open)))
+        if self._closes_are_seen:
+            self._open.read(row)
+        else:
+            for closed in self._open.read_unopened(row, self._charge[row] - end):
+                self._closed(closed)
 
     def released(self, row: int) -> None:
         """A reader closed the file."""
-        left = self._open.get(row, 1) - 1
-        if left > 0:
-            self._open[row] = left
-            return
-        self._open.pop(row, None)
+        if self._open.close(row):
+            self._closed(row)
+
+    def _closed(self, row: int) -> None:
+        """All have closed it."""
         if self._range_dropped.pop(row, None) is not None:
             self._order(Do.DROP, row)
         if self._paged_of[row] != _NONE:
@@ -256,9 +250,8 @@ class Conductor:
     def events_lost(self) -> None:
         """Events of the server were lost: who has what open is not known any more. Files that are open and taken for
         closed lose their copies; that costs time, not more."""
-        for row in list(self._open):
-            self._open[row] = 1
-            self.released(row)
+        for row in self._open.clear():
+            self._closed(row)
         self._look_at_all()
 
     # ---- the stream ---------------------------------------------------------------------------------------
@@ -381,6 +374,8 @@ class Conductor:
 
     def orders(self) -> list[tuple[Do, list[int], int]]:
         """What is to be done now, in order: (order, rows, value)."""
+        for row in self._open.forget():
+            self._closed(row)
         arrived, self._arrived = self._arrived, []
         for row in arrived:
             self._let_go(row)

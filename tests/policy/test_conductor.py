@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nopfsfs.policy.awaited import PASSED_BY
 from nopfsfs.policy.budget import Split
 from nopfsfs.policy.conductor import RANGE_DROP_BYTES, SCAN, Conductor, Do, Home
+from nopfsfs.policy.opened import FORGOTTEN_AFTER
 from nopfsfs.policy.window import PUSHES_OUTSTANDING, Paged
 from tests.policy.simulated import World
 
@@ -135,6 +136,21 @@ def test_a_copy_reported_before_its_open_was_seen_is_kept() -> None:
     c.staged(0)
     c.opened(0)
     assert c.orders() == []
+
+
+def test_a_copy_whose_last_close_was_never_heard_of_goes_in_the_end() -> None:
+    """The server that had taken it was killed."""
+    c = Conductor(np.array([10, 10]), np.zeros(2, np.uint8), split(0, 100, 100), [])
+    c.opened(0)
+    c.staged(0)
+    c.backed(0)
+    assert c.orders() == []
+    for _ in range(2 * FORGOTTEN_AFTER + 2):
+        c.opened(1)
+        c.released(1)
+        if orders := c.orders():
+            break
+    assert orders == [(Do.EVICT, [0], 0)]
 
 
 def test_cancelled_fetches_are_ordered_again_when_the_new_plan_wants_them() -> None:

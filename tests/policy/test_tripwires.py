@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.policy.awaited import PASSED_BY, Awaited
-from nopfsfs.policy.conductor import READING, Do
+from nopfsfs.policy.conductor import Do
+from nopfsfs.policy.opened import HALF_READ
 from tests.policy.simulated import World
 from tests.policy.test_conductor import split
 
@@ -51,7 +52,7 @@ def test_files_half_read_do_not_stay_for_ever() -> None:
         w.conductor.staged(row)
         w.conductor.read(row, 4096)
         w.settle()
-        assert len(w.staged) <= READING
+        assert len(w.staged) <= HALF_READ
         assert row in w.staged
     assert len(w.pages) <= 100
 
