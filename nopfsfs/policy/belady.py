@@ -1,0 +1,91 @@
+"""A cache that knows the future: of what was read it keeps what is read again soonest (Belady), and passes by what
+would be read later than all that it holds. Pure.
+
+`Belady` decides one reading at a time; `keep` decides for a whole epoch of many nodes at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.policy.placement import take
+
+Ints = NDArray[np.int64]
+NEVER = 1 << 62  # as the next use of what is not read again, as far as is known
+
+
+class Belady:
+    """`room`: bytes that it may hold."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.used = 0
+        self._held: dict[int, tuple[int, int]] = {}  # row: (next use, bytes)
+        self._furthest: list[tuple[int, int]] = []  # heap of (-next use, row); stale where it is not the row's
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._held
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def read(self, row: int, size: int, next_use: int) -> list[int]:
+        """The row, of `size` bytes, is read now and next at `next_use`. It is kept where that is sooner than the next
+        use of what must go for it: the rows that go, the row itself where it is not to be kept."""
+        self.drop(row)
+        if next_use >= NEVER or size > self.room:
+            return [row]
+        gone: list[int] = []
+        room = self.room - self.used
+        while room < size:
+            at, other = self._furthest[0]
+            held = self._held.get(other)
+            if held is None or held[0] != -at:
+                heapq.heappop(self._furthest)
+            elif -at <= next_use:
+                break
+            else:
+                heapq.heappop(self._furthest)
+                gone.append(other)
+                room += held[1]
+        if room < size:
+            for other in gone:  # all that are read later are not enough: they stay
+                heapq.heappush(self._furthest, (-self._held[other][0], other))
+            return [row]
+        for other in gone:
+            self.drop(other)
+        self._held[row] = (next_use, size)
+        self.used += size
+        heapq.heappush(self._furthest, (-next_use, row))
+        return gone
+
+    def drop(self, row: int) -> None:
+        """The row is gone."""
+        held = self._held.pop(row, None)
+        if held is not None:
+            self.used -= held[1]
+
+    def resize(self, room: int) -> list[int]:
+        """Another room; the rows that go, the furthest first."""
+        self.room = room
+        gone: list[int] = []
+        while self.used > room:
+            at, row = heapq.heappop(self._furthest)
+            if row in self._held and self._held[row][0] == -at:
+                gone.append(row)
+                self.drop(row)
+        return gone
+
+
+def keep(node: Ints, next_use: Ints, sizes: Ints, room: Ints) -> NDArray[np.bool_]:
+    """At the end of an epoch: which of m samples, each held or just read by a node, it goes on holding, b[m]: those
+    that it reads again soonest, as far as its room goes. `room` i64[nodes], bytes. Within the epoch what is yet to be
+    read takes room too, so that this holds a little more than `Belady` does."""
+    order = np.lexsort((next_use, node))
+    order = order[next_use[order] < NEVER]
+    kept = np.zeros(len(node), np.bool_)
+    kept[order[take(node[order], sizes[order], room.copy())]] = True
+    return kept

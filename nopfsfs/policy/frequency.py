@@ -1,0 +1,161 @@
+"""How often each node reads each sample in the epochs to come. Pure, in bounded memory: 14.2 million samples, 1,024
+nodes and 90 epochs are counted in blocks of nodes or samples, never in a matrix of both.
+
+An epoch is given as an array by sample: which node reads it (`Readers`). Paper, section 3 (access frequencies) and 5.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+NOBODY = 0xFFFF  # reads this sample in this epoch; there are fewer nodes
+BLOCK_BYTES = 256 << 20  # for the counts of one block
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
+
+Nodes = NDArray[np.uint16]
+Readers = Callable[[int], Nodes]  # of an epoch: the node that reads each sample, u16[F], or NOBODY
+
+
+def expected_frequent(nodes: int, epochs: int, samples: int, delta: float) -> float:
+    """How many of `samples` a node is expected to read more than (1 + delta) E/N times: F * P[X > (1 + delta) E/N],
+    X ~ Binomial(E, 1/N) (paper, section 3.1)."""
+    most = math.floor((1 + delta) * epochs / nodes + 1e-9)
+    p = 1 / nodes
+    log = (
+        math.lgamma(epochs + 1) - math.lgamma(k + 1) - math.lgamma(epochs - k + 1)
+        + k * math.log(p) + (epochs - k) * math.log1p(-p)
+        for k in range(most + 1, epochs + 1)
+    )  # fmt: skip
+    return samples * math.fsum(map(math.exp, log)) if nodes > 1 else float(samples if epochs > most else 0)
+
+
+def least_elsewhere(nodes: int, epochs: int, delta: float) -> int:
+    """Lemma 1: of a sample that one node reads ceil((1 + delta) E/N) times, some other node reads at most so many."""
+    return math.ceil((nodes - 1 - delta) / (nodes - 1) * epochs / nodes)
+
+
+def most_elsewhere(nodes: int, epochs: int, delta: float) -> int:
+    """Lemma 1: of one that it reads floor((1 - delta) E/N) times, some other node reads at least so many."""
+    return math.floor((nodes - 1 + delta) / (nodes - 1) * epochs / nodes)
+
+
+def dealt(order: NDArray[np.integer], samples: int, ranks: int, per_node: int = 1) -> Nodes:
+    """Who reads each sample of an epoch whose `order` is dealt out to `ranks` ranks place by place, `per_node` of which
+    run on each node: u16[samples]. A sample that is read twice (padding) has its first reader."""
+    found = np.full(samples, NOBODY, np.uint16)
+    readers = (np.arange(len(order), dtype=np.int32) % ranks // per_node).astype(np.uint16)
+    found[order[::-1]] = readers[::-1]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of the nodes first .. first + m - 1: how often each reads each sample, u8[m, F] (255: or more), and in which
+    epoch it does so first, u8[m, F]."""
+
+    first: int
+    often: NDArray[np.uint8]
+    since: NDArray[np.uint8]
+
+
+def by_node(readers: Readers, epochs: int, samples: int, nodes: int, block: int = BLOCK_BYTES) -> Iterator[Counts]:
+    """The counts of all nodes, a block of nodes at a time, each of at most `block` bytes, or one node."""
+    step = max(1, block // (2 * max(1, samples)))
+    for first in range(0, nodes, step):
+        end = min(nodes, first + step)
+        often = np.zeros((end - first, samples), np.uint8)
+        since = np.full((end - first, samples), 255, np.uint8)
+        for epoch in reversed(range(epochs)):
+            node = readers(epoch)
+            here = np.flatnonzero((node >= first) & (node < end))
+            at = node[here].astype(np.intp) - first
+            often[at, here] = np.minimum(often[at, here], 254) + 1
+            since[at, here] = min(epoch, 254)
+        yield Counts(first, often, since)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The nodes that read each sample most. `node` u16[F, depth]: NOBODY where there are fewer; `often` u8[F, depth];
+    of equal counts the one that reads it first."""
+
+    node: Nodes
+    often: NDArray[np.uint8]
+
+
+def by_sample(readers: Readers, epochs: int, samples: int, depth: int, block: int = BLOCK_BYTES) -> Ranked:
+    """Count and rank in blocks of samples. The epochs are asked for once for each block."""
+    node = np.full((samples, depth), NOBODY, np.uint16)
+    often = np.zeros((samples, depth), np.uint8)
+    step = max(1, block // (16 * max(1, epochs)))
+    for first in range(0, samples, step):
+        part = slice(first, min(samples, first + step))
+        who = np.stack([readers(epoch)[part] for epoch in range(epochs)], axis=1)
+        for at in range(0, len(who), _ROWS):
+            rows = slice(first + at, min(part.stop, first + at + _ROWS))
+            node[rows], often[rows] = _rank(who[at : at + _ROWS], depth)
+    return Ranked(node, often)
+
+
+_ROWS = 1 << 16  # samples that are sorted at once: what fits a processor's cache is sorted faster
+
+
+def _rank(who: Nodes, depth: int) -> tuple[Nodes, NDArray[np.uint8]]:
+    """Of u16[m, E], who reads it in each epoch: the nodes with the highest counts and these, [m, depth]."""
+    m, epochs = who.shape
+    key = (who.astype(np.uint32) << 16) | np.arange(epochs, dtype=np.uint32)
+    key.sort(axis=1)
+    node = (key >> 16).astype(np.uint16)
+    at = np.arange(epochs)
+    begins = np.ones((m, epochs), np.bool_)
+    begins[:, 1:] = node[:, 1:] != node[:, :-1]
+    ends = np.ones((m, epochs), np.bool_)
+    ends[:, :-1] = begins[:, 1:]
+    start = np.maximum.accumulate(np.where(begins, at, 0), axis=1)
+    length = at - start + 1
+    since = np.take_along_axis(key, start, axis=1) & np.uint32(0xFFFF)
+    # the highest count first, of equal ones the earliest
+    score = np.where(ends & (node != NOBODY), length.astype(np.int64) * epochs + (epochs - 1 - since), -1)
+    nodes = np.full((m, depth), NOBODY, np.uint16)
+    counts = np.zeros((m, depth), np.uint8)
+    rows = np.arange(m)
+    for rank in range(min(depth, epochs)):
+        best = np.argmax(score, axis=1)
+        there = score[rows, best] >= 0
+        nodes[there, rank] = node[rows, best][there]
+        counts[there, rank] = np.minimum(length[rows, best], 255)[there]
+        score[rows, best] = -1
+    return nodes, counts
+
+
+def next_readings(readers: Readers, epochs: int, samples: int) -> NDArray[np.uint8]:
+    """After each epoch, the next in which the same node reads the sample that it reads then, u8[E, F]; 255: none.
+    Raises ValueError: more than 254 epochs."""
+    if epochs > 254:
+        raise ValueError(f"{epochs} epochs are more than the 254 that can be looked ahead")
+    found = np.full((epochs, samples), 255, np.uint8)
+    for first in range(0, samples, _ROWS):
+        part = slice(first, min(samples, first + _ROWS))
+        who = np.stack([readers(epoch)[part] for epoch in range(epochs)], axis=1)
+        key = (who.astype(np.uint32) << 8) | np.arange(epochs, dtype=np.uint32)
+        key.sort(axis=1)
+        again = (key[:, 1:] >> 8) == (key[:, :-1] >> 8)
+        sample, at = np.nonzero(again)
+        found[key[sample, at] & 0xFF, first + sample] = key[sample, at + 1] & 0xFF
+    return found
+
+
+def shuffled(node: NDArray[np.integer] | int, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A number for each pair, u64, as good as random and the same everywhere: what stands for the place within an epoch
+    where only the epoch is known."""
+    seed = np.asarray(node).astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)
+    mixed: NDArray[np.uint64] = (samples.astype(np.uint64) + seed) * _MIX
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= _MIX
+    mixed ^= mixed >> np.uint64(29)
+    return mixed

@@ -1,0 +1,224 @@
+"""How long a cluster takes for what each rank reads, from where: the physical mode of the simulator.
+
+Everything that moves bytes is a resource with a rate: the source (which all nodes share, however many threads they
+have), a node's link to it, each storage class of each node (which serves its own ranks and its peers), the network in
+and out of a node, the staging threads that prepare samples. Each works on what comes next in the order of the stream
+(earliest deadline first), and all at the same time; a sample is there when the slowest has done with it. Ranks train
+on what is there, and meet at the end of each step. Fetching runs ahead of training as far as the staging buffer goes;
+what has a place in a storage class is fetched as early as the source allows.
+
+That is the model of `policy.model` without its threads: avail(f) is the time at which all resources have done with the
+first f samples, and t_f follows from it (`model.ends`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.policy.model import Cluster
+from nopfsfs.sim.orders import Samples
+
+Floats = NDArray[np.float64]
+NOTHING = 255  # no I/O at all
+SOURCE = 254
+PEER = 64  # + the class; below: the class of the node's own
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """An epoch: what each rank reads at each place of its stream, i32[places, ranks]; where from, u8[places, ranks]: a
+    class of its own, PEER + a class of `holder` (u16, of the same shape), SOURCE or NOTHING. `kept`: what comes from
+    the source is to stay in a storage class. `ahead`: fetching runs ahead of training."""
+
+    samples: Samples
+    where: NDArray[np.uint8]
+    holder: NDArray[np.uint16]
+    kept: bool = False
+    ahead: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What came of it: seconds, those that computing alone takes, bytes and reads by origin, and the steps."""
+
+    seconds: float
+    compute_seconds: float
+    bytes: dict[str, float]
+    reads: dict[str, int]
+
+
+class Fluid:
+    """The clocks of a cluster. `sizes` i64[F]; `batch`: samples of a rank in a step."""
+
+    def __init__(self, cluster: Cluster, sizes: NDArray[np.int64], batch: int) -> None:
+        self._cluster, self._batch = cluster, batch
+        self._sizes = sizes.astype(np.float64)
+        nodes = cluster.nodes
+        self.now = 0.0
+        self._past: list[float] = []  # the ends of the last steps
+        self._source = 0.0
+        self._link, self._prepare = np.zeros(nodes), np.zeros(nodes)
+        self._in, self._out = np.zeros(nodes), np.zeros(nodes)
+        self._class = np.zeros((len(cluster.classes), nodes))
+        staging = cluster.staging
+        self._prepare_rate = min(staging.threads * cluster.preprocess, staging.write_rate)
+        self._rates = [one.read_rate for one in cluster.classes]
+        mean = float(self._sizes.mean()) if len(sizes) else 1.0
+        room = min(staging.capacity)
+        self._window = max(1, int(room / (mean * batch * cluster.ranks)))  # steps
+
+    def wait(self, seconds: float) -> None:
+        """Time passes in which nothing is read."""
+        self.now += seconds
+        self._source = max(self._source, self.now)
+
+    def run(self, reads: Reads) -> Epoch:
+        """One epoch."""
+        began = self.now
+        places = len(reads.samples)
+        steps = -(-places // self._batch)
+        gamma = self._reading(reads.where)
+        chunk = max(1, self._window // 2) if reads.ahead else steps
+        compute = 0.0
+        for first in range(0, steps, chunk):
+            part = slice(first * self._batch, min(places, (first + chunk) * self._batch))
+            compute += self._run(reads, part, gamma)
+        return Epoch(self.now - began, compute, *self._count(reads))
+
+    def _reading(self, where: NDArray[np.uint8]) -> int:
+        """How many nodes read the source."""
+        ranks = (where == SOURCE).any(axis=0)
+        return max(1, int(ranks.reshape(self._cluster.nodes, -1).any(axis=1).sum()))
+
+    def _count(self, reads: Reads) -> tuple[dict[str, float], dict[str, int]]:
+        names = [one.name for one in self._cluster.classes]
+        sizes = self._sizes[reads.samples.reshape(-1)]
+        where = reads.where.reshape(-1)
+        count = np.bincount(where, minlength=256)
+        total = np.bincount(where, weights=sizes, minlength=256)
+        some_bytes = {name: float(total[at]) for at, name in enumerate(names)}
+        some_reads = {name: int(count[at]) for at, name in enumerate(names)}
+        some_bytes |= {"peer": float(total[PEER:SOURCE].sum()), "source": float(total[SOURCE])}
+        some_reads |= {"peer": int(count[PEER:SOURCE].sum()), "source": int(count[SOURCE])}
+        return some_bytes, some_reads
+
+    # ---- some steps ---------------------------------------------------------------------------------------
+
+    def _run(self, reads: Reads, part: slice, gamma: int) -> float:
+        """Some steps; the time that their computing takes."""
+        cluster, batch = self._cluster, self._batch
+        samples, where, holder = reads.samples[part], reads.where[part], reads.holder[part]
+        sizes = self._sizes[samples]
+        steps = -(-len(samples) // batch)
+        step = np.repeat(np.arange(steps), batch)[: len(samples), None]
+        compute = _by_step(sizes / cluster.compute, steps, batch, 0.0)
+        if not reads.ahead:
+            return self._one_by_one(sizes, where, compute, gamma)
+        gate = self._gate(steps)
+        available = self._from_source(sizes, where == SOURCE, gamma, 0.0 if reads.kept else gate)
+        for at, rate in enumerate(self._rates):
+            mine, theirs = where == at, where == PEER + at
+            self._from_class(at, rate, sizes, mine | theirs, step, holder, steps, gate, available)
+        self._over_network(sizes, (where >= PEER) & (where < SOURCE), step, holder, steps, gate, available)
+        self._through_staging(sizes, where != NOTHING, step, steps, gate, available)
+        # t_f with a barrier at the end of each step: from the last sample that was waited for on, all is computing.
+        rest = np.cumsum(compute[:, ::-1], axis=1)[:, ::-1]
+        waited = (_by_step(available, steps, batch, -np.inf) + rest).max(axis=(1, 2))
+        busy = rest[:, 0].max(axis=1)
+        done = np.cumsum(busy)
+        ends = done + np.maximum.accumulate(np.maximum(waited - done, self.now))
+        self._past = [*self._past, *ends.tolist()][-2 * self._window - 2 :]
+        self.now = float(ends[-1])
+        return float(done[-1])
+
+    def _gate(self, steps: int) -> float:
+        """When the staging buffer has room for the first of so many further steps: when the step that lies as far back
+        as it holds was done."""
+        back = max(1, self._window - steps + 1)
+        return self._past[-1 - back] if len(self._past) > back else 0.0
+
+    def _one_by_one(self, sizes: Floats, where: NDArray[np.uint8], compute: Floats, gamma: int) -> float:
+        """Without fetching ahead: each rank reads a sample, then trains on it."""
+        cluster = self._cluster
+        share = cluster.source.share(gamma) / cluster.ranks
+        wait = np.where(where == SOURCE, sizes / share + cluster.source.latency, 0.0)
+        steps, batch = compute.shape[:2]
+        total = (_by_step(wait, steps, batch, 0.0) + compute).sum(axis=1).max(axis=1)
+        self.now += float(total.sum())
+        return float(compute.sum(axis=1).max(axis=1).sum())
+
+    # ---- resources ----------------------------------------------------------------------------------------
+
+    def _from_source(self, sizes: Floats, mine: NDArray[np.bool_], gamma: int, gate: float) -> Floats:
+        """When each sample has come from the source, f64[places, ranks]; at once where it comes from elsewhere."""
+        source, nodes = self._cluster.source, self._cluster.nodes
+        available = np.full(sizes.shape, -np.inf)
+        if not mine.any():
+            return available
+        asked = np.where(mine, sizes, 0.0)
+        rate = min(source.rate.at(gamma), gamma * source.link)
+        shared = max(self._source, gate) + np.cumsum(asked.reshape(-1)).reshape(asked.shape) / rate
+        self._source = float(shared[-1, -1])
+        each = asked.reshape(len(asked), nodes, -1).sum(axis=2) / source.link
+        if source.latency:
+            each = np.maximum(each, mine.reshape((*each.shape, -1)).sum(axis=2) * (source.latency / source.at_once))
+        linked = np.maximum(self._link, gate) + np.cumsum(each, axis=0)
+        self._link = linked[-1]
+        soonest = np.maximum(shared, np.repeat(linked, self._cluster.ranks, axis=1)) + source.latency
+        available[mine] = soonest[mine]
+        return available
+
+    def _from_class(
+        self, at: int, rate: float, sizes: Floats, asked: NDArray[np.bool_], step: NDArray[np.intp],
+        holder: NDArray[np.uint16], steps: int, gate: float, available: Floats,
+    ) -> None:  # fmt: skip
+        if asked.any():
+            self._class[at] = self._served(sizes, asked, step, holder, steps, rate, self._class[at], gate, available)
+
+    def _over_network(
+        self, sizes: Floats, asked: NDArray[np.bool_], step: NDArray[np.intp], holder: NDArray[np.uint16], steps: int,
+        gate: float, available: Floats,
+    ) -> None:  # fmt: skip
+        if asked.any():
+            rate, reader = self._cluster.network, np.broadcast_to(self._readers, sizes.shape)
+            self._in = self._served(sizes, asked, step, reader, steps, rate, self._in, gate, available)
+            self._out = self._served(sizes, asked, step, holder, steps, rate, self._out, gate, available)
+
+    def _through_staging(
+        self, sizes: Floats, asked: NDArray[np.bool_], step: NDArray[np.intp], steps: int, gate: float, available:
+        Floats
+    ) -> None:
+        if np.isfinite(self._prepare_rate):
+            reader = np.broadcast_to(self._readers, sizes.shape)
+            self._prepare = self._served(
+                sizes, asked, step, reader, steps, self._prepare_rate, self._prepare, gate, available
+            )
+
+    @property
+    def _readers(self) -> NDArray[np.uint16]:
+        """The node of each rank."""
+        return np.repeat(np.arange(self._cluster.nodes, dtype=np.uint16), self._cluster.ranks)
+
+    def _served(
+        self, sizes: Floats, asked: NDArray[np.bool_], step: NDArray[np.intp], node: NDArray[np.uint16], steps: int,
+        rate: float, clock: Floats, gate: float, available: Floats,
+    ) -> Floats:  # fmt: skip
+        """A resource of each node does what it is asked for, step by step; `available` is put off until it has. When
+        each has done all, f64[nodes]."""
+        nodes = len(clock)
+        key = (step * nodes + node)[asked]
+        load = np.bincount(key, weights=sizes[asked], minlength=steps * nodes).reshape(steps, nodes)
+        done = np.maximum(clock, gate) + np.cumsum(load, axis=0) / rate
+        available[asked] = np.maximum(available[asked], done.reshape(-1)[key])
+        return np.asarray(done[-1])
+
+
+def _by_step(values: Floats, steps: int, batch: int, empty: float) -> Floats:
+    """f64[places, ranks] as f64[steps, batch, ranks], the last step filled up with `empty`."""
+    lacking = steps * batch - len(values)
+    if lacking:
+        values = np.concatenate([values, np.full((lacking, values.shape[1]), empty)])
+    return values.reshape(steps, batch, -1)

@@ -1,0 +1,387 @@
+"""What each policy reads from where, epoch by epoch. The placements, and what a Belady cache keeps, are those of
+`policy`; what is here belongs to the systems that ours is compared with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.policy import placement
+from nopfsfs.policy.belady import NEVER, keep
+from nopfsfs.policy.frequency import next_readings
+from nopfsfs.policy.model import Cluster, Times
+from nopfsfs.policy.placement import NOWHERE, Placement
+from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
+from nopfsfs.sim.orders import Orders, Samples
+
+Ints = NDArray[np.int64]
+
+
+class NotSupported(ValueError):
+    """The policy does not work with this data set on this cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a policy is given. `sizes` i64[F], `room` i64[nodes, classes], bytes; `slice_share`: of the fastest
+    class."""
+
+    cluster: Cluster
+    sizes: Ints
+    orders: Orders
+    epochs: int
+    room: Ints
+    slice_share: float | None = None
+
+    @property
+    def nodes(self) -> NDArray[np.int32]:
+        """The node of each rank, i32[ranks]."""
+        return np.repeat(np.arange(self.cluster.nodes, dtype=np.int32), self.cluster.ranks)
+
+    def columns(self, node: int) -> slice:
+        """The ranks of a node."""
+        return slice(node * self.cluster.ranks, (node + 1) * self.cluster.ranks)
+
+
+class Policy(ABC):
+    """One policy at work on one job."""
+
+    staged = 0.0  # bytes that are brought from the source before the training begins, and their number
+    staged_reads = 0
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Before the first epoch."""
+        return
+
+    @abstractmethod
+    def reads(self, epoch: int) -> Reads:
+        """Called once for each epoch, in order."""
+
+    @property
+    def distinct_share(self) -> float:
+        """Share of the samples that are kept somewhere."""
+        return 0.0
+
+    def _all(self, samples: Samples, where: int, *, ahead: bool = True) -> Reads:
+        shape = samples.shape
+        return Reads(samples, np.full(shape, where, np.uint8), np.zeros(shape, np.uint16), ahead=ahead)
+
+
+class Perfect(Policy):
+    """No I/O at all."""
+
+    def reads(self, epoch: int) -> Reads:
+        return self._all(self.job.orders.epoch(epoch), NOTHING)
+
+
+class Naive(Policy):
+    """Each sample from the source when it is needed."""
+
+    def reads(self, epoch: int) -> Reads:
+        return self._all(self.job.orders.epoch(epoch), SOURCE, ahead=False)
+
+
+class Staging(Policy):
+    """A staging buffer, always filled from the source: double buffering, tf.data's prefetch."""
+
+    def reads(self, epoch: int) -> Reads:
+        return self._all(self.job.orders.epoch(epoch), SOURCE)
+
+
+class Placed(Policy):
+    """A fixed placement. A sample is at its home once anybody has read it, and a second copy is there once its node
+    has; before that, and without a home, it comes from the source. Of where it is it comes from the fastest (paper,
+    section 4: argmin)."""
+
+    placement: Placement
+
+    def prepare(self) -> None:
+        job = self.job
+        self.placement = self.place()
+        self._seen = np.zeros(len(job.sizes), np.bool_)
+        self._got = [np.zeros(len(kept), np.bool_) for kept, _ in self.placement.copies]
+        times = Times.of(job.cluster, job.cluster.nodes)
+        self._nearer = np.append(times.local[:-1] <= times.source, False)  # by class; the last: NOWHERE
+        self._peer = np.append(times.peer[:-1] <= times.source, False)
+        self._slice = Slice(job, self.placement.slice) if self.placement.slice.any() else None
+
+    @abstractmethod
+    def place(self) -> Placement: ...
+
+    @property
+    def distinct_share(self) -> float:
+        return self.placement.distinct_share
+
+    def order(self, epoch: int) -> Samples:
+        """What is read: the order, unless the policy changes it."""
+        return self.job.orders.epoch(epoch)
+
+    def reads(self, epoch: int) -> Reads:
+        samples = self.order(epoch)
+        home, home_class = self.placement.home[samples], self.placement.home_class[samples]
+        known = self._seen[samples] & (home >= 0)
+        own = known & (home == self.job.nodes)
+        where = np.where(home >= 0, STORED + home_class, SOURCE).astype(np.uint8)
+        peers = known & self._peer[home_class]
+        where[peers] = PEER + home_class[peers]
+        own &= self._nearer[home_class]
+        where[own] = home_class[own]
+        holder = np.where(home >= 0, home, 0).astype(np.uint16)
+        for node, (kept, classes) in enumerate(self.placement.copies):
+            if len(kept):
+                self._copies(node, kept, classes, samples, where, holder)
+        if self._slice is not None:
+            self._slice.reads(epoch, samples, where, holder, own | (home == self.job.nodes))
+        self._seen[samples] = True
+        return Reads(samples, where, holder)
+
+    def _copies(
+        self, node: int, kept: Ints, classes: NDArray[np.int8], samples: Samples, where: NDArray[np.uint8],
+        holder: NDArray[np.uint16],
+    ) -> None:  # fmt: skip
+        ranks = self.job.columns(node)
+        mine = samples[:, ranks]
+        at = np.minimum(np.searchsorted(kept, mine), len(kept) - 1)
+        copied = kept[at] == mine
+        got = self._got[node]
+        there = copied & got[at] & self._nearer[classes[at]]
+        where[:, ranks][there] = classes[at][there]
+        holder[:, ranks][there] = node
+        got[at[copied]] = True
+
+
+class NoPFS(Placed):
+    """The paper's placement."""
+
+    def place(self) -> Placement:
+        job = self.job
+        return placement.nopfs(job.orders.readers, job.epochs, job.sizes, job.room)
+
+
+class Homes(Placed):
+    """Ours."""
+
+    def place(self) -> Placement:
+        job = self.job
+        return placement.homes(
+            job.orders.readers, job.epochs, job.sizes, job.room, slice_share=job.slice_share
+        )  # fmt: skip
+
+
+class Slice:
+    """The part of each node's storage that is ruled by Belady: over the epochs, all nodes at once. `room`
+    i64[nodes]."""
+
+    def __init__(self, job: Job, room: Ints) -> None:
+        self._job, self._room = job, room
+        self._next = next_readings(job.orders.readers, job.epochs, len(job.sizes))
+        self._keys = np.zeros(0, np.int64)  # node * F + sample, ascending: what is held
+        self._uses = np.zeros(0, np.int64)  # and the epoch of its next use
+
+    def reads(
+        self, epoch: int, samples: Samples, where: NDArray[np.uint8], holder: NDArray[np.uint16],
+        own: NDArray[np.bool_],
+    ) -> None:  # fmt: skip
+        """What is held is read from the fastest class; then what was read decides what is held. `own`: what is at home
+        at its reader anyway."""
+        count = len(self._job.sizes)
+        node = np.broadcast_to(self._job.nodes.astype(np.int64), samples.shape)
+        keys = (node * count + samples).reshape(-1)
+        hit = np.zeros(len(keys), np.bool_)
+        if len(self._keys):
+            at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+            hit = self._keys[at] == keys
+            stays = np.ones(len(self._keys), np.bool_)
+            stays[at[hit]] = False
+            self._keys, self._uses = self._keys[stays], self._uses[stays]
+        there = hit.reshape(samples.shape)
+        where[there] = 0
+        holder[there] = node[there]
+        again = self._next[epoch][samples]
+        wanted = np.flatnonzero(((again != 255) & ~own).reshape(-1))
+        new = np.unique(keys[wanted])
+        keys = np.concatenate([self._keys, new])
+        uses = np.concatenate([self._uses, self._next[epoch][new % count].astype(np.int64)])
+        kept = keep(keys // count, np.where(uses == 255, NEVER, uses), self._job.sizes[keys % count], self._room)
+        order = np.argsort(keys[kept])
+        self._keys, self._uses = keys[kept][order], uses[kept][order]
+
+
+class BeladyOnly(Policy):
+    """Each node by itself: all its storage is one cache ruled by Belady, and what is not there comes from the
+    source."""
+
+    def prepare(self) -> None:
+        self._slice = Slice(self.job, self.job.room.sum(axis=1))
+
+    def reads(self, epoch: int) -> Reads:
+        found = self._all(self.job.orders.epoch(epoch), SOURCE)
+        self._slice.reads(epoch, found.samples, found.where, found.holder, np.zeros(found.where.shape, np.bool_))
+        return found
+
+
+class Sharded(Placed):
+    """Every node is given an equal part of the data set, and keeps of it what fits one storage class."""
+
+    preloads = True
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.preloads:
+            kept = self.placement.home >= 0
+            self.staged, self.staged_reads = float(self.job.sizes[kept].sum()), int(kept.sum())
+            self._seen[kept] = True
+
+    def storage(self) -> int:
+        """Which class: RAM."""
+        return 0
+
+    def place(self) -> Placement:
+        job = self.job
+        count, nodes = len(job.sizes), job.cluster.nodes
+        shard = (np.arange(count) * nodes // max(1, count)).astype(np.int32)
+        home, classes = np.full(count, NOWHERE, np.int32), np.full(count, NOWHERE, np.int8)
+        if job.room.shape[1]:
+            kept = placement.take(shard.astype(np.int64), job.sizes, job.room[:, self.storage()].copy(), closes=True)
+            home[kept], classes[kept] = shard[kept], self.storage()
+        return _alone(home, classes, nodes)
+
+
+class DeepIOOrdered(Sharded):
+    """DeepIO: the shards are loaded into RAM first; what does not fit comes from the source."""
+
+
+class DeepIOOpportunistic(Sharded):
+    """DeepIO that reads something else where what it should read is in nobody's RAM: another order than was asked
+    for."""
+
+    def order(self, epoch: int) -> Samples:
+        samples = super().order(epoch).copy()
+        return _replaced(samples, self.placement.home[samples] < 0, self._own(), self.job, epoch)
+
+    def _own(self) -> list[Ints]:
+        return [np.flatnonzero(self.placement.home == node) for node in range(self.job.cluster.nodes)]
+
+
+class ParallelStaging(DeepIOOpportunistic):
+    """Every node copies its shard to its largest storage class first, and trains on that alone."""
+
+    def storage(self) -> int:
+        return _largest(self.job)
+
+    def order(self, epoch: int) -> Samples:
+        samples = Placed.order(self, epoch).copy()
+        return _replaced(samples, np.ones(samples.shape, np.bool_), self._own(), self.job, epoch)
+
+
+class LbannPreloading(Sharded):
+    """LBANN's data store: shards in RAM, loaded first. Everything must fit."""
+
+    def place(self) -> Placement:
+        if not self.job.room.shape[1] or int(self.job.sizes.sum()) > int(self.job.room[:, 0].sum()):
+            raise NotSupported("the data set does not fit the RAM of all nodes together")
+        return super().place()
+
+
+class LbannDynamic(LbannPreloading):
+    """The same, filled in the first epoch: who reads a sample first keeps it."""
+
+    preloads = False
+
+    def place(self) -> Placement:
+        super().place()
+        home = self.job.orders.readers(0).astype(np.int32)
+        home[home == 0xFFFF] = 0  # not read in the first epoch
+        return _alone(home, np.zeros(len(home), np.int8), self.job.cluster.nodes)
+
+
+class LocalityAware(Sharded):
+    """Who reads a sample first keeps it in the largest class; from the second epoch on each step's samples are dealt
+    out anew, so that every node gets of them what it has."""
+
+    preloads = False
+
+    def storage(self) -> int:
+        return _largest(self.job)
+
+    def place(self) -> Placement:
+        job = self.job
+        first = job.orders.readers(0).astype(np.int32)
+        home, classes = np.full(len(first), NOWHERE, np.int32), np.full(len(first), NOWHERE, np.int8)
+        read = np.flatnonzero(first != 0xFFFF)
+        read = read[np.argsort(first[read], kind="stable")]
+        if job.room.shape[1]:
+            room = job.room[:, self.storage()].copy()
+            kept = read[placement.take(first[read].astype(np.int64), job.sizes[read], room)]
+            home[kept], classes[kept] = first[kept], self.storage()
+        return _alone(home, classes, job.cluster.nodes)
+
+    def order(self, epoch: int) -> Samples:
+        samples = super().order(epoch)
+        if epoch == 0:
+            return samples
+        batch, ranks, each = self.job.orders.training.batch, samples.shape[1], self.job.cluster.ranks
+        flat = samples.reshape(-1)
+        place = np.arange(len(flat)) // ranks
+        step = place // batch
+        nodes = self.job.cluster.nodes
+        here = np.minimum(batch, len(samples) - step * batch) * each  # places of a node in the step
+        home = self.placement.home[flat]
+        group = step * (nodes + 1) + np.where(home >= 0, home, nodes)
+        order = np.argsort(group, kind="stable")
+        begins = np.flatnonzero(np.diff(group[order], prepend=-1))
+        number = np.arange(len(flat)) - np.repeat(begins, np.diff(begins, append=len(flat)))
+        fits = (number < here[order]) & (home[order] >= 0)
+        dealt = np.full(len(flat), -1, np.int32)
+        # of node n in a step: its ranks' columns, place by place
+        offset = (step * batch * ranks)[order] + (number // each) * ranks + home[order] * each + number % each
+        dealt[offset[fits]] = flat[order][fits]
+        rest = np.zeros(len(flat), np.bool_)
+        rest[order[~fits]] = True
+        dealt[dealt < 0] = flat[rest]  # both in the order of the steps
+        return dealt.reshape(samples.shape)
+
+
+def _largest(job: Job) -> int:
+    return int(np.argmax(job.room.sum(axis=0))) if job.room.shape[1] else 0
+
+
+def _alone(home: NDArray[np.int32], classes: NDArray[np.int8], nodes: int) -> Placement:
+    none = (np.zeros(0, np.int64), np.zeros(0, np.int8))
+    return Placement(home, classes, (none,) * nodes, np.zeros(nodes, np.int64))
+
+
+def _replaced(samples: Samples, which: NDArray[np.bool_], own: list[Ints], job: Job, epoch: int) -> Samples:
+    """Other samples for those that are marked: of the reader's node, each in turn, in an order of its own."""
+    for node, mine in enumerate(own):
+        ranks = job.columns(node)
+        wanted = which[:, ranks]
+        count = int(wanted.sum())
+        if count and len(mine):
+            rng = np.random.default_rng((job.orders.training.seed, epoch, node))
+            samples[:, ranks][wanted] = np.resize(rng.permutation(mine), count)
+    return samples
+
+
+POLICIES: dict[str, Callable[[Job], Policy]] = {
+    "perfect": Perfect,
+    "naive": Naive,
+    "staging": Staging,
+    "deepio-ordered": DeepIOOrdered,
+    "deepio-opportunistic": DeepIOOpportunistic,
+    "parallel-staging": ParallelStaging,
+    "lbann-dynamic": LbannDynamic,
+    "lbann-preloading": LbannPreloading,
+    "locality-aware": LocalityAware,
+    "nopfs": NoPFS,
+    "homes": Homes,
+    "belady": BeladyOnly,
+}
