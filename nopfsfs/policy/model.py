@@ -1,0 +1,175 @@
+"""NoPFS's performance model: what it takes to bring a sample from where it is, and when it can be used. Pure.
+
+Symbols are those of the paper (SC21, arXiv 2101.08734, section 4; the thesis, section 3.1): c, beta, b_c, b_fs, t(gamma),
+d_j, p_j, r_j(p), w_j(p). Storage class 0 is the staging buffer. Bytes, seconds, bytes per second.
+
+Beyond the paper: a source may cost a time for each file (`latency`), and takes so many requests of a node at once.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+NOWHERE = -1  # as the number of a storage class
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A rate that was measured at some points `(x, rate)`, x ascending: linear between them, at the ends the last one
+    (thesis, equation 4.1)."""
+
+    points: tuple[tuple[float, float], ...]
+
+    @staticmethod
+    def flat(rate: float) -> Curve:
+        """The same rate everywhere."""
+        return Curve(((1.0, rate),))
+
+    def at(self, x: float) -> float:
+        """The rate at x."""
+        after = bisect.bisect_left(self.points, (x, -math.inf))
+        if after == len(self.points):
+            return self.points[-1][1]
+        if after == 0:
+            return self.points[0][1]
+        (x0, y0), (x1, y1) = self.points[after - 1 : after + 1]
+        return y0 + (x - x0) * (y1 - y0) / (x1 - x0)
+
+    def most(self, up_to: float = math.inf) -> float:
+        """The highest rate at 1 <= x <= up_to."""
+        return max([self.at(1.0), self.at(up_to), *(y for x, y in self.points if 1.0 <= x <= up_to)])
+
+
+@dataclass(frozen=True, slots=True)
+class StorageClass:
+    """A kind of storage that every node has. `capacity` d_j: of node i it is the entry i modulo their number. `threads`
+    p_j work on it; `read` r_j(p) and `write` w_j(p) are what p threads do together."""
+
+    name: str
+    capacity: tuple[int, ...]
+    threads: int
+    read: Curve
+    write: Curve
+
+    @property
+    def read_rate(self) -> float:
+        """r_j(p_j): what all its threads read together."""
+        return self.read.at(self.threads)
+
+    @property
+    def write_rate(self) -> float:
+        """w_j(p_j)."""
+        return self.write.at(self.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The parallel file system. `rate` t(gamma): what it delivers to gamma nodes together; `link` b_fs: to one of them
+    at most. `latency`: seconds for each file beside its bytes; `at_once`: files that one node has under way then."""
+
+    rate: Curve
+    link: float = math.inf
+    latency: float = 0.0
+    at_once: int = 1
+
+    def share(self, gamma: float) -> float:
+        """Bytes per second for each of gamma nodes."""
+        return min(self.link, self.rate.at(gamma) / gamma)
+
+    def most(self, nodes: int) -> float:
+        """Bytes per second that up to so many nodes get together at best."""
+        readers = sorted({1.0, float(nodes), *(x for x, _ in self.rate.points if 1 <= x <= nodes)})
+        return max(min(self.rate.at(gamma), gamma * self.link) for gamma in readers)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes of one kind. `ranks` of the job run on each and share its storage. `compute` c: bytes that one rank trains
+    on in a second; `preprocess` beta: that one staging thread prepares; `network` b_c: between two nodes."""
+
+    name: str
+    nodes: int
+    compute: float
+    network: float
+    source: Source
+    staging: StorageClass
+    classes: tuple[StorageClass, ...] = ()  # 1, 2, ...: fastest first
+    preprocess: float = math.inf
+    ranks: int = 1
+
+    def capacities(self) -> Rows:
+        """d_j of each node, i64[nodes, classes]."""
+        columns = [np.resize(np.array(one.capacity, np.int64), self.nodes) for one in self.classes]
+        return np.stack(columns, axis=1) if columns else np.zeros((self.nodes, 0), np.int64)
+
+
+class From(IntEnum):
+    """Where a sample is fetched from."""
+
+    LOCAL = 0
+    PEER = 1
+    SOURCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What fetching costs a staging thread of one node, in seconds for each byte; `latency` seconds more for a file of
+    the source.
+
+    `local`, `peer` f64[classes + 1]: by storage class, the last entry, which the number `NOWHERE` names, is infinite.
+    """
+
+    local: Floats
+    peer: Floats
+    source: float
+    write: float
+    latency: float = 0.0
+
+    @staticmethod
+    def of(cluster: Cluster, gamma: float) -> Times:
+        """While gamma nodes read the source. Paper, section 4: fetch from the source s/min(b_fs, t(gamma)/gamma); from
+        class j of a peer s/min(b_c, r_j(p_j)/p_j), of this node s/(r_j(p_j)/p_j); write max(s/beta,
+        s/(w_0(p_0)/p_0))."""
+        rates = [one.read_rate / one.threads for one in cluster.classes]
+        staging = cluster.staging
+        return Times(
+            local=np.array([*(1 / rate for rate in rates), math.inf]),
+            peer=np.array([*(1 / min(cluster.network, rate) for rate in rates), math.inf]),
+            source=1 / cluster.source.share(gamma),
+            write=max(1 / cluster.preprocess, staging.threads / staging.write_rate),
+            latency=cluster.source.latency,
+        )
+
+    def fetch_from(self, sizes: Rows, local: NDArray[np.int8], peer: NDArray[np.int8]) -> NDArray[np.uint8]:
+        """Where each of m samples comes from soonest, u8[m] of `From`. `local`, `peer` i8[m]: the class that this node
+        and a peer have it in, or NOWHERE. Of equals the nearer one."""
+        costs = np.stack([sizes * self.local[local], sizes * self.peer[peer], sizes * self.source + self.latency])
+        return np.argmin(costs, axis=0).astype(np.uint8)
+
+
+def ends(available: Floats, compute: Floats, begin: float = 0.0) -> Floats:
+    """When the compute on each sample ends, f64[m, ...] along the first axis: t_f + s_f/c with t_f = max(avail(f),
+    t_{f-1} + s_{f-1}/c) (paper, section 4), for `available` avail(f), `compute` s_f/c, and no beginning before
+    `begin`."""
+    done = np.cumsum(compute, axis=0)
+    ready = np.maximum.accumulate(np.maximum(available, begin) - (done - compute), axis=0)
+    return ready + done
+
+
+def has_arrived(first_use: Rows, position: int, margin: int) -> NDArray[np.bool_]:
+    """Which samples a peer that keeps them has by now, without asking it: those that were first read, anywhere in the
+    cluster, `margin` places before this rank's own place in its stream. All ranks go through their streams together,
+    so that one's own place tells the others' (as the progress of the same class does in NoPFS's code).
+
+    `first_use` i64[m]: the place in its rank's stream at which each is read for the first time.
+    """
+    return first_use + margin <= position
+

@@ -1,0 +1,43 @@
+"""What is simulated: a data set, and a training on it. The cluster is `policy.model.Cluster`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+SIZES_SEED = 0x5A5  # of the sizes; the order has the training's
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """`samples` F of sizes Normal(`mean`, `sigma`), bytes, drawn again below 0; or those of `sizes`."""
+
+    name: str
+    samples: int
+    mean: float
+    sigma: float = 0.0
+    sizes: tuple[int, ...] | None = None
+
+    def draw(self, seed: int = SIZES_SEED) -> NDArray[np.int64]:
+        """The size of each sample, bytes, at least 1: i64[F]."""
+        if self.sizes is not None:
+            return np.array(self.sizes, np.int64)
+        if self.sigma == 0:
+            return np.full(self.samples, max(1, round(self.mean)), np.int64)
+        rng = np.random.default_rng(seed)
+        drawn = rng.normal(self.mean, self.sigma, self.samples)
+        while len(below := np.flatnonzero(drawn < 0)):
+            drawn[below] = rng.normal(self.mean, self.sigma, len(below))
+        return np.maximum(1, np.rint(drawn)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """`epochs` E, `batch`: samples of one rank in a step; `drop_last`: leave out what fills no step of all ranks."""
+
+    epochs: int
+    batch: int
+    drop_last: bool = True
+    seed: int = 42
