@@ -1,7 +1,7 @@
 """NoPFS's performance model: what it takes to bring a sample from where it is, and when it can be used. Pure.
 
-Symbols are those of the paper (SC21, arXiv 2101.08734, section 4; the thesis, section 3.1): c, beta, b_c, b_fs, t(gamma),
-d_j, p_j, r_j(p), w_j(p). Storage class 0 is the staging buffer. Bytes, seconds, bytes per second.
+Symbols are those of the paper (SC21, arXiv 2101.08734, section 4; the thesis, section 3.1): c, beta, b_c, b_fs,
+t(gamma), d_j, p_j, r_j(p), w_j(p). Storage class 0 is the staging buffer. Bytes, seconds, bytes per second.
 
 Beyond the paper: a source may cost a time for each file (`latency`), and takes so many requests of a node at once.
 """
@@ -152,7 +152,8 @@ class Times:
         """Where each of m samples comes from soonest, u8[m] of `From`. `local`, `peer` i8[m]: the class that this node
         and a peer have it in, or NOWHERE. Of equals the nearer one."""
         costs = np.stack([sizes * self.local[local], sizes * self.peer[peer], sizes * self.source + self.latency])
-        return np.argmin(costs, axis=0).astype(np.uint8)
+        nearest: NDArray[np.uint8] = np.argmin(costs, axis=0).astype(np.uint8)
+        return nearest
 
 
 def ends(available: Floats, compute: Floats, begin: float = 0.0) -> Floats:

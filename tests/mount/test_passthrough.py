@@ -79,22 +79,29 @@ def real_disk(tmp_path: Path) -> Path:
     return path
 
 
+def tiers(m: Mounted) -> list[list[str]]:
+    """Where each file has its bytes, of memory and disk."""
+    said = [os.getxattr(m.path / name(n), "user.nopfs.tiers").decode().split(",") for n in range(COUNT)]
+    return [[where for where in one if where in ("ram", "disk")] for one in said]
+
+
 def on_disk(m: Mounted) -> list[int]:
-    return [n for n in range(COUNT) if b"disk" in os.getxattr(m.path / name(n), "user.nopfs.tiers").split(b",")]
+    return [number for number, where in enumerate(tiers(m)) if "disk" in where]
 
 
 def settle(m: Mounted, passing: int | None = None) -> list[int]:
-    """Read all until what has its home on disk is there, and `passing` of it (all) are passed through; the numbers of
-    the files that are there."""
-    found: list[int] = []
+    """Read all until each file has its home, in memory or on disk, and `passing` of those on disk (all) are passed
+    through; the numbers of the files on disk. Before, one that had found no room would come there later."""
+    found: list[list[str]] = []
 
     def settled() -> bool:
         count = passed(m, lambda: read_all(m, readers=1))
-        before, found[:] = list(found), on_disk(m)
-        return bool(found) and before == found and count >= (len(found) if passing is None else passing)
+        before, found[:] = list(found), tiers(m)
+        there = sum("disk" in where for where in found)
+        return there > 0 and all(found) and before == found and count >= (there if passing is None else passing)
 
     assert wait_until(settled, 60)
-    return found
+    return [number for number, where in enumerate(found) if "disk" in where]
 
 
 def passed(m: Mounted, action: Callable[[], object]) -> int:
