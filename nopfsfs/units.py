@@ -1,7 +1,8 @@
-"""Sizes, durations and rank lists as people write them, and back. Pure.
+"""Sizes, rates, durations and rank lists as people write them, and back. Pure.
 
 Sizes: `K`, `M`, `G`, `T`, `P` and `KiB`, `MiB`, ... are powers of 1024; `KB`, `MB`, ... are powers of 1000,
 as in dd(1); a number alone, or with `B`, is bytes. Case does not matter and fractions are allowed: `1.5T`.
+Rates: a size and `/s`, from 1 B/s to 1000 PB/s.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 _PREFIXES = "kmgtp"
-_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgtp])(i?b)?|b)?", re.ASCII | re.IGNORECASE)
+_A_SIZE = r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgtp])(i?b)?|b)?"
+_SIZE = re.compile(_A_SIZE, re.ASCII | re.IGNORECASE)
+_RATE = re.compile(_A_SIZE + r"\s*/\s*s", re.ASCII | re.IGNORECASE)
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|min|h|d)?", re.ASCII | re.IGNORECASE)
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 MAX_SIZE = 2**63 - 1  # bytes: what a file offset holds
+MAX_RATE = 1e18  # bytes per second: no memory of any node comes near
 MAX_RANKS = 1 << 20  # of one mount; a longer list is a slip of the pen, and would fill the memory
 MAX_DURATION_S = 366 * 86400.0  # beyond it, timers of the kernel and of trio are not made for
 
@@ -26,13 +30,18 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size: write bytes or a number with K, M, G or T, such as 512M")
-    number, prefix, tail = match.groups()
-    base = 1000 if (tail or "").lower() == "b" else 1024
-    power = _PREFIXES.index(prefix.lower()) + 1 if prefix else 0
-    size = int(Decimal(number) * base**power)
+    size = int(_bytes(match))
     if size > MAX_SIZE:
         raise ValueError(f"{text!r} is more than any file system holds")
     return size
+
+
+def _bytes(match: re.Match[str]) -> Decimal:
+    prefix, tail = match[2] or "", match[3] or ""
+    base = 1000 if tail.lower() == "b" else 1024
+    power = _PREFIXES.index(prefix.lower()) + 1 if prefix else 0
+    unit: int = base**power
+    return Decimal(match[1]) * unit
 
 
 def format_size(size: int) -> str:
@@ -56,6 +65,35 @@ def exact_size(size: int) -> str:
     return f"{size}{_PREFIXES[power - 1].upper() if power else ''}"
 
 
+def parse_rate(text: str) -> float:
+    """Return the bytes per second that `text` names: `146 MB/s`, `1.5G/s`. Raises ValueError."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a rate: write a size and /s, such as 146 MB/s")
+    return check_rate(float(_bytes(match)))
+
+
+def check_rate(rate: float) -> float:
+    """Return `rate`, bytes per second. Raises ValueError for one below 1, above MAX_RATE or not a number."""
+    if not 1 <= rate <= MAX_RATE:
+        raise ValueError(f"{rate:g} B/s is not a rate: write one from 1 B/s to 1000 PB/s, such as 146 MB/s")
+    return rate
+
+
+def format_rate(rate: float) -> str:
+    """Return the text that `parse_rate` turns back into exactly `rate` bytes per second: `146 MB/s`. Raises
+    ValueError for what `check_rate` refuses."""
+    exact = Decimal(repr(check_rate(float(rate))))
+    for power, unit in ((6, "MB/s"), (3, "KB/s")):
+        if exact >= 10**power:
+            return f"{_plain(exact.scaleb(-power))} {unit}"
+    return f"{_plain(exact)} B/s"
+
+
+def _plain(number: Decimal) -> str:
+    return format(number.normalize(), "f")
+
+
 def parse_duration(text: str) -> float:
     """Return seconds for `300`, `5s`, `1.5m`, `2h`, `500ms`, `1d`. Raises ValueError, naming the text."""
     match = _DURATION.fullmatch(text.strip())
@@ -66,6 +104,11 @@ def parse_duration(text: str) -> float:
     if seconds > MAX_DURATION_S:
         raise ValueError(f"{text!r} is more than a year")
     return seconds
+
+
+def exact_duration(seconds: float) -> str:
+    """Return the text that `parse_duration` turns back into exactly `seconds`: `5ms`, `0.25ms`."""
+    return f"{_plain(Decimal(repr(float(seconds))) * 1000)}ms"
 
 
 def format_duration(seconds: float) -> str:

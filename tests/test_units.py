@@ -1,19 +1,26 @@
-"""Sizes, durations and rank lists."""
+"""Sizes, rates, durations and rank lists."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.units import (
+    MAX_DURATION_S,
+    MAX_RATE,
     MAX_SIZE,
+    exact_duration,
     exact_size,
     format_duration,
     format_ranks,
+    format_rate,
     format_size,
     parse_duration,
     parse_ranks,
+    parse_rate,
     parse_size,
 )
 
@@ -67,11 +74,61 @@ def test_sizes_for_people(size: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("146 MB/s", 146e6),
+        ("146MB/s", 146e6),
+        ("146 mb / s", 146e6),
+        ("1.5G/s", 1.5 * 2**30),
+        ("1/s", 1.0),
+        ("1.5 B/S", 1.5),
+        (".5KiB/s", 512.0),
+    ],
+)
+def test_rates(text: str, rate: float) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "/s", "146 MB", "146", "146 MB/m", "-1 MB/s", "1e6/s", "inf/s", "nan/s", "0/s", "0.5 B/s",
+     "999P/s", "9" * 999 + "/s"],
+)
+def test_what_is_not_a_rate_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a rate: write .* such as 146 MB/s"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [(146e6, "146 MB/s"), (21.164e9, "21164 MB/s"), (1500, "1.5 KB/s"), (1, "1 B/s"), (1234567.25, "1.23456725 MB/s")],
+)
+def test_rates_in_text(rate: float, text: str) -> None:
+    assert format_rate(rate) == text
+
+
+@given(st.floats(1, MAX_RATE))
+def test_a_formatted_rate_comes_back_exactly(rate: float) -> None:
+    assert parse_rate(format_rate(rate)) == rate
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5, -1.0, math.nan, math.inf, 1e300])
+def test_what_is_no_rate_has_no_text(rate: float) -> None:
+    with pytest.raises(ValueError, match="is not a rate"):
+        format_rate(rate)
+
+
+@pytest.mark.parametrize(
     ("text", "seconds"),
     [("300", 300), ("5s", 5), ("1.5m", 90), ("2h", 7200), ("500ms", 0.5), ("1d", 86400), ("0", 0)],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
+
+
+@given(st.floats(0, MAX_DURATION_S))
+def test_an_exact_duration_comes_back(seconds: float) -> None:
+    assert parse_duration(exact_duration(seconds)) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "s", "-5", "inf", "nan", "5 weeks", "999999d"])
