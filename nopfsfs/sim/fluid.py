@@ -24,19 +24,19 @@ from nopfsfs.sim.orders import Samples
 Floats = NDArray[np.float64]
 NOTHING = 255  # no I/O at all
 SOURCE = 254
-PEER = 64  # + the class; below: the class of the node's own
+STORED = 128  # + the class: from the source, and then kept in that class of `holder`
+PEER = 64  # + the class of `holder`; below: the class of the node's own
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """An epoch: what each rank reads at each place of its stream, i32[places, ranks]; where from, u8[places, ranks]: a
-    class of its own, PEER + a class of `holder` (u16, of the same shape), SOURCE or NOTHING. `kept`: what comes from
-    the source is to stay in a storage class. `ahead`: fetching runs ahead of training."""
+    """An epoch: what each rank reads at each place of its stream, i32[places, ranks]; where from, u8[places, ranks] (as
+    above); `holder` u16[places, ranks]: the node that it comes from or goes to. `ahead`: fetching runs ahead of
+    training."""
 
     samples: Samples
     where: NDArray[np.uint8]
     holder: NDArray[np.uint16]
-    kept: bool = False
     ahead: bool = True
 
 
@@ -90,7 +90,7 @@ class Fluid:
 
     def _reading(self, where: NDArray[np.uint8]) -> int:
         """How many nodes read the source."""
-        ranks = (where == SOURCE).any(axis=0)
+        ranks = _of_source(where).any(axis=0)
         return max(1, int(ranks.reshape(self._cluster.nodes, -1).any(axis=1).sum()))
 
     def _count(self, reads: Reads) -> tuple[dict[str, float], dict[str, int]]:
@@ -101,8 +101,8 @@ class Fluid:
         total = np.bincount(where, weights=sizes, minlength=256)
         some_bytes = {name: float(total[at]) for at, name in enumerate(names)}
         some_reads = {name: int(count[at]) for at, name in enumerate(names)}
-        some_bytes |= {"peer": float(total[PEER:SOURCE].sum()), "source": float(total[SOURCE])}
-        some_reads |= {"peer": int(count[PEER:SOURCE].sum()), "source": int(count[SOURCE])}
+        some_bytes |= {"peer": float(total[PEER:STORED].sum()), "source": float(total[STORED:NOTHING].sum())}
+        some_reads |= {"peer": int(count[PEER:STORED].sum()), "source": int(count[STORED:NOTHING].sum())}
         return some_bytes, some_reads
 
     # ---- some steps ---------------------------------------------------------------------------------------
@@ -118,11 +118,12 @@ class Fluid:
         if not reads.ahead:
             return self._one_by_one(sizes, where, compute, gamma)
         gate = self._gate(steps)
-        available = self._from_source(sizes, where == SOURCE, gamma, 0.0 if reads.kept else gate)
+        available = self._from_source(sizes, _of_source(where), gamma, gate if (where == SOURCE).any() else 0.0)
         for at, rate in enumerate(self._rates):
             mine, theirs = where == at, where == PEER + at
             self._from_class(at, rate, sizes, mine | theirs, step, holder, steps, gate, available)
-        self._over_network(sizes, (where >= PEER) & (where < SOURCE), step, holder, steps, gate, available)
+            self._store(at, sizes, where == STORED + at, holder)
+        self._over_network(sizes, (where >= PEER) & (where < STORED), step, holder, steps, gate, available)
         self._through_staging(sizes, where != NOTHING, step, steps, gate, available)
         # t_f with a barrier at the end of each step: from the last sample that was waited for on, all is computing.
         rest = np.cumsum(compute[:, ::-1], axis=1)[:, ::-1]
@@ -144,7 +145,7 @@ class Fluid:
         """Without fetching ahead: each rank reads a sample, then trains on it."""
         cluster = self._cluster
         share = cluster.source.share(gamma) / cluster.ranks
-        wait = np.where(where == SOURCE, sizes / share + cluster.source.latency, 0.0)
+        wait = np.where(_of_source(where), sizes / share + cluster.source.latency, 0.0)
         steps, batch = compute.shape[:2]
         total = (_by_step(wait, steps, batch, 0.0) + compute).sum(axis=1).max(axis=1)
         self.now += float(total.sum())
@@ -177,6 +178,12 @@ class Fluid:
     ) -> None:  # fmt: skip
         if asked.any():
             self._class[at] = self._served(sizes, asked, step, holder, steps, rate, self._class[at], gate, available)
+
+    def _store(self, at: int, sizes: Floats, stored: NDArray[np.bool_], holder: NDArray[np.uint16]) -> None:
+        """Writing what came from the source: nobody waits for it, but it takes the class's time."""
+        if stored.any():
+            load = np.bincount(holder[stored], weights=sizes[stored], minlength=self._cluster.nodes)
+            self._class[at] += load / self._cluster.classes[at].write_rate
 
     def _over_network(
         self, sizes: Floats, asked: NDArray[np.bool_], step: NDArray[np.intp], holder: NDArray[np.uint16], steps: int,
@@ -214,6 +221,11 @@ class Fluid:
         done = np.maximum(clock, gate) + np.cumsum(load, axis=0) / rate
         available[asked] = np.maximum(available[asked], done.reshape(-1)[key])
         return np.asarray(done[-1])
+
+
+def _of_source(where: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (where >= STORED) & (where != NOTHING)
+    return found
 
 
 def _by_step(values: Floats, steps: int, batch: int, empty: float) -> Floats:

@@ -129,11 +129,12 @@ class Placed(Policy):
         home, home_class = self.placement.home[samples], self.placement.home_class[samples]
         known = self._seen[samples] & (home >= 0)
         own = known & (home == self.job.nodes)
-        where = np.where(home >= 0, STORED + home_class, SOURCE).astype(np.uint8)
+        number = home_class.astype(np.uint8)  # NOWHERE becomes a number that is not used
+        where = np.where(home >= 0, number | np.uint8(STORED), np.uint8(SOURCE))
         peers = known & self._peer[home_class]
-        where[peers] = PEER + home_class[peers]
+        where[peers] = number[peers] | np.uint8(PEER)
         own &= self._nearer[home_class]
-        where[own] = home_class[own]
+        where[own] = number[own]
         holder = np.where(home >= 0, home, 0).astype(np.uint16)
         for node, (kept, classes) in enumerate(self.placement.copies):
             if len(kept):

@@ -1,0 +1,123 @@
+"""A training on a cluster, simulated: each policy's reads through the fluid cluster, and how far that is from the
+bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.policy import bounds
+from nopfsfs.policy.model import Cluster
+from nopfsfs.sim.fluid import Epoch, Fluid
+from nopfsfs.sim.orders import Orders, of_sampler, permutations
+from nopfsfs.sim.policies import POLICIES, Job, NotSupported
+from nopfsfs.sim.spec import DataSet, Training
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one policy. `seconds` is None, and `reason` says why, where the policy does not work there.
+    `served`: shares of the reads, by storage class, `peer` and `source`."""
+
+    policy: str
+    dataset: str
+    cluster: str
+    nodes: int
+    seconds: float | None = None
+    bound_seconds: float = 0.0
+    stall_seconds: float | None = None
+    source_reads_per_epoch: list[int] = field(default_factory=list)
+    least_source_bytes: list[float] = field(default_factory=list)
+    source_bytes_per_epoch: list[float] = field(default_factory=list)
+    distinct_share: float = 0.0
+    served: dict[str, float] = field(default_factory=dict)
+    epoch_seconds: list[float] = field(default_factory=list)
+    reason: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """As `nopfs simulate --json` prints it."""
+        return {
+            "policy": self.policy, "dataset": self.dataset, "cluster": self.cluster, "nodes": self.nodes,
+            "seconds": self.seconds, "bound_seconds": self.bound_seconds, "stall_seconds": self.stall_seconds,
+            "source_reads_per_epoch": self.source_reads_per_epoch, "distinct_share": self.distinct_share,
+            "served": self.served, "epoch_seconds": self.epoch_seconds, "reason": self.reason,
+        }  # fmt: skip
+
+
+class Simulation:
+    """One data set and training on one cluster. `order`: a sampler's name, or None: numpy's permutations."""
+
+    def __init__(
+        self, cluster: Cluster, dataset: DataSet, training: Training, *, order: str | None = None,
+        slice_share: float | None = None,
+    ) -> None:  # fmt: skip
+        self._cluster, self._dataset, self._training = cluster, dataset, training
+        self.sizes = dataset.draw()
+        ranks = cluster.nodes * cluster.ranks
+        how: Orders = (
+            permutations(training, len(self.sizes), ranks, cluster.ranks)
+            if order is None else of_sampler(order, training, len(self.sizes), ranks, cluster.ranks)
+        )  # fmt: skip
+        self._job = Job(cluster, self.sizes, how, training.epochs, cluster.capacities(), slice_share)
+        self._needed: list[float] | None = None
+
+    def run(self, policy: str, progress: Progress = lambda share: None) -> Outcome:
+        """One policy; `progress` is told the share that is done. Raises NopfsError: no such policy."""
+        name = find_policy(policy)
+        cluster, epochs = self._cluster, self._training.epochs
+        outcome = partial(
+            Outcome, policy=name, dataset=self._dataset.name, cluster=cluster.name, nodes=cluster.nodes
+        )  # fmt: skip
+        try:
+            at_work = POLICIES[name](self._job)
+        except NotSupported as why:
+            return outcome(reason=str(why))
+        fluid = Fluid(cluster, self.sizes, self._training.batch)
+        done: list[Epoch] = []
+        if at_work.staged:
+            fluid.wait(at_work.staged / cluster.source.most(cluster.nodes))
+        for epoch in range(epochs):
+            done.append(fluid.run(at_work.reads(epoch)))
+            progress((epoch + 1) / epochs)
+        compute = [one.compute_seconds for one in done]
+        needed = self.needed()
+        source = [one.reads["source"] for one in done]
+        some_bytes = [one.bytes["source"] for one in done]
+        source[0] += at_work.staged_reads
+        some_bytes[0] += at_work.staged
+        reads = {key: sum(one.reads[key] for one in done) for key in done[0].reads}
+        total = max(1, sum(reads.values()))
+        return outcome(
+            seconds=fluid.now, bound_seconds=bounds.seconds(cluster, compute, needed),
+            stall_seconds=fluid.now - sum(compute), source_reads_per_epoch=source, least_source_bytes=needed,
+            source_bytes_per_epoch=some_bytes, distinct_share=at_work.distinct_share,
+            served={key: count / total for key, count in reads.items()},
+            epoch_seconds=[one.seconds for one in done],
+        )  # fmt: skip
+
+    def needed(self) -> list[float]:
+        """Bytes that must come from the source in each epoch."""
+        if self._needed is None:
+            readers = self._job.orders.readers
+            self._needed = bounds.source_bytes(
+                self._training.epochs, lambda epoch: readers(epoch) != np.uint16(0xFFFF), self.sizes,
+                int(self._job.room.sum()),
+            )  # fmt: skip
+        return self._needed
+
+
+def find_policy(name: str) -> str:
+    """Raises NopfsError."""
+    if name in POLICIES:
+        return name
+    near = get_close_matches(name, POLICIES, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise NopfsError(Exit.USAGE, f"{name!r} is not a policy: choose among {', '.join(POLICIES)}{hint}")
