@@ -24,6 +24,7 @@ import bench_cost
 import bench_epochs
 import bench_latency
 import bench_plan
+import bench_sim
 import bench_wake
 import bench_warm
 import lab
@@ -73,6 +74,7 @@ BENCHMARKS = (
     Benchmark("plan/*/1281167/*", "the order of an epoch of ImageNet", bench_plan.imagenet),
     Benchmark("plan/*/14197122/*", "the order of an epoch of ImageNet-22k", bench_plan.imagenet_22k),
     Benchmark("identify/*", "opens that show which order it is", bench_plan.identification),
+    Benchmark("sim/thesis/*", "the simulator, against the published tables", bench_sim.thesis_entries),
 )
 
 

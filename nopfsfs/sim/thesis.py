@@ -1,0 +1,60 @@
+"""The simulator of NoPFS's predecessor: reproduces the tables that its thesis published.
+
+R. Böhringer, "Clairvoyant Prefetching for Machine Learning I/O" (ETH Zürich, 2020), sections 4.1 and 5.2. A cluster
+has one rank on each node. Some of its rules are not those of real machines (`thesis_worker`): do not predict with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+
+from nopfsfs.policy.model import Cluster
+from nopfsfs.sim.spec import DataSet, Training
+from nopfsfs.sim.thesis_order import deal
+from nopfsfs.sim.thesis_setup import POLICIES, Job, NotSupported
+from nopfsfs.sim.thesis_worker import Rates, Staging, play, workers
+
+__all__ = ["NAMES", "PERFECT", "NotSupported", "ThesisResult", "run"]
+
+PERFECT = "perfect"  # no I/O: the lower bound
+NAMES = (PERFECT, *POLICIES)
+
+
+@dataclass(frozen=True, slots=True)
+class ThesisResult:
+    """`seconds`: until the end of the last batch. `loading_seconds` of them: before the first begins. `stall_seconds`:
+    how long a node waited for samples, on average of all nodes, the loading included; not for other nodes."""
+
+    seconds: float
+    loading_seconds: float
+    stall_seconds: float
+
+
+def run(
+    policy: str,
+    cluster: Cluster,
+    dataset: DataSet,
+    training: Training,
+    progress: Callable[[float], None] | None = None,
+) -> ThesisResult:
+    """How long the training takes with a policy of `NAMES`. `progress` is told which part is done, 0 to 1. Raises
+    NotSupported where the policy does not do this, ValueError for a policy that there is not."""
+    if policy not in NAMES:
+        raise ValueError(f"no policy {policy!r}: there are {', '.join(NAMES)}")
+    if cluster.ranks != 1 or cluster.source.latency:
+        raise NotSupported("the thesis's simulator has one rank on each node, and no latency")
+    sizes = dataset.draw()
+    accesses = deal(len(sizes), training, cluster.nodes)
+    rates = Rates.of(cluster)
+    if policy == PERFECT:
+        slowest = accesses.batch_sums(sizes).max(axis=0)
+        return ThesisResult(float(slowest.sum() * rates.compute), 0.0, 0.0)
+    setup = POLICIES[policy](Job(cluster, sizes, accesses, rates, training.seed))
+    buffers = cluster.staging.capacity if setup.staging else (0,)
+    capacity = tuple(buffers[node % len(buffers)] for node in range(cluster.nodes))
+    staging = Staging(capacity, cluster.staging.threads, setup.from_source, setup.from_peers)
+    ranks = workers(setup.accesses, sizes, setup.kept, rates, staging)
+    seconds = play(ranks, accesses.steps, setup.begin, progress)
+    return ThesisResult(seconds, setup.begin, setup.begin + fmean(rank.waited for rank in ranks))

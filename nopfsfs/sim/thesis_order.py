@@ -1,0 +1,53 @@
+"""Which sample each rank of the thesis's simulator reads when. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nopfsfs.policy.model import Rows
+from nopfsfs.sim.spec import Training
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accesses:
+    """`streams`: what each rank reads, i64[n_i]. `bounds` i64[ranks, steps + 1]: where in its stream each of a rank's
+    batches begins, and the last ends."""
+
+    streams: tuple[Rows, ...]
+    bounds: Rows
+
+    @property
+    def steps(self) -> int:
+        return len(self.bounds[0]) - 1
+
+    def batch_sums(self, sizes: Rows) -> Rows:
+        """The bytes of each batch, i64[ranks, steps]."""
+        rows = []
+        for stream, bounds in zip(self.streams, self.bounds, strict=True):
+            before = np.concatenate([[0], np.cumsum(sizes[stream])])
+            rows.append(np.diff(before[bounds]))
+        return np.stack(rows)
+
+
+def deal(samples: int, training: Training, ranks: int) -> Accesses:
+    """One permutation more of numpy's for each epoch, seeded by the training's seed. A rank takes its contiguous part
+    of each global batch, which is `ranks` times the batch of one. Where the last of an epoch is kept, its first ranks
+    get full batches (thesis, section 4.1.3, "uniform")."""
+    rng = np.random.default_rng(training.seed)
+    batch = training.batch
+    full, rest = divmod(samples, batch * ranks)
+    counts = np.full((ranks, full), batch)
+    if rest and not training.drop_last:
+        counts = np.column_stack([counts, np.clip(rest - batch * np.arange(ranks), 0, batch)])
+    parts: list[list[Rows]] = [[] for _ in range(ranks)]
+    for _ in range(training.epochs):
+        order = rng.permutation(samples)
+        in_full = order[: samples - rest].reshape(full, ranks, batch)
+        last = order[samples - rest :] if counts.shape[1] > full else order[:0]
+        for rank, part in enumerate(parts):
+            part += [in_full[:, rank].ravel(), last[rank * batch : (rank + 1) * batch]]
+    ends = np.cumsum(np.tile(counts, training.epochs), axis=1)
+    bounds = np.column_stack([np.zeros(ranks, np.int64), ends])
+    return Accesses(tuple(np.concatenate([*part, order[:0]]) for part in parts), bounds)

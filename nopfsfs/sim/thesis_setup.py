@@ -1,0 +1,203 @@
+"""What each policy of the thesis's simulator has ready before the first batch, and how it goes on. Pure.
+
+All fill the storage classes from the source as if all nodes read it at once, each thread with its node's whole share,
+in turns. But for NoPFS and LBANN's dynamic store, the training waits for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.policy.model import Cluster, Floats, Rows
+from nopfsfs.sim.thesis_order import Accesses
+from nopfsfs.sim.thesis_placement import nopfs_placement, prefix
+from nopfsfs.sim.thesis_worker import Kept, Rates
+
+MEMORY, DISK = 0, 1  # the storage classes 1 and 2
+
+
+class NotSupported(ValueError):
+    """The policy does not do what it is asked for; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """What a policy is given. `sizes` i64[F], bytes; `seed` of what it draws itself."""
+
+    cluster: Cluster
+    sizes: Rows
+    accesses: Accesses
+    rates: Rates
+    seed: int
+
+    def capacity(self, number: int) -> Rows:
+        """Of the storage class of that number on each node, i64[nodes]."""
+        if number >= len(self.cluster.classes):
+            raise NotSupported(f"it needs a storage class {number + 1}, which cluster {self.cluster.name} has not")
+        return self.cluster.capacities()[:, number]
+
+    def local_cost(self, number: int) -> float:
+        """Seconds a byte from that storage class into the staging buffer."""
+        return 1 / self.cluster.classes[number].read_rate + self.rates.write
+
+    def filled(self, number: int, samples: Rows) -> Floats:
+        """When each of the samples, i64[m], is in that storage class, f64[m], if they are fetched from the source."""
+        cost = self.rates.source[self.cluster.nodes]
+        return in_turn(self.sizes[samples] * cost, self.cluster.classes[number].threads)
+
+    def shares(self) -> list[Rows]:
+        """The samples in contiguous parts of equal number, the last with what is left over: one for each node."""
+        each = len(self.sizes) // self.cluster.nodes
+        return np.split(np.arange(len(self.sizes)), [each * node for node in range(1, self.cluster.nodes)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setup:
+    """A policy at work. `begin`: when the first batch does, seconds. `staging`: whether there is a staging buffer;
+    `from_source`, `from_peers`: what it is filled from beside what its node keeps."""
+
+    accesses: Accesses
+    kept: Kept
+    begin: float = 0.0
+    staging: bool = True
+    from_source: bool = False
+    from_peers: bool = False
+
+
+def in_turn(seconds: NDArray[np.floating[Any]], threads: int) -> Floats:
+    """When each of m pieces of work is done by threads that take one after another in turn, f64[m]."""
+    done = np.empty(len(seconds))
+    for thread in range(threads):
+        done[thread::threads] = np.cumsum(seconds[thread::threads])
+    return done
+
+
+def last(done: Floats) -> float:
+    return float(done.max(initial=0.0))
+
+
+def naive(job: Job) -> Setup:
+    """Each sample is fetched when it is needed."""
+    return replace(staging_only(job), staging=False, from_source=False)
+
+
+def staging_only(job: Job) -> Setup:
+    """Prefetching into the staging buffer, as tf.data and double buffering do."""
+    return Setup(job.accesses, Kept.nothing(job.cluster.nodes, len(job.sizes)), from_source=True)
+
+
+def nopfs(job: Job) -> Setup:
+    """The classes are filled while the training runs, which takes nothing from the staging. Unlike NoPFS itself, the
+    thesis's simulator asks peers on demand only."""
+    kept = Kept.nothing(job.cluster.nodes, len(job.sizes))
+    capacities = job.cluster.capacities()
+    for node, stream in enumerate(job.accesses.streams):
+        for number, samples in enumerate(nopfs_placement(stream, job.sizes, capacities[node])):
+            kept.put(node, samples, job.filled(number, samples), job.local_cost(number))
+    return Setup(job.accesses, kept, from_source=True)
+
+
+def load(job: Job, number: int, wanted: Sequence[Rows]) -> Setup:
+    """Each node loads what it wants, i64[m], as far as it fits into that storage class, before the training. Peers are
+    read for staging, the source is only on demand."""
+    kept = Kept.nothing(job.cluster.nodes, len(job.sizes))
+    begin = 0.0
+    for node, capacity in enumerate(job.capacity(number)):
+        samples = prefix(wanted[node], job.sizes, capacity)
+        kept.put(node, samples, 0.0, job.local_cost(number))
+        begin = max(begin, last(job.filled(number, samples)))
+    return Setup(job.accesses, kept, begin, from_peers=True)
+
+
+def deepio_ordered(job: Job) -> Setup:
+    """Memory holds a share on each node; of a larger data set, as many of its first samples as fit."""
+    capacities = job.capacity(MEMORY)
+    if job.sizes.sum() <= capacities.sum():
+        return load(job, MEMORY, job.shares())
+    wanted = []
+    left = np.arange(len(job.sizes))
+    for capacity in capacities:
+        wanted.append(prefix(left, job.sizes, capacity))
+        left = left[len(wanted[-1]) :]
+    return load(job, MEMORY, wanted)
+
+
+def deepio_opportunistic(job: Job) -> Setup:
+    """Only what memory holds is read, in place of what was asked for: at random, by 1/N of the node's own."""
+    setup = deepio_ordered(job)
+    held = np.flatnonzero(np.isfinite(setup.kept.since).any(axis=0))
+    return replace(setup, accesses=redrawn(job, [held] * job.cluster.nodes))
+
+
+def parallel_staging(job: Job) -> Setup:
+    """A node loads its share into storage class 2, then what fits of the others' from them, and reads at random what it
+    has."""
+    setup = load(job, DISK, job.shares())
+    kept, begin = setup.kept, setup.begin
+    from_peer = max(job.rates.peer, job.local_cost(DISK))
+    loaded = np.isfinite(kept.since)
+    ready = begin
+    held = []
+    for node, capacity in enumerate(job.capacity(DISK)):
+        room = capacity - job.sizes[loaded[node]].sum()
+        copies = prefix(np.flatnonzero(loaded.any(axis=0) & ~loaded[node]), job.sizes, room)
+        copied = in_turn(job.sizes[copies] * from_peer, job.cluster.classes[DISK].threads)
+        kept.put(node, copies, 0.0, job.local_cost(DISK))
+        ready = max(ready, begin + last(copied))
+        held.append(np.flatnonzero(np.isfinite(kept.since[node])))
+    return Setup(redrawn(job, held), kept, ready)
+
+
+def redrawn(job: Job, held: Sequence[Rows]) -> Accesses:
+    """As many accesses, each of a sample that is drawn from those of its rank, with replacement."""
+    if not all(map(len, held)):
+        raise NotSupported("a node holds nothing that it could train on")
+    rng = np.random.default_rng([job.seed, 1])  # the order has the seed itself
+    streams = zip(held, job.accesses.streams, strict=True)
+    return replace(job.accesses, streams=tuple(rng.choice(samples, len(stream)) for samples, stream in streams))
+
+
+def lbann_preloading(job: Job) -> Setup:
+    """The memory of all nodes holds the data set, loaded before the training."""
+    _fits_memory(job)
+    return load(job, MEMORY, job.shares())
+
+
+def lbann_dynamic(job: Job) -> Setup:
+    """The same, but a node keeps of the samples the share that it reads first, as it reads them."""
+    _fits_memory(job)
+    kept = Kept.nothing(job.cluster.nodes, len(job.sizes))
+    for node, stream in enumerate(job.accesses.streams):
+        read = stream[: len(job.sizes) // job.cluster.nodes]
+        samples = read[np.sort(np.unique(read, return_index=True)[1])]
+        kept.put(node, samples, job.filled(MEMORY, samples), job.local_cost(MEMORY))
+    return Setup(job.accesses, kept, from_peers=True)
+
+
+def _fits_memory(job: Job) -> None:
+    if job.sizes.sum() > job.capacity(MEMORY).sum():
+        raise NotSupported("the data set does not fit into the memory of all nodes")
+
+
+def locality_aware(job: Job) -> Setup:
+    """A node loads its share into storage class 2, as far as it fits. The order stays: that ranks exchange samples of a
+    batch made no difference to the figures of the thesis."""
+    return replace(load(job, DISK, job.shares()), from_source=True)
+
+
+POLICIES: dict[str, Callable[[Job], Setup]] = {
+    "naive": naive,
+    "staging": staging_only,
+    "deepio-ordered": deepio_ordered,
+    "deepio-opportunistic": deepio_opportunistic,
+    "parallel-staging": parallel_staging,
+    "lbann-dynamic": lbann_dynamic,
+    "lbann-preloading": lbann_preloading,
+    "locality-aware": locality_aware,
+    "nopfs": nopfs,
+}
