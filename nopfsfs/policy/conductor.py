@@ -184,7 +184,9 @@ class Conductor:
         self.window.dropped(row)
 
     def stager_restarted(self) -> None:
-        """What the stager before had begun is lost; what it had published is kept, copies on disk are not."""
+        """What the stager before had begun is lost, and what it was to be told is vain; what it had published is kept,
+        copies on disk are not."""
+        self._orders.clear()
         for row in np.flatnonzero(self._fetching).tolist():
             self.fetch_failed(row)
         self.window.lost()

@@ -141,7 +141,7 @@ class World:
             self.events.append(("staged" if row in self.staged else "fetch_failed", row))
         elif queue is self.disk_work:
             row = self.disk_work.popleft()
-            if fails or row not in self.staged:
+            if row not in self.on_disk and (fails or row not in self.staged):
                 self.events.append(("off_disk", row))
             else:
                 self.on_disk.add(row)

@@ -153,6 +153,20 @@ def test_a_copy_whose_last_close_was_never_heard_of_goes_in_the_end() -> None:
     assert orders == [(Do.EVICT, [0], 0)]
 
 
+def test_what_a_stager_that_died_was_to_be_told_is_vain() -> None:
+    """Else the next one writes a copy that nobody counts on, and then fails to write it again."""
+    w = World([1], [0] * 4, split(0, 0, 0), disk=[1], foretold=False, passes=(0,))
+    for _ in range(3):
+        w.read_next()
+    w.restart_stager()
+    w.conductor.resize(split(0, 2, 0), w.conductor.held())
+    w.conductor.restart(w.position)
+    w.settle()
+    assert w.on_disk == {0}
+    assert w.conductor.home[0] == Home.DISK
+    assert w.conductor._backed[0]
+
+
 def test_cancelled_fetches_are_ordered_again_when_the_new_plan_wants_them() -> None:
     w = World([10] * 50, list(range(50)), split(homes=500, stream=0, pages=500, page_homes=500))
     w.supervise()
