@@ -121,8 +121,7 @@ class From(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What fetching costs a staging thread of one node, in seconds for each byte; `latency` seconds more for a file of
-    the source.
+    """What fetching costs, in seconds for each byte; `latency` seconds more for a file of the source.
 
     `local`, `peer` f64[classes + 1]: by storage class, the last entry, which the number `NOWHERE` names, is infinite.
     """
@@ -134,19 +133,21 @@ class Times:
     latency: float = 0.0
 
     @staticmethod
-    def of(cluster: Cluster, gamma: float) -> Times:
-        """While gamma nodes read the source. Paper, section 4: fetch from the source s/min(b_fs, t(gamma)/gamma); from
-        class j of a peer s/min(b_c, r_j(p_j)/p_j), of this node s/(r_j(p_j)/p_j); write max(s/beta,
-        s/(w_0(p_0)/p_0))."""
+    def of_thread(cluster: Cluster, gamma: float) -> Times:
+        """For one staging thread, while gamma nodes read the source. Paper, section 4: fetch from the source
+        s/min(b_fs, t(gamma)/gamma); from class j of a peer s/min(b_c, r_j(p_j)/p_j), of this node s/(r_j(p_j)/p_j);
+        write max(s/beta, s/(w_0(p_0)/p_0)). A thread is charged its part of a storage class, but has the node's part
+        of the source for itself, as if there were as many sources as threads."""
         rates = [one.read_rate / one.threads for one in cluster.classes]
         staging = cluster.staging
-        return Times(
-            local=np.array([*(1 / rate for rate in rates), math.inf]),
-            peer=np.array([*(1 / min(cluster.network, rate) for rate in rates), math.inf]),
-            source=1 / cluster.source.share(gamma),
-            write=max(1 / cluster.preprocess, staging.threads / staging.write_rate),
-            latency=cluster.source.latency,
-        )
+        return _times(cluster, gamma, rates, max(1 / cluster.preprocess, staging.threads / staging.write_rate))
+
+    @staticmethod
+    def of_node(cluster: Cluster, gamma: float) -> Times:
+        """For all staging threads of a node together: they share the source as they share its storage classes."""
+        staging = cluster.staging
+        write = max(1 / (staging.threads * cluster.preprocess), 1 / staging.write_rate)
+        return _times(cluster, gamma, [one.read_rate for one in cluster.classes], write)
 
     def fetch_from(self, sizes: Rows, local: NDArray[np.int8], peer: NDArray[np.int8]) -> NDArray[np.uint8]:
         """Where each of m samples comes from soonest, u8[m] of `From`. `local`, `peer` i8[m]: the class that this node
@@ -154,6 +155,16 @@ class Times:
         costs = np.stack([sizes * self.local[local], sizes * self.peer[peer], sizes * self.source + self.latency])
         nearest: NDArray[np.uint8] = np.argmin(costs, axis=0).astype(np.uint8)
         return nearest
+
+
+def _times(cluster: Cluster, gamma: float, rates: list[float], write: float) -> Times:
+    return Times(
+        local=np.array([*(1 / rate for rate in rates), math.inf]),
+        peer=np.array([*(1 / min(cluster.network, rate) for rate in rates), math.inf]),
+        source=1 / cluster.source.share(gamma),
+        write=write,
+        latency=cluster.source.latency,
+    )
 
 
 def ends(available: Floats, compute: Floats, begin: float = 0.0) -> Floats:

@@ -108,7 +108,7 @@ class Placed(Policy):
         self.placement = self.place()
         self._seen = np.zeros(len(job.sizes), np.bool_)
         self._got = [np.zeros(len(kept), np.bool_) for kept, _ in self.placement.copies]
-        times = Times.of(job.cluster, job.cluster.nodes)
+        times = Times.of_node(job.cluster, job.cluster.nodes)
         self._nearer = np.append(times.local[:-1] <= times.source, False)  # by class; the last: NOWHERE
         self._peer = np.append(times.peer[:-1] <= times.source, False)
         self._slice = Slice(job, self.placement.slice) if self.placement.slice.any() else None
@@ -127,7 +127,7 @@ class Placed(Policy):
     def reads(self, epoch: int) -> Reads:
         samples = self.order(epoch)
         home, home_class = self.placement.home[samples], self.placement.home_class[samples]
-        known = self._seen[samples] & (home >= 0)
+        known = self._known(samples) & (home >= 0)
         own = known & (home == self.job.nodes)
         number = home_class.astype(np.uint8)  # NOWHERE becomes a number that is not used
         where = np.where(home >= 0, number | np.uint8(STORED), np.uint8(SOURCE))
@@ -143,6 +143,16 @@ class Placed(Policy):
             self._slice.reads(epoch, samples, where, holder, own | (home == self.job.nodes))
         self._seen[samples] = True
         return Reads(samples, where, holder)
+
+    def _known(self, samples: Samples) -> NDArray[np.bool_]:
+        """What somebody has read before, in this epoch (where the order was filled up) or an earlier one."""
+        known: NDArray[np.bool_] = self._seen[samples]
+        if samples.size > len(self._seen) and not known.all():
+            flat = samples.reshape(-1)
+            first = np.zeros(len(self._seen), np.int64)
+            first[flat[::-1]] = np.arange(len(flat))[::-1]
+            known |= (first[flat] != np.arange(len(flat))).reshape(samples.shape)
+        return known
 
     def _copies(
         self, node: int, kept: Ints, classes: NDArray[np.int8], samples: Samples, where: NDArray[np.uint8],
