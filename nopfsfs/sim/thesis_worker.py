@@ -55,7 +55,7 @@ class Rates:
 
     @staticmethod
     def of(cluster: Cluster) -> Rates:
-        times = [Times.of(cluster, max(1, readers)) for readers in range(cluster.nodes + 1)]
+        times = [Times.of_thread(cluster, max(1, readers)) for readers in range(cluster.nodes + 1)]
         write = times[0].write
         return Rates(1 / cluster.compute, write, 1 / cluster.network + write, tuple(t.source + write for t in times))
 
