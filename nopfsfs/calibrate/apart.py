@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 PATIENCE_S = 30.0  # a parallel file system that fails over answers again within this; a dead one never does
+START_S = 30.0  # for the process to say its first word, on a machine that is busy
 LEAVE_S = 10.0  # for a process that is told to end to remove what it wrote
 KILL_S = 1.0  # for one that is killed; one that sleeps in the kernel never goes
 
@@ -32,7 +33,7 @@ def measure(part: str, seconds: float, show: Show, **request: Any) -> dict[str, 
     """The figures of one part, as `result` takes them. Raises Failed, NoAnswer."""
     request |= {"part": part, "seconds": seconds, "patience": PATIENCE_S}
     with _running(json.dumps(request).encode() + b"\n") as worker:
-        for message in _messages(worker, time.monotonic() + 2 * (seconds + PATIENCE_S)):
+        for message in _messages(worker, time.monotonic() + START_S + 2 * (seconds + PATIENCE_S)):
             if "doing" in message:
                 show(message["doing"])
             elif "result" in message:
@@ -50,14 +51,15 @@ def measure(part: str, seconds: float, show: Show, **request: Any) -> dict[str, 
 def _messages(worker: subprocess.Popen[bytes], limit: float) -> Iterator[dict[str, Any]]:
     """What it says, until it ends. Raises NoAnswer."""
     assert worker.stdout is not None
-    said, doing = b"", "measuring"
+    said, doing, patience = b"", "measuring", START_S
     while True:
-        wait = min(PATIENCE_S, limit - time.monotonic())
+        wait = min(patience, limit - time.monotonic())
         if wait <= 0 or not select.select([worker.stdout], [], [], wait)[0]:
             raise NoAnswer(doing)
         more = os.read(worker.stdout.fileno(), 1 << 16)
         if not more:
             return
+        patience = PATIENCE_S
         *lines, said = (said + more).split(b"\n")
         for line in lines:
             message: dict[str, Any] = json.loads(line)

@@ -90,6 +90,7 @@ class Measured:
                 "latency_error": found.latency.error if found.latency.fitted else None,
                 "latency_from": "sizes" if found.latency.fitted else "first bytes",
                 "stream": _finite(found.latency.stream), "at_once": found.at_once,
+                "overlap": rates.overlap(found.levels),
                 "rate": found.bandwidth.rate, "rate_is_least": found.bandwidth.least,
                 "levels": [_level(level) for level in found.levels],
                 "first_bytes": _level(found.first_bytes), "large_files": _level(found.large),

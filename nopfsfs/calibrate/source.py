@@ -72,10 +72,13 @@ class SourceReader:
         each = max(0.05, (seconds - (time.monotonic() - began)) / slices)
         large = self._look_for_large(left, each / 2)
         self.tell("first bytes")
-        first = self._run(left, min(FEWEST_ALONE, len(left) // 4), slices, 1, each / 2, _read_first)
+        count = _part(left, slices, min(FEWEST_ALONE, len(left) // 4), _later(-1))
+        first = self._run(left, count, 1, each / 2, _read_first)
         levels, alone = self._levels(left, each)
+        if not any(level.bytes for level in levels):
+            raise NothingRead(f"all of its files that were read, {self.read}, are empty")
         best = rates.knee([(level.at_once, level.files) for level in levels])
-        heads = self._probe("first bytes", left, best, each, _read_first)
+        heads = self._probe("first bytes", left, levels[-1].at_once, each, _read_first)
         return {
             "seen": found.seen, "whole": found.whole, "read": self.read,
             "skipped": len(self._failed) + found.skipped, "why": self._failed[0] if self._failed else found.why,
@@ -140,7 +143,8 @@ class SourceReader:
             if levels and len(left) < fewest:
                 break
             self.tell(f"{at_once} at once")
-            rows = self._run(left, fewest, len(AT_ONCE) - number + 1, at_once, each, _read_whole)
+            count = _part(left, len(AT_ONCE) - number + 1, fewest, _later(number))
+            rows = self._run(left, count, at_once, each, _read_whole)
             if not rows:
                 break
             if not levels:
@@ -154,19 +158,15 @@ class SourceReader:
         return levels, alone
 
     def _probe(self, what: str, left: list[bytes], at_once: int, seconds: float, how: How) -> Level | None:
-        """Further files with as many at once as are worth it; None where there are too few."""
+        """What came of further files; None where there are too few."""
         if len(left) < FEWEST_EACH * at_once:
             return None
         self.tell(f"{what}, {at_once} at once")
-        rows = self._run(left, FEWEST_EACH * at_once, 1, at_once, seconds, how)
+        rows = self._run(left, len(left), at_once, seconds, how)
         return rates.throughput(_readings(rows), at_once) if rows else None
 
-    def _run(
-        self, left: list[bytes], fewest: int, slices: int, at_once: int, seconds: float, how: How
-    ) -> list[tuple[int, Row]]:
-        """Read files from the end of `left`, as long as the time lasts, and their share of so many slices, or `fewest`:
-        (thread, reading) of each."""
-        count = min(len(left), max(fewest, len(left) // slices))
+    def _run(self, left: list[bytes], count: int, at_once: int, seconds: float, how: How) -> list[tuple[int, Row]]:
+        """Read `count` files from the end of `left`, or as many as there is time for: (thread, reading) of each."""
         if count == 0:
             return []
         paths, left[-count:] = left[-count:], []
@@ -251,6 +251,17 @@ def _pop(paths: list[bytes]) -> bytes | None:
         return paths.pop()  # in one step, so that no two threads get the same
     except IndexError:
         return None
+
+
+def _part(left: list[bytes], slices: int, fewest: int, later: int) -> int:
+    """How many files one of so many slices of the time takes: its share, but `later` are left where that many are, and
+    `fewest` are taken in any case."""
+    return min(len(left), max(fewest, min(len(left) // slices, len(left) - later)))
+
+
+def _later(number: int) -> int:
+    """How many files the levels after that one take at least, and the first bytes after them."""
+    return FEWEST_EACH * (sum(AT_ONCE[number + 1 :]) + AT_ONCE[-1])
 
 
 def _readings(rows: Sequence[tuple[int, Row]]) -> Readings:

@@ -192,6 +192,8 @@ def _calibrate(call: Call, as_json: bool) -> None:
 
     with _bar(call.seconds, sys.stderr.isatty()) as show:
         measured = _measure(call, show)
+    if measured.source.skipped:
+        say(PROGRAM, f"{measured.source.skipped} left out that could not be read, for example {measured.source.why}")
     cluster = measured.cluster(socket.gethostname() or "this machine")
     if not as_json:
         print(table(measured, call.source), flush=True)
@@ -234,8 +236,6 @@ def _measure(call: Call, show: Show) -> Any:
     what = f"the source {call.source}"
     raw = part("source", what, Exit.SOURCE, call.source_seconds, path=call.source, skip=skip)
     source = result.source_of(raw)
-    if source.skipped:
-        say(PROGRAM, f"{source.skipped} left out that could not be read, for example {source.why}")
     size = round(source.median)
     disks = []
     for disk in call.disks:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from nopfsfs.calibrate.result import Measured, MeasuredSource, MeasuredStorage
-from nopfsfs.policy.rates import REACHES
+from nopfsfs.policy.rates import REACHES, Level
 from nopfsfs.units import format_size
 
 
@@ -29,21 +29,23 @@ def _source_lines(found: MeasuredSource, path: str) -> list[str]:
         f"source     {os.fsencode(path).decode(errors='backslashreplace')}",
         f"files      {seen}, {found.read:,} read{skipped}; {sizes}",
         f"latency    {_latency(found)}",
-        f"{'at once':<11}{'files/s':>10}{'bytes/s':>14}",
+        f"{'at once':<18}{'files/s':>9}{'bytes/s':>14}",
+        *(_level_line("", level) for level in found.levels),
+        *(_level_line(", large files", level) for level in [found.large] if level),
+        *(_level_line(", first byte", level) for level in [found.first_bytes] if level),
     ]
-    lines += [f"  {level.at_once:<9}{_count(level.files):>10}{_rate(level.bytes):>14}" for level in found.levels]
-    for name, level in ("headers", found.first_bytes), ("large", found.large):
-        if level is not None:
-            shown = f"{name} {level.at_once}"
-            lines.append(f"  {shown:<11}{_count(level.files):>8}{_rate(level.bytes):>14}")
     most = found.levels[-1].at_once
     enough = f"{found.at_once} reach {REACHES:.0%} of the most files/s"
     if found.at_once == most:
         enough += "; more may reach more" if len(found.levels) == 7 else "; there are too few files for more"
     lines.append(f"at_once    {enough}")
     rate = _rate(found.bandwidth.rate)
-    lines.append(f"rate       {f'at least {rate}: not the bytes were the limit' if found.bandwidth.least else rate}")
+    lines.append(f"rate       {f'at least {rate}: the bytes were not the limit' if found.bandwidth.least else rate}")
     return lines
+
+
+def _level_line(kind: str, level: Level) -> str:
+    return f"  {f'{level.at_once}{kind}':<16}{_count(level.files):>9}{_rate(level.bytes):>14}"
 
 
 def _latency(found: MeasuredSource) -> str:

@@ -163,6 +163,14 @@ def knee(points: Sequence[tuple[int, float]]) -> int:
     return min(x for x, rate in points if rate >= REACHES * best)
 
 
+def overlap(levels: Sequence[Level]) -> float:
+    """How many files' times pass at once at best, on average: the most files in a second over those of files one by one
+    (Little's law). Less than `knee` of them where files under way wait for each other.
+
+    Raises ValueError without levels."""
+    return max(level.files for level in levels) / min(levels, key=lambda level: level.at_once).files
+
+
 def curve(points: Sequence[tuple[int, float]]) -> Curve:
     """The model's curve through points (x, rate > 0). Raises ValueError for other rates, or none."""
     if not points or any(not 0 < rate < math.inf for _, rate in points):
@@ -172,7 +180,7 @@ def curve(points: Sequence[tuple[int, float]]) -> Curve:
 
 def bandwidth(levels: Sequence[Level], first_bytes: Level | None, large: Level | None) -> Bandwidth:
     """What one node gets at best: the highest rate that was seen. `levels`: of files as they are; `first_bytes`: of
-    files of which only that was read, `large`: of the largest files, both with as many under way as are worth it.
+    files of which only that was read, with as many at once as in the last level; `large`: of the largest files.
 
     It is a measured bandwidth where more files at once did not bring more, and files without their bytes came at least
     `BYTES_MATTER` times as often: then it is the bytes that take the time. Else it is a lower bound: what limits may be
