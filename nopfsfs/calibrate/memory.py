@@ -42,23 +42,16 @@ class MemoryMeter:
         read, write = [], []
         for threads in THREADS:
             self.tell(f"writing, {threads} at once")
-            # Into memory that was just given: that is what each staged file gets.
-            fresh = lambda: arena.punch(fd, 0, length)  # noqa: E731
-            write.append((threads, self._rate(mapped, piece, threads, each, fresh, _into)))
+            write.append((threads, self._rate(mapped, piece, threads, each, _into, fresh=fd)))
             self.tell(f"reading, {threads} at once")
-            read.append((threads, self._rate(mapped, piece, threads, each, lambda: None, _out_of)))
+            read.append((threads, self._rate(mapped, piece, threads, each, _out_of)))
         return {"piece": piece, "bytes": length, "read": read, "write": write}
 
     def _rate(
-        self,
-        mapped: NDArray[np.uint8],
-        piece: int,
-        threads: int,
-        seconds: float,
-        before: Callable[[], None],
-        copy: Copy,
+        self, mapped: NDArray[np.uint8], piece: int, threads: int, seconds: float, copy: Copy, fresh: int = -1
     ) -> float:
-        """Bytes per second of passes over the whole memory, of which each thread copies its part."""
+        """Bytes per second of passes over the whole memory, of which each thread copies its part. `fresh`: the memory's
+        descriptor, where it is to be given anew for each pass, as each staged file's is."""
         pieces = mapped.reshape(-1, piece)
         done, took = 0, 0.0
         ends = [len(pieces) * n // threads for n in range(threads + 1)]
@@ -69,7 +62,8 @@ class MemoryMeter:
                 copy(one, buffers[number])
 
         while done == 0 or took < seconds:
-            before()
+            if fresh >= 0:
+                arena.punch(fresh, 0, mapped.nbytes)
             began = time.monotonic()
             self.crew.run(work, threads, seconds)
             took += time.monotonic() - began

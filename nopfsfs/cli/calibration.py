@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from nopfsfs.calibrate.result import Measured, MeasuredSource, MeasuredStorage
+from nopfsfs.calibrate.source import AT_ONCE
 from nopfsfs.policy.rates import REACHES, Level
 from nopfsfs.units import format_size
 
@@ -37,7 +38,7 @@ def _source_lines(found: MeasuredSource, path: str) -> list[str]:
     most = found.levels[-1].at_once
     enough = f"{found.at_once} reach {REACHES:.0%} of the most files/s"
     if found.at_once == most:
-        enough += "; more may reach more" if len(found.levels) == 7 else "; there are too few files for more"
+        enough += "; more may reach more" if most == AT_ONCE[-1] else "; there are too few files for more"
     lines.append(f"at_once    {enough}")
     rate = _rate(found.bandwidth.rate)
     lines.append(f"rate       {f'at least {rate}: the bytes were not the limit' if found.bandwidth.least else rate}")
