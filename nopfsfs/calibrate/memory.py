@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +38,12 @@ class MemoryMeter:
         piece = shared.page_rounded(max(PIECE_LEAST, min(self.size, PIECE_MOST, room // FEWEST_PIECES)))
         length = room // piece * piece
         fd = shared.create("calibrate", length)
+        try:
+            return {"piece": piece, "bytes": length, **self._rates(fd, piece, seconds)}
+        finally:
+            os.close(fd)
+
+    def _rates(self, fd: int, piece: int, seconds: float) -> dict[str, Any]:
         mapped = np.frombuffer(shared.attach(fd, writable=True), np.uint8)
         each = min(LEVEL_MOST_S, seconds / (2 * len(THREADS)))
         read, write = [], []
@@ -45,7 +52,7 @@ class MemoryMeter:
             write.append((threads, self._rate(mapped, piece, threads, each, _into, fresh=fd)))
             self.tell(f"reading, {threads} at once")
             read.append((threads, self._rate(mapped, piece, threads, each, _out_of)))
-        return {"piece": piece, "bytes": length, "read": read, "write": write}
+        return {"read": read, "write": write}
 
     def _rate(
         self, mapped: NDArray[np.uint8], piece: int, threads: int, seconds: float, copy: Copy, fresh: int = -1
