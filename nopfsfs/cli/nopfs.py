@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from nopfsfs import __version__
 from nopfsfs.cli.adopt import add_adopt, add_upgrade
+from nopfsfs.cli.calibrate import add_calibrate
 from nopfsfs.cli.exits import run
 from nopfsfs.cli.locate import locate_living
 from nopfsfs.cli.options import Parser
@@ -54,6 +55,7 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     add_plan,
     add_adopt,
     add_upgrade,
+    add_calibrate,
 )
 
 

@@ -142,7 +142,8 @@ def _contains(outer: str, inner: str) -> bool:
 
 
 def check_disk(disk: DiskSpec, config: MountConfig) -> None:
-    """Raise NopfsError with Exit.DISK unless the directory can be written and has the room."""
+    """Raise NopfsError with Exit.DISK unless the directory can be written and has the room. `config` may be without
+    a mountpoint."""
     path = disk.path
     try:
         mode = os.stat(path).st_mode
@@ -154,7 +155,7 @@ def check_disk(disk: DiskSpec, config: MountConfig) -> None:
         raise _disk(f"{path} cannot be written by you; name a directory of yours")
     real = os.path.realpath(path)
     for other, name in ((config.source, "source"), (config.mountpoint, "mountpoint")):
-        if _contains(other, real):
+        if other and _contains(other, real):
             raise _disk(f"{path} is inside the {name}; name a directory outside")
     if [os.path.realpath(d.path) for d in config.disks].count(real) > 1:
         raise _disk(f"{path} is named twice; name each directory once")

@@ -60,7 +60,7 @@ class EventLoop:
             conductor.without_closes()
         self._server_rings, self._stager_ring = server_rings, stager_ring
         self.conductor = conductor
-        conductor.window.behind.next_uses = self._next_uses
+        conductor.window.behind.next_uses = conductor.kept.next_uses = self._next_uses
         self.residence = Residence(conductor.charges, conductor.paged)
         self._look_at = time.monotonic() + LOOK_PAUSE_S
         self._looked_at = -1
@@ -143,6 +143,7 @@ class EventLoop:
             if follower.generation != self._generation:
                 self._generation = follower.generation
                 self.conductor.restart(follower.position)
+            self.conductor.replace(follower.sees_far)
             if self._orders is not None:
                 self.conductor.advance(follower.position, follower.horizon, follower.upcoming)
         return staged, read

@@ -31,6 +31,8 @@ from nopfsfs.plan.spec import Dealt, Orders, Sampler, Spec
 log = logging.getLogger(__name__)
 ROOTS_MOST = 16  # directories that are looked at as data sets of their own
 LOOK_PAUSE_S = 0.03  # between looks for work of the plan
+FAR_LOOK_S = 1.0  # the same for epochs further ahead
+FAR_PAUSE = 4  # times as long as one took, before the next
 ANSWER_LIMIT_S = 110.0  # for orders of millions of files; the client waits a little longer
 # Enumerations that take over ten seconds for as many files as this; then only when a sampler asks for them.
 SLOW_ORDERS, SLOW_FROM = ("timm", "hf_imagefolder"), 4_000_000
@@ -104,6 +106,7 @@ class Plans:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._work, follower)
             nursery.start_soon(self._work_apart, follower)
+            nursery.start_soon(self._work_far, follower)
 
     async def _work(self, follower: Follower) -> None:
         worked = True  # the follower was made
@@ -130,6 +133,20 @@ class Plans:
                 continue
             job.take(await apart.compute(job.compute))
             _finish(follower, job)
+
+    async def _work_far(self, follower: Follower) -> None:
+        """Look further ahead, with a fifth of a core."""
+        while True:
+            job = follower.work_far()
+            began = trio.current_time()
+            if job is not None:
+                try:
+                    await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
+                except Exception:
+                    log.exception("epochs further ahead cannot be computed")
+                    return
+                job.deliver()
+            await trio.sleep(max(LOOK_PAUSE_S, FAR_PAUSE * (trio.current_time() - began)) if job else FAR_LOOK_S)
 
     # ---- what users say -----------------------------------------------------------------------------------
 

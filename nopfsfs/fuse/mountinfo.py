@@ -107,6 +107,15 @@ def find_mount(mountpoint: str, mounts: Iterable[Mount] | None = None) -> Mount 
     return found
 
 
+def find_covering(path: str, mounts: Iterable[Mount] | None = None) -> Mount | None:
+    """Return the mount that `path` (a real path) lies on, or None."""
+    found = None
+    for mount in read_mounts() if mounts is None else mounts:
+        if _inside(path, mount.mountpoint) and (found is None or len(mount.mountpoint) >= len(found.mountpoint)):
+            found = mount
+    return found
+
+
 def is_stale(mount: Mount, limit_s: float = PROBE_S) -> bool:
     """Return whether the daemon of FUSE mount `mount` is dead. A hanging daemon is not: see `probe_statvfs`.
 

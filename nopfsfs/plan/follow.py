@@ -18,6 +18,7 @@ from nopfsfs.plan import registry
 from nopfsfs.plan.candidates import Heads, World
 from nopfsfs.plan.consumers import Consumers
 from nopfsfs.plan.epochs import DataSet, EpochOrder, FileOrder, Hypothesis, build
+from nopfsfs.plan.far import Far
 from nopfsfs.plan.identify import INLINE, Identifier
 from nopfsfs.plan.outlook import Outlook
 from nopfsfs.plan.report import Job, PlanStatus, describe
@@ -79,6 +80,7 @@ class Follower:
         self._apart: Job | None = None
         self._moving: dict[int, tuple[Hypothesis, Cohort]] = {}  # by id of the track
         self._outlook = Outlook()
+        self._far = Far()
         known = seed is not None or (sampler != registry.AUTO and self._families[0].seeds is None)
         if known and self._datasets:
             self._primary = self._assume(0)
@@ -393,6 +395,10 @@ class Follower:
             return self._apart
         return None
 
+    def work_far(self) -> Job | None:
+        """The same of what is of use in later epochs: there is always time for it. To be run, then delivered."""
+        return self._far.job(self._only(), self._datasets)
+
     def finish(self, job: Job) -> None:
         """Takes over what a job has computed; a job that failed is forgotten."""
         if job is self._apart:
@@ -464,8 +470,28 @@ class Follower:
 
     def next_uses(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The first stream position still to come at which each of these rows is read, int64[m]; -1 where none is
-        known. Holds as `upcoming` does, until the position has passed it."""
-        return self._outlook.next_uses(rows)
+        known. Holds as `upcoming` does, until the position has passed it. Where every epoch reads another part of the
+        files, further epochs are looked at; of these the place within the epoch is a guess."""
+        return self._far.next_uses(rows, self._outlook.next_uses(rows), self._tables_end)
+
+    @property
+    def sees_far(self) -> bool:
+        """Whether every epoch reads another part of the files, and more of them are known than the next."""
+        return self._far.known and self._only() is not None
+
+    def _only(self) -> Track | None:
+        """The one track that is read now."""
+        streams = self._streams()
+        only = streams[0] if len(streams) == 1 else None
+        return only if isinstance(only, Track) else None
+
+    def _tables_end(self) -> int:
+        """The stream position at which what is known of the only track ends."""
+        track = self._only()
+        if track is None:
+            return self.position
+        length = track.now.length + (track.ahead.length if track.ahead is not None else track.now.length)
+        return self.position + track.base + length - track.position
 
     @property
     def horizon(self) -> int:

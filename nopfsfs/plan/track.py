@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from nopfsfs.plan import registry
 from nopfsfs.plan.cursor import Cursor, Step
 from nopfsfs.plan.epochs import EpochOrder, Hypothesis, window
+from nopfsfs.plan.foresight import successor
 from nopfsfs.plan.loader import LoaderWatch
 from nopfsfs.plan.showing import Showing
 from nopfsfs.plan.spec import Spec
@@ -377,11 +378,7 @@ class Track:
 
     def following(self) -> Hypothesis:
         """What is thought to be read after this epoch."""
-        here = self.hypothesis
-        if self.repeats:
-            return here
-        spec, epoch = registry.sampler(here.spec.sampler).following(here.spec, here.epoch)[0]
-        return self._with(spec, epoch)
+        return successor(self.hypothesis, repeats=self.repeats)
 
     def alternatives(self) -> tuple[Hypothesis, ...]:
         """What else may be read next, the expected first."""

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from nopfsfs.policy.awaited import Awaited
 from nopfsfs.policy.budget import Split
+from nopfsfs.policy.kept import Kept
 from nopfsfs.policy.opened import Opened
 from nopfsfs.policy.window import Paged, PageWindow
 
@@ -93,6 +94,9 @@ class Conductor:
         self._range_dropped: dict[int, int] = {}
         self._awaited = Awaited()  # copies that do not stay, fetched for a reading to come
         self._arrived: list[int] = []  # staged since the last orders: is there a reason to hold them?
+        self.kept = Kept()  # what stays, where each epoch reads another part of the files
+        self._replaces = False
+        self._read: dict[int, None] = {}  # read since the last orders: is it to be kept?
         self.window = PageWindow(charges, paged, split, self._open)
         self._fetch_at = 0  # stream positions: before them all is ordered
         self._push_at = 0
@@ -213,6 +217,7 @@ class Conductor:
 
     def opened(self, row: int) -> None:
         self._open.open(row)
+        self.kept.discard(row)
         self.window.opened(row)
 
     def without_closes(self) -> None:
@@ -247,6 +252,8 @@ class Conductor:
         if self._paged_of[row] != _NONE:
             self._awaited.met(row)  # else it was opened, but not read
         self.window.closed(row)
+        if self._replaces and self._home_of[row] != _DISK:
+            self._read[row] = None
         self._let_go(row)
 
     def events_lost(self) -> None:
@@ -381,11 +388,47 @@ class Conductor:
         arrived, self._arrived = self._arrived, []
         for row in arrived:
             self._let_go(row)
+        if self._read:
+            self._keep()
         self._drop(self.window.make_room())
         result, self._orders = self._orders, []
         return result
 
     # ---- placement ----------------------------------------------------------------------------------------
+
+    def replace(self, does: bool) -> None:
+        """Whether what stays is replaced by what is read again sooner (Belady): where each epoch reads another part of
+        the files. Else what came first stays: every file is read again in the next epoch, and none sooner than others
+        for long. `kept.next_uses` says when."""
+        if does == self._replaces:
+            return
+        self._replaces = does
+        self._arrived.extend(self._read)
+        self._read.clear()
+        self.kept.clear()
+        for row in np.flatnonzero((self.home == _RAM) & self._staged).tolist() if does else []:
+            self.kept.add(row)
+
+    def _keep(self) -> None:
+        """Decide about what was read since the last time, all at once: it stays where it is read again sooner than what
+        must go for it."""
+        read = [row for row in self._read if self._is_staged[row] and not self._is_evicting[row]]
+        self._read.clear()
+        for row, room in self.kept.offered(read):
+            size = self._charge[row]
+            if self._home_of[row] == _RAM:
+                self.kept.add(row)
+                continue
+            gone = self.kept.make_room(size - (self.split.homes - self.homes_used), self._charge, room)
+            if gone is None or self._home_of[row] != _STREAM or size > self.split.whole_limit:
+                self._let_go(row)
+                continue
+            for other in gone:
+                self._give_up(other)
+            self._uncharge_stream(row)
+            self._home_of[row] = _RAM
+            self.homes_used += size
+            self.kept.add(row)
 
     def held(self) -> Rows:
         """Rows that stay in memory, or of which there are pages."""
@@ -411,6 +454,7 @@ class Conductor:
             return
         self._home_of[row] = _STREAM
         self.homes_used -= self._charge[row]
+        self.kept.discard(row)
         if self._is_staged[row] or self._is_fetching[row]:
             self._charge_stream(row)
         self._let_go(row)
@@ -448,6 +492,8 @@ class Conductor:
         if self._home_of[row] == _RAM or not self._is_staged[row] or self._is_evicting[row]:
             return
         if row in self._open or row in self._awaited or self._is_writing[row] or self.window.pushing[row]:
+            return
+        if row in self._read:
             return
         self._is_evicting[row] = True
         self._order(Do.EVICT, row)

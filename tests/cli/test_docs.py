@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from nopfsfs.cli.mount import PROGRAM
+from nopfsfs.cli.nopfs import nopfs_parser
 from nopfsfs.cli.options import mount_parser, parse_mount
 from nopfsfs.cli.settings import SETTINGS
 from nopfsfs.errors import Exit
@@ -24,6 +25,15 @@ def test_every_option_is_described() -> None:
         for word in action.option_strings:
             hidden = word in ("-n", "-s", "-v", "-t", "-N", "-h")
             assert hidden or f"`{word}" in TEXT, word
+
+
+def test_every_option_of_calibrate_is_described() -> None:
+    section = TEXT.partition("### nopfs calibrate\n")[2].partition("\nCalled with a path")[0]
+    commands = nopfs_parser()._subparsers
+    assert commands is not None
+    [action] = [action for action in commands._actions if isinstance(action.choices, dict)]
+    for word in action.choices["calibrate"]._option_string_actions:
+        assert word in ("-h", "--help") or f"`{word}" in section, word
 
 
 def test_the_example_file_is_right_and_complete(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from nopfsfs.fuse.mountinfo import (
     Holder,
     Mount,
     abort_connection,
+    find_covering,
     find_mount,
     holders,
     is_stale,
@@ -64,6 +65,23 @@ def found(mountpoint: Path) -> Mount:
 
 
 @pytest.mark.mount
+@pytest.mark.parametrize(
+    ("path", "mountpoint"),
+    [
+        ("/proc", "/proc"),
+        ("/proc/1", "/proc"),
+        ("/process", None),
+        ("/mnt/a b\\c\t/x", "/mnt/a b\\c\t"),
+        ("/mnt/fast/x", "/mnt/fast"),
+    ],
+)
+def test_what_a_path_lies_on(path: str, mountpoint: str | None) -> None:
+    found = find_covering(path, parse_mountinfo(TEXT))
+
+    assert (found and found.mountpoint) == mountpoint
+    assert mountpoint != "/mnt/fast" or (found and found.fstype) == "tmpfs"  # it is on top
+
+
 def test_a_mount_is_stale_once_its_daemon_is_dead(fake_mount: FakeMounts, mountpoint: Path) -> None:
     fake = fake_mount()
 

@@ -59,7 +59,7 @@ class World:
 
     def _foretell(self) -> None:
         if self.foretold:
-            self.conductor.window.behind.next_uses = self.next_uses
+            self.conductor.window.behind.next_uses = self.conductor.kept.next_uses = self.next_uses
 
     # ---- the supervisor -------------------------------------------------------------------------------------
 

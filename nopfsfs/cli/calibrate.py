@@ -1,0 +1,280 @@
+"""`nopfs calibrate`: measures the source, disks and memory, and writes what the mount and the simulator read."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from nopfsfs.cli.exits import say
+from nopfsfs.cli.options import Parser
+from nopfsfs.cli.preflight import check_disk, check_source
+from nopfsfs.cli.settings import Layer, put, usage
+from nopfsfs.config import DiskSpec, MountConfig
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse.mountinfo import find_covering, read_mounts
+from nopfsfs.rundir import calibration_path, default_index_dir
+from nopfsfs.units import parse_duration
+
+PROGRAM = "nopfs"
+DEFAULT_S = 40.0
+LEAST_S, MOST_S = 1.0, 3600.0
+MEMORY_SHARE, MEMORY_MOST_S = 0.1, 3.0  # of the time
+DISK_SHARE, DISKS_SHARE = 0.2, 0.5  # each, and all of them at most
+MEMORY_FRACTION = 8  # of the memory that is available, which measuring may take
+_NO_DISK = ("tmpfs", "ramfs", "devtmpfs", "rootfs")
+
+Show = Callable[[str], None]
+
+
+class _Ended(BaseException):
+    """A signal asks for the end: everything is cleared up on the way out, as for Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is to be measured. `ram`: bytes; None: half of what is available."""
+
+    source: str
+    disks: tuple[DiskSpec, ...]
+    ram: int | None
+    output: str
+    seconds: float
+
+    @property
+    def disk_seconds(self) -> float:
+        """For each disk."""
+        return self.seconds * min(DISK_SHARE, DISKS_SHARE / max(1, len(self.disks)))
+
+    @property
+    def memory_seconds(self) -> float:
+        return min(self.seconds * MEMORY_SHARE, MEMORY_MOST_S)
+
+    @property
+    def source_seconds(self) -> float:
+        return self.seconds - self.memory_seconds - len(self.disks) * self.disk_seconds
+
+
+def add_calibrate(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `nopfs calibrate`."""
+    parser = commands.add_parser(
+        "calibrate",
+        help="measure a source, disks and memory",
+        description="Measure how fast the source, the disk tiers and the memory of this machine are, and write that\n"
+        "to a file which nopfs-mount and the simulator read. Takes under a minute.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument("source", metavar="SOURCE", help="the data set, a directory")
+    parser.add_argument(
+        "--disk", metavar="PATH[:SIZE]", action="append", help="a disk tier; may be repeated (as for nopfs-mount)"
+    )
+    parser.add_argument("--ram", metavar="SIZE", help="memory of the mount (default: half of what is available)")
+    parser.add_argument("--seconds", metavar="N", help=f"how long to measure (default: {DEFAULT_S:.0f})")
+    parser.add_argument("--output", metavar="FILE", help="where to write (default: where the mount finds it)")
+    parser.add_argument("--index-dir", metavar="D", help="of the mount: the default output lies there")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.set_defaults(handler=calibrate)
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """Measure, write, print; return the exit code. Raises NopfsError."""
+    said = vars(options)
+    try:
+        with _ended_by_signals():
+            _calibrate(_call(said), bool(said.get("json")))
+    except _Ended as ended:
+        signal.signal(ended.number, signal.SIG_DFL)
+        os.kill(os.getpid(), ended.number)  # all is cleared up: end as any command does
+    return Exit.OK
+
+
+def _call(said: dict[str, Any]) -> Call:
+    """What was asked for, checked. Raises NopfsError."""
+    layer: Layer = {}
+    for name in ("ram", "disk", "index_dir"):
+        texts = said.get(name, [])
+        for text in texts if isinstance(texts, list) else [texts]:
+            put(layer, name, text, f"--{name.replace('_', '-')}")
+    values = {name: given.value for name, given in layer.items()}
+    seconds = _seconds(said["seconds"]) if "seconds" in said else DEFAULT_S
+    source = _source(said["source"])
+    disks = values.get("disk", ())
+    for disk in disks:
+        check_disk(disk, MountConfig(source=source, mountpoint="", disks=disks))
+    index_dir = values.get("index_dir", default_index_dir(os.geteuid(), os.environ))
+    output = _output(said["output"]) if "output" in said else _default_output(index_dir, source)
+    return Call(source, disks, values.get("ram"), output, seconds)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise usage(f"--seconds: {error}") from error
+    if not LEAST_S <= seconds <= MOST_S:
+        raise usage(f"--seconds: {text!r} is not between {LEAST_S:.0f} and {MOST_S:.0f}")
+    return seconds
+
+
+def _source(text: str) -> str:
+    """The source's real path. A mount of ours is never asked: a dead one would hang."""
+    if not text:
+        raise usage("SOURCE: the path is empty")
+    path = os.path.abspath(text)
+    _check_no_mount_of_ours(path)
+    check_source(MountConfig(source=path, mountpoint=""))
+    real = os.path.realpath(path)
+    _check_no_mount_of_ours(real)
+    return real
+
+
+def _check_no_mount_of_ours(path: str) -> None:
+    mount = find_covering(path)
+    if mount is not None and mount.is_nopfs:
+        behind = f"measure what it shows, {mount.source}"
+        raise NopfsError(Exit.SOURCE, f"the source {path} is a nopfs mount, which answers from its caches; {behind}")
+
+
+def _output(text: str) -> str:
+    path = os.path.abspath(text) if text else ""
+    if not path or os.path.isdir(path) or not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+        raise usage(f"--output {text} cannot be written; name a file in a directory of yours")
+    return path
+
+
+def _default_output(index_dir: str, source: str) -> str:
+    try:
+        os.makedirs(index_dir, mode=0o700, exist_ok=True)
+        if not os.access(index_dir, os.W_OK | os.X_OK):
+            raise PermissionError(13, "no right to write there")
+    except OSError as error:
+        raise usage(f"{index_dir} cannot be used: {error.strerror}; name a file with --output") from error
+    return calibration_path(index_dir, source)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into `_Ended`, where that is possible: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise _Ended(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _calibrate(call: Call, as_json: bool) -> None:
+    from nopfsfs.cli.calibration import table  # with numpy: bad options need none of it
+    from nopfsfs.clusterfile import write_cluster
+
+    with _bar(call.seconds, sys.stderr.isatty()) as show:
+        measured = _measure(call, show)
+    if measured.source.skipped:
+        say(PROGRAM, f"{measured.source.skipped} left out that could not be read, for example {measured.source.why}")
+    cluster = measured.cluster(socket.gethostname() or "this machine")
+    if not as_json:
+        print(table(measured, call.source), flush=True)
+    try:
+        write_cluster(cluster, call.output, _note(call.source, measured.source.bandwidth.least))
+    except OSError as error:
+        raise usage(f"{call.output} cannot be written: {error.strerror}; name another file with --output") from error
+    if as_json:
+        print(json.dumps({**measured.as_dict(), "file": call.output}, indent=2), flush=True)
+    else:
+        print(f"written to {call.output}", flush=True)
+
+
+def _note(source: str, least: bool) -> str:
+    words = [f"Measured by nopfs calibrate on {datetime.date.today().isoformat()} from {_text(source)}."]
+    if least:
+        words.append("The rate of the source is a lower bound: something else was the limit.")
+    words.append("compute is what memory delivers, a placeholder: set it to what a rank trains on in a second.")
+    return " ".join(words)
+
+
+def _text(path: str) -> str:
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def _measure(call: Call, show: Show) -> Any:
+    from nopfsfs.calibrate import apart, result
+    from nopfsfs.control.memory import measure as measure_memory
+
+    def part(name: str, what: str, code: Exit, seconds: float, **request: Any) -> dict[str, Any]:
+        try:
+            return apart.measure(name, seconds, lambda doing: show(f"{what}: {doing}"), **request)
+        except apart.NoAnswer as error:
+            limit = f"did not answer for {apart.PATIENCE_S:.0f} s ({error})"
+            raise NopfsError(code, f"{what} {limit}; check the file system that it is on") from error
+        except apart.Failed as error:
+            raise NopfsError(code, f"{what} cannot be measured: {error}") from error
+
+    skip = [mount.mountpoint for mount in read_mounts() if mount.is_nopfs]
+    what = f"the source {call.source}"
+    raw = part("source", what, Exit.SOURCE, call.source_seconds, path=call.source, skip=skip)
+    source = result.source_of(raw)
+    size = round(source.median)
+    disks = []
+    for disk in call.disks:
+        raw = part("disk", f"the disk tier {disk.path}", Exit.DISK, call.disk_seconds,
+                   path=disk.path, size=size, limit=disk.size)  # fmt: skip
+        on = find_covering(os.path.realpath(disk.path))
+        in_memory = on is not None and on.fstype in _NO_DISK
+        disks.append(result.disk_of(raw, _text(disk.path), _capacity(disk), in_memory))
+    available = measure_memory().available
+    ram = call.ram if call.ram is not None else available // 2
+    room = min(ram, available // MEMORY_FRACTION)
+    raw = part("memory", "the memory", Exit.INTERNAL, call.memory_seconds, size=size, room=room)
+    return result.Measured(source, result.memory_of(raw, ram), tuple(disks))
+
+
+def _capacity(disk: DiskSpec) -> int:
+    from nopfsfs.tiers.disk import FLOOR_BYTES
+
+    if disk.size is not None:
+        return disk.size
+    space = os.statvfs(disk.path)
+    return max(0, space.f_bavail * space.f_frsize - FLOOR_BYTES)
+
+
+@contextmanager
+def _bar(seconds: float, enabled: bool) -> Iterator[Show]:
+    """Yield a function that is told what is being done and, if `enabled`, shows that, and how much time has gone."""
+    if not enabled:
+        yield lambda doing: None
+        return
+    from tqdm import tqdm
+
+    began = time.monotonic()
+    shape = "{desc} {percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s"
+    with tqdm(total=seconds, bar_format=shape, leave=False, file=sys.stderr) as bar:
+
+        def show(doing: str) -> None:
+            bar.set_description_str(doing, refresh=False)
+            bar.n = min(time.monotonic() - began, seconds)
+            bar.refresh()
+
+        yield show

@@ -1,0 +1,98 @@
+"""A node that reads another part of the files in each epoch: what stays is what is read again soonest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nopfsfs.policy.belady import NEVER, Belady
+from nopfsfs.policy.budget import Split
+from nopfsfs.policy.conductor import Home
+from nopfsfs.policy.kept import Kept
+from nopfsfs.policy.opened import FORGOTTEN_AFTER
+from tests.policy.simulated import World
+
+FILES, EPOCHS, PART = 160, 24, 40
+
+
+def stream(seed: int) -> list[int]:
+    """One of four ranks."""
+    rng = np.random.default_rng(seed)
+    return [int(row) for _ in range(EPOCHS) for row in rng.permutation(FILES)[:PART]]
+
+
+def split(homes: int, stream: int) -> Split:
+    return Split(
+        arena=homes + 2 * stream, homes=homes, stream=stream, ranges=stream, pages=stream, page_homes=0,
+        whole_limit=1 << 40,
+    )  # fmt: skip
+
+
+def least_fetches(order: list[int], room: int) -> int:
+    """With Belady and bypass."""
+    cache = Belady(room)
+    later: dict[int, int] = {}
+    uses = []
+    for at in reversed(range(len(order))):
+        uses.append(later.get(order[at], NEVER))
+        later[order[at]] = at
+    fetches = 0
+    for row, use in zip(order, reversed(uses), strict=True):
+        fetches += row not in cache
+        cache.read(row, 1, use)
+    return fetches
+
+
+def played(order: list[int], room: int, *, replaces: bool, size: int = 10) -> World:
+    w = World([size] * FILES, order, split(size * room, 8 * size))
+    w.conductor.replace(replaces)
+    while w.position < len(w.stream):
+        w.settle()
+        w.read_next()
+    w.settle()
+    return w
+
+
+@pytest.mark.parametrize("room", [16, 40, 80])
+def test_the_source_is_read_hardly_more_often_than_it_must_be(room: int) -> None:
+    order = stream(room)
+    w = played(order, room, replaces=True)
+    least = least_fetches(order, room)
+    static = len(played(order, room, replaces=False).fetched)
+    # what is read next is fetched while what was read is still there: a part of the room is taken twice
+    assert least - 8 <= len(w.fetched) <= 1.05 * least + 8
+    assert len(w.fetched) < 0.95 * static
+    assert w.demands == 0
+
+
+def test_where_all_fits_nothing_goes() -> None:
+    w = played(stream(1), FILES, replaces=True)
+    assert len(w.fetched) == len(set(w.stream.tolist()))
+
+
+def test_it_may_begin_and_end_at_any_time() -> None:
+    order = stream(2)
+    w = World([10] * FILES, order, split(200, 80))
+    for at in range(len(order)):
+        w.conductor.replace(at // 100 % 2 == 1)
+        w.settle()
+        w.read_next()
+    w.settle()
+    assert w.conductor.homes_used <= 200
+    assert w.demands == 0
+    for _ in range(2 * FORGOTTEN_AFTER):  # nothing is held in the end but what stays
+        w.conductor.orders()
+    assert {row for row in w.staged if w.conductor.home[row] != Home.RAM} == set()
+
+
+def test_what_is_not_enough_stays() -> None:
+    kept = Kept()
+    kept.next_uses = lambda rows: rows * 10
+    for row in (1, 2, 3):
+        kept.add(row)
+    sizes = np.full(9, 5).data
+    assert kept.make_room(12, sizes, 15) is None, "row 1 is read before that"
+    assert len(kept) == 3
+    assert kept.make_room(10, sizes, 15) == [3, 2]
+    assert kept.make_room(1, sizes, 10) is None
+    assert kept.offered([7, 4]) == [(4, 40), (7, 70)]
