@@ -48,28 +48,22 @@ class Far:
     def next_uses(self, rows: NDArray[np.int64], uses: NDArray[np.int64], end: Callable[[], int]) -> NDArray[np.int64]:
         """`uses` i64[m]: the next stream positions of these rows, as far as the tables of the track show, else -1; with
         these filled in from further epochs. `end()`: the position at which the tables end."""
-        if not self.known:
+        foresight, track = self._foresight, self._track
+        if foresight is None or track is None or not self._keep_up(foresight, track) or not self.known:
             return uses
-        assert self._foresight is not None
-        assert self._track is not None
         missing = np.flatnonzero(uses < 0)
-        epoch = self._foresight.next_epochs(rows[missing])
-        length = self._track.now.length
+        epoch = foresight.next_epochs(rows[missing])
+        length = track.now.length
         later = end() + (epoch - TABLES) * length + places(rows[missing], length)
         uses[missing] = np.where(epoch >= 0, later, -1)
         return uses
 
     def _follow(self, track: Track, datasets: Sequence[DataSet]) -> Foresight | None:
         """The foresight of this track, up to its epoch."""
-        here = track.hypothesis
         found = self._foresight
-        if found is not None and self._track is track:
-            if found.first == here:
-                return found
-            if successor(found.first, repeats=track.repeats) == here:
-                found.advance()
-                found.first = here
-                return found
+        if found is not None and self._track is track and self._keep_up(found, track):
+            return found
+        here = track.hypothesis
         self._foresight = self._track = None
         if self._whole == here:
             return None
@@ -80,3 +74,14 @@ class Far:
         self._track, self._foresight = track, Foresight(int(files.max()) + 1, here)
         self._foresight.add(track.now)
         return self._foresight
+
+    @staticmethod
+    def _keep_up(foresight: Foresight, track: Track) -> bool:
+        """Go on to the epoch that the track reads now; whether it is one of those that were foreseen."""
+        here = track.hypothesis
+        while foresight.first != here:
+            if foresight.known <= 1:
+                return False
+            foresight.first = successor(foresight.first, repeats=track.repeats)
+            foresight.advance()
+        return True

@@ -41,9 +41,11 @@ class Foresight:
         self.last = order.hypothesis
 
     def advance(self) -> None:
-        """Epoch 0 is over."""
+        """Epoch 0 is over. Raises ValueError: that was the last one known."""
+        if self.known <= 1:
+            raise ValueError("nothing is known of the next epoch")
         self._bits >>= np.uint64(1)
-        self.known = max(0, self.known - 1)
+        self.known -= 1
 
     def next_epochs(self, rows: NDArray[np.int64], after: int = TABLES) -> NDArray[np.int64]:
         """The first epoch from `after` on in which each row is read, i64[m]; -1: in none that is known."""

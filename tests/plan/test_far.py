@@ -1,0 +1,121 @@
+"""Epochs further ahead than the tables of a track: one rank of several reads another part of the files in each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nopfsfs.plan.epochs import DataSet, FileOrder, Hypothesis, build
+from nopfsfs.plan.follow import Follower
+from nopfsfs.plan.foresight import HORIZON, TABLES, Foresight
+from nopfsfs.plan.spec import Spec
+
+FILES, WORLD, FIRST = 4000, 8, 5
+LENGTH = FILES // WORLD
+
+
+def data_sets() -> list[DataSet]:
+    return [DataSet(0, ".", (FileOrder(("image_folder",), np.arange(FIRST, FIRST + FILES)),))]
+
+
+def epoch(number: int, world: int = WORLD, ranks: tuple[int, ...] = (3,)) -> Hypothesis:
+    return Hypothesis(0, 0, Spec("distributed", 42), number, world, ranks)
+
+
+class Reading:
+    def __init__(self, world: int = WORLD, ranks: tuple[int, ...] = (3,)) -> None:
+        self.datasets = data_sets()
+        orders = [build(epoch(e, world, ranks), self.datasets).rows for e in range(HORIZON + 12)]
+        self.stream = np.concatenate(orders).astype(np.int64)
+        self.follower = Follower(self.datasets, 42, "distributed", [(world, ranks)])
+        self.at = 0
+
+    def read(self, count: int) -> None:
+        for row in self.stream[self.at : self.at + count].tolist():
+            self.follower.observe(np.array([row]), np.array([1]))
+            self.follower.settle()
+        self.at += count
+
+    def look_far(self, most: int = 1000) -> int:
+        done = 0
+        while done < most and (job := self.follower.work_far()) is not None:
+            job.run()
+            job.deliver()
+            done += 1
+        return done
+
+    def next_epochs(self) -> tuple[np.ndarray, np.ndarray]:
+        """In which epoch from now each file is read next: as foreseen (-1: not known), and in truth."""
+        rows = np.arange(FIRST, FIRST + FILES)
+        uses = self.follower.next_uses(rows)
+        later: dict[int, int] = {}
+        for at in range(len(self.stream) - 1, self.follower.position - 1, -1):
+            later[int(self.stream[at])] = at
+        truth = np.array([later.get(row, -1) for row in rows.tolist()])
+        assert np.all((uses < 0) | (uses >= self.follower.position))
+        here = self.follower.position // LENGTH
+        return np.where(uses >= 0, uses // LENGTH - here, -1), np.where(truth >= 0, truth // LENGTH - here, -1)
+
+
+def test_it_sees_as_far_as_a_word_has_bits() -> None:
+    reading = Reading()
+    reading.read(300)
+    assert not reading.follower.sees_far
+    assert reading.look_far() == HORIZON - 1
+    assert reading.follower.sees_far
+    foreseen, truth = reading.next_epochs()
+    assert np.array_equal(foreseen, np.where(truth < HORIZON, truth, -1))
+
+
+def test_it_goes_on_with_the_reader() -> None:
+    reading = Reading()
+    reading.read(300)
+    reading.look_far(20)
+    for count in (LENGTH, 2 * LENGTH, 3 * LENGTH):
+        reading.read(count)
+        foreseen, truth = reading.next_epochs()
+        known = foreseen >= 0
+        assert known.mean() > 0.7
+        assert np.array_equal(foreseen[known], truth[known])
+    assert reading.look_far() == HORIZON - 21 + 6
+
+
+def test_who_reads_further_than_was_foreseen_begins_anew() -> None:
+    reading = Reading()
+    reading.read(300)
+    reading.look_far(TABLES + 1)
+    reading.read(6 * LENGTH)
+    foreseen, truth = reading.next_epochs()
+    assert np.array_equal(foreseen[foreseen >= 0], truth[foreseen >= 0]), "by the tables alone"
+    assert reading.look_far() == HORIZON - 1
+    assert np.array_equal(*map(np.sort, (reading.next_epochs()[0] >= 0, reading.next_epochs()[1] < HORIZON)))
+
+
+@pytest.mark.parametrize(("world", "ranks"), [(1, (0,)), (4, (0, 1, 2, 3))])
+def test_where_an_epoch_reads_everything_there_is_no_need(world: int, ranks: tuple[int, ...]) -> None:
+    reading = Reading(world, ranks)
+    reading.read(300)
+    assert reading.look_far() == 0
+    assert not reading.follower.sees_far
+
+
+def test_bits() -> None:
+    foresight = Foresight(FIRST + FILES, epoch(0))
+    read = []
+    for number in range(HORIZON):
+        assert foresight.wants
+        order = build(epoch(number), data_sets())
+        foresight.add(order)
+        read.append(set(order.rows.tolist()))
+    assert not foresight.wants
+    rows = np.arange(FIRST + FILES)
+    for gone in range(HORIZON - 1):
+        if gone % 9 == 0:
+            for after in (0, TABLES, 7):
+                expected = [
+                    next((at - gone for at in range(gone + after, HORIZON) if row in read[at]), -1) for row in rows
+                ]  # fmt: skip
+                assert foresight.next_epochs(rows, after).tolist() == expected
+        foresight.advance()
+    with pytest.raises(ValueError, match="next epoch"):
+        foresight.advance()
