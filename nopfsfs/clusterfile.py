@@ -147,7 +147,8 @@ def write_cluster(cluster: Cluster, path: str, note: str = "") -> None:
     text = format_cluster(cluster, note)
     new = f"{path}.{os.getpid()}.new"
     try:
-        with open(new, "w", encoding="utf-8") as file:
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())  # or a crash of the machine could leave a renamed file without its text

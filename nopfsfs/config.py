@@ -99,6 +99,7 @@ class MountConfig:
     foreground: bool = False
     io_timeout: float = DEFAULT_IO_TIMEOUT_S
     source_concurrency: int = 64  # reads of the source in flight
+    calibration: str | None = None  # a file of `nopfs calibrate`: rates of the source and the tiers
     fast_path: bool = True  # answer hits before pyfuse3 sees them, where the system lets us
     servers: int | None = None  # processes that answer requests; None: by the number of cores
     signal: str = "open"  # how the reader's progress is seen: open, tripwire, auto (docs/decisions/0006-signals.md)

@@ -74,7 +74,9 @@ class Measured:
         disks = sorted((disk.as_class(disk.name, disk.capacity) for disk in self.disks), key=lambda one: -one.read_rate)
         ram = self.ram.as_class("ram", self.ram.capacity - way)
         found = self.source
-        source = Source(Curve.flat(found.bandwidth.rate), latency=found.latency.seconds, at_once=found.at_once)
+        # what the source works on at a time, which is less than what keeps it busy
+        at_once = max(1, round(rates.overlap(found.levels)))
+        source = Source(Curve.flat(found.bandwidth.rate), latency=found.latency.seconds, at_once=at_once)
         staging = self.ram.as_class("staging", way)
         return Cluster(name, 1, ram.read_rate, float("inf"), source, staging, (ram, *disks))
 

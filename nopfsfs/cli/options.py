@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from nopfsfs import __version__
+from nopfsfs.cli import calibrated
 from nopfsfs.cli.settings import SETTINGS, Layer, parse_path, put, read_config, usage
 from nopfsfs.cli.worlds import resolve_worlds
 from nopfsfs.config import DEFAULT_IO_TIMEOUT_S, MountConfig, PlanSpec, World
@@ -118,7 +119,10 @@ def _add_source_options(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help=f"a read of the source fails after S (default: {DEFAULT_IO_TIMEOUT_S:.0f}s)",
     )
-    group.add_argument("--source-concurrency", metavar="N", help="reads of the source in flight (default: 64)")
+    group.add_argument(
+        "--source-concurrency", metavar="N", help="reads of the source in flight (default: as calibrated, or 64)"
+    )
+    group.add_argument("--calibration", metavar="FILE", help="rates, of nopfs calibrate (default: found by the source)")
     group.add_argument("--servers", metavar="N", help="processes that answer requests (default: one for four cores)")
     group.add_argument(
         "--fast-path",
@@ -247,9 +251,11 @@ def _build(
         "index_dir": default_index_dir(uid, env),
         "disks": values.pop("disk", ()),
     }
+    source, index_dir = _argument("SOURCE", words["source"]), values.get("index_dir", default_index_dir(uid, env))
+    calibrated.apply(values, defaults, index_dir, source)
     uid_gid_groups = () if who is None else zip(("uid", "gid", "groups"), who, strict=True)
     return MountConfig(
-        source=_argument("SOURCE", words["source"]),
+        source=source,
         mountpoint=mountpoint,
         worlds=worlds,
         plans=plans,

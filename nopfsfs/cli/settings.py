@@ -158,6 +158,7 @@ SETTINGS: Mapping[str, Setting] = {
     "user": Setting(parse_name),
     "index_dir": Setting(parse_path, paths=True),
     "io_timeout": Setting(_positive_time, (str, int, float)),
+    "calibration": Setting(parse_path, paths=True),
     "source_concurrency": Setting(_count(MAX_CONCURRENCY), (str, int)),
     "servers": Setting(_count(MAX_SERVERS), (str, int)),
     "fast_path": Setting(parse_flag, (str, bool)),

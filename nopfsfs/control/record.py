@@ -45,10 +45,10 @@ def stager_figures(gauge: Counters) -> dict[str, int]:
 def record(
     *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: Counters,
     stager: Counters, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
-    page_cache: dict[str, Any], modes: dict[str, Any], seconds: float, estimated: bool = False,
+    page_cache: dict[str, Any], modes: dict[str, Any], rates: dict[str, Any], seconds: float, estimated: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
-    kernel was found to keep; `modes`: of `modes`."""
+    kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched."""
     return {
         "state": state,
         "source": source,
@@ -73,6 +73,7 @@ def record(
         "stager": stager_figures(stager),
         "processes": processes,
         "modes": modes,
+        "rates": rates,
     }
 
 

@@ -25,6 +25,7 @@ from nopfsfs.control import memory, plans, socket
 from nopfsfs.control.children import Child
 from nopfsfs.control.loop import EventLoop
 from nopfsfs.control.pids import read_pids, wait_all, write_pids
+from nopfsfs.control.rates import Rates
 from nopfsfs.control.record import modes, record
 from nopfsfs.control.servers import Servers, number_of_servers
 from nopfsfs.control.signals import Signal
@@ -106,6 +107,8 @@ class Supervisor:
         self._plans = plans.Plans(self.loop, self.index, config)
         self._server_gauges = ServerGauges(self._fds["gauges"])
         self._stager_gauges = Gauges(self._fds["gauges"], writable=False)
+        files = max(1, int(np.count_nonzero(self._charges)))
+        self._rates = Rates(config.calibration, self._stager_gauges.block, self._data / files)
         self._session: Session | None = None
         self._servers: Servers | None = None
         self._stagers: Stagers | None = None
@@ -293,6 +296,7 @@ class Supervisor:
         """Shrink under memory pressure, grow back when it is over."""
         while True:
             await trio.sleep(MEMORY_PAUSE_S)
+            self.loop.conductor.use_disk(self._rates.look())
             found = memory.measure()
             used = self._used()
             total = used["ram"] + used["page_cache"]
@@ -414,7 +418,8 @@ class Supervisor:
             server=self._signal.estimate(counted), stager=self._stager_gauges.block,
             budget={"total": self._allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=self._used(), processes=processes if self._state != "ended" else [], lost=unobserved,
-            page_cache=self.loop.residence.status(), modes=self._modes(), seconds=time.monotonic() - self._began,
+            page_cache=self.loop.residence.status(), modes=self._modes(), rates=self._rates.status(),
+            seconds=time.monotonic() - self._began,
         )  # fmt: skip
 
     def _modes(self) -> dict[str, Any]:

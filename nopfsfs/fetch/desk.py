@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +30,8 @@ from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
 from nopfsfs.tiers.ring import Event, Ring
 
 log = logging.getLogger(__name__)
+_SOURCE_FETCHES = (Gauge.SOURCE_FETCHES, Gauge.SOURCE_FETCHED_BYTES, Gauge.SOURCE_FETCH_NS)
+_DISK_FETCHES = (Gauge.DISK_FETCHES, Gauge.DISK_FETCHED_BYTES, Gauge.DISK_FETCH_NS)
 Job = tuple[Load, int]
 
 
@@ -382,6 +385,7 @@ class Desk:
     def _run(self, load: Load, block: int) -> None:
         """Read one block, outside the lock, then tell who waits for it."""
         error: int = 0
+        began = time.monotonic_ns()
         try:
             self._read(load, block)
         except Changed:
@@ -391,7 +395,7 @@ class Desk:
         except Exception:
             log.exception("reading row %d failed", load.row)
             error = errno.EIO
-        last = self._finish_block(load, block, error)
+        last = self._finish_block(load, block, error, time.monotonic_ns() - began)
         if last:
             self._finish_load(load)
         if error == errno.ESTALE:
@@ -419,8 +423,8 @@ class Desk:
         if load.whole and len(load.blocks) == 1:
             load.checksum = xxhash.xxh3_64_intdigest(view)
 
-    def _finish_block(self, load: Load, block: int, error: int) -> bool:
-        """Note the block's end and answer; True when it was the load's last."""
+    def _finish_block(self, load: Load, block: int, error: int, took_ns: int) -> bool:
+        """Note the block's end, and what reading it took, and answer; True when it was the load's last."""
         answers: list[Answer] = []
         with self._lock:
             load.running -= 1
@@ -440,13 +444,24 @@ class Desk:
                     for w in waiting
                     if load.ready(w.start, w.end)
                 ]
-            if not load.from_disk and not error:
-                self._gauge[Gauge.SOURCE_READ_BYTES] += min(load.block, load.length - block * load.block)
+            if not error:
+                self._count(load, min(load.block, load.length - block * load.block), took_ns)
             # Under the lock: a grace request that is sent after these extents were given up must come after the
             # answers that name them, or the server would let go of bytes that it is yet to be told of.
             for answer in answers:
                 self._answer(answer)
             return load.running == 0 and (load.failed or load.left == 0)
+
+    def _count(self, load: Load, size: int, took_ns: int) -> None:
+        gauge = self._gauge
+        if not load.from_disk:
+            gauge[Gauge.SOURCE_READ_BYTES] += size
+        if len(load.blocks) > 1:
+            return  # of a file that is read in parts no one took the time
+        fetches, fetched, ns = _DISK_FETCHES if load.from_disk else _SOURCE_FETCHES
+        gauge[fetches] += 1
+        gauge[fetched] += size
+        gauge[ns] += took_ns
 
     def _finish_load(self, load: Load) -> None:
         """Publish a complete staged copy, or clear away a failed one."""

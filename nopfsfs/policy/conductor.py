@@ -89,6 +89,7 @@ class Conductor:
         self._is_backed, self._may_be_backed = self._backed.data, self.may_pass.data
         self._disk_of: dict[int, int] = {}
         self._disk_room = list(disk_room)
+        self._disk_pays = True
         self._open = Opened()
         self._closes_are_seen = True
         self._range_dropped: dict[int, int] = {}
@@ -431,6 +432,12 @@ class Conductor:
             self.homes_used += size
             self.kept.add(row)
 
+    def use_disk(self, pays: bool) -> None:
+        """Whether more files are to be kept on disk: not while the source is faster."""
+        if pays and not self._disk_pays:
+            self.home[(self.home == _STREAM) & ~self._streaming] = _UNPLACED
+        self._disk_pays = pays
+
     def held(self) -> Rows:
         """Rows that stay in memory, or of which there are pages."""
         held = (self.home == _RAM) | self.window.home | (self.paged != _NONE)
@@ -473,7 +480,7 @@ class Conductor:
             self.homes_used += size
             return
         for tier, room in enumerate(self._disk_room):
-            if size <= room:
+            if size <= room and self._disk_pays:
                 self._disk_room[tier] -= size
                 self._disk_of[row] = tier + 1
                 self._home_of[row] = _DISK

@@ -125,6 +125,13 @@ class Gauge(IntEnum):
     EVICTIONS = 36
     PUSHER_THREAD = 37  # not a counter: the thread whose opens are the mount's own
     PUSHES_SPARED = 38  # the reader was there first
+    # stager: fetches, their bytes, and how long they took, one by one
+    SOURCE_FETCHES = 44
+    SOURCE_FETCHED_BYTES = 45
+    SOURCE_FETCH_NS = 46
+    DISK_FETCHES = 47
+    DISK_FETCHED_BYTES = 48
+    DISK_FETCH_NS = 49
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41

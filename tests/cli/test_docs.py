@@ -9,7 +9,9 @@ from nopfsfs.cli.mount import PROGRAM
 from nopfsfs.cli.nopfs import nopfs_parser
 from nopfsfs.cli.options import mount_parser, parse_mount
 from nopfsfs.cli.settings import SETTINGS
+from nopfsfs.clusterfile import write_cluster
 from nopfsfs.errors import Exit
+from nopfsfs.sim.shipped import find_cluster
 
 TEXT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 
@@ -41,6 +43,7 @@ def test_the_example_file_is_right_and_complete(tmp_path: Path) -> None:
     assert example is not None
     file = tmp_path / "c.toml"
     file.write_text(example[1].replace("alice", "daemon"))
+    write_cluster(find_cluster("thesis"), str(tmp_path / "calibration.toml"))
     (tmp_path / "plan.toml").write_text('[[plan]]\nsampler = "distributed"\nseed = 42\n')
 
     config = parse_mount(["/src", "/mnt/fast", "--config", str(file)], {}, 0).config
