@@ -48,6 +48,12 @@ def default_index_dir(uid: int, env: Mapping[str, str]) -> str:
     return os.path.join(default_run_dir(uid, env), "index")
 
 
+def calibration_path(index_dir: str, source: str) -> str:
+    """Return where `nopfs calibrate` writes what it measured of `source`, and a mount finds it."""
+    key = hashlib.blake2b(os.fsencode(os.path.realpath(source)), digest_size=8).hexdigest()
+    return os.path.join(index_dir, f"calibration-{key}.toml")
+
+
 def state_dir_for(mountpoint: str, run_dir: str) -> str:
     """Return the state directory of the mount at `mountpoint`, a real path (see `real_mountpoint`)."""
     return os.path.join(run_dir, hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest())
