@@ -83,7 +83,7 @@ def _setup(asked: Asked) -> Setup:
         except ValueError as error:
             raise usage(f"--order: {error}") from error
     given = _of_mount(asked) if asked.mountpoint is not None else _of_files(asked)
-    said: dict[str, Any] = {"epochs": asked.epochs, "batch": asked.batch, "seed": asked.seed, "drop_last": asked.drop_last}
+    said: dict[str, Any] = {name: getattr(asked, name) for name in ("epochs", "batch", "seed", "drop_last")}
     training = replace(given.training, **{name: value for name, value in said.items() if value is not None})
     cluster = given.cluster
     if asked.compute is not None:
@@ -206,7 +206,7 @@ def _notes(setup: Setup) -> list[str]:
 
 def _title(setup: Setup, *, nodes: bool = True) -> str:
     cluster, experiment = setup.clusters[0], setup.experiment
-    where = f"{cluster.name}, {cluster.nodes:,} x {cluster.ranks} ranks" if nodes else cluster.name
+    where = f"{cluster.name}, {table.layout(cluster)}" if nodes else cluster.name
     return f"{experiment.dataset.name} on {where}, {experiment.training.epochs:,} epochs"
 
 

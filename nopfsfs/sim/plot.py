@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from nopfsfs.sim.run import Outcome
 from nopfsfs.sim.sweep import Point
@@ -42,19 +42,16 @@ def bars(outcomes: Sequence[Outcome], title: str, kind: str) -> bytes:
         axes.barh(where, compute, color=COMPUTE, label="compute")
         axes.barh(where, stall, left=compute, color=STALL, label="stall")
         axes.axvline(bound / seconds, color="black", linestyle="--", linewidth=1.2, label="bound")
-        most = max([bound / seconds, *total])
-        axes.set_xlim(0, most * 1.15 or 1.0)
-        for at, one in enumerate(outcomes):
-            text = "not possible" if one.seconds is None else f"{total[at]:.3g}"
-            axes.text(total[at] + most * 0.01, at, text, va="center", fontsize=9, bbox=_PAPER)
+        axes.set_xlim(0, max([bound / seconds, *total]) * 1.02 or 1.0)
+        for at, one in enumerate(outcomes):  # in a column of their own, where no bar or line is
+            text = "not possible" if one.seconds is None else f"{total[at]:.4g}"
+            axes.text(1.01, at, text, va="center", transform=axes.get_yaxis_transform())
         axes.set_yticks(where, [one.policy for one in outcomes])
         axes.invert_yaxis()
         axes.set_xlabel(f"time ({unit})")
-        _finish(figure, axes, title, "")
+        axes.set_title(title, fontsize=10)
+        figure.legend(loc="outside lower center", frameon=False, ncols=3)
         return _saved(figure, kind)
-
-
-_PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
 def by_nodes(outcomes: Sequence[Outcome], title: str, kind: str) -> bytes:
@@ -76,7 +73,8 @@ def by_nodes(outcomes: Sequence[Outcome], title: str, kind: str) -> bytes:
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
         axes.set_xlabel("nodes")
         _times(axes, [*((one.seconds or 0.0) / seconds for one in worked), *(y for _, y in bound)], unit)
-        _finish(figure, axes, title, "policy")
+        axes.set_title(title, fontsize=10)
+        figure.legend(loc="outside right upper", frameon=False)
         return _saved(figure, kind)
 
 
@@ -87,9 +85,12 @@ def swept(points: Sequence[Point], best: Point | None, classes: Sequence[str], t
         figure, axes = _figure(8.0, 4.8)
         worked = [point for point in points if point.outcome.seconds is not None]
         unit, seconds = _unit(max((point.outcome.seconds or 0.0 for point in worked), default=0.0))
+        largest = max(((point.disk if across else point.ram) or 0 for point in points), default=0)
+        step, size_unit = (2**40, "TiB") if largest >= 10 * 2**40 else (2**30, "GiB")
+        step, size_unit = (2**20, "MiB") if largest < 2**30 else (step, size_unit)
 
         def place(point: Point) -> tuple[float, float]:
-            return ((point.disk if across else point.ram) or 0) / 2**30, (point.outcome.seconds or 0.0) / seconds
+            return ((point.disk if across else point.ram) or 0) / step, (point.outcome.seconds or 0.0) / seconds
 
         for number, size in enumerate(dict.fromkeys(None if across else point.disk for point in worked)):
             line = sorted(place(point) for point in worked if across or point.disk == size)
@@ -98,9 +99,10 @@ def swept(points: Sequence[Point], best: Point | None, classes: Sequence[str], t
         if best is not None:
             x, y = place(best)
             axes.plot([x], [y], "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="cheapest")
-        axes.set_xlabel(f"{classes[-1] if across else classes[0]} on each node (GiB)")
+        axes.set_xlabel(f"{classes[-1] if across else classes[0]} on each node ({size_unit})")
         _times(axes, [place(point)[1] for point in worked], unit)
-        _finish(figure, axes, title, "")
+        axes.set_title(title, fontsize=10)
+        figure.legend(loc="outside right upper", frameon=False)
         return _saved(figure, kind)
 
 
@@ -126,6 +128,8 @@ def _times(axes: Axes, times: Sequence[float], unit: str) -> None:
     """The vertical axis: from zero, or logarithmic where the longest time would hide the others."""
     if times and min(times) > 0 and max(times) / min(times) > _WIDE:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
     else:
         axes.set_ylim(0, max(times, default=1.0) * 1.08)
@@ -140,11 +144,6 @@ def _thinned(nodes: Sequence[int], most: int = 12) -> list[int]:
         if not kept or number >= kept[-1] * (nodes[-1] / nodes[0]) ** (1 / most):
             kept.append(number)
     return kept
-
-
-def _finish(figure: Figure, axes: Axes, title: str, legend: str) -> None:
-    axes.set_title(title, fontsize=10, wrap=True)
-    figure.legend(loc="outside right upper", frameon=False, title=legend or None)
 
 
 def _saved(figure: Figure, kind: str) -> bytes:

@@ -19,13 +19,18 @@ def header(
 ) -> str:
     """One line: what was simulated."""
     words = [
-        f"{cluster.name}, {_count(cluster.nodes, 'node')} x {_count(cluster.ranks, 'rank')}",
+        f"{cluster.name}, {layout(cluster)}",
         f"{dataset.name}, {_count(dataset.samples, 'sample')}, {format_size(total_bytes)}",
         f"{_count(training.epochs, 'epoch')}, batch {training.batch:,}",
         f"{'thesis' if as_thesis else 'physical'} mode",
         f"bound {NONE if bound is None else format_duration(bound)}",
     ]
     return "; ".join(words)
+
+
+def layout(cluster: Cluster) -> str:
+    """`4 nodes x 1 rank`."""
+    return f"{_count(cluster.nodes, 'node')} x {_count(cluster.ranks, 'rank')}"
 
 
 def policies(outcomes: Sequence[Outcome]) -> str:
