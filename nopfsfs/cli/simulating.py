@@ -77,11 +77,8 @@ def _setup(asked: Asked) -> Setup:
     if asked.sweeps and (len(policies) > 1 or len(asked.nodes) > 1):
         what = f"--policy: {len(policies)} policies" if len(policies) > 1 else "--nodes: several numbers"
         raise usage(f"{what} are too many for a sweep of capacities; write one")
-    if asked.order is not None:
-        try:
-            registry.sampler(asked.order)
-        except ValueError as error:
-            raise usage(f"--order: {error}") from error
+    if asked.order is not None and asked.order not in registry.SAMPLERS:
+        raise usage(f"--order: {asked.order!r} is not a sampler: choose among {', '.join(registry.SAMPLERS)}")
     given = _of_mount(asked) if asked.mountpoint is not None else _of_files(asked)
     said: dict[str, Any] = {name: getattr(asked, name) for name in ("epochs", "batch", "seed", "drop_last")}
     training = replace(given.training, **{name: value for name, value in said.items() if value is not None})

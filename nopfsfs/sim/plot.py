@@ -23,8 +23,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS, DASHES = "osD^vPX", ("-", "--", ":")
 COMPUTE, STALL = COLOURS[0], COLOURS[4]
 _FORMAT: Any = {  # matplotlib has a type of its own for the keys
-    "svg.hashsalt": "nopfsfs", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
-}
+    "svg.hashsalt": "nopfsfs", "text.parse_math": False, "font.size": 10,
+    "axes.spines.top": False, "axes.spines.right": False,
+}  # fmt: skip
 _WIDE = 10.0  # times longer than the shortest: then the axis is logarithmic
 
 
@@ -49,8 +50,7 @@ def bars(outcomes: Sequence[Outcome], title: str, kind: str) -> bytes:
         axes.set_yticks(where, [one.policy for one in outcomes])
         axes.invert_yaxis()
         axes.set_xlabel(f"time ({unit})")
-        axes.set_title(title, fontsize=10)
-        figure.legend(loc="outside lower center", frameon=False, ncols=3)
+        _finish(figure, axes, title, loc="outside lower center", ncols=3)
         return _saved(figure, kind)
 
 
@@ -73,8 +73,7 @@ def by_nodes(outcomes: Sequence[Outcome], title: str, kind: str) -> bytes:
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
         axes.set_xlabel("nodes")
         _times(axes, [*((one.seconds or 0.0) / seconds for one in worked), *(y for _, y in bound)], unit)
-        axes.set_title(title, fontsize=10)
-        figure.legend(loc="outside right upper", frameon=False)
+        _finish(figure, axes, title, loc="outside right upper")
         return _saved(figure, kind)
 
 
@@ -94,15 +93,14 @@ def swept(points: Sequence[Point], best: Point | None, classes: Sequence[str], t
 
         for number, size in enumerate(dict.fromkeys(None if across else point.disk for point in worked)):
             line = sorted(place(point) for point in worked if across or point.disk == size)
-            label = "time" if size is None else f"{classes[-1]} {format_size(size)}"
+            label = "time" if size is None else f"{format_size(size)} {classes[-1]}"  # no name first: matplotlib hides _x
             axes.plot(*zip(*line, strict=True), label=label, **_style(number))
         if best is not None:
             x, y = place(best)
             axes.plot([x], [y], "o", markersize=14, markerfacecolor="none", markeredgecolor="black", label="cheapest")
         axes.set_xlabel(f"{classes[-1] if across else classes[0]} on each node ({size_unit})")
         _times(axes, [place(point)[1] for point in worked], unit)
-        axes.set_title(title, fontsize=10)
-        figure.legend(loc="outside right upper", frameon=False)
+        _finish(figure, axes, title, loc="outside right upper")
         return _saved(figure, kind)
 
 
@@ -144,6 +142,13 @@ def _thinned(nodes: Sequence[int], most: int = 12) -> list[int]:
         if not kept or number >= kept[-1] * (nodes[-1] / nodes[0]) ** (1 / most):
             kept.append(number)
     return kept
+
+
+def _finish(figure: Figure, axes: Axes, title: str, **legend: Any) -> None:
+    axes.set_title(title, fontsize=10)
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, frameon=False, **legend)
 
 
 def _saved(figure: Figure, kind: str) -> bytes:
