@@ -93,7 +93,8 @@ def swept(points: Sequence[Point], best: Point | None, classes: Sequence[str], t
 
         for number, size in enumerate(dict.fromkeys(None if across else point.disk for point in worked)):
             line = sorted(place(point) for point in worked if across or point.disk == size)
-            label = "time" if size is None else f"{format_size(size)} {classes[-1]}"  # no name first: matplotlib hides _x
+            # the name last: matplotlib hides labels that begin with _
+            label = "time" if size is None else f"{format_size(size)} {classes[-1]}"
             axes.plot(*zip(*line, strict=True), label=label, **_style(number))
         if best is not None:
             x, y = place(best)

@@ -320,7 +320,9 @@ def test_ctrl_c(files: list[str], capsys: pytest.CaptureFixture[str], monkeypatc
     assert capsys.readouterr().err == "nopfs: interrupted\n"
 
 
-def test_too_little_memory(files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory(
+    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise MemoryError
 
@@ -367,3 +369,29 @@ def test_every_option_is_described() -> None:
     [action] = [action for action in commands._actions if isinstance(action.choices, dict)]
     for word in action.choices["simulate"]._option_string_actions:
         assert word in ("-h", "--help") or f"`{word}" in section, word
+
+
+def test_the_example_files_are_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
+    cluster, dataset = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "c.toml").write_text(cluster)
+    (tmp_path / "d.toml").write_text(dataset.replace("1000000", "10000"))
+
+    [found] = records(capsys, str(tmp_path / "c.toml"), str(tmp_path / "d.toml"), "--policy", "homes", "--epochs", "2")
+
+    assert found["seconds"] > 0
+
+
+def test_each_policy_is_described() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
+
+    assert all(f"`{name}`" in text.partition("## Policies")[2] for name in POLICIES)
+
+
+def test_the_examples_print_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text()
+    examples = re.findall(r"^\$ nopfs simulate ([^\n]*)\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+
+    assert len(examples) == 2
+    for words, shown in examples:
+        assert printed(capsys, *words.split()) == shown
