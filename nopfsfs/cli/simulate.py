@@ -33,7 +33,8 @@ class Asked:
     dataset: str | None = None
     mountpoint: str | None = None
     calibration: str | None = None
-    index: Mapping[str, Any] | None = None  # how the mount's index is found: options of nopfs-mount
+    index_dir: str | None = None  # of the mount, as it was given to nopfs-mount
+    follow_symlinks: bool = False
     policies: tuple[str, ...] = ()
     nodes: tuple[int, ...] = ()
     epochs: int | None = None
@@ -117,7 +118,8 @@ def parse(said: Mapping[str, Any]) -> Asked:
         dataset=said.get("dataset"),
         mountpoint=mountpoint,
         calibration=said.get("calibration"),
-        index={name: said[name] for name in ("index_dir", "follow_symlinks") if name in said},
+        index_dir=_one(said, "index_dir", SETTINGS["index_dir"].parse),
+        follow_symlinks=bool(said.get("follow_symlinks")),
         policies=tuple(said.get("policy", ())),
         nodes=_list(said, "nodes", _whole(1, MOST_NODES)),
         epochs=_one(said, "epochs", _whole(1, MOST_EPOCHS)),

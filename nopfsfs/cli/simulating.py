@@ -16,7 +16,7 @@ from nopfsfs.cli.dryrun import open_index
 from nopfsfs.cli.exits import say
 from nopfsfs.cli.locate import locate_living
 from nopfsfs.cli.mount import BAR_AFTER_S
-from nopfsfs.cli.settings import SETTINGS, usage
+from nopfsfs.cli.settings import usage
 from nopfsfs.cli.simulate import Asked
 from nopfsfs.clusterfile import read_cluster
 from nopfsfs.control.client import call
@@ -111,14 +111,13 @@ def _of_mount(asked: Asked) -> FromMount:
     located = locate_living(asked.mountpoint, os.environ)
     status = call(located.state_dir, "status")
     plan = call(located.state_dir, "plan", PLAN_S, next=0)
-    index = open_index({"path": str(status["source"]), **(asked.index or {})})
-    if asked.calibration is not None:
-        calibration: Cluster | None = read_cluster(asked.calibration)
-    else:
-        place = (asked.index or {}).get("index_dir", default_index_dir(os.geteuid(), os.environ))
-        path = calibration_path(SETTINGS["index_dir"].parse(place), str(status["source"]))
-        calibration = read_cluster(path) if os.path.exists(path) else None
-    return from_mount(status, plan, index, calibration)
+    source, place = str(status["source"]), asked.index_dir or default_index_dir(os.geteuid(), os.environ)
+    index = open_index({"path": source, "index_dir": place, "follow_symlinks": asked.follow_symlinks})
+    found = calibration_path(place, source)
+    path = asked.calibration or (found if os.path.exists(found) else None)
+    calibration = read_cluster(path) if path is not None else None
+    several = any(nodes > 1 for nodes in asked.nodes)
+    return from_mount(status, plan, index, calibration, several=several, disk=bool(asked.disks))
 
 
 # ---- policies ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import partial
 
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.policy.frequency import NOBODY
+from nopfsfs.policy.frequency import AHEAD, NOBODY
 from nopfsfs.policy.model import Cluster
 from nopfsfs.sim import thesis
 from nopfsfs.sim.policies import POLICIES
@@ -56,12 +56,16 @@ class Experiment:
                 cluster, self.dataset, self.training, order=self.order, slice_share=self.slice_share
             )  # fmt: skip
         except ValueError as error:
+            if self.order is None:
+                raise
             raise _usage(f"--order: {error}") from error
 
         def run(name: str, progress: Progress) -> Outcome:
             try:
                 return simulation.run(name, progress)
             except ValueError as error:
+                if self.order is None and self.training.epochs <= AHEAD:
+                    raise
                 hint = f"; {HINTS[name]}" if name in HINTS else ""
                 raise _usage(f"{name}: {error}{hint}") from error
 

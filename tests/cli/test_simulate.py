@@ -269,6 +269,7 @@ def test_a_picture_needs_matplotlib(
         (["--sweep-ram", "1G", "--nodes", "1,2"], "--nodes: several numbers are too many for a sweep"),
         (["--epochs", "300", "--policy", "belady"], "belady: 300 epochs are more than the 254 .*; leave it out"),
         (["--epochs", "300", "--policy", "homes", "--slice", "0.5"], "homes: 300 epochs are more .*; --slice 0"),
+        (["--index-dir", "x"], "--index-dir: goes with --from-mount"),
         (["--calibration", "x"], "--calibration: goes with --from-mount"),
         (["--from-mount", "/mnt"], "--from-mount: takes the place of CLUSTER"),
         (["more"], "unrecognized arguments: more"),
@@ -287,6 +288,7 @@ def test_words_that_are_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "name CLUSTER and DATASET" in refused(capsys)
     assert "name CLUSTER and DATASET" in refused(capsys, "sc21")
     assert "--from-mount: the path is empty" in refused(capsys, "--from-mount", "")
+    assert refused(capsys, "--from-mount", "/mnt", "--index-dir", "").startswith("nopfs: --index-dir: ")
 
 
 def test_files_that_are_wrong(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:

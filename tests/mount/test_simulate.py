@@ -37,6 +37,7 @@ def test_a_running_mount_is_simulated(tmp_path: Path, mounting: Mounting) -> Non
         write_cluster(with_nodes(2), str(tmp_path / "other.toml"))
         other, _ = simulated(m, "--json", "--policy", "staging", "--calibration", str(tmp_path / "other.toml"))
 
+        bought, _ = simulated(m, "--json", "--sweep-disk", "0,100M", "--nodes", "2", "--epochs", "2")
     note, header, *_ = [line for line in text.splitlines() if line]
     assert note.startswith("note: nobody measured the source (nopfs calibrate), these are defaults: ")
     assert header.startswith("defaults, 1 node x 1 rank; few, 300 samples, ")
@@ -50,6 +51,7 @@ def test_a_running_mount_is_simulated(tmp_path: Path, mounting: Mounting) -> Non
     assert real["cluster"] == "tiny"
     assert real["bound_seconds"] == pytest.approx(total / TINY.source.most(1))
     assert json.loads(other)[0]["cluster"] == "tiny"
+    assert [one["disk_bytes"] for one in json.loads(bought)] == [0, 100 << 20]
 
 
 def test_what_is_no_mount(tmp_path: Path) -> None:

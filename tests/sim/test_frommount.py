@@ -70,6 +70,19 @@ def test_a_mount_without_disks_has_no_class_for_them(index: Index) -> None:
     assert [one.name for one in from_mount(status, {}, index, MEASURED).cluster.classes] == ["ram"]
 
 
+def test_a_disk_that_could_be_bought_has_one(index: Index) -> None:
+    status = {**STATUS, "budget": {"ram": GB, "disk": 0}}
+
+    assert [one.capacity[0] for one in from_mount(status, {}, index, None, disk=True).cluster.classes][1] == 0
+
+
+def test_more_nodes_than_the_plan_has_need_a_network(index: Index) -> None:
+    found = from_mount(STATUS, {}, index, MEASURED, several=True)
+
+    assert found.cluster.network == DEFAULTS.network
+    assert "the network was not measured" in found.notes[0]
+
+
 def test_a_disk_that_was_not_measured_has_the_default_rates(index: Index) -> None:
     found = from_mount(STATUS, {}, index, replace(MEASURED, classes=MEASURED.classes[:1]))
 
