@@ -1,4 +1,4 @@
-"""`nopfs`: looks at mounts. Each sub-command is a function that adds its parser and names its handler.
+"""`nopfs`: looks at mounts, and simulates. Each sub-command is a function that adds its parser and names its handler.
 
 `nopfs SOURCE MOUNTPOINT -o ...` mounts: that is how mount.fuse3 calls the program of `mount -t fuse.nopfs`.
 """
@@ -19,6 +19,7 @@ from nopfsfs.cli.locate import locate_living
 from nopfsfs.cli.options import Parser
 from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.report import status_text
+from nopfsfs.cli.simulate import add_simulate
 from nopfsfs.control.client import call
 from nopfsfs.errors import Exit
 
@@ -53,6 +54,7 @@ def status(options: argparse.Namespace) -> int:
 COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     add_status,
     add_plan,
+    add_simulate,
     add_adopt,
     add_upgrade,
     add_calibrate,

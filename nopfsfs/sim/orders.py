@@ -56,7 +56,7 @@ def permutations(training: Training, samples: int, ranks: int, per_node: int) ->
 
     def shuffle(epoch: int) -> NDArray[np.integer]:
         order = np.arange(samples, dtype=np.int32)
-        np.random.default_rng((training.seed, epoch)).shuffle(order)
+        np.random.default_rng((training.entropy, epoch)).shuffle(order)
         return order
 
     return Orders(training, samples, ranks, per_node, shuffle)

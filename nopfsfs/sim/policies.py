@@ -377,7 +377,7 @@ def _replaced(samples: Samples, which: NDArray[np.bool_], own: list[Ints], job: 
         wanted = which[:, ranks]
         count = int(wanted.sum())
         if count and len(mine):
-            rng = np.random.default_rng((job.orders.training.seed, epoch, node))
+            rng = np.random.default_rng((job.orders.training.entropy, epoch, node))
             samples[:, ranks][wanted] = np.resize(rng.permutation(mine), count)
     return samples
 

@@ -41,3 +41,8 @@ class Training:
     batch: int
     drop_last: bool = True
     seed: int = 42
+
+    @property
+    def entropy(self) -> int:
+        """The seed as numpy takes it, which refuses negative ones."""
+        return self.seed % 2**64

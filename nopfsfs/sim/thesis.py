@@ -51,7 +51,7 @@ def run(
     if policy == PERFECT:
         slowest = accesses.batch_sums(sizes).max(axis=0)
         return ThesisResult(float(slowest.sum() * rates.compute), 0.0, 0.0)
-    setup = POLICIES[policy](Job(cluster, sizes, accesses, rates, training.seed))
+    setup = POLICIES[policy](Job(cluster, sizes, accesses, rates, training.entropy))
     buffers = cluster.staging.capacity if setup.staging else (0,)
     capacity = tuple(buffers[node % len(buffers)] for node in range(cluster.nodes))
     staging = Staging(capacity, cluster.staging.threads, setup.from_source, setup.from_peers)

@@ -35,7 +35,7 @@ def deal(samples: int, training: Training, ranks: int) -> Accesses:
     """One permutation more of numpy's for each epoch, seeded by the training's seed. A rank takes its contiguous part
     of each global batch, which is `ranks` times the batch of one. Where the last of an epoch is kept, its first ranks
     get full batches (thesis, section 4.1.3, "uniform")."""
-    rng = np.random.default_rng(training.seed)
+    rng = np.random.default_rng(training.entropy)
     batch = training.batch
     full, rest = divmod(samples, batch * ranks)
     counts = np.full((ranks, full), batch)

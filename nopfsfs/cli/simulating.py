@@ -1,0 +1,245 @@
+"""What `nopfs simulate` was asked for, done: reads the files or the mount, simulates, prints, draws."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nopfsfs.cli.dryrun import open_index
+from nopfsfs.cli.exits import say
+from nopfsfs.cli.locate import locate_living
+from nopfsfs.cli.mount import BAR_AFTER_S
+from nopfsfs.cli.settings import usage
+from nopfsfs.cli.simulate import Asked
+from nopfsfs.clusterfile import read_cluster
+from nopfsfs.control.client import call
+from nopfsfs.errors import Exit
+from nopfsfs.plan import registry
+from nopfsfs.policy.model import Cluster
+from nopfsfs.rundir import calibration_path, default_index_dir
+from nopfsfs.sim import table
+from nopfsfs.sim.compare import Experiment, check, names
+from nopfsfs.sim.frommount import FromMount, from_mount
+from nopfsfs.sim.run import Outcome
+from nopfsfs.sim.shipped import find_cluster, find_dataset
+from nopfsfs.sim.sweep import Point, cheapest, clusters, sweep
+
+PROGRAM = "nopfs"
+PLAN_S = 30.0  # the answer may wait for a computation
+SWEPT = ("homes",)  # what is simulated with many capacities where nothing is said
+SWEPT_AS_THESIS = ("nopfs",)
+
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is simulated: one cluster for each number of nodes."""
+
+    clusters: list[Cluster]
+    experiment: Experiment
+    policies: list[str]
+    total_bytes: int
+    notes: tuple[str, ...]
+
+    def header(self, cluster: Cluster, outcomes: Sequence[Outcome]) -> str:
+        bound = next((one.bound_seconds for one in outcomes if one.seconds is not None), None)
+        experiment = self.experiment
+        return table.header(
+            cluster, experiment.dataset, self.total_bytes, experiment.training, as_thesis=experiment.as_thesis,
+            bound=bound,
+        )  # fmt: skip
+
+
+def run(asked: Asked) -> int:
+    """Simulate and print; return the exit code. Raises NopfsError."""
+    setup = _setup(asked)
+    if asked.json:
+        for note in setup.notes:
+            say(PROGRAM, note)
+    if asked.sweeps:
+        _sweep(asked, setup)
+    else:
+        _compare(asked, setup)
+    return Exit.OK
+
+
+def _setup(asked: Asked) -> Setup:
+    usual: dict[str, Any] = {} if not asked.sweeps else {"usual": SWEPT_AS_THESIS if asked.thesis else SWEPT}
+    policies = names(asked.policies, as_thesis=asked.thesis, **usual)
+    if asked.sweeps and (len(policies) > 1 or len(asked.nodes) > 1):
+        what = f"--policy: {len(policies)} policies" if len(policies) > 1 else "--nodes: several numbers"
+        raise usage(f"{what} are too many for a sweep of capacities; write one")
+    if asked.order is not None and asked.order not in registry.SAMPLERS:
+        raise usage(f"--order: {asked.order!r} is not a sampler: choose among {', '.join(registry.SAMPLERS)}")
+    given = _of_mount(asked) if asked.mountpoint is not None else _of_files(asked)
+    said: dict[str, Any] = {name: getattr(asked, name) for name in ("epochs", "batch", "seed", "drop_last")}
+    training = replace(given.training, **{name: value for name, value in said.items() if value is not None})
+    cluster = given.cluster
+    if asked.compute is not None:
+        cluster = replace(cluster, compute=asked.compute)
+    if asked.at_once is not None:
+        cluster = replace(cluster, source=replace(cluster.source, at_once=asked.at_once))
+    all_clusters = [replace(cluster, nodes=nodes) for nodes in asked.nodes or (cluster.nodes,)]
+    for one in all_clusters:
+        check(one, given.dataset)
+        if one.nodes > 1 and math.isinf(one.network):
+            raise usage(
+                f"--nodes {one.nodes}: cluster {cluster.name} does not say how fast its network is; "
+                'write network = "10000 MB/s" in its file'
+            )
+    experiment = Experiment(given.dataset, training, asked.order, asked.slice_share, asked.thesis)
+    total = int(given.dataset.draw().sum())
+    return Setup(all_clusters, experiment, policies, total, given.notes)
+
+
+def _of_files(asked: Asked) -> FromMount:
+    assert asked.cluster is not None
+    assert asked.dataset is not None
+    return FromMount(find_cluster(asked.cluster), *find_dataset(asked.dataset), ())
+
+
+def _of_mount(asked: Asked) -> FromMount:
+    assert asked.mountpoint is not None
+    located = locate_living(asked.mountpoint, os.environ)
+    status = call(located.state_dir, "status")
+    plan = call(located.state_dir, "plan", PLAN_S, next=0)
+    source, place = str(status["source"]), asked.index_dir or default_index_dir(os.geteuid(), os.environ)
+    index = open_index({"path": source, "index_dir": place, "follow_symlinks": asked.follow_symlinks})
+    found = calibration_path(place, source)
+    path = asked.calibration or (found if os.path.exists(found) else None)
+    calibration = read_cluster(path) if path is not None else None
+    several = any(nodes > 1 for nodes in asked.nodes)
+    return from_mount(status, plan, index, calibration, several=several, disk=bool(asked.disks))
+
+
+# ---- policies ---------------------------------------------------------------------------------------------
+
+
+def _compare(asked: Asked, setup: Setup) -> None:
+    found: list[tuple[Cluster, list[Outcome]]] = []
+    with _bar(sys.stderr.isatty(), len(setup.clusters)) as show:
+        for at, cluster in enumerate(setup.clusters):
+            found.append((cluster, setup.experiment.outcomes(cluster, setup.policies, _after(show, at))))
+    everything = [one for _, outcomes in found for one in outcomes]
+    if asked.plot is not None:
+        _plot(asked.plot, setup, everything)
+    if asked.json:
+        _print_json([_record(one, setup) for one in everything])
+    else:
+        parts = [f"{setup.header(cluster, outcomes)}\n{table.policies(outcomes)}" for cluster, outcomes in found]
+        print("\n\n".join([*_notes(setup), *parts]), flush=True)
+
+
+def _plot(path: str, setup: Setup, outcomes: Sequence[Outcome]) -> None:
+    from nopfsfs.sim import plot
+
+    kind = path[-3:]
+    if len(setup.clusters) > 1:
+        _write(path, plot.by_nodes(outcomes, _title(setup, nodes=False), kind))
+    else:
+        _write(path, plot.bars(outcomes, _title(setup), kind))
+
+
+# ---- capacities -------------------------------------------------------------------------------------------
+
+
+def _sweep(asked: Asked, setup: Setup) -> None:
+    [cluster], [policy] = setup.clusters, setup.policies
+    total = len(list(clusters(cluster, asked.rams, asked.disks)))
+    done = 0
+    with _bar(sys.stderr.isatty(), total) as show:
+
+        def run_one(changed: Cluster) -> Outcome:
+            nonlocal done
+            [outcome] = setup.experiment.outcomes(changed, [policy], _after(show, done))
+            done += 1
+            return outcome
+
+        points = sweep(cluster, asked.rams, asked.disks, run_one)
+    best = cheapest(points)
+    classes = [one.name for one in cluster.classes]
+    if asked.plot is not None:
+        from nopfsfs.sim import plot
+
+        _write(asked.plot, plot.swept(points, best, classes, f"{policy}: {_title(setup)}", asked.plot[-3:]))
+    if asked.json:
+        _print_json([_record(point.outcome, setup) | _capacities(point, point is best) for point in points])
+    else:
+        # The bound depends on the capacities: that of the best is said.
+        head = setup.header(cluster, [best.outcome] if best is not None else [])
+        print("\n\n".join([*_notes(setup), f"{head}\n{table.grid(points, best, policy, classes)}"]), flush=True)
+
+
+def _capacities(point: Point, best: bool) -> dict[str, Any]:
+    return {"ram_bytes": point.ram, "disk_bytes": point.disk, "cheapest": best}
+
+
+# ---- what is said -----------------------------------------------------------------------------------------
+
+
+def _record(outcome: Outcome, setup: Setup) -> dict[str, Any]:
+    training = setup.experiment.training
+    more = {"mode": "thesis" if setup.experiment.as_thesis else "physical", "epochs": training.epochs,
+            "batch": training.batch, "seed": training.seed}  # fmt: skip
+    return outcome.record() | more
+
+
+def _print_json(records: list[dict[str, Any]]) -> None:
+    print(json.dumps(records, indent=2), flush=True)
+
+
+def _notes(setup: Setup) -> list[str]:
+    return ["\n".join(f"note: {note}" for note in setup.notes)] if setup.notes else []
+
+
+def _title(setup: Setup, *, nodes: bool = True) -> str:
+    cluster, experiment = setup.clusters[0], setup.experiment
+    where = f"{cluster.name}, {table.layout(cluster)}" if nodes else cluster.name
+    return f"{experiment.dataset.name} on {where}, {experiment.training.epochs:,} epochs"
+
+
+def _after(show: Progress, done: int) -> Progress:
+    return lambda share: show(done + share)
+
+
+@contextmanager
+def _bar(enabled: bool, total: int) -> Iterator[Progress]:
+    """Yield a function that takes how many runs are done and, if `enabled`, shows a bar after a while."""
+    if not enabled:
+        yield lambda done: None
+        return
+    from tqdm import tqdm
+
+    style = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+    with tqdm(
+        desc="simulating", total=total, bar_format=style, delay=BAR_AFTER_S, leave=False, file=sys.stderr
+    ) as bar:
+
+        def show(done: float) -> None:
+            bar.update(max(0.0, done - bar.n))
+
+        yield show
+
+
+def _write(path: str, data: bytes) -> None:
+    """Write the whole file or nothing."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), prefix=".nopfs-", delete=False) as file:
+            try:
+                file.write(data)
+                file.flush()
+                os.chmod(file.name, 0o644)
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise usage(f"--plot {path}: {error.strerror}; name a file in a directory of yours") from error
