@@ -4,9 +4,9 @@ same in the simulator with what `nopfs calibrate` measured.
     python scripts/bench_agree.py      (or make bench BENCH='sim/mount/*')
 
 The mount begins without a seed, so that it stages nothing before the loop reads. What the loop takes without waiting,
-the simulator's `compute`, is measured on a mount of a local copy in which everything is staged: the loop, and what a hit
-costs. The mount goes on into the next epoch before one ends, the last included: its opens are counted for the epoch that
-they are made for.
+the simulator's `compute`, is measured on a mount of a local copy in which everything is staged: the loop, and what a
+hit costs. The mount goes on into the next epoch before one ends, the last included: its opens are counted for the
+epoch that they are made for.
 """
 
 from __future__ import annotations

@@ -1,0 +1,158 @@
+"""What a mount reads of its source over several epochs, with room for a part of the files: as little as can be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nopfsfs.control.supervisor import KERNEL_INODE_BYTES
+from nopfsfs.plan.registry import order
+from nopfsfs.plan.registry import sampler as family
+from nopfsfs.plan.spec import Spec
+from nopfsfs.policy import budget
+from nopfsfs.policy.belady import NEVER, Belady
+from nopfsfs.policy.placement import fill as placed
+from tests.conftest import wait_until
+from tests.mount.conftest import Mounting
+from tests.mount.harness import Mounted, Reader, fill
+
+pytestmark = [pytest.mark.mount, pytest.mark.timeout(200)]
+
+SEED, FILES, SIZE = 42, 800, 24_000
+PAGE_CACHE = 1 << 20
+PAUSE_S = "0.001"
+WORLD, RANK, EPOCHS = 4, 1, 8
+
+
+def charges(source: Path) -> np.ndarray:
+    """What each file's copy is charged, in the order of names, i64[FILES]."""
+    sizes = np.array([path.stat().st_size for path in sorted(source.rglob("*.jpg"))])
+    return np.asarray(-(-sizes // 4096) * 4096 + KERNEL_INODE_BYTES)
+
+
+def memory_for(homes: int, data: int) -> int:
+    """The --ram with which files of so many bytes have a home."""
+    low, high = 0, 8 * (homes + data + budget.PASSAGE_LEAST)
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if budget.split(middle, data, PAGE_CACHE).homes < homes else (low, middle)
+    return high
+
+
+def orders_of(source: Path, epochs: list[np.ndarray]) -> Path:
+    names = sorted(str(path.relative_to(source)) for path in source.rglob("*.jpg"))
+    path = source.parent / "orders.json"
+    path.write_text(json.dumps({"names": names, "epochs": [one.tolist() for one in epochs]}))
+    return path
+
+
+def opens(m: Mounted) -> int:
+    """Of the source, when nothing more is fetched ahead."""
+    found = [-1]
+
+    def rests() -> bool:
+        found.append(m.status()["stager"]["source_opens"])
+        return found[-1] == found[-2]
+
+    assert wait_until(rests, 20)
+    return found[-1]
+
+
+def read_epochs(m: Mounted, listed: Path, epochs: int) -> list[int]:
+    """Opens of the source by the end of each epoch."""
+    counted = []
+    with Reader("follow", m.path, m.source, listed, PAUSE_S, *map(str, range(1, epochs + 1))) as reader:
+        for number in range(1, epochs + 1):
+            assert reader.line() == number
+            counted.append(opens(m))
+            reader.go()
+        assert reader.result()["wrong"] == []
+    return counted
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
+def test_what_has_a_home_leaves_the_source_once(mounting: Mounting, tmp_path: Path, share: float) -> None:
+    fill(tmp_path / "source", FILES, SIZE)
+    charged = charges(tmp_path / "source")
+    data = int(charged.sum())
+    listed = [order(Spec("distributed", SEED), FILES, epoch) for epoch in range(4)]
+    ram = memory_for(int(data * share), data)
+    room = np.array([budget.split(ram, data, PAGE_CACHE).homes])
+    kept = int(np.count_nonzero(placed(charged[listed[0]], room) >= 0))  # in the order of their first access
+    with mounting(tmp_path / "source", "--seed", str(SEED), "--ram", str(ram), "--page-cache", str(PAGE_CACHE)) as m:
+        counted = read_epochs(m, orders_of(m.source, listed), 4)
+
+    later, missing = np.diff(counted), FILES - kept
+    most = budget.split(ram, data, PAGE_CACHE).stream // charged.min()  # fetched ahead for the next epoch
+    assert abs(kept / FILES - share) < 0.03
+    assert np.all(np.abs(later[1:] - missing) <= 0.02 * FILES), counted
+    assert FILES <= counted[0] <= FILES + min(most, missing), counted
+    assert FILES + missing <= counted[1] + 2 <= FILES + missing + min(most, missing) + 0.02 * FILES, counted
+
+
+def test_one_rank_of_several_keeps_what_it_reads_again_soonest(mounting: Mounting, tmp_path: Path) -> None:
+    """Without peers: against the fewest opens there could be, and against keeping what came first."""
+    fill(tmp_path / "source", FILES, SIZE)
+    charged = charges(tmp_path / "source")
+    data = int(charged.sum())
+    spec = Spec("distributed", SEED)
+    listed = [family("distributed").order(spec, FILES, epoch, WORLD, [RANK]) for epoch in range(3 * EPOCHS)]
+    ram = memory_for(int(0.25 * data), data)
+    homes = budget.split(ram, data, PAGE_CACHE).homes
+    words = ["--seed", SEED, "--sampler", "distributed", "--world-size", WORLD, "--ranks", RANK, "--ram", ram]
+    with mounting(tmp_path / "source", *map(str, words), "--page-cache", str(PAGE_CACHE)) as m:
+        counted = read_epochs(m, orders_of(m.source, listed[:EPOCHS]), EPOCHS)
+
+    least, first_come = fewest(listed, charged, homes), static(listed, charged, homes)
+    assert least <= counted[-1] + 5
+    assert counted[-1] < (2 * least + first_come) / 3, (counted, least, first_come)
+
+
+def fewest(listed: list[np.ndarray], charged: np.ndarray, room: int) -> int:
+    """Opens in the first epochs with Belady and bypass."""
+    stream = np.concatenate(listed).tolist()
+    later: dict[int, int] = {}
+    uses = []
+    for at in reversed(range(len(stream))):
+        uses.append(later.get(stream[at], NEVER))
+        later[stream[at]] = at
+    uses.reverse()
+    cache, missed = Belady(room), 0
+    for at in range(EPOCHS * len(listed[0])):
+        missed += stream[at] not in cache
+        cache.read(stream[at], int(charged[stream[at]]), uses[at])
+    return missed
+
+
+def static(listed: list[np.ndarray], charged: np.ndarray, room: int) -> int:
+    """The same where what came first stays."""
+    kept: set[int] = set()
+    missed = used = 0
+    for row in np.concatenate(listed[:EPOCHS]).tolist():
+        missed += row not in kept
+        if row not in kept and used + charged[row] <= room:
+            kept.add(row)
+            used += int(charged[row])
+    return missed
+
+
+def test_a_calibration_is_taken_and_refined(mounting: Mounting, tmp_path: Path) -> None:
+    fill(tmp_path / "source", 50, SIZE)
+    (tmp_path / "c.toml").write_text(
+        'name = "x"\nnodes = 1\ncompute = "1 GB/s"\n[source]\nlatency = "9ms"\nat_once = 5\nrate = "50 MB/s"\n'
+        '[staging]\ncapacity = "1 MB"\nthreads = 1\nread = "1 GB/s"\n'
+        '[[class]]\nname = "ram"\ncapacity = "1 GB"\nthreads = 1\nread = "1 GB/s"\n'
+    )
+    with mounting(tmp_path / "source", "--seed", str(SEED), "--calibration", str(tmp_path / "c.toml")) as m:
+        before = m.status()["rates"]
+        assert before["calibrated"]
+        assert before["source"]["seconds_per_file"] > 0.009 or m.status()["stager"]["source_opens"]
+        with Reader("follow", m.path, m.source, orders_of(m.source, [np.arange(50)]), "0") as reader:
+            assert reader.result()["wrong"] == []
+        known = before["source"]["seconds_per_file"]
+        after = m.wait_status(lambda s: s["rates"]["source"]["seconds_per_file"] != known)
+        assert after["rates"]["source"]["seconds_per_file"] < 0.009, "a local directory is faster than that"
+        assert after["rates"]["disk_pays"]
