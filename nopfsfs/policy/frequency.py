@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 NOBODY = 0xFFFF  # reads this sample in this epoch; there are fewer nodes
 BLOCK_BYTES = 256 << 20  # for the counts of one block
+_ROUNDING = 1e-9  # how far off the products here may be
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
 
 Nodes = NDArray[np.uint16]
@@ -24,7 +25,7 @@ Readers = Callable[[int], Nodes]  # of an epoch: the node that reads each sample
 def expected_frequent(nodes: int, epochs: int, samples: int, delta: float) -> float:
     """How many of `samples` a node is expected to read more than (1 + delta) E/N times: F * P[X > (1 + delta) E/N],
     X ~ Binomial(E, 1/N) (paper, section 3.1)."""
-    most = math.floor((1 + delta) * epochs / nodes + 1e-9)
+    most = math.floor((1 + delta) * epochs / nodes + _ROUNDING)
     p = 1 / nodes
     log = (
         math.lgamma(epochs + 1) - math.lgamma(k + 1) - math.lgamma(epochs - k + 1)
@@ -36,12 +37,12 @@ def expected_frequent(nodes: int, epochs: int, samples: int, delta: float) -> fl
 
 def least_elsewhere(nodes: int, epochs: int, delta: float) -> int:
     """Lemma 1: of a sample that one node reads ceil((1 + delta) E/N) times, some other node reads at most so many."""
-    return math.ceil((nodes - 1 - delta) / (nodes - 1) * epochs / nodes)
+    return math.ceil((nodes - 1 - delta) / (nodes - 1) * epochs / nodes - _ROUNDING)
 
 
 def most_elsewhere(nodes: int, epochs: int, delta: float) -> int:
     """Lemma 1: of one that it reads floor((1 - delta) E/N) times, some other node reads at least so many."""
-    return math.floor((nodes - 1 + delta) / (nodes - 1) * epochs / nodes)
+    return math.floor((nodes - 1 + delta) / (nodes - 1) * epochs / nodes + _ROUNDING)
 
 
 def dealt(order: NDArray[np.integer], samples: int, ranks: int, per_node: int = 1) -> Nodes:
@@ -144,7 +145,7 @@ def next_readings(readers: Readers, epochs: int, samples: int) -> NDArray[np.uin
         who = np.stack([readers(epoch)[part] for epoch in range(epochs)], axis=1)
         key = (who.astype(np.uint32) << 8) | np.arange(epochs, dtype=np.uint32)
         key.sort(axis=1)
-        again = (key[:, 1:] >> 8) == (key[:, :-1] >> 8)
+        again = ((key[:, 1:] ^ key[:, :-1]) < 1 << 8) & (key[:, 1:] < NOBODY << 8)
         sample, at = np.nonzero(again)
         found[key[sample, at] & 0xFF, first + sample] = key[sample, at + 1] & 0xFF
     return found
