@@ -85,12 +85,17 @@ class Belady:
         return gone
 
 
-def keep(node: Ints, next_use: Ints, sizes: Ints, room: Ints) -> NDArray[np.bool_]:
+def keep(
+    node: NDArray[np.integer], next_use: NDArray[np.integer], sizes: Ints, room: Ints
+) -> NDArray[np.bool_]:  # fmt: skip
     """At the end of an epoch: which of m samples, each held or just read by a node, it goes on holding, b[m]: those
     that it reads again soonest, as far as its room goes. `room` i64[nodes], bytes. Within the epoch what is yet to be
     read takes room too, so that this holds a little more than `Belady` does."""
-    order = np.lexsort((next_use, node))
-    order = order[next_use[order] < NEVER]
-    kept = np.zeros(len(node), np.bool_)
-    kept[order[take(node[order], sizes[order], room.copy())]] = True
+    again = next_use < NEVER
+    load = np.bincount(node, weights=np.where(again, sizes, 0), minlength=len(room))
+    kept = again & (load <= room)[node]  # all that such a node wants has room
+    order = np.flatnonzero(again & ~kept)
+    if len(order):
+        order = order[np.lexsort((next_use[order], node[order]))]
+        kept[order[take(node[order].astype(np.int64), sizes[order], room.copy())]] = True
     return kept

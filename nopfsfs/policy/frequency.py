@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NOBODY = 0xFFFF  # reads this sample in this epoch; there are fewer nodes
+NOT_AGAIN = 255  # as the next epoch in which a node reads a sample
 BLOCK_BYTES = 256 << 20  # for the counts of one block
 _ROUNDING = 1e-9  # how far off the products here may be
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
@@ -135,11 +136,11 @@ def _rank(who: Nodes, depth: int) -> tuple[Nodes, NDArray[np.uint8]]:
 
 
 def next_readings(readers: Readers, epochs: int, samples: int) -> NDArray[np.uint8]:
-    """After each epoch, the next in which the same node reads the sample that it reads then, u8[E, F]; 255: none.
-    Raises ValueError: more than 254 epochs."""
+    """After each epoch, the next in which the same node reads the sample that it reads then, u8[E, F], or
+    NOT_AGAIN. Raises ValueError: more than 254 epochs."""
     if epochs > 254:
         raise ValueError(f"{epochs} epochs are more than the 254 that can be looked ahead")
-    found = np.full((epochs, samples), 255, np.uint8)
+    found = np.full((epochs, samples), NOT_AGAIN, np.uint8)
     for first in range(0, samples, _ROWS):
         part = slice(first, min(samples, first + _ROWS))
         who = np.stack([readers(epoch)[part] for epoch in range(epochs)], axis=1)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.policy import placement
-from nopfsfs.policy.belady import NEVER, keep
-from nopfsfs.policy.frequency import next_readings
+from nopfsfs.policy.belady import keep
+from nopfsfs.policy.frequency import NOBODY, NOT_AGAIN, Nodes, dealt, next_readings
 from nopfsfs.policy.model import Cluster, Times
 from nopfsfs.policy.placement import NOWHERE, Placement
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
@@ -107,10 +107,10 @@ class Placed(Policy):
         job = self.job
         self.placement = self.place()
         self._seen = np.zeros(len(job.sizes), np.bool_)
-        self._got = [np.zeros(len(kept), np.bool_) for kept, _ in self.placement.copies]
         times = Times.of_node(job.cluster, job.cluster.nodes)
         self._nearer = np.append(times.local[:-1] <= times.source, False)  # by class; the last: NOWHERE
         self._peer = np.append(times.peer[:-1] <= times.source, False)
+        self._copies = Copies(job, self.placement, times)
         self._slice = Slice(job, self.placement.slice) if self.placement.slice.any() else None
 
     @abstractmethod
@@ -125,22 +125,22 @@ class Placed(Policy):
         return self.job.orders.epoch(epoch)
 
     def reads(self, epoch: int) -> Reads:
-        samples = self.order(epoch)
+        job, samples = self.job, self.order(epoch)
         home, home_class = self.placement.home[samples], self.placement.home_class[samples]
         known = self._known(samples) & (home >= 0)
-        own = known & (home == self.job.nodes)
+        own = known & (home == job.nodes)
         number = home_class.astype(np.uint8)  # NOWHERE becomes a number that is not used
-        where = np.where(home >= 0, number | np.uint8(STORED), np.uint8(SOURCE))
+        where = np.where((home >= 0) & ~known, number | np.uint8(STORED), np.uint8(SOURCE))
         peers = known & self._peer[home_class]
         where[peers] = number[peers] | np.uint8(PEER)
         own &= self._nearer[home_class]
         where[own] = number[own]
         holder = np.where(home >= 0, home, 0).astype(np.uint16)
-        for node, (kept, classes) in enumerate(self.placement.copies):
-            if len(kept):
-                self._copies(node, kept, classes, samples, where, holder)
-        if self._slice is not None:
-            self._slice.reads(epoch, samples, where, holder, own | (home == self.job.nodes))
+        if len(self._copies) or self._slice is not None:
+            readers = dealt(samples.reshape(-1), len(job.sizes), samples.shape[1], job.cluster.ranks)
+            self._copies.reads(readers, samples, where, holder)
+            if self._slice is not None:
+                self._slice.reads(epoch, readers, samples, where, holder, self.placement.home)
         self._seen[samples] = True
         return Reads(samples, where, holder)
 
@@ -153,20 +153,6 @@ class Placed(Policy):
             first[flat[::-1]] = np.arange(len(flat))[::-1]
             known |= (first[flat] != np.arange(len(flat))).reshape(samples.shape)
         return known
-
-    def _copies(
-        self, node: int, kept: Ints, classes: NDArray[np.int8], samples: Samples, where: NDArray[np.uint8],
-        holder: NDArray[np.uint16],
-    ) -> None:  # fmt: skip
-        ranks = self.job.columns(node)
-        mine = samples[:, ranks]
-        at = np.minimum(np.searchsorted(kept, mine), len(kept) - 1)
-        copied = kept[at] == mine
-        got = self._got[node]
-        there = copied & got[at] & self._nearer[classes[at]]
-        where[:, ranks][there] = classes[at][there]
-        holder[:, ranks][there] = node
-        got[at[copied]] = True
 
 
 class NoPFS(Placed):
@@ -187,6 +173,52 @@ class Homes(Placed):
         )  # fmt: skip
 
 
+class Copies:
+    """The second copies of a placement, and which of them are there: those that their node has read."""
+
+    def __init__(self, job: Job, placed: Placement, times: Times) -> None:
+        self._nodes = job.nodes
+        self._keys, self._classes = _by_sample(placed.copies)
+        self._got = np.zeros(len(self._keys), np.bool_)
+        home_class = placed.home_class[self._keys // len(placed.copies)]
+        local, peer = times.local[self._classes], times.peer[home_class]
+        self._used = (local <= times.source) & (local <= peer)  # of where it is from the fastest
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def reads(self, readers: Nodes, samples: Samples, where: NDArray[np.uint8], holder: NDArray[np.uint16]) -> None:
+        """What is there is read from there; then what was read is there. `readers` u16[F]: who reads each first."""
+        if not len(self):
+            return
+        at, copied = self._find(np.arange(len(readers)), readers)
+        used = copied & self._used[at] & self._got[at]
+        number = np.where(used, self._classes[at], np.int8(NOWHERE))[samples]
+        node = np.broadcast_to(self._nodes.astype(np.uint16), samples.shape)
+        again = np.nonzero(readers[samples] != node)  # read by another node as well: the order was filled up
+        at_again, copied_again = self._find(samples[again], node[again])
+        used_again = copied_again & self._used[at_again] & self._got[at_again]
+        number[again] = np.where(used_again, self._classes[at_again], np.int8(NOWHERE))
+        there = number >= 0
+        where[there], holder[there] = number[there], node[there]
+        self._got[at[copied]] = True
+        self._got[at_again[copied_again]] = True
+
+    def _find(self, samples: NDArray[np.integer], node: Nodes) -> tuple[Ints, NDArray[np.bool_]]:
+        """Which copy each node has of each sample, and whether it has one. Soonest for samples in their order."""
+        wanted = samples.astype(np.int64) * (int(self._nodes[-1]) + 1) + node
+        at = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
+        return at, self._keys[at] == wanted
+
+
+def _by_sample(copies: tuple[tuple[Ints, NDArray[np.int8]], ...]) -> tuple[Ints, NDArray[np.int8]]:
+    """All copies, sample * nodes + node ascending, i64[m], and their classes, i8[m]."""
+    keys = np.concatenate([kept * len(copies) + node for node, (kept, _) in enumerate(copies)])
+    classes = np.concatenate([classes for _, classes in copies])
+    order = np.argsort(keys)
+    return keys[order], classes[order]
+
+
 class Slice:
     """The part of each node's storage that is ruled by Belady: over the epochs, all nodes at once. `room`
     i64[nodes]."""
@@ -194,36 +226,30 @@ class Slice:
     def __init__(self, job: Job, room: Ints) -> None:
         self._job, self._room = job, room
         self._next = next_readings(job.orders.readers, job.epochs, len(job.sizes))
-        self._keys = np.zeros(0, np.int64)  # node * F + sample, ascending: what is held
-        self._uses = np.zeros(0, np.int64)  # and the epoch of its next use
+        # What is held: who holds it, which it is, and the epoch in which that node reads it next.
+        self._node, self._sample, self._use = np.zeros(0, np.uint16), np.zeros(0, np.int32), np.zeros(0, np.uint8)
 
     def reads(
-        self, epoch: int, samples: Samples, where: NDArray[np.uint8], holder: NDArray[np.uint16],
-        own: NDArray[np.bool_],
+        self, epoch: int, readers: Nodes, samples: Samples, where: NDArray[np.uint8], holder: NDArray[np.uint16],
+        home: NDArray[np.int32] | None = None,
     ) -> None:  # fmt: skip
-        """What is held is read from the fastest class; then what was read decides what is held. `own`: what is at home
-        at its reader anyway."""
-        count = len(self._job.sizes)
-        node = np.broadcast_to(self._job.nodes.astype(np.int64), samples.shape)
-        keys = (node * count + samples).reshape(-1)
-        hit = np.zeros(len(keys), np.bool_)
-        if len(self._keys):
-            at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-            hit = self._keys[at] == keys
-            stays = np.ones(len(self._keys), np.bool_)
-            stays[at[hit]] = False
-            self._keys, self._uses = self._keys[stays], self._uses[stays]
-        there = hit.reshape(samples.shape)
+        """What is held is read from the fastest class; then what was read decides what is held, but for what is at
+        home at its reader anyway. `readers` u16[F]: who reads each first; `home` i32[F]."""
+        due = self._use == epoch
+        holds = np.full(len(readers), NOBODY, np.uint16)
+        holds[self._sample[due]] = self._node[due]
+        node = np.broadcast_to(self._job.nodes.astype(np.uint16), samples.shape)
+        there = holds[samples] == node
         where[there] = 0
         holder[there] = node[there]
-        again = self._next[epoch][samples]
-        wanted = np.flatnonzero(((again != 255) & ~own).reshape(-1))
-        new = np.unique(keys[wanted])
-        keys = np.concatenate([self._keys, new])
-        uses = np.concatenate([self._uses, self._next[epoch][new % count].astype(np.int64)])
-        kept = keep(keys // count, np.where(uses == 255, NEVER, uses), self._job.sizes[keys % count], self._room)
-        order = np.argsort(keys[kept])
-        self._keys, self._uses = keys[kept][order], uses[kept][order]
+        wanted = self._next[epoch] != NOT_AGAIN
+        if home is not None:
+            wanted &= home != readers
+        new = np.flatnonzero(wanted).astype(np.int32)
+        node, sample = np.append(self._node[~due], readers[new]), np.append(self._sample[~due], new)
+        use = np.append(self._use[~due], self._next[epoch][new])
+        kept = keep(node, use, self._job.sizes[sample], self._room)
+        self._node, self._sample, self._use = node[kept], sample[kept], use[kept]
 
 
 class BeladyOnly(Policy):
@@ -234,8 +260,9 @@ class BeladyOnly(Policy):
         self._slice = Slice(self.job, self.job.room.sum(axis=1))
 
     def reads(self, epoch: int) -> Reads:
-        found = self._all(self.job.orders.epoch(epoch), SOURCE)
-        self._slice.reads(epoch, found.samples, found.where, found.holder, np.zeros(found.where.shape, np.bool_))
+        orders = self.job.orders
+        found = self._all(orders.epoch(epoch), SOURCE)
+        self._slice.reads(epoch, orders.readers(epoch), found.samples, found.where, found.holder)
         return found
 
 

@@ -50,7 +50,7 @@ def most_hits(stream: list[int], room: int) -> int:
     return best(0, frozenset())
 
 
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 5), max_size=12), st.integers(0, 4))
 def test_nothing_has_more_hits(stream: list[int], room: int) -> None:
     assert hits(stream, room) == most_hits(stream, room)
@@ -66,7 +66,7 @@ calls = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@settings(deadline=None, max_examples=200)
 @given(st.integers(0, 20), st.lists(calls, max_size=40))
 def test_the_books(room: int, script: list[tuple[str, int]] | list[tuple[str, int, int, int]]) -> None:
     belady, held = Belady(room), {}
@@ -139,6 +139,7 @@ def test_readings_of_what_is_held_leave_nothing_behind() -> None:
 # ---- whole epochs ------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_at_the_end_of_an_epoch_the_soonest_are_kept(data: st.DataObject) -> None:
     room = data.draw(st.lists(st.integers(0, 20), min_size=1, max_size=3))

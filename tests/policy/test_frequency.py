@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.policy.frequency import (
@@ -52,6 +52,7 @@ def test_the_samples_that_a_node_reads_often(
     assert expected_frequent(nodes, epochs, samples, delta) == pytest.approx(expected, rel=1e-3)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 20), st.integers(1, 60), st.integers(0, 30))
 def test_the_tail_is_that_of_the_binomial_distribution(nodes: int, epochs: int, tenths: int) -> None:
     more = [k for k in range(epochs + 1) if 10 * k * nodes > (10 + tenths) * epochs]
@@ -70,6 +71,7 @@ def test_the_expected_number_is_what_permutations_give() -> None:
     assert found == pytest.approx(expected_frequent(nodes, epochs, samples, 0.6), rel=0.1)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 12), st.integers(1, 60), st.integers(0, 100))
 @example(4, 12, 0)
 @example(2, 20, 70)
@@ -87,6 +89,7 @@ def test_lemma_1(nodes: int, epochs: int, percent: int) -> None:
 # ---- who reads it ------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 3), st.integers(0, 6), st.integers(0, 9))
 def test_an_order_is_dealt_out_place_by_place(
     samples: int, nodes: int, per_node: int, more: int, seed: int
@@ -104,6 +107,7 @@ def test_what_is_not_read_is_read_by_nobody() -> None:
     assert dealt(np.array([3, 1]), 4, 2).tolist() == [NOBODY, 1, NOBODY, 0]
 
 
+@settings(deadline=None)
 @given(epochs_of_readers(), st.integers(1, 100))
 def test_counts_of_each_node(table: list[list[int]], block: int) -> None:
     samples = len(table[0])
@@ -127,6 +131,7 @@ def test_counts_end_at_255() -> None:
     assert ranked.often.tolist() == [[255]]
 
 
+@settings(deadline=None)
 @given(epochs_of_readers(), st.integers(1, 5), st.integers(1, 2000))
 def test_the_nodes_that_read_a_sample_most(table: list[list[int]], depth: int, block: int) -> None:
     ranked = by_sample(readers_of(table), len(table), len(table[0]), depth, block)
@@ -154,6 +159,7 @@ def test_ranking_larger_tables(epochs: int) -> None:
         assert ranked.node[sample, : len(best)].tolist() == best
 
 
+@settings(deadline=None)
 @given(epochs_of_readers())
 def test_the_next_reading_by_the_same_node(table: list[list[int]]) -> None:
     found = next_readings(readers_of(table), len(table), len(table[0]))
