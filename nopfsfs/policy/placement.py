@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.policy.frequency import BLOCK_BYTES, NOBODY, Readers, by_node, by_sample, shuffled
+from nopfsfs.policy.frequency import BLOCK_BYTES, NOBODY, Pairs, Readers, by_node, by_sample, pairs, shuffled
 
 Ints = NDArray[np.int64]
 NOWHERE = -1
@@ -114,7 +114,7 @@ def homes(
     changed; bytes."""
     left = room.copy()
     apart = np.zeros(len(room), np.int64)
-    if not room.size:
+    if not room.size or not len(sizes):
         nowhere = np.full(len(sizes), NOWHERE, np.int32)
         return Placement(nowhere, nowhere.astype(np.int8), _none(len(room)), apart)
     if slice_share:
@@ -198,17 +198,19 @@ def _second(
     saves a fetch from its home for every reading but the first. `room` i64[nodes, classes] is reduced."""
     if not (room > 0).any():
         return _none(len(room))
+    found = pairs(readers, epochs, len(sizes), 2, block)
+    wanting = Pairs.joined([part.of(home[part.sample] != part.node) for part in found])
+    ends = np.searchsorted(wanting.node, np.arange(len(room)), side="right")
     copies: list[tuple[Ints, NDArray[np.int8]]] = []
-    for part in by_node(readers, epochs, len(sizes), len(room), block):
-        for at, (often, since) in enumerate(zip(part.often, part.since, strict=True)):
-            node = part.first + at
-            wanted = np.flatnonzero((often > 1) & (home != node))
-            if int(sizes[wanted].sum()) > int(room[node].sum()):
-                wanted = wanted[np.lexsort((shuffled(node, wanted), since[wanted], 255 - often[wanted]))]
-            classes = fill(sizes[wanted], room[node])
-            kept = np.flatnonzero(classes >= 0)
-            order = kept[np.argsort(wanted[kept], kind="stable")]
-            copies.append((wanted[order], classes[order]))
+    for node, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        some = wanting.of(slice(begin, end))
+        wanted = some.sample.astype(np.int64)
+        if int(sizes[wanted].sum()) > int(room[node].sum()):
+            wanted = wanted[np.lexsort((shuffled(node, wanted), some.since, 255 - some.often))]
+        classes = fill(sizes[wanted], room[node])
+        kept = np.flatnonzero(classes >= 0)
+        order = kept[np.argsort(wanted[kept], kind="stable")]
+        copies.append((wanted[order], classes[order]))
     return tuple(copies)
 
 

@@ -174,15 +174,16 @@ class Homes(Placed):
 
 
 class Copies:
-    """The second copies of a placement, and which of them are there: those that their node has read."""
+    """The second copies of a placement that are of use, and which of them are there: those that their node has read."""
 
     def __init__(self, job: Job, placed: Placement, times: Times) -> None:
         self._nodes = job.nodes
         self._keys, self._classes = _by_sample(placed.copies)
-        self._got = np.zeros(len(self._keys), np.bool_)
         home_class = placed.home_class[self._keys // len(placed.copies)]
         local, peer = times.local[self._classes], times.peer[home_class]
-        self._used = (local <= times.source) & (local <= peer)  # of where it is from the fastest
+        used = (local <= times.source) & (local <= peer)  # of where it is from the fastest
+        self._keys, self._classes = self._keys[used], self._classes[used]
+        self._got = np.zeros(len(self._keys), np.bool_)
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -192,13 +193,11 @@ class Copies:
         if not len(self):
             return
         at, copied = self._find(np.arange(len(readers)), readers)
-        used = copied & self._used[at] & self._got[at]
-        number = np.where(used, self._classes[at], np.int8(NOWHERE))[samples]
+        number = np.where(copied & self._got[at], self._classes[at], np.int8(NOWHERE))[samples]
         node = np.broadcast_to(self._nodes.astype(np.uint16), samples.shape)
         again = np.nonzero(readers[samples] != node)  # read by another node as well: the order was filled up
         at_again, copied_again = self._find(samples[again], node[again])
-        used_again = copied_again & self._used[at_again] & self._got[at_again]
-        number[again] = np.where(used_again, self._classes[at_again], np.int8(NOWHERE))
+        number[again] = np.where(copied_again & self._got[at_again], self._classes[at_again], np.int8(NOWHERE))
         there = number >= 0
         where[there], holder[there] = number[there], node[there]
         self._got[at[copied]] = True

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.policy.frequency import (
     NOBODY,
+    Pairs,
     Readers,
     by_node,
     by_sample,
@@ -21,6 +22,7 @@ from nopfsfs.policy.frequency import (
     least_elsewhere,
     most_elsewhere,
     next_readings,
+    pairs,
     shuffled,
 )
 
@@ -124,6 +126,21 @@ def test_counts_of_each_node(table: list[list[int]], block: int) -> None:
             assert since[node, sample] == (first[0] if first else 255)
 
 
+@settings(deadline=None)
+@given(epochs_of_readers(), st.integers(1, 3), st.integers(1, 100))
+def test_who_reads_what_so_often(table: list[list[int]], least: int, block: int) -> None:
+    samples = len(table[0])
+    count = Counter((node, sample) for epoch in table for sample, node in enumerate(epoch) if node != NOBODY)
+    expected = {pair: often for pair, often in sorted(count.items()) if often >= least}
+
+    found = Pairs.joined(list(pairs(readers_of(table), len(table), samples, least, block)))
+
+    which = list(zip(found.node.tolist(), found.sample.tolist(), strict=True))
+    assert which == list(expected)
+    assert found.often.tolist() == list(expected.values())
+    assert found.since.tolist() == [[e[sample] for e in table].index(node) for node, sample in which]
+
+
 def test_counts_end_at_255() -> None:
     (part,) = by_node(lambda epoch: np.array([0, epoch == 299], np.uint16), 300, 2, 1)
     assert part.often.tolist() == [[255, 255]]
@@ -145,7 +162,7 @@ def test_the_nodes_that_read_a_sample_most(table: list[list[int]], depth: int, b
         assert ranked.often[sample].tolist() == [count[node] for node in best] + [0] * lacking
 
 
-@pytest.mark.parametrize("epochs", [2, 90, 150])
+@pytest.mark.parametrize("epochs", [2, 90, 300])
 def test_ranking_larger_tables(epochs: int) -> None:
     rng = np.random.default_rng(epochs)
     table = rng.integers(0, 3 * NODES, (epochs, 300)).astype(np.uint16)
