@@ -91,9 +91,9 @@ def keep(
     """At the end of an epoch: which of m samples, each held or just read by a node, it goes on holding, b[m]: those
     that it reads again soonest, as far as its room goes. `room` i64[nodes], bytes. Within the epoch what is yet to be
     read takes room too, so that this holds a little more than `Belady` does."""
-    again = next_use < NEVER
+    again: NDArray[np.bool_] = next_use < NEVER
     load = np.bincount(node, weights=np.where(again, sizes, 0), minlength=len(room))
-    kept = again & (load <= room)[node]  # all that such a node wants has room
+    kept: NDArray[np.bool_] = again & (load <= room)[node]  # all that such a node wants has room
     order = np.flatnonzero(again & ~kept)
     if len(order):
         order = order[np.lexsort((next_use[order], node[order]))]

@@ -19,7 +19,9 @@ from nopfsfs.sim.spec import Training
 
 EPOCHS = 90
 SAMPLES = 10_000
-PUBLISHED = [(16, 0.02, 0.163), (16, 0.05, 0.267), (16, 0.10, 0.375), (4, 0.02, 0.079), (4, 0.05, 0.198), (4, 0.10, 0.321)]
+PUBLISHED = [
+    (16, 0.02, 0.163), (16, 0.05, 0.267), (16, 0.10, 0.375), (4, 0.02, 0.079), (4, 0.05, 0.198), (4, 0.10, 0.321),
+]  # fmt: skip
 
 
 def next_uses(stream: list[int]) -> list[int]:

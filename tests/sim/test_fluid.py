@@ -105,7 +105,8 @@ class OneByOne:
         holder = {at: int(reads.holder[at]) for at in asked}
         reader = {at: at[1] // each for at in asked}
         for number, one in enumerate(cluster.classes):
-            serve(f"class {number}", [at for at in asked if where[at] in (number, PEER + number)], holder, one.read_rate)
+            kept = [at for at in asked if where[at] in (number, PEER + number)]
+            serve(f"class {number}", kept, holder, one.read_rate)
             for at in asked:
                 if where[at] == STORED + number:
                     self.work((f"class {number}", holder[at]), size[at] / one.write_rate, 0.0)
