@@ -91,8 +91,9 @@ def test_orders_that_cannot_be_simulated() -> None:
         of_sampler(own, Training(3, 4), 100, 2, 1)
 
 
-def test_few_readers_are_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_is_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_BYTES", 5 * 2 * 100)
+    monkeypatch.setattr(module, "ORDERS_BYTES", 2 * 4 * 100)
     orders = permutations(Training(20, 4), 100, 2, 1)
     asked: list[int] = []
     shuffle = orders.shuffle
@@ -103,3 +104,5 @@ def test_few_readers_are_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert first == again
     assert asked == [*range(20), *range(5, 20)]
+    assert (orders.epoch(1) == orders.epoch(1)).all()
+    assert len(asked) == 35
