@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.policy import placement
-from nopfsfs.policy.belady import keep
-from nopfsfs.policy.frequency import NOBODY, NOT_AGAIN, Nodes, dealt, next_readings
+from nopfsfs.policy.frequency import dealt
 from nopfsfs.policy.model import Cluster, Times
 from nopfsfs.policy.placement import NOWHERE, Placement
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
+from nopfsfs.sim.kept import Copies, Slice
 from nopfsfs.sim.orders import Orders, Samples
 
 Ints = NDArray[np.int64]
@@ -70,6 +70,11 @@ class Policy(ABC):
         """Share of the samples that are kept somewhere."""
         return 0.0
 
+    def _sliced(self, room: Ints) -> Slice:
+        """Parts of the nodes' storage that are ruled by Belady, i64[nodes]."""
+        job = self.job
+        return Slice(job.orders.readers, job.epochs, job.sizes, room, job.nodes)
+
     def _all(self, samples: Samples, where: int, *, ahead: bool = True) -> Reads:
         shape = samples.shape
         return Reads(samples, np.full(shape, where, np.uint8), np.zeros(shape, np.uint16), ahead=ahead)
@@ -110,8 +115,8 @@ class Placed(Policy):
         times = Times.of_node(job.cluster, job.cluster.nodes)
         self._nearer = np.append(times.local[:-1] <= times.source, False)  # by class; the last: NOWHERE
         self._peer = np.append(times.peer[:-1] <= times.source, False)
-        self._copies = Copies(job, self.placement, times)
-        self._slice = Slice(job, self.placement.slice) if self.placement.slice.any() else None
+        self._copies = Copies(self.placement, times, job.nodes)
+        self._slice = self._sliced(self.placement.slice) if self.placement.slice.any() else None
 
     @abstractmethod
     def place(self) -> Placement: ...
@@ -173,90 +178,12 @@ class Homes(Placed):
         )  # fmt: skip
 
 
-class Copies:
-    """The second copies of a placement that are of use, and which of them are there: those that their node has read."""
-
-    def __init__(self, job: Job, placed: Placement, times: Times) -> None:
-        self._nodes = job.nodes
-        self._keys, self._classes = _by_sample(placed.copies)
-        home_class = placed.home_class[self._keys // len(placed.copies)]
-        local, peer = times.local[self._classes], times.peer[home_class]
-        used = (local <= times.source) & (local <= peer)  # of where it is from the fastest
-        self._keys, self._classes = self._keys[used], self._classes[used]
-        self._got = np.zeros(len(self._keys), np.bool_)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def reads(self, readers: Nodes, samples: Samples, where: NDArray[np.uint8], holder: NDArray[np.uint16]) -> None:
-        """What is there is read from there; then what was read is there. `readers` u16[F]: who reads each first."""
-        if not len(self):
-            return
-        at, copied = self._find(np.arange(len(readers)), readers)
-        number = np.where(copied & self._got[at], self._classes[at], np.int8(NOWHERE))[samples]
-        node = np.broadcast_to(self._nodes.astype(np.uint16), samples.shape)
-        again = np.nonzero(readers[samples] != node)  # read by another node as well: the order was filled up
-        at_again, copied_again = self._find(samples[again], node[again])
-        number[again] = np.where(copied_again & self._got[at_again], self._classes[at_again], np.int8(NOWHERE))
-        there = number >= 0
-        where[there], holder[there] = number[there], node[there]
-        self._got[at[copied]] = True
-        self._got[at_again[copied_again]] = True
-
-    def _find(self, samples: NDArray[np.integer], node: Nodes) -> tuple[Ints, NDArray[np.bool_]]:
-        """Which copy each node has of each sample, and whether it has one. Soonest for samples in their order."""
-        wanted = samples.astype(np.int64) * (int(self._nodes[-1]) + 1) + node
-        at = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
-        return at, self._keys[at] == wanted
-
-
-def _by_sample(copies: tuple[tuple[Ints, NDArray[np.int8]], ...]) -> tuple[Ints, NDArray[np.int8]]:
-    """All copies, sample * nodes + node ascending, i64[m], and their classes, i8[m]."""
-    keys = np.concatenate([kept * len(copies) + node for node, (kept, _) in enumerate(copies)])
-    classes = np.concatenate([classes for _, classes in copies])
-    order = np.argsort(keys)
-    return keys[order], classes[order]
-
-
-class Slice:
-    """The part of each node's storage that is ruled by Belady: over the epochs, all nodes at once. `room`
-    i64[nodes]."""
-
-    def __init__(self, job: Job, room: Ints) -> None:
-        self._job, self._room = job, room
-        self._next = next_readings(job.orders.readers, job.epochs, len(job.sizes))
-        # What is held: who holds it, which it is, and the epoch in which that node reads it next.
-        self._node, self._sample, self._use = np.zeros(0, np.uint16), np.zeros(0, np.int32), np.zeros(0, np.uint8)
-
-    def reads(
-        self, epoch: int, readers: Nodes, samples: Samples, where: NDArray[np.uint8], holder: NDArray[np.uint16],
-        home: NDArray[np.int32] | None = None,
-    ) -> None:  # fmt: skip
-        """What is held is read from the fastest class; then what was read decides what is held, but for what is at
-        home at its reader anyway. `readers` u16[F]: who reads each first; `home` i32[F]."""
-        due = self._use == epoch
-        holds = np.full(len(readers), NOBODY, np.uint16)
-        holds[self._sample[due]] = self._node[due]
-        node = np.broadcast_to(self._job.nodes.astype(np.uint16), samples.shape)
-        there = holds[samples] == node
-        where[there] = 0
-        holder[there] = node[there]
-        wanted = self._next[epoch] != NOT_AGAIN
-        if home is not None:
-            wanted &= home != readers
-        new = np.flatnonzero(wanted).astype(np.int32)
-        node, sample = np.append(self._node[~due], readers[new]), np.append(self._sample[~due], new)
-        use = np.append(self._use[~due], self._next[epoch][new])
-        kept = keep(node, use, self._job.sizes[sample], self._room)
-        self._node, self._sample, self._use = node[kept], sample[kept], use[kept]
-
-
 class BeladyOnly(Policy):
     """Each node by itself: all its storage is one cache ruled by Belady, and what is not there comes from the
     source."""
 
     def prepare(self) -> None:
-        self._slice = Slice(self.job, self.job.room.sum(axis=1))
+        self._slice = self._sliced(self.job.room.sum(axis=1))
 
     def reads(self, epoch: int) -> Reads:
         orders = self.job.orders
