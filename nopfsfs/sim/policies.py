@@ -116,7 +116,8 @@ class Placed(Policy):
         self._nearer = np.append(times.local[:-1] <= times.source, False)  # by class; the last: NOWHERE
         self._peer = np.append(times.peer[:-1] <= times.source, False)
         self._copies = Copies(self.placement, times, job.nodes)
-        self._slice = self._sliced(self.placement.slice) if self.placement.slice.any() else None
+        sliced = self.placement.slice.any() and self._nearer[0]
+        self._slice = self._sliced(self.placement.slice) if sliced else None
 
     @abstractmethod
     def place(self) -> Placement: ...
