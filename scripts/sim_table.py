@@ -116,11 +116,11 @@ def short_table(cells: Sequence[Cell]) -> Iterator[str]:
     nodes = sorted({cell.nodes for cell in cells})
     yield f"| cluster | data set | {' | '.join(f'N = {number:,}' for number in nodes)} |"
     yield "|---|---|" + "---|" * len(nodes)
-    rows: dict[tuple[str, str], list[str]] = {}
+    rows: dict[tuple[str, str], dict[int, str]] = {}
     for cell in cells:
-        rows.setdefault((cell.cluster, cell.dataset), []).append(cell.short)
-    for (cluster, dataset), columns in rows.items():
-        yield f"| {cluster} | {dataset} | {' | '.join(columns)} |"
+        rows.setdefault((cell.cluster, cell.dataset), {})[cell.nodes] = cell.short
+    for (cluster, dataset), row in rows.items():
+        yield f"| {cluster} | {dataset} | {' | '.join(row.get(number, '') for number in nodes)} |"
 
 
 def worst(cells: Sequence[Cell]) -> tuple[Cell | None, Cell]:

@@ -16,7 +16,7 @@ from nopfsfs.sim.spec import Training
 Samples = NDArray[np.int32]
 # What is kept; more is computed anew each time. A shuffle takes longer than finding who reads what.
 KEPT_BYTES = 768 << 20  # of readers
-ORDERS_BYTES = 320 << 20
+ORDERS_BYTES = 320 << 20  # of orders: those of all epochs, or none
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Orders:
         found = self._orders.get(epoch)
         if found is None:
             found = self._make(epoch)
-            if found.nbytes * (len(self._orders) + 1) <= ORDERS_BYTES:
+            if found.nbytes * self.training.epochs <= ORDERS_BYTES:
                 self._orders[epoch] = found
         return found
 

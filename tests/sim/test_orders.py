@@ -93,7 +93,7 @@ def test_orders_that_cannot_be_simulated() -> None:
 
 def test_little_is_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_BYTES", 5 * 2 * 100)
-    monkeypatch.setattr(module, "ORDERS_BYTES", 2 * 4 * 100)
+    monkeypatch.setattr(module, "ORDERS_BYTES", 19 * 4 * 100)
     orders = permutations(Training(20, 4), 100, 2, 1)
     asked: list[int] = []
     shuffle = orders.shuffle
@@ -104,5 +104,12 @@ def test_little_is_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert first == again
     assert asked == [*range(20), *range(5, 20)]
-    assert (orders.epoch(1) == orders.epoch(1)).all()
-    assert len(asked) == 35
+
+
+def test_few_orders_are_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ORDERS_BYTES", 3 * 4 * 100)
+    few, many = (permutations(Training(epochs, 4, drop_last=False), 100, 2, 1) for epochs in (3, 4))
+
+    assert few.epoch(2) is few.epoch(2)
+    assert many.epoch(2) is not many.epoch(2)
+    assert (many.epoch(2) == few.epoch(2)).all()
