@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.policy import placement
-from nopfsfs.policy.frequency import dealt
 from nopfsfs.policy.model import Cluster, Times
 from nopfsfs.policy.placement import NOWHERE, Placement
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
@@ -143,7 +142,7 @@ class Placed(Policy):
         where[own] = number[own]
         holder = np.where(home >= 0, home, 0).astype(np.uint16)
         if len(self._copies) or self._slice is not None:
-            readers = dealt(samples.reshape(-1), len(job.sizes), samples.shape[1], job.cluster.ranks)
+            readers = job.orders.readers(epoch)  # none of the policies that keep these changes the order
             self._copies.reads(readers, samples, where, holder)
             if self._slice is not None:
                 self._slice.reads(epoch, readers, samples, where, holder, self.placement.home)
