@@ -75,6 +75,10 @@ BENCHMARKS = (
     Benchmark("plan/*/14197122/*", "the order of an epoch of ImageNet-22k", bench_plan.imagenet_22k),
     Benchmark("identify/*", "opens that show which order it is", bench_plan.identification),
     Benchmark("sim/thesis/*", "the simulator, against the published tables", bench_sim.thesis_entries),
+    Benchmark("sim/homes/distinct_share/*", "what nodes keep that hold the data set once", bench_sim.share_entries),
+    Benchmark("sim/homes/worst_ratio_to_*", "all shipped clusters and data sets", bench_sim.table_entries),
+    Benchmark("sim/imagenet-1k/*", "time and memory of 90 epochs", partial(bench_sim.cost_entries, "imagenet-1k", 90)),
+    Benchmark("sim/imagenet-22k/*", "time and memory of 5 epochs", partial(bench_sim.cost_entries, "imagenet-22k", 5)),
 )
 
 

@@ -1,21 +1,40 @@
-"""The simulator against what was published.
+"""The simulator against what was published, our placement in it, and what it takes.
 
 python scripts/bench_sim.py    the tables of the thesis, published and simulated (two minutes)
+python scripts/bench_sim.py --simulate '{"cluster": "sc21", "dataset": "mnist", "epochs": 5, "nodes": 64}'
+                               one simulation of our placement, in this process; JSON: seconds and peak memory
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import resource
+import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import lab
+import numpy as np
+import sim_table
 import thesis_tables
 from bench_entry import Entry
 from lab import Progress
 from thesis_tables import Scenario
 
+from nopfsfs.policy import placement
 from nopfsfs.policy.model import Cluster
 from nopfsfs.sim import thesis
+from nopfsfs.sim.orders import permutations
+from nopfsfs.sim.run import Simulation
+from nopfsfs.sim.shipped import find_cluster, find_dataset, shipped_clusters, shipped_datasets
+from nopfsfs.sim.spec import Training
+
+SHARE_NODES = (2, 4, 8, 16, 64)
+SHARE_SAMPLES, SHARE_EPOCHS = 64_000, 90
+COSTLY_NODES = 1024
+TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +101,53 @@ def _largest(name: str, compared: list[Compared]) -> Entry:
     return Entry(f"{name}/max_relative_error", max(errors), "", errors)
 
 
-if __name__ == "__main__":
+def share_entries() -> Iterator[Entry]:
+    """sim/homes/distinct_share/N*: the share of a data set that nodes keep whose storage is as large as it."""
+    for nodes in SHARE_NODES:
+        orders = permutations(Training(SHARE_EPOCHS, 1, drop_last=False), SHARE_SAMPLES, nodes, 1)
+        room = np.full((nodes, 1), SHARE_SAMPLES // nodes, np.int64)
+        placed = placement.homes(orders.readers, SHARE_EPOCHS, np.ones(SHARE_SAMPLES, np.int64), room)
+        yield Entry(f"sim/homes/distinct_share/N{nodes}", placed.distinct_share, "", [placed.distinct_share])
+
+
+def table_entries() -> Iterator[Entry]:
+    """sim/homes/worst_ratio_to_{bound,nopfs} of all shipped clusters and data sets. Prints the tables."""
+    cells = sim_table.matrix(shipped_clusters(), shipped_datasets(), sim_table.NODES)
+    print("\n".join(sim_table.report(cells)))
+    bound = [cell.of_bound for cell in cells if cell.fits]
+    yield Entry("sim/homes/worst_ratio_to_bound", max(bound), "x", bound)
+    nopfs = [cell.of_nopfs for cell in cells]
+    yield Entry("sim/homes/worst_ratio_to_nopfs", max(nopfs), "x", nopfs)
+
+
+def cost_entries(dataset: str, epochs: int) -> Iterator[Entry]:
+    """sim/<dataset>/{seconds,peak_mb} of a simulation of 1,024 nodes, in a process of its own."""
+    asked = {"cluster": "sc21", "dataset": dataset, "epochs": epochs, "nodes": COSTLY_NODES}
+    found = json.loads(lab.run([sys.executable, __file__, "--simulate", json.dumps(asked)], TIMEOUT_S))
+    for name, unit in (("seconds", "s"), ("peak_mb", "MB")):
+        yield Entry(f"sim/{dataset}/{name}", found[name], unit, [found[name]])
+
+
+def cost(cluster: str, dataset: str, epochs: int, nodes: int) -> dict[str, float]:
+    """Of a simulation of our placement: seconds, and what this process took at most."""
+    data, training = find_dataset(dataset)
+    began = time.perf_counter()
+    training = replace(training, epochs=epochs, drop_last=False)
+    Simulation(replace(find_cluster(cluster), nodes=nodes), data, training).run("homes")
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--simulate", help="JSON: cluster, dataset, epochs, nodes")
+    asked = parser.parse_args()
+    if asked.simulate:
+        print(json.dumps(cost(**json.loads(asked.simulate))))
+        return
     for entry in thesis_entries():
         print(f"{entry.name:40}{entry.value:10.4g} {entry.unit}")
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ from nopfsfs.policy.placement import take
 
 Ints = NDArray[np.int64]
 NEVER = 1 << 62  # as the next use of what is not read again, as far as is known
+_STALE_LEAST = 64  # entries that the heap may have beyond twice those it needs before it is made anew
 
 
 class Belady:
@@ -38,29 +39,33 @@ class Belady:
         self.drop(row)
         if next_use >= NEVER or size > self.room:
             return [row]
-        gone: list[int] = []
+        gone: dict[int, tuple[int, int]] = {}
         room = self.room - self.used
         while room < size:
             at, other = self._furthest[0]
             held = self._held.get(other)
-            if held is None or held[0] != -at:
-                heapq.heappop(self._furthest)
-            elif -at <= next_use:
-                break
-            else:
-                heapq.heappop(self._furthest)
-                gone.append(other)
+            if held is not None and held[0] == -at and other not in gone:
+                if held[0] <= next_use:
+                    break
+                gone[other] = held
                 room += held[1]
+            heapq.heappop(self._furthest)
         if room < size:
-            for other in gone:  # all that are read later are not enough: they stay
-                heapq.heappush(self._furthest, (-self._held[other][0], other))
+            for other, (at, _) in gone.items():  # all that are read later are not enough: they stay
+                heapq.heappush(self._furthest, (-at, other))
             return [row]
         for other in gone:
             self.drop(other)
+        self._hold(row, size, next_use)
+        return list(gone)
+
+    def _hold(self, row: int, size: int, next_use: int) -> None:
         self._held[row] = (next_use, size)
         self.used += size
         heapq.heappush(self._furthest, (-next_use, row))
-        return gone
+        if len(self._furthest) > 2 * len(self._held) + _STALE_LEAST:
+            self._furthest = [(-at, other) for other, (at, _) in self._held.items()]
+            heapq.heapify(self._furthest)
 
     def drop(self, row: int) -> None:
         """The row is gone."""
@@ -80,12 +85,17 @@ class Belady:
         return gone
 
 
-def keep(node: Ints, next_use: Ints, sizes: Ints, room: Ints) -> NDArray[np.bool_]:
+def keep(
+    node: NDArray[np.integer], next_use: NDArray[np.integer], sizes: Ints, room: Ints
+) -> NDArray[np.bool_]:  # fmt: skip
     """At the end of an epoch: which of m samples, each held or just read by a node, it goes on holding, b[m]: those
     that it reads again soonest, as far as its room goes. `room` i64[nodes], bytes. Within the epoch what is yet to be
     read takes room too, so that this holds a little more than `Belady` does."""
-    order = np.lexsort((next_use, node))
-    order = order[next_use[order] < NEVER]
-    kept = np.zeros(len(node), np.bool_)
-    kept[order[take(node[order], sizes[order], room.copy())]] = True
+    again: NDArray[np.bool_] = next_use < NEVER
+    load = np.bincount(node, weights=np.where(again, sizes, 0), minlength=len(room))
+    kept: NDArray[np.bool_] = again & (load <= room)[node]  # all that such a node wants has room
+    order = np.flatnonzero(again & ~kept)
+    if len(order):
+        order = order[np.lexsort((next_use[order], node[order]))]
+        kept[order[take(node[order].astype(np.int64), sizes[order], room.copy())]] = True
     return kept

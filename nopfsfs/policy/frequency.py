@@ -7,7 +7,7 @@ An epoch is given as an array by sample: which node reads it (`Readers`). Paper,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 NOBODY = 0xFFFF  # reads this sample in this epoch; there are fewer nodes
 AHEAD = 254  # epochs of which one can be named in a byte, beside "none"
+NOT_AGAIN = 255  # as the next epoch in which a node reads a sample
 BLOCK_BYTES = 256 << 20  # for the counts of one block
+_ROUNDING = 1e-9  # how far off the products here may be
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
 
 Nodes = NDArray[np.uint16]
@@ -25,7 +27,7 @@ Readers = Callable[[int], Nodes]  # of an epoch: the node that reads each sample
 def expected_frequent(nodes: int, epochs: int, samples: int, delta: float) -> float:
     """How many of `samples` a node is expected to read more than (1 + delta) E/N times: F * P[X > (1 + delta) E/N],
     X ~ Binomial(E, 1/N) (paper, section 3.1)."""
-    most = math.floor((1 + delta) * epochs / nodes + 1e-9)
+    most = math.floor((1 + delta) * epochs / nodes + _ROUNDING)
     p = 1 / nodes
     log = (
         math.lgamma(epochs + 1) - math.lgamma(k + 1) - math.lgamma(epochs - k + 1)
@@ -37,12 +39,12 @@ def expected_frequent(nodes: int, epochs: int, samples: int, delta: float) -> fl
 
 def least_elsewhere(nodes: int, epochs: int, delta: float) -> int:
     """Lemma 1: of a sample that one node reads ceil((1 + delta) E/N) times, some other node reads at most so many."""
-    return math.ceil((nodes - 1 - delta) / (nodes - 1) * epochs / nodes)
+    return math.ceil((nodes - 1 - delta) / (nodes - 1) * epochs / nodes - _ROUNDING)
 
 
 def most_elsewhere(nodes: int, epochs: int, delta: float) -> int:
     """Lemma 1: of one that it reads floor((1 - delta) E/N) times, some other node reads at least so many."""
-    return math.floor((nodes - 1 + delta) / (nodes - 1) * epochs / nodes)
+    return math.floor((nodes - 1 + delta) / (nodes - 1) * epochs / nodes + _ROUNDING)
 
 
 def dealt(order: NDArray[np.integer], samples: int, ranks: int, per_node: int = 1) -> Nodes:
@@ -93,17 +95,23 @@ def by_sample(readers: Readers, epochs: int, samples: int, depth: int, block: in
     """Count and rank in blocks of samples. The epochs are asked for once for each block."""
     node = np.full((samples, depth), NOBODY, np.uint16)
     often = np.zeros((samples, depth), np.uint8)
-    step = max(1, block // (16 * max(1, epochs)))
-    for first in range(0, samples, step):
-        part = slice(first, min(samples, first + step))
-        who = np.stack([readers(epoch)[part] for epoch in range(epochs)], axis=1)
-        for at in range(0, len(who), _ROWS):
-            rows = slice(first + at, min(part.stop, first + at + _ROWS))
-            node[rows], often[rows] = _rank(who[at : at + _ROWS], depth)
+    for first, who in _blocks(readers, epochs, samples, block):
+        rows = slice(first, first + len(who))
+        node[rows], often[rows] = _rank(who, depth)
     return Ranked(node, often)
 
 
 _ROWS = 1 << 16  # samples that are sorted at once: what fits a processor's cache is sorted faster
+
+
+def _blocks(readers: Readers, epochs: int, samples: int, block: int = BLOCK_BYTES) -> Iterator[tuple[int, Nodes]]:
+    """Who reads each of some samples in each epoch, u16[m, E], with the first of them; of `block` bytes at a time each
+    epoch is asked for once."""
+    step = max(1, block // (2 * max(1, epochs)))
+    for first in range(0, samples, step):
+        who = np.stack([readers(epoch)[first : first + step] for epoch in range(epochs)], axis=1)
+        for at in range(0, len(who), _ROWS):
+            yield first + at, who[at : at + _ROWS]
 
 
 def _rank(who: Nodes, depth: int) -> tuple[Nodes, NDArray[np.uint8]]:
@@ -112,40 +120,83 @@ def _rank(who: Nodes, depth: int) -> tuple[Nodes, NDArray[np.uint8]]:
     key = (who.astype(np.uint32) << 16) | np.arange(epochs, dtype=np.uint32)
     key.sort(axis=1)
     node = (key >> 16).astype(np.uint16)
-    at = np.arange(epochs)
+    narrow = np.uint16 if epochs * (epochs + 1) <= 0xFFFF else np.uint64
+    at = np.arange(epochs).astype(narrow)
     begins = np.ones((m, epochs), np.bool_)
     begins[:, 1:] = node[:, 1:] != node[:, :-1]
     ends = np.ones((m, epochs), np.bool_)
     ends[:, :-1] = begins[:, 1:]
-    start = np.maximum.accumulate(np.where(begins, at, 0), axis=1)
-    length = at - start + 1
-    since = np.take_along_axis(key, start, axis=1) & np.uint32(0xFFFF)
-    # the highest count first, of equal ones the earliest
-    score = np.where(ends & (node != NOBODY), length.astype(np.int64) * epochs + (epochs - 1 - since), -1)
+    start = np.maximum.accumulate(np.where(begins, at, narrow(0)), axis=1)
+    length = at - start + narrow(1)
+    since = np.take_along_axis(key, start.astype(np.intp), axis=1).astype(np.uint16)
+    # the highest count first, of equal ones the earliest; nothing where no run of a node ends
+    score = np.where(ends & (node != NOBODY), length * narrow(epochs) + (narrow(epochs - 1) - since), narrow(0))
     nodes = np.full((m, depth), NOBODY, np.uint16)
     counts = np.zeros((m, depth), np.uint8)
     rows = np.arange(m)
     for rank in range(min(depth, epochs)):
         best = np.argmax(score, axis=1)
-        there = score[rows, best] >= 0
+        there = score[rows, best] > 0
         nodes[there, rank] = node[rows, best][there]
         counts[there, rank] = np.minimum(length[rows, best], 255)[there]
-        score[rows, best] = -1
+        score[rows, best] = 0
     return nodes, counts
 
 
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Who reads what: `node` u16[m] reads `sample` i32[m] `often` times, u8[m] (255: or more), and first in the epoch
+    `since`, u8[m] (254: or later)."""
+
+    node: Nodes
+    sample: NDArray[np.int32]
+    often: NDArray[np.uint8]
+    since: NDArray[np.uint8]
+
+    def of(self, which: NDArray[np.bool_] | NDArray[np.int64] | slice) -> Pairs:
+        """Some of them."""
+        return Pairs(self.node[which], self.sample[which], self.often[which], self.since[which])
+
+    @staticmethod
+    def joined(parts: Sequence[Pairs]) -> Pairs:
+        """All of them, by node, and those of a node in the order in which they stand here."""
+        node = np.concatenate([part.node for part in parts])
+        order = np.argsort(node, kind="stable")
+        columns = ((part.sample for part in parts), (part.often for part in parts), (part.since for part in parts))
+        sample, often, since = (np.concatenate(list(column))[order] for column in columns)
+        return Pairs(node[order], sample, often, since)
+
+
+def pairs(
+    readers: Readers, epochs: int, samples: int, least: int, block: int = BLOCK_BYTES
+) -> Iterator[Pairs]:  # fmt: skip
+    """Who reads what at least so often, some samples at a time, these ascending."""
+    for first, who in _blocks(readers, epochs, samples, block):
+        key = (who.astype(np.uint32) << 16) | np.arange(epochs, dtype=np.uint32)
+        key.sort(axis=1)
+        begins = np.ones(who.shape, np.bool_)
+        begins[:, 1:] = (key[:, 1:] ^ key[:, :-1]) > 0xFFFF
+        start = np.flatnonzero(begins)
+        often = np.diff(start, append=key.size)
+        found = key.reshape(-1)[start]
+        chosen = (often >= least) & (found < NOBODY << 16)
+        start, often, found = start[chosen], often[chosen], found[chosen]
+        yield Pairs(
+            (found >> 16).astype(np.uint16), (first + start // epochs).astype(np.int32),
+            np.minimum(often, 255).astype(np.uint8), np.minimum(found & 0xFFFF, 254).astype(np.uint8),
+        )  # fmt: skip
+
+
 def next_readings(readers: Readers, epochs: int, samples: int) -> NDArray[np.uint8]:
-    """After each epoch, the next in which the same node reads the sample that it reads then, u8[E, F]; 255: none.
-    Raises ValueError: more than 254 epochs."""
+    """After each epoch, the next in which the same node reads the sample that it reads then, u8[E, F], or
+    NOT_AGAIN. Raises ValueError: more than 254 epochs."""
     if epochs > AHEAD:
-        raise ValueError(f"{epochs} epochs are more than the {AHEAD} that can be looked ahead")
-    found = np.full((epochs, samples), 255, np.uint8)
-    for first in range(0, samples, _ROWS):
-        part = slice(first, min(samples, first + _ROWS))
-        who = np.stack([readers(epoch)[part] for epoch in range(epochs)], axis=1)
+        raise ValueError(f"{epochs} epochs are more than the 254 that can be looked ahead")
+    found = np.full((epochs, samples), NOT_AGAIN, np.uint8)
+    for first, who in _blocks(readers, epochs, samples):
         key = (who.astype(np.uint32) << 8) | np.arange(epochs, dtype=np.uint32)
         key.sort(axis=1)
-        again = (key[:, 1:] >> 8) == (key[:, :-1] >> 8)
+        again = ((key[:, 1:] ^ key[:, :-1]) < 1 << 8) & (key[:, 1:] < NOBODY << 8)
         sample, at = np.nonzero(again)
         found[key[sample, at] & 0xFF, first + sample] = key[sample, at + 1] & 0xFF
     return found

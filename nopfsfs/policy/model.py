@@ -86,8 +86,7 @@ class Source:
 
     def most(self, nodes: int) -> float:
         """Bytes per second that up to so many nodes get together at best."""
-        readers = sorted({1.0, float(nodes), *(x for x, _ in self.rate.points if 1 <= x <= nodes)})
-        return max(min(self.rate.at(gamma), gamma * self.link) for gamma in readers)
+        return max(min(self.rate.at(gamma), gamma * self.link) for gamma in range(1, nodes + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,8 @@ class Times:
 
     def fetch_from(self, sizes: Rows, local: NDArray[np.int8], peer: NDArray[np.int8]) -> NDArray[np.uint8]:
         """Where each of m samples comes from soonest, u8[m] of `From`. `local`, `peer` i8[m]: the class that this node
-        and a peer have it in, or NOWHERE. Of equals the nearer one."""
+        and a peer have it in, or NOWHERE. Of equals the nearer one. An empty one is taken as one byte."""
+        sizes = np.maximum(sizes, 1)  # nothing times infinity is no number
         costs = np.stack([sizes * self.local[local], sizes * self.peer[peer], sizes * self.source + self.latency])
         nearest: NDArray[np.uint8] = np.argmin(costs, axis=0).astype(np.uint8)
         return nearest

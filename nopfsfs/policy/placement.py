@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.policy.frequency import BLOCK_BYTES, NOBODY, Readers, by_node, by_sample, shuffled
+from nopfsfs.policy.frequency import BLOCK_BYTES, NOBODY, Pairs, Readers, by_node, by_sample, pairs, shuffled
 
 Ints = NDArray[np.int64]
 NOWHERE = -1
@@ -60,7 +60,9 @@ def take(group: Ints, sizes: Ints, room: Ints, *, closes: bool = False) -> NDArr
         before = np.repeat(total[begins] - sizes[left][begins], np.diff(begins, append=len(left)))
         fits = total - before <= room[groups]
         taken[left[fits]] = True
-        np.subtract.at(room, groups[fits], sizes[left][fits])
+        won = groups[fits]
+        firsts = np.flatnonzero(np.diff(won, prepend=-1))
+        room[won[firsts]] -= np.add.reduceat(sizes[left][fits], firsts)
         if closes:
             break
         left = left[~fits]
@@ -112,12 +114,15 @@ def homes(
     changed; bytes."""
     left = room.copy()
     apart = np.zeros(len(room), np.int64)
-    if slice_share and room.shape[1]:
+    if not room.size or not len(sizes):
+        nowhere = np.full(len(sizes), NOWHERE, np.int32)
+        return Placement(nowhere, nowhere.astype(np.int8), _none(len(room)), apart)
+    if slice_share:
         apart = (left[:, 0] * slice_share).astype(np.int64)
         left[:, 0] -= apart
     home, often = _nodes(readers, epochs, sizes, left.sum(axis=1), block)
     home_class = _classes(home, often, sizes, left)
-    if (home < 0).any() or not room.shape[1]:
+    if (home < 0).any():
         return Placement(home, home_class, _none(len(room)), apart)
     if slice_share is None:
         apart, left[:, 0] = left[:, 0].copy(), 0
@@ -147,7 +152,7 @@ def _anywhere(home: NDArray[np.int32], sizes: Ints, room: Ints) -> None:
     """Give what has no home one where there is room: the free room of all nodes is taken for one row of bytes, into
     which the samples are laid; those on a border try again."""
     while True:
-        without = np.flatnonzero((home < 0) & (sizes <= room.max(initial=0)))
+        without = np.flatnonzero((home < 0) & (sizes <= room.max()))
         if not len(without):
             return
         ends = np.cumsum(room)
@@ -163,7 +168,7 @@ def _anywhere(home: NDArray[np.int32], sizes: Ints, room: Ints) -> None:
 
 def _classes(home: NDArray[np.int32], often: NDArray[np.uint8], sizes: Ints, room: Ints) -> NDArray[np.int8]:
     """The class of each sample at its home: the fastest for what its node reads most. `room` i64[nodes, classes] is
-    reduced. What fits the node, but no class of it alone, goes to any class of any node, or loses its home."""
+    reduced. What fits the node, but no class of it alone, loses its home; what has none goes where there is room."""
     classes = np.full(len(home), NOWHERE, np.int8)
     placed = np.flatnonzero(home >= 0)
     order = placed[np.lexsort((255 - often[placed], home[placed]))]
@@ -173,8 +178,8 @@ def _classes(home: NDArray[np.int32], often: NDArray[np.uint8], sizes: Ints, roo
         won = order[take(home[order].astype(np.int64), sizes[order], column)]
         classes[won] = number
         room[:, number] = column
-    lost = order[classes[order] < 0]
-    home[lost] = NOWHERE
+    home[order[classes[order] < 0]] = NOWHERE
+    lost = np.flatnonzero(home < 0)
     if len(lost):
         slots = np.ascontiguousarray(room.reshape(-1))
         slot = np.full(len(lost), NOWHERE, np.int32)
@@ -193,17 +198,19 @@ def _second(
     saves a fetch from its home for every reading but the first. `room` i64[nodes, classes] is reduced."""
     if not (room > 0).any():
         return _none(len(room))
+    found = pairs(readers, epochs, len(sizes), 2, block)
+    wanting = Pairs.joined([part.of(home[part.sample] != part.node) for part in found])
+    ends = np.searchsorted(wanting.node, np.arange(len(room)), side="right")
     copies: list[tuple[Ints, NDArray[np.int8]]] = []
-    for part in by_node(readers, epochs, len(sizes), len(room), block):
-        for at, (often, since) in enumerate(zip(part.often, part.since, strict=True)):
-            node = part.first + at
-            wanted = np.flatnonzero((often > 1) & (home != node))
-            if int(sizes[wanted].sum()) > int(room[node].sum()):
-                wanted = wanted[np.lexsort((shuffled(node, wanted), since[wanted], 255 - often[wanted]))]
-            classes = fill(sizes[wanted], room[node])
-            kept = np.flatnonzero(classes >= 0)
-            order = kept[np.argsort(wanted[kept], kind="stable")]
-            copies.append((wanted[order], classes[order]))
+    for node, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        some = wanting.of(slice(begin, end))
+        wanted = some.sample.astype(np.int64)
+        if int(sizes[wanted].sum()) > int(room[node].sum()):
+            wanted = wanted[np.lexsort((shuffled(node, wanted), some.since, 255 - some.often))]
+        classes = fill(sizes[wanted], room[node])
+        kept = np.flatnonzero(classes >= 0)
+        order = kept[np.argsort(wanted[kept], kind="stable")]
+        copies.append((wanted[order], classes[order]))
     return tuple(copies)
 
 

@@ -14,7 +14,9 @@ from nopfsfs.policy.frequency import Nodes, dealt
 from nopfsfs.sim.spec import Training
 
 Samples = NDArray[np.int32]
-KEPT_BYTES = 768 << 20  # of readers that are kept; more are computed anew each time
+# What is kept; more is computed anew each time. A shuffle takes longer than finding who reads what.
+KEPT_BYTES = 768 << 20  # of readers
+ORDERS_BYTES = 320 << 20  # of orders: those of all epochs, or none
 
 
 @dataclass(slots=True)
@@ -28,11 +30,20 @@ class Orders:
     per_node: int
     shuffle: Callable[[int], NDArray[np.integer]]
     _readers: dict[int, Nodes] = field(default_factory=dict)
+    _orders: dict[int, Samples] = field(default_factory=dict)
 
     def epoch(self, epoch: int) -> Samples:
         """Which sample each rank reads at each of its places, i32[places, ranks]. With `drop_last` there are whole
         steps of all ranks only; else the order is filled up to a multiple of the ranks, as DistributedSampler does.
-        With fewer samples than a step takes there is one step, filled up."""
+        With fewer samples than a step takes there is one step, filled up. Not to be written to."""
+        found = self._orders.get(epoch)
+        if found is None:
+            found = self._make(epoch)
+            if found.nbytes * self.training.epochs <= ORDERS_BYTES:
+                self._orders[epoch] = found
+        return found
+
+    def _make(self, epoch: int) -> Samples:
         order = np.asarray(self.shuffle(epoch))
         step = self.ranks * self.training.batch
         if self.training.drop_last and len(order) >= step:

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.policy import placement
-from nopfsfs.policy.belady import NEVER, keep
-from nopfsfs.policy.frequency import next_readings
 from nopfsfs.policy.model import Cluster, Times
 from nopfsfs.policy.placement import NOWHERE, Placement
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
+from nopfsfs.sim.kept import Copies, Slice
 from nopfsfs.sim.orders import Orders, Samples
 
 Ints = NDArray[np.int64]
@@ -70,6 +69,11 @@ class Policy(ABC):
         """Share of the samples that are kept somewhere."""
         return 0.0
 
+    def _sliced(self, room: Ints) -> Slice:
+        """Parts of the nodes' storage that are ruled by Belady, i64[nodes]."""
+        job = self.job
+        return Slice(job.orders.readers, job.epochs, job.sizes, room, job.nodes)
+
     def _all(self, samples: Samples, where: int, *, ahead: bool = True) -> Reads:
         shape = samples.shape
         return Reads(samples, np.full(shape, where, np.uint8), np.zeros(shape, np.uint16), ahead=ahead)
@@ -107,11 +111,12 @@ class Placed(Policy):
         job = self.job
         self.placement = self.place()
         self._seen = np.zeros(len(job.sizes), np.bool_)
-        self._got = [np.zeros(len(kept), np.bool_) for kept, _ in self.placement.copies]
         times = Times.of_node(job.cluster, job.cluster.nodes)
         self._nearer = np.append(times.local[:-1] <= times.source, False)  # by class; the last: NOWHERE
         self._peer = np.append(times.peer[:-1] <= times.source, False)
-        self._slice = Slice(job, self.placement.slice) if self.placement.slice.any() else None
+        self._copies = Copies(self.placement, times, job.nodes)
+        sliced = self.placement.slice.any() and self._nearer[0]
+        self._slice = self._sliced(self.placement.slice) if sliced else None
 
     @abstractmethod
     def place(self) -> Placement: ...
@@ -125,22 +130,22 @@ class Placed(Policy):
         return self.job.orders.epoch(epoch)
 
     def reads(self, epoch: int) -> Reads:
-        samples = self.order(epoch)
+        job, samples = self.job, self.order(epoch)
         home, home_class = self.placement.home[samples], self.placement.home_class[samples]
         known = self._known(samples) & (home >= 0)
-        own = known & (home == self.job.nodes)
+        own = known & (home == job.nodes)
         number = home_class.astype(np.uint8)  # NOWHERE becomes a number that is not used
-        where = np.where(home >= 0, number | np.uint8(STORED), np.uint8(SOURCE))
+        where = np.where((home >= 0) & ~known, number | np.uint8(STORED), np.uint8(SOURCE))
         peers = known & self._peer[home_class]
         where[peers] = number[peers] | np.uint8(PEER)
         own &= self._nearer[home_class]
         where[own] = number[own]
         holder = np.where(home >= 0, home, 0).astype(np.uint16)
-        for node, (kept, classes) in enumerate(self.placement.copies):
-            if len(kept):
-                self._copies(node, kept, classes, samples, where, holder)
-        if self._slice is not None:
-            self._slice.reads(epoch, samples, where, holder, own | (home == self.job.nodes))
+        if len(self._copies) or self._slice is not None:
+            readers = job.orders.readers(epoch)  # none of the policies that keep these changes the order
+            self._copies.reads(readers, samples, where, holder)
+            if self._slice is not None:
+                self._slice.reads(epoch, readers, samples, where, holder, self.placement.home)
         self._seen[samples] = True
         return Reads(samples, where, holder)
 
@@ -153,20 +158,6 @@ class Placed(Policy):
             first[flat[::-1]] = np.arange(len(flat))[::-1]
             known |= (first[flat] != np.arange(len(flat))).reshape(samples.shape)
         return known
-
-    def _copies(
-        self, node: int, kept: Ints, classes: NDArray[np.int8], samples: Samples, where: NDArray[np.uint8],
-        holder: NDArray[np.uint16],
-    ) -> None:  # fmt: skip
-        ranks = self.job.columns(node)
-        mine = samples[:, ranks]
-        at = np.minimum(np.searchsorted(kept, mine), len(kept) - 1)
-        copied = kept[at] == mine
-        got = self._got[node]
-        there = copied & got[at] & self._nearer[classes[at]]
-        where[:, ranks][there] = classes[at][there]
-        holder[:, ranks][there] = node
-        got[at[copied]] = True
 
 
 class NoPFS(Placed):
@@ -187,55 +178,17 @@ class Homes(Placed):
         )  # fmt: skip
 
 
-class Slice:
-    """The part of each node's storage that is ruled by Belady: over the epochs, all nodes at once. `room`
-    i64[nodes]."""
-
-    def __init__(self, job: Job, room: Ints) -> None:
-        self._job, self._room = job, room
-        self._next = next_readings(job.orders.readers, job.epochs, len(job.sizes))
-        self._keys = np.zeros(0, np.int64)  # node * F + sample, ascending: what is held
-        self._uses = np.zeros(0, np.int64)  # and the epoch of its next use
-
-    def reads(
-        self, epoch: int, samples: Samples, where: NDArray[np.uint8], holder: NDArray[np.uint16],
-        own: NDArray[np.bool_],
-    ) -> None:  # fmt: skip
-        """What is held is read from the fastest class; then what was read decides what is held. `own`: what is at home
-        at its reader anyway."""
-        count = len(self._job.sizes)
-        node = np.broadcast_to(self._job.nodes.astype(np.int64), samples.shape)
-        keys = (node * count + samples).reshape(-1)
-        hit = np.zeros(len(keys), np.bool_)
-        if len(self._keys):
-            at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-            hit = self._keys[at] == keys
-            stays = np.ones(len(self._keys), np.bool_)
-            stays[at[hit]] = False
-            self._keys, self._uses = self._keys[stays], self._uses[stays]
-        there = hit.reshape(samples.shape)
-        where[there] = 0
-        holder[there] = node[there]
-        again = self._next[epoch][samples]
-        wanted = np.flatnonzero(((again != 255) & ~own).reshape(-1))
-        new = np.unique(keys[wanted])
-        keys = np.concatenate([self._keys, new])
-        uses = np.concatenate([self._uses, self._next[epoch][new % count].astype(np.int64)])
-        kept = keep(keys // count, np.where(uses == 255, NEVER, uses), self._job.sizes[keys % count], self._room)
-        order = np.argsort(keys[kept])
-        self._keys, self._uses = keys[kept][order], uses[kept][order]
-
-
 class BeladyOnly(Policy):
     """Each node by itself: all its storage is one cache ruled by Belady, and what is not there comes from the
     source."""
 
     def prepare(self) -> None:
-        self._slice = Slice(self.job, self.job.room.sum(axis=1))
+        self._slice = self._sliced(self.job.room.sum(axis=1))
 
     def reads(self, epoch: int) -> Reads:
-        found = self._all(self.job.orders.epoch(epoch), SOURCE)
-        self._slice.reads(epoch, found.samples, found.where, found.holder, np.zeros(found.where.shape, np.bool_))
+        orders = self.job.orders
+        found = self._all(orders.epoch(epoch), SOURCE)
+        self._slice.reads(epoch, orders.readers(epoch), found.samples, found.where, found.holder)
         return found
 
 
