@@ -21,6 +21,7 @@ from nopfsfs.policy.awaited import Awaited
 from nopfsfs.policy.budget import Split
 from nopfsfs.policy.kept import Kept
 from nopfsfs.policy.opened import Opened
+from nopfsfs.policy.spare import NEVER
 from nopfsfs.policy.window import Paged, PageWindow
 
 Rows = npt.NDArray[np.int64]
@@ -415,17 +416,20 @@ class Conductor:
         must go for it."""
         read = [row for row in self._read if self._is_staged[row] and not self._is_evicting[row]]
         self._read.clear()
-        for row, room in self.kept.offered(read):
+        for row, use in self.kept.offered(read):
             size = self._charge[row]
             if self._home_of[row] == _RAM:
                 self.kept.add(row)
                 continue
-            gone = self.kept.make_room(size - (self.split.homes - self.homes_used), self._charge, room)
-            if gone is None or self._home_of[row] != _STREAM or size > self.split.whole_limit:
+            gone = None
+            if self._home_of[row] == _STREAM and size <= self.split.whole_limit:
+                gone = self.kept.make_room(size - (self.split.homes - self.homes_used), self._charge, use)
+            if gone is None:
+                self._to_disk(row, use)
                 self._let_go(row)
                 continue
-            for other in gone:
-                self._give_up(other)
+            for other, later in self.kept.offered(gone):
+                self._give_up(other, later)
             self._anew.extend(gone)  # to be fetched for their next reading, if that was looked at already
             self._uncharge_stream(row)
             self._home_of[row] = _RAM
@@ -456,8 +460,8 @@ class Conductor:
             self._give_up(row)
         self.window.resize(split, rows)
 
-    def _give_up(self, row: int) -> None:
-        """The row has no home in the arena any more."""
+    def _give_up(self, row: int, use: int = NEVER) -> None:
+        """The row has no home in the arena any more; it is read again at `use`, if that is known."""
         if self._home_of[row] != _RAM:
             return
         self._home_of[row] = _STREAM
@@ -465,6 +469,7 @@ class Conductor:
         self.kept.discard(row)
         if self._is_staged[row] or self._is_fetching[row]:
             self._charge_stream(row)
+        self._to_disk(row, use)
         self._let_go(row)
 
     def _place(self, row: int) -> None:
@@ -479,12 +484,26 @@ class Conductor:
             self._home_of[row] = _RAM
             self.homes_used += size
             return
+        if not self._replaces:  # else it is known when it was read
+            self._place_on_disk(row)
+
+    def _place_on_disk(self, row: int) -> bool:
+        """Give it a home in the first disk tier with room, if there is one."""
+        size = self._charge[row]
         for tier, room in enumerate(self._disk_room):
             if size <= room and self._disk_pays:
                 self._disk_room[tier] -= size
                 self._disk_of[row] = tier + 1
                 self._home_of[row] = _DISK
-                return
+                return True
+        return False
+
+    def _to_disk(self, row: int, use: int) -> None:
+        """What does not stay in memory, and is staged, and read again at `use`, is written to disk if there is room."""
+        fits = self._is_staged[row] and self._charge[row] <= self.split.whole_limit
+        if use < NEVER and fits and self._home_of[row] == _STREAM and self._place_on_disk(row):
+            self._is_writing[row] = True
+            self._order(Do.TO_DISK, row, self._disk_of[row])
 
     def _leave_disk(self, row: int, home: Home) -> None:
         """The row is not on disk. Its room there is free again if it was, but not if it could not be written."""

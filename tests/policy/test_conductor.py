@@ -523,7 +523,7 @@ def test_any_state_can_be_taken_over(
 actions = st.lists(
     st.sampled_from(
         ["read", "read", "read", "hold", "close", "skip", "work", "work", "work", "supervise", "supervise", "settle",
-         "restart", "restart stager", "replace supervisor", "shrink", "grow", "evict", "look"]
+         "restart", "restart stager", "replace supervisor", "rule anew", "shrink", "grow", "evict", "look"]
     ),
     max_size=120,
 )  # fmt: skip
@@ -577,6 +577,8 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
             w.evict(3)
         elif action == "look":
             w.look()
+        elif action == "rule anew":
+            c.replace(not c._replaces)
         elif action == "replace supervisor":
             w.replace_supervisor(first)
             c = w.conductor

@@ -62,7 +62,22 @@ def test_the_source_is_read_hardly_more_often_than_it_must_be(room: int) -> None
     # what is read next is fetched while what was read is still there: a part of the room is taken twice
     assert least - 8 <= len(w.fetched) <= 1.05 * least + 8
     assert len(w.fetched) < 0.95 * static
-    assert w.demands <= 4
+    assert w.demands <= EPOCHS
+
+
+def test_what_goes_from_memory_goes_to_disk_while_there_is_room() -> None:
+    order = stream(5)
+    w = World([10] * FILES, order, split(160, 80), disk=[800])
+    w.conductor.replace(True)
+    while w.position < len(w.stream):
+        w.settle()
+        w.read_next()
+        assert len(w.on_disk) * 10 <= 800
+    w.settle()
+    assert len(w.on_disk) == 80
+    assert w.demands <= EPOCHS
+    assert len(w.fetched) == len(played(order, 16, replaces=True).fetched), "a copy on disk is fetched from there"
+    assert all(w.conductor.home[row] == Home.DISK for row in w.on_disk)
 
 
 def test_where_all_fits_nothing_goes() -> None:
@@ -79,7 +94,7 @@ def test_it_may_begin_and_end_at_any_time() -> None:
         w.read_next()
     w.settle()
     assert w.conductor.homes_used <= 200
-    assert w.demands <= 4, "but for files that are read twice within the window"
+    assert w.demands <= EPOCHS, "but for files that are read twice within the window"
     for _ in range(2 * FORGOTTEN_AFTER):  # nothing is held in the end but what stays
         w.conductor.orders()
     assert {row for row in w.staged if w.conductor.home[row] != Home.RAM} == set()
