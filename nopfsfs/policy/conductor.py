@@ -558,6 +558,8 @@ class Conductor:
     def _drop(self, rows: list[int]) -> None:
         if rows:
             self._order_all(Do.DROP, rows)
+            # Where its pages were to serve the next reading, and that was looked at already, it is fetched for it now.
+            self._anew.extend(row for row in rows if self._home_of[row] != _RAM)
 
     def _order(self, do: Do, row: int, value: int = 0) -> None:
         if self._orders and self._orders[-1][0] == do and self._orders[-1][2] == value:

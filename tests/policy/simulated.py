@@ -39,6 +39,7 @@ class World:
         self.disk_work: deque[int] = deque()
         self.staged: set[int] = set()
         self.pages: set[int] = set()
+        self.dropped: set[int] = set()  # some time
         self.on_disk: set[int] = set()
         self.open: list[int] = []
         self.events: deque[tuple[str, int]] = deque()  # of the stager, not yet seen
@@ -152,6 +153,7 @@ class World:
             do, row = self.pusher.popleft()
             if do == Do.DROP:
                 self.pages.discard(row)
+                self.dropped.add(row)
                 self.events.append(("dropped", row))
             elif fails or row not in self.staged or self.conductor.paged[row] == Paged.LATE:
                 self.events.append(("push_failed", row))
