@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from nopfsfs.policy.awaited import Awaited
 from nopfsfs.policy.budget import Split
+from nopfsfs.policy.homes import Home, Homes
 from nopfsfs.policy.kept import Kept
 from nopfsfs.policy.opened import Opened
 from nopfsfs.policy.spare import NEVER
@@ -33,15 +34,6 @@ SCAN_STEPS = 16  # steps in one call, so that the caller stays responsive
 LEAD_MOST = 256  # positions left out when the reader has overtaken the pushes: some ten milliseconds of the fastest
 RANGE_DROP_BYTES = 32 << 20  # of a large file being read: how often the pages behind the reader are dropped
 RANGE_KEEP_BYTES = 8 << 20
-
-
-class Home(IntEnum):
-    """Where a file lives between its readings."""
-
-    UNPLACED = 0
-    RAM = 1
-    DISK = 2
-    STREAM = 3
 
 
 class Do(IntEnum):
@@ -73,7 +65,8 @@ class Conductor:
         self.charges = self._size = charges
         self.paged = paged
         self.split = split
-        self.home = np.zeros(n, np.uint8)
+        self.homes = Homes(charges, split.homes, disk_room)
+        self.home = self.homes.home
         self._staged = np.zeros(n, np.bool_)
         self._fetching = np.zeros(n, np.bool_)
         self._writing = np.zeros(n, np.bool_)
@@ -83,14 +76,11 @@ class Conductor:
         self._backed = np.zeros(n, np.bool_)  # on disk, and read from there by the kernel itself
         self.may_pass = np.zeros(n, np.bool_)  # will be backed soon after it is on disk
         # The same for one row at a time: a tenth of what an array takes for that.
-        self._charge, self._paged_of, self._home_of = charges.data, paged.data, self.home.data
+        self._charge, self._paged_of, self._home_of = charges.data, paged.data, self.homes.of
         self._is_staged, self._is_fetching = self._staged.data, self._fetching.data
         self._is_evicting, self._is_streaming = self._evicting.data, self._streaming.data
         self._is_writing, self._is_on_disk = self._writing.data, self._on_disk.data
         self._is_backed, self._may_be_backed = self._backed.data, self.may_pass.data
-        self._disk_of: dict[int, int] = {}
-        self._disk_room = list(disk_room)
-        self._disk_pays = True
         self._open = Opened()
         self._closes_are_seen = True
         self._range_dropped: dict[int, int] = {}
@@ -106,10 +96,14 @@ class Conductor:
         self._look_again = False  # some of what was ordered was cancelled
         self._anew: list[int] = []  # rows whose pages the kernel took: to be staged and pushed for their next reading
         self.fetches_outstanding = 0
-        self.homes_used = 0
         self.stream_used = 0
         self.evictions_read = 0  # READs that showed that the kernel had taken pages
         self._orders: list[tuple[Do, list[int], int]] = []
+
+    @property
+    def homes_used(self) -> int:
+        """Bytes of the files that stay in memory."""
+        return self.homes.used
 
     @property
     def pages_used(self) -> int:
@@ -132,7 +126,7 @@ class Conductor:
             self._arrived.append(row)  # decided when the server's events were seen, too: it may be open
         if self._home_of[row] == _DISK and not self._is_on_disk[row] and not self._is_writing[row]:
             self._is_writing[row] = True
-            self._order(Do.TO_DISK, row, self._disk_of[row])
+            self._order(Do.TO_DISK, row, self.homes.tier(row))
 
     def fetch_failed(self, row: int, *, cancelled: bool = False) -> None:
         """The row could not be staged (no room, unreadable) and will be read on demand; or its order was cancelled."""
@@ -423,7 +417,7 @@ class Conductor:
                 continue
             gone = None
             if self._home_of[row] == _STREAM and size <= self.split.whole_limit:
-                gone = self.kept.make_room(size - (self.split.homes - self.homes_used), self._charge, use)
+                gone = self.kept.make_room(size - self.homes.free, self._charge, use)
             if gone is None:
                 self._to_disk(row, use)
                 self._let_go(row)
@@ -432,15 +426,14 @@ class Conductor:
                 self._give_up(other, later)
             self._anew.extend(gone)  # to be fetched for their next reading, if that was looked at already
             self._uncharge_stream(row)
-            self._home_of[row] = _RAM
-            self.homes_used += size
+            self.homes.take(row)
             self.kept.add(row)
 
     def use_disk(self, pays: bool) -> None:
         """Whether more files are to be kept on disk: not while the source is faster."""
-        if pays and not self._disk_pays:
-            self.home[(self.home == _STREAM) & ~self._streaming] = _UNPLACED
-        self._disk_pays = pays
+        if pays and not self.homes.uses_disk:
+            self.homes.place_anew(~self._streaming)
+        self.homes.uses_disk = pays
 
     def held(self) -> Rows:
         """Rows that stay in memory, or of which there are pages."""
@@ -451,11 +444,12 @@ class Conductor:
         """A new division of the budget. When it is smaller, files leave in the order of `furthest` (their next use
         is furthest away); when it is larger, files that streamed are placed anew."""
         if split.homes > self.split.homes:
-            self.home[(self.home == _STREAM) & ~self._streaming] = _UNPLACED
+            self.homes.place_anew(~self._streaming)
         self.split = split
+        self.homes.room = split.homes
         rows = furthest.tolist()
         for row in rows:
-            if self.homes_used <= split.homes:
+            if self.homes.free >= 0:
                 break
             self._give_up(row)
         self.window.resize(split, rows)
@@ -464,8 +458,7 @@ class Conductor:
         """The row has no home in the arena any more; it is read again at `use`, if that is known."""
         if self._home_of[row] != _RAM:
             return
-        self._home_of[row] = _STREAM
-        self.homes_used -= self._charge[row]
+        self.homes.leave(row)
         self.kept.discard(row)
         if self._is_staged[row] or self._is_fetching[row]:
             self._charge_stream(row)
@@ -473,45 +466,22 @@ class Conductor:
         self._let_go(row)
 
     def _place(self, row: int) -> None:
-        """Give a row its home, at its first use."""
-        if self._home_of[row] != _UNPLACED:
-            return
-        size = self._charge[row]
-        self._home_of[row] = _STREAM
-        if size > self.split.whole_limit:
-            return
-        if self.homes_used + size <= self.split.homes:
-            self._home_of[row] = _RAM
-            self.homes_used += size
-            return
-        if not self._replaces:  # else it is known when it was read
-            self._place_on_disk(row)
-
-    def _place_on_disk(self, row: int) -> bool:
-        """Give it a home in the first disk tier with room, if there is one."""
-        size = self._charge[row]
-        for tier, room in enumerate(self._disk_room):
-            if size <= room and self._disk_pays:
-                self._disk_room[tier] -= size
-                self._disk_of[row] = tier + 1
-                self._home_of[row] = _DISK
-                return True
-        return False
+        """Give a row its home, at its first use. A file that is never staged whole has none; where what stays is
+        replaced, it is known when it was read whether it is to be on disk."""
+        if self._home_of[row] == _UNPLACED and self._charge[row] > self.split.whole_limit:
+            self._home_of[row] = _STREAM
+        self.homes.place(row, disk=not self._replaces)
 
     def _to_disk(self, row: int, use: int) -> None:
         """What does not stay in memory, and is staged, and read again at `use`, is written to disk if there is room."""
         fits = self._is_staged[row] and self._charge[row] <= self.split.whole_limit
-        if use < NEVER and fits and self._home_of[row] == _STREAM and self._place_on_disk(row):
+        if use < NEVER and fits and self._home_of[row] == _STREAM and self.homes.place_on_disk(row):
             self._is_writing[row] = True
-            self._order(Do.TO_DISK, row, self._disk_of[row])
+            self._order(Do.TO_DISK, row, self.homes.tier(row))
 
     def _leave_disk(self, row: int, home: Home) -> None:
         """The row is not on disk. Its room there is free again if it was, but not if it could not be written."""
-        if self._home_of[row] == _DISK:
-            self._home_of[row] = home
-            tier = self._disk_of.pop(row)
-            if self._is_on_disk[row] or home == _UNPLACED:
-                self._disk_room[tier - 1] += self._charge[row]
+        self.homes.leave_disk(row, home, empty=bool(self._is_on_disk[row] or home == _UNPLACED))
         self._is_writing[row] = self._is_on_disk[row] = self._is_backed[row] = False
 
     def _let_go(self, row: int) -> None:

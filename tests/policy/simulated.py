@@ -47,6 +47,7 @@ class World:
         self.demands = 0  # reads that found nothing ready
         self.shows = True  # opens and closes
         self.fetched: list[int] = []
+        self.of_source = 0  # of these, from there
         self.pushes = 0
         self.reads = 0  # that the page cache did not answer
 
@@ -138,6 +139,7 @@ class World:
             row = self.fetches.popleft()
             if row not in self.staged and not fails:
                 self.fetched.append(row)
+                self.of_source += row not in self.on_disk
                 self.staged.add(row)
             self.events.append(("staged" if row in self.staged else "fetch_failed", row))
         elif queue is self.disk_work:
