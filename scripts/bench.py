@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+import bench_agree
 import bench_cost
 import bench_epochs
 import bench_latency
@@ -79,6 +80,7 @@ BENCHMARKS = (
     Benchmark("sim/homes/worst_ratio_to_*", "all shipped clusters and data sets", bench_sim.table_entries),
     Benchmark("sim/imagenet-1k/*", "time and memory of 90 epochs", partial(bench_sim.cost_entries, "imagenet-1k", 90)),
     Benchmark("sim/imagenet-22k/*", "time and memory of 5 epochs", partial(bench_sim.cost_entries, "imagenet-22k", 5)),
+    Benchmark("sim/mount/*", "the mount against its simulator", bench_agree.entries),
 )
 
 
