@@ -98,7 +98,7 @@ class Conductor:
         self._push_at = 0
         self._position = 0
         self._look_again = False  # some of what was ordered was cancelled
-        self._anew: list[int] = []  # rows whose pages the kernel took: to be staged and pushed for their next reading
+        self._anew: set[int] = set()  # rows whose pages went: to be staged and pushed for their next reading
         self.fetches_outstanding = 0
         self.homes_used = 0
         self.stream_used = 0
@@ -176,7 +176,7 @@ class Conductor:
         be read. Whether that is news."""
         news = self.window.gone(row, cached)
         if news:
-            self._anew.append(row)
+            self._anew.add(row)
         return news
 
     def changed(self, row: int) -> None:
@@ -228,7 +228,7 @@ class Conductor:
             self._read_range(row, end)
         elif self.window.read(row):
             self.evictions_read += 1
-            self._anew.append(row)
+            self._anew.add(row)
         if self._closes_are_seen:
             self._open.read(row)
         else:
@@ -486,7 +486,7 @@ class Conductor:
         if rows:
             self._order_all(Do.DROP, rows)
             # Where its pages were to serve the next reading, and that was looked at already, it is fetched for it now.
-            self._anew.extend(row for row in rows if self._home_of[row] != _RAM)
+            self._anew.update(row for row in rows if self._home_of[row] != _RAM)
 
     def _order(self, do: Do, row: int, value: int = 0) -> None:
         if self._orders and self._orders[-1][0] == do and self._orders[-1][2] == value:
