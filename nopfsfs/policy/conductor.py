@@ -154,7 +154,13 @@ class Conductor:
     def dropped(self, row: int) -> None:
         self.window.dropped(row)
 
-    def on_disk(self, row: int) -> None:
+    def on_disk(self, row: int, tier: int) -> None:
+        """The row is whole on disk tier 1, 2, …; on another than was asked for where it was there already."""
+        asked = self._disk_of.get(row, tier)
+        if asked != tier:
+            self._disk_of[row] = tier
+            self._disk_room[asked - 1] += self._charge[row]
+            self._disk_room[tier - 1] -= self._charge[row]
         self._is_writing[row] = False
         self._is_on_disk[row] = True
         self._let_go(row)
