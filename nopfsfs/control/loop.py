@@ -185,7 +185,7 @@ class EventLoop:
             elif kind == _PUSH_FAILED:
                 c.push_failed(row)
             elif kind == _ON_DISK:
-                c.on_disk(row)
+                c.on_disk(row, value)
             elif kind == _BACKED:
                 c.backed(row, bool(value))
             elif kind == _OFF_DISK:

@@ -245,12 +245,13 @@ class Stager:
     def _to_disk(self, row: int, number: int) -> None:
         disk = self._disks[number]
         version = int(self._columns.version[row])
-        if self._columns.disk[row] == number:  # asked for again, by who had lost what was said
-            self.desk.publish(Event.ON_DISK, row, number)
+        there = int(self._columns.disk[row])
+        if there:  # asked for again, perhaps for another tier, by who had lost what was said
+            self.desk.publish(Event.ON_DISK, row, there)
             if self._columns.backing[row] > 0:
                 self.desk.publish(Event.BACKED, row, 1)
             return
-        data = self.desk.pin(row) if disk.usable() and not self._columns.disk[row] else None
+        data = self.desk.pin(row) if disk.usable() else None
         if data is None:
             self.desk.publish(Event.OFF_DISK, row)
             return

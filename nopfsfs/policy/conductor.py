@@ -94,7 +94,7 @@ class Conductor:
         self._push_at = 0
         self._position = 0
         self._look_again = False  # some of what was ordered was cancelled
-        self._anew: list[int] = []  # rows whose pages the kernel took: to be staged and pushed for their next reading
+        self._anew: set[int] = set()  # rows whose pages went: to be staged and pushed for their next reading
         self.fetches_outstanding = 0
         self.stream_used = 0
         self.evictions_read = 0  # READs that showed that the kernel had taken pages
@@ -154,7 +154,9 @@ class Conductor:
     def dropped(self, row: int) -> None:
         self.window.dropped(row)
 
-    def on_disk(self, row: int) -> None:
+    def on_disk(self, row: int, tier: int) -> None:
+        """The row is whole on disk tier 1, 2, …; on another than was asked for where it was there already."""
+        self.homes.is_on_disk(row, tier)
         self._is_writing[row] = False
         self._is_on_disk[row] = True
         self._let_go(row)
@@ -176,7 +178,7 @@ class Conductor:
         be read. Whether that is news."""
         news = self.window.gone(row, cached)
         if news:
-            self._anew.append(row)
+            self._anew.add(row)
         return news
 
     def changed(self, row: int) -> None:
@@ -229,7 +231,7 @@ class Conductor:
             self._read_range(row, end)
         elif self.window.read(row):
             self.evictions_read += 1
-            self._anew.append(row)
+            self._anew.add(row)
         if self._closes_are_seen:
             self._open.read(row)
         else:
@@ -424,7 +426,7 @@ class Conductor:
                 continue
             for other, later in self.kept.offered(gone):
                 self._give_up(other, later)
-            self._anew.extend(gone)  # to be fetched for their next reading, if that was looked at already
+            self._anew.update(gone)  # to be fetched for their next reading, if that was looked at already
             self._uncharge_stream(row)
             self.homes.take(row)
             self.kept.add(row)
@@ -529,7 +531,7 @@ class Conductor:
         if rows:
             self._order_all(Do.DROP, rows)
             # Where its pages were to serve the next reading, and that was looked at already, it is fetched for it now.
-            self._anew.extend(row for row in rows if self._home_of[row] != _RAM)
+            self._anew.update(row for row in rows if self._home_of[row] != _RAM)
 
     def _order(self, do: Do, row: int, value: int = 0) -> None:
         if self._orders and self._orders[-1][0] == do and self._orders[-1][2] == value:

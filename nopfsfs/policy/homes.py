@@ -77,6 +77,13 @@ class Homes:
                 return True
         return False
 
+    def is_on_disk(self, row: int, tier: int) -> None:
+        """Its copy was found on that tier, perhaps another than the one with its room."""
+        if self.of[row] == _DISK and self._tier[row] != tier:
+            self._disk_room[self._tier[row] - 1] += self._charge[row]
+            self._disk_room[tier - 1] -= self._charge[row]
+            self._tier[row] = tier
+
     def leave_disk(self, row: int, home: Home, *, empty: bool) -> None:
         """Its home is not on disk, if it was. `empty`: its room there is free again."""
         if self.of[row] == _DISK:

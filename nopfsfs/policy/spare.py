@@ -5,7 +5,7 @@ A row whose next use is not known is taken for one that is never read again; of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -54,9 +54,9 @@ class Spare:
         """What was known of next uses no longer holds."""
         self._left = 0
 
-    def soonest(self, rows: Sequence[int]) -> int:
+    def soonest(self, rows: Collection[int]) -> int:
         """The position at which the first of some rows is read next, `NEVER` if none is known to be."""
-        uses = self.next_uses(np.array(rows, np.int64))
+        uses = self.next_uses(np.fromiter(rows, np.int64, len(rows)))
         return int(uses[uses >= 0].min(initial=NEVER))
 
     def furthest(self, after: int = -1) -> int | None:

@@ -97,6 +97,7 @@ class Running:
         self._threads_before = set(threading.enumerate())
         self.stager = Stager(Handoff("stager", config, fds, numbers))
         self.events: list[tuple[Event, int]] = []
+        self.values: dict[tuple[Event, int], int] = {}  # the last of each
         self._thread = threading.Thread(target=self.stager.run)
         self._thread.start()
 
@@ -134,8 +135,10 @@ class Running:
         self.events.remove((event, row))
 
     def _look(self, event: Event, row: int) -> bool:
-        kinds, rows, _ = self.base.events.take()
-        self.events += [(Event(k), r) for k, r in zip(kinds.tolist(), rows.tolist(), strict=True)]
+        kinds, rows, values = self.base.events.take()
+        told = [(Event(k), r) for k, r in zip(kinds.tolist(), rows.tolist(), strict=True)]
+        self.events += told
+        self.values.update(zip(told, values.tolist(), strict=True))
         return (event, row) in self.events
 
     def _threads(self) -> set[threading.Thread]:

@@ -229,6 +229,26 @@ def test_a_disk_that_is_full_or_missing_is_said_to_have_nothing(base: Shared, di
         assert base.gauge[Gauge.DISK_USED] == 2 * PAGE
 
 
+def test_a_copy_that_is_asked_for_again_is_said_to_be_where_it_is(base: Shared, tmp_path: Path, disk: DiskSpec) -> None:
+    """By a supervisor that had lost what was said, and may ask another tier; staged it need not be any more."""
+    other = tmp_path / "other"
+    other.mkdir()
+    row = base.row("f00")
+    with running(base, (disk, DiskSpec(str(other), 16 * PAGE))) as s:
+        s.order(Order.FETCH, [row])
+        s.wait_for(Event.STAGED, row)
+        for tier in (2, 1, 2):
+            s.order(Order.TO_DISK, [row], tier)
+            s.wait_for(Event.ON_DISK, row)
+            assert s.values[Event.ON_DISK, row] == base.columns.disk[row] == 2
+            s.order(Order.EVICT, [row])
+        s.wait_for(Event.EVICTED, row)
+        assert s.read(row) == (0, content(1, 2 * PAGE))
+        assert len(list(other.glob(f"nopfs-*/*/{row}"))) == 1
+        assert not list(Path(disk.path).glob(f"nopfs-*/*/{row}"))
+        assert base.gauge[Gauge.DISK_WRITES] == 1
+
+
 def test_a_copy_is_registered_and_closed_again_when_the_file_changes_or_the_stager_is_another(
     base: Shared, disk: DiskSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

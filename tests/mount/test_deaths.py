@@ -68,7 +68,7 @@ def test_a_hundred_deaths_in_three_epochs(mounting: Mounting, tmp_path: Path) ->
             while are_reading(readers) and killed < KILLS:
                 processes = call(m.state_dir, "status")["processes"]
                 if len(processes) == 4 and all(process["running"] for process in processes):
-                    time.sleep(rng.uniform(0.0, 0.4))
+                    time.sleep(rng.uniform(0.0, 0.3))
                     killed += rng.choice(m.children()).signal(signal.SIGKILL)
                 time.sleep(0.02)
         assert killed == KILLS

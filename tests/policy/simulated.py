@@ -40,7 +40,7 @@ class World:
         self.staged: set[int] = set()
         self.pages: set[int] = set()
         self.dropped: set[int] = set()  # some time
-        self.on_disk: set[int] = set()
+        self.on_disk: dict[int, int] = {}  # the tier of each
         self.open: list[int] = []
         self.events: deque[tuple[str, int]] = deque()  # of the stager, not yet seen
         self.server: deque[tuple[str, int]] = deque()
@@ -71,8 +71,8 @@ class World:
         self._see()
         c.advance(self.position, len(self.stream), self.upcoming)
         orders = c.orders()
-        for do, rows, _ in orders:
-            self._obey(do, rows)
+        for do, rows, value in orders:
+            self._obey(do, rows, value)
         self.check()
         return bool(orders)
 
@@ -83,6 +83,8 @@ class World:
             what, row = self.events.popleft()
             if what == "cancelled":
                 c.fetch_failed(row, cancelled=True)
+            elif what == "on_disk":
+                c.on_disk(row, self.on_disk.get(row, 1))
             else:
                 getattr(c, what)(row)
         while self.server:
@@ -105,11 +107,11 @@ class World:
         self.conductor.adopt(np.isin(np.arange(len(self.sizes)), list(self.staged)))
         self.conductor.stager_restarted()
         self.check()
-        for do, rows, _ in self.conductor.orders():  # there is no plan yet
-            self._obey(do, rows)
+        for do, rows, value in self.conductor.orders():  # there is no plan yet
+            self._obey(do, rows, value)
         self.conductor.restart(self.position)
 
-    def _obey(self, do: Do, rows: list[int]) -> None:
+    def _obey(self, do: Do, rows: list[int], value: int) -> None:
         if do == Do.FETCH:
             self.fetches.extend(rows)
             c = self.conductor
@@ -122,7 +124,7 @@ class World:
                 self.staged.discard(row)
                 self.events.append(("evicted", row))
         elif do == Do.TO_DISK:
-            self.disk_work.extend(rows)
+            self.disk_work.extend((row, value) for row in rows)
         else:
             self.pusher.extend((do, row) for row in rows)
 
@@ -143,11 +145,11 @@ class World:
                 self.staged.add(row)
             self.events.append(("staged" if row in self.staged else "fetch_failed", row))
         elif queue is self.disk_work:
-            row = self.disk_work.popleft()
+            row, tier = self.disk_work.popleft()
             if row not in self.on_disk and (fails or row not in self.staged):
                 self.events.append(("off_disk", row))
             else:
-                self.on_disk.add(row)
+                self.on_disk.setdefault(row, tier)
                 self.events.append(("on_disk", row))
                 if row in self.passes:
                     self.events.append(("backed", row))
