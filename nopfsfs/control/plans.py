@@ -136,17 +136,16 @@ class Plans:
 
     async def _work_far(self, follower: Follower) -> None:
         """Look further ahead, with a fifth of a core."""
-        while True:
-            job = follower.work_far()
-            began = trio.current_time()
-            if job is not None:
-                try:
+        try:
+            while True:
+                began = trio.current_time()
+                job = follower.work_far()
+                if job is not None:
                     await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
-                except Exception:
-                    log.exception("epochs further ahead cannot be computed")
-                    return
-                job.deliver()
-            await trio.sleep(max(LOOK_PAUSE_S, FAR_PAUSE * (trio.current_time() - began)) if job else FAR_LOOK_S)
+                    job.deliver()
+                await trio.sleep(max(LOOK_PAUSE_S, FAR_PAUSE * (trio.current_time() - began)) if job else FAR_LOOK_S)
+        except Exception:
+            log.exception("epochs further ahead cannot be computed; going on without more of them")
 
     # ---- what users say -----------------------------------------------------------------------------------
 

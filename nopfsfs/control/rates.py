@@ -17,9 +17,11 @@ _DISK = (Gauge.DISK_FETCHES, Gauge.DISK_FETCHED_BYTES, Gauge.DISK_FETCH_NS)
 
 
 class Rates:
-    """`path`: of the calibration, None: there is none. `gauge`: the stager's block. `mean`: bytes of a file."""
+    """`path`: of the calibration, None: there is none. `gauge`: the stager's block. `mean`: bytes of a file.
+    `disks`: whether there are tiers on disk."""
 
-    def __init__(self, path: str | None, gauge: memoryview, mean: float) -> None:
+    def __init__(self, path: str | None, gauge: memoryview, mean: float, *, disks: bool) -> None:
+        self._disks = disks
         self.calibrated = _read(path)
         self._gauge = gauge
         self._observed = Observed(self.calibrated, mean)
@@ -32,6 +34,8 @@ class Rates:
             files, size, nanoseconds = (new - self._before[name] for new, name in zip(now, names, strict=True))
             self._before |= dict(zip(names, now, strict=True))
             service.see(files, size, nanoseconds / 1e9)
+        if not self._disks:
+            return True
         paid = self._observed.disk_pays
         pays = self._observed.decide()
         if pays != paid:

@@ -1,7 +1,8 @@
 """How the reader is followed: by its opens, or, once the kernel opens files by itself, by tripwires.
 
 To refuse OPEN cannot be taken back, and every open is seen before. So `auto` does so only when all that is read follows
-plans that have held for a while; `tripwire` does from the first.
+plans that have held for a while, and nothing that stays in memory would have to be replaced; `tripwire` does from the
+first.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Signal:
         """Go over to tripwires when the time has come."""
         if not self._auto or self.refusing or self._showing is None or not follower.steady:
             return
+        if follower.shares and not conductor.has_room_for_all:
+            return  # what stays in memory is replaced by what is read again sooner: that takes closes
         log.info("the plan is certain: from now on the kernel opens files by itself")
         self._gauge[Gauge.REFUSING] = 1
         self.tell(follower)

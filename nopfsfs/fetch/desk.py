@@ -456,8 +456,8 @@ class Desk:
         gauge = self._gauge
         if not load.from_disk:
             gauge[Gauge.SOURCE_READ_BYTES] += size
-        if len(load.blocks) > 1:
-            return  # of a file that is read in parts no one took the time
+        if len(load.blocks) > 1 or not load.whole:
+            return  # what a file costs that is read at once is seen from those that were
         fetches, fetched, ns = _DISK_FETCHES if load.from_disk else _SOURCE_FETCHES
         gauge[fetches] += 1
         gauge[fetched] += size

@@ -1,87 +1,105 @@
-"""The foresight of one track: made when it is locked and each epoch reads a part, kept as it goes on, forgotten when
-another is followed.
+"""What is foreseen of the tracks that read another part of the files in each epoch: a foresight of each, made when it
+is locked, kept as it goes on, also while another reads (a validation), forgotten with the track.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan.epochs import DataSet, EpochOrder, Hypothesis, build, files_of
-from nopfsfs.plan.foresight import TABLES, Foresight, places, reads_a_part, successor
+from nopfsfs.plan.epochs import DataSet, Hypothesis, build, files_of
+from nopfsfs.plan.foresight import Foresight, places, reads_a_part, successor
 from nopfsfs.plan.report import Job
 from nopfsfs.plan.track import State, Track
+
+TABLES = 2  # epochs whose order is known in full from the track: what it reads now, and the next
+MOST = 2  # tracks of which more is foreseen, those that were locked first: each takes 8 bytes for each file
 
 
 class Far:
     """See the module."""
 
     def __init__(self) -> None:
-        self._foresight: Foresight | None = None
-        self._track: Track | None = None
-        self._whole: Hypothesis | None = None  # of this it is known that each epoch reads all
+        self._tracks: list[tuple[Track, Foresight]] = []
+        self._whole: list[tuple[Track, Hypothesis]] = []  # of these epochs it is known that they read all
 
     @property
     def known(self) -> bool:
-        """Whether more is foreseen than the tables of a track show."""
-        return self._foresight is not None and self._foresight.known > TABLES
+        """Whether more is foreseen than the tables of the tracks show."""
+        return any(foresight.known > TABLES for _, foresight in self._tracks)
 
-    def job(self, track: Track | None, datasets: Sequence[DataSet]) -> Job | None:
-        """What to compute next; `track`: the only one that is read, if there is one such."""
-        if track is None or track.state is not State.LOCKED or track.ahead is None:
-            return None
-        foresight = self._follow(track, datasets)
-        if foresight is None or not foresight.wants:
-            return None
-        following = successor(foresight.last, repeats=track.repeats)
-        if following == foresight.last:
-            return None
+    def job(self, tracks: Sequence[Track], datasets: Sequence[DataSet]) -> Job | None:
+        """What to compute next; `tracks`: all there are. To be run, then delivered, before the next is asked for."""
+        self._forget(tracks)
+        for track in tracks:
+            if track.state is State.LOCKED and track.ahead is not None and not track.repeats:
+                foresight = self._follow(track, datasets)
+                if foresight is not None and foresight.wants:
+                    following = successor(foresight.last)
+                    if following != foresight.last:
+                        return self._job(foresight, following, datasets)
+        return None
 
-        def deliver(order: EpochOrder) -> None:
-            if self._foresight is foresight and successor(foresight.last, repeats=track.repeats) == order.hypothesis:
-                foresight.add(order)
+    def _job(self, foresight: Foresight, following: Hypothesis, datasets: Sequence[DataSet]) -> Job:
+        def compute() -> None:
+            foresight.write(build(following, datasets))
 
-        return Job(lambda: build(following, datasets), deliver)
+        return Job(compute, lambda _: foresight.add(following))
 
-    def next_uses(self, rows: NDArray[np.int64], uses: NDArray[np.int64], end: Callable[[], int]) -> NDArray[np.int64]:
-        """`uses` i64[m]: the next stream positions of these rows, as far as the tables of the track show, else -1; with
-        these filled in from further epochs. `end()`: the position at which the tables end."""
-        foresight, track = self._foresight, self._track
-        if foresight is None or track is None or not self._keep_up(foresight, track) or not self.known:
-            return uses
-        missing = np.flatnonzero(uses < 0)
-        epoch = foresight.next_epochs(rows[missing])
-        length = track.now.length
-        later = end() + (epoch - TABLES) * length + places(rows[missing], length)
-        uses[missing] = np.where(epoch >= 0, later, -1)
+    def next_uses(
+        self, rows: NDArray[np.int64], uses: NDArray[np.int64], position: int, reading: Sequence[object]
+    ) -> NDArray[np.int64]:
+        """`uses` i64[m]: the next stream positions of these rows, as far as the tables of the tracks that are `reading`
+        now show, else -1; with these filled in from what else is known. `position`: of the stream."""
+        for track, foresight in self._tracks:
+            missing = np.flatnonzero(uses < 0)
+            if not len(missing) or track.repeats or not _keep_up(foresight, track):
+                continue
+            some = rows[missing]
+            shift = position - track.position
+            here = np.full(len(some), -1, np.int64)
+            if track not in reading:  # it waits, and will go on
+                here = track.next_uses(some)
+            epoch = foresight.next_epochs(some, TABLES if track.ahead is not None else 1)
+            length = track.now.length
+            later = shift + track.base + epoch * length + places(some, length)
+            uses[missing] = np.where(here >= 0, here + shift, np.where(epoch >= 0, later, -1))
         return uses
 
+    def _forget(self, tracks: Sequence[Track]) -> None:
+        """What was known of tracks that are no more, or whose epochs turned out to be all the same."""
+        self._tracks = [one for one in self._tracks if one[0] in tracks and not one[0].repeats]
+        self._whole = [one for one in self._whole if one[0] in tracks]
+
     def _follow(self, track: Track, datasets: Sequence[DataSet]) -> Foresight | None:
-        """The foresight of this track, up to its epoch."""
-        found = self._foresight
-        if found is not None and self._track is track and self._keep_up(found, track):
-            return found
+        """The foresight of this track, up to its epoch; None where it has none."""
         here = track.hypothesis
-        self._foresight = self._track = None
-        if self._whole == here:
+        found = next((foresight for one, foresight in self._tracks if one is track), None)
+        if found is not None:
+            if _keep_up(found, track):
+                return found
+            self._tracks = [one for one in self._tracks if one[0] is not track]
+        if len(self._tracks) >= MOST or (track, here) in self._whole:
             return None
         files = files_of(here, datasets)
         if not reads_a_part(track.now, len(files)):
-            self._whole = here
+            self._whole = [one for one in self._whole if one[0] is not track] + [(track, here)]
             return None
-        self._track, self._foresight = track, Foresight(int(files.max()) + 1, here)
-        self._foresight.add(track.now)
-        return self._foresight
+        made = Foresight(int(files.max()) + 1, here)
+        made.write(track.now)
+        made.add(here)
+        self._tracks.append((track, made))
+        return made
 
-    @staticmethod
-    def _keep_up(foresight: Foresight, track: Track) -> bool:
-        """Go on to the epoch that the track reads now; whether it is one of those that were foreseen."""
-        here = track.hypothesis
-        while foresight.first != here:
-            if foresight.known <= 1:
-                return False
-            foresight.first = successor(foresight.first, repeats=track.repeats)
-            foresight.advance()
-        return True
+
+def _keep_up(foresight: Foresight, track: Track) -> bool:
+    """Go on to the epoch that the track reads now; whether it is one of those that were foreseen."""
+    here = track.hypothesis
+    while foresight.first != here:
+        if foresight.known <= 1:
+            return False
+        foresight.first = successor(foresight.first)
+        foresight.advance()
+    return True

@@ -253,6 +253,11 @@ class Follower:
         streams = self._streams()
         return bool(streams) and all(isinstance(one, Track) and one.steady for one in streams)
 
+    @property
+    def shares(self) -> bool:
+        """Whether ranks elsewhere read a part of what is read here."""
+        return any(len(track.hypothesis.ranks) < track.hypothesis.world for track in self._consumers.tracks())
+
     def add_order(self, dataset: int, order: FileOrder) -> int:
         """A further enumeration of a data set's files, all of which one of its others must hold; its index, an old one
         if it is there already."""
@@ -397,7 +402,7 @@ class Follower:
 
     def work_far(self) -> Job | None:
         """The same of what is of use in later epochs: there is always time for it. To be run, then delivered."""
-        return self._far.job(self._only(), self._datasets)
+        return self._far.job(self._consumers.tracks(), self._datasets)
 
     def finish(self, job: Job) -> None:
         """Takes over what a job has computed; a job that failed is forgotten."""
@@ -472,26 +477,12 @@ class Follower:
         """The first stream position still to come at which each of these rows is read, int64[m]; -1 where none is
         known. Holds as `upcoming` does, until the position has passed it. Where every epoch reads another part of the
         files, further epochs are looked at; of these the place within the epoch is a guess."""
-        return self._far.next_uses(rows, self._outlook.next_uses(rows), self._tables_end)
+        return self._far.next_uses(rows, self._outlook.next_uses(rows), self.position, self._streams())
 
     @property
     def sees_far(self) -> bool:
-        """Whether every epoch reads another part of the files, and more of them are known than the next."""
-        return self._far.known and self._only() is not None
-
-    def _only(self) -> Track | None:
-        """The one track that is read now."""
-        streams = self._streams()
-        only = streams[0] if len(streams) == 1 else None
-        return only if isinstance(only, Track) else None
-
-    def _tables_end(self) -> int:
-        """The stream position at which what is known of the only track ends."""
-        track = self._only()
-        if track is None:
-            return self.position
-        length = track.now.length + (track.ahead.length if track.ahead is not None else track.now.length)
-        return self.position + track.base + length - track.position
+        """Whether what is read is another part of the files in every epoch, and more epochs are known than the next."""
+        return self._far.known
 
     @property
     def horizon(self) -> int:

@@ -22,7 +22,6 @@ from nopfsfs.policy.budget import Split
 from nopfsfs.policy.homes import Home, Homes
 from nopfsfs.policy.kept import Kept
 from nopfsfs.policy.opened import Opened
-from nopfsfs.policy.spare import NEVER
 from nopfsfs.policy.window import Paged, PageWindow
 
 Rows = npt.NDArray[np.int64]
@@ -63,6 +62,7 @@ class Conductor:
     ) -> None:
         n = len(charges)
         self.charges = self._size = charges
+        self._total = int(charges.sum())
         self.paged = paged
         self.split = split
         self.homes = Homes(charges, split.homes, disk_room)
@@ -101,6 +101,11 @@ class Conductor:
         self._orders: list[tuple[Do, list[int], int]] = []
 
     @property
+    def has_room_for_all(self) -> bool:
+        """Whether all files may stay in memory."""
+        return self._total <= self.split.homes
+
+    @property
     def homes_used(self) -> int:
         """Bytes of the files that stay in memory."""
         return self.homes.used
@@ -121,6 +126,8 @@ class Conductor:
         self._place(row)
         if self._home_of[row] == _RAM:
             self._uncharge_stream(row)
+            if self._replaces and row not in self._open:
+                self.kept.add(row)
         else:
             self._charge_stream(row)
             self._arrived.append(row)  # decided when the server's events were seen, too: it may be open
@@ -135,6 +142,8 @@ class Conductor:
         if not self._is_staged[row]:
             self._awaited.met(row)
             self._uncharge_stream(row)
+            if cancelled:
+                self.homes.unplace(row)  # the room it was to have is for what is read first now
 
     def evicted(self, row: int) -> None:
         self._is_staged[row] = self._is_evicting[row] = False
@@ -221,6 +230,7 @@ class Conductor:
     def without_closes(self) -> None:
         """From now on neither opens nor closes are seen, only READs: a file is taken for open from the first until
         its end was read. In return all that lies behind the reader's position was read."""
+        self.replace(False)
         self._closes_are_seen = False
         self._awaited.be_strict()
         self.window.awaited.be_strict()
@@ -269,6 +279,7 @@ class Conductor:
         self._fetch_at = self._push_at = position
         self._anew.clear()
         self._awaited.clear()
+        self.kept.foretold_anew()
         self.window.forsake()
         self._look_at_all()
 
@@ -397,7 +408,8 @@ class Conductor:
     def replace(self, does: bool) -> None:
         """Whether what stays is replaced by what is read again sooner (Belady): where each epoch reads another part of
         the files. Else what came first stays: every file is read again in the next epoch, and none sooner than others
-        for long. `kept.next_uses` says when."""
+        for long. `kept.next_uses` says when. Without closes nothing is replaced: what was read is not known."""
+        does = does and self._closes_are_seen
         if does == self._replaces:
             return
         self._replaces = does
@@ -405,7 +417,8 @@ class Conductor:
         self._read.clear()
         self.kept.clear()
         for row in np.flatnonzero((self.home == _RAM) & self._staged).tolist() if does else []:
-            self.kept.add(row)
+            if row not in self._open:
+                self.kept.add(row)
 
     def _keep(self) -> None:
         """Decide about what was read since the last time, all at once: it stays where it is read again sooner than what
@@ -421,11 +434,11 @@ class Conductor:
             if self._home_of[row] == _STREAM and size <= self.split.whole_limit:
                 gone = self.kept.make_room(size - self.homes.free, self._charge, use)
             if gone is None:
-                self._to_disk(row, use)
+                self._to_disk(row)
                 self._let_go(row)
                 continue
-            for other, later in self.kept.offered(gone):
-                self._give_up(other, later)
+            for other in reversed(gone):
+                self._give_up(other, disk=True)
             self._anew.update(gone)  # to be fetched for their next reading, if that was looked at already
             self._uncharge_stream(row)
             self.homes.take(row)
@@ -456,15 +469,17 @@ class Conductor:
             self._give_up(row)
         self.window.resize(split, rows)
 
-    def _give_up(self, row: int, use: int = NEVER) -> None:
-        """The row has no home in the arena any more; it is read again at `use`, if that is known."""
+    def _give_up(self, row: int, *, disk: bool = False) -> None:
+        """The row has no home in the arena any more, but one on `disk` if there is room: that holds its memory until it
+        is written."""
         if self._home_of[row] != _RAM:
             return
         self.homes.leave(row)
         self.kept.discard(row)
         if self._is_staged[row] or self._is_fetching[row]:
             self._charge_stream(row)
-        self._to_disk(row, use)
+        if disk:
+            self._to_disk(row)
         self._let_go(row)
 
     def _place(self, row: int) -> None:
@@ -474,10 +489,10 @@ class Conductor:
             self._home_of[row] = _STREAM
         self.homes.place(row, disk=not self._replaces)
 
-    def _to_disk(self, row: int, use: int) -> None:
-        """What does not stay in memory, and is staged, and read again at `use`, is written to disk if there is room."""
+    def _to_disk(self, row: int) -> None:
+        """What does not stay in memory, and is staged, is written to disk while there is room: all is read again."""
         fits = self._is_staged[row] and self._charge[row] <= self.split.whole_limit
-        if use < NEVER and fits and self._home_of[row] == _STREAM and self.homes.place_on_disk(row):
+        if fits and self._home_of[row] == _STREAM and self.homes.place_on_disk(row):
             self._is_writing[row] = True
             self._order(Do.TO_DISK, row, self.homes.tier(row))
 

@@ -85,7 +85,8 @@ def by_node(readers: Readers, epochs: int, samples: int, nodes: int, block: int 
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """The nodes that read each sample most. `node` u16[F, depth]: NOBODY where there are fewer; `often` u8[F, depth];
-    of equal counts the one that reads it first after the first epoch: in that one it comes from the source anyway."""
+    of equal counts the one that begins to read it first, but last those that do so in the first epoch: there it comes
+    from the source anyway."""
 
     node: Nodes
     often: NDArray[np.uint8]
@@ -129,7 +130,7 @@ def _rank(who: Nodes, depth: int) -> tuple[Nodes, NDArray[np.uint8]]:
     start = np.maximum.accumulate(np.where(begins, at, narrow(0)), axis=1)
     length = at - start + narrow(1)
     since = np.take_along_axis(key, start.astype(np.intp), axis=1).astype(np.uint16)
-    # The highest count first, of equal ones the earliest but for the first epoch; nothing where no run of a node ends.
+    # The highest count first, of equal ones as `Ranked` says; nothing where no run of a node ends.
     wait = np.where(since == 0, narrow(epochs - 1), since - narrow(1))
     score = np.where(ends & (node != NOBODY), length * narrow(epochs) + (narrow(epochs - 1) - wait), narrow(0))
     nodes = np.full((m, depth), NOBODY, np.uint16)

@@ -66,6 +66,12 @@ class Homes:
         self.of[row] = _STREAM
         self.used -= self._charge[row]
 
+    def unplace(self, row: int) -> None:
+        """It has no home in memory until it is placed anew."""
+        if self.of[row] == _RAM:
+            self.leave(row)
+            self.of[row] = _UNPLACED
+
     def place_on_disk(self, row: int) -> bool:
         """Its home is on the first disk tier with room, if there is one."""
         size = self._charge[row]

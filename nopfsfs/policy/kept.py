@@ -22,8 +22,8 @@ class Kept(Spare):
         return [(rows[at], int(uses[at])) for at in np.argsort(uses, kind="stable").tolist()]
 
     def make_room(self, size: int, sizes: memoryview, use: int) -> list[int] | None:
-        """Rows to go so that `size` more bytes fit, for one that is next used at `use`: none that is read before that.
-        None: there are not enough, and all stay. `sizes` by row."""
+        """Rows to go, the furthest first, so that `size` more bytes fit, for one that is next used at `use`: none that
+        is read before that. None: there are not enough, and all stay. `sizes` by row."""
         gone: list[int] = []
         while size > 0:
             row = self.furthest(use)

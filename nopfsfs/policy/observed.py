@@ -38,6 +38,11 @@ class Service:
         return self.seconds / self.files if self.files else None
 
     @property
+    def per_byte(self) -> float | None:
+        """Seconds of a fetch for each of its bytes: so may those of larger files be compared with those of smaller."""
+        return self.seconds / self.bytes if self.bytes else None
+
+    @property
     def per_second(self) -> float | None:
         """Mean bytes per second of one fetch."""
         return self.bytes / self.seconds if self.seconds else None
@@ -61,7 +66,7 @@ class Observed:
 
     def decide(self) -> bool:
         """Whether a copy on disk is read sooner than the source (paper, section 4: argmin over where a sample is)."""
-        disk, source = self.disk.per_file, self.source.per_file
+        disk, source = self.disk.per_byte, self.source.per_byte
         if disk is not None and source is not None:
             if disk > SLOWER * source:
                 self.disk_pays = False

@@ -120,9 +120,10 @@ def homes(
     if slice_share:
         apart = (left[:, 0] * slice_share).astype(np.int64)
         left[:, 0] -= apart
+    largest = int(left.max())  # what is larger fits nowhere
     home, often = _nodes(readers, epochs, sizes, left.sum(axis=1), block)
     home_class = _classes(home, often, sizes, left)
-    if (home < 0).any():
+    if ((home < 0) & (sizes <= largest)).any():
         return Placement(home, home_class, _none(len(room)), apart)
     if slice_share is None:
         apart, left[:, 0] = left[:, 0].copy(), 0

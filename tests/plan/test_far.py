@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from nopfsfs.plan.epochs import DataSet, FileOrder, Hypothesis, build
+from nopfsfs.plan.far import TABLES
 from nopfsfs.plan.follow import Follower
-from nopfsfs.plan.foresight import HORIZON, TABLES, Foresight
+from nopfsfs.plan.foresight import HORIZON, Foresight
 from nopfsfs.plan.spec import Spec
 
 FILES, WORLD, FIRST = 4000, 8, 5
@@ -105,7 +106,8 @@ def test_bits() -> None:
     for number in range(HORIZON):
         assert foresight.wants
         order = build(epoch(number), data_sets())
-        foresight.add(order)
+        foresight.write(order)
+        foresight.add(epoch(number))
         read.append(set(order.rows.tolist()))
     assert not foresight.wants
     rows = np.arange(FIRST + FILES)
@@ -116,6 +118,75 @@ def test_bits() -> None:
                     next((at - gone for at in range(gone + after, HORIZON) if row in read[at]), -1) for row in rows
                 ]  # fmt: skip
                 assert foresight.next_epochs(rows, after).tolist() == expected
+        assert foresight.known == HORIZON - gone
         foresight.advance()
     with pytest.raises(ValueError, match="next epoch"):
         foresight.advance()
+
+
+def test_more_epochs_follow_while_some_are_over() -> None:
+    foresight, seen = Foresight(FIRST + FILES, epoch(0)), []
+    rows = np.arange(FIRST + FILES)
+    for number in range(3 * HORIZON):
+        while len(seen) >= HORIZON - number % 3:
+            foresight.advance()
+            seen.pop(0)
+        order = build(epoch(number), data_sets())
+        foresight.write(order)
+        foresight.add(epoch(number))
+        seen.append(set(order.rows.tolist()))
+        if number % 40 == 39:
+            expected = [next((at for at, one in enumerate(seen) if row in one), -1) for row in rows.tolist()]
+            assert foresight.next_epochs(rows, 0).tolist() == expected
+
+
+def test_rows_that_it_is_not_about_are_not_read() -> None:
+    foresight = Foresight(FIRST + 10, epoch(0))
+    foresight.write(build(epoch(0, 1, (0,)), data_sets()))
+    foresight.add(epoch(0, 1, (0,)))
+    assert foresight.next_epochs(np.array([FIRST, FIRST + 10, FIRST + FILES + 7]), 0).tolist() == [0, -1, -1]
+
+
+def test_while_another_data_set_is_read_what_was_foreseen_is_kept() -> None:
+    """A validation: of other files, all of them."""
+    reading = Reading()
+    val = np.arange(FIRST + FILES, FIRST + FILES + 600)
+    reading.follower = Follower(
+        [*data_sets(), DataSet(1, "val", (FileOrder(("image_folder",), val),))], 42, "distributed", [(WORLD, (3,))]
+    )
+    reading.read(300)
+    reading.look_far()
+    for row in val.tolist():
+        reading.follower.observe(np.array([row]), np.array([2]))
+        reading.follower.settle()
+        assert reading.follower.sees_far
+    assert reading.look_far() == 0
+    uses = reading.follower.next_uses(np.arange(FIRST, FIRST + FILES + 600))
+    order = np.argsort(uses[:FILES][uses[:FILES] >= 0], kind="stable")
+    left = reading.stream[300 : HORIZON * LENGTH]
+    first: dict[int, int] = {}
+    for at, row in enumerate(left.tolist()):
+        first.setdefault(row, (at + 300) // LENGTH)
+    epochs = np.array([first[row] for row in (FIRST + np.flatnonzero(uses[:FILES] >= 0)[order]).tolist()])
+    assert np.array_equal(np.flatnonzero(uses[:FILES] >= 0) + FIRST, sorted(first))
+    assert np.array_equal(epochs, np.sort(epochs)), "in the order of their epochs"
+
+
+def test_where_the_next_epoch_is_not_computed_it_is_foreseen_by_its_files() -> None:
+    reading = Reading()
+    reading.read(300)
+    reading.look_far()
+    (track,) = reading.follower._consumers.tracks()
+    track.ahead = None
+    foreseen, truth = reading.next_epochs()
+    assert np.array_equal(foreseen, np.where(truth < HORIZON, truth, -1))
+
+
+def test_epochs_that_are_all_the_same_need_no_foresight() -> None:
+    reading = Reading()
+    reading.read(300)
+    reading.look_far()
+    (track,) = reading.follower._consumers.tracks()
+    track.repeats = True
+    assert reading.look_far() == 0
+    assert not reading.follower.sees_far

@@ -7,9 +7,10 @@ import pytest
 
 from nopfsfs.policy.belady import NEVER, Belady
 from nopfsfs.policy.budget import Split
-from nopfsfs.policy.conductor import Home
+from nopfsfs.policy.conductor import Conductor, Do, Home
 from nopfsfs.policy.kept import Kept
 from nopfsfs.policy.opened import FORGOTTEN_AFTER
+from nopfsfs.policy.spare import nothing_known
 from tests.policy.simulated import World
 
 FILES, EPOCHS, PART = 160, 24, 40
@@ -111,3 +112,72 @@ def test_what_is_not_enough_stays() -> None:
     assert kept.make_room(10, sizes, 15) == [3, 2]
     assert kept.make_room(1, sizes, 10) is None
     assert kept.offered([7, 4]) == [(4, 40), (7, 70)]
+
+
+def conductor(rows: int, homes: int) -> Conductor:
+    """It replaces what stays; row r is read at position r next."""
+    c = Conductor(np.full(rows, 10), np.zeros(rows, np.uint8), split(homes, 100), [20])
+    c.kept.next_uses = lambda some: some
+    c.replace(True)
+    return c
+
+
+def read(c: Conductor, row: int) -> None:
+    c.staged(row)
+    c.opened(row)
+    c.read(row, 10)
+    c.released(row)
+
+
+def test_what_came_to_stay_and_was_never_opened_goes_for_what_is_read_sooner() -> None:
+    c = conductor(10, homes=20)
+    for row in (8, 9):
+        c.staged(row)
+    read(c, 3)
+    c.orders()
+    assert [c.home[row] for row in (3, 8, 9)] == [Home.RAM, Home.RAM, Home.DISK]
+
+
+def test_what_was_ordered_in_vain_leaves_its_room_to_others() -> None:
+    c = conductor(10, homes=20)
+    stream = np.arange(2)
+    c.advance(0, 2, lambda start, count: stream[start : start + count])
+    assert c.homes_used == 20
+    c.restart(0)
+    for row in (0, 1):
+        c.fetch_failed(row, cancelled=True)
+    assert c.homes_used == 0
+    c.staged(5)
+    assert c.home[5] == Home.RAM
+
+
+def test_what_is_not_known_to_be_read_again_goes_to_disk_while_there_is_room() -> None:
+    c = conductor(10, homes=10)
+    c.kept.next_uses = nothing_known
+    for row in range(4):
+        read(c, row)
+    orders = c.orders()
+    assert [rows for do, rows, _ in orders if do == Do.TO_DISK] == [[1, 2]]
+    assert [c.home[row] for row in range(4)] == [Home.RAM, Home.DISK, Home.DISK, Home.STREAM]
+
+
+def test_without_closes_nothing_is_replaced() -> None:
+    c = conductor(10, homes=10)
+    read(c, 9)
+    c.without_closes()
+    c.replace(True)
+    read(c, 3)
+    c.orders()
+    assert [c.home[row] for row in (3, 9)] == [Home.DISK, Home.RAM]
+
+
+def test_after_another_plan_what_stays_is_judged_by_it() -> None:
+    c = conductor(10, homes=30)
+    for row in (1, 2, 3):
+        read(c, row)
+    c.orders()
+    assert c.kept.furthest() == 3
+    c.kept.add(3)
+    c.kept.next_uses = lambda some: 10 - some
+    c.restart(0)
+    assert c.kept.furthest() == 1

@@ -133,7 +133,9 @@ def test_homes_of_any_cluster(job: tuple[list[list[int]], Ints, Ints], share: fl
         assert not set(placement.copies[node][0].tolist()) & set(np.flatnonzero(placement.home == node).tolist())
     for sample in np.flatnonzero(placement.home < 0):
         assert not (left >= sizes[sample]).any(), "there is room left for a sample without a home"
-    if (placement.home < 0).any():
+    common = room.copy()
+    common[:, :1] -= (room[:, :1] * (share or 0)).astype(np.int64)
+    if ((placement.home < 0) & (sizes <= common.max(initial=0))).any():
         assert not any(len(kept) for kept, _ in placement.copies)
         assert share or not placement.slice.any()
 
@@ -201,6 +203,20 @@ def test_a_sample_that_fits_no_class_leaves_its_room_to_others() -> None:
     placement = homes(lambda e: np.zeros(2, np.uint16), 2, sizes, room)
 
     assert placement.home.tolist() == [NOWHERE, 0]
+
+
+def test_a_sample_that_fits_no_class_keeps_others_from_nothing() -> None:
+    """What has no home because there is none for it takes no room from second copies and slices."""
+    sizes, room = np.array([10, *[1] * 40]), np.full((2, 2), 9 * 5)
+    room[:, 1] = 9
+    readers = shuffles(41, 20, 2)
+    placement = homes(readers, 20, np.minimum(sizes * 5, 46), room)
+    assert placement.home[0] == NOWHERE
+    assert np.count_nonzero(placement.home < 0) > 1, "too little for the others"
+    room[:, 0] = 100
+    placement = homes(readers, 20, np.where(sizes > 1, 101, 1), room)
+    assert np.flatnonzero(placement.home < 0).tolist() == [0]
+    assert placement.slice.sum() > 0
 
 
 def test_more_nodes_than_samples() -> None:
