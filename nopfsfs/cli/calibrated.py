@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from typing import Any
+from collections.abc import Callable
 
+from nopfsfs.config import MountConfig
 from nopfsfs.rundir import calibration_path
 
 IN_FLIGHT = 2  # reads for each that the source works on: it must not wait for the next
 FEWEST, MOST = 8, 64
 
 
-def apply(values: dict[str, Any], defaults: dict[str, Any], index_dir: str, source: str) -> None:
-    """Take the calibration that is named in `values`, or that lies where `nopfs calibrate` writes it, and say in
-    `values` and `defaults` what follows from it. Raises NopfsError: the one that is named cannot be used."""
-    named = values.get("calibration")
-    path = named or calibration_path(index_dir, source)
+def apply(config: MountConfig, say: Callable[[str], None]) -> MountConfig:
+    """Return `config` with what follows from the calibration that it names, or that lies where `nopfs calibrate` writes
+    it. The source has been found alive. Raises NopfsError: the one that is named cannot be read."""
+    named = config.calibration is not None
+    path = config.calibration or calibration_path(config.index_dir, config.source)
     if not named and not os.path.exists(path):
-        return
+        return config
     from nopfsfs.clusterfile import read_cluster  # with numpy: plain mounts need none of it
     from nopfsfs.errors import NopfsError
 
@@ -26,8 +28,12 @@ def apply(values: dict[str, Any], defaults: dict[str, Any], index_dir: str, sour
     except NopfsError:
         if named:
             raise
-        return  # a leftover of another version is no reason not to mount
-    values["calibration"] = path
-    values.setdefault("source_concurrency", min(MOST, max(FEWEST, IN_FLIGHT * cluster.source.at_once)))
+        return config  # a leftover of another version is no reason not to mount
+    at_once = min(MOST, max(FEWEST, IN_FLIGHT * cluster.source.at_once))
     rates = {one.name: one.read_rate for one in cluster.classes}
-    defaults["disks"] = tuple(sorted(defaults["disks"], key=lambda disk: -rates.get(disk.path, 0.0)))
+    return dataclasses.replace(
+        config,
+        calibration=path,
+        source_concurrency=at_once if config.source_concurrency is None else config.source_concurrency,
+        disks=tuple(sorted(config.disks, key=lambda disk: -rates.get(disk.path, 0.0))),
+    )

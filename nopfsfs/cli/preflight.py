@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Mapping
 
 from nopfsfs.bounded import run_bounded
+from nopfsfs.cli import calibrated
 from nopfsfs.cli.stale import clear_stale, daemon_is_dead
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
@@ -30,8 +31,8 @@ Say = Callable[[str], None]
 
 
 def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountConfig:
-    """Return `config` with the source free of links, or raise the NopfsError of the first thing that is
-    wrong.
+    """Return `config` with the source free of links and what a calibration says, or raise the NopfsError of the first
+    thing that is wrong.
 
     A stale mount of a dead daemon at the mountpoint is cleared, and `say` told so.
     """
@@ -43,7 +44,7 @@ def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountCon
         check_disk(disk, config)
     check_log_file(config)
     check_fuse(config)
-    return config
+    return calibrated.apply(config, say)
 
 
 def check_source(config: MountConfig) -> None:
