@@ -26,6 +26,7 @@ holds nothing, and there may be more nodes than samples.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -139,6 +140,16 @@ def _curve(table: Table, key: str) -> Curve:
     if not curve:
         raise table.error(key, 'no point is given; write a rate, or the rate of 1, 2, ... of them: { 1 = "66 MB/s" }')
     return Curve(tuple(sorted(curve.items())))
+
+
+def class_name(path: str) -> str:
+    """The name of the class of the disk tier in directory `path`: the path, or, where that is no name, as one that is
+    too long, its end and a digest."""
+    text = os.fsencode(path).decode(errors="backslashreplace")
+    with suppress(ValueError):
+        return tomltable.name(text)
+    end = "".join(one if one.isprintable() else "?" for one in text[-60:])
+    return f"...{end} {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
 def write_cluster(cluster: Cluster, path: str, note: str = "") -> None:

@@ -24,13 +24,14 @@ from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import find_covering, read_mounts
 from nopfsfs.rundir import calibration_path, default_index_dir
-from nopfsfs.units import parse_duration
+from nopfsfs.units import MAX_SIZE, parse_duration
 
 PROGRAM = "nopfs"
 DEFAULT_S = 40.0
 LEAST_S, MOST_S = 1.0, 3600.0
 MEMORY_SHARE, MEMORY_MOST_S = 0.1, 3.0  # of the time
 DISK_SHARE, DISKS_SHARE = 0.2, 0.5  # each, and all of them at most
+MOST_RAM = MAX_SIZE // 2  # bytes: a cluster file has no more for memory and disks together
 MEMORY_FRACTION = 8  # of the memory that is available, which measuring may take
 _NO_DISK = ("tmpfs", "ramfs", "devtmpfs", "rootfs")
 
@@ -113,6 +114,8 @@ def _call(said: dict[str, Any]) -> Call:
             put(layer, name, text, f"--{name.replace('_', '-')}")
     values = {name: given.value for name, given in layer.items()}
     seconds = _seconds(said["seconds"]) if "seconds" in said else DEFAULT_S
+    if values.get("ram", 0) > MOST_RAM:
+        raise usage(f"--ram: {said['ram']!r} is more than any machine has; write the memory of the mount")
     source = _source(said["source"])
     disks = values.get("disk", ())
     for disk in disks:

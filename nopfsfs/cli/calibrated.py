@@ -20,7 +20,7 @@ def apply(config: MountConfig, say: Callable[[str], None]) -> MountConfig:
     path = config.calibration or calibration_path(config.index_dir, config.source)
     if not named and not os.path.exists(path):
         return config
-    from nopfsfs.clusterfile import read_cluster  # with numpy: plain mounts need none of it
+    from nopfsfs.clusterfile import class_name, read_cluster  # with numpy: plain mounts need none of it
     from nopfsfs.errors import NopfsError
 
     try:
@@ -35,5 +35,5 @@ def apply(config: MountConfig, say: Callable[[str], None]) -> MountConfig:
         config,
         calibration=path,
         source_concurrency=at_once if config.source_concurrency is None else config.source_concurrency,
-        disks=tuple(sorted(config.disks, key=lambda disk: -rates.get(disk.path, 0.0))),
+        disks=tuple(sorted(config.disks, key=lambda disk: -rates.get(class_name(disk.path), 0.0))),
     )

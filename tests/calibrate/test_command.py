@@ -21,7 +21,7 @@ from slow_source import SlowSource
 from nopfsfs.calibrate import apart
 from nopfsfs.cli.calibrate import Call
 from nopfsfs.cli.nopfs import main
-from nopfsfs.clusterfile import read_cluster
+from nopfsfs.clusterfile import class_name, read_cluster
 from nopfsfs.config import DiskSpec
 from nopfsfs.errors import Exit
 from nopfsfs.rundir import calibration_path
@@ -82,6 +82,18 @@ def test_a_directory_and_a_disk(tree: Path, disk: Path, tmp_path: Path, capsys: 
     assert os.listdir(disk) == []
     assert os.listdir(tmp_path / "index") == [os.path.basename(path)]
     assert os.stat(path).st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", ["a" * 200, "line\nfeed", "end ", os.fsdecode(b"\xff")])
+def test_a_disk_whose_path_is_no_name_of_a_class(
+    name: str, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = tmp_path / name
+    disk.mkdir()
+
+    figures(capsys, tree, "--disk", disk, "--seconds", "1", "--output", tmp_path / "c.toml")
+
+    assert read_cluster(str(tmp_path / "c.toml")).classes[1].name == class_name(str(disk))
 
 
 def test_where_it_is_written_does_not_depend_on_how_the_source_is_named(tree: Path, tmp_path: Path) -> None:
@@ -186,6 +198,7 @@ def reaped(pid: int) -> bool:
         (["{tree}", "--disk", "{tmp}/empty:1K"], Exit.DISK, "it has no room"),
         (["{tree}", "--disk", "{tmp}/empty", "--disk", "{tmp}/empty/"], Exit.DISK, "named twice"),
         (["{tree}", "--ram", "much"], Exit.USAGE, "--ram: 'much' is not a size"),
+        (["{tree}", "--ram", "7000P"], Exit.USAGE, "--ram: '7000P' is more than any machine has"),
         (["{tree}", "--seconds", "soon"], Exit.USAGE, "--seconds: 'soon' is not a time"),
         (["{tree}", "--seconds", "0"], Exit.USAGE, "not between 1 and 3600"),
         (["{tree}", "--output", "{tmp}/none/x"], Exit.USAGE, "cannot be written; name a file"),
