@@ -122,9 +122,10 @@ def source_of(raw: Figures) -> MeasuredSource:
     )
 
 
-def disk_of(raw: Figures, name: str, capacity: int, in_memory: bool) -> MeasuredStorage:
+def disk_of(raw: Figures, name: str, in_memory: bool) -> MeasuredStorage:
     """From what `storage.DiskMeter` found."""
-    return MeasuredStorage(name, capacity, raw["size"], _points(raw["read"]), _points(raw["write"]), in_memory)
+    read, write = _points(raw["read"]), _points(raw["write"])
+    return MeasuredStorage(name, raw["capacity"], raw["size"], read, write, in_memory)
 
 
 def memory_of(raw: Figures, capacity: int) -> MeasuredStorage:

@@ -42,10 +42,10 @@ class DiskMeter:
     _failed: list[OSError] = field(default_factory=list)
 
     def measure(self, seconds: float) -> dict[str, Any]:
-        """Measure for about so long; return the figures, as `result.disk_of` takes them. Leaves nothing. Raises NoDisk,
-        Hangs, Stopped."""
+        """Measure for about so long; return the figures, as `result.disk_of` takes them, and the `real` path. Leaves
+        nothing. Raises NoDisk, Hangs, Stopped."""
         try:
-            return self._measure(seconds)
+            return {**self._measure(seconds), "real": os.path.realpath(self.path)}
         except OSError as error:
             raise NoDisk(f"it cannot be used: {error.strerror}") from error
 
@@ -60,7 +60,7 @@ class DiskMeter:
         disk.open()
         try:
             data = os.urandom(size)  # a file system that compresses would be too fast
-            return {"size": size, **self._rates(disk, data, most, seconds)}
+            return {"size": size, "capacity": self.limit or room, **self._rates(disk, data, most, seconds)}
         finally:
             disk.close()
 

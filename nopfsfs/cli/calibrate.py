@@ -18,7 +18,7 @@ from typing import Any
 
 from nopfsfs.cli.exits import say
 from nopfsfs.cli.options import Parser
-from nopfsfs.cli.preflight import check_disk, check_source
+from nopfsfs.cli.preflight import check_disks, check_source
 from nopfsfs.cli.settings import Layer, put, usage
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
@@ -118,8 +118,7 @@ def _call(said: dict[str, Any]) -> Call:
         raise usage(f"--ram: {said['ram']!r} is more than any machine has; write the memory of the mount")
     source = _source(said["source"])
     disks = values.get("disk", ())
-    for disk in disks:
-        check_disk(disk, MountConfig(source=source, mountpoint="", disks=disks))
+    check_disks(MountConfig(source=source, mountpoint="", disks=disks))
     index_dir = values.get("index_dir", default_index_dir(os.geteuid(), os.environ))
     output = _output(said["output"]) if "output" in said else _default_output(index_dir, source)
     return Call(source, disks, values.get("ram"), output, seconds)
@@ -244,23 +243,14 @@ def _measure(call: Call, show: Show) -> Any:
     for disk in call.disks:
         raw = part("disk", f"the disk tier {disk.path}", Exit.DISK, call.disk_seconds,
                    path=disk.path, size=size, limit=disk.size)  # fmt: skip
-        on = find_covering(os.path.realpath(disk.path))
+        on = find_covering(raw["real"])
         in_memory = on is not None and on.fstype in _NO_DISK
-        disks.append(result.disk_of(raw, _text(disk.path), _capacity(disk), in_memory))
+        disks.append(result.disk_of(raw, _text(disk.path), in_memory))
     available = measure_memory().available
     ram = call.ram if call.ram is not None else available // 2
     room = min(ram, available // MEMORY_FRACTION)
     raw = part("memory", "the memory", Exit.INTERNAL, call.memory_seconds, size=size, room=room)
     return result.Measured(source, result.memory_of(raw, ram), tuple(disks))
-
-
-def _capacity(disk: DiskSpec) -> int:
-    from nopfsfs.tiers.disk import FLOOR_BYTES
-
-    if disk.size is not None:
-        return disk.size
-    space = os.statvfs(disk.path)
-    return max(0, space.f_bavail * space.f_frsize - FLOOR_BYTES)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import pytest
 from slow_source import SlowSource
 
 from nopfsfs.calibrate import apart
+from nopfsfs.cli import preflight
 from nopfsfs.cli.calibrate import Call
 from nopfsfs.cli.nopfs import main
 from nopfsfs.clusterfile import class_name, read_cluster
@@ -26,6 +27,7 @@ from nopfsfs.config import DiskSpec
 from nopfsfs.errors import Exit
 from nopfsfs.rundir import calibration_path
 from tests.conftest import FakeMounts, wait_until
+from tests.dead import dead
 from tests.mount.harness import COMMAND_S, fill, module, run
 
 SIZE = 20_000
@@ -162,6 +164,25 @@ def test_a_source_that_hangs(
     assert f"did not answer for 1 s (reading {slow.path}" in said
     assert not (tmp_path / "c.toml").exists()
     assert wait_until(lambda: all(reaped(pid) for pid in pids))
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("what", ["source", "disk"])
+def test_what_is_dead_is_not_waited_for(
+    tree: Path,
+    disk: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+) -> None:
+    for limit in "SOURCE_S", "DISK_S":
+        monkeypatch.setattr(preflight, limit, 1.0)
+    with dead(tmp_path) as path:
+        words = [path] if what == "source" else [tree, "--disk", disk, "--disk", path]
+        said = refused(capsys, Exit[what.upper()], *words, "--output", tmp_path / "c.toml")
+
+    assert f"{path} did not answer within 1 s; check the file system that it is on" in said
 
 
 def watch_workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:

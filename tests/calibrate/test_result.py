@@ -14,6 +14,7 @@ from nopfsfs.calibrate.result import Measured, disk_of, memory_of, source_of
 from nopfsfs.cli.calibration import table
 from nopfsfs.clusterfile import class_name, format_cluster, parse_cluster, read_cluster, write_cluster
 
+GIB = 1 << 30
 SOURCE = {
     "seen": 1000, "whole": False, "read": 300, "skipped": 2, "why": "/pfs/x: Permission denied",
     "median": 100_000.0, "smallest": 50_000, "largest": 200_000,
@@ -24,14 +25,13 @@ SOURCE = {
     "large": None,
 }  # fmt: skip
 MEMORY = {"piece": 102_400, "read": [[1, 5e9], [2, 9e9], [4, 9.2e9]], "write": [[1, 1e9], [2, 2e9], [4, 3e9]]}
-SLOW = {"size": 100_000, "read": [[1, 1e8], [2, 1.5e8]], "write": [[1, 0.9e8], [2, 1e8]]}
-FAST = {"size": 100_000, "read": [[1, 1e9], [2, 1.9e9]], "write": [[1, 1e9], [2, 1e9]]}
-GIB = 1 << 30
+SLOW = {"size": 100_000, "capacity": 100 * GIB, "read": [[1, 1e8], [2, 1.5e8]], "write": [[1, 0.9e8], [2, 1e8]]}
+FAST = {"size": 100_000, "capacity": 50 * GIB, "read": [[1, 1e9], [2, 1.9e9]], "write": [[1, 1e9], [2, 1e9]]}
 
 
 @pytest.fixture
 def measured() -> Measured:
-    disks = disk_of(SLOW, "/hdd", 100 * GIB, False), disk_of(FAST, "/nvme", 50 * GIB, True)
+    disks = disk_of(SLOW, "/hdd", False), disk_of(FAST, "/nvme", True)
     return Measured(source_of(SOURCE), memory_of(MEMORY, 32 * GIB), disks)
 
 
@@ -61,7 +61,7 @@ def test_any_figures_fit_into_a_file(rates: list[float], took: float, ram: int) 
     source = source_of({**SOURCE, "alone": [], "first": [took], "levels": [[1, rates[0], rates[1]]], "heads": None})
     memory = {**MEMORY, "read": [[1, max(1.0, rates[2])], [2, max(1.0, rates[3])]]}
     disk = {**SLOW, "read": [[1, max(1.0, rates[4])]], "write": [[1, max(1.0, rates[5])], [8, max(1.0, rates[6])]]}
-    cluster = Measured(source, memory_of(memory, ram), (disk_of(disk, "/" + "x" * 100, GIB, False),)).cluster("node1")
+    cluster = Measured(source, memory_of(memory, ram), (disk_of(disk, "/" + "x" * 100, False),)).cluster("node1")
 
     assert parse_cluster(format_cluster(cluster), "") == cluster
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from slow_source import SlowSource
 
 from nopfsfs.cli import preflight
 from nopfsfs.cli.mount import Parts, main
@@ -18,6 +15,7 @@ from nopfsfs.config import DEFAULT_CONCURRENCY, DiskSpec, MountConfig
 from nopfsfs.errors import Exit
 from nopfsfs.policy.model import Curve
 from nopfsfs.rundir import calibration_path
+from tests.dead import dead
 from tests.sim.clusters import with_nodes
 
 Ask = Callable[..., MountConfig]
@@ -86,19 +84,6 @@ def test_one_that_cannot_be_read(ask: Ask, calibration: Path, capsys: pytest.Cap
     assert f"nopfs-mount: {calibration}:1: nodes: 0 is not allowed" in capsys.readouterr().err
 
 
-@contextmanager
-def dead(slow: SlowSource) -> Iterator[None]:
-    """Nothing of it answers; it does after 5 s, or a test that waits for it would never end."""
-    timer = threading.Timer(5.0, slow.release)
-    slow.stall("getattr")
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        slow.release()
-
-
 @pytest.mark.mount
 def test_a_dead_source_is_not_waited_for(
     source: Path,
@@ -109,8 +94,8 @@ def test_a_dead_source_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(preflight, "SOURCE_S", 0.5)
     parts = Parts(lambda config, progress: "index", lambda config, index: Exit.START)
-    with SlowSource(source) as slow, dead(slow):
-        words = [str(slow.path), str(mountpoint), "--index-dir", str(tmp_path)]
+    with dead(source) as path:
+        words = [str(path), str(mountpoint), "--index-dir", str(tmp_path)]
         assert main(words, lambda: parts) == Exit.SOURCE
 
     assert "did not answer within" in capsys.readouterr().err
