@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -23,7 +24,7 @@ from nopfsfs.cli.settings import Layer, put, usage
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import find_covering, read_mounts
-from nopfsfs.rundir import calibration_path, default_index_dir
+from nopfsfs.rundir import calibration_path, default_index_dir, make_private_dir
 from nopfsfs.units import MAX_SIZE, parse_duration
 
 PROGRAM = "nopfs"
@@ -154,20 +155,36 @@ def _check_no_mount_of_ours(path: str) -> None:
 
 
 def _output(text: str) -> str:
-    path = os.path.abspath(text) if text else ""
-    if not path or os.path.isdir(path) or not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+    path = os.path.realpath(text) if text else ""
+    if not path or not _may_be_written(path):
         raise usage(f"--output {text} cannot be written; name a file in a directory of yours")
     return path
 
 
-def _default_output(index_dir: str, source: str) -> str:
+def _may_be_written(path: str) -> bool:
+    """Whether a file could be made there, or one that is there replaced."""
+    if not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+        return False
     try:
-        os.makedirs(index_dir, mode=0o700, exist_ok=True)
-        if not os.access(index_dir, os.W_OK | os.X_OK):
+        found, folder = os.lstat(path), os.stat(os.path.dirname(path))
+    except FileNotFoundError:
+        return True
+    ours = os.geteuid() in (0, found.st_uid, folder.st_uid)
+    return stat.S_ISREG(found.st_mode) and (ours or not folder.st_mode & stat.S_ISVTX)
+
+
+def _default_output(index_dir: str, source: str) -> str:
+    path = calibration_path(index_dir, source)
+    try:
+        if not os.path.isdir(index_dir):
+            make_private_dir(index_dir, os.geteuid())
+        if not _may_be_written(path):
             raise PermissionError(13, "no right to write there")
     except OSError as error:
-        raise usage(f"{index_dir} cannot be used: {error.strerror}; name a file with --output") from error
-    return calibration_path(index_dir, source)
+        raise usage(f"{path} cannot be written: {error.strerror}; name a file with --output") from error
+    except NopfsError as error:
+        raise usage(f"{index_dir} cannot be made a directory of yours; name a file with --output") from error
+    return path
 
 
 @contextmanager
@@ -199,10 +216,7 @@ def _calibrate(call: Call, as_json: bool) -> None:
     cluster = measured.cluster(socket.gethostname() or "this machine")
     if not as_json:
         print(table(measured, call.source), flush=True)
-    try:
-        write_cluster(cluster, call.output, _note(call.source, measured.source.bandwidth.least))
-    except OSError as error:
-        raise usage(f"{call.output} cannot be written: {error.strerror}; name another file with --output") from error
+    write_cluster(cluster, call.output, _note(call.source, measured.source.bandwidth.least))
     if as_json:
         print(json.dumps({**measured.as_dict(), "file": call.output}, indent=2), flush=True)
     else:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from nopfsfs.config import MountConfig
-from nopfsfs.rundir import calibration_path
+from nopfsfs.rundir import calibration_path, trusted_users
 
 IN_FLIGHT = 2  # reads for each that the source works on: it must not wait for the next
 FEWEST, MOST = 8, 64
@@ -15,16 +15,22 @@ FEWEST, MOST = 8, 64
 
 def apply(config: MountConfig, say: Callable[[str], None]) -> MountConfig:
     """Return `config` with what follows from the calibration that it names, or that lies where `nopfs calibrate` writes
-    it. The source has been found alive. Raises NopfsError: the one that is named cannot be read."""
-    named = config.calibration is not None
-    path = config.calibration or calibration_path(config.index_dir, config.source)
-    if not named and not os.path.exists(path):
+    it. Someone else's is left out; `say` is told so of one that is named. The source has been found alive. Raises
+    NopfsError: the one that is named cannot be read."""
+    named = config.calibration
+    path = os.path.realpath(named) if named else calibration_path(config.index_dir, config.source)
+    if not named and not os.path.lexists(path):
         return config
     from nopfsfs.clusterfile import class_name, read_cluster  # with numpy: plain mounts need none of it
     from nopfsfs.errors import NopfsError
+    from nopfsfs.tomltable import ForeignFile
 
     try:
-        cluster = read_cluster(path)
+        cluster = read_cluster(path, trusted_users(config.uid))
+    except ForeignFile as error:
+        if named:
+            say(f"going on without the calibration {error.message}")
+        return dataclasses.replace(config, calibration=None)
     except NopfsError:
         if named:
             raise

@@ -9,6 +9,7 @@ from nopfsfs.clusterfile import read_cluster
 from nopfsfs.errors import NopfsError
 from nopfsfs.policy.model import Cluster
 from nopfsfs.policy.observed import Observed, Service
+from nopfsfs.rundir import trusted_users
 from nopfsfs.tiers.columns import Gauge
 
 log = logging.getLogger(__name__)
@@ -17,10 +18,11 @@ _DISK = (Gauge.DISK_FETCHES, Gauge.DISK_FETCHED_BYTES, Gauge.DISK_FETCH_NS)
 
 
 class Rates:
-    """`path`: of the calibration, None: there is none. `gauge`: the stager's block. `mean`: bytes of a file."""
+    """`path`: of the calibration, None: there is none; `reader`: the user who reads the source, None: we. `gauge`: the
+    stager's block. `mean`: bytes of a file."""
 
-    def __init__(self, path: str | None, gauge: memoryview, mean: float) -> None:
-        self.calibrated = _read(path)
+    def __init__(self, path: str | None, reader: int | None, gauge: memoryview, mean: float) -> None:
+        self.calibrated = _read(path, reader)
         self._gauge = gauge
         self._observed = Observed(self.calibrated, mean)
         self._before = {name: int(gauge[name]) for name in (*_SOURCE, *_DISK)}
@@ -56,11 +58,11 @@ def _service(service: Service) -> dict[str, float | None]:
     return {"seconds_per_file": service.per_file, "bytes_per_second": service.per_second}
 
 
-def _read(path: str | None) -> Cluster | None:
+def _read(path: str | None, reader: int | None) -> Cluster | None:
     if path is None:
         return None
     try:
-        return read_cluster(path)
+        return read_cluster(path, trusted_users(reader))
     except NopfsError as e:
         log.warning("going on without the calibration: %s", e)
         return None

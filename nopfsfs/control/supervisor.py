@@ -108,7 +108,7 @@ class Supervisor:
         self._server_gauges = ServerGauges(self._fds["gauges"])
         self._stager_gauges = Gauges(self._fds["gauges"], writable=False)
         files = max(1, int(np.count_nonzero(self._charges)))
-        self._rates = Rates(config.calibration, self._stager_gauges.block, self._data / files)
+        self._rates = Rates(config.calibration, config.uid, self._stager_gauges.block, self._data / files)
         self._session: Session | None = None
         self._servers: Servers | None = None
         self._stagers: Stagers | None = None

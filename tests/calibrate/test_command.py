@@ -31,6 +31,7 @@ from tests.dead import dead
 from tests.mount.harness import COMMAND_S, fill, module, run
 
 SIZE = 20_000
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 Words = list[object]
 
 
@@ -83,7 +84,7 @@ def test_a_directory_and_a_disk(tree: Path, disk: Path, tmp_path: Path, capsys: 
     assert cluster.source.share(1) > 0
     assert os.listdir(disk) == []
     assert os.listdir(tmp_path / "index") == [os.path.basename(path)]
-    assert os.stat(path).st_mode & 0o077 == 0
+    assert os.stat(path).st_mode & 0o077 == os.stat(tmp_path / "index").st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("name", ["a" * 200, "line\nfeed", "end ", os.fsdecode(b"\xff")])
@@ -224,12 +225,14 @@ def reaped(pid: int) -> bool:
         (["{tree}", "--seconds", "0"], Exit.USAGE, "not between 1 and 3600"),
         (["{tree}", "--output", "{tmp}/none/x"], Exit.USAGE, "cannot be written; name a file"),
         (["{tree}", "--output", "{tmp}"], Exit.USAGE, "cannot be written; name a file"),
+        (["{tree}", "--output", "{tree}/fifo"], Exit.USAGE, "cannot be written; name a file"),
     ],
 )
 def test_what_is_refused(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: Exit, message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
+    os.mkfifo(tree / "fifo")
     given = [word.format(tmp=tmp_path, tree=tree) for word in words]
     more = {"--output": str(tmp_path / "c.toml"), "--seconds": "1"}
     given += [word for name, value in more.items() if name not in given for word in (name, value)]
@@ -242,6 +245,21 @@ def test_an_index_directory_that_cannot_be(tree: Path, capsys: pytest.CaptureFix
     said = refused(capsys, Exit.USAGE, tree, "--index-dir", tree / "class0" / "00000.jpg")
 
     assert "name a file with --output" in said
+
+
+@root_only
+def test_an_output_that_only_its_owner_may_replace_is_refused_before_all_is_measured(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / "index"
+    index.mkdir()
+    index.chmod(0o1777)
+    Path(calibration_path(str(index), str(tree))).touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+
+    assert "no right to write there; name a file with --output" in refused(
+        capsys, Exit.USAGE, tree, "--index-dir", index
+    )
 
 
 @pytest.mark.mount

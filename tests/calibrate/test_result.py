@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,35 @@ def test_the_file_gives_the_cluster_back(measured: Measured, tmp_path: Path) -> 
     write_cluster(cluster, str(tmp_path / "c.toml"), 'a "note"')
 
     assert read_cluster(str(tmp_path / "c.toml")) == cluster
+
+
+def test_what_lies_beside_the_file_is_not_touched(measured: Measured, tmp_path: Path) -> None:
+    """Others may have been there first."""
+    path, victim = tmp_path / "c.toml", tmp_path / "victim"
+    victim.write_text("mine")
+    for name in f"c.toml.{os.getpid()}.new", "c.toml":
+        os.link(victim, tmp_path / name)
+
+    write_cluster(measured.cluster("node1"), str(path))
+
+    assert victim.read_text() == "mine"
+    assert read_cluster(str(path)).name == "node1"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_who_is_interrupted_leaves_what_was_there(
+    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(old: str, new: str) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "c.toml").write_text("old")
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_cluster(measured.cluster("node1"), str(tmp_path / "c.toml"))
+
+    assert os.listdir(tmp_path) == ["c.toml"]
+    assert (tmp_path / "c.toml").read_text() == "old"
 
 
 @given(st.lists(st.floats(1e-300, 1e18), min_size=8, max_size=8), st.floats(1e-9, 1e4), st.integers(1, 1 << 60))

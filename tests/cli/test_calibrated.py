@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nopfsfs.cli import preflight
+from nopfsfs.cli import calibrated, preflight, simulating
 from nopfsfs.cli.mount import Parts, main
 from nopfsfs.clusterfile import write_cluster
 from nopfsfs.config import DEFAULT_CONCURRENCY, DiskSpec, MountConfig
+from nopfsfs.control import rates
 from nopfsfs.errors import Exit
 from nopfsfs.policy.model import Curve
 from nopfsfs.rundir import calibration_path
 from tests.dead import dead
 from tests.sim.clusters import with_nodes
 
+OTHER = 54321  # nobody's uid
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 Ask = Callable[..., MountConfig]
 
 
@@ -82,6 +86,49 @@ def test_one_that_cannot_be_read(ask: Ask, calibration: Path, capsys: pytest.Cap
     with pytest.raises(AssertionError):
         ask("--calibration", calibration)
     assert f"nopfs-mount: {calibration}:1: nodes: 0 is not allowed" in capsys.readouterr().err
+
+
+@root_only
+def test_someone_elses_is_not_believed(
+    ask: Ask, calibration: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.chown(calibration, OTHER, OTHER)
+
+    assert ask().calibration is None
+    assert capsys.readouterr().err == ""
+    for named in calibration, link_to(calibration):
+        found = ask("--calibration", named)
+        assert (found.calibration, found.in_flight) == (None, DEFAULT_CONCURRENCY)
+        said = f"going on without the calibration {calibration}: of user {OTHER}, not yours or root's; "
+        assert capsys.readouterr().err == f"nopfs-mount: {said}name a cluster file of yours\n"
+    assert simulating._calibration(None, str(tmp_path / "index"), str(source)) is None
+    assert rates._read(str(calibration), None) is None
+
+
+@root_only
+def test_that_of_the_reader_is_believed(calibration: Path, source: Path, tmp_path: Path) -> None:
+    os.chown(calibration, OTHER, OTHER)
+    config = MountConfig(source=str(source), mountpoint="", index_dir=str(tmp_path / "index"), uid=OTHER)
+
+    assert calibrated.apply(config, print).calibration == str(calibration)
+    assert rates._read(str(calibration), OTHER) is not None
+
+
+def test_a_link_is_followed_where_it_is_named(ask: Ask, calibration: Path) -> None:
+    """In a directory that is shared, anyone can have made it."""
+    link = link_to(calibration)
+    assert ask("--calibration", link).calibration == str(calibration)
+
+    moved = calibration.rename(calibration.with_name("moved"))
+    calibration.symlink_to(moved)
+    assert ask().calibration is None
+
+
+def link_to(path: Path) -> Path:
+    link = path.parent.parent / "link"
+    link.unlink(missing_ok=True)
+    link.symlink_to(path)
+    return link
 
 
 @pytest.mark.mount
