@@ -19,8 +19,8 @@ THREADS = (1, 2, 4, 8)
 BYTES_MOST = 512 << 20  # written in all
 FILES_MOST = 8192  # written in all: they must be removed again
 FILE_LEAST, FILE_MOST = 4096, 4 << 20  # eight threads have a buffer for one each
-FIRST_BYTES = 8 << 20  # to learn how much can be written in the time
-_PARTS = len(THREADS) + 1  # that write about as much: these, and the first
+FIRST_BYTES = 256 << 10, 8 << 20  # to learn how much can be written in the time: the second where there is time
+_PARTS = len(THREADS) + len(FIRST_BYTES)  # that write about as much
 
 
 class NoDisk(Exception):
@@ -73,14 +73,19 @@ class DiskMeter:
     def _rates(self, disk: Disk, data: bytes, most: int, seconds: float) -> dict[str, Any]:
         each = seconds / (2 * len(THREADS))
         self.tell("writing")
-        rows, took = self._write(disk, data, 1, min(most, FIRST_BYTES), each)
-        rate = len(rows) * len(data) / took
+        rate = 0.0
+        for amount in FIRST_BYTES:
+            if rate and amount > rate * each:
+                break
+            rows, took = self._write(disk, data, 1, min(most, amount), each)
+            rate = len(rows) * len(data) / took
         write: list[tuple[int, float]] = []
         written: list[list[int]] = []
         for threads in THREADS:
+            if write and 2 * threads * len(data) > 2 * rate * each:
+                break  # the fewest files of so many threads would take too long
             self.tell(f"writing, {threads} at once")
-            amount = max(2 * threads * len(data), min(most, int(rate * each)))
-            rows, took = self._write(disk, data, threads, amount, each)
+            rows, took = self._write(disk, data, threads, min(most, int(rate * each)), each)
             if not rows:
                 break
             rate = len(rows) * len(data) / took

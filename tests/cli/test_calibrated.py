@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from nopfsfs.cli import calibrated, preflight, simulating
+from nopfsfs.cli import calibrated, nopfs, preflight, simulating
 from nopfsfs.cli.mount import Parts, main
 from nopfsfs.clusterfile import write_cluster
 from nopfsfs.config import DEFAULT_CONCURRENCY, DiskSpec, MountConfig
@@ -144,5 +145,18 @@ def test_a_dead_source_is_not_waited_for(
     with dead(source) as path:
         words = [str(path), str(mountpoint), "--index-dir", str(tmp_path)]
         assert main(words, lambda: parts) == Exit.SOURCE
+
+    assert "did not answer within" in capsys.readouterr().err
+
+
+@pytest.mark.mount
+def test_nor_is_that_of_a_mount_which_is_simulated(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "SOURCE_S", 0.5)
+    monkeypatch.setattr(simulating, "locate_living", lambda path, env: SimpleNamespace(state_dir=""))
+    with dead(source) as path:
+        monkeypatch.setattr(simulating, "call", lambda *words, **more: {"source": str(path)})
+        assert nopfs.main(["simulate", "--from-mount", "/mnt"]) == Exit.SOURCE
 
     assert "did not answer within" in capsys.readouterr().err
