@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nopfsfs.cli import calibrated, nopfs, preflight, simulating
+from nopfsfs.cli import calibrated, mount, nopfs, preflight, simulating
 from nopfsfs.cli.mount import Parts, main
 from nopfsfs.clusterfile import write_cluster
 from nopfsfs.config import DEFAULT_CONCURRENCY, DiskSpec, MountConfig
@@ -23,6 +23,7 @@ from tests.sim.clusters import with_nodes
 
 OTHER = 54321  # nobody's uid
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+NONE = Parts(lambda config, progress: "index", lambda config, index: Exit.START)  # mounts nothing
 Ask = Callable[..., MountConfig]
 
 
@@ -141,10 +142,9 @@ def test_a_dead_source_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(preflight, "SOURCE_S", 0.5)
-    parts = Parts(lambda config, progress: "index", lambda config, index: Exit.START)
     with dead(source) as path:
         words = [str(path), str(mountpoint), "--index-dir", str(tmp_path)]
-        assert main(words, lambda: parts) == Exit.SOURCE
+        assert main(words, lambda: NONE) == Exit.SOURCE
 
     assert "did not answer within" in capsys.readouterr().err
 
@@ -158,5 +158,19 @@ def test_nor_is_that_of_a_mount_which_is_simulated(
     with dead(source) as path:
         monkeypatch.setattr(simulating, "call", lambda *words, **more: {"source": str(path)})
         assert nopfs.main(["simulate", "--from-mount", "/mnt"]) == Exit.SOURCE
+
+    assert "did not answer within" in capsys.readouterr().err
+
+
+@pytest.mark.mount
+def test_nor_where_a_mount_could_be_taken_over(
+    source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "SOURCE_S", 0.5)
+    there = SimpleNamespace(is_nopfs=True, source=str(source), mountpoint=str(mountpoint), owner=os.geteuid())
+    monkeypatch.setattr(mount, "find_mount", lambda path: there)
+    monkeypatch.setattr(mount, "is_orphaned", lambda state_dir: True)
+    with dead(source) as path:
+        assert main([str(path), str(mountpoint)], lambda: NONE) == Exit.SOURCE
 
     assert "did not answer within" in capsys.readouterr().err
