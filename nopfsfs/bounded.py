@@ -23,6 +23,14 @@ try:
 except OSError as error:
     sys.exit(error.errno)
 """
+_LOOK = """
+import os, sys
+try:
+    os.stat(sys.argv[1])
+    os.statvfs(sys.argv[1])
+except OSError:
+    pass
+"""
 
 
 class Finished(NamedTuple):
@@ -67,3 +75,8 @@ def probe_statvfs(path: str, limit_s: float) -> int | None:
     """
     done = run_bounded([sys.executable, "-I", "-S", "-c", _PROBE, path], limit_s)
     return None if done is None else done.code
+
+
+def answers(path: str, limit_s: float) -> bool:
+    """Return whether stat(path) and statvfs(path) come to an end within `limit_s` seconds, be it an error."""
+    return run_bounded([sys.executable, "-I", "-S", "-c", _LOOK, path], limit_s, cwd="/") is not None

@@ -26,10 +26,13 @@ holds nothing, and there may be more nodes than samples.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import re
+import tempfile
+from collections.abc import Collection
 from contextlib import suppress
 
 from nopfsfs import tomltable
@@ -47,9 +50,10 @@ _POINT = re.compile(r"\d{1,9}(?:\.\d{1,18})?", re.ASCII)
 _A_RATE = '"146 MB/s"'
 
 
-def read_cluster(path: str) -> Cluster:
-    """The cluster of a file. Raises NopfsError with Exit.USAGE, which names file, line and key."""
-    return parse_cluster(tomltable.read_text(path, "a cluster file"), path)
+def read_cluster(path: str, users: Collection[int] | None = None) -> Cluster:
+    """The cluster of a file. `users`: whose it must be, and no link then. Raises NopfsError with Exit.USAGE, which
+    names file, line and key; ForeignFile."""
+    return parse_cluster(tomltable.read_text(path, "a cluster file", users), path)
 
 
 def parse_cluster(text: str, origin: str) -> Cluster:
@@ -141,21 +145,33 @@ def _curve(table: Table, key: str) -> Curve:
     return Curve(tuple(sorted(curve.items())))
 
 
+def class_name(path: str) -> str:
+    """The name of the class of the disk tier in directory `path`: the path, or, where that is no name, as one that is
+    too long, its end and a digest."""
+    text = os.fsencode(path).decode(errors="backslashreplace")
+    with suppress(ValueError):
+        return tomltable.name(text)
+    end = "".join(one if one.isprintable() else "?" for one in text[-60:])
+    return f"...{end} {hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
 def write_cluster(cluster: Cluster, path: str, note: str = "") -> None:
     """Write a file that `read_cluster` turns back into exactly this cluster, whole or not at all. Raises ValueError for
     a cluster that no file describes, and NopfsError with Exit.USAGE where the file cannot be written."""
     text = format_cluster(cluster, note)
-    new = f"{path}.{os.getpid()}.new"
     try:
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # or a crash of the machine could leave a renamed file without its text
-        os.replace(new, path)
+        fd, new = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".cluster-", suffix=".tmp")  # mode 0600
+        try:
+            with open(fd, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())  # or a crash of the machine could leave a renamed file without its text
+            os.replace(new, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(new)
+            raise
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(new)
         raise tomltable.usage(path, None, f"{error.strerror}; name a file in a directory of yours") from error
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 DEFAULT_IO_TIMEOUT_S = 300.0  # longer than a parallel file system takes to fail over
+DEFAULT_CONCURRENCY = 64
 
 Value = int | float | str  # of a sampler's option; bool is an int
 
@@ -98,13 +99,18 @@ class MountConfig:
     log_file: str | None = None
     foreground: bool = False
     io_timeout: float = DEFAULT_IO_TIMEOUT_S
-    source_concurrency: int = 64  # reads of the source in flight
+    source_concurrency: int | None = None  # reads of the source in flight; None: see `in_flight`
     calibration: str | None = None  # a file of `nopfs calibrate`: rates of the source and the tiers
     fast_path: bool = True  # answer hits before pyfuse3 sees them, where the system lets us
     servers: int | None = None  # processes that answer requests; None: by the number of cores
     signal: str = "open"  # how the reader's progress is seen: open, tripwire, auto (docs/decisions/0006-signals.md)
     passthrough: str = "auto"  # reads of large files on disk inside the kernel: auto, on, off
     mount_options: tuple[str, ...] = ()  # further generic mount(8) options, e.g. noexec
+
+    @property
+    def in_flight(self) -> int:
+        """Reads of the source in flight."""
+        return DEFAULT_CONCURRENCY if self.source_concurrency is None else self.source_concurrency
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))

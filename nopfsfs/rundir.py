@@ -54,6 +54,11 @@ def calibration_path(index_dir: str, source: str) -> str:
     return os.path.join(index_dir, f"calibration-{key}.toml")
 
 
+def trusted_users(reader: int | None = None) -> frozenset[int]:
+    """Return whose calibrations are believed: ours, root's, and those of `reader`, as whom the source is read."""
+    return frozenset({0, os.geteuid(), os.geteuid() if reader is None else reader})
+
+
 def state_dir_for(mountpoint: str, run_dir: str) -> str:
     """Return the state directory of the mount at `mountpoint`, a real path (see `real_mountpoint`)."""
     return os.path.join(run_dir, hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest())

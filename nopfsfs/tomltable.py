@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -40,12 +40,18 @@ D = TypeVar("D")
 Reader = Callable[[Any], T]
 
 
-def read_text(path: str, what: str) -> str:
-    """Return the text of a file; `what` it should be is for messages. Raises NopfsError with Exit.USAGE."""
+class ForeignFile(NopfsError):
+    """A file is of a user whose files are not believed."""
+
+
+def read_text(path: str, what: str, users: Collection[int] | None = None) -> str:
+    """Return the text of a file; `what` it should be is for messages. `users`: whose it must be, and no link then.
+    Raises NopfsError with Exit.USAGE, ForeignFile."""
+    link = 0 if users is None else os.O_NOFOLLOW
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise usage(path, None, f"not a regular file; name {what}")
-        with open(path, "rb") as file:
+        _check_file(os.stat(path, follow_symlinks=not link), path, what, users)
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | link)) as file:
+            _check_file(os.fstat(file.fileno()), path, what, users)  # another may have taken its place
             raw = file.read(SIZE_MOST + 1)
     except OSError as error:
         raise usage(path, None, f"{error.strerror}; name {what} that can be read") from error
@@ -57,6 +63,14 @@ def read_text(path: str, what: str) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise usage(path, raw.count(b"\n", 0, error.start) + 1, f"not UTF-8 text; name {what}") from error
+
+
+def _check_file(found: os.stat_result, path: str, what: str, users: Collection[int] | None) -> None:
+    if users is not None and found.st_uid not in users:
+        whose = f"of user {found.st_uid}, not yours or root's; name {what} of yours"
+        raise ForeignFile(Exit.USAGE, f"{path}: {whose}")
+    if not stat.S_ISREG(found.st_mode):
+        raise usage(path, None, f"not a regular file; name {what}")
 
 
 def usage(origin: str, line: int | None, reason: str) -> NopfsError:

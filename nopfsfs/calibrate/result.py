@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nopfsfs.clusterfile import class_name
 from nopfsfs.policy import rates
 from nopfsfs.policy.budget import passage
 from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
@@ -40,7 +41,8 @@ class MeasuredSource:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStorage:
-    """Bytes per second with so many threads, in pieces of `piece` bytes. `in_memory`: a disk tier that is none."""
+    """Bytes per second with so many threads, in pieces of `piece` bytes. `name`: a disk tier's path. `in_memory`: the
+    disk tier is none."""
 
     name: str
     capacity: int
@@ -71,12 +73,14 @@ class Measured:
         """One node with one rank. `compute` cannot be measured here: it is what memory delivers, so that nothing waits
         for the training, until the user sets it. There are no peers: no `network`."""
         way = min(passage(self.ram.capacity), self.ram.capacity // 4)  # as `budget.split` has it
-        disks = sorted((disk.as_class(disk.name, disk.capacity) for disk in self.disks), key=lambda one: -one.read_rate)
+        classes = [disk.as_class(class_name(disk.name), disk.capacity) for disk in self.disks]
+        disks = sorted(classes, key=lambda one: -one.read_rate)
         ram = self.ram.as_class("ram", self.ram.capacity - way)
         found = self.source
         # what the source works on at a time, which is less than what keeps it busy
         at_once = max(1, round(rates.overlap(found.levels)))
-        source = Source(Curve.flat(found.bandwidth.rate), latency=found.latency.seconds, at_once=at_once)
+        rate = max(1.0, found.bandwidth.rate)  # bytes per second; files may be empty but for one
+        source = Source(Curve.flat(rate), latency=found.latency.seconds, at_once=at_once)
         staging = self.ram.as_class("staging", way)
         return Cluster(name, 1, ram.read_rate, float("inf"), source, staging, (ram, *disks))
 
@@ -118,9 +122,10 @@ def source_of(raw: Figures) -> MeasuredSource:
     )
 
 
-def disk_of(raw: Figures, name: str, capacity: int, in_memory: bool) -> MeasuredStorage:
+def disk_of(raw: Figures, name: str, in_memory: bool) -> MeasuredStorage:
     """From what `storage.DiskMeter` found."""
-    return MeasuredStorage(name, capacity, raw["size"], _points(raw["read"]), _points(raw["write"]), in_memory)
+    read, write = _points(raw["read"]), _points(raw["write"])
+    return MeasuredStorage(name, raw["capacity"], raw["size"], read, write, in_memory)
 
 
 def memory_of(raw: Figures, capacity: int) -> MeasuredStorage:

@@ -19,8 +19,8 @@ THREADS = (1, 2, 4, 8)
 BYTES_MOST = 512 << 20  # written in all
 FILES_MOST = 8192  # written in all: they must be removed again
 FILE_LEAST, FILE_MOST = 4096, 4 << 20  # eight threads have a buffer for one each
-FIRST_BYTES = 8 << 20  # to learn how much can be written in the time
-_PARTS = len(THREADS) + 1  # that write about as much: these, and the first
+FIRST_BYTES = 256 << 10, 8 << 20  # to learn how much can be written in the time: the second where there is time
+_PARTS = len(THREADS) + len(FIRST_BYTES)  # that write about as much
 
 
 class NoDisk(Exception):
@@ -42,10 +42,10 @@ class DiskMeter:
     _failed: list[OSError] = field(default_factory=list)
 
     def measure(self, seconds: float) -> dict[str, Any]:
-        """Measure for about so long; return the figures, as `result.disk_of` takes them. Leaves nothing. Raises NoDisk,
-        Hangs, Stopped."""
+        """Measure for about so long; return the figures, as `result.disk_of` takes them, and the `real` path. Leaves
+        nothing. Raises NoDisk, Hangs, Stopped."""
         try:
-            return self._measure(seconds)
+            return {**self._measure(seconds), "real": os.path.realpath(self.path)}
         except OSError as error:
             raise NoDisk(f"it cannot be used: {error.strerror}") from error
 
@@ -60,7 +60,7 @@ class DiskMeter:
         disk.open()
         try:
             data = os.urandom(size)  # a file system that compresses would be too fast
-            return {"size": size, **self._rates(disk, data, most, seconds)}
+            return {"size": size, "capacity": self.limit or room, **self._rates(disk, data, most, seconds)}
         finally:
             disk.close()
 
@@ -73,14 +73,19 @@ class DiskMeter:
     def _rates(self, disk: Disk, data: bytes, most: int, seconds: float) -> dict[str, Any]:
         each = seconds / (2 * len(THREADS))
         self.tell("writing")
-        rows, took = self._write(disk, data, 1, min(most, FIRST_BYTES), each)
-        rate = len(rows) * len(data) / took
+        rate = 0.0
+        for amount in FIRST_BYTES:
+            if rate and amount > rate * each:
+                break
+            rows, took = self._write(disk, data, 1, min(most, amount), each)
+            rate = len(rows) * len(data) / took
         write: list[tuple[int, float]] = []
         written: list[list[int]] = []
         for threads in THREADS:
+            if write and 2 * threads * len(data) > 2 * rate * each:
+                break  # the fewest files of so many threads would take too long
             self.tell(f"writing, {threads} at once")
-            amount = max(2 * threads * len(data), min(most, int(rate * each)))
-            rows, took = self._write(disk, data, threads, amount, each)
+            rows, took = self._write(disk, data, threads, min(most, int(rate * each)), each)
             if not rows:
                 break
             rate = len(rows) * len(data) / took
@@ -91,8 +96,7 @@ class DiskMeter:
             self.tell(f"reading, {threads} at once")
             read.append((threads, self._read(disk, rows, len(data), threads, each)))
         if not read:
-            why = self._failed[0].strerror if self._failed else f"nothing was written within {each:.1f} s"
-            raise NoDisk(f"nothing can be written: {why}")
+            raise NoDisk(f"nothing can be written: {self._failed[0].strerror if self._failed else 'no file'}")
         return {"read": read, "write": write, "bytes": self._rows * len(data)}
 
     def _write(self, disk: Disk, data: bytes, threads: int, amount: int, seconds: float) -> tuple[list[int], float]:
@@ -103,7 +107,7 @@ class DiskMeter:
         view = memoryview(data)
 
         def write(_: int) -> None:
-            while not self.crew.late() and (row := _pop(waiting)) is not None:
+            while (row := _pop(waiting)) is not None:
                 try:
                     disk.write(row, view)
                 except OSError as error:
@@ -112,6 +116,8 @@ class DiskMeter:
                         return  # someone else fills the disk: what was written will do
                     raise
                 rows.append(row)
+                if self.crew.late():  # each writes one, however busy the machine is
+                    break
 
         self.crew.doing[0] = f"writing to {self.path}"
         began = time.monotonic()

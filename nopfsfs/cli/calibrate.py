@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
@@ -18,19 +19,20 @@ from typing import Any
 
 from nopfsfs.cli.exits import say
 from nopfsfs.cli.options import Parser
-from nopfsfs.cli.preflight import check_disk, check_source
+from nopfsfs.cli.preflight import check_disks, check_source
 from nopfsfs.cli.settings import Layer, put, usage
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import find_covering, read_mounts
-from nopfsfs.rundir import calibration_path, default_index_dir
-from nopfsfs.units import parse_duration
+from nopfsfs.rundir import calibration_path, default_index_dir, make_private_dir
+from nopfsfs.units import MAX_SIZE, parse_duration
 
 PROGRAM = "nopfs"
 DEFAULT_S = 40.0
 LEAST_S, MOST_S = 1.0, 3600.0
 MEMORY_SHARE, MEMORY_MOST_S = 0.1, 3.0  # of the time
 DISK_SHARE, DISKS_SHARE = 0.2, 0.5  # each, and all of them at most
+MOST_RAM = MAX_SIZE // 2  # bytes: a cluster file has no more for memory and disks together
 MEMORY_FRACTION = 8  # of the memory that is available, which measuring may take
 _NO_DISK = ("tmpfs", "ramfs", "devtmpfs", "rootfs")
 
@@ -113,10 +115,11 @@ def _call(said: dict[str, Any]) -> Call:
             put(layer, name, text, f"--{name.replace('_', '-')}")
     values = {name: given.value for name, given in layer.items()}
     seconds = _seconds(said["seconds"]) if "seconds" in said else DEFAULT_S
+    if values.get("ram", 0) > MOST_RAM:
+        raise usage(f"--ram: {said['ram']!r} is more than any machine has; write the memory of the mount")
     source = _source(said["source"])
     disks = values.get("disk", ())
-    for disk in disks:
-        check_disk(disk, MountConfig(source=source, mountpoint="", disks=disks))
+    check_disks(MountConfig(source=source, mountpoint="", disks=disks))
     index_dir = values.get("index_dir", default_index_dir(os.geteuid(), os.environ))
     output = _output(said["output"]) if "output" in said else _default_output(index_dir, source)
     return Call(source, disks, values.get("ram"), output, seconds)
@@ -152,20 +155,36 @@ def _check_no_mount_of_ours(path: str) -> None:
 
 
 def _output(text: str) -> str:
-    path = os.path.abspath(text) if text else ""
-    if not path or os.path.isdir(path) or not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+    path = os.path.realpath(text) if text else ""
+    if not path or not _may_be_written(path):
         raise usage(f"--output {text} cannot be written; name a file in a directory of yours")
     return path
 
 
-def _default_output(index_dir: str, source: str) -> str:
+def _may_be_written(path: str) -> bool:
+    """Whether a file could be made there, or one that is there replaced."""
+    if not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+        return False
     try:
-        os.makedirs(index_dir, mode=0o700, exist_ok=True)
-        if not os.access(index_dir, os.W_OK | os.X_OK):
+        found, folder = os.lstat(path), os.stat(os.path.dirname(path))
+    except FileNotFoundError:
+        return True
+    ours = os.geteuid() in (0, found.st_uid, folder.st_uid)
+    return stat.S_ISREG(found.st_mode) and (ours or not folder.st_mode & stat.S_ISVTX)
+
+
+def _default_output(index_dir: str, source: str) -> str:
+    path = calibration_path(index_dir, source)
+    try:
+        if not os.path.isdir(index_dir):
+            make_private_dir(index_dir, os.geteuid())
+        if not _may_be_written(path):
             raise PermissionError(13, "no right to write there")
     except OSError as error:
-        raise usage(f"{index_dir} cannot be used: {error.strerror}; name a file with --output") from error
-    return calibration_path(index_dir, source)
+        raise usage(f"{path} cannot be written: {error.strerror}; name a file with --output") from error
+    except NopfsError as error:
+        raise usage(f"{index_dir} cannot be made a directory of yours; name a file with --output") from error
+    return path
 
 
 @contextmanager
@@ -197,10 +216,7 @@ def _calibrate(call: Call, as_json: bool) -> None:
     cluster = measured.cluster(socket.gethostname() or "this machine")
     if not as_json:
         print(table(measured, call.source), flush=True)
-    try:
-        write_cluster(cluster, call.output, _note(call.source, measured.source.bandwidth.least))
-    except OSError as error:
-        raise usage(f"{call.output} cannot be written: {error.strerror}; name another file with --output") from error
+    write_cluster(cluster, call.output, _note(call.source, measured.source.bandwidth.least))
     if as_json:
         print(json.dumps({**measured.as_dict(), "file": call.output}, indent=2), flush=True)
     else:
@@ -241,23 +257,14 @@ def _measure(call: Call, show: Show) -> Any:
     for disk in call.disks:
         raw = part("disk", f"the disk tier {disk.path}", Exit.DISK, call.disk_seconds,
                    path=disk.path, size=size, limit=disk.size)  # fmt: skip
-        on = find_covering(os.path.realpath(disk.path))
+        on = find_covering(raw["real"])
         in_memory = on is not None and on.fstype in _NO_DISK
-        disks.append(result.disk_of(raw, _text(disk.path), _capacity(disk), in_memory))
+        disks.append(result.disk_of(raw, _text(disk.path), in_memory))
     available = measure_memory().available
     ram = call.ram if call.ram is not None else available // 2
     room = min(ram, available // MEMORY_FRACTION)
     raw = part("memory", "the memory", Exit.INTERNAL, call.memory_seconds, size=size, room=room)
     return result.Measured(source, result.memory_of(raw, ram), tuple(disks))
-
-
-def _capacity(disk: DiskSpec) -> int:
-    from nopfsfs.tiers.disk import FLOOR_BYTES
-
-    if disk.size is not None:
-        return disk.size
-    space = os.statvfs(disk.path)
-    return max(0, space.f_bavail * space.f_frsize - FLOOR_BYTES)
 
 
 @contextmanager

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from typing import Any
 
-from nopfsfs.rundir import calibration_path
+from nopfsfs.config import MountConfig
+from nopfsfs.rundir import calibration_path, trusted_users
 
 IN_FLIGHT = 2  # reads for each that the source works on: it must not wait for the next
 FEWEST, MOST = 8, 64
 
 
-def apply(values: dict[str, Any], defaults: dict[str, Any], index_dir: str, source: str) -> None:
-    """Take the calibration that is named in `values`, or that lies where `nopfs calibrate` writes it, and say in
-    `values` and `defaults` what follows from it. Raises NopfsError: the one that is named cannot be used."""
-    named = values.get("calibration")
-    path = named or calibration_path(index_dir, source)
-    if not named and not os.path.exists(path):
-        return
-    from nopfsfs.clusterfile import read_cluster  # with numpy: plain mounts need none of it
+def apply(config: MountConfig) -> MountConfig:
+    """Return `config` with what follows from the calibration that it names, or that lies where `nopfs calibrate` writes
+    it. Who names one vouches for it; of what is found, someone else's is left out. The source has been found
+    alive. Raises NopfsError: the one that is named cannot be read."""
+    named = config.calibration
+    path = os.path.realpath(named) if named else calibration_path(config.index_dir, config.source)
+    if not named and not os.path.lexists(path):
+        return config
+    from nopfsfs.clusterfile import class_name, read_cluster  # with numpy: plain mounts need none of it
     from nopfsfs.errors import NopfsError
 
     try:
-        cluster = read_cluster(path)
+        cluster = read_cluster(path, None if named else trusted_users(config.uid))
     except NopfsError:
         if named:
             raise
-        return  # a leftover of another version is no reason not to mount
-    values["calibration"] = path
-    values.setdefault("source_concurrency", min(MOST, max(FEWEST, IN_FLIGHT * cluster.source.at_once)))
+        return config  # someone else's, or a leftover of another version: no reason not to mount
+    at_once = min(MOST, max(FEWEST, IN_FLIGHT * cluster.source.at_once))
     rates = {one.name: one.read_rate for one in cluster.classes}
-    defaults["disks"] = tuple(sorted(defaults["disks"], key=lambda disk: -rates.get(disk.path, 0.0)))
+    return dataclasses.replace(
+        config,
+        calibration=path,
+        source_concurrency=at_once if config.source_concurrency is None else config.source_concurrency,
+        disks=tuple(sorted(config.disks, key=lambda disk: -rates.get(class_name(disk.path), 0.0))),
+    )

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from nopfsfs.cli.exits import run, say
 from nopfsfs.cli.options import parse_mount
-from nopfsfs.cli.preflight import preflight
+from nopfsfs.cli.preflight import check_source, preflight
 from nopfsfs.cli.stale import is_orphaned, sweep_run_dir
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit
@@ -137,10 +137,13 @@ def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str
 def taken_over(config: MountConfig, env: Mapping[str, str], say_line: Callable[[str], None]) -> bool:
     """Whether there is such a mount, whose supervisor had died, and it has another now. Raises NopfsError."""
     mount = find_mount(config.mountpoint)
-    if mount is None or not mount.is_nopfs or mount.source != os.path.realpath(config.source):
+    if mount is None or not mount.is_nopfs:
         return False
     state_dir = find_state_dir(mount.mountpoint, mount.owner, env)
     if not is_orphaned(state_dir):
+        return False
+    check_source(config)  # a dead one would keep us for ever
+    if mount.source != os.path.realpath(config.source):
         return False
     from nopfsfs.control.adopt import adopt
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from nopfsfs import __version__
-from nopfsfs.cli import calibrated
 from nopfsfs.cli.settings import SETTINGS, Layer, parse_path, put, read_config, usage
 from nopfsfs.cli.worlds import resolve_worlds
 from nopfsfs.config import DEFAULT_IO_TIMEOUT_S, MountConfig, PlanSpec, World
@@ -251,11 +250,9 @@ def _build(
         "index_dir": default_index_dir(uid, env),
         "disks": values.pop("disk", ()),
     }
-    source, index_dir = _argument("SOURCE", words["source"]), values.get("index_dir", default_index_dir(uid, env))
-    calibrated.apply(values, defaults, index_dir, source)
     uid_gid_groups = () if who is None else zip(("uid", "gid", "groups"), who, strict=True)
     return MountConfig(
-        source=source,
+        source=_argument("SOURCE", words["source"]),
         mountpoint=mountpoint,
         worlds=worlds,
         plans=plans,

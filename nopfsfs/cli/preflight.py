@@ -12,7 +12,8 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 
-from nopfsfs.bounded import run_bounded
+from nopfsfs.bounded import answers, run_bounded
+from nopfsfs.cli import calibrated
 from nopfsfs.cli.stale import clear_stale, daemon_is_dead
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
@@ -21,6 +22,7 @@ from nopfsfs.fuse.mountinfo import Mount, find_mount
 from nopfsfs.units import format_size
 
 SOURCE_S = 30.0  # a parallel file system that fails over answers again within this; a dead one never does
+DISK_S = 30.0  # a disk that is busy, and one on the network, answers within this
 MIN_DISK = 64 << 20  # bytes free that make a disk tier worth having where no size was given
 
 # Run by sh, so that it can run as any user: our interpreter may lie where that user cannot go.
@@ -30,8 +32,8 @@ Say = Callable[[str], None]
 
 
 def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountConfig:
-    """Return `config` with the source free of links, or raise the NopfsError of the first thing that is
-    wrong.
+    """Return `config` with the source free of links and what a calibration says, or raise the NopfsError of the first
+    thing that is wrong.
 
     A stale mount of a dead daemon at the mountpoint is cleared, and `say` told so.
     """
@@ -39,11 +41,10 @@ def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountCon
     config = dataclasses.replace(config, source=os.path.realpath(config.source))
     check_mountpoint(config, env, say)
     check_apart(config.source, config.mountpoint)
-    for disk in config.disks:
-        check_disk(disk, config)
+    check_disks(config)
     check_log_file(config)
     check_fuse(config)
-    return config
+    return calibrated.apply(config)
 
 
 def check_source(config: MountConfig) -> None:
@@ -141,9 +142,17 @@ def _contains(outer: str, inner: str) -> bool:
     return True
 
 
-def check_disk(disk: DiskSpec, config: MountConfig) -> None:
-    """Raise NopfsError with Exit.DISK unless the directory can be written and has the room. `config` may be without
-    a mountpoint."""
+def check_disks(config: MountConfig) -> None:
+    """Raise NopfsError with Exit.DISK unless the directories can be written and have the room. The source answers;
+    `config` may be without a mountpoint."""
+    for disk in config.disks:
+        if not answers(disk.path, DISK_S):
+            raise _disk(f"{disk.path} did not answer within {DISK_S:.0f} s; check the file system that it is on")
+    for disk in config.disks:
+        _check_disk(disk, config)
+
+
+def _check_disk(disk: DiskSpec, config: MountConfig) -> None:
     path = disk.path
     try:
         mode = os.stat(path).st_mode

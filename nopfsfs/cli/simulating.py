@@ -23,13 +23,14 @@ from nopfsfs.control.client import call
 from nopfsfs.errors import Exit
 from nopfsfs.plan import registry
 from nopfsfs.policy.model import Cluster
-from nopfsfs.rundir import calibration_path, default_index_dir
+from nopfsfs.rundir import calibration_path, default_index_dir, trusted_users
 from nopfsfs.sim import table
 from nopfsfs.sim.compare import Experiment, check, names
 from nopfsfs.sim.frommount import FromMount, from_mount
 from nopfsfs.sim.run import Outcome
 from nopfsfs.sim.shipped import find_cluster, find_dataset
 from nopfsfs.sim.sweep import Point, cheapest, clusters, sweep
+from nopfsfs.tomltable import ForeignFile
 
 PROGRAM = "nopfs"
 PLAN_S = 30.0  # the answer may wait for a computation
@@ -113,11 +114,20 @@ def _of_mount(asked: Asked) -> FromMount:
     plan = call(located.state_dir, "plan", PLAN_S, next=0)
     source, place = str(status["source"]), asked.index_dir or default_index_dir(os.geteuid(), os.environ)
     index = open_index({"path": source, "index_dir": place, "follow_symlinks": asked.follow_symlinks})
-    found = calibration_path(place, source)
-    path = asked.calibration or (found if os.path.exists(found) else None)
-    calibration = read_cluster(path) if path is not None else None
+    calibration = _calibration(asked.calibration, place, source)  # the index was opened: the source answers
     several = any(nodes > 1 for nodes in asked.nodes)
     return from_mount(status, plan, index, calibration, several=several, disk=bool(asked.disks))
+
+
+def _calibration(named: str | None, place: str, source: str) -> Cluster | None:
+    """What is named, else what lies where `nopfs calibrate` writes it, if it is not someone else's."""
+    path = named or calibration_path(place, source)
+    if named is None and not os.path.lexists(path):
+        return None
+    try:
+        return read_cluster(path, trusted_users() if named is None else None)
+    except ForeignFile:
+        return None
 
 
 # ---- policies ---------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class Stager:
         self._disks = Disks([Disk(d.path, d.size) for d in self._config.disks])
         self.desk = Desk(
             index=self._index, columns=self._columns, gauges=gauges, ring=Ring(fds["ring"], writable=True),
-            arena=arena, source=source, disks=self._disks, concurrency=self._config.source_concurrency,
+            arena=arena, source=source, disks=self._disks, concurrency=self._config.in_flight,
             answer=self._links.answer, ask_grace=self._links.ask,
             changed=lambda row: self.changes.noticed(row),
         )  # fmt: skip
@@ -107,7 +107,7 @@ class Stager:
         writing = threading.Thread(target=self._write_disks, daemon=True, name="disk")
         with become_reader_with_admin(self._config):  # for that thread alone: it registers files with the kernel
             writing.start()
-        for demands_only in [False] * self._config.source_concurrency + [True] * DEMAND_THREADS:
+        for demands_only in [False] * self._config.in_flight + [True] * DEMAND_THREADS:
             threading.Thread(target=self.desk.work, kwargs={"demands_only": demands_only}, daemon=True).start()
         # Daemon threads: one of them may be blocked by a dead source or in the kernel, and must not keep
         # the process from ending.

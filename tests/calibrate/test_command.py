@@ -19,16 +19,19 @@ import pytest
 from slow_source import SlowSource
 
 from nopfsfs.calibrate import apart
+from nopfsfs.cli import preflight
 from nopfsfs.cli.calibrate import Call
 from nopfsfs.cli.nopfs import main
-from nopfsfs.clusterfile import read_cluster
+from nopfsfs.clusterfile import class_name, read_cluster
 from nopfsfs.config import DiskSpec
 from nopfsfs.errors import Exit
 from nopfsfs.rundir import calibration_path
 from tests.conftest import FakeMounts, wait_until
+from tests.dead import dead
 from tests.mount.harness import COMMAND_S, fill, module, run
 
 SIZE = 20_000
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 Words = list[object]
 
 
@@ -81,7 +84,19 @@ def test_a_directory_and_a_disk(tree: Path, disk: Path, tmp_path: Path, capsys: 
     assert cluster.source.share(1) > 0
     assert os.listdir(disk) == []
     assert os.listdir(tmp_path / "index") == [os.path.basename(path)]
-    assert os.stat(path).st_mode & 0o077 == 0
+    assert os.stat(path).st_mode & 0o077 == os.stat(tmp_path / "index").st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", ["a" * 200, "line\nfeed", "end ", os.fsdecode(b"\xff")])
+def test_a_disk_whose_path_is_no_name_of_a_class(
+    name: str, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = tmp_path / name
+    disk.mkdir()
+
+    figures(capsys, tree, "--disk", disk, "--seconds", "1", "--output", tmp_path / "c.toml")
+
+    assert read_cluster(str(tmp_path / "c.toml")).classes[1].name == class_name(str(disk))
 
 
 def test_where_it_is_written_does_not_depend_on_how_the_source_is_named(tree: Path, tmp_path: Path) -> None:
@@ -152,6 +167,25 @@ def test_a_source_that_hangs(
     assert wait_until(lambda: all(reaped(pid) for pid in pids))
 
 
+@pytest.mark.mount
+@pytest.mark.parametrize("what", ["source", "disk"])
+def test_what_is_dead_is_not_waited_for(
+    tree: Path,
+    disk: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+) -> None:
+    for limit in "SOURCE_S", "DISK_S":
+        monkeypatch.setattr(preflight, limit, 1.0)
+    with dead(tmp_path) as path:
+        words = [path] if what == "source" else [tree, "--disk", disk, "--disk", path]
+        said = refused(capsys, Exit[what.upper()], *words, "--output", tmp_path / "c.toml")
+
+    assert f"{path} did not answer within 1 s; check the file system that it is on" in said
+
+
 def watch_workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Pids of the processes that are started from here on."""
     pids: list[int] = []
@@ -186,16 +220,19 @@ def reaped(pid: int) -> bool:
         (["{tree}", "--disk", "{tmp}/empty:1K"], Exit.DISK, "it has no room"),
         (["{tree}", "--disk", "{tmp}/empty", "--disk", "{tmp}/empty/"], Exit.DISK, "named twice"),
         (["{tree}", "--ram", "much"], Exit.USAGE, "--ram: 'much' is not a size"),
+        (["{tree}", "--ram", "7000P"], Exit.USAGE, "--ram: '7000P' is more than any machine has"),
         (["{tree}", "--seconds", "soon"], Exit.USAGE, "--seconds: 'soon' is not a time"),
         (["{tree}", "--seconds", "0"], Exit.USAGE, "not between 1 and 3600"),
         (["{tree}", "--output", "{tmp}/none/x"], Exit.USAGE, "cannot be written; name a file"),
         (["{tree}", "--output", "{tmp}"], Exit.USAGE, "cannot be written; name a file"),
+        (["{tree}", "--output", "{tree}/fifo"], Exit.USAGE, "cannot be written; name a file"),
     ],
 )
 def test_what_is_refused(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: Exit, message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
+    os.mkfifo(tree / "fifo")
     given = [word.format(tmp=tmp_path, tree=tree) for word in words]
     more = {"--output": str(tmp_path / "c.toml"), "--seconds": "1"}
     given += [word for name, value in more.items() if name not in given for word in (name, value)]
@@ -208,6 +245,21 @@ def test_an_index_directory_that_cannot_be(tree: Path, capsys: pytest.CaptureFix
     said = refused(capsys, Exit.USAGE, tree, "--index-dir", tree / "class0" / "00000.jpg")
 
     assert "name a file with --output" in said
+
+
+@root_only
+def test_an_output_that_only_its_owner_may_replace_is_refused_before_all_is_measured(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / "index"
+    index.mkdir()
+    index.chmod(0o1777)
+    Path(calibration_path(str(index), str(tree))).touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+
+    assert "no right to write there; name a file with --output" in refused(
+        capsys, Exit.USAGE, tree, "--index-dir", index
+    )
 
 
 @pytest.mark.mount

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -198,6 +199,27 @@ def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     assert found["size"] == SIZE
     assert found["bytes"] <= BYTES_MOST
     assert os.listdir(tmp_path) == ["mine"]
+
+
+@pytest.mark.parametrize(("size", "pause"), [(SIZE, 0.02), (4 << 20, 0.1), (4 << 20, 0.5)])
+def test_a_slow_disk_is_measured_in_about_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, pause: float
+) -> None:
+    """It takes `pause` seconds for a file, whatever else waits. There are at least two files to write and sync for each
+    thread."""
+    one = threading.Lock()
+
+    def sync(fd: int) -> None:
+        with one:
+            time.sleep(pause)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    began = time.monotonic()
+    found = DiskMeter(str(tmp_path), size, None, crew(), lambda doing: None).measure(1.0)
+
+    assert time.monotonic() - began < 3.0 + 6 * pause
+    assert found["write"][0][1] == pytest.approx(size / pause, rel=0.5)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_disk_tier_is_not_made_larger_than_it_may_be(tmp_path: Path) -> None:

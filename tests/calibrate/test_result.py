@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nopfsfs import tomltable
 from nopfsfs.calibrate.result import Measured, disk_of, memory_of, source_of
 from nopfsfs.cli.calibration import table
-from nopfsfs.clusterfile import read_cluster, write_cluster
+from nopfsfs.clusterfile import class_name, format_cluster, parse_cluster, read_cluster, write_cluster
 
+GIB = 1 << 30
 SOURCE = {
     "seen": 1000, "whole": False, "read": 300, "skipped": 2, "why": "/pfs/x: Permission denied",
     "median": 100_000.0, "smallest": 50_000, "largest": 200_000,
@@ -21,14 +26,13 @@ SOURCE = {
     "large": None,
 }  # fmt: skip
 MEMORY = {"piece": 102_400, "read": [[1, 5e9], [2, 9e9], [4, 9.2e9]], "write": [[1, 1e9], [2, 2e9], [4, 3e9]]}
-SLOW = {"size": 100_000, "read": [[1, 1e8], [2, 1.5e8]], "write": [[1, 0.9e8], [2, 1e8]]}
-FAST = {"size": 100_000, "read": [[1, 1e9], [2, 1.9e9]], "write": [[1, 1e9], [2, 1e9]]}
-GIB = 1 << 30
+SLOW = {"size": 100_000, "capacity": 100 * GIB, "read": [[1, 1e8], [2, 1.5e8]], "write": [[1, 0.9e8], [2, 1e8]]}
+FAST = {"size": 100_000, "capacity": 50 * GIB, "read": [[1, 1e9], [2, 1.9e9]], "write": [[1, 1e9], [2, 1e9]]}
 
 
 @pytest.fixture
 def measured() -> Measured:
-    disks = disk_of(SLOW, "/hdd", 100 * GIB, False), disk_of(FAST, "/nvme", 50 * GIB, True)
+    disks = disk_of(SLOW, "/hdd", False), disk_of(FAST, "/nvme", True)
     return Measured(source_of(SOURCE), memory_of(MEMORY, 32 * GIB), disks)
 
 
@@ -50,14 +54,57 @@ def test_the_file_gives_the_cluster_back(measured: Measured, tmp_path: Path) -> 
 
     write_cluster(cluster, str(tmp_path / "c.toml"), 'a "note"')
 
-    found = read_cluster(str(tmp_path / "c.toml"))
-    assert (found.name, found.nodes, found.ranks, found.network) == ("node1", 1, 1, cluster.network)
-    assert found.source.latency == pytest.approx(cluster.source.latency, rel=1e-3)
-    assert found.source.at_once == cluster.source.at_once
-    assert found.source.share(1) == pytest.approx(cluster.source.share(1), rel=1e-3)
-    assert [(one.name, one.capacity, one.threads) for one in found.classes] == [
-        (one.name, one.capacity, one.threads) for one in cluster.classes
-    ]
+    assert read_cluster(str(tmp_path / "c.toml")) == cluster
+
+
+def test_what_lies_beside_the_file_is_not_touched(measured: Measured, tmp_path: Path) -> None:
+    """Others may have been there first."""
+    path, victim = tmp_path / "c.toml", tmp_path / "victim"
+    victim.write_text("mine")
+    for name in f"c.toml.{os.getpid()}.new", "c.toml":
+        os.link(victim, tmp_path / name)
+
+    write_cluster(measured.cluster("node1"), str(path))
+
+    assert victim.read_text() == "mine"
+    assert read_cluster(str(path)).name == "node1"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_who_is_interrupted_leaves_what_was_there(
+    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(old: str, new: str) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "c.toml").write_text("old")
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_cluster(measured.cluster("node1"), str(tmp_path / "c.toml"))
+
+    assert os.listdir(tmp_path) == ["c.toml"]
+    assert (tmp_path / "c.toml").read_text() == "old"
+
+
+@given(st.lists(st.floats(1e-300, 1e18), min_size=8, max_size=8), st.floats(1e-9, 1e4), st.integers(1, 1 << 60))
+def test_any_figures_fit_into_a_file(rates: list[float], took: float, ram: int) -> None:
+    source = source_of({**SOURCE, "alone": [], "first": [took], "levels": [[1, rates[0], rates[1]]], "heads": None})
+    memory = {**MEMORY, "read": [[1, max(1.0, rates[2])], [2, max(1.0, rates[3])]]}
+    disk = {**SLOW, "read": [[1, max(1.0, rates[4])]], "write": [[1, max(1.0, rates[5])], [8, max(1.0, rates[6])]]}
+    cluster = Measured(source, memory_of(memory, ram), (disk_of(disk, "/" + "x" * 100, False),)).cluster("node1")
+
+    assert parse_cluster(format_cluster(cluster), "") == cluster
+
+
+def test_the_name_of_a_disk_tier_is_its_path_where_that_is_a_name() -> None:
+    long = ["/scratch/" + "x" * 100 + end for end in ("/a", "/b", " ", "\n", "\udcff")]
+    names = [class_name(path) for path in long]
+
+    assert class_name("/scratch") == "/scratch"
+    assert names[0].startswith("...xxx")
+    assert "x/a " in names[0]
+    assert len(set(names)) == len(names)
+    assert all(tomltable.name(name) == name for name in names)
 
 
 def test_text_for_people(measured: Measured) -> None:
