@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.policy.belady import keep
 from nopfsfs.policy.frequency import NOBODY, NOT_AGAIN, Nodes, Readers, next_readings
-from nopfsfs.policy.model import NOWHERE, Times
+from nopfsfs.policy.model import NOWHERE, From, Times
 from nopfsfs.policy.placement import Placement
 from nopfsfs.sim.orders import Samples
 
@@ -19,12 +19,11 @@ Ints = NDArray[np.int64]
 class Copies:
     """The second copies of a placement that are of use, and which of them are there: those that their node has read."""
 
-    def __init__(self, placed: Placement, times: Times, nodes: NDArray[np.int32]) -> None:
+    def __init__(self, placed: Placement, times: Times, sizes: Ints, nodes: NDArray[np.int32]) -> None:
         self._nodes = nodes  # of each rank, i32[ranks]
         self._keys, self._classes = _by_sample(placed.copies)
-        home_class = placed.home_class[self._keys // len(placed.copies)]
-        local, peer = times.local[self._classes], times.peer[home_class]
-        used = (local <= times.source) & (local <= peer)  # of where it is from the fastest
+        sample = self._keys // len(placed.copies)
+        used = times.fetch_from(sizes[sample], self._classes, placed.home_class[sample]) == From.LOCAL
         self._keys, self._classes = self._keys[used], self._classes[used]
         self._got = np.zeros(len(self._keys), np.bool_)
 
@@ -63,12 +62,14 @@ def _by_sample(copies: tuple[tuple[Ints, NDArray[np.int8]], ...]) -> tuple[Ints,
 
 class Slice:
     """The part of each node's storage that is ruled by Belady: over the epochs, all nodes at once. `room` i64[nodes];
-    `nodes` i32[ranks]: of each rank. What fills up an order counts for the first who reads it."""
+    `nodes` i32[ranks]: of each rank; `useful` b[F]: what it may hold. What fills up an order counts for the first who
+    reads it."""
 
     def __init__(
-        self, readers: Readers, epochs: int, sizes: Ints, room: Ints, nodes: NDArray[np.int32]
+        self, readers: Readers, epochs: int, sizes: Ints, room: Ints, nodes: NDArray[np.int32],
+        useful: NDArray[np.bool_],
     ) -> None:  # fmt: skip
-        self._sizes, self._room, self._nodes = sizes, room, nodes
+        self._sizes, self._room, self._nodes, self._useful = sizes, room, nodes, useful
         self._next = next_readings(readers, epochs, len(sizes))
         # What is held: who holds it, which it is, and the epoch in which that node reads it next.
         self._node, self._sample, self._use = np.zeros(0, np.uint16), np.zeros(0, np.int32), np.zeros(0, np.uint8)
@@ -86,7 +87,7 @@ class Slice:
         there = holds[samples] == node
         where[there] = 0
         holder[there] = node[there]
-        wanted = self._next[epoch] != NOT_AGAIN
+        wanted = (self._next[epoch] != NOT_AGAIN) & self._useful
         if home is not None:
             wanted &= home != readers
         new = np.flatnonzero(wanted).astype(np.int32)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.policy import placement
-from nopfsfs.policy.model import Cluster, Times
+from nopfsfs.policy.model import Cluster, From, Times, has_arrived
 from nopfsfs.policy.placement import NOWHERE, Placement
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
 from nopfsfs.sim.kept import Copies, Slice
@@ -41,6 +41,11 @@ class Job:
         """The node of each rank, i32[ranks]."""
         return np.repeat(np.arange(self.cluster.nodes, dtype=np.int32), self.cluster.ranks)
 
+    @property
+    def times(self) -> Times:
+        """Of a node, while all read the source: as in NoPFS, what a policy decides by is the same in all epochs."""
+        return Times.of_node(self.cluster, self.cluster.nodes)
+
     def columns(self, node: int) -> slice:
         """The ranks of a node."""
         return slice(node * self.cluster.ranks, (node + 1) * self.cluster.ranks)
@@ -69,10 +74,15 @@ class Policy(ABC):
         """Share of the samples that are kept somewhere."""
         return 0.0
 
-    def _sliced(self, room: Ints) -> Slice:
-        """Parts of the nodes' storage that are ruled by Belady, i64[nodes]."""
+    def _sliced(self, room: Ints, home_class: NDArray[np.int8]) -> Slice | None:
+        """Parts of the nodes' storage that are ruled by Belady, i64[nodes]. They hold what comes sooner from the
+        fastest class than from the source and from a peer's `home_class`, i8[F]; None: nothing does."""
         job = self.job
-        return Slice(job.orders.readers, job.epochs, job.sizes, room, job.nodes)
+        here = np.broadcast_to(np.int8(0 if job.room.shape[1] else NOWHERE), len(job.sizes))
+        useful = job.times.fetch_from(job.sizes, here, home_class) == From.LOCAL
+        if not room.any() or not useful.any():
+            return None
+        return Slice(job.orders.readers, job.epochs, job.sizes, room, job.nodes, useful)
 
     def _all(self, samples: Samples, where: int, *, ahead: bool = True) -> Reads:
         shape = samples.shape
@@ -111,12 +121,23 @@ class Placed(Policy):
         job = self.job
         self.placement = self.place()
         self._seen = np.zeros(len(job.sizes), np.bool_)
-        times = Times.of_node(job.cluster, job.cluster.nodes)
-        self._nearer = np.append(times.local[:-1] <= times.source, False)  # by class; the last: NOWHERE
-        self._peer = np.append(times.peer[:-1] <= times.source, False)
-        self._copies = Copies(self.placement, times, job.nodes)
-        sliced = self.placement.slice.any() and self._nearer[0]
-        self._slice = self._sliced(self.placement.slice) if sliced else None
+        self._at_first, self._at_peers, self._at_home = self._origins()
+        self._copies = Copies(self.placement, job.times, job.sizes, job.nodes)
+        self._slice = self._sliced(self.placement.slice, self.placement.home_class)
+
+    def _origins(self) -> NDArray[np.uint8]:
+        """Where each sample comes from, u8[3, F] as in `Reads`: while nobody has read it, then for other nodes than its
+        home, then there."""
+        sizes, number = self.job.sizes, self.placement.home_class
+        nowhere = np.broadcast_to(np.int8(NOWHERE), len(sizes))
+        found = np.full((3, len(sizes)), SOURCE, np.uint8)
+        for row, which, code in (
+            (0, number != NOWHERE, STORED),
+            (1, self.job.times.fetch_from(sizes, nowhere, number) == From.PEER, PEER),
+            (2, self.job.times.fetch_from(sizes, number, nowhere) == From.LOCAL, 0),
+        ):
+            found[row, which] = number[which].astype(np.uint8) | np.uint8(code)
+        return found
 
     @abstractmethod
     def place(self) -> Placement: ...
@@ -131,15 +152,10 @@ class Placed(Policy):
 
     def reads(self, epoch: int) -> Reads:
         job, samples = self.job, self.order(epoch)
-        home, home_class = self.placement.home[samples], self.placement.home_class[samples]
-        known = self._known(samples) & (home >= 0)
-        own = known & (home == job.nodes)
-        number = home_class.astype(np.uint8)  # NOWHERE becomes a number that is not used
-        where = np.where((home >= 0) & ~known, number | np.uint8(STORED), np.uint8(SOURCE))
-        peers = known & self._peer[home_class]
-        where[peers] = number[peers] | np.uint8(PEER)
-        own &= self._nearer[home_class]
-        where[own] = number[own]
+        home, known = self.placement.home[samples], self._known(samples)
+        where = np.where(home == job.nodes, self._at_home[samples], self._at_peers[samples])
+        if not known.all():
+            where = np.where(known, where, self._at_first[samples])
         holder = np.where(home >= 0, home, 0).astype(np.uint16)
         if len(self._copies) or self._slice is not None:
             readers = job.orders.readers(epoch)  # none of the policies that keep these changes the order
@@ -154,9 +170,9 @@ class Placed(Policy):
         known: NDArray[np.bool_] = self._seen[samples]
         if samples.size > len(self._seen) and not known.all():
             flat = samples.reshape(-1)
-            first = np.zeros(len(self._seen), np.int64)
-            first[flat[::-1]] = np.arange(len(flat))[::-1]
-            known |= (first[flat] != np.arange(len(flat))).reshape(samples.shape)
+            first, place = np.zeros(len(self._seen), np.int64), np.arange(len(flat))
+            first[flat[::-1]] = place[::-1]
+            known |= has_arrived(first[flat], place, margin=1).reshape(samples.shape)
         return known
 
 
@@ -183,12 +199,14 @@ class BeladyOnly(Policy):
     source."""
 
     def prepare(self) -> None:
-        self._slice = self._sliced(self.job.room.sum(axis=1))
+        nowhere = np.full(len(self.job.sizes), NOWHERE, np.int8)
+        self._slice = self._sliced(self.job.room.sum(axis=1), nowhere)
 
     def reads(self, epoch: int) -> Reads:
         orders = self.job.orders
         found = self._all(orders.epoch(epoch), SOURCE)
-        self._slice.reads(epoch, orders.readers(epoch), found.samples, found.where, found.holder)
+        if self._slice is not None:
+            self._slice.reads(epoch, orders.readers(epoch), found.samples, found.where, found.holder)
         return found
 
 

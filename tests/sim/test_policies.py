@@ -202,6 +202,33 @@ def test_a_slower_class_is_not_read_nor_written_again() -> None:
         assert set(policy.reads(epoch).where.reshape(-1).tolist()) == {SOURCE if epoch else STORED}
 
 
+@pytest.mark.parametrize(("at_once", "expected"), [(2, {0, PEER}), (64, {SOURCE})])
+@pytest.mark.parametrize("name", ["homes", "nopfs", "belady"])
+def test_a_slow_class_is_read_where_the_latency_of_the_source_is_more(
+    name: str, at_once: int, expected: set[int]
+) -> None:
+    """0.1 s a sample from the disk; 0.01 s and 0.5 s of latency from the source, so many at once."""
+    on = cluster(2)
+    source = replace(on.source, latency=0.5, at_once=at_once)
+    made = job(replace(on, source=source, classes=(storage("disk", 10**6, 1e3),)), 100, 8)
+    policy = POLICIES[name](made)
+    policy.reads(0)
+    found = {int(where) for epoch in range(1, 8) for where in policy.reads(epoch).where.reshape(-1)}
+
+    assert found == ({0, SOURCE} if name == "belady" and at_once == 2 else expected)
+
+
+def test_only_small_samples_are_read_from_a_slow_class() -> None:
+    on = replace(cluster(2), classes=(storage("disk", 10**6, 1e3),))
+    made = job(replace(on, source=replace(on.source, latency=0.5)), 100, 8)
+    sizes = np.where(np.arange(100) < 50, 100, 1000)  # 0.1 s or 1 s from the disk, 0.51 s or 0.6 s from the source
+    policy = POLICIES["homes"](replace(made, sizes=sizes))
+    policy.reads(0)
+    reads = policy.reads(1)
+
+    assert ((reads.where == SOURCE) == (sizes[reads.samples] == 1000)).all()
+
+
 def test_a_copy_on_a_slow_disk_is_passed_by_for_a_peers_memory() -> None:
     """Paper, section 4: each sample from where it comes soonest."""
     on = cluster(2, 500 * SIZE, 1000 * SIZE)
