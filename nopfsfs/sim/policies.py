@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nopfsfs.policy import placement
 from nopfsfs.policy.model import Cluster, From, Times, has_arrived
 from nopfsfs.policy.placement import NOWHERE, Placement
-from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
+from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Load, Reads
 from nopfsfs.sim.kept import Copies, Slice
 from nopfsfs.sim.orders import Orders, Samples
 
@@ -46,6 +46,10 @@ class Job:
         """Of a node, while all read the source: as in NoPFS, what a policy decides by is the same in all epochs."""
         return Times.of_node(self.cluster, self.cluster.nodes)
 
+    def nothing_written(self) -> NDArray[np.float64]:
+        """For `Reads.written`."""
+        return np.zeros((self.room.shape[1], self.cluster.nodes))
+
     def columns(self, node: int) -> slice:
         """The ranks of a node."""
         return slice(node * self.cluster.ranks, (node + 1) * self.cluster.ranks)
@@ -54,9 +58,6 @@ class Job:
 class Policy(ABC):
     """One policy at work on one job."""
 
-    staged = 0.0  # bytes that are brought from the source before the training begins, and their number
-    staged_reads = 0
-
     def __init__(self, job: Job) -> None:
         self.job = job
         self.prepare()
@@ -64,6 +65,10 @@ class Policy(ABC):
     def prepare(self) -> None:
         """Before the first epoch."""
         return
+
+    def load(self) -> Load | None:
+        """What is brought from the source before the training begins, if anything."""
+        return None
 
     @abstractmethod
     def reads(self, epoch: int) -> Reads:
@@ -157,13 +162,14 @@ class Placed(Policy):
         if not known.all():
             where = np.where(known, where, self._at_first[samples])
         holder = np.where(home >= 0, home, 0).astype(np.uint16)
+        found = Reads(samples, where, holder, written=job.nothing_written())
         if len(self._copies) or self._slice is not None:
             readers = job.orders.readers(epoch)  # none of the policies that keep these changes the order
-            self._copies.reads(readers, samples, where, holder)
+            self._copies.reads(readers, found)
             if self._slice is not None:
-                self._slice.reads(epoch, readers, samples, where, holder, self.placement.home)
+                self._slice.reads(epoch, readers, found, self.placement.home)
         self._seen[samples] = True
-        return Reads(samples, where, holder)
+        return found
 
     def _known(self, samples: Samples) -> NDArray[np.bool_]:
         """What somebody has read before, in this epoch (where the order was filled up) or an earlier one."""
@@ -204,9 +210,9 @@ class BeladyOnly(Policy):
 
     def reads(self, epoch: int) -> Reads:
         orders = self.job.orders
-        found = self._all(orders.epoch(epoch), SOURCE)
+        found = replace(self._all(orders.epoch(epoch), SOURCE), written=self.job.nothing_written())
         if self._slice is not None:
-            self._slice.reads(epoch, orders.readers(epoch), found.samples, found.where, found.holder)
+            self._slice.reads(epoch, orders.readers(epoch), found)
         return found
 
 
@@ -218,9 +224,12 @@ class Sharded(Placed):
     def prepare(self) -> None:
         super().prepare()
         if self.preloads:
-            kept = self.placement.home >= 0
-            self.staged, self.staged_reads = float(self.job.sizes[kept].sum()), int(kept.sum())
-            self._seen[kept] = True
+            self._seen[self.placement.home >= 0] = True
+
+    def load(self) -> Load | None:
+        home, number = self.placement.home, self.placement.home_class
+        kept = np.flatnonzero(home >= 0)
+        return Load(kept, home[kept], number[kept]) if self.preloads else None
 
     def storage(self) -> int:
         """Which class: RAM."""

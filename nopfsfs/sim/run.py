@@ -82,8 +82,9 @@ class Simulation:
             return outcome(reason=str(why))
         fluid = Fluid(cluster, self.sizes, self._training.batch)
         done: list[Epoch] = []
-        if at_work.staged:
-            fluid.wait(at_work.staged / cluster.source.most(cluster.nodes))
+        load = at_work.load()
+        if load is not None:
+            fluid.load(load)
         for epoch in range(epochs):
             done.append(fluid.run(at_work.reads(epoch)))
             progress((epoch + 1) / epochs)
@@ -91,8 +92,9 @@ class Simulation:
         needed = self.needed()
         source = [one.reads["source"] for one in done]
         some_bytes = [one.bytes["source"] for one in done]
-        source[0] += at_work.staged_reads
-        some_bytes[0] += at_work.staged
+        if load is not None:
+            source[0] += len(load.samples)
+            some_bytes[0] += float(self.sizes[load.samples].sum())
         reads = {key: sum(one.reads[key] for one in done) for key in done[0].reads}
         total = max(1, sum(reads.values()))
         return outcome(

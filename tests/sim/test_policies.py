@@ -258,6 +258,47 @@ def test_the_slice_of_homes_saves_readings_from_peers() -> None:
     assert sum(local[1:]) > 1.3 * sum(own[1:])
 
 
+def written_and_read(name: str, made: Job) -> tuple[np.ndarray, Counter[tuple[int, int]]]:
+    """Bytes written beside the homes, f64[classes, nodes], and how often each node read each sample."""
+    policy = POLICIES[name](made)
+    written, often = np.zeros((made.room.shape[1], 4)), Counter[tuple[int, int]]()
+    for epoch in range(made.epochs):
+        reads = policy.reads(epoch)
+        assert reads.written is not None
+        written += reads.written
+        nodes = np.broadcast_to(made.nodes, reads.samples.shape)
+        often.update(zip(nodes.flat, reads.samples.flat, strict=True))
+    return written, often
+
+
+def test_a_cache_with_room_for_all_is_written_once_with_what_is_read_again() -> None:
+    written, often = written_and_read("belady", job(cluster(4, 2000 * SIZE), 1000, 6))
+
+    assert written.tolist() == [[SIZE * sum(n == node and c > 1 for (n, _), c in often.items()) for node in range(4)]]
+
+
+@pytest.mark.parametrize(("name", "rooms"), [("nopfs", (200, 500)), ("homes", (0, 900))])
+def test_second_copies_are_written_once(name: str, rooms: tuple[int, ...]) -> None:
+    made = job(cluster(4, *(room * SIZE for room in rooms)), 1000, 6)
+    policy = POLICIES[name](made)
+    assert isinstance(policy, Placed)
+    home = policy.placement.home
+
+    written, often = written_and_read(name, made)
+
+    for node, (kept, classes) in enumerate(policy.placement.copies):
+        besides = home[kept] != node
+        assert besides.any() or name == "nopfs"  # its first node keeps no second copies
+        assert all(often[node, sample] for sample in kept.tolist())
+        assert written[:, node].tolist() == (SIZE * np.bincount(classes[besides], minlength=2)).tolist()
+
+
+def test_what_a_slice_takes_in_is_written() -> None:
+    written, _ = written_and_read("homes", job(cluster(4, 400 * SIZE), 1000, 12))
+
+    assert (written[0] >= 150 * SIZE).all()  # the room of each slice at least
+
+
 def test_homes_are_those_of_the_placement() -> None:
     made = job(cluster(4, 100 * SIZE), 1000, 5, share=0.5)
     policy = POLICIES["homes"](made)
