@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 NOWHERE = -1  # as the number of a storage class
+MOST_CLASSES = 63  # beside the staging buffer: they are numbered in six bits where each reading has a byte
 _BLOCK = 1 << 16  # samples whose costs are compared at once: what fits a processor's cache
 
 

@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 NOTHING = 255  # no I/O at all
 SOURCE = 254
 STORED = 128  # + the class: from the source, and then kept in that class of `holder`
-PEER = 64  # + the class of `holder`; below: the class of the node's own
+PEER = 64  # + the class of `holder`; below: the class of the node's own (there are up to `model.MOST_CLASSES`)
 
 
 @dataclass(frozen=True, slots=True)
