@@ -264,11 +264,11 @@ def test_what_is_loaded_first_waits_for_the_slowest(what: str, expected: float) 
 @given(st.data(), st.integers(1, 40), st.integers(1, 3), st.integers(1, 4))
 def test_nothing_is_below_the_bound(data: st.DataObject, samples: int, batch: int, count: int) -> None:
     cluster = data.draw(clusters(staging=data.draw(st.integers(1, 100))))
-    sizes = tuple(data.draw(st.lists(st.integers(1, 20), min_size=samples, max_size=samples)))
+    sizes = np.array(data.draw(st.lists(st.integers(1, 20), min_size=samples, max_size=samples)))
     simulation = Simulation(cluster, DataSet("d", samples, 0.0, sizes=sizes), Training(count, batch, drop_last=False))
     most = cluster.source.most(cluster.nodes)
     window = max(1, int(cluster.staging.capacity[0] / (np.mean(sizes) * batch * cluster.ranks)))
-    ahead = min((window + 1) * batch * cluster.ranks * cluster.nodes * max(sizes), sum(sizes))
+    ahead = min((window + 1) * batch * cluster.ranks * cluster.nodes * int(sizes.max()), int(sizes.sum()))
 
     for policy in POLICIES:
         outcome = simulation.run(policy)

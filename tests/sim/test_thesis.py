@@ -146,7 +146,7 @@ def test_what_is_not_of_the_thesis_is_refused() -> None:
 # ---- one node, by hand --------------------------------------------------------------------------------------
 
 READ = 1 / 50 + 1 / 200  # seconds for a MB from the source, and to prepare it
-DATA = DataSet("by hand", 4, 0, sizes=(MB, 2 * MB, 3 * MB, 4 * MB))
+DATA = DataSet("by hand", 4, 0, sizes=np.array([MB, 2 * MB, 3 * MB, 4 * MB]))
 
 
 def test_naive_reads_and_computes_in_turn() -> None:
@@ -160,7 +160,7 @@ def test_one_staging_thread_is_the_model(sizes: list[int], batch: int) -> None:
     """Paper, section 4: avail(f) is the sum of all reads until f, and compute f begins after f - 1 and avail(f)."""
     training = Training(1, batch, drop_last=False)
     [order] = deal(len(sizes), training, 1).streams
-    data = DataSet("any", len(sizes), 0, sizes=tuple(sizes))
+    data = DataSet("any", len(sizes), 0, sizes=np.array(sizes))
     lengths = np.array(sizes)[order] / MB
     expected = ends(np.cumsum(lengths * READ), lengths / 100)
     result = thesis.run("staging", one_node(1), data, training)
