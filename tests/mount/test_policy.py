@@ -12,11 +12,12 @@ from nopfsfs.plan.registry import order
 from nopfsfs.plan.registry import sampler as family
 from nopfsfs.plan.spec import Spec
 from nopfsfs.policy import budget
-from nopfsfs.policy.belady import NEVER, Belady
 from nopfsfs.policy.placement import fill as placed
+from nopfsfs.policy.spare import NEVER
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill
+from tests.policy.belady import Belady
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(200)]
 

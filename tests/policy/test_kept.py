@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nopfsfs.policy.belady import NEVER, Belady
 from nopfsfs.policy.budget import Split
 from nopfsfs.policy.conductor import Home
 from nopfsfs.policy.kept import Kept
 from nopfsfs.policy.opened import FORGOTTEN_AFTER
+from nopfsfs.policy.spare import NEVER
+from tests.policy.belady import Belady
 from tests.policy.simulated import World
 
 FILES, EPOCHS, PART = 160, 24, 40

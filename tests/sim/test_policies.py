@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.errors import NopfsError
-from nopfsfs.policy.belady import NEVER, Belady
 from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
 from nopfsfs.policy.placement import homes
+from nopfsfs.policy.spare import NEVER
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
 from nopfsfs.sim.orders import permutations
 from nopfsfs.sim.policies import POLICIES, Job, NotSupported, Placed
 from nopfsfs.sim.run import Outcome, Simulation
 from nopfsfs.sim.spec import DataSet, Training
+from tests.policy.belady import Belady
 
 SIZE = 100
 REDRAWN = ("deepio-opportunistic", "parallel-staging")  # read other samples than the others
