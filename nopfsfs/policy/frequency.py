@@ -2,8 +2,8 @@
 nodes and 90 epochs are counted in blocks of nodes or samples, never in a matrix of both.
 
 An epoch is given as an array by sample: which node reads it (`Readers`). Paper, section 3 (access frequencies) and 5.1.
-Its two laws (`expected_frequent`, lemma 1) say how many samples a placement can gain by; they decide nothing here, where
-all is counted, and tests hold the counts against them.
+Its two laws (`expected_frequent`, lemma 1) say what a placement can gain; they decide nothing here, where all is
+counted, and tests hold them against counts.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.policy import placement
+from nopfsfs.policy.frequency import Nodes
 from nopfsfs.policy.model import Cluster, From, Times, has_arrived
 from nopfsfs.policy.placement import NOWHERE, Placement
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Load, Reads
@@ -26,8 +27,8 @@ class NotSupported(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a policy is given. `sizes` i64[F], `room` i64[nodes, classes], bytes; `slice_share`: of the fastest
-    class."""
+    """What a policy is given. `sizes` i64[F], `room` i64[nodes, classes], bytes; `slice_share`: of the fastest class;
+    `asked` is called when what takes long before the first epoch has asked for the readers of one."""
 
     cluster: Cluster
     sizes: Ints
@@ -35,6 +36,12 @@ class Job:
     epochs: int
     room: Ints
     slice_share: float | None = None
+    asked: Callable[[], None] = lambda: None
+
+    def readers(self, epoch: int) -> Nodes:
+        """Which node reads each sample, u16[F]: for what is computed of all epochs before the first."""
+        self.asked()
+        return self.orders.readers(epoch)
 
     @property
     def nodes(self) -> NDArray[np.int32]:
@@ -87,7 +94,7 @@ class Policy(ABC):
         useful = job.times.fetch_from(job.sizes, here, home_class) == From.LOCAL
         if not room.any() or not useful.any():
             return None
-        return Slice(job.orders.readers, job.epochs, job.sizes, room, job.nodes, useful)
+        return Slice(job.readers, job.epochs, job.sizes, room, job.nodes, useful)
 
     def _all(self, samples: Samples, where: int, *, ahead: bool = True) -> Reads:
         shape = samples.shape
@@ -187,7 +194,7 @@ class NoPFS(Placed):
 
     def place(self) -> Placement:
         job = self.job
-        return placement.nopfs(job.orders.readers, job.epochs, job.sizes, job.room)
+        return placement.nopfs(job.readers, job.epochs, job.sizes, job.room)
 
 
 class Homes(Placed):
@@ -196,7 +203,7 @@ class Homes(Placed):
     def place(self) -> Placement:
         job = self.job
         return placement.homes(
-            job.orders.readers, job.epochs, job.sizes, job.room, slice_share=job.slice_share
+            job.readers, job.epochs, job.sizes, job.room, slice_share=job.slice_share
         )  # fmt: skip
 
 
