@@ -90,9 +90,11 @@ class Policy(ABC):
         """Parts of the nodes' storage that are ruled by Belady, i64[nodes]. They hold what comes sooner from the
         fastest class than from the source and from a peer's `home_class`, i8[F]; None: nothing does."""
         job = self.job
-        here = np.broadcast_to(np.int8(0 if job.room.shape[1] else NOWHERE), len(job.sizes))
+        if not room.any():
+            return None
+        here = np.broadcast_to(np.int8(0), len(job.sizes))
         useful = job.times.fetch_from(job.sizes, here, home_class) == From.LOCAL
-        if not room.any() or not useful.any():
+        if not useful.any():
             return None
         return Slice(job.readers, job.epochs, job.sizes, room, job.nodes, useful)
 
