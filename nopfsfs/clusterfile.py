@@ -37,7 +37,7 @@ from contextlib import suppress
 
 from nopfsfs import tomltable
 from nopfsfs.errors import NopfsError
-from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.policy.model import MOST_CLASSES, Cluster, Curve, Source, StorageClass
 from nopfsfs.tomltable import Table, rate, whole
 from nopfsfs.units import MAX_RANKS, MAX_SIZE, exact_duration, exact_size, format_rate
 
@@ -98,6 +98,10 @@ def _staging(table: Table) -> StorageClass:
 
 
 def _classes(tables: list[Table]) -> tuple[StorageClass, ...]:
+    if len(tables) > MOST_CLASSES:
+        raise tables[MOST_CLASSES].error(
+            "name", f"{len(tables)} storage classes are given; write at most {MOST_CLASSES}"
+        )  # fmt: skip
     classes: list[StorageClass] = []
     for table in tables:
         table.only(("name", *STAGING_KEYS))

@@ -36,7 +36,6 @@ EPOCHS, BATCH, SEED = 3, 64, 42
 OPEN_S, READ_S, AT_ONCE, BANDWIDTH = 0.005, 0.002, 8, 400e6  # the demo's, and fewer at a time
 PAGE_CACHE = 4 << 20
 MEASURE_S = 15
-KERNEL_INODE = 1024  # charged to each copy, as its whole pages are
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def simulated(measured: Cluster, sizes: np.ndarray, homes: int, data: int, compu
         measured, compute=compute, classes=(replace(ram, capacity=(int(split.homes * total / data) + 1,)),),
         staging=replace(staging, capacity=(split.stream,)),
     )  # fmt: skip
-    dataset = DataSet("mount", len(sizes), float(sizes.mean()), float(sizes.std()), tuple(sizes.tolist()))
+    dataset = DataSet("mount", len(sizes), float(sizes.mean()), float(sizes.std()), sizes)
     training = Training(EPOCHS, BATCH, drop_last=False, seed=SEED)
     return Simulation(cluster, dataset, training, order="distributed").run("homes")
 
@@ -104,7 +103,7 @@ def entries() -> Iterator[Entry]:
         lab.place() as place, tempfile.TemporaryDirectory(dir=place) as backing, Progress(2 + len(SHARES)) as progress
     ):  # fmt: skip
         sizes = make_files(Path(backing))
-        data = int((-(-sizes // 4096) * 4096 + KERNEL_INODE).sum())
+        data = int(budget.charges(sizes).sum())
         with (
             lab.local_copy(Path(backing)) as local,
             SlowSource(

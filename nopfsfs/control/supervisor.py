@@ -49,7 +49,6 @@ from nopfsfs.tiers.ring import Ring
 from nopfsfs.tiers.tripwires import Tripwires
 
 log = logging.getLogger(__name__)
-KERNEL_INODE_BYTES = 1024  # what a known inode and its name take in the kernel
 END_LIMIT_S = 3.0  # for each process to end by itself
 ANSWER_LIMIT_S = 30.0
 RELIEF_LIMIT_S = 5.0  # for processes of another supervisor to end by themselves
@@ -432,10 +431,9 @@ class Supervisor:
 
 
 def charges(index: Index) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """What each row costs the memory budget when it is held once: whole pages, and the kernel's inode. i64[n]."""
+    """What each row costs the memory budget when it is held once (`budget.charges`), i64[n]."""
     regular = (index.mode & 0o170000) == 0o100000
-    rounded = -(-index.size // shared.PAGE) * shared.PAGE + KERNEL_INODE_BYTES
-    return np.where(regular & (index.size > 0), rounded, 0).astype(np.int64)
+    return np.where(regular, budget.charges(index.size), 0)
 
 
 def _unmount_or_detach(mountpoint: str) -> None:

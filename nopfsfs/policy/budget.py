@@ -6,9 +6,14 @@ makes a hit as fast as a local read, but the kernel may take its pages at any ti
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 MIB = 1 << 20
+KERNEL_INODE_BYTES = 1024  # what a known inode and its name take in the kernel
 WHOLE_FRACTION = 8  # a file above 1/8 of the budget is never staged whole
 PASSAGE_LEAST = 32 * MIB
 PASSAGE_MOST = 1024 * MIB
@@ -35,9 +40,21 @@ class Split:
     whole_limit: int
 
 
+def charges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What each of n files costs the memory budget when it is held once: whole pages, and the kernel's inode; nothing
+    for an empty one. i64[n]; `sizes` i64[n]; bytes."""
+    pages = -(-sizes // mmap.PAGESIZE) * mmap.PAGESIZE
+    return np.where(sizes > 0, pages + KERNEL_INODE_BYTES, 0).astype(np.int64)
+
+
 def passage(data: int) -> int:
-    """Arena bytes that files pass through, for a data set of `data` bytes."""
+    """Arena bytes that files pass through, for a data set of `data` bytes, where there is memory."""
     return min(max(data // 16, PASSAGE_LEAST), PASSAGE_MOST)
+
+
+def on_their_way(total: int, data: int) -> int:
+    """The same, of a budget of `total` bytes: half for whole files, half for blocks of those read by ranges."""
+    return min(passage(data), total // 4)
 
 
 def automatic(available: int, data: int) -> int:
@@ -47,9 +64,9 @@ def automatic(available: int, data: int) -> int:
 
 
 def split(total: int, data: int, page_cache: int | None = None) -> Split:
-    """Divide `total` bytes for a data set of `data` bytes (files rounded to pages). `page_cache`: how much of them the
+    """Divide `total` bytes for a data set of `data` bytes (as files are charged). `page_cache`: how much of them the
     pages may take, less where the passage needs it; None: what the homes leave, and a window at least."""
-    way = min(passage(data), total // 4)
+    way = on_their_way(total, data)
     rest = total - way
     if page_cache is None:
         window = min(rest // WINDOW_FRACTION, WINDOW_MOST)

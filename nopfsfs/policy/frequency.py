@@ -2,6 +2,8 @@
 nodes and 90 epochs are counted in blocks of nodes or samples, never in a matrix of both.
 
 An epoch is given as an array by sample: which node reads it (`Readers`). Paper, section 3 (access frequencies) and 5.1.
+Its two laws (`expected_frequent`, lemma 1) say what a placement can gain; they decide nothing here, where all is
+counted, and tests hold them against counts.
 """
 
 from __future__ import annotations
@@ -58,28 +60,24 @@ def dealt(order: NDArray[np.integer], samples: int, ranks: int, per_node: int = 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of the nodes first .. first + m - 1: how often each reads each sample, u8[m, F] (255: or more), and in which
-    epoch it does so first, u8[m, F]."""
+    """Of the nodes first .. first + m - 1: how often each reads each sample, u8[m, F] (255: or more)."""
 
     first: int
     often: NDArray[np.uint8]
-    since: NDArray[np.uint8]
 
 
 def by_node(readers: Readers, epochs: int, samples: int, nodes: int, block: int = BLOCK_BYTES) -> Iterator[Counts]:
     """The counts of all nodes, a block of nodes at a time, each of at most `block` bytes, or one node."""
-    step = max(1, block // (2 * max(1, samples)))
+    step = max(1, block // max(1, samples))
     for first in range(0, nodes, step):
         end = min(nodes, first + step)
         often = np.zeros((end - first, samples), np.uint8)
-        since = np.full((end - first, samples), 255, np.uint8)
-        for epoch in reversed(range(epochs)):
+        for epoch in range(epochs):
             node = readers(epoch)
             here = np.flatnonzero((node >= first) & (node < end))
             at = node[here].astype(np.intp) - first
             often[at, here] = np.minimum(often[at, here], 254) + 1
-            since[at, here] = min(epoch, 254)
-        yield Counts(first, often, since)
+        yield Counts(first, often)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """What stays in memory where it is ruled by Belady: a copy goes for one that is read again sooner, and what would be
-read later than all that stays is passed by. Pure. """
+read later than all that stays is passed by. Of many nodes at once, and once in an epoch: `belady`. Pure."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 NOWHERE = -1  # as the number of a storage class
+MOST_CLASSES = 63  # beside the staging buffer: they are numbered in six bits where each reading has a byte
+_BLOCK = 1 << 16  # samples whose costs are compared at once: what fits a processor's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class From(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What fetching costs, in seconds for each byte; `latency` seconds more for a file of the source.
+    """What fetching costs, in seconds for each byte; `latency` seconds more for each file of the source.
 
     `local`, `peer` f64[classes + 1]: by storage class, the last entry, which the number `NOWHERE` names, is infinite.
     """
@@ -139,31 +141,37 @@ class Times:
         of the source for itself, as if there were as many sources as threads."""
         rates = [one.read_rate / one.threads for one in cluster.classes]
         staging = cluster.staging
-        return _times(cluster, gamma, rates, max(1 / cluster.preprocess, staging.threads / staging.write_rate))
+        write = max(1 / cluster.preprocess, staging.threads / staging.write_rate)
+        return _times(cluster, gamma, rates, write, cluster.source.latency)
 
     @staticmethod
     def of_node(cluster: Cluster, gamma: float) -> Times:
-        """For all staging threads of a node together: they share the source as they share its storage classes."""
+        """For all staging threads of a node together: they share the source as they share its storage classes, and the
+        latency of a file is waited for with `at_once` files under way."""
         staging = cluster.staging
         write = max(1 / (staging.threads * cluster.preprocess), 1 / staging.write_rate)
-        return _times(cluster, gamma, [one.read_rate for one in cluster.classes], write)
+        latency = cluster.source.latency / cluster.source.at_once
+        return _times(cluster, gamma, [one.read_rate for one in cluster.classes], write, latency)
 
     def fetch_from(self, sizes: Rows, local: NDArray[np.int8], peer: NDArray[np.int8]) -> NDArray[np.uint8]:
         """Where each of m samples comes from soonest, u8[m] of `From`. `local`, `peer` i8[m]: the class that this node
         and a peer have it in, or NOWHERE. Of equals the nearer one. An empty one is taken as one byte."""
-        sizes = np.maximum(sizes, 1)  # nothing times infinity is no number
-        costs = np.stack([sizes * self.local[local], sizes * self.peer[peer], sizes * self.source + self.latency])
-        nearest: NDArray[np.uint8] = np.argmin(costs, axis=0).astype(np.uint8)
+        nearest = np.empty(len(sizes), np.uint8)
+        for first in range(0, len(sizes), _BLOCK):
+            part = slice(first, first + _BLOCK)
+            some = np.maximum(sizes[part], 1)  # nothing times infinity is no number
+            costs = some * self.local[local[part]], some * self.peer[peer[part]], some * self.source + self.latency
+            nearest[part] = np.argmin(np.stack(costs), axis=0)
         return nearest
 
 
-def _times(cluster: Cluster, gamma: float, rates: list[float], write: float) -> Times:
+def _times(cluster: Cluster, gamma: float, rates: list[float], write: float, latency: float) -> Times:
     return Times(
         local=np.array([*(1 / rate for rate in rates), math.inf]),
         peer=np.array([*(1 / min(cluster.network, rate) for rate in rates), math.inf]),
         source=1 / cluster.source.share(gamma),
         write=write,
-        latency=cluster.source.latency,
+        latency=latency,
     )
 
 
@@ -176,12 +184,12 @@ def ends(available: Floats, compute: Floats, begin: float = 0.0) -> Floats:
     return ready + done
 
 
-def has_arrived(first_use: Rows, position: int, margin: int) -> NDArray[np.bool_]:
+def has_arrived(first_use: Rows, position: Rows | int, margin: int) -> NDArray[np.bool_]:
     """Which samples a peer that keeps them has by now, without asking it: those that were first read, anywhere in the
-    cluster, `margin` places before this rank's own place in its stream. All ranks go through their streams together,
-    so that one's own place tells the others' (as the progress of the same class does in NoPFS's code).
+    cluster, `margin` places before one's own `position` in the stream, i64[m] or the same for all. All ranks go through
+    their streams together, so that one's own place tells the others' (as the progress of the same class does in NoPFS's
+    code).
 
-    `first_use` i64[m]: the place in its rank's stream at which each is read for the first time.
+    `first_use` i64[m]: the place at which each is read for the first time.
     """
     return first_use + margin <= position
-

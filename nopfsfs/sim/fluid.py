@@ -9,6 +9,8 @@ what has a place in a storage class is fetched as early as the source allows.
 
 That is the model of `policy.model` without its threads: avail(f) is the time at which all resources have done with the
 first f samples, and t_f follows from it (`model.ends`).
+
+Nobody waits for what is written to a storage class, but it takes the class's time.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nopfsfs.policy import model
 from nopfsfs.policy.model import Cluster
 from nopfsfs.sim.orders import Samples
 
@@ -25,19 +28,30 @@ Floats = NDArray[np.float64]
 NOTHING = 255  # no I/O at all
 SOURCE = 254
 STORED = 128  # + the class: from the source, and then kept in that class of `holder`
-PEER = 64  # + the class of `holder`; below: the class of the node's own
+PEER = 64  # + the class of `holder`; below: the class of the node's own (there are up to `model.MOST_CLASSES`)
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
     """An epoch: what each rank reads at each place of its stream, i32[places, ranks]; where from, u8[places, ranks] (as
     above); `holder` u16[places, ranks]: the node that it comes from or goes to. `ahead`: fetching runs ahead of
-    training."""
+    training. `written` f64[classes, nodes]: bytes that are written besides, spread over the epoch."""
 
     samples: Samples
     where: NDArray[np.uint8]
     holder: NDArray[np.uint16]
     ahead: bool = True
+    written: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is brought from the source before the training: `samples` i64[m], each to a node, i32[m], and one of its
+    storage classes, i8[m]."""
+
+    samples: NDArray[np.int64]
+    node: NDArray[np.int32]
+    number: NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +80,32 @@ class Fluid:
         staging = cluster.staging
         self._prepare_rate = min(staging.threads * cluster.preprocess, staging.write_rate)
         self._rates = [one.read_rate for one in cluster.classes]
+        self._write_rates = np.array([[one.write_rate] for one in cluster.classes]).reshape(-1, 1)
         mean = float(self._sizes.mean()) if len(sizes) else 1.0
         room = min(staging.capacity)
         self._window = max(1, int(room / (mean * batch * cluster.ranks)))  # steps
 
     def wait(self, seconds: float) -> None:
-        """Time passes in which nothing is read."""
+        """Time passes in which nothing else is done."""
         self.now += seconds
         self._source = max(self._source, self.now)
+        for clock in (self._link, self._prepare, self._in, self._out, self._class):
+            np.maximum(clock, self.now, out=clock)
+
+    def load(self, load: Load) -> None:
+        """Before the training: everything is read and written at the same time, and all wait for the slowest."""
+        if not len(load.samples):
+            return
+        source, nodes = self._cluster.source, self._cluster.nodes
+        sizes = self._sizes[load.samples]
+        count = np.bincount(load.node, minlength=nodes)
+        some_bytes = np.bincount(load.node, weights=sizes, minlength=nodes)
+        shared = sizes.sum() / self._from_all(int(np.count_nonzero(count)))
+        linked = np.maximum(some_bytes / source.link, count * (source.latency / source.at_once))
+        place = load.number.astype(np.int64) * nodes + load.node
+        written = np.bincount(place, weights=sizes, minlength=self._class.size).reshape(self._class.shape)
+        stored = written / self._write_rates
+        self.wait(max(float(shared), float(linked.max()), float(stored.max())) + source.latency)
 
     def run(self, reads: Reads) -> Epoch:
         """One epoch."""
@@ -86,6 +118,8 @@ class Fluid:
         for first in range(0, steps, chunk):
             part = slice(first * self._batch, min(places, (first + chunk) * self._batch))
             compute += self._run(reads, part, gamma)
+            if reads.written is not None:
+                self._class += reads.written / self._write_rates * ((part.stop - part.start) / places)
         return Epoch(self.now - began, compute, *self._count(reads))
 
     def _reading(self, where: NDArray[np.uint8]) -> int:
@@ -129,11 +163,10 @@ class Fluid:
         rest = np.cumsum(compute[:, ::-1], axis=1)[:, ::-1]
         waited = (_by_step(available, steps, batch, -np.inf) + rest).max(axis=(1, 2))
         busy = rest[:, 0].max(axis=1)
-        done = np.cumsum(busy)
-        ends = done + np.maximum.accumulate(np.maximum(waited - done, self.now))
+        ends = model.ends(waited - busy, busy, self.now)
         self._past = [*self._past, *ends.tolist()][-2 * self._window - 2 :]
         self.now = float(ends[-1])
-        return float(done[-1])
+        return float(np.cumsum(busy)[-1])
 
     def _gate(self, steps: int) -> float:
         """When the staging buffer has room for the first of so many further steps: when the step that lies as far back
@@ -142,10 +175,11 @@ class Fluid:
         return self._past[-1 - back] if len(self._past) > back else 0.0
 
     def _one_by_one(self, sizes: Floats, where: NDArray[np.uint8], compute: Floats, gamma: int) -> float:
-        """Without fetching ahead: each rank reads a sample, then trains on it."""
+        """Without fetching ahead: each rank reads a sample, prepares it as one thread does, then trains on it."""
         cluster = self._cluster
         share = cluster.source.share(gamma) / cluster.ranks
-        wait = np.where(_of_source(where), sizes / share + cluster.source.latency, 0.0)
+        each = sizes / share + cluster.source.latency + sizes / cluster.preprocess
+        wait = np.where(_of_source(where), each, 0.0)
         steps, batch = compute.shape[:2]
         total = (_by_step(wait, steps, batch, 0.0) + compute).sum(axis=1).max(axis=1)
         self.now += float(total.sum())
@@ -160,8 +194,7 @@ class Fluid:
         if not mine.any():
             return available
         asked = np.where(mine, sizes, 0.0)
-        rate = min(source.rate.at(gamma), gamma * source.link)
-        shared = max(self._source, gate) + np.cumsum(asked.reshape(-1)).reshape(asked.shape) / rate
+        shared = max(self._source, gate) + np.cumsum(asked.reshape(-1)).reshape(asked.shape) / self._from_all(gamma)
         self._source = float(shared[-1, -1])
         each = asked.reshape(len(asked), nodes, -1).sum(axis=2) / source.link
         if source.latency:
@@ -172,6 +205,11 @@ class Fluid:
         available[mine] = soonest[mine]
         return available
 
+    def _from_all(self, gamma: int) -> float:
+        """Bytes per second that so many nodes get from the source together."""
+        source = self._cluster.source
+        return min(source.rate.at(gamma), gamma * source.link)
+
     def _from_class(
         self, at: int, rate: float, sizes: Floats, asked: NDArray[np.bool_], step: NDArray[np.intp],
         holder: NDArray[np.uint16], steps: int, gate: float, available: Floats,
@@ -180,10 +218,10 @@ class Fluid:
             self._class[at] = self._served(sizes, asked, step, holder, steps, rate, self._class[at], gate, available)
 
     def _store(self, at: int, sizes: Floats, stored: NDArray[np.bool_], holder: NDArray[np.uint16]) -> None:
-        """Writing what came from the source: nobody waits for it, but it takes the class's time."""
+        """Writing what came from the source."""
         if stored.any():
             load = np.bincount(holder[stored], weights=sizes[stored], minlength=self._cluster.nodes)
-            self._class[at] += load / self._cluster.classes[at].write_rate
+            self._class[at] += load / self._write_rates[at]
 
     def _over_network(
         self, sizes: Floats, asked: NDArray[np.bool_], step: NDArray[np.intp], holder: NDArray[np.uint16], steps: int,
@@ -195,9 +233,9 @@ class Fluid:
             self._out = self._served(sizes, asked, step, holder, steps, rate, self._out, gate, available)
 
     def _through_staging(
-        self, sizes: Floats, asked: NDArray[np.bool_], step: NDArray[np.intp], steps: int, gate: float, available:
-        Floats
-    ) -> None:
+        self, sizes: Floats, asked: NDArray[np.bool_], step: NDArray[np.intp], steps: int, gate: float,
+        available: Floats,
+    ) -> None:  # fmt: skip
         if np.isfinite(self._prepare_rate):
             reader = np.broadcast_to(self._readers, sizes.shape)
             self._prepare = self._served(

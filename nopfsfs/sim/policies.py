@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.policy import placement
-from nopfsfs.policy.model import Cluster, Times
+from nopfsfs.policy.frequency import Nodes
+from nopfsfs.policy.model import Cluster, From, Times, has_arrived
 from nopfsfs.policy.placement import NOWHERE, Placement
-from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
+from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Load, Reads
 from nopfsfs.sim.kept import Copies, Slice
 from nopfsfs.sim.orders import Orders, Samples
 
@@ -26,8 +27,8 @@ class NotSupported(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a policy is given. `sizes` i64[F], `room` i64[nodes, classes], bytes; `slice_share`: of the fastest
-    class."""
+    """What a policy is given. `sizes` i64[F], `room` i64[nodes, classes], bytes; `slice_share`: of the fastest class;
+    `asked` is called when what takes long before the first epoch has asked for the readers of one."""
 
     cluster: Cluster
     sizes: Ints
@@ -35,11 +36,26 @@ class Job:
     epochs: int
     room: Ints
     slice_share: float | None = None
+    asked: Callable[[], None] = lambda: None
+
+    def readers(self, epoch: int) -> Nodes:
+        """Which node reads each sample, u16[F]: for what is computed of all epochs before the first."""
+        self.asked()
+        return self.orders.readers(epoch)
 
     @property
     def nodes(self) -> NDArray[np.int32]:
         """The node of each rank, i32[ranks]."""
         return np.repeat(np.arange(self.cluster.nodes, dtype=np.int32), self.cluster.ranks)
+
+    @property
+    def times(self) -> Times:
+        """Of a node, while all read the source: as in NoPFS, what a policy decides by is the same in all epochs."""
+        return Times.of_node(self.cluster, self.cluster.nodes)
+
+    def nothing_written(self) -> NDArray[np.float64]:
+        """For `Reads.written`."""
+        return np.zeros((self.room.shape[1], self.cluster.nodes))
 
     def columns(self, node: int) -> slice:
         """The ranks of a node."""
@@ -49,9 +65,6 @@ class Job:
 class Policy(ABC):
     """One policy at work on one job."""
 
-    staged = 0.0  # bytes that are brought from the source before the training begins, and their number
-    staged_reads = 0
-
     def __init__(self, job: Job) -> None:
         self.job = job
         self.prepare()
@@ -59,6 +72,10 @@ class Policy(ABC):
     def prepare(self) -> None:
         """Before the first epoch."""
         return
+
+    def load(self) -> Load | None:
+        """What is brought from the source before the training begins, if anything."""
+        return None
 
     @abstractmethod
     def reads(self, epoch: int) -> Reads:
@@ -69,10 +86,17 @@ class Policy(ABC):
         """Share of the samples that are kept somewhere."""
         return 0.0
 
-    def _sliced(self, room: Ints) -> Slice:
-        """Parts of the nodes' storage that are ruled by Belady, i64[nodes]."""
+    def _sliced(self, room: Ints, home_class: NDArray[np.int8]) -> Slice | None:
+        """Parts of the nodes' storage that are ruled by Belady, i64[nodes]. They hold what comes sooner from the
+        fastest class than from the source and from a peer's `home_class`, i8[F]; None: nothing does."""
         job = self.job
-        return Slice(job.orders.readers, job.epochs, job.sizes, room, job.nodes)
+        if not room.any():
+            return None
+        here = np.broadcast_to(np.int8(0), len(job.sizes))
+        useful = job.times.fetch_from(job.sizes, here, home_class) == From.LOCAL
+        if not useful.any():
+            return None
+        return Slice(job.readers, job.epochs, job.sizes, room, job.nodes, useful)
 
     def _all(self, samples: Samples, where: int, *, ahead: bool = True) -> Reads:
         shape = samples.shape
@@ -111,12 +135,23 @@ class Placed(Policy):
         job = self.job
         self.placement = self.place()
         self._seen = np.zeros(len(job.sizes), np.bool_)
-        times = Times.of_node(job.cluster, job.cluster.nodes)
-        self._nearer = np.append(times.local[:-1] <= times.source, False)  # by class; the last: NOWHERE
-        self._peer = np.append(times.peer[:-1] <= times.source, False)
-        self._copies = Copies(self.placement, times, job.nodes)
-        sliced = self.placement.slice.any() and self._nearer[0]
-        self._slice = self._sliced(self.placement.slice) if sliced else None
+        self._at_first, self._at_peers, self._at_home = self._origins()
+        self._copies = Copies(self.placement, job.times, job.sizes, job.nodes)
+        self._slice = self._sliced(self.placement.slice, self.placement.home_class)
+
+    def _origins(self) -> NDArray[np.uint8]:
+        """Where each sample comes from, u8[3, F] as in `Reads`: while nobody has read it, then for other nodes than its
+        home, then there."""
+        sizes, number = self.job.sizes, self.placement.home_class
+        nowhere = np.broadcast_to(np.int8(NOWHERE), len(sizes))
+        found = np.full((3, len(sizes)), SOURCE, np.uint8)
+        for row, which, code in (
+            (0, number != NOWHERE, STORED),
+            (1, self.job.times.fetch_from(sizes, nowhere, number) == From.PEER, PEER),
+            (2, self.job.times.fetch_from(sizes, number, nowhere) == From.LOCAL, 0),
+        ):
+            found[row, which] = number[which].astype(np.uint8) | np.uint8(code)
+        return found
 
     @abstractmethod
     def place(self) -> Placement: ...
@@ -131,32 +166,28 @@ class Placed(Policy):
 
     def reads(self, epoch: int) -> Reads:
         job, samples = self.job, self.order(epoch)
-        home, home_class = self.placement.home[samples], self.placement.home_class[samples]
-        known = self._known(samples) & (home >= 0)
-        own = known & (home == job.nodes)
-        number = home_class.astype(np.uint8)  # NOWHERE becomes a number that is not used
-        where = np.where((home >= 0) & ~known, number | np.uint8(STORED), np.uint8(SOURCE))
-        peers = known & self._peer[home_class]
-        where[peers] = number[peers] | np.uint8(PEER)
-        own &= self._nearer[home_class]
-        where[own] = number[own]
+        home, known = self.placement.home[samples], self._known(samples)
+        where = np.where(home == job.nodes, self._at_home[samples], self._at_peers[samples])
+        if not known.all():
+            where = np.where(known, where, self._at_first[samples])
         holder = np.where(home >= 0, home, 0).astype(np.uint16)
+        found = Reads(samples, where, holder, written=job.nothing_written())
         if len(self._copies) or self._slice is not None:
             readers = job.orders.readers(epoch)  # none of the policies that keep these changes the order
-            self._copies.reads(readers, samples, where, holder)
+            self._copies.reads(readers, found)
             if self._slice is not None:
-                self._slice.reads(epoch, readers, samples, where, holder, self.placement.home)
+                self._slice.reads(epoch, readers, found, self.placement.home)
         self._seen[samples] = True
-        return Reads(samples, where, holder)
+        return found
 
     def _known(self, samples: Samples) -> NDArray[np.bool_]:
         """What somebody has read before, in this epoch (where the order was filled up) or an earlier one."""
         known: NDArray[np.bool_] = self._seen[samples]
         if samples.size > len(self._seen) and not known.all():
             flat = samples.reshape(-1)
-            first = np.zeros(len(self._seen), np.int64)
-            first[flat[::-1]] = np.arange(len(flat))[::-1]
-            known |= (first[flat] != np.arange(len(flat))).reshape(samples.shape)
+            first, place = np.zeros(len(self._seen), np.int64), np.arange(len(flat))
+            first[flat[::-1]] = place[::-1]
+            known |= has_arrived(first[flat], place, margin=1).reshape(samples.shape)
         return known
 
 
@@ -165,7 +196,7 @@ class NoPFS(Placed):
 
     def place(self) -> Placement:
         job = self.job
-        return placement.nopfs(job.orders.readers, job.epochs, job.sizes, job.room)
+        return placement.nopfs(job.readers, job.epochs, job.sizes, job.room)
 
 
 class Homes(Placed):
@@ -174,7 +205,7 @@ class Homes(Placed):
     def place(self) -> Placement:
         job = self.job
         return placement.homes(
-            job.orders.readers, job.epochs, job.sizes, job.room, slice_share=job.slice_share
+            job.readers, job.epochs, job.sizes, job.room, slice_share=job.slice_share
         )  # fmt: skip
 
 
@@ -183,12 +214,14 @@ class BeladyOnly(Policy):
     source."""
 
     def prepare(self) -> None:
-        self._slice = self._sliced(self.job.room.sum(axis=1))
+        nowhere = np.full(len(self.job.sizes), NOWHERE, np.int8)
+        self._slice = self._sliced(self.job.room.sum(axis=1), nowhere)
 
     def reads(self, epoch: int) -> Reads:
         orders = self.job.orders
-        found = self._all(orders.epoch(epoch), SOURCE)
-        self._slice.reads(epoch, orders.readers(epoch), found.samples, found.where, found.holder)
+        found = replace(self._all(orders.epoch(epoch), SOURCE), written=self.job.nothing_written())
+        if self._slice is not None:
+            self._slice.reads(epoch, orders.readers(epoch), found)
         return found
 
 
@@ -200,9 +233,12 @@ class Sharded(Placed):
     def prepare(self) -> None:
         super().prepare()
         if self.preloads:
-            kept = self.placement.home >= 0
-            self.staged, self.staged_reads = float(self.job.sizes[kept].sum()), int(kept.sum())
-            self._seen[kept] = True
+            self._seen[self.placement.home >= 0] = True
+
+    def load(self) -> Load | None:
+        home, number = self.placement.home, self.placement.home_class
+        kept = np.flatnonzero(home >= 0)
+        return Load(kept, home[kept], number[kept]) if self.preloads else None
 
     def storage(self) -> int:
         """Which class: RAM."""

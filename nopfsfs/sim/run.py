@@ -4,7 +4,7 @@ bounds."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from nopfsfs.sim.policies import POLICIES, Job, NotSupported
 from nopfsfs.sim.spec import DataSet, Training
 
 Progress = Callable[[float], None]
+PLACING = 0.5  # of the progress, at most, is what a policy computes before the first epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +77,26 @@ class Simulation:
         outcome = partial(
             Outcome, policy=name, dataset=self._dataset.name, cluster=cluster.name, nodes=cluster.nodes
         )  # fmt: skip
+        placing = _Placing(epochs, progress)
         try:
-            at_work = POLICIES[name](self._job)
+            at_work = POLICIES[name](replace(self._job, asked=placing.asked))
         except NotSupported as why:
             return outcome(reason=str(why))
         fluid = Fluid(cluster, self.sizes, self._training.batch)
         done: list[Epoch] = []
-        if at_work.staged:
-            fluid.wait(at_work.staged / cluster.source.most(cluster.nodes))
+        load = at_work.load()
+        if load is not None:
+            fluid.load(load)
         for epoch in range(epochs):
             done.append(fluid.run(at_work.reads(epoch)))
-            progress((epoch + 1) / epochs)
+            progress(placing.share + (1 - placing.share) * (epoch + 1) / epochs)
         compute = [one.compute_seconds for one in done]
         needed = self.needed()
         source = [one.reads["source"] for one in done]
         some_bytes = [one.bytes["source"] for one in done]
-        source[0] += at_work.staged_reads
-        some_bytes[0] += at_work.staged
+        if load is not None:
+            source[0] += len(load.samples)
+            some_bytes[0] += float(self.sizes[load.samples].sum())
         reads = {key: sum(one.reads[key] for one in done) for key in done[0].reads}
         total = max(1, sum(reads.values()))
         return outcome(
@@ -112,6 +116,23 @@ class Simulation:
                 int(self._job.room.sum()),
             )  # fmt: skip
         return self._needed
+
+
+class _Placing:
+    """Tells the progress of what is computed before the first epoch: it asks for the readers of all epochs several
+    times, nobody knows how often."""
+
+    def __init__(self, epochs: int, progress: Progress) -> None:
+        self._epochs, self._progress = epochs, progress
+        self._count = 0
+
+    @property
+    def share(self) -> float:
+        return PLACING * self._count / (self._count + self._epochs)
+
+    def asked(self) -> None:
+        self._count += 1
+        self._progress(self.share)
 
 
 def find_policy(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +12,18 @@ SIZES_SEED = 0x5A5  # of the sizes; the order has the training's
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """`samples` F of sizes Normal(`mean`, `sigma`), bytes, drawn again below 0; or those of `sizes`."""
+    """`samples` F of sizes Normal(`mean`, `sigma`), bytes, drawn again below 0; or those of `sizes`, i64[F]."""
 
     name: str
     samples: int
     mean: float
     sigma: float = 0.0
-    sizes: tuple[int, ...] | None = None
+    sizes: NDArray[np.int64] | None = field(default=None, compare=False)
 
     def draw(self, seed: int = SIZES_SEED) -> NDArray[np.int64]:
-        """The size of each sample, bytes, at least 1: i64[F]."""
+        """The size of each sample, bytes, at least 1: i64[F]. Not to be written to."""
         if self.sizes is not None:
-            return np.array(self.sizes, np.int64)
+            return self.sizes
         if self.sigma == 0:
             return np.full(self.samples, max(1, round(self.mean)), np.int64)
         rng = np.random.default_rng(seed)

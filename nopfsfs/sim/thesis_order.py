@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nopfsfs.policy.frequency import NOBODY, Nodes, Readers
 from nopfsfs.policy.model import Rows
 from nopfsfs.sim.spec import Training
 
@@ -13,14 +14,34 @@ from nopfsfs.sim.spec import Training
 @dataclass(frozen=True, slots=True, eq=False)
 class Accesses:
     """`streams`: what each rank reads, i64[n_i]. `bounds` i64[ranks, steps + 1]: where in its stream each of a rank's
-    batches begins, and the last ends."""
+    batches begins, and the last ends. All `epochs` have as many."""
 
     streams: tuple[Rows, ...]
     bounds: Rows
+    epochs: int
 
     @property
     def steps(self) -> int:
         return len(self.bounds[0]) - 1
+
+    def readers(self, samples: int) -> Readers:
+        """Who reads each of so many samples in an epoch, for `policy.frequency`; none is read twice in one."""
+
+        def of(epoch: int) -> Nodes:
+            found = np.full(samples, NOBODY, np.uint16)
+            for rank, (stream, bounds) in enumerate(zip(self.streams, self.bounds, strict=True)):
+                begin, end = (bounds[at * self.steps // self.epochs] for at in (epoch, epoch + 1))
+                found[stream[begin:end]] = rank
+            return found
+
+        return of
+
+    def first(self, rank: int, samples: int) -> Rows:
+        """Where in its stream a rank reads each of so many samples first, i64[samples]; 0 where it never does."""
+        stream = self.streams[rank]
+        found = np.zeros(samples, np.int64)
+        found[stream[::-1]] = np.arange(len(stream))[::-1]  # of several, the last assignment stays
+        return found
 
     def batch_sums(self, sizes: Rows) -> Rows:
         """The bytes of each batch, i64[ranks, steps]."""
@@ -50,4 +71,4 @@ def deal(samples: int, training: Training, ranks: int) -> Accesses:
             part += [in_full[:, rank].ravel(), last[rank * batch : (rank + 1) * batch]]
     ends = np.cumsum(np.tile(counts, training.epochs), axis=1)
     bounds = np.column_stack([np.zeros(ranks, np.int64), ends])
-    return Accesses(tuple(np.concatenate([*part, order[:0]]) for part in parts), bounds)
+    return Accesses(tuple(np.concatenate([*part, order[:0]]) for part in parts), bounds, training.epochs)

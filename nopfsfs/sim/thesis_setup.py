@@ -1,5 +1,8 @@
 """What each policy of the thesis's simulator has ready before the first batch, and how it goes on. Pure.
 
+NoPFS's placement is `policy.placement`'s; the other policies have rules of their own here, those of the thesis's code,
+which differ from `sim.policies` (which class they use, what they draw), so that its tables are met.
+
 All fill the storage classes from the source as if all nodes read it at once, each thread with its node's whole share,
 in turns. But for NoPFS and LBANN's dynamic store, the training waits for that.
 """
@@ -13,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nopfsfs.policy import placement
 from nopfsfs.policy.model import Cluster, Floats, Rows
 from nopfsfs.sim.thesis_order import Accesses
-from nopfsfs.sim.thesis_placement import nopfs_placement, prefix
 from nopfsfs.sim.thesis_worker import Kept, Rates
 
 MEMORY, DISK = 0, 1  # the storage classes 1 and 2
@@ -92,14 +95,23 @@ def staging_only(job: Job) -> Setup:
 
 
 def nopfs(job: Job) -> Setup:
-    """The classes are filled while the training runs, which takes nothing from the staging. Unlike NoPFS itself, the
-    thesis's simulator asks peers on demand only."""
-    kept = Kept.nothing(job.cluster.nodes, len(job.sizes))
-    capacities = job.cluster.capacities()
-    for node, stream in enumerate(job.accesses.streams):
-        for number, samples in enumerate(nopfs_placement(stream, job.sizes, capacities[node])):
-            kept.put(node, samples, job.filled(number, samples), job.local_cost(number))
-    return Setup(job.accesses, kept, from_source=True)
+    """The classes are filled while the training runs, in the order of the first access, which takes nothing from the
+    staging. Unlike NoPFS itself, the thesis's simulator asks peers on demand only."""
+    accesses, count = job.accesses, len(job.sizes)
+    placed = placement.nopfs(accesses.readers(count), accesses.epochs, job.sizes, job.cluster.capacities())
+    kept = Kept.nothing(job.cluster.nodes, count)
+    for node, (samples, numbers) in enumerate(placed.copies):
+        first = accesses.first(node, count)
+        for number in range(len(job.cluster.classes)):
+            mine = samples[numbers == number]
+            mine = mine[np.argsort(first[mine])]
+            kept.put(node, mine, job.filled(number, mine), job.local_cost(number))
+    return Setup(accesses, kept, from_source=True)
+
+
+def prefix(samples: Rows, sizes: Rows, capacity: int) -> Rows:
+    """The first of `samples`, i64[m], as many as fit into `capacity` bytes together."""
+    return samples[: np.searchsorted(np.cumsum(sizes[samples]), capacity, side="right")]
 
 
 def load(job: Job, number: int, wanted: Sequence[Rows]) -> Setup:

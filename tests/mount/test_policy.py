@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nopfsfs.control.supervisor import KERNEL_INODE_BYTES
 from nopfsfs.plan.registry import order
 from nopfsfs.plan.registry import sampler as family
 from nopfsfs.plan.spec import Spec
 from nopfsfs.policy import budget
-from nopfsfs.policy.belady import NEVER, Belady
 from nopfsfs.policy.placement import fill as placed
+from nopfsfs.policy.spare import NEVER
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill
+from tests.policy.belady import Belady
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(200)]
 
@@ -30,7 +30,7 @@ WORLD, RANK, EPOCHS = 4, 1, 8
 def charges(source: Path) -> np.ndarray:
     """What each file's copy is charged, in the order of names, i64[FILES]."""
     sizes = np.array([path.stat().st_size for path in sorted(source.rglob("*.jpg"))])
-    return np.asarray(-(-sizes // 4096) * 4096 + KERNEL_INODE_BYTES)
+    return np.asarray(-(-sizes // 4096) * 4096 + budget.KERNEL_INODE_BYTES)
 
 
 def memory_for(homes: int, data: int) -> int:

@@ -1,4 +1,4 @@
-"""A cache that knows the future: against every way to run a small one, and the hit rates of large ones."""
+"""Caches that know the future: against every way to run a small one, and the hit rates of large ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from nopfsfs.policy.belady import NEVER, Belady, keep
+from nopfsfs.policy.belady import keep
 from nopfsfs.policy.frequency import dealt, next_readings
+from nopfsfs.policy.kept import Kept
 from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.policy.spare import NEVER
 from nopfsfs.sim.orders import permutations
 from nopfsfs.sim.policies import POLICIES, Job
 from nopfsfs.sim.spec import Training
+from tests.policy.belady import Belady
 
 EPOCHS = 90
 SAMPLES = 10_000
@@ -59,83 +62,35 @@ def test_nothing_has_more_hits(stream: list[int], room: int) -> None:
     assert hits(stream, room * 7 + 6, 7) == hits(stream, room)
 
 
-# ---- what is held, however it is used ----------------------------------------------------------------------
-
-calls = st.one_of(
-    st.tuples(st.just("read"), st.integers(0, 6), st.integers(0, 9), st.one_of(st.integers(0, 6), st.just(NEVER))),
-    st.tuples(st.just("drop"), st.integers(0, 6)),
-    st.tuples(st.just("resize"), st.integers(0, 20)),
-)
-
-
-@settings(deadline=None, max_examples=200)
-@given(st.integers(0, 20), st.lists(calls, max_size=40))
-def test_the_books(room: int, script: list[tuple[str, int]] | list[tuple[str, int, int, int]]) -> None:
-    belady, held = Belady(room), {}
-    for name, *arguments in script:
-        before = dict(held)
-        if name == "read":
-            row, size, next_use = arguments
-            gone = belady.read(row, size, next_use)
-            held[row] = (next_use, size)
-            if row in gone and gone != [row]:
-                pytest.fail("others go although the row is not kept")
-            if row not in gone:
-                assert all(held[other][0] > next_use for other in gone)
-        elif name == "drop":
-            belady.drop(arguments[0])
-            held.pop(arguments[0], None)
-            gone = []
-        else:
-            belady.resize(room := arguments[0])
-            gone = [row for row in held if row not in belady]
-            stay = [held[row][0] for row in held if row in belady]
-            assert not gone or max(stay, default=0) <= min(held[row][0] for row in gone)
-        assert len(set(gone)) == len(gone)
-        for row in gone:
-            assert row in held
-            del held[row]
-        assert all(row in belady for row in held), (before, held)
-        assert len(belady) == len(held)
-        assert belady.used == sum(size for _, size in held.values()) <= room == belady.room
-
-
-def test_a_row_that_came_twice_is_one() -> None:
-    belady = Belady(10)
-    belady.read(1, 4, 9)
-    belady.drop(1)
-    belady.read(1, 4, 9)
-    belady.read(2, 6, 8)
-
-    assert belady.read(3, 8, 5) == [1, 2]
-    assert belady.used == 8
-
-
-def test_resizing_says_what_goes_the_furthest_first() -> None:
-    belady = Belady(10)
-    for row, next_use in ((1, 5), (2, 9), (3, 7)):
-        belady.read(row, 3, next_use)
-
-    assert belady.resize(3) == [2, 3]
-    assert 1 in belady
-
-
 def test_all_that_are_read_later_are_not_enough() -> None:
     belady = Belady(10)
     belady.read(1, 5, 3)
     belady.read(2, 5, 9)
 
-    assert belady.read(3, 8, 5) == [3]
-    assert belady.read(4, 5, 8) == [2]
+    belady.read(3, 8, 5)
+    assert (1 in belady, 2 in belady, 3 in belady) == (True, True, False)
+    belady.read(4, 5, 8)
+    assert (1 in belady, 2 in belady, 4 in belady) == (True, False, True)
 
 
-def test_readings_of_what_is_held_leave_nothing_behind() -> None:
-    belady = Belady(10)
-    for now in range(10_000):
-        belady.read(now % 5, 2, now + 5)
+def kept_hits(stream: list[int], room: int) -> int:
+    """Of what a mount keeps, with room for so many rows."""
+    kept, uses, found = Kept(), dict.fromkeys(stream, NEVER), 0
+    kept.next_uses = lambda rows: np.array([uses[row] for row in rows.tolist()], np.int64)
+    sizes = np.ones(6, np.int64).data
+    for row, next_use in zip(stream, next_uses(stream), strict=True):
+        found += row in kept
+        kept.discard(row)
+        uses[row] = next_use
+        if next_use < NEVER and (len(kept) < room or kept.make_room(1, sizes, next_use) is not None):
+            kept.add(row)
+    return found
 
-    assert len(belady) == 5
-    assert len(belady._furthest) < 100
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 5), max_size=12), st.integers(0, 4))
+def test_a_mount_keeps_what_is_best(stream: list[int], room: int) -> None:
+    assert kept_hits(stream, room) == most_hits(stream, room)
 
 
 # ---- whole epochs ------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import mmap
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +13,12 @@ from nopfsfs.policy import budget
 
 amounts = st.one_of(st.integers(0, 5000), st.integers(0, 1 << 45))
 shares = st.one_of(st.none(), amounts)  # for the page cache
+
+
+def test_a_copy_is_charged_whole_pages_and_the_kernels_inode() -> None:
+    page = mmap.PAGESIZE
+    sizes = np.array([0, 1, page, page + 1])
+    assert budget.charges(sizes).tolist() == [0, page + 1024, page + 1024, 2 * page + 1024]
 
 
 @given(amounts, amounts, shares)

@@ -118,12 +118,10 @@ def test_counts_of_each_node(table: list[list[int]], block: int) -> None:
     parts = list(by_node(readers_of(table), len(table), samples, NODES, block))
 
     assert [part.first for part in parts] == [sum(len(p.often) for p in parts[:i]) for i in range(len(parts))]
-    often, since = np.concatenate([p.often for p in parts]), np.concatenate([p.since for p in parts])
+    often = np.concatenate([p.often for p in parts])
     for node in range(NODES):
         for sample in range(samples):
             assert often[node, sample] == count[node, sample]
-            first = [e for e, epoch in enumerate(table) if epoch[sample] == node]
-            assert since[node, sample] == (first[0] if first else 255)
 
 
 @settings(deadline=None)

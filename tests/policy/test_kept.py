@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nopfsfs.policy.belady import NEVER, Belady
 from nopfsfs.policy.budget import Split
 from nopfsfs.policy.conductor import Conductor, Do, Home
 from nopfsfs.policy.kept import Kept
 from nopfsfs.policy.opened import FORGOTTEN_AFTER
-from nopfsfs.policy.spare import nothing_known
+from nopfsfs.policy.spare import NEVER, nothing_known
+from tests.policy.belady import Belady
 from tests.policy.simulated import World
 
 FILES, EPOCHS, PART = 160, 24, 40

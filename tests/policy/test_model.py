@@ -112,6 +112,8 @@ def test_a_nodes_threads_do_together_what_each_does_times_their_number(cluster: 
 
     assert node.write * cluster.staging.threads == pytest.approx(thread.write, rel=1e-9)
     assert node.source == thread.source
+    assert node.latency == cluster.source.latency / cluster.source.at_once
+    assert thread.latency == cluster.source.latency
     for number, one in enumerate(cluster.classes):
         assert node.local[number] * one.threads == pytest.approx(thread.local[number], rel=1e-9)
         assert node.peer[number] == pytest.approx(max(1 / cluster.network, node.local[number]), rel=1e-9)
@@ -161,3 +163,4 @@ def test_the_ends_of_several_ranks_are_apart() -> None:
 
 def test_a_peer_has_what_was_read_a_margin_ago() -> None:
     assert has_arrived(np.array([0, 79, 80, 81, 200]), 100, 20).tolist() == [True, True, True, False, False]
+    assert has_arrived(np.array([0, 1]), np.array([0, 2]), 1).tolist() == [False, True]

@@ -47,7 +47,7 @@ def test_a_row_for_each_data_set_and_a_column_for_each_number_of_nodes() -> None
 @pytest.mark.parametrize(
     ("pattern", "chosen"),
     [
-        ("sim/*", 5),
+        ("sim/*", 6),
         ("sim/homes/*", 2),
         ("sim/homes/distinct_share/*", 1),
         ("sim/homes/worst_ratio_to_bound", 1),

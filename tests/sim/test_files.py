@@ -14,7 +14,7 @@ import nopfsfs
 from nopfsfs import clusterfile
 from nopfsfs.clusterfile import format_cluster, parse_cluster, read_cluster, write_cluster
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.policy.model import MOST_CLASSES, Cluster, Curve, Source, StorageClass
 from nopfsfs.sim import datasetfile
 from nopfsfs.sim.datasetfile import parse_dataset, read_dataset
 from nopfsfs.sim.shipped import CLUSTERS, DATASETS, find_cluster, find_dataset, shipped_clusters, shipped_datasets
@@ -115,6 +115,21 @@ def test_the_description_is_a_file(module: object) -> None:
         assert parse_dataset(text, "")[0].samples == 10000
     else:
         assert parse_cluster(text + 'capacity = 0\nthreads = 1\nread = "1 MB/s"\n', "").classes[0].name == "ram"
+
+
+def test_more_classes_than_can_be_numbered() -> None:
+    def named(number: int) -> str:
+        return f'[[class]]\nname = "c{number}"\ncapacity = 0\nthreads = 1\nread = 1\n'
+
+    most = CLUSTER + "".join(map(named, range(MOST_CLASSES - 2)))
+
+    assert len(parse_cluster(most, "").classes) == MOST_CLASSES
+    with pytest.raises(NopfsError) as error:
+        parse_cluster(most + named(99), "many.toml")
+    line = most.count("\n") + 2
+    expected = f"many.toml:{line}: class[64].name: 64 storage classes are given; write at most 63"
+    assert error.value.message == expected
+    assert error.value.exit_code == Exit.USAGE
 
 
 STAGED = "source.rate = 1\nstaging = { capacity = 0, threads = 1, read = 1 }"

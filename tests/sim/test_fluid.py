@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
-from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Fluid, Reads
+from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Fluid, Load, Reads
 from nopfsfs.sim.policies import POLICIES
 from nopfsfs.sim.run import Simulation
 from nopfsfs.sim.spec import DataSet, Training
@@ -49,7 +49,8 @@ def epochs(draw: st.DrawFn, cluster: Cluster) -> Reads:
     holder = rng.integers(0, cluster.nodes, shape).astype(np.uint16)
     own = np.arange(shape[1], dtype=np.uint16) // cluster.ranks
     holder = np.where(where < CLASSES, own, holder).astype(np.uint16)
-    return Reads(rng.integers(0, len(SIZES), shape).astype(np.int32), where, holder)
+    written = draw(st.sampled_from([None, rng.integers(0, 40, (CLASSES, cluster.nodes)).astype(float)]))
+    return Reads(rng.integers(0, len(SIZES), shape).astype(np.int32), where, holder, written=written)
 
 
 class OneByOne:
@@ -110,6 +111,9 @@ class OneByOne:
             for at in asked:
                 if where[at] == STORED + number:
                     self.work((f"class {number}", holder[at]), size[at] / one.write_rate, 0.0)
+            if reads.written is not None:
+                for node, some in enumerate(reads.written[number] * len(places) / len(reads.samples)):
+                    self.work((f"class {number}", node), some / one.write_rate, 0.0)
         peers = [at for at in asked if PEER <= where[at] < STORED]
         serve("in", peers, reader, cluster.network)
         serve("out", peers, holder, cluster.network)
@@ -210,23 +214,47 @@ def test_without_fetching_ahead_each_read_is_waited_for(data: st.DataObject, bat
     reads = replace(reads, where=np.full_like(reads.where, SOURCE), ahead=False)
     gamma = cluster.nodes
     share = min(cluster.source.link, cluster.source.rate.at(gamma) / gamma) / cluster.ranks
-    each = SIZES[reads.samples] / share + cluster.source.latency + SIZES[reads.samples] / cluster.compute
+    each = SIZES[reads.samples] * (1 / share + 1 / cluster.preprocess + 1 / cluster.compute) + cluster.source.latency
 
     expected = sum(each[first : first + batch].sum(axis=0).max() for first in range(0, len(each), batch))
 
     assert seconds(cluster, [reads], batch) == pytest.approx(expected)
 
 
-def test_time_that_passes_before_the_training() -> None:
-    one = storage("staging", 1000, 1, 1e9, 1e9)
-    cluster = Cluster("c", 1, 10.0, 1.0, Source(Curve.flat(1.0)), one)
-    reads = Reads(np.zeros((1, 1), np.int32), np.full((1, 1), SOURCE, np.uint8), np.zeros((1, 1), np.uint16))
-    fluid = Fluid(cluster, np.array([5]), 1)
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 3), st.sampled_from([0.0, 7.0]))
+def test_time_that_passes_before_the_training_is_lost(data: st.DataObject, batch: int, wait: float) -> None:
+    cluster = data.draw(clusters())
+    reads = data.draw(epochs(cluster))
+    fluid = Fluid(cluster, SIZES, batch)
 
-    fluid.wait(7.0)
+    fluid.wait(wait)
     fluid.run(reads)
 
-    assert fluid.now == pytest.approx(7 + 5 + 0.5)
+    assert fluid.now == pytest.approx(wait + seconds(cluster, [reads], batch))
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("rate", 0.1 + (30 + 60) / 2), ("link", 0.1 + 60 / 0.5), ("write", 0.1 + 60 / 0.25),
+        ("latency", 100.0 + 4 * 100 / 2),
+    ],
+)  # fmt: skip
+def test_what_is_loaded_first_waits_for_the_slowest(what: str, expected: float) -> None:
+    """Node 0 loads 30 bytes in 2 samples into its second class, node 1 60 bytes in 4, at 2 bytes a second together."""
+    fast = storage("any", 1000, 1, 1e9, 1e9)
+    disk = storage("disk", 1000, 1, 1e9, 0.25 if what == "write" else 1e9)
+    latency = 100.0 if what == "latency" else 0.1
+    source = Source(Curve(((2.0, 2.0), (3.0, 1e9))), 0.5 if what == "link" else 1e9, latency, 2)
+    if what == "link":
+        source = replace(source, rate=Curve.flat(1e9))
+    cluster = Cluster("c", 3, 10.0, 1.0, source, fast, (fast, disk))
+    fluid = Fluid(cluster, np.array([10, 20, 15, 15, 15, 15]), 1)
+
+    fluid.load(Load(np.arange(6), np.array([0, 0, 1, 1, 1, 1], np.int32), np.ones(6, np.int8)))
+
+    assert fluid.now == pytest.approx(expected)
 
 
 # ---- all policies ------------------------------------------------------------------------------------------
@@ -236,11 +264,11 @@ def test_time_that_passes_before_the_training() -> None:
 @given(st.data(), st.integers(1, 40), st.integers(1, 3), st.integers(1, 4))
 def test_nothing_is_below_the_bound(data: st.DataObject, samples: int, batch: int, count: int) -> None:
     cluster = data.draw(clusters(staging=data.draw(st.integers(1, 100))))
-    sizes = tuple(data.draw(st.lists(st.integers(1, 20), min_size=samples, max_size=samples)))
+    sizes = np.array(data.draw(st.lists(st.integers(1, 20), min_size=samples, max_size=samples)))
     simulation = Simulation(cluster, DataSet("d", samples, 0.0, sizes=sizes), Training(count, batch, drop_last=False))
     most = cluster.source.most(cluster.nodes)
     window = max(1, int(cluster.staging.capacity[0] / (np.mean(sizes) * batch * cluster.ranks)))
-    ahead = min((window + 1) * batch * cluster.ranks * cluster.nodes * max(sizes), sum(sizes))
+    ahead = min((window + 1) * batch * cluster.ranks * cluster.nodes * int(sizes.max()), int(sizes.sum()))
 
     for policy in POLICIES:
         outcome = simulation.run(policy)

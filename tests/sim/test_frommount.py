@@ -6,14 +6,16 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.scan import scan
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.policy.budget import PASSAGE_LEAST
+from nopfsfs.policy import budget
+from nopfsfs.policy.budget import PASSAGE_LEAST, charges
 from nopfsfs.policy.defaults import DEFAULTS
-from nopfsfs.sim.frommount import from_mount
+from nopfsfs.sim.frommount import from_mount, with_budget
 from tests.sim.clusters import TINY
 
 GB = 10**9
@@ -24,9 +26,9 @@ MEASURED = replace(TINY, nodes=1, network=math.inf)
 
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
-    """Two regular files of 10 and 0 bytes, a directory and a link."""
+    """Two regular files of 4096 and 0 bytes, a directory and a link: a mount charges 5120 bytes for 4096."""
     (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "a").write_bytes(b"0123456789")
+    (tmp_path / "d" / "a").write_bytes(bytes(4096))
     (tmp_path / "b").touch()
     (tmp_path / "l").symlink_to("b")
     return scan(str(tmp_path)).index
@@ -35,11 +37,12 @@ def index(tmp_path: Path) -> Index:
 def test_a_mount_that_nobody_measured(index: Index) -> None:
     found = from_mount(STATUS, {"state": "watching", "plans": [{"state": "watching", "world": 8}]}, index, None)
 
-    assert (found.dataset.name, sorted(found.dataset.draw())) == ("few", [1, 10])
+    assert (found.dataset.name, sorted(found.dataset.draw())) == ("few", [1, 4096])
+    assert found.dataset.draw().dtype == np.int64
     assert (found.cluster.nodes, found.cluster.ranks, found.cluster.source) == (1, 1, DEFAULTS.source)
-    assert found.cluster.staging.capacity == (PASSAGE_LEAST,)
+    assert found.cluster.staging.capacity == (PASSAGE_LEAST // 2 * 4 // 5,)
     assert [(one.name, one.capacity) for one in found.cluster.classes] == [
-        ("ram", (2 * GB - PASSAGE_LEAST,)), ("disk", (5 * GB,))
+        ("ram", ((2 * GB - PASSAGE_LEAST) * 4 // 5,)), ("disk", (4 * GB,))
     ]  # fmt: skip
     assert (found.training.epochs, found.training.batch, found.training.drop_last) == (10, 64, False)
     [note] = found.notes
@@ -61,7 +64,26 @@ def test_rates_are_those_of_the_calibration(index: Index) -> None:
     assert found.notes == ()
     assert found.cluster.source == TINY.source
     assert [one.read for one in found.cluster.classes] == [one.read for one in TINY.classes]
-    assert [one.capacity for one in found.cluster.classes] == [(2 * GB - PASSAGE_LEAST,), (5 * GB,)]
+    assert [one.capacity for one in found.cluster.classes] == [((2 * GB - PASSAGE_LEAST) * 4 // 5,), (4 * GB,)]
+
+
+@pytest.mark.parametrize("total", [10 << 20, 60 << 20, 200 << 20, 1 << 30])
+@pytest.mark.parametrize("page_cache", [None, 4 << 20])
+def test_as_many_files_have_a_home_as_in_the_mount(total: int, page_cache: int | None) -> None:
+    """Files of one size, of which a mount with that budget would keep so many in memory."""
+    sizes = np.full(1000, 110_000)
+    charged = charges(sizes)
+    split = budget.split(total, int(charged.sum()), page_cache)
+    record = {"total": total, "ram": split.arena, "disk": 50 * int(charged[0])}
+
+    cluster = with_budget(MEASURED, record, sizes)
+
+    assert [one.capacity[0] // 110_000 for one in cluster.classes] == [split.homes // int(charged[0]), 50]
+    assert cluster.staging.capacity[0] // 110_000 == split.stream // int(charged[0])
+
+
+def test_a_mount_of_empty_files() -> None:
+    assert with_budget(MEASURED, {"ram": 8 << 20, "disk": 0}, np.zeros(3, np.int64)).classes[0].capacity == (6 << 20,)
 
 
 def test_a_mount_without_disks_has_no_class_for_them(index: Index) -> None:

@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.errors import NopfsError
-from nopfsfs.policy.belady import NEVER, Belady
 from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
 from nopfsfs.policy.placement import homes
+from nopfsfs.policy.spare import NEVER
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
 from nopfsfs.sim.orders import permutations
 from nopfsfs.sim.policies import POLICIES, Job, NotSupported, Placed
 from nopfsfs.sim.run import Outcome, Simulation
 from nopfsfs.sim.spec import DataSet, Training
+from tests.policy.belady import Belady
 
 SIZE = 100
 REDRAWN = ("deepio-opportunistic", "parallel-staging")  # read other samples than the others
@@ -202,6 +203,33 @@ def test_a_slower_class_is_not_read_nor_written_again() -> None:
         assert set(policy.reads(epoch).where.reshape(-1).tolist()) == {SOURCE if epoch else STORED}
 
 
+@pytest.mark.parametrize(("at_once", "expected"), [(2, {0, PEER}), (64, {SOURCE})])
+@pytest.mark.parametrize("name", ["homes", "nopfs", "belady"])
+def test_a_slow_class_is_read_where_the_latency_of_the_source_is_more(
+    name: str, at_once: int, expected: set[int]
+) -> None:
+    """0.1 s a sample from the disk; 0.01 s and 0.5 s of latency from the source, so many at once."""
+    on = cluster(2)
+    source = replace(on.source, latency=0.5, at_once=at_once)
+    made = job(replace(on, source=source, classes=(storage("disk", 10**6, 1e3),)), 100, 8)
+    policy = POLICIES[name](made)
+    policy.reads(0)
+    found = {int(where) for epoch in range(1, 8) for where in policy.reads(epoch).where.reshape(-1)}
+
+    assert found == ({0, SOURCE} if name == "belady" and at_once == 2 else expected)
+
+
+def test_only_small_samples_are_read_from_a_slow_class() -> None:
+    on = replace(cluster(2), classes=(storage("disk", 10**6, 1e3),))
+    made = job(replace(on, source=replace(on.source, latency=0.5)), 100, 8)
+    sizes = np.where(np.arange(100) < 50, 100, 1000)  # 0.1 s or 1 s from the disk, 0.51 s or 0.6 s from the source
+    policy = POLICIES["homes"](replace(made, sizes=sizes))
+    policy.reads(0)
+    reads = policy.reads(1)
+
+    assert ((reads.where == SOURCE) == (sizes[reads.samples] == 1000)).all()
+
+
 def test_a_copy_on_a_slow_disk_is_passed_by_for_a_peers_memory() -> None:
     """Paper, section 4: each sample from where it comes soonest."""
     on = cluster(2, 500 * SIZE, 1000 * SIZE)
@@ -229,6 +257,47 @@ def test_the_slice_of_homes_saves_readings_from_peers() -> None:
 
     assert local[0] == 0
     assert sum(local[1:]) > 1.3 * sum(own[1:])
+
+
+def written_and_read(name: str, made: Job) -> tuple[np.ndarray, Counter[tuple[int, int]]]:
+    """Bytes written beside the homes, f64[classes, nodes], and how often each node read each sample."""
+    policy = POLICIES[name](made)
+    written, often = np.zeros((made.room.shape[1], 4)), Counter[tuple[int, int]]()
+    for epoch in range(made.epochs):
+        reads = policy.reads(epoch)
+        assert reads.written is not None
+        written += reads.written
+        nodes = np.broadcast_to(made.nodes, reads.samples.shape)
+        often.update(zip(nodes.flat, reads.samples.flat, strict=True))
+    return written, often
+
+
+def test_a_cache_with_room_for_all_is_written_once_with_what_is_read_again() -> None:
+    written, often = written_and_read("belady", job(cluster(4, 2000 * SIZE), 1000, 6))
+
+    assert written.tolist() == [[SIZE * sum(n == node and c > 1 for (n, _), c in often.items()) for node in range(4)]]
+
+
+@pytest.mark.parametrize(("name", "rooms"), [("nopfs", (200, 500)), ("homes", (0, 900))])
+def test_second_copies_are_written_once(name: str, rooms: tuple[int, ...]) -> None:
+    made = job(cluster(4, *(room * SIZE for room in rooms)), 1000, 6)
+    policy = POLICIES[name](made)
+    assert isinstance(policy, Placed)
+    home = policy.placement.home
+
+    written, often = written_and_read(name, made)
+
+    for node, (kept, classes) in enumerate(policy.placement.copies):
+        besides = home[kept] != node
+        assert besides.any() or name == "nopfs"  # its first node keeps no second copies
+        assert all(often[node, sample] for sample in kept.tolist())
+        assert written[:, node].tolist() == (SIZE * np.bincount(classes[besides], minlength=2)).tolist()
+
+
+def test_what_a_slice_takes_in_is_written() -> None:
+    written, _ = written_and_read("homes", job(cluster(4, 400 * SIZE), 1000, 12))
+
+    assert (written[0] >= 150 * SIZE).all()  # the room of each slice at least
 
 
 def test_homes_are_those_of_the_placement() -> None:

@@ -15,7 +15,8 @@ from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass, ends
 from nopfsfs.sim import thesis
 from nopfsfs.sim.spec import DataSet, Training
 from nopfsfs.sim.thesis_order import deal
-from nopfsfs.sim.thesis_placement import nopfs_placement
+from nopfsfs.sim.thesis_setup import POLICIES, Job
+from nopfsfs.sim.thesis_worker import Rates
 
 SCALE = 100  # of data sets and storage classes; what is published for the whole holds for the part within 2 %
 LARGE = [thesis_tables.S2, thesis_tables.S3, thesis_tables.S4]
@@ -146,7 +147,7 @@ def test_what_is_not_of_the_thesis_is_refused() -> None:
 # ---- one node, by hand --------------------------------------------------------------------------------------
 
 READ = 1 / 50 + 1 / 200  # seconds for a MB from the source, and to prepare it
-DATA = DataSet("by hand", 4, 0, sizes=(MB, 2 * MB, 3 * MB, 4 * MB))
+DATA = DataSet("by hand", 4, 0, sizes=np.array([MB, 2 * MB, 3 * MB, 4 * MB]))
 
 
 def test_naive_reads_and_computes_in_turn() -> None:
@@ -160,7 +161,7 @@ def test_one_staging_thread_is_the_model(sizes: list[int], batch: int) -> None:
     """Paper, section 4: avail(f) is the sum of all reads until f, and compute f begins after f - 1 and avail(f)."""
     training = Training(1, batch, drop_last=False)
     [order] = deal(len(sizes), training, 1).streams
-    data = DataSet("any", len(sizes), 0, sizes=tuple(sizes))
+    data = DataSet("any", len(sizes), 0, sizes=np.array(sizes))
     lengths = np.array(sizes)[order] / MB
     expected = ends(np.cumsum(lengths * READ), lengths / 100)
     result = thesis.run("staging", one_node(1), data, training)
@@ -211,35 +212,47 @@ def test_the_first_rank_has_the_first_part_of_each_batch() -> None:
 # ---- NoPFS's placement ----------------------------------------------------------------------------------------
 
 
-def test_what_is_read_most_comes_first_and_is_fetched_as_it_is_read() -> None:
-    stream = np.array([4, 1, 3, 1, 0, 3, 0, 4, 4])  # 0, 1, 3 twice, 4 three times, 2 never
-    sizes = np.array([10, 10, 10, 10, 10])
-    first, second = nopfs_placement(stream, sizes, np.array([30, 100]))
-    assert first.tolist() == [4, 1, 0]  # in the order of the stream; 3 is the last of equals
-    assert second.tolist() == [3]
+def kept_in_turn(stream: list[int], sizes: list[int], rooms: list[int]) -> list[list[int]]:
+    """What a node keeps in each class, as it fetches it (paper, section 5.1, and its code): what it reads most first,
+    of equals the lower number; a class closes at the first that does not fit, which opens the next."""
+    left = sorted(set(stream), key=lambda sample: (-stream.count(sample), sample))
+    found = []
+    for room in rooms:
+        kept: list[int] = []
+        while left and sum(sizes[sample] for sample in [*kept, left[0]]) <= room:
+            kept.append(left.pop(0))
+        found.append(sorted(kept, key=stream.index))
+    return found
 
 
-def test_a_class_closes_at_the_first_sample_that_does_not_fit() -> None:
-    stream = np.array([0, 0, 0, 1, 1, 2])
-    sizes = np.array([5, 6, 1])
-    placed = nopfs_placement(stream, sizes, np.array([10, 6, 1]))
-    assert [samples.tolist() for samples in placed] == [[0], [1], [2]]
+@given(
+    st.lists(st.integers(1, 20), min_size=1, max_size=20), st.integers(1, 3), st.integers(1, 4), st.booleans(),
+    st.lists(st.integers(0, 80), max_size=3),
+)  # fmt: skip
+def test_a_node_keeps_what_it_reads_most(
+    sizes: list[int], nodes: int, epochs: int, drop_last: bool, rooms: list[int]
+) -> None:
+    training = Training(epochs, 3, drop_last=drop_last)
+    classes = [StorageClass("any", (room,), 2, Curve.flat(1e6), Curve.flat(1e6)) for room in rooms]
+    cluster = replace(one_node(2, GB, *classes), nodes=nodes)
+    accesses = deal(len(sizes), training, nodes)
+    job = Job(cluster, np.array(sizes), accesses, Rates.of(cluster), 0)
+
+    kept = POLICIES["nopfs"](job).kept
+
+    for node, stream in enumerate(accesses.streams):
+        expected = np.full(len(sizes), np.inf)
+        for number, samples in enumerate(kept_in_turn(stream.tolist(), sizes, rooms)):
+            expected[samples] = job.filled(number, np.array(samples, np.int64))
+        assert kept.since[node].tolist() == expected.tolist()
 
 
-@given(st.lists(st.integers(0, 19), max_size=100), st.lists(st.integers(0, 60), max_size=4))
-def test_classes_hold_what_fits_no_sample_twice(stream: list[int], capacities: list[int]) -> None:
-    sizes = np.arange(1, 21)
-    reads = np.array(stream, np.int64)
-    placed = nopfs_placement(reads, sizes, np.array(capacities, np.int64))
-    assert len(placed) == len(capacities)
-    count = np.bincount(reads, minlength=20)
-    kept = np.concatenate([*placed, reads[:0]])
-    assert len(np.unique(kept)) == len(kept)
-    assert (count[kept] > 0).all()
-    least = 101
-    for samples, capacity in zip(placed, capacities, strict=True):
-        assert sizes[samples].sum() <= capacity
-        assert samples.tolist() == sorted(samples.tolist(), key=stream.index)
-        if len(samples):
-            assert count[samples].max() <= least
-            least = count[samples].min()
+@given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_who_reads_what(samples: int, ranks: int, epochs: int, drop_last: bool) -> None:
+    accesses = deal(samples, Training(epochs, 2, drop_last=drop_last), ranks)
+    readers = [accesses.readers(samples)(epoch) for epoch in range(epochs)]
+
+    for rank, stream in enumerate(accesses.streams):
+        assert sorted(stream) == sorted(np.concatenate([np.flatnonzero(who == rank) for who in readers]))
+        first = accesses.first(rank, samples)
+        assert all(stream.tolist().index(sample) == first[sample] for sample in set(stream.tolist()))
