@@ -31,7 +31,6 @@ import json
 import math
 import os
 import re
-import tempfile
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -40,6 +39,7 @@ from nopfsfs.errors import NopfsError
 from nopfsfs.policy.model import MOST_CLASSES, Cluster, Curve, Source, StorageClass
 from nopfsfs.tomltable import Table, rate, whole
 from nopfsfs.units import MAX_RANKS, MAX_SIZE, exact_duration, exact_size, format_rate
+from nopfsfs.wholefile import whole_file
 
 KEYS = ("name", "note", "nodes", "ranks", "compute", "preprocess", "network", "source", "staging", "class")
 SOURCE_KEYS = ("rate", "link", "latency", "at_once")
@@ -164,17 +164,8 @@ def write_cluster(cluster: Cluster, path: str, note: str = "") -> None:
     a cluster that no file describes, and NopfsError with Exit.USAGE where the file cannot be written."""
     text = format_cluster(cluster, note)
     try:
-        fd, new = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".cluster-", suffix=".tmp")  # mode 0600
-        try:
-            with open(fd, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())  # or a crash of the machine could leave a renamed file without its text
-            os.replace(new, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(new)
-            raise
+        with whole_file(path, 0o600) as file:
+            file.write(text.encode())
     except OSError as error:
         raise tomltable.usage(path, None, f"{error.strerror}; name a file in a directory of yours") from error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.orders import ORDERS, candidate_roots
 from nopfsfs.plan import registry
 from nopfsfs.rundir import default_index_dir
+from nopfsfs.wholefile import whole_file
 
 PROGRAM = "nopfs"
 HEAD = 20  # files that are printed where nothing else is said
@@ -177,16 +177,8 @@ def _parts(samples: Samples) -> Iterator[Samples]:
 
 def _save(path: str, samples: Samples) -> None:
     """Write the whole file or nothing."""
-    above = os.path.dirname(os.path.abspath(path))
     try:
-        with tempfile.NamedTemporaryFile(dir=above, prefix=".nopfs-", suffix=".npy", delete=False) as file:
-            try:
-                np.save(file, samples)
-                file.flush()
-                os.chmod(file.name, 0o644)
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        with whole_file(path, 0o644) as file:
+            np.save(file, samples)
     except OSError as error:
         raise usage(f"--order-out {path}: {error.strerror}; name a file in a directory of yours") from error

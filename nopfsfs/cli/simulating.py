@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from nopfsfs.sim.run import Outcome
 from nopfsfs.sim.shipped import find_cluster, find_dataset
 from nopfsfs.sim.sweep import Point, cheapest, clusters, sweep
 from nopfsfs.tomltable import ForeignFile
+from nopfsfs.wholefile import whole_file
 
 PROGRAM = "nopfs"
 PLAN_S = 30.0  # the answer may wait for a computation
@@ -242,14 +242,7 @@ def _bar(enabled: bool, total: int) -> Iterator[Progress]:
 def _write(path: str, data: bytes) -> None:
     """Write the whole file or nothing."""
     try:
-        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), prefix=".nopfs-", delete=False) as file:
-            try:
-                file.write(data)
-                file.flush()
-                os.chmod(file.name, 0o644)
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        with whole_file(path, 0o644) as file:
+            file.write(data)
     except OSError as error:
         raise usage(f"--plot {path}: {error.strerror}; name a file in a directory of yours") from error
