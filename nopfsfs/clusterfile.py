@@ -167,7 +167,7 @@ def write_cluster(cluster: Cluster, path: str, note: str = "") -> None:
         with whole_file(path, 0o600) as file:
             file.write(text.encode())
     except OSError as error:
-        raise tomltable.usage(path, None, f"{error.strerror}; name a file in a directory of yours") from error
+        raise tomltable.usage(path, None, f"{error.strerror or error}; name a file in a directory of yours") from error
 
 
 def format_cluster(cluster: Cluster, note: str = "") -> str:

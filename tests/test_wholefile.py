@@ -24,9 +24,14 @@ def test_it_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
 def test_what_is_not_finished_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("before")
-    with pytest.raises(KeyboardInterrupt), whole_file(str(path), 0o600) as file:
-        file.write(b"af")
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with whole_file(str(path), 0o600) as file:
+            file.write(b"af")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
 

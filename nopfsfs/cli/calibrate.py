@@ -169,6 +169,8 @@ def _may_be_written(path: str) -> bool:
         found, folder = os.lstat(path), os.stat(os.path.dirname(path))
     except FileNotFoundError:
         return True
+    except OSError:
+        return False
     ours = os.geteuid() in (0, found.st_uid, folder.st_uid)
     return stat.S_ISREG(found.st_mode) and (ours or not folder.st_mode & stat.S_ISVTX)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 
+from nopfsfs.bounded import answers
 from nopfsfs.config import MountConfig
+from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.rundir import calibration_path, trusted_users
 
 IN_FLIGHT = 2  # reads for each that the source works on: it must not wait for the next
 FEWEST, MOST = 8, 64
+ANSWER_S = 30.0  # a file system that takes longer is taken for dead
 
 
 def apply(config: MountConfig) -> MountConfig:
@@ -17,11 +20,12 @@ def apply(config: MountConfig) -> MountConfig:
     it. Who names one vouches for it; of what is found, someone else's is left out. The source has been found
     alive. Raises NopfsError: the one that is named cannot be read."""
     named = config.calibration
+    if named and not answers(os.path.abspath(named), ANSWER_S):
+        raise NopfsError(Exit.USAGE, f"{named} did not answer within {ANSWER_S:.0f} s; name a calibration elsewhere")
     path = os.path.realpath(named) if named else calibration_path(config.index_dir, config.source)
     if not named and not os.path.lexists(path):
         return config
     from nopfsfs.clusterfile import class_name, read_cluster  # with numpy: plain mounts need none of it
-    from nopfsfs.errors import NopfsError
 
     try:
         cluster = read_cluster(path, None if named else trusted_users(config.uid))

@@ -181,4 +181,4 @@ def _save(path: str, samples: Samples) -> None:
         with whole_file(path, 0o644) as file:
             np.save(file, samples)
     except OSError as error:
-        raise usage(f"--order-out {path}: {error.strerror}; name a file in a directory of yours") from error
+        raise usage(f"--order-out {path}: {error.strerror or error}; name a file in a directory of yours") from error

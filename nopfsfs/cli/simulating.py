@@ -245,4 +245,4 @@ def _write(path: str, data: bytes) -> None:
         with whole_file(path, 0o644) as file:
             file.write(data)
     except OSError as error:
-        raise usage(f"--plot {path}: {error.strerror}; name a file in a directory of yours") from error
+        raise usage(f"--plot {path}: {error.strerror or error}; name a file in a directory of yours") from error

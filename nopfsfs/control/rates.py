@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from nopfsfs.bounded import answers
 from nopfsfs.clusterfile import read_cluster
 from nopfsfs.errors import NopfsError
 from nopfsfs.policy.model import Cluster
@@ -12,6 +13,7 @@ from nopfsfs.policy.observed import Observed, Service
 from nopfsfs.tiers.columns import Gauge
 
 log = logging.getLogger(__name__)
+ANSWER_S = 5.0  # it was read a moment ago, or the mount is taken over: then its readers wait
 _SOURCE = (Gauge.SOURCE_FETCHES, Gauge.SOURCE_FETCHED_BYTES, Gauge.SOURCE_FETCH_NS)
 _DISK = (Gauge.DISK_FETCHES, Gauge.DISK_FETCHED_BYTES, Gauge.DISK_FETCH_NS)
 
@@ -62,6 +64,9 @@ def _service(service: Service) -> dict[str, float | None]:
 
 def _read(path: str | None) -> Cluster | None:
     if path is None:
+        return None
+    if not answers(path, ANSWER_S):
+        log.warning("going on without the calibration: %s did not answer within %.0f s", path, ANSWER_S)
         return None
     try:
         return read_cluster(path)

@@ -28,13 +28,13 @@ class Far:
     @property
     def known(self) -> bool:
         """Whether more is foreseen than the tables of the tracks show."""
-        return any(foresight.known > TABLES for _, foresight in self._tracks)
+        return any(foresight.known > TABLES and _has_a_future(track) for track, foresight in self._tracks)
 
     def job(self, tracks: Sequence[Track], datasets: Sequence[DataSet]) -> Job | None:
         """What to compute next; `tracks`: all there are. To be run, then delivered, before the next is asked for."""
         self._forget(tracks)
         for track in tracks:
-            if track.state is State.LOCKED and track.ahead is not None and not track.repeats:
+            if _has_a_future(track) and track.ahead is not None:
                 foresight = self._follow(track, datasets)
                 if foresight is not None and foresight.wants:
                     following = successor(foresight.last)
@@ -55,7 +55,7 @@ class Far:
         now show, else -1; with these filled in from what else is known. `position`: of the stream."""
         for track, foresight in self._tracks:
             missing = np.flatnonzero(uses < 0)
-            if not len(missing) or track.repeats or not _keep_up(foresight, track):
+            if not len(missing) or not _has_a_future(track) or not _keep_up(foresight, track):
                 continue
             some = rows[missing]
             shift = position - track.position
@@ -69,8 +69,8 @@ class Far:
         return uses
 
     def _forget(self, tracks: Sequence[Track]) -> None:
-        """What was known of tracks that are no more, or whose epochs turned out to be all the same."""
-        self._tracks = [one for one in self._tracks if one[0] in tracks and not one[0].repeats]
+        """What was known of tracks that are no more, or that are not what they were thought to be."""
+        self._tracks = [one for one in self._tracks if one[0] in tracks and _has_a_future(one[0])]
         self._whole = [one for one in self._whole if one[0] in tracks]
 
     def _follow(self, track: Track, datasets: Sequence[DataSet]) -> Foresight | None:
@@ -92,6 +92,11 @@ class Far:
         made.add(here)
         self._tracks.append((track, made))
         return made
+
+
+def _has_a_future(track: Track) -> bool:
+    """Whether its epochs to come are known, and not all the same."""
+    return track.state is State.LOCKED and not track.repeats
 
 
 def _keep_up(foresight: Foresight, track: Track) -> bool:

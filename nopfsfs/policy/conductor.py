@@ -142,11 +142,11 @@ class Conductor:
         if not self._is_staged[row]:
             self._awaited.met(row)
             self._uncharge_stream(row)
-            if cancelled:
-                self.homes.unplace(row)  # the room it was to have is for what is read first now
+            self.homes.unplace(row)  # the room that it was to have is for what comes before it
 
     def evicted(self, row: int) -> None:
         self._is_staged[row] = self._is_evicting[row] = False
+        self.kept.discard(row)
         if not self._is_fetching[row]:
             self._uncharge_stream(row)
 

@@ -36,6 +36,7 @@ class Copies:
             return
         samples = reads.samples
         at, copied = self._find(np.arange(len(readers)), readers)
+        copied &= readers != NOBODY
         number = np.where(copied & self._got[at], self._classes[at], np.int8(NOWHERE))[samples]
         node = np.broadcast_to(self._nodes.astype(np.uint16), samples.shape)
         again = np.nonzero(readers[samples] != node)  # read by another node as well: the order was filled up

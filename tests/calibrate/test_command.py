@@ -225,6 +225,7 @@ def reaped(pid: int) -> bool:
         (["{tree}", "--seconds", "0"], Exit.USAGE, "not between 1 and 3600"),
         (["{tree}", "--output", "{tmp}/none/x"], Exit.USAGE, "cannot be written; name a file"),
         (["{tree}", "--output", "{tmp}"], Exit.USAGE, "cannot be written; name a file"),
+        (["{tree}", "--output", "{tmp}/" + 300 * "a"], Exit.USAGE, "cannot be written; name a file"),
         (["{tree}", "--output", "{tree}/fifo"], Exit.USAGE, "cannot be written; name a file"),
     ],
 )

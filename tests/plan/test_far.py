@@ -190,3 +190,17 @@ def test_epochs_that_are_all_the_same_need_no_foresight() -> None:
     track.repeats = True
     assert reading.look_far() == 0
     assert not reading.follower.sees_far
+
+
+def test_a_plan_that_was_given_up_foresees_nothing() -> None:
+    reading = Reading()
+    reading.read(300)
+    reading.look_far(8)
+    assert reading.follower.sees_far
+    for row in np.random.default_rng(1).integers(FIRST, FIRST + FILES, 3000).tolist():
+        reading.follower.observe(np.array([row]), np.array([1]))
+        reading.follower.settle()
+    assert reading.follower.status().state == "mismatch"
+    assert not reading.follower.sees_far
+    rows = np.arange(FIRST, FIRST + FILES)
+    assert np.array_equal(reading.follower.next_uses(rows), reading.follower._outlook.next_uses(rows))

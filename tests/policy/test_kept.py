@@ -181,3 +181,31 @@ def test_after_another_plan_what_stays_is_judged_by_it() -> None:
     c.kept.next_uses = lambda some: 10 - some
     c.restart(0)
     assert c.kept.furthest() == 1
+
+
+def test_what_was_evicted_holds_no_room_that_could_be_spared() -> None:
+    """A file that changed, and whose fetch was then cancelled."""
+    c = conductor(10, homes=30)
+    c.kept.next_uses = lambda some: 100 - some
+    for row in (0, 1, 2):
+        c.staged(row)
+    c.evicted(0)
+    stream = np.array([0])
+    c.advance(0, 1, lambda start, count: stream[start : start + count])
+    c.restart(0)
+    c.fetch_failed(0, cancelled=True)
+    c.staged(4)
+    read(c, 9)
+    c.orders()
+    assert c.homes_used == 30
+
+
+def test_what_could_not_be_fetched_holds_no_room() -> None:
+    c = conductor(10, homes=30)
+    stream = np.arange(3)
+    c.advance(0, 3, lambda start, count: stream[start : start + count])
+    for row in (0, 1, 2):
+        c.fetch_failed(row)
+    assert c.homes_used == 0
+    c.staged(3)
+    assert c.home[3] == Home.RAM
