@@ -50,7 +50,6 @@ def check(record: dict[str, Any], opens: int, size: int) -> None:
 @pytest.mark.parametrize("flags", [(), ("--seed", "42")], ids=["plain", "seed"])
 def test_each_file_is_opened_once_at_the_source(mounting: Mounting, slow: SlowSource, flags: tuple[str, ...]) -> None:
     with mounting(slow.path, *flags) as m:
-        slow.reset()
         read_all_of_mount(m, rounds=EPOCHS)
         size = bytes_of(m)
         record = m.status()
@@ -78,7 +77,6 @@ def read_all_of_mount(m: Mounted, rounds: int) -> None:
 
 def test_four_readers_share_one_open_of_the_source(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", "7") as m:
-        slow.reset()
         local = Mounted(tmp_path / "backing", m.path, m.log, m.state_dir, m.test_id)
         read_all(local, rounds=2)
         counters = slow.counters()
@@ -89,7 +87,6 @@ def test_four_readers_share_one_open_of_the_source(mounting: Mounting, slow: Slo
 
 def test_a_training_job_in_the_order_of_its_sampler(mounting: Mounting, slow: SlowSource) -> None:
     with mounting(slow.path, "--seed", "42") as m:
-        slow.reset()
         files = sorted(m.path.rglob("*.jpg"))  # ImageFolder's order: class by class, names sorted
         m.wait_status(lambda s: s["plan"]["length"] == COUNT)
         epochs = [order(Spec("distributed", 42), COUNT, epoch).tolist() for epoch in range(EPOCHS)]
