@@ -17,6 +17,7 @@ from nopfsfs.fuse.mountinfo import abort_connection, find_mount
 from nopfsfs.fuse.mounting import may_mount, unmount
 from nopfsfs.rundir import default_run_dir, remove_state_dir, state_dir_for
 
+pytest.register_assert_rewrite("tests.mount.harness")  # before any test, of whatever room, imports it
 # They need what `make test-frameworks` installs.
 collect_ignore = [] if os.environ.get("NOPFSFS_FRAMEWORKS") else ["frameworks"]
 FAKE_DAEMON = Path(__file__).parent / "fake_daemon.py"

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.fuse.mounting import may_mount
-
-pytest.register_assert_rewrite("tests.mount.harness")
-from tests.mount.harness import Mounted, mounted  # noqa: E402
-from tests.mount.modes import MODES, Mode, why_not  # noqa: E402
+from tests.mount.harness import Mounted, mounted
+from tests.mount.modes import MODES, Mode, why_not
 
 Mounting = Callable[..., AbstractContextManager[Mounted]]
 
