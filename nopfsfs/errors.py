@@ -34,3 +34,7 @@ class NopfsError(Exception):
         super().__init__(message)
         self.exit_code = exit_code
         self.message = message
+
+
+class Said(NopfsError):
+    """An error that was printed already, or that another rank prints: it only ends this process."""

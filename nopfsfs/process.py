@@ -88,14 +88,22 @@ def set_priority(role: str) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, _NICE[role.partition("-")[0]])
 
 
-def set_up_logging(config: MountConfig, role: str) -> None:
-    """Log to the log file, else to standard error, else (a daemon) to the system's log or the state directory.
+def unbind() -> None:
+    """Run on all processors that this process may use. MPI's launchers bind what they start, often to one core: the
+    mount that one of them starts serves all readers of the node. What a cgroup forbids stays forbidden."""
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def set_up_logging(config: MountConfig, role: str, *, quiet: bool = False) -> None:
+    """Log to the log file, else to standard error unless `quiet`, else (a daemon) to the system's log or the state
+    directory.
 
     NOPFS_DEBUG=1 for everything."""
     handler: logging.Handler = logging.StreamHandler()
     if config.log_file:
         handler = _LogFile(config.log_file)
-    elif _stderr_leads_nowhere():
+    elif quiet or _stderr_leads_nowhere():
         if os.path.exists(_SYSLOG):
             handler = logging.handlers.SysLogHandler(_SYSLOG)
         else:

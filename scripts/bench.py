@@ -21,9 +21,11 @@ from functools import partial
 from pathlib import Path
 
 import bench_agree
+import bench_cluster
 import bench_cost
 import bench_epochs
 import bench_latency
+import bench_peer
 import bench_plan
 import bench_sim
 import bench_wake
@@ -59,6 +61,33 @@ def warm(prefix: str, readers: int, what: str) -> list[Benchmark]:
     return [Benchmark(f"{prefix}/{s}/*", what, partial(bench_warm.entries, prefix, sizes[s], readers)) for s in sizes]
 
 
+def peers(implementation: str) -> list[Benchmark]:
+    """One for each size of files, with drivers and with stagers, and one for peer processes that are idle."""
+    prefix, of = bench_peer.prefix(implementation), bench_peer
+    kinds = (
+        ("", of.entries, of.SIZES, "fetches between two ranks"),
+        ("stager/", of.stager_entries, of.FILES, "the same by stagers"),
+    )
+    return [
+        *(
+            Benchmark(f"{prefix}/{kind}{size}/*", what, partial(measure, implementation, size))
+            for kind, measure, sizes, what in kinds
+            for size in sizes
+        ),
+        Benchmark(f"{prefix}/idle_cpu_share", "peer processes without work", partial(of.idle_entries, implementation)),
+    ]
+
+
+def clusters() -> list[Benchmark]:
+    """One for each number of nodes, and one for each room that is compared with the simulator."""
+    of, prefix = bench_cluster, "cluster/n"
+    timed, compared = "trainings over mounts of a slow source", "mounts of four nodes against their simulator"
+    return [
+        *(Benchmark(f"{prefix}{n}/*", timed, partial(of.entries, n)) for n in of.ROOMS),
+        *(Benchmark(f"{prefix}4/{s}share_difference/*", compared, partial(of.share_entries, s)) for s in of.COMPARED),
+    ]
+
+
 BENCHMARKS = (
     *warm("warm", 1, "reads of cached files, over tmpfs"),
     *warm("warm2", 2, "the same by two readers at once"),
@@ -81,6 +110,9 @@ BENCHMARKS = (
     Benchmark("sim/imagenet-1k/*", "time and memory of 90 epochs", partial(bench_sim.cost_entries, "imagenet-1k", 90)),
     Benchmark("sim/imagenet-22k/*", "time and memory of 5 epochs", partial(bench_sim.cost_entries, "imagenet-22k", 5)),
     Benchmark("sim/mount/*", "the mount against its simulator", bench_agree.entries),
+    *peers("mpich"),
+    *peers("openmpi"),
+    *clusters(),
 )
 
 

@@ -61,12 +61,12 @@ def make_files(root: Path) -> np.ndarray:
     return sizes
 
 
-def memory_for(homes: int, data: int) -> int:
+def memory_for(homes: int, data: int, page_cache: int = PAGE_CACHE) -> int:
     """The --ram with which files of so many bytes, as they are charged, have a home."""
     low, high = 0, 4 * (homes + data + budget.passage(data))
     while low + 1 < high:
         middle = (low + high) // 2
-        low, high = (middle, high) if budget.split(middle, data, PAGE_CACHE).homes < homes else (low, middle)
+        low, high = (middle, high) if budget.split(middle, data, page_cache).homes < homes else (low, middle)
     return high
 
 

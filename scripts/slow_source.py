@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -53,7 +53,8 @@ class FileCounters:
 
 @dataclass(frozen=True)
 class SourceCounters:
-    """What the source was asked since the last reset; `files` by path relative to the source.
+    """What the source was asked since the last reset; `files`, `looks` (at attributes) and `listings` by path relative
+    to the source.
 
     `in_flight` and `peak` count requests being served at once, `stalled` those held by a stall now.
     """
@@ -65,6 +66,8 @@ class SourceCounters:
     peak: int
     stalled: int
     files: dict[str, FileCounters]
+    looks: dict[str, int] = field(default_factory=dict)
+    listings: dict[str, int] = field(default_factory=dict)
 
 
 class SlowSource:

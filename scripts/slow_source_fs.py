@@ -91,6 +91,7 @@ class SlowFs(pyfuse3.Operations):
     @answers_errno
     async def lookup(self, parent_inode: int, name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
         path = os.path.join(self._path(parent_inode), name)
+        self.counters.looks[os.fsdecode(path)] += 1
         if self.faults:
             await self.faults.strike("lookup", os.fsdecode(path))
         if self.root_squash:
@@ -99,6 +100,7 @@ class SlowFs(pyfuse3.Operations):
 
     @answers_errno
     async def getattr(self, inode: int, ctx: Any) -> pyfuse3.EntryAttributes:
+        self.counters.looks[os.fsdecode(self._path(inode))] += 1
         if self.faults:
             await self.faults.strike("getattr", os.fsdecode(self._path(inode)))
         return self._attributes(self._stat(inode))
@@ -148,6 +150,7 @@ class SlowFs(pyfuse3.Operations):
     async def opendir(self, inode: int, ctx: Any) -> int:
         if self.root_squash:
             self._squash(ctx, inode, stat.S_IROTH)
+        self.counters.listings[os.fsdecode(self._path(inode))] += 1
         names = sorted(os.listdir(self._backing(inode)))
         handle, self._next_listing = self._next_listing, self._next_listing + 1
         self._listings[handle] = Listing(inode, names)

@@ -232,9 +232,11 @@ class Counters:
         self.opens: defaultdict[str, int] = defaultdict(int)
         self.reads: defaultdict[str, int] = defaultdict(int)
         self.bytes: defaultdict[str, int] = defaultdict(int)
+        self.looks: defaultdict[str, int] = defaultdict(int)  # at attributes: lookups, getattrs
+        self.listings: defaultdict[str, int] = defaultdict(int)  # of directories
 
     def record(self, per_file: bool) -> dict[str, Any]:
-        """Totals, and with `per_file` also {path: [opens, reads, bytes]}."""
+        """Totals, and with `per_file` also {path: [opens, reads, bytes]}, and looks and listings by path."""
         totals: dict[str, Any] = {
             "opens": sum(self.opens.values()),
             "reads": sum(self.reads.values()),
@@ -243,4 +245,5 @@ class Counters:
         if per_file:
             paths = self.opens.keys() | self.reads.keys()
             totals["files"] = {p: [self.opens.get(p, 0), self.reads.get(p, 0), self.bytes.get(p, 0)] for p in paths}
+            totals |= {"looks": dict(self.looks), "listings": dict(self.listings)}
         return totals

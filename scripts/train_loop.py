@@ -105,13 +105,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--world", type=int, default=1, help="ranks of the job")
+    parser.add_argument("--rank", type=int, default=0, help="which of them this is")
     parser.add_argument("--json", action="store_true", help="one JSON line per epoch, as it ends")
     parser.add_argument("--step", action="store_true", help="after an epoch, wait for a line on stdin")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
 
     dataset, collate = make_dataset(arguments.data, arguments.mode)
-    sampler: DistributedSampler[Any] = DistributedSampler(dataset, num_replicas=1, rank=0, seed=arguments.seed)
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        dataset, num_replicas=arguments.world, rank=arguments.rank, seed=arguments.seed
+    )
     loader: DataLoader[Any] = DataLoader(
         dataset,
         batch_size=arguments.batch,

@@ -98,6 +98,20 @@ def mountpoint(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def open_to_all(tmp_path: Path) -> Iterator[Path]:
+    """The test's own directory, reachable by other users, with nothing writable in it for them."""
+    made = []
+    for path in (tmp_path, *tmp_path.parents):
+        mode = path.stat().st_mode & 0o7777
+        if path != Path("/") and path != Path("/tmp") and not mode & 0o1:
+            made.append((path, mode))
+            path.chmod(mode | 0o11)
+    yield tmp_path
+    for path, mode in made:
+        path.chmod(mode)
+
+
 def wait_until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:
     """Return whether `condition` came true within `limit_s` seconds."""
     deadline = time.monotonic() + limit_s

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.errors import Exit, NopfsError, Said
 
 
 def run(program: str, body: Callable[[], int], debug: bool = False) -> int:
@@ -17,6 +17,9 @@ def run(program: str, body: Callable[[], int], debug: bool = False) -> int:
     """
     try:
         return int(body())
+    except Said as error:
+        _trace(debug)
+        return error.exit_code
     except NopfsError as error:
         _trace(debug)
         return fail(program, error.message, error.exit_code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,14 +16,14 @@ from nopfsfs.cli.options import parse_mount
 from nopfsfs.cli.preflight import check_source, preflight
 from nopfsfs.cli.stale import is_orphaned, sweep_run_dir
 from nopfsfs.config import MountConfig
-from nopfsfs.errors import Exit
+from nopfsfs.errors import Exit, NopfsError, Said
 from nopfsfs.fuse.mountinfo import find_mount
 from nopfsfs.rundir import claimed_state_dir, find_state_dir, make_private_dir, remove_state_dir
 
 PROGRAM = "nopfs-mount"
 BAR_AFTER_S = 2.0  # a scan that is over sooner needs no progress bar
 
-Progress = Callable[[int], None]  # told of further entries found
+Progress = Callable[[int], None]  # told of the entries found so far
 
 
 class OpenIndex(Protocol):
@@ -67,7 +68,7 @@ def real_parts() -> Parts:
 
 @contextmanager
 def scan_bar(enabled: bool) -> Iterator[Progress]:
-    """Yield a function that takes the number of entries just found and, if `enabled`, shows a bar after a
+    """Yield a function that takes the number of entries found so far and, if `enabled`, shows a bar after a
     while.
     """
     if not enabled:
@@ -78,7 +79,7 @@ def scan_bar(enabled: bool) -> Iterator[Progress]:
     with tqdm(desc="scanning", unit=" files", unit_scale=True, delay=BAR_AFTER_S, leave=False, file=sys.stderr) as bar:
 
         def progress(found: int) -> None:
-            bar.update(found)
+            bar.update(found - bar.n)
 
         yield progress
 
@@ -97,8 +98,12 @@ def reading_as(config: MountConfig) -> Iterator[MountConfig]:
     index_dir = os.path.join(config.index_dir, f"uid-{config.uid}")
     os.makedirs(config.index_dir, mode=0o755, exist_ok=True)
     if not os.path.isdir(index_dir):
-        os.mkdir(index_dir, 0o700)
-        os.chown(index_dir, config.uid, config.gid)
+        made = tempfile.mkdtemp(dir=config.index_dir)
+        os.chown(made, config.uid, config.gid)
+        try:
+            os.rename(made, index_dir)  # in one step: other mounts may be starting
+        except OSError:
+            os.rmdir(made)  # another was faster, and has put its index there
     make_private_dir(index_dir, config.uid)
     ours = (os.getgroups(), os.getegid(), os.geteuid())
     try:
@@ -115,6 +120,8 @@ def reading_as(config: MountConfig) -> Iterator[MountConfig]:
 def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str]) -> int:
     """Check, scan and start; return the exit code. Leaves nothing when it fails."""
     say_line = _sayer()
+    if config.peers:
+        return start_with_peers(config, env, say_line)
     if taken_over(config, env, say_line):
         return Exit.OK
     config = preflight(config, env, say_line)
@@ -132,6 +139,23 @@ def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str
         finally:
             if not started and find_mount(config.mountpoint) is None:  # else its servers serve on
                 remove_state_dir(config.state_dir)
+
+
+def start_with_peers(config: MountConfig, env: Mapping[str, str], say_line: Callable[[str], None]) -> int:
+    """As one of the processes that MPI started: returns when the mounts of all of them have ended."""
+    try:
+        from nopfsfs.peers import launch as peers  # with mpi4py: other mounts need none of it
+    except (ImportError, RuntimeError) as error:  # mpi4py raises either
+        why = str(error).strip().splitlines()[0]
+        message = f"mpi4py cannot load MPI ({why}); name the libmpi.so of the one that started this in MPI4PY_LIBMPI"
+        raise (Said if config.node else NopfsError)(Exit.START, message) from error  # one says it for all
+
+    def checked(config: MountConfig) -> MountConfig:
+        config = preflight(config, env, say_line)
+        sweep_run_dir(os.path.dirname(config.state_dir))
+        return config
+
+    return peers.run(config, peers.Parts(checked, reading_as, scan_bar, check_plans), env, say_line)
 
 
 def taken_over(config: MountConfig, env: Mapping[str, str], say_line: Callable[[str], None]) -> bool:
@@ -178,6 +202,8 @@ def main(argv: Sequence[str] | None = None, parts: Callable[[], Parts] = real_pa
         if call.check_only:
             preflight(call.config, os.environ, _sayer())
             return Exit.OK
+        if call.warning:
+            say(PROGRAM, call.warning)
         return start(call.config, parts, os.environ)
 
     return run(PROGRAM, body, debug="--debug" in words)

@@ -20,6 +20,7 @@ from nopfsfs.cli.options import Parser
 from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.report import status_text
 from nopfsfs.cli.simulate import add_simulate
+from nopfsfs.cli.wait import add_wait
 from nopfsfs.control.client import call
 from nopfsfs.errors import Exit
 
@@ -53,6 +54,7 @@ def status(options: argparse.Namespace) -> int:
 
 COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     add_status,
+    add_wait,
     add_plan,
     add_simulate,
     add_adopt,

@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 from nopfsfs import __version__
 from nopfsfs.cli.settings import SETTINGS, Layer, parse_path, put, read_config, usage
 from nopfsfs.cli.worlds import resolve_worlds
-from nopfsfs.config import DEFAULT_IO_TIMEOUT_S, MountConfig, PlanSpec, World
+from nopfsfs.config import DEFAULT_EPOCHS, DEFAULT_IO_TIMEOUT_S, MountConfig, PlanSpec, World
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import read_mounts
+from nopfsfs.peers.environment import Launched, filled_in, resolve
 from nopfsfs.rundir import default_index_dir, default_run_dir, real_mountpoint, state_dir_for
 
 # Options of mount(8) and fstab(5) that say nothing to a read-only file system. mount(8) passes `rw` unasked,
@@ -53,6 +54,7 @@ class MountCall:
     config: MountConfig
     debug: bool = False
     check_only: bool = False  # mount(8)'s -f: do all but mount
+    warning: str = ""  # one line, or nothing
 
 
 class Parser(argparse.ArgumentParser):
@@ -80,6 +82,7 @@ def mount_parser(prog: str = "nopfs-mount") -> Parser:
     _add_plan_options(parser.add_argument_group("what will be read"))
     _add_tier_options(parser.add_argument_group("where bytes are kept"))
     _add_source_options(parser.add_argument_group("the source"))
+    _add_peer_options(parser.add_argument_group("with other nodes, by MPI"))
     _add_running_options(parser.add_argument_group("running"))
     return parser
 
@@ -140,6 +143,16 @@ def _add_source_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_peer_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--peers", metavar="HOW", help="be one cache with the other mounts of mpirun or srun: auto, on, off"
+    )
+    group.add_argument("--placement", metavar="HOW", help="where samples live: homes, nopfs (default: homes)")
+    group.add_argument(
+        "--epochs", metavar="N", help=f"epochs that the job is likely to have, for nopfs (default: {DEFAULT_EPOCHS})"
+    )
+
+
 def _add_running_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--config", metavar="FILE", help="settings in TOML; what is said elsewhere comes first")
     group.add_argument("-o", metavar="OPTIONS", action="append", help="the same and mount(8)'s, as in fstab")
@@ -178,8 +191,9 @@ def parse_mount(argv: Sequence[str], env: Mapping[str, str], uid: int, prog: str
     if "ram" in values and values.get("page_cache", 0) > values["ram"]:
         origin = layers["page_cache"].origin
         raise usage(f"{origin}: the page cache cannot take more than the memory of ram; write a smaller size")
-    config = _build(words, values, flags, env, uid)
-    return MountCall(config, bool(words.get("debug")), check_only)
+    peers, warning = resolve(values.pop("peers", "auto"), env)
+    config = _build(words, values, flags, env, uid, peers)
+    return MountCall(config, bool(words.get("debug")), check_only, warning)
 
 
 def _text(value: object) -> str:
@@ -236,7 +250,12 @@ def split_options(text: str) -> Iterator[str]:
 
 
 def _build(
-    words: Mapping[str, Any], values: dict[str, Any], flags: tuple[str, ...], env: Mapping[str, str], uid: int
+    words: Mapping[str, Any],
+    values: dict[str, Any],
+    flags: tuple[str, ...],
+    env: Mapping[str, str],
+    uid: int,
+    peers: Launched | None,
 ) -> MountConfig:
     worlds = resolve_worlds(values.pop("world_size", None), values.pop("ranks", None), env)
     plans = _plans(values, worlds)
@@ -244,11 +263,16 @@ def _build(
     who = find_user(user) if user is not None else None
     if who is not None and uid not in (0, who[0]):
         raise NopfsError(Exit.USER, f"--user {user}: only root can read as someone else; run as root, or leave it out")
-    mountpoint = _mountpoint(words["mountpoint"])
+    mountpoint = _mountpoint(filled_in(words["mountpoint"], peers))
+    disks = tuple(replace(disk, path=filled_in(disk.path, peers)) for disk in values.pop("disk", ()))
+    if "log_file" in values:
+        values["log_file"] = filled_in(values["log_file"], peers)
+    if peers is not None:
+        values |= {"peers": True, "nodes": peers.size, "node": peers.rank}
     defaults = {
         "allow_other": uid == 0,
         "index_dir": default_index_dir(uid, env),
-        "disks": values.pop("disk", ()),
+        "disks": disks,
     }
     uid_gid_groups = () if who is None else zip(("uid", "gid", "groups"), who, strict=True)
     return MountConfig(

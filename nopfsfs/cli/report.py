@@ -17,14 +17,14 @@ def final_table(record: Record) -> str:
     """Return what `nopfs-umount` prints: where reads were served from, what was predicted, how long readers
     waited.
     """
-    return "\n".join([*_served_lines(record), *_opens_lines(record), *_wait_lines(record)])
+    return "\n".join([*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_peers_lines(record)])
 
 
 def status_text(record: Record, source: str, mountpoint: str) -> str:
     """Return what `nopfs status` prints."""
     lines = [f"{source} on {mountpoint}: {record.get('state', 'unknown')}", f"plan       {_plan(record)}"]
     lines += [*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_budget_lines(record)]
-    lines += _kept_lines(record)
+    lines += [*_kept_lines(record), *_peers_lines(record)]
     processes = [f"{p.get('role', '?')} {p.get('pid', '?')}" for p in record.get("processes", ())]
     lines += [f"processes  {', '.join(processes) or 'none'}", *_modes_lines(record)]
     return "\n".join(lines)
@@ -81,6 +81,25 @@ def _kept_lines(record: Record) -> list[str]:
         return []
     found = f"{100 * share:.1f}% of what was looked at in the page cache was there"
     return [f"kept       {found}; {kept.get('evicted', 0):,} files were found evicted"]
+
+
+def _peers_lines(record: Record) -> list[str]:
+    peers, stager = record.get("peers"), record.get("stager") or {}
+    if not peers:
+        return []
+    place = f"node {peers.get('node', '?')} of {peers.get('nodes', '?')}"
+    share = 100 * float(peers.get("distinct_share", 0.0))
+    homes = f"{share:.1f}% of the files have a home, {peers.get('homes_here', 0):,} here"
+    missing = [
+        *(f"node {node} {why}" for node, why in sorted((peers.get("over") or {}).items())),
+        *(f"node {node} does not answer" for node in peers.get("resting") or ()),
+    ]
+    lines = [f"peers      {peers.get('state', '?')}, {place}; {homes}"]
+    lines += [f"           {', '.join(missing)}"] if missing else []
+    fetched, lent = int(stager.get("peer_fetches", 0)), int(stager.get("lent_files", 0))
+    failed = [f"{stager[f'peer_{key}']:,} {key}" for key in ("refused", "late", "corrupt") if stager.get(f"peer_{key}")]
+    of_these = f" ({', '.join(failed)} besides)" if failed else ""
+    return [*lines, f"           {fetched:,} files fetched from peers{of_these}, {lent:,} lent to them"]
 
 
 def _modes_lines(record: Record) -> list[str]:

@@ -29,6 +29,7 @@ _FALSE = ("no", "false", "off", "0")
 
 MAX_WORLD_SIZE = 1 << 20
 MAX_SERVERS = 32  # each is a process
+MAX_EPOCHS = 1 << 20
 MAX_CONCURRENCY = 1024  # reads of the source in flight; each is a thread and a descriptor
 
 
@@ -164,6 +165,9 @@ SETTINGS: Mapping[str, Setting] = {
     "fast_path": Setting(parse_flag, (str, bool)),
     "signal": Setting(_one_of("open", "tripwire", "auto")),
     "passthrough": Setting(_one_of("auto", "on", "off")),
+    "peers": Setting(_one_of("auto", "on", "off")),
+    "placement": Setting(_one_of("homes", "nopfs")),
+    "epochs": Setting(_count(MAX_EPOCHS), (str, int)),
     "follow_symlinks": Setting(parse_flag, (str, bool)),
     "rescan": Setting(parse_flag, (str, bool)),
     "allow_other": Setting(parse_flag, (str, bool)),

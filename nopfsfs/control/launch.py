@@ -15,29 +15,45 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mounting import mount_fuse, unmount
 from nopfsfs.process import Handoff, command
 
+END_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 60.0  # a mount that has not answered by then never will
 
 
 def launch(config: MountConfig, index: str | int) -> int:
     """Mount and start. In the foreground: returns the exit code when the mount has ended. Raises NopfsError;
     then nothing is mounted or running."""
-    index_fd = index if isinstance(index, int) else os.open(index, os.O_RDONLY | os.O_CLOEXEC)
-    fuse_fd = mount_fuse(config)
+    daemon = mount(config, index, {})
+    if not config.foreground:
+        return Exit.OK
     try:
-        ready, ready_writer = os.pipe2(os.O_CLOEXEC)
-        fds = {"fuse": fuse_fd, "index": index_fd, "ready": ready_writer}
+        return _stay(daemon)
+    except BaseException:
+        end(daemon, config.mountpoint)
+        raise
+
+
+def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> subprocess.Popen[bytes]:
+    """Mount and start; returns the supervisor when the mount answers. `further` descriptors go to it, by name; they,
+    and the index, are closed here. Raises NopfsError; then nothing is mounted or running."""
+    index_fd = index if isinstance(index, int) else os.open(index, os.O_RDONLY | os.O_CLOEXEC)
+    fds = {**further, "index": index_fd}
+    try:
+        fds["fuse"] = mount_fuse(config)
+        ready, fds["ready"] = os.pipe2(os.O_CLOEXEC)
         daemon = start(config, Handoff("super", config, fds, {}))
+    except BaseException:
+        if "fuse" in fds:
+            clear(config.mountpoint)
+        raise
+    finally:
         for fd in fds.values():
             os.close(fd)
-        try:
-            await_answer(daemon, ready)
-            return _stay(daemon) if config.foreground else Exit.OK
-        except BaseException:
-            end(daemon)
-            raise
+    try:
+        await_answer(daemon, ready)
     except BaseException:
-        _clear(config.mountpoint)
+        end(daemon, config.mountpoint)
         raise
+    return daemon
 
 
 def start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:
@@ -86,16 +102,18 @@ def _stay(daemon: subprocess.Popen[bytes]) -> int:
             signal.signal(number, handler)
 
 
-def end(daemon: subprocess.Popen[bytes]) -> None:
+def end(daemon: subprocess.Popen[bytes], mountpoint: str) -> None:
+    """End a supervisor whose start is given up, and see to it that nothing is mounted."""
     daemon.terminate()
     try:
-        daemon.wait(timeout=5)
+        daemon.wait(timeout=END_LIMIT_S)
     except subprocess.TimeoutExpired:
         daemon.kill()
         daemon.wait()
+    clear(mountpoint)
 
 
-def _clear(mountpoint: str) -> None:
+def clear(mountpoint: str) -> None:
     try:
         unmount(mountpoint, lazy=True)
     except NopfsError as e:

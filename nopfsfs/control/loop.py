@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,8 @@ class EventLoop:
         self._readers = Readers()
         self.failed = False
         self.awaiting_plan = False  # set while a plan is being made
+        self.stray: Callable[[list[int]], None] = lambda rows: None  # told of rows that were staged and live elsewhere
+        self.holds_back = False  # set while it is not known yet where files live: nothing is fetched ahead
         self._said: tuple[str, str | None, str | None] | None = None
 
     def attach_stager(self, orders: socket.socket) -> None:
@@ -144,7 +146,7 @@ class EventLoop:
                 self._generation = follower.generation
                 self.conductor.restart(follower.position)
             self.conductor.replace(follower.sees_far)
-            if self._orders is not None:
+            if self._orders is not None and not self.holds_back:
                 self.conductor.advance(follower.position, follower.horizon, follower.upcoming)
         return staged, read
 
@@ -171,6 +173,7 @@ class EventLoop:
             return False
         kinds, rows, values = self._stager_ring.take(EVENTS_AT_ONCE)
         c = self.conductor
+        strays: list[int] = []
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == _STAGED:
                 c.staged(row)
@@ -192,6 +195,8 @@ class EventLoop:
                 c.off_disk(row)
             elif kind == _CHANGED:
                 c.changed(row)
+            elif kind == Event.STRAY:
+                strays.append(row)
             elif kind == Event.PRESENT:
                 self.residence.present(row)
             elif kind == Event.LACKING:
@@ -200,6 +205,8 @@ class EventLoop:
             elif kind == Event.UNMEASURED:
                 log.info("what the kernel's page cache holds cannot be measured here: %s", os.strerror(value))
                 self.residence.refused()
+        if strays:
+            self.stray(strays)
         return len(kinds) > 0
 
     def _take_server(self) -> bool:
@@ -274,9 +281,10 @@ class EventLoop:
                     break  # the stager is gone; its end is noticed where it is watched
         return False
 
-    async def introduce(self, server: socket.socket) -> bool:
-        """Make the stager know of a further server, by its end of a socket; whether there is a stager."""
-        (message,) = wire.pack_orders(wire.Order.SERVER, np.zeros(0, np.int64))
+    async def introduce(self, server: socket.socket, order: wire.Order = wire.Order.SERVER) -> bool:
+        """Make the stager know of a further server, or of the peer process, by an end of a socket; whether there is a
+        stager."""
+        (message,) = wire.pack_orders(order, np.zeros(0, np.int64))
         with trio.move_on_after(ORDER_LIMIT_S):
             return await self._send_one(message, [server.fileno()])
         return False

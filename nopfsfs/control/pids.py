@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 PIDS_FILE = "pids"
+_LOOK_S = 0.02
+WRITER_FILE = "writer"  # the peer process, as long as it may write the arena; it is no process of the mount
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +75,19 @@ def start_time(pid: int) -> int | None:
     return None if ended else int(fields[19])
 
 
-def write_pids(state_dir: str, roles: Mapping[str, int]) -> None:
+def write_pids(state_dir: str, roles: Mapping[str, int], name: str = PIDS_FILE) -> None:
     """Write down the processes of a mount, role by role; the file is replaced in one step."""
     table = {role: {"pid": pid, "start_time": start_time(pid)} for role, pid in roles.items()}
-    path = os.path.join(state_dir, PIDS_FILE)
+    path = os.path.join(state_dir, name)
     with open(f"{path}.new", "w") as file:
         json.dump(table, file)
     os.replace(f"{path}.new", path)
 
 
-def read_pids(state_dir: str) -> tuple[Process, ...]:
+def read_pids(state_dir: str, name: str = PIDS_FILE) -> tuple[Process, ...]:
     """Return the processes written down in `state_dir`; none where the file is missing or damaged."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        with open(os.path.join(state_dir, PIDS_FILE)) as file:
+        with open(os.path.join(state_dir, name)) as file:
             table = json.load(file)
         return tuple(
             Process(role, int(entry["pid"]), int(entry["start_time"]))
@@ -93,6 +95,12 @@ def read_pids(state_dir: str) -> tuple[Process, ...]:
             if entry["start_time"] is not None
         )
     return ()
+
+
+def writes_no_more(state_dir: str) -> None:
+    """Say so, of the process that is written down as a writer."""
+    with suppress(OSError):
+        os.unlink(os.path.join(state_dir, WRITER_FILE))
 
 
 def living(processes: Iterable[Process]) -> tuple[Process, ...]:
@@ -104,3 +112,15 @@ def wait_all(processes: Sequence[Process], limit_s: float) -> bool:
     """Wait for the end of all, at most `limit_s` seconds together; return whether all have ended."""
     deadline = time.monotonic() + limit_s
     return all(process.wait(deadline - time.monotonic()) for process in processes)
+
+
+def end_writer(state_dir: str, limit_s: float) -> list[int]:
+    """Wait until the peer process of a supervisor that is gone writes the arena no more, and end it if it does not say
+    so. Return its pid if it lives on all the same: after `limit_s` seconds and as many again."""
+    deadline = time.monotonic() + limit_s
+    while (writers := living(read_pids(state_dir, WRITER_FILE))) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    for writer in writers:
+        writer.signal(signal.SIGKILL)
+    wait_all(writers, limit_s)
+    return [writer.pid for writer in living(writers)]

@@ -38,6 +38,8 @@ def stager_figures(gauge: Counters) -> dict[str, int]:
         Gauge.SOURCE_OPENS, Gauge.SOURCE_READ_BYTES, Gauge.STAGED_FILES, Gauge.STAGED_BYTES, Gauge.PUSHES_DONE,
         Gauge.PUSHED_BYTES, Gauge.DROPS_DONE, Gauge.EVICTIONS, Gauge.SOURCE_ERRORS, Gauge.CHANGED_FILES,
         Gauge.CORRUPT_COPIES, Gauge.DISK_ERRORS, Gauge.DISK_WRITES, Gauge.NO_ROOM, Gauge.PUSHES_SPARED,
+        Gauge.SOURCE_FETCHES, Gauge.DISK_FETCHES, Gauge.PEER_FETCHES, Gauge.PEER_FETCHED_BYTES, Gauge.PEER_REFUSED,
+        Gauge.PEER_LATE, Gauge.PEER_CORRUPT, Gauge.LENT_FILES, Gauge.LENT_BYTES,
     )  # fmt: skip
     return {name.name.lower(): int(gauge[name]) for name in names}
 
@@ -46,9 +48,11 @@ def record(
     *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: Counters,
     stager: Counters, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
     page_cache: dict[str, Any], modes: dict[str, Any], rates: dict[str, Any], seconds: float, estimated: bool = False,
+    peers: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
-    kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched."""
+    kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched; `peers`: where there are any."""
+    known = {} if peers is None else {"peers": peers}
     return {
         "state": state,
         "source": source,
@@ -74,6 +78,7 @@ def record(
         "processes": processes,
         "modes": modes,
         "rates": rates,
+        **known,
     }
 
 

@@ -12,6 +12,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.control.children import Child, sequenced_pair
 from nopfsfs.control.deaths import Deaths
 from nopfsfs.control.loop import EventLoop
+from nopfsfs.control.peering import Peering
 from nopfsfs.control.servers import Servers
 from nopfsfs.fetch.wire import Order
 from nopfsfs.fuse import handles
@@ -26,11 +27,11 @@ class Stagers:
 
     def __init__(
         self, config: MountConfig, fds: dict[str, int], ring: int, servers: Servers, loop: EventLoop,
-        changed: Callable[[], None], pass_from: int,
+        changed: Callable[[], None], pass_from: int, peering: Peering | None = None,
     ) -> None:  # fmt: skip
         self._config, self._fds, self._ring = config, fds, ring
         self._servers, self._loop, self._changed = servers, loop, changed
-        self._pass_from = pass_from
+        self._pass_from, self._peering = pass_from, peering
         self._gauge = Gauges(fds["gauges"], writable=False).block
         self._deaths = Deaths(self._done, trio.current_time)
         self.child: Child | None = None
@@ -42,6 +43,8 @@ class Stagers:
             self.child = await self._spawn()
             self._changed()  # it may write to the arena: whoever takes over must know of it
             await self._servers.welcomed()
+        if self._peering is not None:
+            await self._peering.introduce()
         self._deaths.started()
 
     def _done(self) -> int:
@@ -79,6 +82,8 @@ class Stagers:
             self._loop.detach_stager()
             if self.stopping:
                 return
+            if self._peering is not None:
+                await self._peering.stager_gone()
             pause = self._deaths.pause()
             if pause is None:
                 log.error("the stager dies as soon as it is started; going on without one")

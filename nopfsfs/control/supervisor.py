@@ -24,7 +24,9 @@ import trio
 from nopfsfs.control import memory, plans, socket
 from nopfsfs.control.children import Child
 from nopfsfs.control.loop import EventLoop
-from nopfsfs.control.pids import read_pids, wait_all, write_pids
+from nopfsfs.control.peering import Peering
+from nopfsfs.control.pids import end_writer, read_pids, wait_all, write_pids
+from nopfsfs.control.placing import Placing
 from nopfsfs.control.rates import Rates
 from nopfsfs.control.record import modes, record
 from nopfsfs.control.servers import Servers, number_of_servers
@@ -39,7 +41,7 @@ from nopfsfs.fuse.mounting import Busy, may_mount, unmount
 from nopfsfs.fuse.session import Session, negotiate, passes_from, resend
 from nopfsfs.policy import budget
 from nopfsfs.policy.conductor import Conductor
-from nopfsfs.process import Handoff, begin
+from nopfsfs.process import Handoff, begin, unbind
 from nopfsfs.rundir import remove_state_dir
 from nopfsfs.tiers import arena, backing, shared
 from nopfsfs.tiers.columns import BLOCKS, FIRST_SERVER, LAYOUT, SUPERVISOR, Columns, Gauge, Gauges, ServerGauges, Tier
@@ -75,6 +77,7 @@ class Supervisor:
         self._finished = trio.Event()
         self._stopping = False
         self._handed_over = False
+        peer = self._fds.pop("peer", None)
         self._final: dict[str, Any] = {}
         self.index = Index.load_fd(self._fds["index"])
         self._charges = charges(self.index)
@@ -108,6 +111,18 @@ class Supervisor:
         self._stager_gauges = Gauges(self._fds["gauges"], writable=False)
         files = max(1, int(np.count_nonzero(self._charges)))
         self._rates = Rates(config.calibration, self._stager_gauges.block, self._data / files, disks=bool(config.disks))
+        self._peering: Peering | None = None
+        self._placing: Placing | None = None
+        if peer is not None:
+            self._peering = peering = Peering(
+                peer, self._fds["arena"], lambda sock: self.loop.introduce(sock, Order.PEER)
+            )
+            self._placing = peering.hearing = Placing(
+                config, self.loop, self.index, charges=self._charges, holder=columns.holder,
+                say=lambda body: peering.say(-1, body), say_to=peering.say,
+            )  # fmt: skip
+        if peer is None and columns.holder.any():  # of a supervisor that was killed, and its peers with it
+            columns.holder[:] = 0
         self._session: Session | None = None
         self._servers: Servers | None = None
         self._stagers: Stagers | None = None
@@ -143,8 +158,12 @@ class Supervisor:
                 self._write_pids()
                 await self._relieve()
             self._stagers = Stagers(
-                self._config, self._fds, self._rings[0], servers, self.loop, self._write_pids, self._pass_from
-            )
+                self._config, self._fds, self._rings[0], servers, self.loop, self._write_pids, self._pass_from,
+                self._peering,
+            )  # fmt: skip
+            if self._peering is not None:
+                await self._peering.begin(self._config.state_dir)
+                nursery.start_soon(self._peering.run)
             await self._stagers.start()
             nursery.start_soon(self._stagers.keep)
             await self._see_it_answer()
@@ -154,6 +173,8 @@ class Supervisor:
             for task in (self.loop.run, self._watch_mount, self._watch_memory):
                 nursery.start_soon(task)
             nursery.start_soon(self._plans.run)
+            if self._placing is not None:
+                nursery.start_soon(self._placing.run)
             await self._ended.wait()
             await self._finish()
             with trio.move_on_after(1):  # whoever waits for the final record gets it
@@ -203,6 +224,7 @@ class Supervisor:
                 process.signal(number)
             await trio.to_thread.run_sync(wait_all, self._before, RELIEF_LIMIT_S)
         left = [process.pid for process in self._before if process.alive()]
+        left += await trio.to_thread.run_sync(end_writer, self._config.state_dir, RELIEF_LIMIT_S)
         if left:
             # It may yet read or write the arena: no stager may use that again.
             raise OSError(errno.EBUSY, f"processes of the supervisor before do not end: {left}")
@@ -339,6 +361,8 @@ class Supervisor:
         if self._handed_over:
             return
         self._stopping = True
+        if self._peering is not None:
+            await self._peering.bye()
         for part in (self._servers, self._stagers):
             if part is not None:
                 await part.end(END_LIMIT_S)
@@ -357,6 +381,8 @@ class Supervisor:
             raise ValueError("this mount cannot be taken over: that needs the fast path, and Linux 6.9")
         if self._config.foreground:
             raise ValueError("this mount runs in the foreground: what had started it waits for this supervisor")
+        if self._peering is not None and not self._peering.lost:
+            raise ValueError("this mount has peers, which another supervisor could not go on with: mount them all anew")
         if self._state != "running":
             raise ValueError("this mount is still starting, or being taken over by another command: try again")
         if request.get("layout") != LAYOUT:
@@ -418,8 +444,13 @@ class Supervisor:
             budget={"total": self._allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=self._used(), processes=processes if self._state != "ended" else [], lost=unobserved,
             page_cache=self.loop.residence.status(), modes=self._modes(), rates=self._rates.status(),
-            seconds=time.monotonic() - self._began,
+            peers=self._peers(), seconds=time.monotonic() - self._began,
         )  # fmt: skip
+
+    def _peers(self) -> dict[str, Any] | None:
+        if self._peering is None or self._placing is None:
+            return None
+        return self._peering.status() | self._placing.status()
 
     def _modes(self) -> dict[str, Any]:
         config, session = self._config, self._session
@@ -450,6 +481,8 @@ def _close(fd: int) -> None:
 
 def main() -> None:
     handoff = begin(sys.argv)
+    if handoff.config.peers:
+        unbind()
     with contextlib.ExitStack() as resources:
         supervisor = Supervisor(handoff, resources)
         try:

@@ -49,10 +49,26 @@ def open_or_scan(
     that cannot be written adds a warning to the result.
 
     Raises NopfsError (Exit.SOURCE) as `scan` does."""
+
+    def scanned(previous: Index | None) -> ScanResult:
+        return scan(source, threads=threads, follow_symlinks=follow_symlinks, previous=previous, progress=progress)
+
+    return open_or(scanned, source, index_dir, rescan=rescan, follow_symlinks=follow_symlinks)
+
+
+def open_or(
+    scanned: Callable[[Index | None], ScanResult],
+    source: str | bytes,
+    index_dir: str,
+    *,
+    rescan: bool = False,
+    follow_symlinks: bool = False,
+) -> Opened:
+    """As `open_or_scan`, by another way to scan: `scanned` takes the kept index, if there is one, and may return it."""
     path = _place(source, index_dir, follow_symlinks)
     fd, previous = (-1, None) if rescan or path is None else _kept(path)
     try:
-        result = scan(source, threads=threads, follow_symlinks=follow_symlinks, previous=previous, progress=progress)
+        result = scanned(previous)
         if previous is not None and result.index is previous:
             return Opened(previous, os.dup(fd), path, result)
         return _keep(path, result)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nopfsfs.dataset.build import Listing, build
@@ -29,6 +29,8 @@ THREADS = 16  # at most: hides the latency of a parallel file system
 FIRST_THREADS = 2  # a local file system is bound by the GIL: more than these made it slower (16: by 40 %)
 WAITING_SHARE = 0.7  # the number of threads doubles while the process uses less of one core than this
 PROGRESS_S = 0.1
+
+Failure = tuple[bytes, str]  # the path of what could not be read, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,13 @@ def scan(
     Raises NopfsError (Exit.SOURCE) if the source is missing, is no directory, or cannot be read."""
     root = os.path.abspath(os.fsencode(source))
     look = Look(root, os.path.realpath(root), follow_symlinks, previous, clock_ns)
-    found, failures = _Pool(look).run(Task(b"", 0 if previous else -1), threads, progress)
-    failures += [failure for f in found for failure in f.vanished]
+    share = Pool(look).run([Task(b"", 0 if previous else -1)], threads, progress)
+    return result_of(share.found, share.failures, previous)
+
+
+def result_of(found: Sequence[Found], failed: Sequence[Failure], previous: Index | None) -> ScanResult:
+    """What a scan found, from all directories that were looked at and those that `failed`."""
+    failures = [*failed, *(failure for f in found for failure in f.vanished)]
     leaving = sum(f.leaving for f in found)
     reused = sum(f.listing is None for f in found)
     if previous is not None and not failures and reused == len(found) == previous.n_dirs:
@@ -71,7 +78,7 @@ def scan(
     return ScanResult(index, _warnings(failures, leaving), leaving, len(failures), reused)
 
 
-def _warnings(failures: list[tuple[bytes, str]], leaving: int) -> tuple[str, ...]:
+def _warnings(failures: Sequence[Failure], leaving: int) -> tuple[str, ...]:
     lines = []
     if failures:
         path, why = min(failures)
@@ -89,25 +96,33 @@ def _marked(listing: Listing, unsure: set[bytes]) -> Listing:
     return listing
 
 
-class _Pool:
-    """Threads that look at directories, deepest first: so few wait at a time, however many there are in
-    all."""
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one walk found."""
 
-    def __init__(self, look: Look) -> None:
+    found: list[Found]
+    failures: list[Failure]  # directories that could not be looked at
+    left: list[Task]  # directories that are not to be looked at here
+
+
+class Pool:
+    """Threads that look at directories, deepest first: so few wait at a time, however many there are in
+    all. `mine`: whether a directory is to be looked at here; all are where it is None."""
+
+    def __init__(self, look: Look, mine: Callable[[Task], bool] | None = None) -> None:
         self._look = look
+        self._mine = mine
+        self._left: list[Task] = []
         self._changed = threading.Condition()
         self._waiting: list[Task] = []
         self._busy = 0
         self._found: list[Found] = []
-        self._failures: list[tuple[bytes, str]] = []
+        self._failures: list[Failure] = []
         self._fatal: BaseException | None = None
 
-    def run(
-        self, root: Task, threads: int, progress: Callable[[int], None] | None
-    ) -> tuple[list[Found], list[tuple[bytes, str]]]:
-        """Everything at and below `root`, and (path, why) of each directory that failed. Raises NopfsError if
-        the root itself did."""
-        self._waiting.append(root)
+    def run(self, tasks: Sequence[Task], threads: int, progress: Callable[[int], None] | None) -> Share:
+        """Everything at and below `tasks`. Raises NopfsError if the root of the tree is among them and failed."""
+        self._waiting += tasks
         workers: list[threading.Thread] = []
         try:
             self._start(workers, max(1, min(threads, FIRST_THREADS)))
@@ -129,7 +144,7 @@ class _Pool:
             raise self._fatal
         if progress is not None:
             progress(self._look.entries)
-        return self._found, self._failures
+        return Share(self._found, self._failures, self._left)
 
     def _start(self, workers: list[threading.Thread], more: int) -> None:
         for _ in range(more):
@@ -155,9 +170,13 @@ class _Pool:
                 self._busy -= 1
                 if found is not None:
                     self._found.append(found)
-                    self._waiting.extend(found.children)
+                    self._add(found.children)
                 if len(self._waiting) > 1 or not (self._waiting or self._busy):
                     self._changed.notify_all()
+
+    def _add(self, children: list[Task]) -> None:
+        for child in children:
+            (self._waiting if self._mine is None or self._mine(child) else self._left).append(child)
 
     def _next(self) -> Task | None:
         with self._changed:

@@ -9,6 +9,7 @@ from nopfsfs.fetch.source import Identity, Source, close
 from nopfsfs.fetch.wire import Origin
 
 BLOCK = 4 << 20  # bytes of one read of a file that is staged whole; a demand waits for its own blocks only
+NOWHERE = -1  # for an extent
 RANGE_BLOCK = 1 << 20  # bytes of one block of a file that is too large, or finds no room, to be staged whole
 
 
@@ -65,7 +66,10 @@ class Load:
     version: int
     block: int = BLOCK
     from_disk: int = 0
-    prefetch: bool = False
+    from_peer: int | None = None  # the node that is asked for it
+    ask: int = 0  # under which number
+    prefetch: bool = False  # ordered by the supervisor, and nobody waited when it was begun
+    slot: bool = False  # one of those that the source is read by ahead of need
     blocks: bytearray = field(default_factory=bytearray)
     waiters: list[Waiter] = field(default_factory=list)
     left: int = 0
@@ -75,11 +79,18 @@ class Load:
     checksum: int = 0
 
     def __post_init__(self) -> None:
-        self.blocks = bytearray(max(1, -(-self.length // self.block)))
+        self.divide(self.block)
+
+    def divide(self, block: int) -> None:
+        """All of it is to be read, in blocks of that size."""
+        self.block = block
+        self.blocks = bytearray(max(1, -(-self.length // block)))
         self.left = len(self.blocks)
 
     def origin(self) -> Origin:
         """Where these bytes came from."""
+        if self.from_peer is not None:
+            return Origin.PEER
         return Origin.DISK if self.from_disk else Origin.SOURCE
 
     def blocks_of(self, start: int, end: int) -> range:

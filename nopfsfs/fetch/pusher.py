@@ -115,18 +115,18 @@ class Pusher:
             self._failed(Order.PUSH, row, 0)
             return
         version = int(self._columns.version[row])
-        data = self._desk.pin(row)
-        if data is None:
+        pinned = self._desk.pin(row)
+        if pinned is None:
             self._failed(Order.PUSH, row, 0)
             return
         try:
             # Unchanged before and after the pin: then the bytes are of this version, and no other inode gets them.
             if self._columns.version[row] != version:
                 raise OSError(errno.ESTALE, "changed at the source")
-            self._store(row, inode_of(row, version), data)
+            self._store(row, inode_of(row, version), pinned.data)
         finally:
-            data.release()
-            self._desk.unpin(row)
+            pinned.data.release()
+            self._desk.unpin(pinned.slot)
         self._gauge[Gauge.PUSHES_DONE] += 1
         size = self._source.size(row)
         self._gauge[Gauge.PUSHED_BYTES] += size

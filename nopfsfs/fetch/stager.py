@@ -24,6 +24,7 @@ from nopfsfs.fetch.backings import LOOK_AGAIN_S, Backings
 from nopfsfs.fetch.changes import Changes
 from nopfsfs.fetch.desk import Desk
 from nopfsfs.fetch.links import Links
+from nopfsfs.fetch.peerlink import PeerLink
 from nopfsfs.fetch.pusher import Pusher
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
@@ -54,7 +55,9 @@ class Stager:
         self._links = Links(lambda number: self.desk.grace_passed(number))
         # before anything is used again that they may be reading
         first = [socket.socket(fileno=fd) for name, fd in fds.items() if name.startswith("demands")]
+        self._peer_key: selectors.SelectorKey | None = None
         self._servers = {server: self._links.add(server) for server in first}
+        self._poked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         arena = Arena(fds["arena"], numbers["arena_budget"])
         self._adopt(arena)
         source = Source(os.fsencode(self._config.source), self._index, self._columns)
@@ -64,7 +67,7 @@ class Stager:
             index=self._index, columns=self._columns, gauges=gauges, ring=Ring(fds["ring"], writable=True),
             arena=arena, source=source, disks=self._disks, concurrency=self._config.in_flight,
             answer=self._links.answer, ask_grace=self._links.ask,
-            changed=lambda row: self.changes.noticed(row),
+            changed=lambda row: self.changes.noticed(row), poke=self._poke,
         )  # fmt: skip
         self.desk.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
         self.pusher = Pusher(
@@ -79,6 +82,8 @@ class Stager:
             after_grace=self.desk.after_grace, poke=lambda: self._disk_work.put(_SWEEP),
         )  # fmt: skip
         self.desk.keep_backings(self._backings)
+        if "peer" in fds:
+            self.desk.exchange.attach(socket.socket(fileno=fds["peer"]))
         self.changes = Changes(
             index=self._index, columns=self._columns, gauges=gauges, source=source, forget=self._forget,
             show=self.pusher.invalidate,
@@ -132,19 +137,44 @@ class Stager:
         except OSError as e:
             log.error("disk tier %s cannot be used: %s", self._disks[number].path, e)
 
+    def _poke(self) -> None:
+        """Another thread has changed what the loop is to wait for."""
+        os.eventfd_write(self._poked, 1)
+
     def _loop(self) -> None:
+        exchange = self.desk.exchange
         with selectors.DefaultSelector() as selector:
             selector.register(self._orders, selectors.EVENT_READ)
+            selector.register(self._poked, selectors.EVENT_READ)
             for server, link in self._servers.items():
                 selector.register(server, selectors.EVENT_READ, link)
             while True:
-                for key, _ in selector.select():
+                for key, _ in selector.select(self._watch_peer(selector)):
                     if key.fileobj is self._orders:
                         if not self._take_order(selector):
                             return
+                    elif key.fileobj is self._poked:
+                        os.eventfd_read(self._poked)
+                    elif isinstance(key.data, PeerLink):
+                        exchange.attend(key.data)
                     elif not self._take_demand(cast(socket.socket, key.fileobj), key.data):
                         selector.unregister(key.fileobj)
                         self._links.gone(key.data)
+                exchange.look()
+
+    def _watch_peer(self, selector: selectors.BaseSelector) -> float | None:
+        """Wait for what is to be waited for of the peer process: until when."""
+        link, events, pause = self.desk.exchange.wants()
+        key = self._peer_key
+        if key is not None and key.data is not link:
+            selector.unregister(key.fileobj)
+            key.data.socket.close()
+            self._peer_key = key = None
+        if link is not None and key is None:
+            self._peer_key = selector.register(link.socket, events, link)
+        elif key is not None and key.events != events:
+            self._peer_key = selector.modify(key.fileobj, events, link)
+        return pause
 
     def _add_server(self, selector: selectors.BaseSelector, fd: int) -> None:
         server = socket.socket(fileno=fd)
@@ -164,6 +194,9 @@ class Stager:
         if order == Order.SERVER:
             for fd in fds:
                 self._add_server(selector, fd)
+        elif order == Order.PEER:
+            for fd in fds:
+                self.desk.exchange.attach(socket.socket(fileno=fd))
         else:
             self._obey(order, rows.tolist(), value)
         return True
@@ -251,12 +284,12 @@ class Stager:
             if self._columns.backing[row] > 0:
                 self.desk.publish(Event.BACKED, row, 1)
             return
-        data = self.desk.pin(row) if disk.usable() else None
-        if data is None:
+        pinned = self.desk.pin(row) if disk.usable() else None
+        if pinned is None:
             self.desk.publish(Event.OFF_DISK, row)
             return
         try:
-            disk.write(row, data)
+            disk.write(row, pinned.data)
             check = int(self._columns.check[row])
         except OSError as e:
             self._gauge[Gauge.DISK_ERRORS] += 1
@@ -266,8 +299,8 @@ class Stager:
             self.desk.publish(Event.OFF_DISK, row)
             return
         finally:
-            data.release()
-            self.desk.unpin(row)
+            pinned.data.release()
+            self.desk.unpin(pinned.slot)
         if self.desk.publish_disk(row, number, version):
             self._gauge[Gauge.DISK_WRITES] += 1
             if self._backings.is_large(row):

@@ -34,6 +34,7 @@ class Order(IntEnum):
     STOP = 10
     SERVER = 11  # with a descriptor: the demands of one more server
     LOOK = 12  # say what the page cache holds of these rows, when nothing else is to be done; forget the LOOK before
+    PEER = 13  # with a descriptor: the peer process, in the place of the one before, which is gone
 
 
 class Origin(IntEnum):

@@ -247,6 +247,13 @@ class Follower:
             track.show_only(showing)
         self._settle()
 
+    def believed(self) -> list[Track]:
+        """What is followed: found, said or assumed, and not contradicted."""
+        return [
+            track for track in self._consumers.tracks()
+            if track.state is State.LOCKED or (track.state is State.WATCHING and not track.was_locked)
+        ]  # fmt: skip
+
     @property
     def steady(self) -> bool:
         """All that is read now follows plans that have held for a while."""

@@ -12,7 +12,6 @@ or a push under way. Whatever ends a reason ends with `_let_go`, so that no copy
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,10 @@ from nopfsfs.policy.awaited import Awaited
 from nopfsfs.policy.budget import Split
 from nopfsfs.policy.homes import Home, Homes
 from nopfsfs.policy.kept import Kept
+from nopfsfs.policy.large import Large
 from nopfsfs.policy.opened import Opened
+from nopfsfs.policy.orders import Do, Orders
+from nopfsfs.policy.passing import Passing
 from nopfsfs.policy.window import Paged, PageWindow
 
 Rows = npt.NDArray[np.int64]
@@ -31,20 +33,6 @@ FETCHES_OUTSTANDING = 256  # rows asked of the stager and not done; bounds what 
 SCAN = 1024  # stream positions looked at in one step
 SCAN_STEPS = 16  # steps in one call, so that the caller stays responsive
 LEAD_MOST = 256  # positions left out when the reader has overtaken the pushes: some ten milliseconds of the fastest
-RANGE_DROP_BYTES = 32 << 20  # of a large file being read: how often the pages behind the reader are dropped
-RANGE_KEEP_BYTES = 8 << 20
-
-
-class Do(IntEnum):
-    """Orders to the stager; the numbers are those of `fetch.wire.Order`."""
-
-    FETCH = 1
-    PUSH = 2
-    DROP = 3
-    EVICT = 4
-    TO_DISK = 5
-    OFF_DISK = 6
-    CANCEL = 7
 
 
 # Bound once: looking a member of an enumeration up costs as much as the rest of a short call.
@@ -83,22 +71,24 @@ class Conductor:
         self._is_backed, self._may_be_backed = self._backed.data, self.may_pass.data
         self._open = Opened()
         self._closes_are_seen = True
-        self._range_dropped: dict[int, int] = {}
+        self._large = Large()
         self._awaited = Awaited()  # copies that do not stay, fetched for a reading to come
         self._arrived: list[int] = []  # staged since the last orders: is there a reason to hold them?
         self.kept = Kept()  # what stays, where each epoch reads another part of the files
         self._replaces = False
+        self.passing = Passing(self._charge, split, self._let_go)
         self._read: dict[int, None] = {}  # read since the last orders: is it to be kept?
         self.window = PageWindow(charges, paged, split, self._open)
         self._fetch_at = 0  # stream positions: before them all is ordered
         self._push_at = 0
         self._position = 0
-        self._look_again = False  # some of what was ordered was cancelled
+        self._look_again = False  # some of what was ordered was cancelled, or was not needed and is
         self._anew: set[int] = set()  # rows whose pages went: to be staged and pushed for their next reading
         self.fetches_outstanding = 0
         self.stream_used = 0
         self.evictions_read = 0  # READs that showed that the kernel had taken pages
-        self._orders: list[tuple[Do, list[int], int]] = []
+        self._orders = Orders()
+        self._order, self._order_all = self._orders.add, self._orders.add_all
 
     @property
     def has_room_for_all(self) -> bool:
@@ -126,14 +116,11 @@ class Conductor:
         self._place(row)
         if self._home_of[row] == _RAM:
             self._uncharge_stream(row)
-            if self._replaces and row not in self._open:
-                self.kept.add(row)
+            self._may_go(row)
         else:
             self._charge_stream(row)
             self._arrived.append(row)  # decided when the server's events were seen, too: it may be open
-        if self._home_of[row] == _DISK and not self._is_on_disk[row] and not self._is_writing[row]:
-            self._is_writing[row] = True
-            self._order(Do.TO_DISK, row, self.homes.tier(row))
+        self._write(row)
 
     def fetch_failed(self, row: int, *, cancelled: bool = False) -> None:
         """The row could not be staged (no room, unreadable) and will be read on demand; or its order was cancelled."""
@@ -149,6 +136,8 @@ class Conductor:
         self.kept.discard(row)
         if not self._is_fetching[row]:
             self._uncharge_stream(row)
+            if self._home_of[row] == _RAM:  # it was given its home there in the meantime, or the copy was lost
+                self._anew.add(row)
 
     def pushed(self, row: int) -> None:
         self.window.pushed(row)
@@ -178,7 +167,8 @@ class Conductor:
         self._let_go(row)
 
     def off_disk(self, row: int) -> None:
-        """The row has no copy on disk (any more): the tier was full, failed, or the file changed."""
+        """The row has no copy on disk (any more): the tier was full, failed, was to make room, or the file changed."""
+        self._look_again |= bool(self._is_backed[row])  # it was passed by: it needed nothing
         self._leave_disk(row, _STREAM)
         self._let_go(row)
 
@@ -238,7 +228,9 @@ class Conductor:
     def read(self, row: int, end: int) -> None:
         """The server answered a READ up to byte `end`; so the page cache holds these bytes now."""
         if self._charge[row] > self.split.whole_limit:
-            self._read_range(row, end)
+            behind = self._large.read(row, end)
+            if behind:
+                self._order(Do.DROP, row, behind)
         elif self.window.read(row):
             self.evictions_read += 1
             self._anew.add(row)
@@ -255,7 +247,7 @@ class Conductor:
 
     def _closed(self, row: int) -> None:
         """All have closed it."""
-        if self._range_dropped.pop(row, None) is not None:
+        if self._large.closed(row):
             self._order(Do.DROP, row)
         if self._paged_of[row] != _NONE:
             self._awaited.met(row)  # else it was opened, but not read
@@ -288,6 +280,7 @@ class Conductor:
         the rows from position `start` on, fewer where the stream is not known further, -1 for positions gone by."""
         for row in self._awaited.passed(position):
             self._let_go(row)
+        self._pull()
         self.window.advance(position)
         if self._look_again:
             self._look_again = False
@@ -328,10 +321,8 @@ class Conductor:
             if not self._may_fetch(row):
                 dealt = at
                 break
-            self._is_fetching[row] = True
-            self._charge_stream(row)
+            self._begin_fetch(row)
             self._await(row, first + at)
-            self.fetches_outstanding += 1
             batch.append(row)
         if batch:
             self._order_all(Do.FETCH, batch)
@@ -400,8 +391,44 @@ class Conductor:
         if self._read:
             self._keep()
         self._drop(self.window.make_room())
-        result, self._orders = self._orders, []
-        return result
+        self._pull()
+        return self._orders.take()
+
+    # ---- other nodes --------------------------------------------------------------------------------------
+
+    def is_coming(self, row: int) -> bool:
+        """Whether it is being fetched, or will be."""
+        return bool(self._is_fetching[row] or row in self.passing.pulls)
+
+    def keeps(self, row: int) -> bool:
+        """Whether it is to stay here, in memory or on disk."""
+        return bool(self._home_of[row] in (_RAM, _DISK))
+
+    def has(self, row: int) -> bool:
+        """Whether it is here, in memory or on disk."""
+        return bool(self._is_on_disk[row]) or self.is_staged(row)
+
+    def is_staged(self, row: int) -> bool:
+        """Whether it is in memory, and not about to go."""
+        return bool(self._is_staged[row] and not self._is_evicting[row])
+
+    def staged_rows(self) -> Rows:
+        """What is in memory, i64[m]."""
+        return np.flatnonzero(self._staged & ~self._evicting)
+
+    def _pull(self) -> None:
+        """Order what is to be pulled, as far as fetches may be under way."""
+        pulls, batch = self.passing.pulls, []
+        while pulls:
+            row = next(iter(pulls))
+            if not (self._is_fetching[row] or self.is_staged(row) or self._too_large(row)):
+                if not self._may_fetch(row):
+                    break
+                self._begin_fetch(row)
+                batch.append(row)
+            del pulls[row]
+        if batch:
+            self._order_all(Do.FETCH, batch)
 
     # ---- placement ----------------------------------------------------------------------------------------
 
@@ -416,9 +443,8 @@ class Conductor:
         self._arrived.extend(self._read)
         self._read.clear()
         self.kept.clear()
-        for row in np.flatnonzero((self.home == _RAM) & self._staged).tolist() if does else []:
-            if row not in self._open:
-                self.kept.add(row)
+        for row in np.flatnonzero((self.home == _RAM) & self._staged).tolist():
+            self._may_go(row)
 
     def _keep(self) -> None:
         """Decide about what was read since the last time, all at once: it stays where it is read again sooner than what
@@ -428,7 +454,7 @@ class Conductor:
         for row, use in self.kept.offered(read):
             size = self._charge[row]
             if self._home_of[row] == _RAM:
-                self.kept.add(row)
+                self._may_go(row)
                 continue
             gone = None
             if self._home_of[row] == _STREAM and size <= self.split.whole_limit:
@@ -442,7 +468,30 @@ class Conductor:
             self._anew.update(gone)  # to be fetched for their next reading, if that was looked at already
             self._uncharge_stream(row)
             self.homes.take(row)
+            self._may_go(row)
+
+    def _may_go(self, row: int) -> None:
+        """It lives in memory, and may make room for what is read sooner."""
+        if self._replaces and row not in self._open and not self.homes.is_placed(row):
             self.kept.add(row)
+
+    def place(self, local: npt.NDArray[np.int8], furthest: Rows) -> None:
+        """The placement of the cluster: `local` as of `Homes.cover`. What lives here by it has its room from now on;
+        others leave memory for it in the order of `furthest`, of all that is `held`."""
+        rows = self.homes.cover(local, (self._size > 0) & (self._size <= self.split.whole_limit))
+        for row in self.homes.crowding():
+            if self._is_on_disk[row] or self._is_writing[row]:
+                self._order(Do.OFF_DISK, row)
+            else:
+                self.homes.leave_disk(row, _STREAM, empty=True)
+        for row in rows[self._staged[rows] | self._fetching[rows]].tolist():
+            self.kept.discard(row)
+            if self._home_of[row] == _RAM:
+                self._uncharge_stream(row)
+            else:
+                self._charge_stream(row)
+                self._write(row)
+        self._anew.update(self._make_room(self.homes.spared(furthest)))
 
     def use_disk(self, pays: bool) -> None:
         """Whether more files are to be kept on disk: not while the source is faster."""
@@ -455,19 +504,31 @@ class Conductor:
         held = (self.home == _RAM) | self.window.home | (self.paged != _NONE)
         return np.flatnonzero(held).astype(np.int64)
 
+    def unplace(self, rows: npt.NDArray[np.bool_]) -> None:
+        """The node where these rows, b[n], live is gone."""
+        self.homes.uncover(rows & ~self._streaming)
+
     def resize(self, split: Split, furthest: Rows) -> None:
         """A new division of the budget. When it is smaller, files leave in the order of `furthest` (their next use
         is furthest away); when it is larger, files that streamed are placed anew."""
         if split.homes > self.split.homes:
             self.homes.place_anew(~self._streaming)
-        self.split = split
+        self.split = self.passing.split = split
         self.homes.room = split.homes
         rows = furthest.tolist()
+        self._make_room(self.homes.spared(furthest))
+        self._make_room(rows)
+        self.window.resize(split, rows)
+
+    def _make_room(self, rows: list[int]) -> list[int]:
+        """Let as many of these rows, from the first on, leave memory as must; which."""
+        gone = []
         for row in rows:
             if self.homes.free >= 0:
                 break
             self._give_up(row)
-        self.window.resize(split, rows)
+            gone.append(row)
+        return gone
 
     def _give_up(self, row: int, *, disk: bool = False) -> None:
         """The row has no home in the arena any more, but one on `disk` if there is room: that holds its memory until it
@@ -493,6 +554,12 @@ class Conductor:
         """What does not stay in memory, and is staged, is written to disk while there is room: all is read again."""
         fits = self._is_staged[row] and self._charge[row] <= self.split.whole_limit
         if fits and self._home_of[row] == _STREAM and self.homes.place_on_disk(row):
+            self._write(row)
+
+    def _write(self, row: int) -> None:
+        """Have a staged row written to the disk that is its home, if it is not there."""
+        there = self._is_on_disk[row] or self._is_writing[row] or self._is_evicting[row] or not self._is_staged[row]
+        if self._home_of[row] == _DISK and not there:
             self._is_writing[row] = True
             self._order(Do.TO_DISK, row, self.homes.tier(row))
 
@@ -507,7 +574,7 @@ class Conductor:
             return
         if row in self._open or row in self._awaited or self._is_writing[row] or self.window.pushing[row]:
             return
-        if row in self._read:
+        if row in self._read or row in self.passing:
             return
         self._is_evicting[row] = True
         self._order(Do.EVICT, row)
@@ -516,6 +583,11 @@ class Conductor:
         self._arrived.extend(np.flatnonzero(self._streaming & self._staged).tolist())
 
     # ---- small parts --------------------------------------------------------------------------------------
+
+    def _begin_fetch(self, row: int) -> None:
+        self._is_fetching[row] = True
+        self._charge_stream(row)
+        self.fetches_outstanding += 1
 
     def _end_fetch(self, row: int) -> None:
         if self._is_fetching[row]:
@@ -533,26 +605,8 @@ class Conductor:
             self._is_streaming[row] = False
             self.stream_used -= self._charge[row]
 
-    def _read_range(self, row: int, end: int) -> None:
-        """Of a file that is never whole in memory: drop the pages that lie behind the reader."""
-        last = self._range_dropped.setdefault(row, 0)
-        if end < last:
-            self._range_dropped[row] = end
-        elif end - last > RANGE_DROP_BYTES:
-            self._range_dropped[row] = end
-            self._order(Do.DROP, row, end - RANGE_KEEP_BYTES)
-
     def _drop(self, rows: list[int]) -> None:
         if rows:
             self._order_all(Do.DROP, rows)
             # Where its pages were to serve the next reading, and that was looked at already, it is fetched for it now.
             self._anew.update(row for row in rows if self._home_of[row] != _RAM)
-
-    def _order(self, do: Do, row: int, value: int = 0) -> None:
-        if self._orders and self._orders[-1][0] == do and self._orders[-1][2] == value:
-            self._orders[-1][1].append(row)
-        else:
-            self._orders.append((do, [row], value))
-
-    def _order_all(self, do: Do, rows: list[int]) -> None:
-        self._orders.append((do, rows, 0))

@@ -26,7 +26,7 @@ PLACING = 0.5  # of the progress, at most, is what a policy computes before the 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of one policy. `seconds` is None, and `reason` says why, where the policy does not work there.
-    `served`: shares of the reads, by storage class, `peer` and `source`."""
+    `served`: shares of the reads, by storage class, `peer` and `source`; `reads_per_epoch`: how many, in each."""
 
     policy: str
     dataset: str
@@ -40,6 +40,7 @@ class Outcome:
     source_bytes_per_epoch: list[float] = field(default_factory=list)
     distinct_share: float = 0.0
     served: dict[str, float] = field(default_factory=dict)
+    reads_per_epoch: list[dict[str, int]] = field(default_factory=list)
     epoch_seconds: list[float] = field(default_factory=list)
     reason: str = ""
 
@@ -49,7 +50,8 @@ class Outcome:
             "policy": self.policy, "dataset": self.dataset, "cluster": self.cluster, "nodes": self.nodes,
             "seconds": self.seconds, "bound_seconds": self.bound_seconds, "stall_seconds": self.stall_seconds,
             "source_reads_per_epoch": self.source_reads_per_epoch, "distinct_share": self.distinct_share,
-            "served": self.served, "epoch_seconds": self.epoch_seconds, "reason": self.reason,
+            "served": self.served, "reads_per_epoch": self.reads_per_epoch, "epoch_seconds": self.epoch_seconds,
+            "reason": self.reason,
         }  # fmt: skip
 
 
@@ -103,7 +105,7 @@ class Simulation:
             seconds=fluid.now, bound_seconds=bounds.seconds(cluster, compute, needed),
             stall_seconds=fluid.now - sum(compute), source_reads_per_epoch=source, least_source_bytes=needed,
             source_bytes_per_epoch=some_bytes, distinct_share=at_work.distinct_share,
-            served={key: count / total for key, count in reads.items()},
+            served={key: count / total for key, count in reads.items()}, reads_per_epoch=[one.reads for one in done],
             epoch_seconds=[one.seconds for one in done],
         )  # fmt: skip
 

@@ -1,7 +1,9 @@
 """The RAM arena: staged bytes in one shared mapping, and the allocator that never exceeds its budget.
 
-The mapping's address range is several times the budget, and freed extents give their memory back at once, so
-fragmentation costs addresses, not memory. The stager owns the allocator; servers only map the bytes.
+The mapping's address range is several times the budget, and freed extents give their memory back, so
+fragmentation costs addresses, not memory. Some of what is freed keeps its memory for a while, for the next file of that
+length: the kernel takes longer to give and zero pages than a file takes to be copied into them. The stager owns the
+allocator; servers only map the bytes.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ import bisect
 import ctypes
 import mmap
 import os
+from collections import OrderedDict
 
 from nopfsfs.tiers import shared
 
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, linux/falloc.h
 ADDRESS_FACTOR = 3  # address range over budget; first-fit with coalescing stays well below
+WARM_MOST = 64 << 20  # bytes that are free and keep their memory
+WARM_SHARE = 16  # and this part of the budget
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -82,10 +87,48 @@ class Extents:
         return list(zip(self._starts, self._lengths, strict=True))
 
 
+class Warm:
+    """Extents that are free and keep their memory, in the order in which they were freed. Pure: it touches none."""
+
+    def __init__(self) -> None:
+        self._by_length: dict[int, OrderedDict[int, None]] = {}
+        self._extents: OrderedDict[int, int] = OrderedDict()
+        self.bytes = 0
+
+    def put(self, offset: int, length: int) -> None:
+        self._extents[offset] = length
+        self._by_length.setdefault(length, OrderedDict())[offset] = None
+        self.bytes += length
+
+    def take(self, length: int) -> int | None:
+        """The extent of exactly that length that was freed last: some of it may be in the processor's caches."""
+        offsets = self._by_length.get(length)
+        if not offsets:
+            return None
+        offset = next(reversed(offsets))
+        self._remove(offset)
+        return offset
+
+    def take_oldest(self) -> tuple[int, int]:
+        """(offset, length). There must be one."""
+        offset = next(iter(self._extents))
+        return offset, self._remove(offset)
+
+    def _remove(self, offset: int) -> int:
+        length = self._extents.pop(offset)
+        offsets = self._by_length[length]
+        del offsets[offset]
+        if not offsets:
+            del self._by_length[length]
+        self.bytes -= length
+        return length
+
+
 class Arena:
     """The stager's view: allocate, write, free. Not thread-safe; the caller holds its own lock.
 
-    `budget` bytes may change at any time; `used` never grows above it.
+    `taken` bytes are allocated, `used` hold memory: those, and what is warm. `budget` bytes may change at any time;
+    neither ever grows above it, and what is warm gives way.
     """
 
     def __init__(self, fd: int, budget: int) -> None:
@@ -93,33 +136,75 @@ class Arena:
         self.memory: mmap.mmap = shared.attach(fd, writable=True)
         self.view = memoryview(self.memory)
         self._extents = Extents(os.fstat(fd).st_size)
-        self._taken: dict[int, int] = {}
-        self.used = 0
-        self.budget = budget
+        self._lengths: dict[int, int] = {}  # of what is taken
+        self._warm = Warm()
+        self.taken = 0
+        self._budget = budget
 
-    def allocate(self, size: int) -> int:
-        """Offset of `size` fresh bytes (whole pages are charged). Raises NoRoom."""
-        length = shared.page_rounded(max(size, 1))
-        if self.used + length > self.budget:
-            raise NoRoom
-        offset = self._extents.take(length)
-        self._taken[offset] = length
-        self.used += length
-        return offset
+    @property
+    def budget(self) -> int:
+        """Bytes."""
+        return self._budget
 
-    def free(self, offset: int) -> None:
-        """Give the extent at `offset` and its memory back."""
-        length = self._taken.pop(offset)
+    @budget.setter
+    def budget(self, budget: int) -> None:
+        self._budget = budget
+        self._cool(min(self._warm_most(), max(0, budget - self.taken)))
+
+    @property
+    def used(self) -> int:
+        """Bytes of memory."""
+        return self.taken + self._warm.bytes
+
+    def _warm_most(self) -> int:
+        return min(WARM_MOST, self._budget // WARM_SHARE)
+
+    def _cool(self, most: int) -> None:
+        """Keep at most so many bytes warm."""
+        while self._warm.bytes > most:
+            self._give(*self._warm.take_oldest())
+
+    def _give(self, offset: int, length: int) -> None:
         punch(self._fd, offset, length)
         self._extents.give(offset, length)
-        self.used -= length
+
+    def allocate(self, size: int) -> int:
+        """Offset of `size` bytes, whatever they hold (whole pages are charged). Raises NoRoom."""
+        length = shared.page_rounded(max(size, 1))
+        if self.taken + length > self._budget:
+            raise NoRoom
+        offset = self._warm.take(length)
+        if offset is None:
+            self._cool(self._budget - self.taken - length)
+            offset = self._take(length)
+        self._lengths[offset] = length
+        self.taken += length
+        return offset
+
+    def _take(self, length: int) -> int:
+        try:
+            return self._extents.take(length)
+        except NoRoom:
+            self._cool(0)  # addresses are short, which what is warm has, too
+            return self._extents.take(length)
+
+    def free(self, offset: int) -> None:
+        """Give the extent at `offset` back, and its memory in time."""
+        length = self._lengths.pop(offset)
+        self.taken -= length
+        most = min(self._warm_most(), max(0, self._budget - self.taken))
+        if length > most:
+            self._give(offset, length)
+            return
+        self._warm.put(offset, length)
+        self._cool(most)
 
     def adopt(self, offset: int, size: int) -> None:
         """Take an extent that an earlier stager had filled (after a restart). Raises NoRoom if it is not free."""
         length = shared.page_rounded(max(size, 1))
         self._extents.carve(offset, length)
-        self._taken[offset] = length
-        self.used += length
+        self._lengths[offset] = length
+        self.taken += length
 
     def reclaim(self) -> None:
         """Give back the memory of all that is not taken, whoever had written it."""

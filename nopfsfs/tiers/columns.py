@@ -17,10 +17,11 @@ import numpy.typing as npt
 from nopfsfs.tiers import shared
 
 PAGED_LATE = 3  # in the column `paged`
+HOME_HERE = 0xFFFF  # in the column `holder`
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 2
+LAYOUT = 3
 
 
 def check_layout(numbers: Mapping[str, int]) -> None:
@@ -47,7 +48,8 @@ class Columns:
     version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino` u64, `new_mode`, `new_uid`,
     `new_gid` u32.
     Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it; 3: the same, and a
-    push of it that is not done yet would come too late).
+    push of it that is not done yet would come too late), `holder` u16 (1 + the node that has the row's home, where
+    that is another one that may be asked; HOME_HERE where it is this one; 0: there is none).
     """
 
     def __init__(self, fd: int, n: int, *, writable: bool) -> None:
@@ -67,6 +69,7 @@ class Columns:
         self.new_uid: npt.NDArray[Any] = found["new_uid"]
         self.new_gid: npt.NDArray[Any] = found["new_gid"]
         self.paged: npt.NDArray[Any] = found["paged"]
+        self.holder: npt.NDArray[Any] = found["holder"]
 
     @staticmethod
     def create(n: int) -> int:
@@ -81,6 +84,7 @@ def columns_layout(n: int) -> shared.Layout:
         "backing": ("i4", n), "version": ("u1", n),
         "stale": ("u1", n), "new_size": ("i8", n), "new_mtime_ns": ("i8", n), "new_ctime_ns": ("i8", n),
         "new_ino": ("u8", n), "new_mode": ("u4", n), "new_uid": ("u4", n), "new_gid": ("u4", n), "paged": ("u1", n),
+        "holder": ("u2", n),
     }  # fmt: skip
 
 
@@ -132,6 +136,14 @@ class Gauge(IntEnum):
     DISK_FETCHES = 47
     DISK_FETCHED_BYTES = 48
     DISK_FETCH_NS = 49
+    PEER_FETCHES = 50
+    PEER_FETCHED_BYTES = 51
+    PEER_FETCH_NS = 52
+    PEER_REFUSED = 53  # the holder did not have it, or another version
+    PEER_LATE = 54  # no answer in time
+    PEER_CORRUPT = 55  # other bytes than the holder said
+    LENT_FILES = 56  # to other nodes
+    LENT_BYTES = 57
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41

@@ -44,6 +44,7 @@ class Event(IntEnum):
     LACKING = 20  # it does not
     UNMEASURED = 21  # this system does not let it be looked at
     BACKED = 22
+    STRAY = 23  # the row was read from the source, though it lives on another node; STAGED follows
 
 
 monotonic_ns = time.monotonic_ns  # one clock for all processes

@@ -138,6 +138,16 @@ async def test_a_plan_becomes_fetches_and_pushes_in_its_order(bench: Bench) -> N
 
 
 @in_trio
+async def test_nothing_is_fetched_ahead_while_it_is_not_known_where_files_live(bench: Bench) -> None:
+    bench.attach()
+    bench.loop.holds_back = True
+    bench.loop.follow(follower())
+    assert ordered(await bench.until_quiet(), Order.FETCH) == []
+    bench.loop.holds_back = False
+    assert ordered(await bench.until_quiet(), Order.FETCH)[:N] == list(range(N))
+
+
+@in_trio
 async def test_opens_are_counted_as_predicted(bench: Bench) -> None:
     bench.attach()
     bench.loop.follow(follower())

@@ -82,7 +82,7 @@ class Shared:
 class Running:
     """One stager over what is shared; `told` collects its events."""
 
-    def __init__(self, base: Shared, disks: tuple[DiskSpec, ...] = (), pass_from: int = 0) -> None:
+    def __init__(self, base: Shared, disks: tuple[DiskSpec, ...] = (), pass_from: int = 0, peer: int = -1) -> None:
         self.base = base
         self.orders, orders = sequenced_pair()
         self.server, demands = sequenced_pair()
@@ -92,6 +92,8 @@ class Running:
         )
         fds = {**base.fds, "orders": orders.detach(), "demands": demands.detach(), "fuse": os.dup(base.fds["fuse"])}
         self._fuse_fd = fds["fuse"]
+        if peer >= 0:
+            fds["peer"] = peer
         numbers = {"arena_budget": base.budget, "whole_limit": base.budget // 2, "range_budget": base.budget // 4}
         numbers["pass_from"] = pass_from
         self._threads_before = set(threading.enumerate())
@@ -152,13 +154,19 @@ class Running:
         assert not self._thread.is_alive()
         assert wait_until(lambda: self._threads() <= self._threads_before), threading.enumerate()
         os.close(self._fuse_fd)
+        os.close(self.stager._poked)
         for sock in (self.orders, self.server, self.stager._orders, *self.stager._links._sockets.values()):
             sock.close()
+        if self.stager._peer_key is not None:
+            self.stager._peer_key.data.socket.close()
 
 
 @contextmanager
-def running(base: Shared, disks: tuple[DiskSpec, ...] = (), pass_from: int = 0) -> Iterator[Running]:
-    stager = Running(base, disks, pass_from)
+def running(
+    base: Shared, disks: tuple[DiskSpec, ...] = (), pass_from: int = 0, peer: int = -1
+) -> Iterator[Running]:
+    """`peer`: the stager's end of a socket to a peer process."""
+    stager = Running(base, disks, pass_from, peer)
     try:
         yield stager
     finally:

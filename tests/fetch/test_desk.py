@@ -172,10 +172,10 @@ def test_an_evicted_extent_is_reused_only_after_the_server_took_what_named_it(ma
     r.desk.fetch([b])
     while r.desk.run_one():
         pass
-    assert r.arena.used == 4 * PAGE, "given back before the server let go of it"
+    assert r.arena.taken == 4 * PAGE, "given back before the server let go of it"
     r.take()
     assert r.results[number].data == content(1, 4 * PAGE)
-    assert r.arena.used == 0
+    assert r.arena.taken == 0
 
 
 def test_an_answer_is_sent_before_the_grace_request_for_what_it_names(make: Make) -> None:
@@ -237,7 +237,7 @@ def test_a_large_file_is_read_ahead_by_blocks_within_its_share(make: Make) -> No
         answer = r.read(row, len(got), PAGE // 2)
         assert answer.errno == 0
         got += answer.data
-        assert r.arena.used <= 8 * PAGE
+        assert r.arena.taken <= 8 * PAGE
     assert got == data
     assert r.source.opens == {row: 1}
     assert r.gauge(Gauge.SOURCE_READ_BYTES) == len(data), "each block is read once"
@@ -376,11 +376,14 @@ def test_a_staged_copy_that_somebody_pins_is_out_of_use_at_once_when_its_file_ch
     r.refresh(row)
     assert r.columns.tier[row] == Tier.NONE
     assert r.read(row).data == r.path(row).read_bytes()
-    assert bytes(pinned) == content(1, 2 * PAGE), "reused while pinned"
-    pinned.release()
-    r.desk.unpin(row)
+    assert bytes(pinned.data) == content(1, 2 * PAGE), "reused while pinned"
+    again = r.desk.pin(row)  # the new version, elsewhere
+    assert again is not None
+    assert bytes(again.data) == r.path(row).read_bytes()
+    r.desk.unpin(pinned.slot)
+    r.desk.unpin(again.slot)
     r.run()
-    assert r.arena.used == -(-r.source.size(row) // PAGE) * PAGE
+    assert r.arena.taken == -(-r.source.size(row) // PAGE) * PAGE
 
 
 def test_a_file_refreshed_while_it_is_opened_is_not_published_as_the_old_one(make: Make) -> None:

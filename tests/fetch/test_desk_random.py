@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nopfsfs.fetch.desk import Pinned
 from nopfsfs.fetch.wire import Answer, Demand
 from nopfsfs.tiers.columns import Gauge
 from tests.fetch.rig import PAGE, Rig, content, open_files_below, rig, write_files
@@ -42,7 +43,7 @@ class Player:
 
     def __init__(self, r: Rig) -> None:
         self.r = r
-        self.pins: dict[int, tuple[memoryview, bytes]] = {}
+        self.pins: dict[int, tuple[Pinned, bytes]] = {}
 
     def play(self, step: Step) -> None:
         what, at, value = step
@@ -74,13 +75,13 @@ class Player:
         if row in self.pins:
             self.unpin(row)
         elif (data := self.r.desk.pin(row)) is not None:
-            self.pins[row] = (data, bytes(data))
+            self.pins[row] = (data, bytes(data.data))
 
     def unpin(self, row: int) -> None:
         data, before = self.pins.pop(row)
-        assert bytes(data) == before, "changed while pinned"
-        data.release()
-        self.r.desk.unpin(row)
+        assert bytes(data.data) == before, "changed while pinned"
+        data.data.release()
+        self.r.desk.unpin(data.slot)
 
     def overwrite(self, row: int, value: int) -> None:
         if self.r.path(row).exists():
@@ -130,7 +131,7 @@ def play(steps: list[Step], check: Callable[[Rig], None] = lambda r: None, **opt
             r.desk.set_budget(BUDGET, 0, 0)
             r.run()
             assert set(r.results) == set(r.asked), "not answered"
-            assert r.arena.used == 0, "a leak"
+            assert r.arena.taken == 0, "a leak"
             assert len(open_files_below(root)) <= 16, "only files read by ranges may stay open"
     finally:
         shutil.rmtree(root)

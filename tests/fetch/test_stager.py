@@ -25,10 +25,10 @@ INVAL_ENTRY, STORE = 3, 4  # enum fuse_notify_code
 
 @pytest.fixture
 def base(tmp_path: Path) -> Iterator[Shared]:
-    """Eight files of two pages, and a budget for all of them."""
+    """Eight files of two pages, and a budget for all of them, of which no file's memory is kept when it is evicted."""
     root = tmp_path / "source"
     write_files(root, [2 * PAGE] * 8)
-    made = Shared(root, 32 * PAGE)
+    made = Shared(root, 24 * PAGE)
     yield made
     made.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -37,17 +37,3 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 def mounting(tmp_path: Path) -> Mounting:
     """`mounted`, in the test's own directory."""
     return partial(mounted, work=tmp_path)
-
-
-@pytest.fixture
-def open_to_all(tmp_path: Path) -> Iterator[Path]:
-    """The test's own directory, reachable by other users, with nothing writable in it for them."""
-    made = []
-    for path in (tmp_path, *tmp_path.parents):
-        mode = path.stat().st_mode & 0o7777
-        if path != Path("/") and path != Path("/tmp") and not mode & 0o1:
-            made.append((path, mode))
-            path.chmod(mode | 0o11)
-    yield tmp_path
-    for path, mode in made:
-        path.chmod(mode)

@@ -17,6 +17,7 @@ from nopfsfs.policy.spare import NEVER
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill
+from tests.mount.rooms import charges, memory_for
 from tests.policy.belady import Belady
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(200)]
@@ -25,21 +26,6 @@ SEED, FILES, SIZE = 42, 800, 24_000
 PAGE_CACHE = 1 << 20
 PAUSE_S = "0.001"
 WORLD, RANK, EPOCHS = 4, 1, 8
-
-
-def charges(source: Path) -> np.ndarray:
-    """What each file's copy is charged, in the order of names, i64[FILES]."""
-    sizes = np.array([path.stat().st_size for path in sorted(source.rglob("*.jpg"))])
-    return np.asarray(-(-sizes // 4096) * 4096 + budget.KERNEL_INODE_BYTES)
-
-
-def memory_for(homes: int, data: int) -> int:
-    """The --ram with which files of so many bytes have a home."""
-    low, high = 0, 8 * (homes + data + budget.PASSAGE_LEAST)
-    while low + 1 < high:
-        middle = (low + high) // 2
-        low, high = (middle, high) if budget.split(middle, data, PAGE_CACHE).homes < homes else (low, middle)
-    return high
 
 
 def orders_of(source: Path, epochs: list[np.ndarray]) -> Path:
@@ -79,7 +65,7 @@ def test_what_has_a_home_leaves_the_source_once(mounting: Mounting, tmp_path: Pa
     charged = charges(tmp_path / "source")
     data = int(charged.sum())
     listed = [order(Spec("distributed", SEED), FILES, epoch) for epoch in range(4)]
-    ram = memory_for(int(data * share), data)
+    ram = memory_for(int(data * share), data, PAGE_CACHE)
     room = np.array([budget.split(ram, data, PAGE_CACHE).homes])
     kept = int(np.count_nonzero(placed(charged[listed[0]], room) >= 0))  # in the order of their first access
     with mounting(tmp_path / "source", "--seed", str(SEED), "--ram", str(ram), "--page-cache", str(PAGE_CACHE)) as m:
@@ -102,7 +88,7 @@ def test_one_rank_of_several_keeps_what_it_reads_again_soonest(mounting: Mountin
     data = int(charged.sum())
     spec = Spec("distributed", SEED)
     listed = [family("distributed").order(spec, FILES, epoch, WORLD, [RANK]) for epoch in range(3 * EPOCHS)]
-    ram = memory_for(int(0.25 * data), data)
+    ram = memory_for(int(0.25 * data), data, PAGE_CACHE)
     homes = budget.split(ram, data, PAGE_CACHE).homes
     words = ["--seed", SEED, "--sampler", "distributed", "--world-size", WORLD, "--ranks", RANK, "--ram", ram]
     with mounting(tmp_path / "source", *map(str, words), "--page-cache", str(PAGE_CACHE)) as m:

@@ -36,12 +36,13 @@ class World:
         self.position = 0
         self.fetches: deque[int] = deque()
         self.pusher: deque[tuple[Do, int]] = deque()
-        self.disk_work: deque[int] = deque()
+        self.disk_work: deque[tuple[int, int]] = deque()  # row and tier; 0: it is to leave
         self.staged: set[int] = set()
         self.pages: set[int] = set()
         self.dropped: set[int] = set()  # some time
         self.on_disk: dict[int, int] = {}  # the tier of each
         self.open: list[int] = []
+        self.passing: set[int] = set()  # offered to other nodes
         self.events: deque[tuple[str, int]] = deque()  # of the stager, not yet seen
         self.server: deque[tuple[str, int]] = deque()
         self.demands = 0  # reads that found nothing ready
@@ -69,7 +70,9 @@ class World:
         """One turn of its loop; whether anything was ordered."""
         c = self.conductor
         self._see()
+        before = c.stream_used
         c.advance(self.position, len(self.stream), self.upcoming)
+        assert c.stream_used <= max(before, c.split.stream), "what streams is fetched without room for it"
         orders = c.orders()
         for do, rows, value in orders:
             self._obey(do, rows, value)
@@ -79,20 +82,23 @@ class World:
     def _see(self) -> None:
         """Take the events there are."""
         c = self.conductor
-        while self.events:
-            what, row = self.events.popleft()
-            if what == "cancelled":
-                c.fetch_failed(row, cancelled=True)
-            elif what == "on_disk":
-                c.on_disk(row, self.on_disk.get(row, 1))
-            else:
-                getattr(c, what)(row)
+        self._see_stager()
         while self.server:
             what, row = self.server.popleft()
             if what == "read":
                 c.read(row, int(self.sizes[row]))
             else:
                 getattr(c, what)(row)
+
+    def _see_stager(self) -> None:
+        while self.events:
+            what, row = self.events.popleft()
+            if what == "cancelled":
+                self.conductor.fetch_failed(row, cancelled=True)
+            elif what == "on_disk":
+                self.conductor.on_disk(row, self.on_disk.get(row, 1))
+            else:
+                getattr(self.conductor, what)(row)
 
     def replace_supervisor(self, split: Split) -> None:
         """It hands over to another, which adopts what is staged and what the page cache was given; the stager that
@@ -101,6 +107,7 @@ class World:
             queue.clear()
         self.on_disk.clear()
         self._see()
+        self.passing.clear()
         self.conductor = Conductor(self.sizes, self.conductor.paged, split, self.disk)
         self._foretell()
         self.conductor.may_pass[list(self.passes)] = True
@@ -114,8 +121,6 @@ class World:
     def _obey(self, do: Do, rows: list[int], value: int) -> None:
         if do == Do.FETCH:
             self.fetches.extend(rows)
-            c = self.conductor
-            assert c.stream_used <= c.split.stream or all(c.home[row] == Home.RAM for row in rows)
         elif do == Do.CANCEL:
             while self.fetches:
                 self.events.append(("cancelled", self.fetches.popleft()))
@@ -123,8 +128,8 @@ class World:
             for row in rows:
                 self.staged.discard(row)
                 self.events.append(("evicted", row))
-        elif do == Do.TO_DISK:
-            self.disk_work.extend((row, value) for row in rows)
+        elif do in (Do.TO_DISK, Do.OFF_DISK):
+            self.disk_work.extend((row, value if do == Do.TO_DISK else 0) for row in rows)
         else:
             self.pusher.extend((do, row) for row in rows)
 
@@ -146,10 +151,14 @@ class World:
             self.events.append(("staged" if row in self.staged else "fetch_failed", row))
         elif queue is self.disk_work:
             row, tier = self.disk_work.popleft()
-            if row not in self.on_disk and (fails or row not in self.staged):
+            if not tier:
+                if self.on_disk.pop(row, None):
+                    self.events.append(("off_disk", row))
+            elif row not in self.on_disk and (fails or row not in self.staged):
                 self.events.append(("off_disk", row))
             else:
                 self.on_disk.setdefault(row, tier)
+                self._check_disks()
                 self.events.append(("on_disk", row))
                 if row in self.passes:
                     self.events.append(("backed", row))
@@ -186,10 +195,8 @@ class World:
         """It dies: what it was to do is lost, what it had published is kept, copies on disk are not."""
         for queue in (self.fetches, self.pusher, self.disk_work):
             queue.clear()
+        self._see_stager()  # what it had said, it had said
         self.on_disk.clear()
-        while self.events:  # what it had said, it had said
-            what, row = self.events.popleft()
-            self.conductor.fetch_failed(row) if what == "cancelled" else getattr(self.conductor, what)(row)
         self.conductor.stager_restarted()
         self.conductor.restart(self.position)
 
@@ -241,13 +248,43 @@ class World:
                 return
         raise AssertionError("it never comes to rest")
 
+    # ---- the cluster ----------------------------------------------------------------------------------------
+
+    def place(self, local: list[int]) -> None:
+        """What its placement says of each row here."""
+        c = self.conductor
+        before = c.homes._said.copy()
+        c.place(np.array(local, np.int8), c.held()[::-1])
+        assert (c.homes._said[before > 0] == before[before > 0]).all(), "what was covered has changed"
+        self.check()
+
+    def pass_on(self, row: int) -> None:
+        """It lives elsewhere, and is offered there."""
+        if self.conductor.is_staged(row) and self.conductor.passing.hold(row):
+            self.passing.add(row)
+
+    def passed(self) -> None:
+        """What was offered was taken, or nobody has come for it."""
+        for row in sorted(self.passing):
+            self.conductor.passing.end(row)
+        self.passing.clear()
+
     # ---- what must hold -------------------------------------------------------------------------------------
+
+    def _check_disks(self) -> None:
+        for tier, room in enumerate(self.disk, 1):
+            assert sum(int(self.sizes[row]) for row, on in self.on_disk.items() if on == tier) <= room
 
     def check(self) -> None:
         c, w = self.conductor, self.conductor.window
         size = self.sizes
         assert c.homes_used == size[c.home == Home.RAM].sum() <= max(c.split.homes, 0)
         assert c.stream_used == size[c._streaming].sum()
+        assert c.passing.held_bytes == size[list(self.passing)].sum()
+        assert all(c.is_staged(row) for row in self.passing), "what is offered was let go"
+        at = np.array([c.homes._tier.get(row, 0) for row in range(len(size))])
+        for tier, room in enumerate(self.disk, 1):
+            assert size[at == tier].sum() + c.homes._disk_room[tier - 1] <= room
         assert c.fetches_outstanding == c._fetching.sum() <= FETCHES_OUTSTANDING
         assert w.outstanding == w.pushing.sum() <= PUSHES_OUTSTANDING
         assert w.used == size[(c.paged != Paged.NONE) | w.pushing].sum()

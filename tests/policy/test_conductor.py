@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from nopfsfs.policy.awaited import PASSED_BY
 from nopfsfs.policy.budget import Split
-from nopfsfs.policy.conductor import RANGE_DROP_BYTES, SCAN, Conductor, Do, Home
+from nopfsfs.policy.conductor import SCAN, Conductor, Do, Home
+from nopfsfs.policy.homes import UNCOVERED
+from nopfsfs.policy.large import DROP_BYTES
 from nopfsfs.policy.opened import FORGOTTEN_AFTER
 from nopfsfs.policy.window import PUSHES_OUTSTANDING, Paged
 from tests.policy.simulated import World
@@ -231,7 +233,7 @@ def test_pages_read_while_they_are_dropped_stay_charged() -> None:
 def test_large_files_lose_the_pages_behind_their_reader() -> None:
     c = Conductor(np.array([1 << 30]), np.zeros(1, np.uint8), split(0, 100, 100, whole_limit=1 << 20), [])
     c.opened(0)
-    for end in range(0, 4 * RANGE_DROP_BYTES, 1 << 20):
+    for end in range(0, 4 * DROP_BYTES, 1 << 20):
         c.read(0, end)
     drops = [value for do, rows, value in c.orders() if do == Do.DROP]
     assert drops == sorted(drops)
@@ -542,7 +544,8 @@ def test_any_state_can_be_taken_over(
 actions = st.lists(
     st.sampled_from(
         ["read", "read", "read", "hold", "close", "skip", "work", "work", "work", "supervise", "supervise", "settle",
-         "restart", "restart stager", "replace supervisor", "rule anew", "shrink", "grow", "evict", "look"]
+         "restart", "restart stager", "replace supervisor", "rule anew", "shrink", "grow", "evict", "look", "place",
+         "pass on", "passed", "pull"]
     ),
     max_size=120,
 )  # fmt: skip
@@ -596,6 +599,14 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
             w.evict(3)
         elif action == "look":
             w.look()
+        elif action == "place":
+            w.place([chance.randint(UNCOVERED, 2) for _ in sizes])  # type: ignore[attr-defined]
+        elif action == "pass on":
+            w.pass_on(chance.randrange(len(sizes)))  # type: ignore[attr-defined]
+        elif action == "passed":
+            w.passed()
+        elif action == "pull":
+            c.passing.pull(chance.randrange(len(sizes)))  # type: ignore[attr-defined]
         elif action == "rule anew":
             c.replace(not c._replaces)
         elif action == "replace supervisor":
@@ -606,6 +617,7 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
     while w.open:
         w.close_one()
     w.fail = 0.0
+    w.passed()
     c.restart(w.position)
     w.settle()
 

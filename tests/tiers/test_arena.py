@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -71,20 +72,24 @@ operations = st.lists(
 @settings(deadline=None)
 @given(operations)
 def test_budget_and_memory_hold_whatever_happens(operations: list[tuple[str, int]]) -> None:
+    with mock.patch.object(arena, "WARM_SHARE", 4):
+        check_budget_and_memory(operations)
+
+
+def check_budget_and_memory(operations: list[tuple[str, int]]) -> None:
     fd = arena.create(12 * PAGE)
     try:
         a = Arena(fd, 12 * PAGE)
         held: dict[int, bytes] = {}
         for number, (what, value) in enumerate(operations):
             if what == "allocate":
-                before = a.used
+                before = a.taken
                 try:
                     at = a.allocate(value)
                 except NoRoom:
-                    assert before + -(-max(value, 1) // PAGE) * PAGE > a.budget
+                    assert before + -(-max(value, 1) // PAGE) * PAGE > a.budget, "what is warm gives way"
                     continue
                 assert a.used <= a.budget
-                assert not any(a.view[at : at + value]), "fresh bytes are zero"
                 held[at] = bytes([number % 255 + 1]) * value
                 a.view[at : at + value] = held[at]
             elif what == "free" and held:
@@ -96,10 +101,16 @@ def test_budget_and_memory_hold_whatever_happens(operations: list[tuple[str, int
             for at, data in held.items():
                 assert a.view[at : at + len(data)] == data
             assert os.fstat(fd).st_blocks * 512 <= a.used
+            assert a.used - a.taken <= a.budget // 4
+            assert a.used <= max(a.budget, a.taken)
+            assert sum(a._lengths.values()) == a.taken
         for at in list(held):
             a.free(at)
+        assert a.taken == 0
+        a.budget = 0
         assert a.used == 0
         assert os.fstat(fd).st_blocks == 0
+        assert a._extents.free_extents() == [(0, os.fstat(fd).st_size)]
         a.view.release()
         a.memory.close()
     finally:
@@ -123,6 +134,65 @@ def test_an_extent_of_another_process_is_adopted_once(make: Make) -> None:
     assert os.fstat(fd).st_blocks * 512 == PAGE  # only what was written of what was adopted
     assert second.view[at : at + 3] == b"abc"
     assert second.view[lost : lost + 3] == b"\0\0\0"
+
+
+def blocks(fd: int) -> int:
+    return os.fstat(fd).st_blocks * 512
+
+
+def test_what_is_freed_keeps_its_memory_for_the_next_of_that_length(make: Make) -> None:
+    fd, a = make(16 * 8)
+    first, second = a.allocate(3 * PAGE), a.allocate(3 * PAGE)
+    a.view[first : first + 3 * PAGE] = b"a" * 3 * PAGE
+    a.view[second : second + 3 * PAGE] = b"b" * 3 * PAGE
+    a.free(first)
+    a.free(second)
+    assert (a.taken, a.used, blocks(fd)) == (0, 6 * PAGE, 6 * PAGE)
+    other = a.allocate(2 * PAGE)
+    assert other not in (first, second)
+    assert a.allocate(3 * PAGE - 5) == second, "the last first"
+    assert a.allocate(3 * PAGE) == first
+    assert (a.taken, a.used) == (8 * PAGE, 8 * PAGE)
+
+
+def test_the_oldest_memory_goes_first_and_what_is_too_large_at_once(make: Make) -> None:
+    fd, a = make(16 * 4)
+    at = [a.allocate(pages * PAGE) for pages in (2, 1, 2, 5)]
+    for offset, pages in zip(at, (2, 1, 2, 5), strict=True):
+        a.view[offset : offset + pages * PAGE] = b"x" * pages * PAGE
+    a.free(at[3])
+    assert blocks(fd) == a.used == 5 * PAGE
+    for offset in at[:3]:
+        a.free(offset)
+    assert blocks(fd) == a.used == 3 * PAGE
+    assert a.allocate(2 * PAGE) == at[2]
+    assert a.allocate(PAGE) == at[1]
+
+
+def test_what_is_warm_gives_way_to_what_is_taken_and_to_a_smaller_budget(make: Make) -> None:
+    fd, a = make(32)
+    at = a.allocate(2 * PAGE)
+    a.view[at : at + 2 * PAGE] = b"x" * 2 * PAGE
+    a.free(at)
+    rest = a.allocate(32 * PAGE)
+    assert (a.used, blocks(fd)) == (32 * PAGE, 0)
+    a.free(rest)
+    at = a.allocate(2 * PAGE)
+    a.view[at : at + 2 * PAGE] = b"x" * 2 * PAGE
+    a.free(at)
+    assert a.used == 2 * PAGE
+    a.budget = 31 * PAGE
+    assert (a.used, blocks(fd)) == (0, 0)
+
+
+def test_where_addresses_are_short_those_of_what_is_warm_are_used(make: Make) -> None:
+    _, a = make(16)
+    with mock.patch.object(arena, "WARM_SHARE", 1):
+        every = [a.allocate(PAGE) for _ in range(16)]
+        for at in every:
+            a.free(at)
+        a._extents.take(3 * 16 * PAGE - 16 * PAGE)
+        assert a.allocate(2 * PAGE) in every
 
 
 def test_an_arena_without_a_budget_has_no_room(make: Make) -> None:

@@ -1,0 +1,68 @@
+"""`nopfs wait`: returns when a mount answers. It need not be there yet: `mpirun ... nopfs-mount ... &` comes before."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+from nopfsfs.bounded import probe_statvfs
+from nopfsfs.cli.locate import locate
+from nopfsfs.cli.options import Parser
+from nopfsfs.control.client import NoAnswer, call
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.units import parse_duration
+
+DEFAULT_S = 60.0
+LOOK_S = 0.1  # between two looks at what is mounted
+CALL_S = 2.0  # for one answer: one that is late is asked for again
+
+
+def add_wait(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `nopfs wait`."""
+    parser = commands.add_parser(
+        "wait",
+        help="wait until a mount answers",
+        description="Return when the mount at MOUNTPOINT answers, which need not be mounted yet.",
+    )
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.add_argument(
+        "--timeout", metavar="S", default=str(DEFAULT_S), help="how long to wait at most (default: 60s)"
+    )
+    parser.set_defaults(handler=wait)
+
+
+def wait(options: argparse.Namespace) -> int:
+    """Wait for one mount; return the exit code. Raises NopfsError with Exit.NOT_MOUNTED or Exit.STUCK when it does not
+    answer in time."""
+    try:
+        limit_s = parse_duration(options.timeout)
+    except ValueError as error:
+        raise NopfsError(Exit.USAGE, f"--timeout: {error}") from error
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            await_answer(options.mountpoint, max(CALL_S / 4, min(CALL_S, deadline - time.monotonic())))
+            return Exit.OK
+        except NopfsError as error:
+            if time.monotonic() >= deadline:
+                raise NopfsError(error.exit_code, f"waited for {limit_s:.3g} s: {error.message}") from error
+        time.sleep(max(0.0, min(LOOK_S, deadline - time.monotonic())))
+
+
+def await_answer(mountpoint: str, limit_s: float) -> None:
+    """Return if the mount answers now. Raises NopfsError."""
+    located = locate(mountpoint, os.environ)
+    if located.mount.owner == os.geteuid() or os.geteuid() == 0:
+        try:
+            state = call(located.state_dir, "status", limit_s).get("state")
+        except NoAnswer:
+            if located.mount.owner != os.geteuid():
+                raise  # the kernel would answer root in the place of a user's daemon
+        else:
+            if state != "running":
+                raise NopfsError(Exit.STUCK, f"the mount at {located.path} is {state}")
+            return
+    # Someone else's, or served by processes that have no supervisor: it is asked as its readers would.
+    if probe_statvfs(located.path, limit_s) != 0:
+        raise NopfsError(Exit.STUCK, f"the mount at {located.path} does not answer; see nopfs status")

@@ -1,0 +1,153 @@
+"""What all ranks must agree upon before anything is mounted, so that none goes on alone and none waits for another.
+
+Pure: `Group` is MPI, or a test's threads. Each step is done by all ranks, and has a place for an error: if one rank
+fails, all do, and one of them says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nopfsfs import __version__
+from nopfsfs.config import MountConfig
+from nopfsfs.errors import Exit, NopfsError, Said
+
+_GOOD, _BAD = b"\0", b"\1"
+
+
+class Group(Protocol):
+    """All ranks."""
+
+    rank: int
+    size: int
+
+    def gather(self, data: bytes, awaited: str) -> list[memoryview]:
+        """The bytes of each rank, by rank, the caller's to change; all ranks must call it. Raises NopfsError where one
+        does not."""
+        ...
+
+    def beat(self) -> None:
+        """Tell the others that this one is at work; they wait for it then."""
+        ...
+
+
+def together(group: Group, awaited: str, work: Callable[[], bytes]) -> list[memoryview]:
+    """Do `work` on every rank; return what all made of it, by rank. Raises NopfsError on every rank where it failed on
+    one: its own on that rank, Said on the others."""
+    failed: NopfsError | None = None
+    try:
+        mine = _GOOD + work()
+    except NopfsError as error:
+        failed = error
+    except Exception as error:
+        failed = NopfsError(Exit.INTERNAL, f"{type(error).__name__}: {error}; this is a bug: run again with --debug")
+        failed.__cause__ = error
+    if failed is not None:
+        mine = _BAD + json.dumps([int(failed.exit_code), failed.message]).encode()
+    parts = group.gather(mine, awaited)
+    if failed is not None:
+        raise NopfsError(failed.exit_code, f"rank {group.rank}: {failed.message}") from failed.__cause__ or failed
+    for rank, part in enumerate(parts):
+        if part[:1] == _BAD:
+            code, message = json.loads(bytes(part[1:]))
+            raise Said(Exit(code), f"rank {rank}: {message}")
+    return [part[1:] for part in parts]
+
+
+def refuse(group: Group, code: Exit, message: str) -> NopfsError:
+    """The error that all ranks have found alike; rank 0 is to say it."""
+    return NopfsError(code, message) if group.rank == 0 else Said(code, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank runs: what tells whether two of them would mount at one place."""
+
+    host: str
+    machine: str  # boot id and mount namespace
+
+
+def place() -> Place:
+    """Where this process runs."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot = file.read().strip()
+    return Place(os.uname().nodename, f"{boot} {os.readlink('/proc/self/ns/mnt')}")
+
+
+# Of what must be the same on all ranks: how it is said, and what to do about it.
+_ASKED: tuple[tuple[str, str, str], ...] = (
+    ("version", "nopfsfs", "install one version on all nodes"),
+    ("source", "the source", "name the same directory on all ranks"),
+    ("seed", "--seed", "give all ranks the same"),
+    ("sampler", "--sampler", "give all ranks the same"),
+    ("plans", "the plan", "give all ranks the same --plan and --sampler-option"),
+    ("placement", "--placement", "give all ranks the same"),
+    ("epochs", "--epochs", "give all ranks the same"),
+    ("follow_symlinks", "--follow-symlinks", "give it to all ranks or to none"),
+)
+
+
+def asked(config: MountConfig, here: Place) -> bytes:
+    """What a rank was asked for, as far as the others must know."""
+    plans = [dataclasses.asdict(dataclasses.replace(plan, ranks=None)) for plan in config.plans]
+    return json.dumps({
+        "version": __version__,
+        "source": config.source,
+        "seed": config.seed,
+        "sampler": config.sampler,
+        "plans": plans,
+        "placement": config.placement,
+        "epochs": config.epochs,
+        "follow_symlinks": config.follow_symlinks,
+        "rescan": config.rescan,
+        "mountpoint": config.mountpoint,
+        "place": dataclasses.asdict(here),
+    }).encode()  # fmt: skip
+
+
+def check_asked(group: Group, parts: list[memoryview]) -> bool:
+    """Whether any rank wants every directory listed. Raises NopfsError for the first difference between what ranks
+    were asked for."""
+    all_of_them: list[dict[str, Any]] = [json.loads(bytes(part)) for part in parts]
+    first = all_of_them[0]
+    for key, name, advice in _ASKED:
+        for rank, said in enumerate(all_of_them):
+            if said[key] != first[key]:
+                name, ours, theirs = _difference(name, said[key], first[key])
+                raise refuse(
+                    group, Exit.USAGE,
+                    f"rank {rank} ({said['place']['host']}) has {name} {ours}, rank 0 ({first['place']['host']}) has "
+                    f"{name} {theirs}; {advice}",
+                )  # fmt: skip
+    seen: dict[tuple[str, str], int] = {}
+    for rank, said in enumerate(all_of_them):
+        before = seen.setdefault((said["place"]["machine"], said["mountpoint"]), rank)
+        if before != rank:
+            raise refuse(
+                group, Exit.USAGE,
+                f"ranks {before} and {rank} both run on {said['place']['host']} and would mount at "
+                f"{said['mountpoint']}; put {{rank}} into the mountpoint, or start one process a node",
+            )  # fmt: skip
+    return any(said["rescan"] for said in all_of_them)
+
+
+def _difference(name: str, ours: Any, theirs: Any) -> tuple[str, str, str]:
+    """What differs, and how, in words."""
+    if isinstance(ours, list) and len(ours) == len(theirs):  # plans: the first of the first two that differ
+        plan, other = next((a, b) for a, b in zip(ours, theirs, strict=True) if a != b)
+        key = next(key for key in plan if plan[key] != other[key])
+        return f"{name}'s {key}", _shown(plan[key]), _shown(other[key])
+    return name, _shown(ours), _shown(theirs)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return f"{len(value)} ({', '.join(plan['sampler'] for plan in value)})"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None or value == [] else str(value)

@@ -1,0 +1,212 @@
+"""The exchange between the nodes, as one of them sees it: what to do with each message, of a node or of the stager, and
+with each transfer that has ended. Waits for nothing; `process.py` calls it. Pure but for the transport.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from nopfsfs.fetch.peerwire import Kind as Local
+from nopfsfs.peers import wire
+from nopfsfs.peers.borrower import Borrower
+from nopfsfs.peers.lender import Lender
+from nopfsfs.peers.nodes import Nodes, Why
+from nopfsfs.peers.transport import Transport
+from nopfsfs.peers.wire import Kind, Record
+
+log = logging.getLogger(__name__)
+_ANSWER, _LEND, _BACK = Kind.ANSWER, Local.LEND, Local.BACK
+TICK_S = 0.1  # between looks at the limits
+BACKS_MOST = 64  # that are kept for another message: to wake a process costs more than all the rest of a fetch
+
+
+def _append(to: dict[Any, list[tuple[Any, list[Record]]]], key: Any, kind: Any, record: Record) -> None:
+    """Put a record behind those of its kind, if these are the last."""
+    runs = to.get(key)
+    if runs is None:
+        to[key] = [(kind, [record])]
+    elif runs[-1][0] is kind:
+        runs[-1][1].append(record)
+    else:
+        runs.append((kind, [record]))
+
+
+def _each(records: list[Any], do: Callable[..., None]) -> None:
+    """Do it for each record. Raises ValueError in the end if one was wrong: those after it are none the worse."""
+    wrong = None
+    for record in records:
+        try:
+            do(*record)
+        except ValueError as e:
+            wrong = e
+    if wrong is not None:
+        raise wrong
+
+
+class Exchange:
+    """See the module. `arena`: the mapped arena. `job`: what all ranks have in common. `to_stager(kind, records)` sends
+    there; `hear(node, body)`: news of another node's supervisor; `over(node, why)`: it is asked no more."""
+
+    def __init__(
+        self, transport: Transport, arena: memoryview, job: int, *, to_stager: Callable[[Local, list[Record]], None],
+        hear: Callable[[int, bytes], None], over: Callable[[int, Why], None], clock: Callable[[], float],
+        checker: Executor | None = None,
+    ) -> None:  # fmt: skip
+        self._transport, self._job, self._clock = transport, job, clock
+        self._send_stager, self._hear, self._tell_over = to_stager, hear, over
+        self.nodes = Nodes(transport.rank, transport.size)
+        # Records in their order, those of a kind that follow each other together. What is asked and what is answered
+        # need no order between them.
+        self._out: dict[tuple[int, bool], list[tuple[Kind, list[Record]]]] = {}
+        self._local: dict[bool, list[tuple[Local, list[Record]]]] = {}
+        self.lender = Lender(transport, arena, self._put, self._put_local)
+        self.borrower = Borrower(
+            transport, arena, self.nodes, self._put, self._put_local, self._over, clock, checker
+        )
+        self._ticked = clock()
+        self._left = False
+        self.garbage = 0
+
+    # ---- one round ----------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Take what has come from the nodes, and end what has ended; whether there was anything."""
+        came = self._transport.receive()
+        for node, body in came:
+            self._take(node, body)
+        done = self._transport.done() if self._transport.busy else ()
+        for key, length in done:
+            if not self.borrower.received(key, length):
+                self.lender.sent(key, length)
+        active = bool(came or done) | self.borrower.checked()
+        now = self._clock()
+        if now - self._ticked >= TICK_S:
+            self._ticked = now
+            self.borrower.tick()
+        self.flush(more=active)
+        return active
+
+    def flush(self, *, more: bool = False) -> None:
+        """Send what is to be sent. `more`: there may be more soon, and what nobody waits for goes with it."""
+        out, self._out = self._out, {}
+        for (node, _), runs in out.items():
+            for kind, records in runs:
+                for message in wire.pack(kind, self._job, records):
+                    self._send(node, message)
+        self.lender.send()
+        local, self._local = self._local, {}
+        backs = local.get(True, [])
+        if more and len(backs) == 1 and backs[0][0] is Local.BACK and len(backs[0][1]) < BACKS_MOST:
+            self._local[True] = local.pop(True)
+        if self.lender.lends:
+            for some in local.values():
+                for what, records in some:
+                    self._send_stager(what, records)
+
+    def _send(self, node: int, message: bytes) -> None:
+        if node not in self.nodes.lost and not self._transport.send(node, message):
+            self._over(node, Why.LOST)
+
+    def _put(self, node: int, kind: Kind, record: Record) -> None:
+        _append(self._out, (node, kind is _ANSWER), kind, record)
+
+    def _put_local(self, kind: Local, record: Record) -> None:
+        _append(self._local, kind is _LEND or kind is _BACK, kind, record)
+
+    # ---- the stager ---------------------------------------------------------------------------------------
+
+    def stager_came(self) -> None:
+        self._local.clear()
+        self.lender.lends = True
+
+    def stager_gone(self) -> None:
+        self.lender.stager_gone()
+        self.borrower.stager_gone()
+        self.flush()
+        self._local.clear()
+
+    def from_stager(self, kind: Local, records: list[Record]) -> None:
+        """Raises ValueError for what cannot be; all else is done."""
+        match kind:
+            case Local.ASK:
+                _each(records, self.borrower.ask)
+            case Local.HURRY:
+                for (ask,) in records:
+                    self.borrower.hurry(ask)
+            case Local.GIVE_UP:
+                for (ask,) in records:
+                    self.borrower.give_up(ask)
+            case Local.LENT:
+                for record in records:
+                    self.lender.lent(*record)
+            case _:
+                raise ValueError(f"{kind.name} is not for the peer process")
+
+    # ---- the nodes ----------------------------------------------------------------------------------------
+
+    def say(self, node: int, body: bytes) -> None:
+        """News to a node's supervisor; below 0: to all. Raises ValueError: too long."""
+        message = wire.pack_news(self._job, body)
+        others = self.nodes.others()
+        for one in others if node < 0 else [node] if node in others else []:
+            self._send(one, message)
+
+    def leave(self) -> None:
+        """Tell all that this node is not to be asked any more, once, and that it will not ask."""
+        if not self._left:
+            self._left = True
+            self.flush()
+            (message,) = wire.pack(Kind.LEAVE, self._job, [])
+            for node in range(self.nodes.size):
+                if node != self.nodes.own:
+                    self._transport.send(node, message)  # lost ones, too: one that lives waits for it
+
+    @property
+    def alone(self) -> bool:
+        """Whether all others have left."""
+        return self.nodes.alone
+
+    def _take(self, node: int, body: bytes | None) -> None:
+        if node in self.nodes.lost:
+            return
+        try:
+            if body is None:
+                raise ValueError("a message too long")
+            kind, records = wire.unpack(body, self._job)
+            self._deal(node, kind, records)
+        except ValueError as e:
+            self.garbage += 1
+            if node not in self.nodes.over:
+                log.error("node %d sent garbage: %s", node, e)
+            self._over(node, Why.GARBAGE)  # what it sends further is dealt with: it has bytes of ours, and may leave
+
+    def _deal(self, node: int, kind: Kind, records: list[Any]) -> None:
+        match kind:
+            case Kind.ANSWER:
+                _each(records, lambda tag, check, status: self.borrower.answered(node, tag, check, status))
+            case Kind.WANT:
+                _each(records, lambda *record: self.lender.want(node, *record))
+            case Kind.HURRY:
+                _each(records, lambda tag: self.lender.hurry(node, tag))
+            case Kind.DROP:
+                _each(records, lambda tag: self.lender.drop(node, tag))
+            case Kind.NEWS:
+                self._hear(node, records[0])
+            case Kind.LEAVE:
+                self._over(node, Why.LEFT)
+
+    def _over(self, node: int, why: Why) -> None:
+        """Ask it no more."""
+        was_gone = node in self.nodes.gone
+        news = self.nodes.end(node, why)
+        if news:
+            level = logging.INFO if why == Why.LEFT else logging.WARNING
+            log.log(level, "node %d is asked no more: %s", node, why.value)
+            self._tell_over(node, why)
+        if news or why == Why.LOST:
+            self.borrower.node_gone(node)
+        if node in self.nodes.gone and not was_gone:
+            self.lender.node_gone(node)
