@@ -18,6 +18,7 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.control.children import Child, sequenced_pair
 from nopfsfs.control.deaths import Deaths
+from nopfsfs.control.lives import Lives
 from nopfsfs.fuse.session import Session, resend
 from nopfsfs.process import Handoff
 from nopfsfs.tiers.columns import ServerGauges
@@ -71,6 +72,7 @@ class Servers:
         self._config, self._fds, self._session, self._first = config, fds, session, first
         self._given = given
         self._rings = dict(zip(numbers, rings, strict=True))
+        self._lives = Lives(numbers)
         self._introduce, self._changed = introduce, changed
         self._servers: dict[int, Server] = {}
         self._deaths = {number: Deaths(partial(gauges.done, number), trio.current_time) for number in numbers}
@@ -142,12 +144,16 @@ class Servers:
         for server in self._servers.values():
             server.control.close()
 
+    def close(self) -> None:
+        """Let go of what was kept for servers to come."""
+        self._lives.close()
+
     # ---- one server ---------------------------------------------------------------------------------------
 
     async def _spawn(self, number: int) -> Server:
         ours, theirs = sequenced_pair()
         fds = {name: self._fds[name] for name in SHARED if name in self._fds}
-        fds |= {"ring": self._rings[number], "control": theirs.fileno()}
+        fds |= {"ring": self._rings[number], "control": theirs.fileno(), **self._lives.of(number)}
         at = number - self._first
         role = f"server-{at}" if at else "server"
         numbers = {

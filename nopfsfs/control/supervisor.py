@@ -205,6 +205,7 @@ class Supervisor:
              "tripwires": int(self._signal.tripwires)},
             self.loop.introduce, self._write_pids,
         )  # fmt: skip
+        self._resources.callback(servers.close)
         await servers.start(nursery)
         nursery.start_soon(self._watch_servers, servers)
         return servers

@@ -33,7 +33,7 @@ from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
 
 log = logging.getLogger(__name__)
 _ACL = b"system.posix_acl_access"
-_INTERNAL, _COUNTED, _PASSED = 1 << 8, 1 << 9, 1 << 10  # in a handle
+_VERSION, _INTERNAL, _COUNTED, _PASSED = 0xFF, 1 << 8, 1 << 9, 1 << 10  # in a handle
 _BLOCK = 4096  # st_blksize, as local file systems have it: Python makes a buffer of that size at each open
 _NS = 1_000_000_000
 _ENTRY_OUT = struct.Struct("<QQQQIIQQQqqqIIIIIIIIII")
@@ -175,8 +175,11 @@ class Adapter(pyfuse3.Operations):
         return self._supervisor_gauge is not None and self._supervisor_gauge[_REFUSING] != 0
 
     def handle(self, inode: int) -> int:
-        """The handle that a file was, or would be, opened with."""
-        return row_of(inode) << 16 | version_of(inode)
+        """The handle that a file was, or would be, opened with. Raises FUSEError: there can be no such version."""
+        version = version_of(inode)
+        if version > _VERSION:
+            raise pyfuse3.FUSEError(errno.ESTALE)
+        return row_of(inode) << 16 | version
 
     @guarded
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
@@ -285,7 +288,7 @@ class Adapter(pyfuse3.Operations):
         row = fh >> 16
         end = min(off + size, self._source.size(row))
         tier, slot = self._tier[row], self._slot[row]
-        self._check_version(row, fh & 0xFF)  # after these were read: they belong to this version then
+        self._check_version(row, fh & _VERSION)  # after these were read: they belong to this version then
         if tier != _RAM:
             return None
         self._count(row, off, end, _FROM_RAM)
@@ -294,7 +297,7 @@ class Adapter(pyfuse3.Operations):
     async def missed(self, fh: int, off: int, size: int) -> Bytes:
         """The bytes, from the stager or the source. Raises FUSEError. Nothing else runs between answer and return."""
         row = fh >> 16
-        return await self._miss(row, fh & 0xFF, off, min(off + size, self._source.size(row)))
+        return await self._miss(row, fh & _VERSION, off, min(off + size, self._source.size(row)))
 
     def _check_version(self, row: int, version: int) -> None:
         """Raises FUSEError unless this is the row's version still. What the columns said before belongs to it then: the

@@ -142,14 +142,27 @@ class Server:
                 break
         log.warning("the supervisor is gone; serving on")
         self._control.close()
-        if "adopt" in self._handoff.fds:
-            self._wake_on = [self._handoff.fds["adopt"], self._term]
-            if self._handoff.numbers["resend"]:
-                with contextlib.suppress(
-                    OSError
-                ):  # nobody else has that done for a server that died with the supervisor
-                    resend(self._fuse_fd)
+        given = self._handoff.fds
+        lives = [fd for name, fd in given.items() if name.startswith("life-")]
+        self._wake_on = [self._term, *lives]
+        for fd in lives:
+            self._nursery.start_soon(self._outlive, fd)
+        if "adopt" in given:
+            self._wake_on.append(given["adopt"])
             await orphans.answer(self._handoff)
+
+    async def _outlive(self, life: int) -> None:
+        """When another server has ended, with the supervisor or since: nobody else is left to see that those who wait
+        for it have their answer."""
+        await trio.lowlevel.wait_readable(life)
+        self._wake_on = [fd for fd in self._wake_on if fd != life]
+        log.warning("a server has ended that nobody replaces")
+        if not self._handoff.numbers["resend"]:
+            self.status = GIVEN_UP
+            self._end()  # when none is left, the connection ends
+            return
+        with contextlib.suppress(OSError):  # the connection has ended
+            resend(self._fuse_fd)
 
     async def _signals(self) -> None:
         """SIGTERM: another takes the place of this one."""

@@ -92,6 +92,34 @@ def test_servers_that_die_while_they_wait_for_the_source(mounting: Mounting, tmp
             slow.release()
 
 
+@pytest.mark.parametrize("lost", ["", "resend"])
+def test_a_server_dies_when_there_is_no_supervisor(
+    mounting: Mounting, tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one sees to what it had taken; where that is lost, the mount ends, and nobody waits."""
+    monkeypatch.setenv("NOPFS_WITHOUT", lost)
+    fill(tmp_path / "backing", 4, 50_000)
+    with SlowSource(tmp_path / "backing") as slow, mounting(slow.path, "--servers", "2") as m:
+        m.errors_expected = True
+        slow.stall("read")
+        m.kill("supervisor")
+        assert wait_until(lambda: m.log.read_text().count("the supervisor is gone") == 2)
+        m.kill("server-1", signal.SIGSTOP)  # the other one takes what comes
+        with Reader("compare", m.path, m.source, "1", "1", "0.0") as reader:
+            slow.wait_stalled()
+            m.kill("server-1", signal.SIGCONT)
+            m.kill("server")
+            slow.release()
+            found = reader.result(30)
+        if lost:
+            assert found["wrong"] == []
+            assert found["errors"]
+        else:
+            assert found == FINE
+        assert run([*module("umount"), str(m.path)]).returncode == 0
+        m.wait_gone()
+
+
 def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--servers", "2") as m:
         m.errors_expected = True
