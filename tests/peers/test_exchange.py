@@ -441,6 +441,20 @@ def test_a_node_that_cannot_be_reached_is_lost(cluster: Cluster) -> None:
     assert node.exchange.alone
 
 
+def test_a_node_that_is_taken_for_lost_and_lives_hears_that_this_one_has_left(cluster: Cluster) -> None:
+    """It would wait for it for ever."""
+    node = cluster.nodes[0]
+    cluster.network.cut.add((0, 1))
+    the_ask(node.st.ask(1, 3))
+    cluster.settle()
+    assert node.over == [(1, Why.LOST)]
+    cluster.network.cut.clear()
+    node.leave()
+    cluster.nodes[2].leave()
+    cluster.drain()
+    assert cluster.nodes[1].exchange.alone
+
+
 GARBAGE = {
     "nothing": b"",
     "noise": b"\xff" * 40,

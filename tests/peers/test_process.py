@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -546,3 +548,42 @@ def test_the_arena_is_mapped_whole(mounts: list[Mount]) -> None:
     first, second, _ = mounts
     fetch(first, second, 1, 3, slot=SLOTS - 1)
     assert bytes(first.memory[:SLOT]) == bytes(SLOT)
+
+
+FAILING = """
+import gc, socket, sys, time, types
+from nopfsfs.config import MountConfig
+from nopfsfs.peers import process
+
+class Transport:
+    rank, size, busy, has_more = 0, 2, False, False
+    def __init__(self, comm): pass
+
+def turn():
+    if not turns:
+        checker = next(o for o in gc.get_objects() if isinstance(o, process.ThreadPoolExecutor))
+        checker.submit(time.sleep, 60)  # long files are being checked, and written
+    turns.append(1)
+    if len(turns) == 5:
+        raise RuntimeError("MPI says no")
+
+turns = []
+sys.modules["nopfsfs.peers.mpi_transport"] = types.SimpleNamespace(MpiTransport=Transport)
+config = MountConfig(source="/s", mountpoint="/m", foreground=True)
+process.serve(None, socket.socket(fileno=int(sys.argv[1])), config, 1, turn)
+"""
+
+
+def test_a_peer_process_that_fails_ends_at_once() -> None:
+    """With all its threads: whoever sees the end of its sockets takes it that nothing is written any more."""
+    supervisor, theirs = sequenced_pair()
+    with supervisor, subprocess.Popen(
+        [sys.executable, "-c", FAILING, str(theirs.fileno())], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE,
+        text=True,
+    ) as failing:  # fmt: skip
+        theirs.close()
+        supervisor.settimeout(LIMIT_S)
+        assert supervisor.recv(100) == b""
+        assert failing.wait(LIMIT_S) == 1
+        assert failing.stderr is not None
+        assert "MPI says no" in failing.stderr.read()
