@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -62,55 +62,118 @@ def settled(m: Mounted) -> dict[str, Any]:
     return m.status()
 
 
+class Witness:
+    """Files beside the mount, read when its are: where the kernel has taken any of their pages by itself, as it does
+    when memory is short and some systems do when it is not, it may have taken the mount's as well."""
+
+    def __init__(self, source: Path) -> None:
+        os.sync()  # what is dirty is not taken
+        self._source = source
+        self._read: list[Path] = []
+
+    def read(self, name: Path) -> bytes:
+        path = self._source / name
+        pages.drop(None, os.fsencode(path))  # its pages are to be as old as the mount's
+        self._read.append(path)
+        return path.read_bytes()
+
+    @property
+    def is_whole(self) -> bool:
+        return cached(self._read) == in_pages(self._read)
+
+
+def in_pages(files: list[Path]) -> int:
+    return sum(-(-path.stat().st_size // pages.PAGE) * pages.PAGE for path in files)
+
+
 def test_a_bounded_page_cache_keeps_to_its_budget_for_epochs(
-    mounting: Mounting, slow: SlowSource, measurable: None
+    mounting: Mounting, slow: SlowSource, tmp_path: Path, measurable: None
 ) -> None:
     with mounting(slow.path, "--seed", "42", "--ram", "40M", "--page-cache", str(PAGE_CACHE)) as m:
         files = files_of(m)
         m.wait_status(lambda s: s["plan"]["length"] == COUNT)
         for epoch in range(EPOCHS):
+            witness = Witness(tmp_path / "backing")
             for at, sample in enumerate(order(Spec("distributed", 42), COUNT, epoch).tolist()):
-                assert files[sample].read_bytes() == (m.source / files[sample].relative_to(m.path)).read_bytes()
+                assert files[sample].read_bytes() == witness.read(files[sample].relative_to(m.path))
                 if at % 100 == 99:
                     record = m.status()
                     assert record["used"]["page_cache"] <= record["budget"]["page_cache"] == PAGE_CACHE
         record = settled(m)
         assert cached(files) <= record["used"]["page_cache"] <= PAGE_CACHE
         record = m.wait_status(lambda s: s["page_cache"]["looked_at"] >= 32)
+        is_whole = witness.is_whole
 
     assert record["budget"]["ram"] + PAGE_CACHE <= record["budget"]["total"] == 40 << 20
     kept = record["page_cache"]
     assert kept["measured"] is True
-    assert 0.9 <= kept["resident_share"] <= 1
+    assert (0.9 if is_whole else 0) <= kept["resident_share"] <= 1
     assert record["stager"]["source_opens"] == COUNT, "the arena is the home of all"
-    assert record["stager"]["pushes_done"] < EPOCHS * COUNT, "some were still there"
+    if is_whole:
+        assert record["stager"]["pushes_done"] < EPOCHS * COUNT, "some were still there"
+
+
+class Mapped:
+    """The files of an epoch, read in its order, and still open and mapped: what is mapped the kernel does not take, and
+    what is open the mount does not push. `held`: bytes of them that were there before they were read."""
+
+    def __init__(self, m: Mounted, epoch: int) -> None:
+        files = files_of(m)
+        self.held = 0
+        self._open: list[tuple[int, mmap.mmap]] = []
+        for at, sample in enumerate(order(Spec("distributed", 42), COUNT, epoch).tolist()):
+            if epoch == 0 and at == BATCH:
+                m.wait_status(lambda s: s["plan"]["state"] == "locked")
+            fd = os.open(files[sample], os.O_RDONLY)
+            self.held += pages.cached_of(fd)
+            self._open.append((fd, mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)))
+            assert len(os.read(fd, 1 << 20)) == len(bytes(self._open[-1][1])) == files[sample].stat().st_size
+
+    @property
+    def cached(self) -> int:
+        return sum(pages.cached_of(fd) for fd, _ in self._open)
+
+    def take_half(self) -> None:
+        """Drop the pages of every other one, as the kernel would, and close it."""
+        for fd, mapped in self._open[::2]:
+            mapped.close()
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert self.cached < 0.6 * in_pages([Path(f"/proc/self/fd/{fd}") for fd, _ in self._open])
+        for fd, _ in self._open[::2]:
+            os.close(fd)
+        del self._open[::2]
+
+    def close(self) -> None:
+        for fd, mapped in self._open:
+            mapped.close()
+            os.close(fd)
 
 
 def test_what_the_kernel_took_is_found_and_pushed_again(mounting: Mounting, slow: SlowSource, measurable: None) -> None:
-    with mounting(slow.path, "--seed", "42") as m, ExitStack() as stack:
-        files = files_of(m)
+    """Before it is read: unless the kernel takes more meanwhile, which it need not do again in another epoch."""
+    many, held = COUNT // 2 - 80, 0.0
+    with mounting(slow.path, "--seed", "42") as m:
         m.wait_status(lambda s: s["plan"]["length"] == COUNT)
-        whole = sum(-(-path.stat().st_size // pages.PAGE) * pages.PAGE for path in files)
-        opened = []
-        for at, sample in enumerate(order(Spec("distributed", 42), COUNT, 0).tolist()):
-            if at == BATCH:
-                m.wait_status(lambda s: s["plan"]["state"] == "locked")
-            opened.append(stack.enter_context(files[sample].open("rb")).fileno())
-            assert len(os.read(opened[-1], 1 << 20)) == files[sample].stat().st_size
-        before = settled(m)["stager"]["pushes_done"]
-        assert sum(map(pages.cached_of, opened)) >= 0.99 * whole
-        for fd in opened[::2]:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        assert sum(map(pages.cached_of, opened)) < 0.6 * whole
-        stack.close()
-        record = m.wait_status(lambda s: s["page_cache"]["evicted"] >= COUNT // 2 - 80, 50)
-        pushed = settled(m)["stager"]["pushes_done"] - before
-        held = cached(files)
+        whole = in_pages(files_of(m))
+        mapped, epoch = Mapped(m, 0), 0
+        while held < 0.7 and epoch < EPOCHS:
+            before = settled(m)
+            assert mapped.cached == whole
+            mapped.take_half()
+            evicted = before["page_cache"]["evicted"] + many
+            m.wait_status(lambda s, evicted=evicted: s["page_cache"]["evicted"] >= evicted, 50)
+            record = settled(m)
+            assert record["stager"]["pushes_done"] - before["stager"]["pushes_done"] >= many
+            epoch += 1
+            following = Mapped(m, epoch)
+            mapped.close()
+            mapped, held = following, following.held / whole
+        mapped.close()
 
-    assert held >= 0.7 * whole
+    assert held >= 0.7
     assert record["page_cache"]["resident_share"] < 0.95
     assert record["read_errors"] == 0
-    assert COUNT // 2 - 80 <= pushed <= COUNT, "what was gone"
+    assert record["stager"]["pushes_done"] <= COUNT + record["page_cache"]["evicted"], "what was gone"
     assert m.report["used"]["page_cache"] <= m.report["budget"]["page_cache"]
 
 
