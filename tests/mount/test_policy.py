@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ SEED, FILES, SIZE = 42, 800, 24_000
 PAGE_CACHE = 1 << 20
 PAUSE_S, SLOWER_S = "0.001", "0.004"  # of a reader, for each file
 WORLD, RANK, EPOCHS = 4, 1, 8
+LOOKS = 6
 
 
 def orders_of(source: Path, epochs: list[np.ndarray]) -> Path:
@@ -36,12 +38,13 @@ def orders_of(source: Path, epochs: list[np.ndarray]) -> Path:
 
 
 def opens(m: Mounted) -> int:
-    """Of the source, when nothing more is fetched ahead."""
-    found = [-1]
+    """Of the source, when nothing more is fetched ahead: none came in several looks of the mount at its reader."""
+    found: list[int] = []
 
     def rests() -> bool:
+        time.sleep(0.05)
         found.append(m.status()["stager"]["source_opens"])
-        return found[-1] == found[-2]
+        return len(found) >= LOOKS and len(set(found[-LOOKS:])) == 1
 
     assert wait_until(rests, 20)
     return found[-1]
