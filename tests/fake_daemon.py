@@ -157,7 +157,6 @@ def main() -> None:
     parser.add_argument("mountpoint")
     parser.add_argument("state_dir")
     parser.add_argument("--deaf", action="store_true", help="never end, neither by umount nor by SIGTERM")
-    parser.add_argument("--no-control", action="store_true", help="have no state directory")
     parser.add_argument("--noexec", action="store_true")
     options = parser.parse_args()
     config = MountConfig(

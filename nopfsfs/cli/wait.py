@@ -9,6 +9,7 @@ import time
 from nopfsfs.bounded import probe_statvfs
 from nopfsfs.cli.locate import locate
 from nopfsfs.cli.options import Parser
+from nopfsfs.cli.stale import is_orphaned
 from nopfsfs.control.client import NoAnswer, call
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.units import parse_duration
@@ -56,9 +57,11 @@ def await_answer(mountpoint: str, limit_s: float) -> None:
     if located.mount.owner == os.geteuid() or os.geteuid() == 0:
         try:
             state = call(located.state_dir, "status", limit_s).get("state")
-        except NoAnswer:
-            if located.mount.owner != os.geteuid():
-                raise  # the kernel would answer root in the place of a user's daemon
+        except NoAnswer as error:
+            # Where there is none yet, its servers answer before all else is ready; to root, the kernel would answer in
+            # the place of a user's daemon.
+            if not is_orphaned(located.state_dir) or located.mount.owner != os.geteuid():
+                raise NopfsError(Exit.STUCK, f"the mount at {located.path} does not answer: {error.message}") from error
         else:
             if state != "running":
                 raise NopfsError(Exit.STUCK, f"the mount at {located.path} is {state}")

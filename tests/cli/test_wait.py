@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.cli import nopfs, wait
+from nopfsfs.control.client import SOCKET_NAME
+from nopfsfs.control.pids import PIDS_FILE, write_pids
 from nopfsfs.errors import Exit
 from tests.conftest import FakeMounts
 
@@ -75,6 +78,29 @@ def test_a_mount_whose_daemon_is_dead(fake_mount: FakeMounts, capsys: Output) ->
 
     assert nopfs.main(["wait", fake.mountpoint, "--timeout", "0.5"]) == Exit.STUCK
     assert "does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.mount
+def test_a_mount_that_has_no_supervisor_yet_does_not_answer_though_its_server_does(
+    fake_mount: FakeMounts, capsys: Output
+) -> None:
+    fake = fake_mount()
+    os.unlink(f"{fake.state_dir}/{SOCKET_NAME}")
+    os.unlink(f"{fake.state_dir}/{PIDS_FILE}")
+    os.statvfs(fake.mountpoint)
+
+    assert nopfs.main(["wait", fake.mountpoint, "--timeout", "0.5"]) == Exit.STUCK
+
+    assert "does not answer: the daemon of this mount does not listen" in capsys.readouterr().err
+
+
+@pytest.mark.mount
+def test_a_mount_whose_servers_have_lost_their_supervisor(fake_mount: FakeMounts) -> None:
+    fake = fake_mount()
+    os.unlink(f"{fake.state_dir}/{SOCKET_NAME}")
+    write_pids(fake.state_dir, {"server": fake.process.pid})
+
+    assert nopfs.main(["wait", fake.mountpoint, "--timeout", "5s"]) == Exit.OK
 
 
 @pytest.mark.mount
