@@ -25,6 +25,7 @@ from typing import Protocol
 
 import pyfuse3
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from nopfsfs.fuse.session import REQUEST_BYTES
 
@@ -49,7 +50,7 @@ _SIZE_AT = _IN_HEADER.size + 16  # of fuse_read_in.size
 LISTING_BYTES = 1 << 16  # of a directory at a time, so that any system's sockets take the longest reply of pyfuse3
 DYING_S = 0.05  # between two looks at a reader that got a signal while it waits
 SLEEP_MS = 1000  # a limit, as every wait has one
-TURNS = 6  # of the event loop, once it was entered, for others to come to their end: a grace takes several
+SETTLE_S = 0.01  # for all tasks to come to where they wait: a grace takes several turns of the event loop
 AT_ONCE = 64  # requests answered before other tasks get their turn
 Bytes = bytes | bytearray | memoryview
 
@@ -139,6 +140,7 @@ class FastPath:
         self._init, self._tell = init, tell
         self._forwarded: set[int] = set()  # requests that pyfuse3 has not answered yet
         self._letting_go = 0
+        self._settled = False  # no task has anything to do but what descriptors tell, and we are not in the event loop
         self._stopping = False
         self._pause = trio.CancelScope()
         self._answered = trio.Event()
@@ -168,8 +170,7 @@ class FastPath:
                         # A limit: another server may have been woken for a request, and be stopped.
                         with trio.move_on_after(SLEEP_MS / 1000) as self._pause:
                             await trio.lowlevel.wait_readable(self._new)
-                        for _ in range(TURNS):
-                            await trio.lowlevel.checkpoint()
+                        await self._settle()
                 if self._stopping:
                     await self._end_all()
                 nursery.cancel_scope.cancel()
@@ -185,10 +186,24 @@ class FastPath:
         self._stopping = True
         self._pause.cancel()
 
+    @property
+    def _awaits(self) -> bool:
+        """Whether the event loop has something to wait for, of which no descriptor of ours tells."""
+        return bool(self._waiting or self._forwarded or self._letting_go)
+
+    async def _settle(self) -> None:
+        """Let all tasks come to where they wait: else one that was about to do something, such as to pass a grace,
+        would have to wait until the event loop is entered again, for as long as others' hits are answered outside."""
+        if not self._awaits:
+            with trio.move_on_after(SETTLE_S) as limit:
+                await wait_all_tasks_blocked()
+            self._settled = not limit.cancelled_caught
+
     def _sleep_here(self) -> bool:
         """While nothing but new requests can need this process, wait for them here: that costs a tenth of a turn of
         the event loop. False when the event loop has something to wait for, or to do."""
-        if self._waiting or self._forwarded or self._letting_go:
+        if not self._settled or self._awaits:
+            self._settled = False  # it is entered
             return False
         others = self._others()
         if others != self._polled or not others:
@@ -196,7 +211,8 @@ class FastPath:
             for fd in (self._new.fileno(), *others):
                 self._poll.register(fd, select.POLLIN)
         ready = self._poll.poll(SLEEP_MS)
-        return bool(ready) and all(fd == self._new.fileno() for fd, _ in ready)
+        self._settled = bool(ready) and all(fd == self._new.fileno() for fd, _ in ready)
+        return self._settled
 
     async def _drain(self, nursery: trio.Nursery) -> bool:
         """Take requests until there are none, or `stop`; False when the connection has ended."""
@@ -218,8 +234,10 @@ class FastPath:
                     log.error("/dev/fuse gave %d bytes", length)  # the kernel never does; nobody waits for an answer
                     continue
                 if not self._answer(nursery, length):
+                    self._settled = False
                     # A copy: the buffer is used again before the message is gone.
                     await self._forward(bytes(self._view[:length]))
+            self._settled = False
             await trio.lowlevel.checkpoint()
             if self._stopping:
                 return True
@@ -296,12 +314,12 @@ class FastPath:
     def _release(self, nursery: trio.Nursery, unique: int) -> None:
         (fh,) = _HANDLE.unpack_from(self._buffer, _IN_HEADER.size)
         if self._handlers.closed(fh):
+            self._letting_go += 1
             nursery.start_soon(self._let_go, fh)
         if self._fail(unique, 0):  # else another server has answered, and said so
             self._handlers.over(fh)
 
     async def _let_go(self, fh: int) -> None:
-        self._letting_go += 1
         try:
             await self._handlers.let_go(fh)
         except Exception:

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 
 import pyfuse3
@@ -26,6 +27,8 @@ GONE = 1 << 23  # no process has such a number
 DATA = bytes(range(256)) * 16
 PASSTHROUGH = 1 << 7
 LIMIT_S = 20.0
+MANY_TURNS, MANY_HITS = 50, 1000  # turns of the event loop; more than one of them each
+SLEEP_HERE = FastPath._sleep_here
 
 
 def request(opcode: int, unique: int, inode: int = 7, body: bytes = b"", pid: int = 99) -> bytes:
@@ -444,3 +447,53 @@ def test_a_name_is_looked_up_here_when_it_is_there_and_by_pyfuse3_when_not() -> 
         assert await b.reply() == (3, errno.ENOENT, b"")
 
     run(body)
+
+
+def test_what_a_message_asks_for_is_done_while_hits_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as to pass a grace, for which the stager waits: not when the hits come to an end."""
+    monkeypatch.setattr(FastPath, "_sleep_here", SLEEP_HERE)
+    (kernel, device), (stager, link), pair = (
+        socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3)
+    )
+
+    async def obey(asked: trio.socket.SocketType, nursery: trio.Nursery) -> None:
+        while message := await asked.recv(64):
+            nursery.start_soon(do, asked, message)
+
+    async def do(asked: trio.socket.SocketType, message: bytes) -> None:
+        for _ in range(MANY_TURNS):
+            await trio.lowlevel.checkpoint()
+        await asked.send(message)
+
+    async def serve() -> None:
+        asked = trio.socket.from_stdlib_socket(link)
+        path = FastPath(device.fileno(), pair[0], Handlers(), lambda: [link.fileno()])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(obey, asked, nursery)
+            await path.run()
+            nursery.cancel_scope.cancel()
+
+    serving = threading.Thread(target=trio.run, args=(serve,))
+    serving.start()
+    try:
+        kernel.settimeout(LIMIT_S)
+        hits = 0
+        for number in range(20):
+            stager.send(bytes([number]))
+            answer = b""
+            for _ in range(MANY_HITS):
+                hits += 1
+                kernel.send(request(READ, hits, 7, read_body(7, 0, 10)))
+                assert kernel.recv(1 << 16)[16:] == DATA[:10]
+                try:
+                    answer = stager.recv(64, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    continue
+                break
+            assert answer == bytes([number]), f"not after {hits} hits"
+    finally:
+        kernel.close()
+        serving.join(LIMIT_S)
+        for end in (device, stager, link, *pair):
+            end.close()
+    assert not serving.is_alive()

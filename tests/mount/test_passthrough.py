@@ -319,8 +319,7 @@ def test_a_stager_that_dies_takes_its_copies_with_it_and_readers_go_on(
 
 @pytest.mark.parametrize("how", ["adopt", "upgrade"])
 def test_a_mount_that_is_taken_over(mounting: Mounting, data: Path, real_disk: Path, how: str) -> None:
-    flags = (*ON, "--servers", "2", "--ram", "8M")  # a file that is held from before leaves room for others
-    with mounting(data, *flags, "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
+    with mounting(data, *ON, "--servers", "2", "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
         m.errors_expected = True
         path = m.path / name(settle(m)[0])
         with Reader("hold", path) as held:
