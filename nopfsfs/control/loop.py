@@ -74,6 +74,7 @@ class EventLoop:
         self._readers = Readers()
         self.failed = False
         self.awaiting_plan = False  # set while a plan is being made
+        self._unclosed = 0  # events to come: the closes of what they opened may never be heard of
         self.stray: Callable[[list[int]], None] = lambda rows: None  # told of rows that were staged and live elsewhere
         self.holds_back = False  # set while it is not known yet where files live: nothing is fetched ahead
         self._said: tuple[str, str | None, str | None] | None = None
@@ -162,6 +163,10 @@ class EventLoop:
             self.conductor.resync(self._tier == Tier.RAM)
         self._lost = lost
 
+    def closes_were_lost(self) -> None:
+        """Servers that nobody listened to have ended: they may have taken the closes of what others opened."""
+        self._unclosed = self.pending
+
     def drain(self) -> None:
         """Take all events that are left, for the final record."""
         self.awaiting_plan = False
@@ -235,6 +240,10 @@ class EventLoop:
                 c.released(row)
             elif kind == _READ:
                 c.read(row, value)
+        if self._unclosed > 0:
+            self._unclosed -= len(kinds)
+            if self._unclosed <= 0:
+                c.events_lost()
         return True
 
     def _say_state(self, status: PlanStatus) -> None:

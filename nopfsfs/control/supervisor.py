@@ -226,6 +226,7 @@ class Supervisor:
             await trio.to_thread.run_sync(wait_all, self._before, RELIEF_LIMIT_S)
         left = [process.pid for process in self._before if process.alive()]
         left += await trio.to_thread.run_sync(end_writer, self._config.state_dir, RELIEF_LIMIT_S)
+        self.loop.closes_were_lost()
         if left:
             # It may yet read or write the arena: no stager may use that again.
             raise OSError(errno.EBUSY, f"processes of the supervisor before do not end: {left}")

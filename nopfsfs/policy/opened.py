@@ -1,7 +1,8 @@
 """The files that readers have open, as far as one hears of it. Pure.
 
 A close may never be heard of: the server that took it was killed, or it was one of a supervisor before. So a row of
-which nothing was heard while many others were opened is taken for closed, until it is read again.
+which nothing was heard while many others were opened is taken for closed, until it is read again. Where others opened
+and closed it meanwhile, what was never closed is taken for closed: whose reads there were is not known.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class _Open:
     count: int
     sign: int  # how many opens there had been when it was last opened or read
     queued: int  # with which number it stands in the queue
+    least: int  # of `count` since then
+    closed: bool = False  # by somebody, since then
 
 
 class Opened:
@@ -43,7 +46,7 @@ class Opened:
         self._opens += 1
         found = self._rows.get(row)
         if found is None:
-            self._rows[row] = _Open(1, self._opens, self._opens)
+            self._rows[row] = _Open(1, self._opens, self._opens, 1)
             self._queue.append((self._opens, row))
             self._forgotten.discard(row)
         else:
@@ -65,7 +68,7 @@ class Opened:
         self._rows.pop(row, None)
         if left < LAST_BYTES:
             return [row]
-        self._rows[row] = _Open(1, self._opens, self._opens)  # the last of them
+        self._rows[row] = _Open(1, self._opens, self._opens, 1)  # the last of them
         if len(self._rows) <= HALF_READ:
             return []
         oldest = next(iter(self._rows))
@@ -77,6 +80,8 @@ class Opened:
         found = self._rows.get(row)
         if found is not None and found.count > 1:
             found.count -= 1
+            found.least = min(found.least, found.count)
+            found.closed = True
             return False
         self._rows.pop(row, None)
         self._forgotten.discard(row)
@@ -90,12 +95,15 @@ class Opened:
             found = self._rows.get(row)
             if found is None or found.queued != queued:
                 continue  # of an open before
-            if found.sign + FORGOTTEN_AFTER < self._opens:
+            if found.closed:
+                found.count -= found.least
+            if found.sign + FORGOTTEN_AFTER < self._opens or not found.count:
                 del self._rows[row]
                 self._forgotten.add(row)
                 gone.append(row)
             else:
                 found.queued = self._opens  # looked at again later than it need be
+                found.least, found.closed = found.count, False
                 self._queue.append((self._opens, row))
         return gone
 

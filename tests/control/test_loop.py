@@ -191,6 +191,19 @@ def test_the_counts_of_a_supervisor_before_go_on(bench: Bench) -> None:
     assert 50 + N - 2 <= bench.loop.predicted <= 50 + N
 
 
+def test_of_what_was_opened_before_servers_ended_no_close_is_awaited(bench: Bench) -> None:
+    for row in (1, 2):
+        bench.server.put(Event.OPEN, row)
+    bench.other.put(Event.OPEN, 3)
+    bench.loop.closes_were_lost()
+    bench.server.put(Event.RELEASE, 1)
+    bench.loop.step()
+    assert len(bench.loop.conductor._open) == 0
+    bench.server.put(Event.OPEN, 4)
+    bench.loop.step()
+    assert 4 in bench.loop.conductor._open
+
+
 def test_events_wait_for_a_plan_that_is_being_made(bench: Bench) -> None:
     bench.loop.awaiting_plan = True
     for row in range(N):

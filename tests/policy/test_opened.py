@@ -62,6 +62,35 @@ def test_who_reads_is_not_forgotten() -> None:
     assert others(opened, 3 * FORGOTTEN_AFTER) == [1]
 
 
+def test_a_close_that_is_never_heard_of_though_others_open_and_close_it() -> None:
+    opened = Opened()
+    opened.open(1)
+    closed = []
+    for _ in range(FORGOTTEN_AFTER // 100 + 2):
+        opened.open(1)
+        opened.read(1)
+        gone = others(opened, 50)
+        closed.append(opened.close(1))
+        gone += others(opened, 50)
+        closed[-1] |= bool(gone)
+    assert not any(closed[: FORGOTTEN_AFTER // 101])
+    assert closed[-1]
+    assert 1 not in opened
+
+
+def test_who_has_two_open_keeps_them_when_a_third_is_forgotten() -> None:
+    opened = Opened()
+    opened.open(1)
+    others(opened, FORGOTTEN_AFTER // 2)
+    opened.open(1)
+    opened.open(1)
+    opened.close(1)
+    opened.open(1)
+    assert others(opened, FORGOTTEN_AFTER) == []
+    assert not opened.close(1)
+    assert opened.close(1)
+
+
 def test_what_is_kept_for_it_is_bounded() -> None:
     opened = Opened()
     for _ in range(30 * FORGOTTEN_AFTER):
