@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.timeout(200)]
 
 SEED, FILES, SIZE = 42, 800, 24_000
 PAGE_CACHE = 1 << 20
-PAUSE_S, SLOWER_S = "0.001", "0.004"  # of a reader, for each file
+PAUSE_S = "0.001"  # of a reader, for each file
 WORLD, RANK, EPOCHS = 4, 1, 8
 LOOKS = 6
 
@@ -50,10 +50,10 @@ def opens(m: Mounted) -> int:
     return found[-1]
 
 
-def read_epochs(m: Mounted, listed: Path, epochs: int, pause_s: str = PAUSE_S) -> list[int]:
+def read_epochs(m: Mounted, listed: Path, epochs: int) -> list[int]:
     """Opens of the source by the end of each epoch."""
     counted = []
-    with Reader("follow", m.path, m.source, listed, pause_s, *map(str, range(1, epochs + 1))) as reader:
+    with Reader("follow", m.path, m.source, listed, PAUSE_S, *map(str, range(1, epochs + 1))) as reader:
         for number in range(1, epochs + 1):
             assert reader.line() == number
             counted.append(opens(m))
@@ -95,8 +95,7 @@ def test_one_rank_of_several_keeps_what_it_reads_again_soonest(mounting: Mountin
     homes = budget.split(ram, data, PAGE_CACHE).homes
     words = ["--seed", SEED, "--sampler", "distributed", "--world-size", WORLD, "--ranks", RANK, "--ram", ram]
     with mounting(tmp_path / "source", *map(str, words), "--page-cache", str(PAGE_CACHE)) as m:
-        # What is kept is decided when a read is seen: a reader of an epoch in a few such looks costs the source more.
-        counted = read_epochs(m, orders_of(m.source, listed[:EPOCHS]), EPOCHS, SLOWER_S)
+        counted = read_epochs(m, orders_of(m.source, listed[:EPOCHS]), EPOCHS)
 
     least, first_come = fewest(listed, charged, homes), static(listed, charged, homes)
     assert least <= counted[-1] + 5
