@@ -24,7 +24,9 @@ class Exit(IntEnum):
     START = 12  # the mount did not answer in time, or died while starting
     USER = 13  # --user: unknown, or no right to read as that user
     REPORT = 14  # umount: unmounted, but the report could not be written or is missing
-    INTERRUPTED = 130  # Ctrl-C, as shells have it
+    HUNG_UP = 129  # by a signal, as shells have it: SIGHUP
+    INTERRUPTED = 130  # SIGINT, Ctrl-C
+    TERMINATED = 143  # SIGTERM
 
 
 class NopfsError(Exception):

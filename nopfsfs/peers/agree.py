@@ -44,6 +44,8 @@ def together(group: Group, awaited: str, work: Callable[[], bytes]) -> list[memo
         mine = _GOOD + work()
     except NopfsError as error:
         failed = error
+    except SystemExit as ended:  # by a signal; the others are told, or they would wait for this one, or go on without
+        failed = NopfsError(Exit(int(ended.code or 0)), "told to end before all mounts answered")
     except Exception as error:
         failed = NopfsError(Exit.INTERNAL, f"{type(error).__name__}: {error}; this is a bug: run again with --debug")
         failed.__cause__ = error

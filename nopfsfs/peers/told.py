@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from nopfsfs.peers.mpi import MPI
 
@@ -22,18 +22,23 @@ _ASK, _ANSWER = 1, 2  # tags
 
 
 @contextmanager
-def ending_at_signals() -> Iterator[None]:
+def _handling(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Within, these signals are handled so."""
+    before = {number: signal.signal(number, handler) for number in NUMBERS}
+    try:
+        yield
+    finally:
+        for number, handled in before.items():
+            signal.signal(number, handled)
+
+
+def ending_at_signals() -> AbstractContextManager[None]:
     """Within, these signals end this process as an error does: what was begun is cleared away."""
 
     def raise_exit(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, raise_exit) for number in NUMBERS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return _handling(raise_exit)
 
 
 class Told:
@@ -55,19 +60,13 @@ class Told:
         """What a person's signal does; before the first call."""
         self._end = end
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self) -> AbstractContextManager[None]:
         """Within, signals are taken, and dealt with when this is called."""
 
         def take(number: int, frame: object) -> None:
             self._signals.append(time.monotonic())
 
-        before = {number: signal.signal(number, take) for number in NUMBERS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return _handling(take)
 
     def __call__(self) -> None:
         now = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -64,6 +65,22 @@ def test_a_bug_on_one_rank_ends_all() -> None:
     assert first.exit_code == second.exit_code == Exit.INTERNAL
     assert "ZeroDivisionError" in second.message
     assert isinstance(first.__cause__, ZeroDivisionError)
+
+
+def test_a_rank_that_is_told_to_end_ends_all() -> None:
+    def work(rank: Rank) -> object:
+        def step() -> bytes:
+            if rank.rank == 1:
+                raise SystemExit(128 + signal.SIGTERM)  # by `ending_at_signals`
+            return b""
+
+        return together(rank, "looking", step)
+
+    results = on_ranks(3, work)
+
+    assert [type(error) for error in results] == [Said, NopfsError, Said]
+    assert {error.exit_code for error in results} == {Exit.TERMINATED}
+    assert {error.message for error in results} == {"rank 1: told to end before all mounts answered"}
 
 
 def test_what_was_said_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:

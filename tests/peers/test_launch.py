@@ -343,8 +343,21 @@ def test_sigterm_to_mpirun_unmounts_all(job: Jobs, source: Path, implementation:
 
     started.process.send_signal(signal.SIGTERM)
 
-    assert started.status() == {"mpich": 0, "openmpi": 1}[implementation]
+    # Now and then Open MPI's mpirun crashes when all has ended (open-mpi/ompi#13650).
+    assert started.status() in {"mpich": (0,), "openmpi": (1, -signal.SIGSEGV)}[implementation]
     started.assert_gone()
+
+
+@pytest.mark.parametrize("mounted", [1, 2, 3])
+def test_sigterm_to_mpirun_while_it_mounts_leaves_no_mount(job: Jobs, source: Path, mounted: int) -> None:
+    started = job(3, source)
+    assert wait_until(lambda: len(started.mounted()) >= mounted, LIMIT_S)
+
+    started.process.send_signal(signal.SIGTERM)
+
+    started.status()
+    started.assert_gone()
+    assert all("told to end" in line for line in started.said()), started.said()
 
 
 def test_sigterm_to_a_rank_unmounts_its_own(job: Jobs, source: Path) -> None:
