@@ -11,10 +11,11 @@ import json
 import logging
 import logging.handlers
 import os
+import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from nopfsfs.config import MountConfig
@@ -23,7 +24,19 @@ _PR_SET_KEEPCAPS, _PR_SET_NAME = 8, 15
 _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 _CAP_SYS_ADMIN = 1 << 21
 _SYSLOG = "/dev/log"
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # by which people end a process
 _NICE = {"super": 5, "server": -10, "stager": 5}
+
+
+@contextlib.contextmanager
+def handling(numbers: Iterable[signal.Signals], handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Within, these signals are handled so. In the main thread only."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handled in before.items():
+            signal.signal(number, handled)
 
 
 @dataclass(frozen=True, slots=True)

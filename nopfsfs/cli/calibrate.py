@@ -24,6 +24,7 @@ from nopfsfs.cli.settings import Layer, put, usage
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import find_covering, read_mounts
+from nopfsfs.process import handling
 from nopfsfs.rundir import calibration_path, default_index_dir, make_private_dir
 from nopfsfs.units import MAX_SIZE, parse_duration
 
@@ -199,12 +200,8 @@ def _ended_by_signals() -> Iterator[None]:
     def end(number: int, frame: object) -> None:
         raise _Ended(number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with handling((signal.SIGTERM, signal.SIGHUP), end):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _calibrate(call: Call, as_json: bool) -> None:

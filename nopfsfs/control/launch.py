@@ -13,7 +13,7 @@ import time
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mounting import mount_fuse, unmount
-from nopfsfs.process import Handoff, command
+from nopfsfs.process import END_SIGNALS, Handoff, command, handling
 
 END_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 60.0  # a mount that has not answered by then never will
@@ -94,12 +94,8 @@ def _stay(daemon: subprocess.Popen[bytes]) -> int:
     def pass_on(number: int, frame: object) -> None:
         daemon.send_signal(signal.SIGTERM)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    try:
+    with handling(END_SIGNALS, pass_on):
         return daemon.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def end(daemon: subprocess.Popen[bytes], mountpoint: str) -> None:

@@ -194,16 +194,16 @@ class FastPath:
     async def _settle(self) -> None:
         """Let all tasks come to where they wait: else one that was about to do something, such as to pass a grace,
         would have to wait until the event loop is entered again, for as long as others' hits are answered outside."""
+        self._settled = False
         if not self._awaits:
-            with trio.move_on_after(SETTLE_S) as limit:
+            with trio.move_on_after(SETTLE_S):
                 await wait_all_tasks_blocked()
-            self._settled = not limit.cancelled_caught
+                self._settled = True
 
     def _sleep_here(self) -> bool:
         """While nothing but new requests can need this process, wait for them here: that costs a tenth of a turn of
         the event loop. False when the event loop has something to wait for, or to do."""
         if not self._settled or self._awaits:
-            self._settled = False  # it is entered
             return False
         others = self._others()
         if others != self._polled or not others:
@@ -211,8 +211,7 @@ class FastPath:
             for fd in (self._new.fileno(), *others):
                 self._poll.register(fd, select.POLLIN)
         ready = self._poll.poll(SLEEP_MS)
-        self._settled = bool(ready) and all(fd == self._new.fileno() for fd, _ in ready)
-        return self._settled
+        return bool(ready) and all(fd == self._new.fileno() for fd, _ in ready)
 
     async def _drain(self, nursery: trio.Nursery) -> bool:
         """Take requests until there are none, or `stop`; False when the connection has ended."""

@@ -7,29 +7,17 @@ life: if one does not answer, it has died, and MPI's end is what follows.
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from nopfsfs.peers.mpi import MPI
+from nopfsfs.process import END_SIGNALS, handling
 
 ANSWER_S = 0.5  # for all others to answer
 LOOK_S = 0.05  # between two looks for messages: each costs some tens of microseconds
 AGAIN_S = 2.0  # MPI would have killed us by then: a signal that comes later is a person's
-NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ASK, _ANSWER = 1, 2  # tags
-
-
-@contextmanager
-def _handling(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Within, these signals are handled so."""
-    before = {number: signal.signal(number, handler) for number in NUMBERS}
-    try:
-        yield
-    finally:
-        for number, handled in before.items():
-            signal.signal(number, handled)
 
 
 def ending_at_signals() -> AbstractContextManager[None]:
@@ -38,7 +26,7 @@ def ending_at_signals() -> AbstractContextManager[None]:
     def raise_exit(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    return _handling(raise_exit)
+    return handling(END_SIGNALS, raise_exit)
 
 
 class Told:
@@ -66,7 +54,7 @@ class Told:
         def take(number: int, frame: object) -> None:
             self._signals.append(time.monotonic())
 
-        return _handling(take)
+        return handling(END_SIGNALS, take)
 
     def __call__(self) -> None:
         now = time.monotonic()
