@@ -4,7 +4,7 @@ run.
     python scripts/bench_peer.py      (or make bench BENCH='peer/*')
 
 A fetch goes from a request at the socket of one peer process to the answer there that the bytes lie in the arena and
-were compared with their checksum; as many are under way as a stager has (32, or 64 MB). `peer/...`: what stands for the
+were compared with their checksum; as many are under way as a stager has (48, or 64 MB). `peer/...`: what stands for the
 stagers does as little as can be, and uses the same extents again and again. `peer/stager/...`: the product's own stager
 code, from an order to fetch rows that live on the other node to all of them published; the files pass through, 32 MB of
 them are there at a time. The ping-pong blocks, with one buffer; its throughput is that of one way, half the round trip.

@@ -18,7 +18,7 @@ from enum import IntEnum
 Record = tuple[int, ...]
 _HEAD = struct.Struct("<II")
 RECORDS_MOST = 256  # in a message
-PREFETCHES_A_PAIR = 32  # asked for by a node of another and not answered
+PREFETCHES_A_PAIR = 48  # asked for by a node of another and not answered
 UNDER_WAY_BYTES = 64 << 20  # asked for by a node, and lent by it; one larger file goes alone
 LENGTH_MOST = (1 << 31) - 1  # bytes of a file: some MPIs count no further
 SILENT_S = 2.0  # without a sign of life a request is given up after this

@@ -267,4 +267,6 @@ class Borrower:
         if not want.told:
             want.told = True
             del self._by_ask[want.ask]
-            self._to_stager(_GOT, (want.ask, want.check if status == _OK else 0, status, 0))
+            right = status == _OK
+            soon = want.urgent or not right or want.length >= CHECKED_APART
+            self._to_stager(_GOT, (want.ask, want.check if right else 0, status, 0), soon=soon)

@@ -5,8 +5,10 @@ with each transfer that has ended. Waits for nothing; `process.py` calls it. Pur
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 from nopfsfs.fetch.peerwire import Kind as Local
@@ -18,20 +20,10 @@ from nopfsfs.peers.transport import Transport
 from nopfsfs.peers.wire import Kind, Record
 
 log = logging.getLogger(__name__)
-_ANSWER, _LEND, _BACK = Kind.ANSWER, Local.LEND, Local.BACK
+_GOT, _BACK = Local.GOT, Local.BACK
 TICK_S = 0.1  # between looks at the limits
-BACKS_MOST = 64  # that are kept for another message: to wake a process costs more than all the rest of a fetch
-
-
-def _append(to: dict[Any, list[tuple[Any, list[Record]]]], key: Any, kind: Any, record: Record) -> None:
-    """Put a record behind those of its kind, if these are the last."""
-    runs = to.get(key)
-    if runs is None:
-        to[key] = [(kind, [record])]
-    elif runs[-1][0] is kind:
-        runs[-1][1].append(record)
-    else:
-        runs.append((kind, [record]))
+# That are kept for those that come next: to wake a process costs more than all the rest of a fetch.
+GOTS_MOST, BACKS_MOST = 16, 64
 
 
 def _each(records: list[Any], do: Callable[..., None]) -> None:
@@ -58,10 +50,11 @@ class Exchange:
         self._transport, self._job, self._clock = transport, job, clock
         self._send_stager, self._hear, self._tell_over = to_stager, hear, over
         self.nodes = Nodes(transport.rank, transport.size)
-        # Records in their order, those of a kind that follow each other together. What is asked and what is answered
-        # need no order between them.
-        self._out: dict[tuple[int, bool], list[tuple[Kind, list[Record]]]] = {}
-        self._local: dict[bool, list[tuple[Local, list[Record]]]] = {}
+        # Records by kind, in their order. Between those of two kinds that of the kinds' numbers is as good as that in
+        # which they came: of one file a HURRY is after its WANT and before its DROP, a BACK after its LEND.
+        self._out: defaultdict[tuple[Kind, int], list[Record]] = defaultdict(list)
+        self._local: defaultdict[Local, list[Record]] = defaultdict(list)
+        self._pressing = False  # somebody waits for one of the latter
         self.lender = Lender(transport, arena, self._put, self._put_local)
         self.borrower = Borrower(
             transport, arena, self.nodes, self._put, self._put_local, self._over, clock, checker
@@ -77,11 +70,11 @@ class Exchange:
         came = self._transport.receive()
         for node, body in came:
             self._take(node, body)
-        done = self._transport.done() if self._transport.busy else ()
-        for key, length in done:
+        active = bool(came) | self.borrower.checked()
+        for key, length in self._transport.done() if self._transport.busy else ():
+            active = True
             if not self.borrower.received(key, length):
                 self.lender.sent(key, length)
-        active = bool(came or done) | self.borrower.checked()
         now = self._clock()
         if now - self._ticked >= TICK_S:
             self._ticked = now
@@ -91,30 +84,34 @@ class Exchange:
 
     def flush(self, *, more: bool = False) -> None:
         """Send what is to be sent. `more`: there may be more soon, and what nobody waits for goes with it."""
-        out, self._out = self._out, {}
-        for (node, _), runs in out.items():
-            for kind, records in runs:
-                for message in wire.pack(kind, self._job, records):
-                    self._send(node, message)
+        out, self._out = self._out, defaultdict(list)
+        for kind, node in sorted(out):
+            for message in wire.pack(kind, self._job, out[kind, node]):
+                self._send(node, message)
         self.lender.send()
-        local, self._local = self._local, {}
-        backs = local.get(True, [])
-        if more and len(backs) == 1 and backs[0][0] is Local.BACK and len(backs[0][1]) < BACKS_MOST:
-            self._local[True] = local.pop(True)
+        self._flush_local(more=more)
+
+    def _flush_local(self, *, more: bool) -> None:
+        local, self._local = self._local, defaultdict(list)
+        pressing, self._pressing = self._pressing, False
+        if self._transport.has_more and not pressing and 0 < len(local.get(_GOT, ())) < GOTS_MOST:
+            self._local[_GOT] = local.pop(_GOT)
+        if more and 0 < len(local.get(_BACK, ())) < BACKS_MOST:
+            self._local[_BACK] = local.pop(_BACK)
         if self.lender.lends:
-            for some in local.values():
-                for what, records in some:
-                    self._send_stager(what, records)
+            for what in sorted(local):
+                self._send_stager(what, local[what])
 
     def _send(self, node: int, message: bytes) -> None:
         if node not in self.nodes.lost and not self._transport.send(node, message):
             self._over(node, Why.LOST)
 
     def _put(self, node: int, kind: Kind, record: Record) -> None:
-        _append(self._out, (node, kind is _ANSWER), kind, record)
+        self._out[kind, node].append(record)
 
-    def _put_local(self, kind: Local, record: Record) -> None:
-        _append(self._local, kind is _LEND or kind is _BACK, kind, record)
+    def _put_local(self, kind: Local, record: Record, *, soon: bool = True) -> None:
+        self._local[kind].append(record)
+        self._pressing |= soon
 
     # ---- the stager ---------------------------------------------------------------------------------------
 
@@ -186,13 +183,13 @@ class Exchange:
     def _deal(self, node: int, kind: Kind, records: list[Any]) -> None:
         match kind:
             case Kind.ANSWER:
-                _each(records, lambda tag, check, status: self.borrower.answered(node, tag, check, status))
+                _each(records, partial(self.borrower.answered, node))
             case Kind.WANT:
-                _each(records, lambda *record: self.lender.want(node, *record))
+                _each(records, partial(self.lender.want, node))
             case Kind.HURRY:
-                _each(records, lambda tag: self.lender.hurry(node, tag))
+                _each(records, partial(self.lender.hurry, node))
             case Kind.DROP:
-                _each(records, lambda tag: self.lender.drop(node, tag))
+                _each(records, partial(self.lender.drop, node))
             case Kind.NEWS:
                 self._hear(node, records[0])
             case Kind.LEAVE:

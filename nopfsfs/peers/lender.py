@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from nopfsfs.fetch.peerwire import LENGTH_MOST, Status
 from nopfsfs.fetch.peerwire import Kind as Local
@@ -15,7 +16,12 @@ from nopfsfs.peers.wire import TAGS, Kind, Record
 LENT_A_NODE = 1024  # requests of one node that wait or are answered; who asks for more is not one of us
 TO_BE_SENT = -1
 Out = Callable[[int, Kind, Record], None]
-ToStager = Callable[[Local, Record], None]
+
+
+class ToStager(Protocol):
+    """Sends a record to the stager; `soon`: somebody waits for it."""
+
+    def __call__(self, kind: Local, record: Record, *, soon: bool = True) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +52,7 @@ class Lender:
         self._count = [0] * transport.size
         self._next = 1
         self.lends = False  # whether there is a stager
+        self.under_way = 0  # bytes that are wanted
         self.files = self.bytes = 0
 
     def __len__(self) -> int:
@@ -64,6 +71,7 @@ class Lender:
         self._next += 1
         self._loans[loan.id] = self._of[node, tag] = loan
         self._count[node] += 1
+        self.under_way += length
         self._to_stager(Local.LEND, (loan.id, row, length, mtime_ns, urgent))
 
     def hurry(self, node: int, tag: int) -> None:
@@ -77,7 +85,7 @@ class Lender:
         """It is not wanted any more there. Bytes that are on their way arrive."""
         loan = self._of.get((node, tag))
         if loan is not None:
-            self._to_stager(Local.BACK, (loan.id,))
+            self._give_back(loan.id)
             self._end(loan)
             self._out(node, Kind.ANSWER, (tag, 0, Status.NO))
 
@@ -87,7 +95,7 @@ class Lender:
         loan = self._loans.get(id)
         if loan is None or loan.key:
             if status == Status.OK and loan is None:
-                self._to_stager(Local.BACK, (id,))  # dropped meanwhile
+                self._give_back(id)  # dropped meanwhile
             return
         if status == Status.COMING:
             self._out(loan.node, Kind.ANSWER, (loan.tag, 0, Status.COMING))
@@ -95,7 +103,7 @@ class Lender:
         whole = length == loan.length and extent >= 0 and extent + length <= len(self._arena)
         if status != Status.OK or not whole:
             if status == Status.OK:
-                self._to_stager(Local.BACK, (id,))
+                self._give_back(id)
             self._end(loan)
             self._out(loan.node, Kind.ANSWER, (loan.tag, 0, Status.NO))
             return
@@ -120,7 +128,7 @@ class Lender:
             self.files += 1
             self.bytes += loan.length
         if not loan.recalled:
-            self._to_stager(Local.BACK, (loan.id,))
+            self._give_back(loan.id)
         self._end(loan)
         return True
 
@@ -139,11 +147,15 @@ class Lender:
         """Nobody waits there any more."""
         for loan in [loan for loan in self._loans.values() if loan.node == node and not loan.key]:
             if self.lends:
-                self._to_stager(Local.BACK, (loan.id,))
+                self._give_back(loan.id)
             self._end(loan)
+
+    def _give_back(self, id: int) -> None:
+        self._to_stager(Local.BACK, (id,), soon=False)
 
     def _end(self, loan: Loan) -> None:
         del self._loans[loan.id]
         if not loan.key:
             del self._of[loan.node, loan.tag]
         self._count[loan.node] -= 1
+        self.under_way -= loan.length

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import mmap
 from collections import deque
+from collections.abc import Iterator
 from itertools import count
 
 from mpi4py import MPI
@@ -22,7 +23,7 @@ _ANY_SOURCE, _ANY_TAG, _BYTE = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.BYTE
 _CONTROL = TAGS + 1  # the tag of messages
 _AT_ONCE = 64  # messages, or news of bytes, taken in one call
 # A probe says what calls before it have found, and finds on: with MPICH one message, or news of bytes, in each call.
-_LOOKS = 16  # in vain, before nothing has come
+_LOOKS, _LOOKS_BUSY = 16, 2  # in vain, before nothing has come; the latter where there is more to do before the next
 _BEGUN_BYTES = 1 << 20  # received in one call: MPI may copy at once, and what has come is to be told meanwhile
 _EARLY_MOST = TAGS  # pairs of node and tag whose bytes are announced and not awaited
 _TAKEN_MOST = 1 << 28  # bytes of what nobody asked for
@@ -96,7 +97,8 @@ class MpiTransport:
 
     def _take(self, messages: list[Message]) -> None:
         """Take what MPI has found: messages, and news of bytes, which are received where they are awaited."""
-        status, looks, probe = self._status, _LOOKS, self._comm.Improbe
+        status, probe = self._status, self._comm.Improbe
+        looks = _LOOKS_BUSY if self._announced else _LOOKS
         for _ in range(_AT_ONCE + _LOOKS):
             found = probe(_ANY_SOURCE, _ANY_TAG, status)
             if found is None:
@@ -154,13 +156,13 @@ class MpiTransport:
         for place, (its, _) in self._awaited.items():
             if its == key:
                 del self._awaited[place]
-                self._ended.append(Done(key, CANCELLED))
+                self._ended.append((key, CANCELLED))
                 return
         for i, (its, place, _, found, length) in enumerate(self._announced):
             if its == key:
                 del self._announced[i]
                 self._early.setdefault(place, deque()).appendleft((found, length))
-                self._ended.append(Done(key, CANCELLED))
+                self._ended.append((key, CANCELLED))
                 return
 
     @property
@@ -171,12 +173,13 @@ class MpiTransport:
     def has_more(self) -> bool:
         return bool(self._announced)
 
-    def done(self) -> list[Done]:
+    def done(self) -> Iterator[Done]:
         begun = 0
         while self._announced and begun < _BEGUN_BYTES:
             key, _, view, found, length = self._announced.popleft()
             begun += length
-            self._begin(key, view, found, length)
+            if self._begin(key, view, found, length):
+                yield key, length
         if self._requests:
             try:
                 some = MPI.Request.Testsome(self._requests) or ()
@@ -185,26 +188,27 @@ class MpiTransport:
                 self._look_at_each()
             else:
                 for i in sorted(some, reverse=True):
-                    self._ended.append(Done(*self._take_out(i)[:2]))
+                    self._ended.append(self._take_out(i)[:2])
         ended, self._ended = self._ended, []
-        return ended
+        yield from ended
 
-    def _begin(self, key: int, view: memoryview, found: MPI.Message, length: int) -> None:
-        """Receive what was announced."""
+    def _begin(self, key: int, view: memoryview, found: MPI.Message, length: int) -> bool:
+        """Receive what was announced; whether all has come, as it has at once where it was copied."""
         if length != len(view):
             if not 0 < length <= _TAKEN_MOST:
-                self._ended.append(Done(key, len(view) + 1))
-                return
+                self._ended.append((key, len(view) + 1))
+                return False
             view = memoryview(mmap.mmap(-1, length))  # it must be taken all the same
         try:
             request = found.Irecv([view, _BYTE])
-            if request.Test():  # as it is at once where it was copied
-                self._ended.append(Done(key, length))
-                return
-            self._requests.append(request)
-            self._transfers.append((key, length, view))
+            if request.Test():
+                return True
         except MPI.Exception as e:
             self._fail(key, e)
+            return False
+        self._requests.append(request)
+        self._transfers.append((key, length, view))
+        return False
 
     def _take_out(self, i: int) -> _Transfer:
         """Forget the transfer of a request that is done; only later ones change their places."""
@@ -221,13 +225,13 @@ class MpiTransport:
             try:
                 # One that has ended is null by now, and done, as far as one can say: checksums are compared.
                 if self._requests[i].Test():
-                    self._ended.append(Done(*self._take_out(i)[:2]))
+                    self._ended.append(self._take_out(i)[:2])
             except MPI.Exception as e:
                 self._fail(self._take_out(i)[0], e)
 
     def _fail(self, key: int, error: MPI.Exception) -> None:
         log.error("a transfer failed: %s", error)
-        self._ended.append(Done(key, FAILED))
+        self._ended.append((key, FAILED))
 
 
 def _is_done(request: MPI.Request) -> bool:

@@ -152,7 +152,8 @@ class Peer:
             return LONGEST_S
         if self._transport.has_more:
             return 0.0
-        least = SHORTEST_S / 2 if self._exchange.borrower.under_way >= MANY_BYTES else SHORTEST_S
+        under_way = self._exchange.borrower.under_way + self._exchange.lender.under_way
+        least = SHORTEST_S / 2 if under_way >= MANY_BYTES else SHORTEST_S
         most = MOVING_S if self._transport.busy and idle_s < STALLED_S else LONGEST_S
         return min(max(least, PART * idle_s), most)
 

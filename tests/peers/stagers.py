@@ -340,6 +340,8 @@ class Cluster:
     def drain(self) -> None:
         """Everything that was begun ends: all lend what they have, all bytes arrive."""
         self.network.late_cancels = self.network.slow_bytes = False
+        for end in self.network.ends:
+            end.has_more = False
         for _ in range(1000):
             moved = self.turn()
             self.network.decide()

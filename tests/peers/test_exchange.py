@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nopfsfs.fetch.peerwire import COMING_S, PREFETCH_S, SILENT_S, Kind, Status
 from nopfsfs.peers import borrower, wire
+from nopfsfs.peers.exchange import GOTS_MOST
 from nopfsfs.peers.nodes import REST_S, Why
 from nopfsfs.peers.wire import Kind as Wire
 from tests.peers.network import BROKEN, HOWS, LONG, RIGHT, SHORT, WRONG
@@ -107,6 +108,62 @@ def test_many_are_asked_for_in_one_message(cluster: Cluster) -> None:
     cluster.drain()
     assert {the_ask(ask).final for ask in asks} == {Status.OK}
     assert sent == [Wire.WANT, Wire.ANSWER]
+    cluster.check_at_rest()
+
+
+def test_what_was_fetched_ahead_is_told_together_while_more_bytes_are_announced(cluster: Cluster) -> None:
+    first = [fetched(cluster, row) for row in range(GOTS_MOST - 1)]
+    cluster.network.ends[0].has_more = True
+    cluster.network.finish_all()
+    cluster.settle()
+    assert {ask.final for ask in first} == {None}
+    last = fetched(cluster, GOTS_MOST)
+    cluster.network.finish_all()
+    cluster.settle()
+    assert {ask.final for ask in (*first, last)} == {Status.OK}
+    cluster.drain()
+    cluster.check_at_rest()
+
+
+@pytest.mark.parametrize("what", ["no more bytes", "a reader waits", "given up"])
+def test_what_is_told_together_does_not_wait_for_long(cluster: Cluster, what: str) -> None:
+    kept, other = fetched(cluster), the_ask(cluster.nodes[0].st.ask(2, 4, urgent=True))
+    cluster.network.ends[0].has_more = True
+    cluster.network.finish_all()
+    cluster.turn()
+    cluster.turn()
+    assert kept.final is None
+    if what == "no more bytes":
+        cluster.network.ends[0].has_more = False
+        cluster.turn()
+    elif what == "given up":
+        cluster.nodes[0].st.give_up(kept)
+        cluster.turn()
+    else:
+        lend_all(cluster.nodes[2])
+        cluster.settle()
+        cluster.network.finish_all()
+        cluster.settle()
+        assert other.final == Status.OK
+    assert kept.final == Status.OK
+    cluster.drain()
+    cluster.check_at_rest()
+
+
+def test_what_is_given_back_does_not_go_with_each_request(cluster: Cluster) -> None:
+    home = cluster.nodes[1]
+    for row in range(3):
+        fetched(cluster, row)
+    cluster.network.finish_all()
+    home.exchange.step()
+    the_ask(cluster.nodes[0].st.ask(1, 3))
+    cluster.nodes[0].step()
+    cluster.network.deliver(0, 1)
+    home.exchange.step()
+    kinds = [kind for kind, _ in home.st.inbox]
+    assert kinds == [Kind.LEND]
+    cluster.drain()
+    assert home.st.backs == 4
     cluster.check_at_rest()
 
 
@@ -764,6 +821,10 @@ class Exchanges(RuleBasedStateMachine):
         if really and not self.node(number).has_left:
             self.node(number).leave()
 
+    @rule(number=nodes, more=st.booleans())
+    def more_bytes_are_announced(self, number: int, more: bool) -> None:
+        self.cluster.network.ends[number].has_more = more
+
     @rule(number=nodes, to=st.integers(-1, N))
     def say(self, number: int, to: int) -> None:
         self.node(number).exchange.say(to, b"news")
@@ -835,6 +896,7 @@ class WorseExchanges(Exchanges):
 
     def teardown(self) -> None:
         first = self.node(0)  # all others hang
+        self.cluster.network.ends[0].has_more = False
         first.step()
         self.cluster.wait(80.0, 0)
         self.cluster.network.decide()
