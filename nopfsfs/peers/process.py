@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 # The loop waits for a part of the time for which nothing has come: so what comes is late by that part of it, at most.
 # The shortest wait is long enough for several messages to come together; half as long where much is under way.
-MANY_BYTES = 2 << 20
+MANY_BYTES = 4 << 20
 SHORTEST_S, PART, LONGEST_S = 150e-6, 1 / 8, 20e-3
 MOVING_S, STALLED_S = 1e-3, 10.0  # at most while bytes are under way, which MPI moves on when it is asked; for so long
 AT_ONCE = 8  # messages of the stager, taken before others have their turn
@@ -152,7 +152,7 @@ class Peer:
             return LONGEST_S
         if self._transport.has_more:
             return 0.0
-        under_way = self._exchange.borrower.under_way + self._exchange.lender.under_way
+        under_way = max(self._exchange.borrower.under_way, self._exchange.lender.under_way)
         least = SHORTEST_S / 2 if under_way >= MANY_BYTES else SHORTEST_S
         most = MOVING_S if self._transport.busy and idle_s < STALLED_S else LONGEST_S
         return min(max(least, PART * idle_s), most)
