@@ -202,13 +202,13 @@ class Borrower:
     def _finish(self, want: Want, length: int, *, right: bool) -> None:
         """So many bytes came for it, and nothing more will."""
         self._end(want)
-        if want.told:
-            self._free(want)
-        elif right:
+        if right and not want.told:
             self._nodes.answered(want.node)
             self.files += 1
-            self.bytes += want.length
-            self._tell(want, _OK)
+            self.bytes += length
+            self._tell(want, _OK, want.check, soon=want.urgent or length >= CHECKED_APART)
+        elif want.told:
+            self._free(want)
         elif length == FAILED:
             self._tell(want, Status.LOST)
             self._over(want.node, Why.LOST)
@@ -263,10 +263,8 @@ class Borrower:
         self._count[want.node] -= 1
         self.under_way -= want.length
 
-    def _tell(self, want: Want, status: int) -> None:
+    def _tell(self, want: Want, status: int, check: int = 0, *, soon: bool = True) -> None:
         if not want.told:
             want.told = True
             del self._by_ask[want.ask]
-            right = status == _OK
-            soon = want.urgent or not right or want.length >= CHECKED_APART
-            self._to_stager(_GOT, (want.ask, want.check if right else 0, status, 0), soon=soon)
+            self._to_stager(_GOT, (want.ask, check, status, 0), soon=soon)

@@ -111,7 +111,8 @@ class Exchange:
 
     def _put_local(self, kind: Local, record: Record, *, soon: bool = True) -> None:
         self._local[kind].append(record)
-        self._pressing |= soon
+        if soon:
+            self._pressing = True
 
     # ---- the stager ---------------------------------------------------------------------------------------
 
