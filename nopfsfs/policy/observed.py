@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from nopfsfs.policy.model import Cluster
 
 HALF_LIFE = 1000.0  # fetches, after which what was seen counts half
-PRIOR = 64.0  # fetches that a calibration counts for
+PRIOR = 64.0  # fetches that a calibration counts for; fewer of either kind are not judged by
 # A copy on disk stops to pay when it takes so many times as long as the source, and pays again below the inverse.
 SLOWER = 1.25
 
@@ -65,9 +65,10 @@ class Observed:
             self.disk.see(PRIOR, PRIOR * mean, PRIOR * mean / worst)
 
     def decide(self) -> bool:
-        """Whether a copy on disk is read sooner than the source (paper, section 4: argmin over where a sample is)."""
+        """Whether a copy on disk is read sooner than the source (paper, section 4: argmin over where a sample is). As
+        before while too little was seen: where copies are not made, no more is seen of the disk."""
         disk, source = self.disk.per_byte, self.source.per_byte
-        if disk is not None and source is not None:
+        if disk is not None and source is not None and min(self.disk.files, self.source.files) >= PRIOR:
             if disk > SLOWER * source:
                 self.disk_pays = False
             elif disk * SLOWER < source:

@@ -51,6 +51,14 @@ def test_a_disk_that_has_become_slow_stops_to_pay_and_pays_again_when_it_is_fast
     assert decided == [True, False, True]
 
 
+@pytest.mark.parametrize(("fetches", "pays"), [(20, True), (63, True), (64, False)])
+def test_a_disk_is_not_judged_by_a_few_fetches(fetches: int, pays: bool) -> None:
+    seen = Observed(None, MEAN)
+    seen.source.see(1000, 1000 * MEAN, 0.8)
+    seen.disk.see(fetches, fetches * MEAN, fetches * 1.5e-3)
+    assert seen.decide() == pays
+
+
 def test_larger_files_do_not_make_a_disk_slow() -> None:
     seen = Observed(None, MEAN)
     seen.source.see(PRIOR, PRIOR * 1e4, PRIOR * 1e-3)
