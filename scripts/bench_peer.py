@@ -7,8 +7,8 @@ A fetch goes from a request at the socket of one peer process to the answer ther
 were compared with their checksum; as many are under way as a stager has (48, or 64 MB). `peer/...`: what stands for the
 stagers does as little as can be, and uses the same extents again and again. `peer/stager/...`: the product's own stager
 code, from an order to fetch rows that live on the other node to all of them published; the files pass through, 32 MB of
-them are there at a time. The ping-pong blocks, with one buffer; its throughput is that of one way, half the round trip.
-Of each, processor time, in all processes together.
+them are there at a time. The ping-pong blocks, with as many buffers in turn as fetches are under way, and with one; its
+throughput is that of one way, half the round trip. Of each, processor time, in all processes together.
 """
 
 from __future__ import annotations

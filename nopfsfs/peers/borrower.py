@@ -202,13 +202,13 @@ class Borrower:
     def _finish(self, want: Want, length: int, *, right: bool) -> None:
         """So many bytes came for it, and nothing more will."""
         self._end(want)
-        if right and not want.told:
+        if want.told:
+            self._free(want)
+        elif right:
             self._nodes.answered(want.node)
             self.files += 1
             self.bytes += length
             self._tell(want, _OK, want.check, soon=want.urgent or length >= CHECKED_APART)
-        elif want.told:
-            self._free(want)
         elif length == FAILED:
             self._tell(want, Status.LOST)
             self._over(want.node, Why.LOST)

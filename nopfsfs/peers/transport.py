@@ -1,4 +1,4 @@
-"""What the exchange needs of a network. `mpi.py` carries it out; tests have one in memory."""
+"""What the exchange needs of a network. `mpi_transport.py` carries it out; tests have one in memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ class Message(NamedTuple):
 
 
 CANCELLED, FAILED = -1, -2  # in place of a length
-
-
 # A transfer that has ended: its key, and bytes that came, or CANCELLED, or FAILED; above those of the view: there were
 # more. No class of its own: it takes as long to make as the rest.
 Done = tuple[int, int]
