@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,6 +146,11 @@ def open_to_all(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     for path, mode in made:
         path.chmod(mode)
+
+
+def slow(*values: object) -> Any:
+    """Parameters of a case that repeats what the others of its test show: only in `make test-all`."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def wait_until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:

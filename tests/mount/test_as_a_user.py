@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.mount,
     pytest.mark.skipif(os.geteuid() != 0, reason="who is not root runs them anyway"),
     pytest.mark.timeout(300),
+    pytest.mark.slow,
 ]
 
 NOBODY = "65534"

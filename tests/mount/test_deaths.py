@@ -58,6 +58,7 @@ def are_reading(readers: list[Reader]) -> bool:
     return all(reader.process.poll() is None for reader in readers)
 
 
+@pytest.mark.slow
 def test_a_hundred_deaths_in_three_epochs(mounting: Mounting, tmp_path: Path) -> None:
     fill(tmp_path / "source", 900, 60_000)  # read three times, and more on a slow machine, until all have died
     rng = random.Random(17)
@@ -152,6 +153,7 @@ def test_a_server_that_cannot_live_ends_the_mount(mounting: Mounting, data: Path
         assert run([*module("umount"), str(m.path)]).returncode == 0
 
 
+@pytest.mark.slow
 def test_ten_supervisors_die_and_are_replaced(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--servers", "2", "--ram", "6M", "--seed", "42", hangs_s=HANGS_S) as m:
         m.errors_expected = True

@@ -180,6 +180,7 @@ def test_the_stager_is_killed_while_four_read(mounting: Mounting, data: Path) ->
         read_all(m)
 
 
+@pytest.mark.slow
 def test_the_stager_is_killed_again_and_again(mounting: Mounting, data: Path) -> None:
     """The mount goes on without one: every byte comes from the source."""
     with mounting(data) as m:

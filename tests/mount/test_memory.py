@@ -111,6 +111,7 @@ def position(m: Mounted) -> int:
     return int(plan["epoch"] * TINY + plan["position"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", ["", "--ram 1M"], ids=["all stays", "some stays"])
 def test_the_processes_do_not_grow_over_fifty_epochs(mounting: Mounting, tmp_path: Path, flags: str) -> None:
     fill(tmp_path / "source", TINY, TINY_SIZE)

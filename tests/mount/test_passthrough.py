@@ -21,7 +21,7 @@ import pytest
 from nopfsfs.control.client import call
 from nopfsfs.control.pids import living, read_pids
 from nopfsfs.fuse.session import PASSES_FROM
-from tests.conftest import wait_until
+from tests.conftest import slow, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, module, mounted, read_all, run, write
 from tests.mount.test_deaths import are_reading, comparing
@@ -61,7 +61,7 @@ def mounting(tmp_path: Path) -> Mounting:
     return partial(mounted, work=tmp_path, hangs_s=HANGS_S)
 
 
-@pytest.fixture(params=["real", "tmpfs"])
+@pytest.fixture(params=["real", slow("tmpfs")])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "disk"
     path.mkdir()
@@ -271,7 +271,7 @@ def test_a_mapping_outlives_its_handle(mounting: Mounting, data: Path, real_disk
                 libc.munmap(mapped, len(right))
 
 
-@pytest.mark.parametrize("servers", ["1", "3"])
+@pytest.mark.parametrize("servers", ["1", slow("3")])
 def test_deaths(mounting: Mounting, data: Path, disk: Path, servers: str) -> None:
     rng = random.Random(17)
     killed = 0
@@ -295,6 +295,7 @@ def test_deaths(mounting: Mounting, data: Path, disk: Path, servers: str) -> Non
         print(f"passed through in the end: {passed(m, lambda: read_all(m, readers=1))} of {len(there)}")
 
 
+@pytest.mark.slow
 def test_a_stager_that_dies_takes_its_copies_with_it_and_readers_go_on(
     mounting: Mounting, data: Path, real_disk: Path
 ) -> None:
@@ -317,7 +318,7 @@ def test_a_stager_that_dies_takes_its_copies_with_it_and_readers_go_on(
         read_all(m)
 
 
-@pytest.mark.parametrize("how", ["adopt", "upgrade"])
+@pytest.mark.parametrize("how", [slow("adopt"), "upgrade"])
 def test_a_mount_that_is_taken_over(mounting: Mounting, data: Path, real_disk: Path, how: str) -> None:
     with mounting(data, *ON, "--servers", "2", "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
         m.errors_expected = True

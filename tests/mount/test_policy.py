@@ -15,7 +15,7 @@ from nopfsfs.plan.spec import Spec
 from nopfsfs.policy import budget
 from nopfsfs.policy.placement import fill as placed
 from nopfsfs.policy.spare import NEVER
-from tests.conftest import wait_until
+from tests.conftest import slow, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill
 from tests.mount.rooms import charges, memory_for
@@ -62,7 +62,7 @@ def read_epochs(m: Mounted, listed: Path, epochs: int) -> list[int]:
     return counted
 
 
-@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
+@pytest.mark.parametrize("share", [slow(0.3), 0.5, slow(1.0)])
 def test_what_has_a_home_leaves_the_source_once(mounting: Mounting, tmp_path: Path, share: float) -> None:
     fill(tmp_path / "source", FILES, SIZE)
     charged = charges(tmp_path / "source")
@@ -84,6 +84,7 @@ def test_what_has_a_home_leaves_the_source_once(mounting: Mounting, tmp_path: Pa
     assert np.all(counted <= expected + ahead + 0.01 * FILES), counted
 
 
+@pytest.mark.slow
 def test_one_rank_of_several_keeps_what_it_reads_again_soonest(mounting: Mounting, tmp_path: Path) -> None:
     """Without peers: against the fewest opens there could be, and against keeping what came first."""
     fill(tmp_path / "source", FILES, SIZE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.conftest import slow
 
 # What one shows, the other repeats: `make test` runs the first, `make test-all` both.
-BOTH = ["mpich", pytest.param("openmpi", marks=pytest.mark.slow)]
+BOTH = ["mpich", slow("openmpi")]

@@ -63,6 +63,7 @@ def test_what_fits_the_cluster_leaves_the_source_once(implementation: str, tree:
         assert sum(report["stager"]["peer_corrupt"] for report in made.reports) == 0
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_read_anew_by_whoever_needs_it(tree: Path, tmp_path: Path) -> None:
     expected = checksum(tree)
     with SlowSource(tree) as source:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import slow, wait_until
 from tests.mount.harness import fill, module, run
 from tests.mount.modes import why_not
 from tests.peers.implementations import BOTH
@@ -195,7 +195,7 @@ def test_a_stager_is_killed_in_mid_epoch(made: Made, implementation: str) -> Non
         assert m.code() == 0
 
 
-@pytest.mark.parametrize("dies", ["stager", "supervisor"])
+@pytest.mark.parametrize("dies", ["stager", slow("supervisor")])
 def test_a_peer_process_that_hangs_is_ended_before_others_use_its_arena(made: Made, dies: str) -> None:
     with made("mpich", 2) as m, m.readers(epochs=3) as readers:
         readers.epoch(1)

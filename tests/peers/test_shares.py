@@ -13,6 +13,7 @@ pytestmark = [
     pytest.mark.mount,
     pytest.mark.mpi,
     pytest.mark.timeout(240),
+    pytest.mark.slow,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 

@@ -85,6 +85,7 @@ def test_nodes_with_unlike_rooms(implementation: str, tree: Path, tmp_path: Path
         assert m.code() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", BOTH)
 def test_two_ranks_on_each_of_two_nodes(implementation: str, tree: Path, tmp_path: Path) -> None:
     expected = checksum(tree)

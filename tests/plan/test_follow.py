@@ -12,6 +12,7 @@ from nopfsfs.plan import candidates, registry, search
 from nopfsfs.plan.epochs import DataSet, FileOrder
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.spec import Spec
+from tests.conftest import slow
 
 SEED = 42
 # Kept over the tests, which have data sets of the same sizes.
@@ -236,7 +237,7 @@ def test_a_plan_that_does_not_match_is_noticed_in_the_first_batch(n: int) -> Non
     assert follower.status().state == "locked"
 
 
-@pytest.mark.parametrize(("n", "times"), [(200, 1000), (1000, 8500), (3000, 100), (20_000, 400)])
+@pytest.mark.parametrize(("n", "times"), [slow(200, 1000), slow(1000, 8500), (3000, 100), slow(20_000, 400)])
 def test_no_random_order_is_ever_locked(n: int, times: int) -> None:
     """10,000 random orders in all, each against hundreds of the candidates, as `Search` tries them."""
     rng = np.random.default_rng(987_654_321_000 + n)  # no seed that is tried
