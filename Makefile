@@ -43,7 +43,7 @@ test: $(READY)
 	@$(BIN)/python -m pytest -q $(or $(TEST),-m "not slow")
 
 test-all: $(READY)
-	@$(BIN)/python -m pytest -q --hypothesis-profile=all
+	@$(BIN)/python -m pytest -q
 
 # The frameworks want versions of their own of many packages, and are large: a virtual environment for them alone.
 test-frameworks: $(FRAMEWORKS)/.ready

@@ -109,6 +109,7 @@ def test_where_it_is_written_does_not_depend_on_how_the_source_is_named(tree: Pa
     assert len(os.path.basename(path)) == len("calibration-.toml") + 16
 
 
+@pytest.mark.slow
 @pytest.mark.mount
 def test_a_slow_source(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It waits 30 ms for an open and 20 ms for a read, of which there is one a file, and works on four at a time.

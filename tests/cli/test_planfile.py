@@ -16,7 +16,6 @@ from nopfsfs.control.register import KEYS
 from nopfsfs.dataset.orders import ORDERS
 from nopfsfs.dataset.scan import scan
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.plan import registry
 
 DOCS = (Path(__file__).parents[2] / "docs" / "plan-files.md").read_text()
 
@@ -150,10 +149,14 @@ def test_what_a_plan_names_must_be_there(tmp_path: Path) -> None:
 def test_the_examples_are_right(tmp_path: Path) -> None:
     for file in "epoch0.npy", "epoch1.npy":
         (tmp_path / file).touch()
-    for example in re.findall(r"```toml\n(.*?)```", DOCS, re.DOTALL):
+    examples = re.findall(r"```toml\n(.*?)```", DOCS, re.DOTALL)
+    assert len(examples) >= 8
+    for example in examples:
         samplers = re.findall(r'^sampler = "(\w+)"', example, re.MULTILINE)
-        if all(name in registry.SAMPLERS for name in samplers):
-            read_plan_file(write(tmp_path, example))
+        tables = example.count("[[plan]]")
+        read = read_plan_file(write(tmp_path, example))
+        assert len(read.plans) == tables >= 1
+        assert [plan.sampler for plan in read.plans if not plan.order] == samplers
 
 
 def test_every_key_and_file_order_is_described() -> None:

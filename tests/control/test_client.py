@@ -64,8 +64,11 @@ def test_a_deep_directory(tmp_path: Path) -> None:
         with socket_address(str(deep)) as address:
             listener.bind(address)
         listener.listen()
-        with Connection(str(deep)):
-            pass
+        with Connection(str(deep)) as connection:
+            connection.send("status")
+            accepted, _ = listener.accept()
+            with accepted:
+                assert accepted.recv(100) == b'{"command": "status"}\n'
 
 
 def test_refused(serve: Serve, tmp_path: Path) -> None:

@@ -250,10 +250,13 @@ async def test_what_is_offered_by_a_placement_that_is_not_computed_here_yet_wait
 @in_trio
 async def test_garbage_is_refused() -> None:
     one = One()
+    before = one.holder.tolist()
     for body in ({}, {"rows": 5}, {"rows": [-1]}, {"rows": [ROWS]}, {"rows": [True]}, {"rows": ["a"]},
                  {"rows": [0] * 5000}, {"rows": [0], "number": None}):  # fmt: skip
         for kind in ("have", "took"):
             with pytest.raises(ValueError):
                 one.handing.hear(0, {"number": 1, **body, "kind": kind})
     assert await one.step() == []
-    assert TRAIN
+    assert one.holder.tolist() == before
+    assert one.handing._early == []
+    assert (one.handing.given, one.handing.taken) == (0, 0)

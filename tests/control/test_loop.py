@@ -7,6 +7,7 @@ import itertools
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +62,13 @@ class Bench:
                 self.ours.send(b"x" * 1000)
         except BlockingIOError:
             pass
+
+    def empty(self) -> None:
+        """Take all that `fill` sent, and nothing else."""
+        self.orders.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                assert self.orders.recv(wire.MESSAGE_MAX) == b"x" * 1000
 
     def received(self) -> list[tuple[Order, list[int]]]:
         """Orders that a stager would find now."""
@@ -292,12 +300,19 @@ async def test_two_tasks_may_wait_for_a_stager_that_is_slow(bench: Bench) -> Non
 
 
 @in_trio
-async def test_an_order_to_a_stager_that_hangs_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_order_to_a_stager_that_hangs_is_given_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The end of the mount must not wait for it."""
-    monkeypatch.setattr(module, "ORDER_LIMIT_S", 0.0)
+    monkeypatch.setattr(module, "ORDER_LIMIT_S", 0.01)
     bench.attach()
     bench.fill()
-    await bench.loop.order(Order.STOP)
+    with trio.fail_after(10):
+        await bench.loop.order(Order.STOP)
+    assert "the stager takes no orders; STOP was given up" in caplog.text
+    bench.empty()
+    await bench.loop.order(Order.QUIESCE)
+    assert bench.received() == [(Order.QUIESCE, [])], "what was given up does not come later"
 
 
 @in_trio
@@ -310,6 +325,9 @@ async def test_a_stager_that_goes_while_its_socket_is_waited_for(bench: Bench) -
         await trio.testing.wait_all_tasks_blocked()
         bench.loop.detach_stager()
     bench.orders.close()
+    bench.attach()
+    await bench.turn()
+    assert ordered(bench.received(), Order.FETCH) == list(range(N)), "the next one is ordered all of it"
 
 
 @in_trio

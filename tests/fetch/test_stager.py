@@ -195,7 +195,7 @@ def test_a_copy_on_disk_serves_after_the_arena_let_it_go_and_is_removed_at_the_e
         assert base.gauge[Gauge.SOURCE_OPENS] == opens
         s.order(Order.OFF_DISK, [row])
         s.wait_for(Event.OFF_DISK, row)
-        assert base.gauge[Gauge.DISK_USED] == 0 or wait_until(lambda: base.gauge[Gauge.DISK_USED] == 0)
+        assert wait_until(lambda: base.gauge[Gauge.DISK_USED] == 0)
     assert os.listdir(disk.path) == []
 
 

@@ -133,6 +133,7 @@ def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path) ->
         read_all(m)
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_live_ends_the_mount(mounting: Mounting, data: Path) -> None:
     """Killed as soon as it is started, again and again: plain ones are tried, more and more slowly."""
     with mounting(data) as m:

@@ -70,6 +70,7 @@ def test_a_signal_while_four_read(mounting: Mounting, data: Path) -> None:
         m.wait_gone()
 
 
+@pytest.mark.slow
 def test_an_unmount_never_finds_our_own_processes_in_the_way(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     """umount(8) while staging is at full speed; nobody else uses the mount. Again and again."""
     with mounting(data, "--seed", "42", "--ram", "16M") as m:
@@ -197,6 +198,7 @@ def test_a_mount_in_another_process_group_survives_its_shell(mounting: Mounting,
         read_all(m, readers=1)
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_mount_in_another_namespace_keeps_nothing_alive(mounting: Mounting, data: Path) -> None:
     """As a container or a service has one that began while it was mounted."""
     with mounting(data) as m:

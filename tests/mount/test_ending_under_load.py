@@ -15,6 +15,7 @@ import pytest
 
 from nopfsfs.errors import Exit
 from nopfsfs.fuse.mountinfo import abort_connection
+from tests.conftest import slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill, run
 
@@ -67,9 +68,10 @@ def aborted(m: Mounted) -> None:
 
 
 WAYS = (asked, lazily, lazily_by_the_helper, told_to_end, forced, aborted)
+OTHER_MODES = ("--servers 2", "--no-fast-path")
 CASES = [
-    *((way, "--seed 42") for way in WAYS), *((way, "--servers 2") for way in (asked, told_to_end, aborted)),
-    *((way, "--no-fast-path") for way in (asked, told_to_end, aborted)),
+    *((way, "--seed 42") for way in WAYS), *((asked, flags) for flags in OTHER_MODES),
+    *(slow(way, flags) for way in (told_to_end, aborted) for flags in OTHER_MODES),
 ]  # fmt: skip
 
 

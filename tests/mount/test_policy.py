@@ -13,7 +13,6 @@ from nopfsfs.plan.registry import order
 from nopfsfs.plan.registry import sampler as family
 from nopfsfs.plan.spec import Spec
 from nopfsfs.policy import budget
-from nopfsfs.policy.placement import fill as placed
 from nopfsfs.policy.spare import NEVER
 from tests.conftest import slow, wait_until
 from tests.mount.conftest import Mounting
@@ -69,19 +68,18 @@ def test_what_has_a_home_leaves_the_source_once(mounting: Mounting, tmp_path: Pa
     data = int(charged.sum())
     listed = [order(Spec("distributed", SEED), FILES, epoch) for epoch in range(4)]
     ram = memory_for(int(data * share), data, PAGE_CACHE)
-    room = np.array([budget.split(ram, data, PAGE_CACHE).homes])
-    kept = int(np.count_nonzero(placed(charged[listed[0]], room) >= 0))  # in the order of their first access
+    missing = round((1 - share) * FILES)
+    off = 0 if missing == 0 else 0.01 * FILES  # files are not of one size
     with mounting(tmp_path / "source", "--seed", str(SEED), "--ram", str(ram), "--page-cache", str(PAGE_CACHE)) as m:
         counted = read_epochs(m, orders_of(m.source, listed), 4)
 
-    missing = FILES - kept
     expected = FILES + missing * np.arange(4)
-    # for the next epoch some are fetched ahead, as soon as it is known what that reads
-    ahead = min(missing, int(budget.split(ram, data, PAGE_CACHE).stream // charged.min()))
-    assert abs(kept / FILES - share) < 0.03
-    assert np.all(np.abs(np.diff(counted) - missing) <= max(2, 0.02 * missing)), counted
-    assert np.all(counted >= expected - 0.01 * FILES), counted
-    assert np.all(counted <= expected + ahead + 0.01 * FILES), counted
+    # For the next epoch some are fetched ahead, as soon as it is known what that reads: at most what half the memory
+    # without a home holds.
+    ahead = min(missing, (ram - int(data * share)) // 2 // int(charged.min()))
+    assert np.all(np.abs(np.diff(counted) - missing) <= off), counted
+    assert np.all(counted >= expected - off), counted
+    assert np.all(counted <= expected + ahead + off), counted
 
 
 @pytest.mark.slow
@@ -141,10 +139,8 @@ def test_a_calibration_is_taken_and_refined(mounting: Mounting, tmp_path: Path) 
     with mounting(tmp_path / "source", "--seed", str(SEED), "--calibration", str(tmp_path / "c.toml")) as m:
         before = m.status()["rates"]
         assert before["calibrated"]
-        assert before["source"]["seconds_per_file"] > 0.009 or m.status()["stager"]["source_opens"]
+        assert before["source"]["seconds_per_file"] > 0.009, "no epoch has been read: what the file says"
         with Reader("follow", m.path, m.source, orders_of(m.source, [np.arange(50)]), "0") as reader:
             assert reader.result()["wrong"] == []
-        known = before["source"]["seconds_per_file"]
-        after = m.wait_status(lambda s: s["rates"]["source"]["seconds_per_file"] != known)
-        assert after["rates"]["source"]["seconds_per_file"] < 0.009, "a local directory is faster than that"
+        after = m.wait_status(lambda s: s["rates"]["source"]["seconds_per_file"] < 0.009)  # as a local directory has
         assert after["rates"]["disk_pays"]

@@ -95,6 +95,7 @@ def test_a_large_directory_lists_the_same_twice_and_rewinds(m: Mounted) -> None:
     check_listings(m, MANY)
 
 
+@pytest.mark.slow
 def test_so_does_one_of_100_000_entries(mounting: Mounting, source: Path) -> None:
     make_many(source, VERY_MANY)
     with mounting(source) as m:

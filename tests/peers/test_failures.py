@@ -144,6 +144,7 @@ def test_a_node_is_done_early(made: Made, implementation: str) -> None:
         assert m.code() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["openmpi"])
 def test_a_peer_process_hangs_and_goes_on(made: Made, implementation: str) -> None:
     with made(implementation, NODES) as m, m.readers(epochs=4) as readers:

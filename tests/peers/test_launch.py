@@ -24,7 +24,7 @@ from nopfsfs.fuse.mountinfo import abort_connection, find_mount
 from nopfsfs.fuse.mounting import unmount
 from nopfsfs.peers.scan import LOOKED_AT
 from nopfsfs.rundir import default_run_dir, remove_state_dir, state_dir_for
-from tests.conftest import wait_until
+from tests.conftest import slow, wait_until
 from tests.mount import harness
 from tests.mount.modes import why_not
 from tests.peers.implementations import BOTH
@@ -225,6 +225,7 @@ def test_four_ranks_scan_once_mount_and_end_with_their_mounts(job: Jobs, source:
         started.assert_gone()
 
 
+@pytest.mark.slow
 def test_a_second_time_with_the_index_that_was_kept(job: Jobs, source: Path) -> None:
     for path in (source, *source.iterdir()):
         os.utime(path, (1e9, 1e9))
@@ -350,7 +351,7 @@ def test_sigterm_to_mpirun_unmounts_all(job: Jobs, source: Path, implementation:
     started.assert_gone()
 
 
-@pytest.mark.parametrize("mounted", [1, 2, 3])
+@pytest.mark.parametrize("mounted", [1, slow(2), slow(3)])
 def test_sigterm_to_mpirun_while_it_mounts_leaves_no_mount(job: Jobs, source: Path, mounted: int) -> None:
     started = job(3, source)
     assert wait_until(lambda: len(started.mounted()) >= mounted, LIMIT_S)
@@ -377,7 +378,7 @@ def test_sigterm_to_a_rank_unmounts_its_own(job: Jobs, source: Path) -> None:
     started.assert_gone()
 
 
-@pytest.mark.parametrize("whom", ["a rank", "mpirun"])
+@pytest.mark.parametrize("whom", ["a rank", slow("mpirun")])
 def test_the_end_of_mpi_ends_no_mount(job: Jobs, source: Path, whom: str) -> None:
     started = job(3, source)
     started.wait()

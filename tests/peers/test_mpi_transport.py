@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if __name__ != "__main__":
     import pytest
-    from mpirun import mpirun
-
-    from tests.peers.implementations import BOTH
+    from mpirun import IMPLEMENTATIONS, mpirun
 
 if TYPE_CHECKING:
     from nopfsfs.peers.mpi_transport import MpiTransport
@@ -244,7 +242,7 @@ if __name__ == "__main__":
     main()
 else:
 
-    @pytest.fixture(scope="module", params=BOTH)
+    @pytest.fixture(scope="module", params=IMPLEMENTATIONS)
     def output(request: pytest.FixtureRequest) -> tuple[list[str], str]:
         """What the ranks did, and what else they said."""
         argv = [sys.executable, "-P", __file__]

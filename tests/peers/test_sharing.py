@@ -193,6 +193,7 @@ def compared(m: Mounts, node: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_source_that_fails_or_stalls(tmp_path: Path) -> None:
     files, tree = 200, tmp_path / "few"
     fill(tree, files, SIZE)

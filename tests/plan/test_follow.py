@@ -110,7 +110,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dataset", [0, 1, 2])
+@pytest.mark.parametrize("dataset", [0, slow(1), slow(2)])
 def test_locks_within_the_first_batch(case: str, dataset: int) -> None:
     spec, epoch, world, ranks = CASES[case]
     rng = np.random.default_rng(11)
@@ -237,7 +237,7 @@ def test_a_plan_that_does_not_match_is_noticed_in_the_first_batch(n: int) -> Non
     assert follower.status().state == "locked"
 
 
-@pytest.mark.parametrize(("n", "times"), [slow(200, 1000), slow(1000, 8500), (3000, 100), slow(20_000, 400)])
+@pytest.mark.parametrize(("n", "times"), [slow(200, 1000), slow(1000, 8500), slow(3000, 100), (20_000, 400)])
 def test_no_random_order_is_ever_locked(n: int, times: int) -> None:
     """10,000 random orders in all, each against hundreds of the candidates, as `Search` tries them."""
     rng = np.random.default_rng(987_654_321_000 + n)  # no seed that is tried
@@ -264,6 +264,7 @@ def test_no_random_order_is_ever_locked(n: int, times: int) -> None:
     assert glances > 10
 
 
+@pytest.mark.slow
 def test_random_orders_end_as_mismatch_on_a_mount_with_subtrees() -> None:
     rng = np.random.default_rng(14)
     parts = tree(3000, 700)
@@ -302,6 +303,7 @@ def test_large_data_sets_are_computed_as_jobs() -> None:
 
 @settings(deadline=None, max_examples=12)
 # Few sizes: the beginnings of orders are kept from one example to the next.
+@pytest.mark.slow
 @given(
     st.integers(0, 2**32),
     st.sampled_from([1, 2, 60, 700]),
@@ -384,6 +386,7 @@ def test_nothing_to_read(parts) -> None:
     assert len(follower.upcoming(0, 5)) == 0
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(0, 2**32))
 def test_tiny_data_sets(n: int, world: int, seed: int) -> None:
@@ -393,8 +396,24 @@ def test_tiny_data_sets(n: int, world: int, seed: int) -> None:
     follower = Follower(parts, SEED, heads=HEADS, worlds=[(world, ranks)])
     for epoch in range(4):
         opens = epoch_opens(parts[0], SHUFFLED, epoch, Loader(1, 1, 1), rng, world, ranks)
-        feed(follower, opens, chunk=1)
-        follower.upcoming(follower.position, 3 * n)
+        flags = feed(follower, opens, chunk=1)
+        rows = follower.upcoming(follower.position, 3 * n)
+        assert len(flags) == len(opens)
+        assert set(rows.tolist()) <= set(opens.tolist()), "what is no file of the data set"
+        assert len(rows) <= 3 * n
+        assert (len(rows) > 0) == (follower.status().state != "mismatch")
+
+
+def test_the_least_data_set_that_is_followed() -> None:
+    """Of fewer files than these there is too little to tell a plan by."""
+    parts = tree(40, 0)
+    follower = Follower(parts, SEED, heads=HEADS)
+    for epoch in range(3):
+        opens = epoch_opens(parts[0], SHUFFLED, epoch, Loader(1, 1, 1), np.random.default_rng(0))
+        assert feed(follower, opens, chunk=1).all()
+    assert follower.status().state == "locked"
+    after = epoch_opens(parts[0], SHUFFLED, 3, Loader(1, 1, 1), np.random.default_rng(0))
+    assert set(after[:20].tolist()) <= set(follower.upcoming(follower.position, 40).tolist())
 
 
 def test_the_stream_foretells_the_opens() -> None:

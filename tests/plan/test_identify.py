@@ -7,6 +7,7 @@ from plan_cases import identified, reading
 from plan_play import follower_for, play, tree
 
 from nopfsfs.plan import registry
+from tests.conftest import slow
 
 FILES, SHARDS = 5000, 1000
 # RepeatAugSampler, rank 3 of 8, begins as what ranks 1, 3 and 6 of 8 read of DistributedSampler with seed 0.
@@ -27,8 +28,8 @@ def test_with_the_seed_given_64_opens_do(name: str, workers: int) -> None:
     assert opens_needed(name, 42, workers, 64, given=True) is not None
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("seed", [42, 1234])
+@pytest.mark.parametrize("workers", [0, slow(2)])
+@pytest.mark.parametrize("seed", [42, slow(1234)])
 @pytest.mark.parametrize("name", SEEDED)
 def test_with_a_common_seed_that_is_not_given_256_opens_do(name: str, seed: int, workers: int) -> None:
     assert opens_needed(name, seed, workers, 256, given=False) is not None

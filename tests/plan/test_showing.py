@@ -40,6 +40,7 @@ def replay(follower: Follower, opens: np.ndarray, seen: Showing, chunk: int = 64
     return float(np.mean(flags)) if flags else 1.0, missing
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(
     st.integers(0, 2**32),

@@ -8,6 +8,7 @@ import pytest
 from nopfsfs.plan import registry, torch_random, torch_search
 from nopfsfs.plan.spec import Spec
 from nopfsfs.plan.torch_search import Found, GlobalSearch, Target
+from tests.conftest import slow
 
 
 def _worker(order: np.ndarray, worker: int, workers: int, batch: int, count: int) -> np.ndarray:
@@ -23,7 +24,7 @@ def _run(search: GlobalSearch) -> list[Found]:
     return found
 
 
-@pytest.mark.parametrize("n", [130, 300, 1000, 20_011, 1_281_167])
+@pytest.mark.parametrize("n", [slow(130), 300, slow(1000), slow(20_011), 1_281_167])
 @pytest.mark.parametrize(("batch", "workers"), [(64, 2), (8, 8), (1, 4), (2, 3), (3, 1), (5, 16)])
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_place_is_found_from_one_worker_among_several(n: int, batch: int, workers: int, direct: bool) -> None:

@@ -19,6 +19,8 @@ from demo_result import Check, Job, MountedRun, checks, reported_later_share, ta
 from lab import Epoch
 from slow_source import FileCounters, SourceCounters
 
+from tests.conftest import slow
+
 
 def epochs(*seconds: float, checksum: int = 7) -> list[Epoch]:
     return [Epoch(n, 100.0 + n, s, 100, 10_000_000, checksum) for n, s in enumerate(seconds)]
@@ -150,7 +152,7 @@ def small_tree(tmp_path: Path) -> Path:
 
 @pytest.mark.framework
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="torchvision is not installed")
-@pytest.mark.parametrize("mode", ["bytes", "sums"])
+@pytest.mark.parametrize("mode", ["bytes", slow("sums")])
 def test_the_training_loop_reads_all_files_in_each_epoch(small_tree: Path, mode: str) -> None:
     seen: list[int] = []
     done = lab.train(small_tree, mode, 2, lambda epoch: seen.append(epoch.epoch), step=True)
