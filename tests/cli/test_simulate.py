@@ -170,7 +170,8 @@ def test_the_thesis_does_not_know_everything(capsys: pytest.CaptureFixture[str])
 def test_more_nodes_than_samples(files: list[str], flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = records(capsys, *files, "--nodes", "160", "--policy", "all", flag)
 
-    assert all(one["seconds"] or one["reason"] for one in found)
+    assert all((one["seconds"] is None) == bool(one["reason"]) for one in found)
+    assert any(one["seconds"] for one in found)
     [naive] = [one for one in found if one["policy"] == "naive"]
     assert naive["source_reads_per_epoch"] == [160] * 3  # filled up
 
@@ -210,7 +211,8 @@ def test_a_sweep_of_the_thesis(capsys: pytest.CaptureFixture[str]) -> None:
     found = records(capsys, "thesis", "thesis-s1", "--thesis", "--sweep-ram", "0,1G")
 
     assert [one["policy"] for one in found] == ["nopfs", "nopfs"]
-    assert [one["cheapest"] for one in found] == [False, True] or found[0]["seconds"] <= found[1]["seconds"] * 1.01
+    assert [one["cheapest"] for one in found] == [True, False], "within 1 % without memory"
+    assert found[1]["seconds"] < found[0]["seconds"] < 1.01 * found[1]["seconds"]
 
 
 # ---- pictures ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.cli.stale import is_orphaned, sweep_run_dir
-from nopfsfs.control.pids import write_pids
+from nopfsfs.control.pids import PIDS_FILE, start_time, write_pids
 
 
 def dead_pid_in(directory: Path) -> None:
@@ -38,26 +39,28 @@ HERE, GONE = os.getpid(), 1 << 23  # no process has such a number
 
 
 @pytest.mark.parametrize(
-    ("roles", "orphaned"),
+    ("roles", "orphaned", "kept"),
     [
-        ({"supervisor": HERE, "server": HERE}, False),
-        ({"supervisor": GONE, "server": HERE, "stager": GONE}, True),
-        ({"supervisor": GONE, "server": GONE, "server-1": HERE}, True),
-        ({"supervisor": GONE, "stager": HERE}, False),
-        ({"supervisor": GONE, "server": GONE}, False),
-        ({}, False),
+        ({"supervisor": HERE, "server": HERE}, False, True),
+        ({"supervisor": GONE, "server": HERE, "stager": GONE}, True, True),
+        ({"supervisor": GONE, "server": GONE, "server-1": HERE}, True, True),
+        ({"supervisor": GONE, "stager": HERE}, False, True),
+        ({"supervisor": GONE, "server": GONE}, False, False),
+        ({}, False, True),
     ],
 )
 def test_a_mount_without_its_supervisor_is_orphaned_as_long_as_a_server_lives(
-    roles: dict[str, int], orphaned: bool, tmp_path: Path
+    roles: dict[str, int], orphaned: bool, kept: bool, tmp_path: Path
 ) -> None:
     state_dir = tmp_path / "mount"
     state_dir.mkdir()
-    write_pids(str(state_dir), roles)
+    listed = {role: {"pid": pid, "start_time": start_time(pid) or 1} for role, pid in roles.items()}
+    (state_dir / PIDS_FILE).write_text(json.dumps(listed))
     assert is_orphaned(str(state_dir)) == orphaned
     sweep_run_dir(str(tmp_path))
-    assert state_dir.exists() or not orphaned
+    assert state_dir.exists() == kept
 
 
 def test_a_missing_run_directory_is_no_error(tmp_path: Path) -> None:
     sweep_run_dir(str(tmp_path / "none"))
+    assert os.listdir(tmp_path) == []

@@ -393,7 +393,9 @@ def test_the_end_of_the_connection_is_the_end() -> None:
         b.send(request(READ, 1, 8, read_body(8, 0, 10)))
         await trio.testing.wait_all_tasks_blocked()
         b.kernel.shutdown(socket.SHUT_RDWR)
-        await b.ended.wait()
+        assert not b.ended.is_set()
+        with trio.fail_after(10):
+            await b.ended.wait()
 
     run(body)
 

@@ -379,7 +379,7 @@ def test_a_stager_that_is_gone_answers_no_and_the_next_begins_anew(cluster: Clus
     waits, under_way = the_ask(node.st.ask(1, 3)), fetched(cluster, 4)
     home.stager_goes()
     cluster.settle()
-    assert waits.final is None or waits.final == Status.NO
+    assert waits.final is None, "it is not known yet whether it will come"
     late = the_ask(node.st.ask(1, 5))
     cluster.settle()
     assert late.final == Status.NO
@@ -390,6 +390,7 @@ def test_a_stager_that_is_gone_answers_no_and_the_next_begins_anew(cluster: Clus
     anew = the_ask(node.st.ask(1, 6))
     cluster.drain()
     assert anew.final == Status.OK
+    assert waits.final == Status.OK, "of the new one"
     cluster.check_at_rest()
 
 

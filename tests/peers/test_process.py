@@ -526,6 +526,7 @@ def test_it_waits_for_a_part_of_the_time_for_which_nothing_came(quiet: Callable[
     peer, slept = quiet(10.0)
     run(peer)
     waited = 0.0
+    assert len(set(slept.waits)) > 10, "it waits longer and longer"
     for wait in slept.waits:
         assert wait in (process.SHORTEST_S, LONGEST_S) or wait <= process.PART * (waited + 0.001)
         waited += wait
