@@ -206,7 +206,7 @@ def test_a_corrupt_copy_on_disk_is_noticed_and_the_source_used(base: Shared, dis
         s.wait_for(Event.STAGED, row)
         s.order(Order.TO_DISK, [row], 1)
         s.wait_for(Event.ON_DISK, row)
-        (copy,) = Path(disk.path).glob(f"nopfs-*/*/{row}")
+        (copy,) = Path(disk.path).glob(f".nopfs-tier-*/copies/*/{row}")
         copy.write_bytes(b"\0" * 2 * PAGE)
         s.order(Order.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
@@ -244,8 +244,8 @@ def test_a_copy_that_is_asked_for_again_is_said_to_be_where_it_is(base: Shared, 
             s.order(Order.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert s.read(row) == (0, content(1, 2 * PAGE))
-        assert len(list(other.glob(f"nopfs-*/*/{row}"))) == 1
-        assert not list(Path(disk.path).glob(f"nopfs-*/*/{row}"))
+        assert len(list(other.glob(f".nopfs-tier-*/copies/*/{row}"))) == 1
+        assert not list(Path(disk.path).glob(f".nopfs-tier-*/copies/*/{row}"))
         assert base.gauge[Gauge.DISK_WRITES] == 1
 
 
@@ -301,5 +301,5 @@ def test_a_changed_file_s_copy_on_disk_is_removed(base: Shared, disk: DiskSpec) 
         s.server.send(wire.pack_demand(Demand(0, row, 0, 0)))  # the server saw it
         s.wait_for(Event.CHANGED, row)
         s.wait_for(Event.OFF_DISK, row)
-        assert list(Path(disk.path).glob(f"nopfs-*/*/{row}")) == []
+        assert list(Path(disk.path).glob(f".nopfs-tier-*/copies/*/{row}")) == []
         assert s.read(row) == (0, b"new")

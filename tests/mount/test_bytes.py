@@ -86,10 +86,10 @@ def test_copies_on_disk_that_rot_are_not_served(mounting: Mounting, data: Path, 
         m.errors_expected = True
         read_all(m, readers=1)
         m.wait_status(lambda s: s["stager"]["disk_writes"] > 20)
-        for copy in disk.glob("nopfs-*/*/*"):
+        for copy in disk.glob(".nopfs-tier-*/copies/*/*"):
             with copy.open("r+b") as file:
                 file.write(b"rotten")
-        for copy in disk.glob("nopfs-*/0*/*"):
+        for copy in disk.glob(".nopfs-tier-*/copies/0*/*"):
             copy.unlink()
         read_all(m)
         record = m.status()
