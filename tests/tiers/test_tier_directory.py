@@ -19,32 +19,10 @@ from nopfsfs.system.proc import boot_id
 from nopfsfs.tiers import tier_directory
 from nopfsfs.tiers.tier_directory import TierDirectory, clear_leftovers, old_directories, this_host
 from tests.conftest import tmpfs
+from tests.tiers.makers import kill, start_maker
 
 OTHER = 12345
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be several users")
-MAKER = """
-import os, sys
-from nopfsfs.tiers.disk import Disk
-disk = Disk(sys.argv[1], None if sys.argv[2] == "-" else int(sys.argv[2]))
-disk.open(int(sys.argv[3]), int(sys.argv[3]))
-disk.write(7, memoryview(b"seven"))
-disk.write(263, memoryview(b"same subdirectory"))
-print(disk.home, flush=True)
-sys.stdin.read()
-"""
-
-
-def start_maker(path: Path, uid: int = -1) -> tuple[subprocess.Popen[str], Path]:
-    """Another process that has a tier open in `path`, with two copies; and its directory."""
-    argv = [sys.executable, "-c", MAKER, str(path), str(1 << 20), str(uid)]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    return process, Path(process.stdout.readline().strip())
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
 
 
 @pytest.fixture
