@@ -70,5 +70,8 @@ class BlockReader:
         self._gauge[counter] += 1
         if (load.from_disk, counter) not in self._told:  # a disk that fails has many
             self._told.add((load.from_disk, counter))
-            log.error("a copy of %r on disk tier %d %s; reading the source. Further ones are counted: nopfs status",
-                      self._source.path(load.row), load.from_disk, why)  # fmt: skip
+            log.log(
+                logging.ERROR if counter == Gauge.CORRUPT_COPIES else logging.WARNING,
+                "a copy of %r on disk tier %d %s; reading the source. Further ones are counted: nopfs status",
+                self._source.path(load.row), load.from_disk, why,
+            )  # fmt: skip
