@@ -10,7 +10,7 @@ import trio
 from nopfsfs.tiers.tier_directory import clear_leftovers, old_directories
 
 log = logging.getLogger(__name__)
-LOOK_S = 10.0  # for another stager
+LOOK_S = 2.0  # for another stager
 
 
 async def tidy(path: str, uid: int | None, stager: Callable[[], object]) -> None:
@@ -37,4 +37,4 @@ async def _clear(path: str, uid: int | None) -> None:
         log.info("%s cannot be cleared of what dead mounts left: %s", path, e)
     else:
         if removed:
-            log.info("removed the disk tiers of %d dead mounts from %s", removed, path)
+            log.info("removed %d directories that dead mounts left in %s", removed, path)
