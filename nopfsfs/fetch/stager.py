@@ -137,7 +137,7 @@ class Stager:
         try:
             self._disks[number].open(-1 if uid is None else uid, -1 if gid is None else gid)
         except OSError as e:
-            log.error("disk tier %s cannot be used: %s", self._disks[number].path, e)
+            log.error("disk tier %s cannot be used, and is tried again later: %s", self._disks[number].path, e)
 
     def _poke(self) -> None:
         """Another thread has changed what the loop is to wait for."""

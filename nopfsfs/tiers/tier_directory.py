@@ -147,10 +147,10 @@ def _holds_lock(name: str, parent: int) -> bool:
 
 def this_host() -> str:
     """Return a name for this machine that holds over boots, of letters, digits, dots and dashes."""
-    host = re.sub(r"[^A-Za-z0-9.-]", "_", os.uname().nodename)[:40]
+    host = re.sub(r"[^A-Za-z0-9.-]", "_", os.uname().nodename)[:64]  # as long as the kernel lets it be
     if host.partition(".")[0] in ("", "localhost", "_none_"):  # many machines are called so
         with contextlib.suppress(OSError), open("/etc/machine-id") as file:
-            host = f"{host}.{re.sub('[^0-9a-f]', '', file.read(64))[:16]}"
+            host = f"{host[:40]}.{re.sub('[^0-9a-f]', '', file.read(64))[:16]}"
     return host or "unnamed"
 
 
@@ -276,7 +276,10 @@ def _write_marker(fd: int) -> None:
     except OSError:
         locked = False  # this file system has no locks
     pid = os.getpid()
-    marker = Marker(_TOOL, this_host(), boot_id(), pid, start_time(pid) or 0, pid_namespace(), locked)
+    started = start_time(pid)
+    if started is None:
+        raise OSError(errno.ENOSYS, "/proc does not show when this process started")
+    marker = Marker(_TOOL, this_host(), boot_id(), pid, started, pid_namespace(), locked)
     data = json.dumps(asdict(marker)).encode()
     if os.write(fd, data) < len(data):
         raise OSError(errno.ENOSPC, "the marker cannot be written")
