@@ -13,6 +13,7 @@ from typing import Any
 
 from nopfsfs.calibrate.crew import Crew
 from nopfsfs.tiers.disk import FLOOR_BYTES, Disk, DiskFull
+from nopfsfs.tiers.tier_directory import clear_leftovers
 from nopfsfs.units import format_size
 
 THREADS = (1, 2, 4, 8)
@@ -50,6 +51,7 @@ class DiskMeter:
             raise NoDisk(f"it cannot be used: {error.strerror}") from error
 
     def _measure(self, seconds: float) -> dict[str, Any]:
+        clear_leftovers(self.path)
         room = self._room()
         files = _PARTS * 2 * THREADS[-1]  # at least: two for each thread
         size = min(max(self.size, FILE_LEAST), FILE_MOST, room // files)

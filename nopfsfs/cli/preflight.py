@@ -7,6 +7,7 @@ time limit.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import stat
@@ -19,6 +20,7 @@ from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
 from nopfsfs.fuse.mountinfo import Mount, find_mount
+from nopfsfs.tiers.tier_directory import clear_leftovers
 from nopfsfs.units import format_size
 
 SOURCE_S = 30.0  # a parallel file system that fails over answers again within this; a dead one never does
@@ -168,11 +170,18 @@ def _check_disk(disk: DiskSpec, config: MountConfig) -> None:
             raise _disk(f"{path} is inside the {name}; name a directory outside")
     if [os.path.realpath(d.path) for d in config.disks].count(real) > 1:
         raise _disk(f"{path} is named twice; name each directory once")
-    space = os.statvfs(path)
-    free = space.f_bavail * space.f_frsize
+    if _free(path) < (disk.size or MIN_DISK):
+        with contextlib.suppress(OSError):
+            clear_leftovers(path, config.uid)  # of a mount that was killed: they are what takes the room, perhaps
+    free = _free(path)
     if free < (disk.size or MIN_DISK):
         wanted = format_size(disk.size or MIN_DISK)
         raise _disk(f"{path} has no room for {wanted}: {format_size(free)} free; ask for less, or make room")
+
+
+def _free(path: str) -> int:
+    space = os.statvfs(path)
+    return space.f_bavail * space.f_frsize
 
 
 def _disk(message: str) -> NopfsError:

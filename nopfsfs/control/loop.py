@@ -197,7 +197,7 @@ class EventLoop:
             elif kind == _BACKED:
                 c.backed(row, bool(value))
             elif kind == _OFF_DISK:
-                c.off_disk(row)
+                c.off_disk(row, again=bool(value))
             elif kind == _CHANGED:
                 c.changed(row)
             elif kind == Event.STRAY:
@@ -327,7 +327,7 @@ class EventLoop:
             elif do == wire.Order.PUSH:
                 self.conductor.push_failed(row)
             elif do == wire.Order.TO_DISK:
-                self.conductor.off_disk(row)
+                self.conductor.off_disk(row, again=True)
 
     async def order(self, order: wire.Order, rows: npt.NDArray[np.int64] | None = None, value: int = 0) -> None:
         """Send one order of the supervisor's own; given up when the stager takes none for too long."""

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from nopfsfs.system.proc import start_time as start_time
+
 PIDS_FILE = "pids"
 _LOOK_S = 0.02
 WRITER_FILE = "writer"  # the peer process, as long as it may write the arena; it is no process of the mount
@@ -61,18 +63,6 @@ class Process:
             return not self.alive()
         finally:
             os.close(fd)
-
-
-def start_time(pid: int) -> int | None:
-    """Return when `pid` started, in clock ticks since boot; None if there is none, or a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()  # the name before may hold blanks and brackets
-    except OSError:
-        return None
-    # A killed process whose first thread is gone may have others that sleep in the kernel: it has not ended.
-    ended = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
-    return None if ended else int(fields[19])
 
 
 def write_pids(state_dir: str, roles: Mapping[str, int], name: str = PIDS_FILE) -> None:

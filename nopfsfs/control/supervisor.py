@@ -23,6 +23,7 @@ import trio
 
 from nopfsfs.control import memory, plans, socket
 from nopfsfs.control.children import Child
+from nopfsfs.control.leftovers import tidy
 from nopfsfs.control.loop import EventLoop
 from nopfsfs.control.peering import Peering
 from nopfsfs.control.pids import end_writer, read_pids, wait_all, write_pids
@@ -45,9 +46,9 @@ from nopfsfs.process import Handoff, begin, unbind
 from nopfsfs.rundir import remove_state_dir
 from nopfsfs.tiers import arena, backing, shared
 from nopfsfs.tiers.columns import BLOCKS, FIRST_SERVER, LAYOUT, SUPERVISOR, Columns, Gauge, Gauges, ServerGauges, Tier
-from nopfsfs.tiers.disk import clear_leftovers
 from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Ring
+from nopfsfs.tiers.tier_directory import clear_leftovers
 from nopfsfs.tiers.tripwires import Tripwires
 
 log = logging.getLogger(__name__)
@@ -166,6 +167,8 @@ class Supervisor:
                 nursery.start_soon(self._peering.run)
             await self._stagers.start()
             nursery.start_soon(self._stagers.keep)
+            for disk in self._config.disks:
+                nursery.start_soon(tidy, disk.path, self._config.uid, lambda: self._stagers and self._stagers.child)
             await self._see_it_answer()
             self._write_pids()
             self._say_ready({})
@@ -370,7 +373,7 @@ class Supervisor:
                 await part.end(END_LIMIT_S)
         for disk in self._config.disks:  # what a stager that was killed, or may not write there any more, has left
             with contextlib.suppress(OSError), trio.move_on_after(END_LIMIT_S):
-                await trio.to_thread.run_sync(clear_leftovers, disk.path, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(clear_leftovers, disk.path, self._config.uid, abandon_on_cancel=True)
         self.loop.drain()
         if self._state != "failed":
             self._state = "ended"

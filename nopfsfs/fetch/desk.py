@@ -49,14 +49,16 @@ class Desk:
         disks: DiskReader, concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], bool],
         changed: Callable[[int], None], block: int = BLOCK, range_block: int = RANGE_BLOCK,
         poke: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic,
+        copy_lost: Callable[[int, int], None] = lambda row, disk: None,
     ) -> None:  # fmt: skip
+        """`copy_lost(row, disk)` has a copy removed that was withdrawn because it could not be read, or was corrupt."""
         self._index, self._columns, self._ring, self._arena = index, columns, ring, arena
         self._source = source
         self._gauge = gauges.block
-        self._answer, self._changed = answer, changed
+        self._answer, self._changed, self._copy_lost = answer, changed, copy_lost
         self._lock = threading.Lock()
         self._work = Work(self._lock, concurrency)
-        self._reader = BlockReader(columns, self._gauge, arena, source, disks)
+        self._reader = BlockReader(columns, self._gauge, arena, source, disks, self._lose_copy)
         self._staging = Staging(
             index=index, columns=columns, gauge=self._gauge, ring=ring, source=source, work=self._work,
             allocate=self._allocate, retire=self._retire, free=self._free, answer=answer, block=block,
@@ -164,6 +166,16 @@ class Desk:
             self._columns.disk[row] = 0
             self._give_up_backing(row)
             return number
+
+    def _lose_copy(self, row: int, number: int) -> bool:
+        """Withdraw a copy on disk tier `number` that is of no use; False when it was withdrawn before."""
+        with self._lock:
+            if self._columns.disk[row] != number:
+                return False
+            self._columns.disk[row] = 0
+            self._give_up_backing(row)
+        self._copy_lost(row, number)
+        return True
 
     def publish(self, event: Event, row: int, value: int = 0) -> None:
         """Tell the supervisor; the ring has one writer at a time, under the desk's lock."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 import xxhash
@@ -25,9 +26,13 @@ class BlockReader:
     """Holds no lock: whoever runs a block is the only one to write its bytes."""
 
     def __init__(
-        self, columns: Columns, gauge: memoryview, arena: Arena, source: Source, disks: DiskReader
-    ) -> None:
+        self, columns: Columns, gauge: memoryview, arena: Arena, source: Source, disks: DiskReader,
+        copy_lost: Callable[[int, int], bool],
+    ) -> None:  # fmt: skip
+        """`copy_lost(row, disk)` withdraws a copy that is of no use; False when it was withdrawn before."""
         self._columns, self._gauge, self._arena, self._source, self._disks = columns, gauge, arena, source, disks
+        self._copy_lost = copy_lost
+        self._told: set[tuple[int, Gauge]] = set()  # what was logged, by tier
 
     def read(self, load: Load, block: int) -> None:
         """Raises Changed, OSError."""
@@ -48,15 +53,25 @@ class BlockReader:
             load.checksum = xxhash.xxh3_64_intdigest(self._arena.view[load.arena : load.arena + load.length])
 
     def _read_copy(self, load: Load, view: memoryview) -> bool:
-        """Whether the copy on disk could be read, and is what was written."""
+        """Whether the copy on disk could be read, and is what was written. One that is not is withdrawn."""
         try:
             self._disks.read(load.from_disk, load.row, view)
         except OSError as e:
-            self._gauge[Gauge.DISK_ERRORS] += 1
-            log.warning("cannot read a copy on disk: %s; reading the source", e)
+            self._give_up(load, Gauge.DISK_ERRORS, f"cannot be read: {e}")
             return False
         if xxhash.xxh3_64_intdigest(view) == int(self._columns.check[load.row]):
             return True
-        self._gauge[Gauge.CORRUPT_COPIES] += 1
-        log.error("copy of %r on disk is corrupt; reading the source", self._source.path(load.row))
+        self._give_up(load, Gauge.CORRUPT_COPIES, "is corrupt")
         return False
+
+    def _give_up(self, load: Load, counter: Gauge, why: str) -> None:
+        if not self._copy_lost(load.row, load.from_disk):
+            return  # removed in good order while it was read
+        self._gauge[counter] += 1
+        if (load.from_disk, counter) not in self._told:  # a disk that fails has many
+            self._told.add((load.from_disk, counter))
+            log.log(
+                logging.ERROR if counter == Gauge.CORRUPT_COPIES else logging.WARNING,
+                "a copy of %r on disk tier %d %s; reading the source. Further ones are counted: nopfs status",
+                self._source.path(load.row), load.from_disk, why,
+            )  # fmt: skip

@@ -31,7 +31,7 @@ from nopfsfs.fetch.wire import Order
 from nopfsfs.process import Handoff, become_reader_with_admin, begin
 from nopfsfs.tiers.arena import Arena, NoRoom
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier, check_layout
-from nopfsfs.tiers.disk import Disk, DiskFull, Disks
+from nopfsfs.tiers.disk import Disk, DiskFull, Disks, TierGone
 from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Event, Ring
 
@@ -68,6 +68,7 @@ class Stager:
             arena=arena, source=source, disks=self._disks, concurrency=self._config.in_flight,
             answer=self._links.answer, ask_grace=self._links.ask,
             changed=lambda row: self.changes.noticed(row), poke=self._poke,
+            copy_lost=lambda row, disk: self._disk_work.put((row, -disk)),
         )  # fmt: skip
         self.desk.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
         self.pusher = Pusher(
@@ -75,6 +76,7 @@ class Stager:
             index=self._index, columns=self._columns, gauges=gauges, desk=self.desk, source=source,
         )  # fmt: skip
         self._disk_work: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self._told: set[int] = set()  # tiers of which it was logged that a copy is of no use
         self._to_register: deque[tuple[int, int, int]] = deque()  # row, tier, checksum
         self._backings = Backings(
             fuse_fd=fds["fuse"], columns=self._columns, sizes=self._index.size, from_size=numbers.get("pass_from", 0),
@@ -135,7 +137,7 @@ class Stager:
         try:
             self._disks[number].open(-1 if uid is None else uid, -1 if gid is None else gid)
         except OSError as e:
-            log.error("disk tier %s cannot be used: %s", self._disks[number].path, e)
+            log.error("disk tier %s cannot be used, and is tried again later: %s", self._disks[number].path, e)
 
     def _poke(self) -> None:
         """Another thread has changed what the loop is to wait for."""
@@ -271,8 +273,10 @@ class Stager:
                 left = self._backings.sweep()
             elif number > 0:
                 self._to_disk(row, number)
+            elif number == 0:
+                self._off_disk(row, self.desk.withdraw_disk(row))
             else:
-                self._off_disk(row, -number or self.desk.withdraw_disk(row))
+                self._clear_away(row, -number)
             self._gauge[Gauge.DISK_USED] = self._disks.used()
 
     def _to_disk(self, row: int, number: int) -> None:
@@ -284,19 +288,25 @@ class Stager:
             if self._columns.backing[row] > 0:
                 self.desk.publish(Event.BACKED, row, 1)
             return
-        pinned = self.desk.pin(row) if disk.usable() else None
+        if not disk.is_open and disk.is_rested():
+            self._open_disk(number)
+        usable = disk.usable()
+        pinned = self.desk.pin(row) if usable else None
         if pinned is None:
-            self.desk.publish(Event.OFF_DISK, row)
+            self.desk.publish(Event.OFF_DISK, row, not usable)
             return
         try:
             disk.write(row, pinned.data)
             check = int(self._columns.check[row])
         except OSError as e:
             self._gauge[Gauge.DISK_ERRORS] += 1
-            if not isinstance(e, DiskFull):
+            full = isinstance(e, DiskFull)
+            self.desk.publish(Event.OFF_DISK, row, not full)
+            if not full:
                 disk.failed()
                 log.warning("disk tier %s failed, bypassed for a while: %s", disk.path, e)
-            self.desk.publish(Event.OFF_DISK, row)
+            if isinstance(e, TierGone):
+                self._lose_tier(number)
             return
         finally:
             pinned.data.release()
@@ -314,18 +324,38 @@ class Stager:
             number = self._backings.register(self._disks[tier], row, check)
         except OSError as e:
             self._gauge[Gauge.DISK_ERRORS] += 1
-            log.error("a copy of %r on disk is of no use: %s", self._source.path(row), e)
-            self._off_disk(row, self.desk.withdraw_disk(row))
+            if tier not in self._told:  # a disk that fails has many
+                self._told.add(tier)
+                log.error("a copy of %r on disk tier %d is of no use: %s", self._source.path(row), tier, e)
+            if number := self.desk.withdraw_disk(row):
+                self._clear_away(row, number)
             return
         if not number:
             self.desk.publish(Event.BACKED, row, 0)
         elif not self.desk.publish_backing(row, tier, number):
             self._backings.close(number)
 
-    def _off_disk(self, row: int, number: int) -> None:
+    def _clear_away(self, row: int, number: int) -> None:
+        """Remove a copy that was withdrawn: its file changed, or it could not be read, or was corrupt."""
+        if self._columns.disk[row]:
+            return  # it was written anew meanwhile
+        self._off_disk(row, number, again=True)
+        if self._disks[number].is_gone():
+            self._lose_tier(number)
+
+    def _off_disk(self, row: int, number: int, *, again: bool = False) -> None:
         if number:
             self._disks[number].remove(row)
-            self.desk.publish(Event.OFF_DISK, row)
+            self.desk.publish(Event.OFF_DISK, row, again)
+
+    def _lose_tier(self, number: int) -> None:
+        """Somebody removed the tier's directory. It is made anew when it is asked for again."""
+        disk = self._disks[number]
+        log.error("disk tier %s lost its directory; its files are read from the source", disk.path)
+        disk.failed()
+        disk.close()
+        for row in np.flatnonzero(self._columns.disk == number).tolist():
+            self._off_disk(row, self.desk.withdraw_disk(row), again=True)
 
 
 def main() -> None:

@@ -166,10 +166,11 @@ class Conductor:
             self._awaited.met(row)  # the reading needs nothing else
         self._let_go(row)
 
-    def off_disk(self, row: int) -> None:
-        """The row has no copy on disk (any more): the tier was full, failed, was to make room, or the file changed."""
+    def off_disk(self, row: int, *, again: bool = False) -> None:
+        """The row has no copy on disk (any more): the tier was full, failed, was to make room, or the file changed.
+        `again`: the tier failed, or lost the copy. The row's room there is free, and it may have it at its next use."""
         self._look_again |= bool(self._is_backed[row])  # it was passed by: it needed nothing
-        self._leave_disk(row, _STREAM)
+        self._leave_disk(row, _UNPLACED if again else _STREAM)
         self._let_go(row)
 
     def pages_gone(self, row: int, cached: int) -> bool:

@@ -1,95 +1,99 @@
-"""The disk tiers: one file for each staged copy, in a directory that one mount owns.
+"""The disk tiers: one file for each staged copy, in a directory that one mount owns (`tier_directory.py`).
 
-Layout: PATH/nopfs-PID-RANDOM/{lock,ab/ROW}. The lock is held as long as the stager lives; directories whose lock is
-free are leftovers of killed runs and are removed at the next start. A tier that fails is left alone for a while and
-then used again. Copies are verified by the reader against the checksum in the columns.
+All access goes by the descriptor of that directory. A tier that fails is left alone for a while and then used again.
+Copies are verified by the reader against the checksum in the columns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import logging
 import os
-import re
-import shutil
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
 
-log = logging.getLogger(__name__)
+from nopfsfs.tiers.tier_directory import TierDirectory
+
 RETRY_AFTER_S = 30.0
 FLOOR_BYTES = 256 << 20  # left free on the file system, whatever the limit says
 FLOOR_INODES = 1000
-_PREFIX = "nopfs-"
 
 
 class DiskFull(OSError):
     """The tier's own limit, or the floor of its file system, is reached."""
 
 
+class TierGone(OSError):
+    """Somebody removed the tier's directory, or it was never made: all copies are lost until `Disk.open` makes it."""
+
+
 @dataclass(slots=True)
 class Disk:
-    """One disk tier. `limit` in bytes, None: up to the floor. Thread-safe."""
+    """One disk tier. `limit` in bytes, None: up to the floor. Thread-safe, but for `open` and `close`."""
 
     path: str
     limit: int | None
-    home: str = ""
-    used: int = 0
-    _lock_fd: int = -1
+    used: int = 0  # bytes
+    _directory: TierDirectory | None = None
     _failed_at: float = -RETRY_AFTER_S
-    _sizes: dict[int, int] = field(default_factory=dict)
+    _sizes: dict[int, int] = field(default_factory=dict)  # of what takes room, by row
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def open(self, uid: int = -1, gid: int = -1) -> None:
-        """Clear away leftovers and make this mount's own directory, owned by `uid`. Raises OSError."""
-        clear_leftovers(self.path)
-        # Locked before it gets the name by which others look for leftovers.
-        made = tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=self.path)
+        """Make this mount's own directory, for user `uid` as in chown(2). What another one held is forgotten. Raises
+        OSError; then the tier is bypassed for a while, and this can be called again."""
+        self._forget()
         try:
-            self._lock_fd = os.open(os.path.join(made, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.chown(made, uid, gid)
-            home = os.path.join(self.path, os.path.basename(made)[1:])
-            os.rename(made, home)
+            self._directory = TierDirectory(self.path, uid, gid)
         except OSError:
-            shutil.rmtree(made, ignore_errors=True)
-            if self._lock_fd >= 0:
-                os.close(self._lock_fd)
+            self.failed()
             raise
-        self.home = home
 
     def close(self) -> None:
         """Remove everything that this mount kept here."""
-        if self.home:
-            shutil.rmtree(self.home, ignore_errors=True)
-            os.close(self._lock_fd)
-            self.home = ""
+        directory = self._directory
+        self._forget()
+        if directory is not None:
+            directory.remove()
+
+    @property
+    def home(self) -> str:
+        """The directory as it was made, for people; empty when the tier is not open."""
+        return os.path.join(self.path, self._directory.name) if self._directory is not None else ""
+
+    @property
+    def is_open(self) -> bool:
+        return self._directory is not None
+
+    def is_gone(self) -> bool:
+        """Return whether the tier was opened, and somebody removed its directory since."""
+        directory = self._directory
+        return directory is not None and directory.vanished()
+
+    def is_rested(self) -> bool:
+        """Return whether the tier has not failed lately."""
+        return time.monotonic() - self._failed_at >= RETRY_AFTER_S
 
     def usable(self) -> bool:
-        """Whether the tier has not failed lately."""
-        return bool(self.home) and time.monotonic() - self._failed_at >= RETRY_AFTER_S
+        """Return whether copies may be written: the tier is open and has not failed lately."""
+        return self.is_open and self.is_rested()
 
     def failed(self) -> None:
         """Note a failure: the tier is bypassed for a while."""
         self._failed_at = time.monotonic()
 
     def write(self, row: int, data: memoryview) -> None:
-        """Keep a copy of a row. Raises DiskFull, OSError; then nothing of it is kept."""
+        """Keep a copy of a row. Raises DiskFull, TierGone, OSError; then nothing of it is kept."""
+        directory = self._opened()
         with self._lock:
-            self._reserve(row, len(data))
-        name = self._name(row)
+            self._reserve(directory, row, len(data))
         try:
-            os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)  # never rewritten: the kernel may be reading an older copy by itself
-            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = _create(directory, row)
             try:
                 _write_all(fd, data)
             finally:
-                os.close(fd)
+                os.close(fd)  # a network file system says here what it could not write
         except OSError:
             self.remove(row)
             raise
@@ -109,31 +113,47 @@ class Disk:
             os.close(fd)
 
     def open_copy(self, row: int, flags: int = 0) -> int:
-        """A descriptor of a row's copy. Raises OSError."""
-        return os.open(self._name(row), os.O_RDONLY | os.O_CLOEXEC | flags)
+        """Return a descriptor of a row's copy. Raises TierGone, OSError."""
+        flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(_name(row), flags, dir_fd=self._opened().copies)
 
     def remove(self, row: int) -> None:
-        """Forget the copy of a row, if there is one."""
-        try:
-            os.unlink(self._name(row))
-        except OSError:
-            pass
+        """Forget the copy of a row, if there is one. One that cannot be removed goes on taking room."""
+        directory = self._directory
+        if directory is not None:
+            try:
+                os.unlink(_name(row), dir_fd=directory.copies)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                return
         with self._lock:
             self.used -= self._sizes.pop(row, 0)
 
-    def _reserve(self, row: int, size: int) -> None:
+    def _forget(self) -> None:
+        with self._lock:
+            self._directory = None  # other threads may be reading there yet
+            self._sizes.clear()
+            self.used = 0
+
+    def _opened(self) -> TierDirectory:
+        # A local reference: the directory stays open until its user is done, whatever `open` does meanwhile.
+        directory = self._directory
+        if directory is None:
+            raise TierGone(errno.ENOENT, "the disk tier is not open")
+        return directory
+
+    def _reserve(self, directory: TierDirectory, row: int, size: int) -> None:
         size = -(-size // 4096) * 4096
-        if self.limit is not None and self.used + size > self.limit:
+        added = size - self._sizes.get(row, 0)
+        if self.limit is not None and self.used + added > self.limit:
             raise DiskFull(errno.ENOSPC, "disk tier is full")
-        vfs = os.statvfs(self.path)
+        vfs = os.fstatvfs(directory.copies)
         low_inodes = vfs.f_files and vfs.f_favail < FLOOR_INODES
         if self.limit is None and (vfs.f_bavail * vfs.f_frsize < size + FLOOR_BYTES or low_inodes):
             raise DiskFull(errno.ENOSPC, "file system of the disk tier is nearly full")
-        self.used += size - self._sizes.get(row, 0)
+        self.used += added
         self._sizes[row] = size
-
-    def _name(self, row: int) -> str:
-        return os.path.join(self.home, f"{row & 0xFF:02x}", str(row))
 
 
 class Disks:
@@ -159,27 +179,26 @@ class Disks:
             disk.close()
 
 
-def clear_leftovers(path: str) -> None:
-    """Remove the directories of mounts that are no more."""
-    with os.scandir(path) as entries:
-        found = [e.path for e in entries if e.name.startswith(_PREFIX) and e.is_dir(follow_symlinks=False)]
-    for home in found:
-        try:
-            fd = os.open(os.path.join(home, "lock"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            # It got its name with its lock: this one was half removed. Unless it never was ours.
-            if all(re.fullmatch("[0-9a-f]{2}", name) for name in os.listdir(home)):
-                shutil.rmtree(home, ignore_errors=True)
-            continue
-        except OSError:
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(home, ignore_errors=True)
-        except BlockingIOError:
-            pass  # its mount is alive
-        finally:
-            os.close(fd)
+def _name(row: int) -> str:
+    return f"{row & 0xFF:02x}/{row}"
+
+
+def _create(directory: TierDirectory, row: int) -> int:
+    """A descriptor of a new file for the row's copy. Raises TierGone, OSError."""
+    name, dir_fd = _name(row), directory.copies
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=dir_fd)  # never rewritten: the kernel may be reading an older copy by itself
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(name, flags, 0o600, dir_fd=dir_fd)
+    except FileNotFoundError:
+        pass  # the first in its subdirectory
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.dirname(name), 0o700, dir_fd=dir_fd)
+        return os.open(name, flags, 0o600, dir_fd=dir_fd)
+    except FileNotFoundError as e:
+        raise TierGone(errno.ENOENT, f"its directory {directory.name} was removed") from e
 
 
 def _write_all(fd: int, data: memoryview) -> None:

@@ -25,7 +25,8 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 
 class Event(IntEnum):
     """What happened. Server: OPEN (value: process), READ (value: end offset), RELEASE. Stager: the rest; value is
-    the size in bytes, for FAILED and UNMEASURED the errno, for ON_DISK the tier, for LACKING what is left of it, for
+    the size in bytes, for FAILED and UNMEASURED the errno, for ON_DISK the tier, for OFF_DISK
+    1 when the tier failed or lost the copy and may be asked again later, for LACKING what is left of it, for
     BACKED whether the kernel reads the copy on disk by itself."""
 
     OPEN = 1

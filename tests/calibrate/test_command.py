@@ -313,7 +313,7 @@ def writing(large_files: Path, disk: Path, tmp_path: Path) -> Iterator[subproces
         start_new_session=True,  # Ctrl-C of the tests is not its own
     )
     try:
-        assert wait_until(lambda: any(disk.glob("nopfs-*/??/*")), COMMAND_S)
+        assert wait_until(lambda: any(disk.glob(".nopfs-tier-*/copies/??/*")), COMMAND_S)
         yield process
     finally:
         process.kill()

@@ -9,12 +9,13 @@ import pytest
 
 from nopfsfs.cli import preflight as module
 from nopfsfs.cli.mount import Parts, main
-from nopfsfs.config import MountConfig
-from nopfsfs.errors import Exit
+from nopfsfs.config import DiskSpec, MountConfig
+from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
 from nopfsfs.fuse.mountinfo import find_mount, read_mounts
 from nopfsfs.rundir import default_run_dir, state_dir_for
-from tests.conftest import FakeMounts
+from tests.conftest import FakeMounts, tmpfs
+from tests.tiers.makers import kill, start_maker
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -247,6 +248,21 @@ def test_disk_twice(source: Path, mountpoint: Path, tmp_path: Path, capsys: pyte
     twice = ["--disk", tmp_path / "tier", "--disk", tmp_path / "tier:1M"]
 
     check([source, mountpoint, *twice], Exit.DISK, "is named twice", capsys)
+
+
+def test_a_dead_mount_s_copies_do_not_take_the_room(source: Path, tmp_path: Path) -> None:
+    """Those of a mount that was killed as a whole are of no use to anybody."""
+    if not mounting.may_mount():
+        pytest.skip("needs the right to call mount(2)")
+    with tmpfs(tmp_path / "disk", "1m") as path:
+        config = MountConfig(source=str(source), mountpoint="", disks=(DiskSpec(str(path), 800_000),))
+        process, home = start_maker(path)
+        (home / "copies/07/7").write_bytes(bytes(600_000))
+        with pytest.raises(NopfsError, match="has no room"):
+            module.check_disks(config)
+        kill(process)
+        module.check_disks(config)
+        assert os.listdir(path) == []
 
 
 def test_disk_that_cannot_be_written(source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -443,10 +443,12 @@ def test_a_copy_on_disk_spares_the_source(make: Make) -> None:
 
 @pytest.mark.parametrize("data", [None, b"\0" * 4 * PAGE, content(2, 4 * PAGE)])
 def test_a_copy_that_is_corrupt_or_cannot_be_read_is_replaced_by_the_source(make: Make, data: bytes | None) -> None:
-    r = make(4 * PAGE, disks=Copies(data))
+    copies = Copies(data)
+    r = make(4 * PAGE, disks=copies)
     (row,) = r.files
     _on_disk(r, row)
     assert r.read(row) == Result(0, content(1, 4 * PAGE), Origin.SOURCE)
+    assert r.columns.disk[row] == 0, "withdrawn"
     assert r.gauge(Gauge.CORRUPT_COPIES) == (data is not None)
     assert r.gauge(Gauge.DISK_ERRORS) == (data is None)
     assert r.staged(row) == content(1, 4 * PAGE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +14,13 @@ from nopfsfs.config import DiskSpec
 from nopfsfs.fetch import wire
 from nopfsfs.fetch.wire import Answer, Demand, Order
 from nopfsfs.tiers import backing
+from nopfsfs.tiers import disk as disk_module
 from nopfsfs.tiers.columns import Gauge, Tier
 from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event
 from tests.conftest import wait_until
 from tests.fetch.rig import PAGE, content, write_files
-from tests.fetch.running import Shared, running
+from tests.fetch.running import Running, Shared, running
 
 INVAL_ENTRY, STORE = 3, 4  # enum fuse_notify_code
 
@@ -206,12 +208,153 @@ def test_a_corrupt_copy_on_disk_is_noticed_and_the_source_used(base: Shared, dis
         s.wait_for(Event.STAGED, row)
         s.order(Order.TO_DISK, [row], 1)
         s.wait_for(Event.ON_DISK, row)
-        (copy,) = Path(disk.path).glob(f"nopfs-*/*/{row}")
+        (copy,) = Path(disk.path).glob(f".nopfs-tier-*/copies/*/{row}")
         copy.write_bytes(b"\0" * 2 * PAGE)
         s.order(Order.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert s.read(row) == (0, content(1, 2 * PAGE))
         assert base.gauge[Gauge.CORRUPT_COPIES] == 1
+
+
+def to_disk(s: Running, rows: list[int], *, evict: bool = True) -> None:
+    s.order(Order.FETCH, rows)
+    for row in rows:
+        s.wait_for(Event.STAGED, row)
+    s.order(Order.TO_DISK, rows, 1)
+    for row in rows:
+        s.wait_for(Event.ON_DISK, row)
+    if evict:
+        s.order(Order.EVICT, rows)
+        for row in rows:
+            s.wait_for(Event.EVICTED, row)
+
+
+def copies(disk: DiskSpec) -> dict[int, Path]:
+    return {int(copy.name): copy for copy in Path(disk.path).glob(".nopfs-tier-*/copies/*/*")}
+
+
+@pytest.mark.parametrize("harm", ["rotten", "too short", "gone", "unreadable"])
+def test_a_copy_on_disk_that_is_of_no_use_is_withdrawn_when_it_is_found(
+    base: Shared, disk: DiskSpec, harm: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [base.row(f"f0{number}") for number in range(3)]
+    with running(base, (disk,)) as s:
+        to_disk(s, rows)
+        for copy in copies(disk).values():
+            match harm:
+                case "rotten":
+                    copy.write_bytes(b"\0" * 2 * PAGE)
+                case "too short":
+                    copy.write_bytes(content(1, PAGE))
+                case "gone":
+                    copy.unlink()
+        if harm == "unreadable":
+            fail_on(monkeypatch, "preadv", errno.EIO, disk)
+        for _ in range(2):
+            for number, row in enumerate(rows):
+                assert s.read(row) == (0, content(number + 1, 2 * PAGE))
+        for row in rows:
+            s.wait_for(Event.OFF_DISK, row)
+            assert s.values[Event.OFF_DISK, row] == 1, "it may be written again"
+        monkeypatch.undo()
+        assert copies(disk) == {}
+        assert not base.columns.disk.any()
+        assert wait_until(lambda: base.gauge[Gauge.DISK_USED] == 0)
+        counted = (base.gauge[Gauge.CORRUPT_COPIES], base.gauge[Gauge.DISK_ERRORS])
+        assert counted == ((3, 0) if harm == "rotten" else (0, 3)), "each once"
+        assert len([r for r in caplog.records if "on disk tier 1" in r.message]) == 1
+        to_disk(s, rows[:1])
+        opens = base.gauge[Gauge.SOURCE_OPENS]
+        assert s.read(rows[0]) == (0, content(1, 2 * PAGE))
+        assert base.gauge[Gauge.SOURCE_OPENS] == opens
+
+
+def fail_on(monkeypatch: pytest.MonkeyPatch, call: str, error: int, disk: DiskSpec) -> None:
+    """Let a call fail, for descriptors of files on that disk."""
+    real = getattr(os, call)
+
+    def fail(fd: int, *args: object) -> object:
+        if os.readlink(f"/proc/self/fd/{fd}").startswith(disk.path):
+            raise OSError(error, os.strerror(error))
+        return real(fd, *args)
+
+    monkeypatch.setattr(os, call, fail)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_tier_that_fails_in_mid_write_is_bypassed_and_tried_again(
+    base: Shared, disk: DiskSpec, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [base.row(f"f0{number}") for number in range(4)]
+    with running(base, (disk,)) as s:
+        to_disk(s, rows[:1])
+        s.order(Order.FETCH, rows[1:])
+        for row in rows[1:]:
+            s.wait_for(Event.STAGED, row)
+        with monkeypatch.context() as patch:
+            fail_on(patch, "write", error, disk)
+            s.order(Order.TO_DISK, rows[1:2], 1)
+            s.wait_for(Event.OFF_DISK, rows[1])
+        s.order(Order.TO_DISK, rows[2:3], 1)
+        s.wait_for(Event.OFF_DISK, rows[2])
+        assert [s.values[Event.OFF_DISK, row] for row in rows[1:3]] == [1, 1]
+        assert list(copies(disk)) == rows[:1]
+        assert base.gauge[Gauge.DISK_USED] == 2 * PAGE
+        assert base.gauge[Gauge.DISK_ERRORS] == 1, "a bypassed tier is not asked"
+        assert [s.read(row)[1] for row in rows[:3]] == [content(n + 1, 2 * PAGE) for n in range(3)]
+        monkeypatch.setattr(disk_module, "RETRY_AFTER_S", 0.0)
+        to_disk(s, rows[1:4])
+        assert sorted(copies(disk)) == rows
+        assert [s.read(row)[1] for row in rows] == [content(n + 1, 2 * PAGE) for n in range(4)]
+
+
+def test_a_tier_whose_directory_is_removed_is_made_anew(
+    base: Shared, disk: DiskSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [base.row(f"f0{number}") for number in range(4)]
+    with running(base, (disk,)) as s:
+        to_disk(s, rows[:3])
+        (home,) = Path(disk.path).iterdir()
+        shutil.rmtree(home)
+        assert s.read(rows[0]) == (0, content(1, 2 * PAGE))
+        s.wait_for(Event.STAGED, rows[0])
+        for row in rows[:3]:  # those that nobody has read, too
+            s.wait_for(Event.OFF_DISK, row)
+        assert base.gauge[Gauge.DISK_USED] == 0 or wait_until(lambda: base.gauge[Gauge.DISK_USED] == 0)
+        s.order(Order.TO_DISK, rows[:1], 1)
+        s.wait_for(Event.OFF_DISK, rows[0])
+        assert os.listdir(disk.path) == []
+        monkeypatch.setattr(disk_module, "RETRY_AFTER_S", 0.0)
+        to_disk(s, rows)
+        assert sorted(copies(disk)) == rows
+        shutil.rmtree(disk.path)
+        os.mkdir(disk.path)
+        s.order(Order.OFF_DISK, rows[:1])
+        s.wait_for(Event.OFF_DISK, rows[0])
+        s.order(Order.FETCH, rows[:1])
+        s.wait_for(Event.STAGED, rows[0])
+        s.order(Order.TO_DISK, rows[:1], 1)  # the write finds it
+        s.wait_for(Event.OFF_DISK, rows[1])
+        to_disk(s, rows[1:2])
+        assert list(copies(disk)) == rows[1:2]
+    assert os.listdir(disk.path) == []
+
+
+def test_a_tier_that_could_not_be_opened_is_tried_again(
+    base: Shared, disk: DiskSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = base.row("f00")
+    os.rmdir(disk.path)
+    with running(base, (disk,)) as s:
+        s.order(Order.FETCH, [row])
+        s.wait_for(Event.STAGED, row)
+        s.order(Order.TO_DISK, [row], 1)
+        s.wait_for(Event.OFF_DISK, row)
+        assert s.values[Event.OFF_DISK, row] == 1
+        os.mkdir(disk.path)
+        monkeypatch.setattr(disk_module, "RETRY_AFTER_S", 0.0)
+        to_disk(s, [row])
+        assert s.read(row) == (0, content(1, 2 * PAGE))
 
 
 def test_a_disk_that_is_full_or_missing_is_said_to_have_nothing(base: Shared, disk: DiskSpec) -> None:
@@ -227,6 +370,7 @@ def test_a_disk_that_is_full_or_missing_is_said_to_have_nothing(base: Shared, di
         s.order(Order.TO_DISK, [rows[2]], 2)
         s.wait_for(Event.OFF_DISK, rows[2])
         assert base.gauge[Gauge.DISK_USED] == 2 * PAGE
+        assert [s.values[Event.OFF_DISK, row] for row in rows[1:]] == [0, 1], "a full tier is not to be asked again"
 
 
 def test_a_copy_that_is_asked_for_again_is_said_to_be_where_it_is(base: Shared, tmp_path: Path, disk: DiskSpec) -> None:
@@ -244,8 +388,8 @@ def test_a_copy_that_is_asked_for_again_is_said_to_be_where_it_is(base: Shared, 
             s.order(Order.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert s.read(row) == (0, content(1, 2 * PAGE))
-        assert len(list(other.glob(f"nopfs-*/*/{row}"))) == 1
-        assert not list(Path(disk.path).glob(f"nopfs-*/*/{row}"))
+        assert len(list(other.glob(f".nopfs-tier-*/copies/*/{row}"))) == 1
+        assert not list(Path(disk.path).glob(f".nopfs-tier-*/copies/*/{row}"))
         assert base.gauge[Gauge.DISK_WRITES] == 1
 
 
@@ -301,5 +445,5 @@ def test_a_changed_file_s_copy_on_disk_is_removed(base: Shared, disk: DiskSpec) 
         s.server.send(wire.pack_demand(Demand(0, row, 0, 0)))  # the server saw it
         s.wait_for(Event.CHANGED, row)
         s.wait_for(Event.OFF_DISK, row)
-        assert list(Path(disk.path).glob(f"nopfs-*/*/{row}")) == []
+        assert list(Path(disk.path).glob(f".nopfs-tier-*/copies/*/{row}")) == []
         assert s.read(row) == (0, b"new")

@@ -11,6 +11,7 @@ from tests.conftest import tmpfs
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, read_all
 from tests.mount.modes import Mode
+from tests.tiers.makers import kill, start_maker
 
 pytestmark = pytest.mark.mount
 
@@ -86,10 +87,10 @@ def test_copies_on_disk_that_rot_are_not_served(mounting: Mounting, data: Path, 
         m.errors_expected = True
         read_all(m, readers=1)
         m.wait_status(lambda s: s["stager"]["disk_writes"] > 20)
-        for copy in disk.glob("nopfs-*/*/*"):
+        for copy in disk.glob(".nopfs-tier-*/copies/*/*"):
             with copy.open("r+b") as file:
                 file.write(b"rotten")
-        for copy in disk.glob("nopfs-*/0*/*"):
+        for copy in disk.glob(".nopfs-tier-*/copies/0*/*"):
             copy.unlink()
         read_all(m)
         record = m.status()
@@ -100,10 +101,9 @@ def test_copies_on_disk_that_rot_are_not_served(mounting: Mounting, data: Path, 
 
 def test_leftovers_of_a_killed_run_on_disk_are_cleared(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    left = disk / "nopfs-dead"
-    left.mkdir(parents=True)
-    (left / "lock").touch()
-    (left / "copy").write_bytes(b"x")
+    disk.mkdir()
+    dead, _ = start_maker(disk)
+    kill(dead)
 
     with mounting(data, "--disk", f"{disk}:30M", disks=[disk]):
         pass

@@ -120,7 +120,7 @@ def test_files_on_disk_are_read_there_by_the_kernel(mounting: Mounting, data: Pa
         assert wait_until(all_are_passed, 60)
         there, after = on_disk(m), m.status()
         assert sum(tier["files"] for tier in after["served"].values()) == after["opens"]["total"]
-        copies = [copy for copy in disk.glob("nopfs-*/*/*") if copy.name.isdigit()]
+        copies = [copy for copy in disk.glob(".nopfs-tier-*/copies/*/*") if copy.name.isdigit()]
         assert len(copies) == len(there)
         for copy in copies:
             copy.unlink()  # the kernel holds them
@@ -139,8 +139,8 @@ def test_by_itself_only_large_files_are_passed_through(mounting: Mounting, tmp_p
     write(tmp_path / "source", files)
     with mounting(tmp_path / "source", "--ram", "16M", "--disk", f"{real_disk}:200M", disks=[real_disk]) as m:
         there = settle(m, 1)
-        copies = {copy.stat().st_size for copy in real_disk.glob("nopfs-*/*/*")}
-        for copy in real_disk.glob("nopfs-*/*/*"):
+        copies = {copy.stat().st_size for copy in real_disk.glob(".nopfs-tier-*/copies/*/*")}
+        for copy in real_disk.glob(".nopfs-tier-*/copies/*/*"):
             copy.unlink()
         large = [n for n in there if n % 2]
         assert large

@@ -97,6 +97,8 @@ class World:
                 self.conductor.fetch_failed(row, cancelled=True)
             elif what == "on_disk":
                 self.conductor.on_disk(row, self.on_disk.get(row, 1))
+            elif what == "tier_failed":
+                self.conductor.off_disk(row, again=True)
             else:
                 getattr(self.conductor, what)(row)
 
@@ -155,7 +157,7 @@ class World:
                 if self.on_disk.pop(row, None):
                     self.events.append(("off_disk", row))
             elif row not in self.on_disk and (fails or row not in self.staged):
-                self.events.append(("off_disk", row))
+                self.events.append(("tier_failed" if fails else "off_disk", row))
             else:
                 self.on_disk.setdefault(row, tier)
                 self._check_disks()

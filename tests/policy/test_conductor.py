@@ -271,6 +271,24 @@ def test_room_on_disk_is_free_again_when_a_copy_went_but_not_when_it_could_not_b
     assert c.home[3] == Home.DISK
 
 
+def test_what_a_tier_refused_for_a_while_may_go_there_at_its_next_use() -> None:
+    c = Conductor(np.array([10] * 3), np.zeros(3, np.uint8), split(0, 100, 100), [20])
+    for row in (0, 1):
+        c.staged(row)
+    c.orders()
+    c.on_disk(0, 1)
+    c.off_disk(0, again=True)  # its copy was lost
+    c.off_disk(1, again=True)  # the tier had failed
+    assert [c.home[row] for row in (0, 1)] == [Home.UNPLACED] * 2
+    assert (Do.EVICT, [0, 1], 0) in c.orders()
+    for row in (0, 1):
+        c.evicted(row)
+        c.staged(row)
+    assert (Do.TO_DISK, [0, 1], 1) in c.orders()
+    c.staged(2)
+    assert c.home[2] == Home.STREAM, "there is room for two, as before"
+
+
 def test_room_is_counted_on_the_tier_that_has_the_copy_and_not_on_the_one_that_was_asked() -> None:
     """Whose news were lost asks again, perhaps another tier."""
     c = Conductor(np.array([10] * 4), np.zeros(4, np.uint8), split(0, 100, 100), [10, 20])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nopfsfs.fuse.mounting import may_mount
 from nopfsfs.tiers import disk as disk_module
-from nopfsfs.tiers.disk import RETRY_AFTER_S, Disk, DiskFull, Disks, clear_leftovers
+from nopfsfs.tiers.disk import RETRY_AFTER_S, Disk, DiskFull, Disks, TierGone
 from tests.conftest import tmpfs
 
 KIB = 1024
@@ -121,38 +123,112 @@ def test_a_tier_that_was_not_opened_is_not_usable(tmp_path: Path) -> None:
     assert not Disk(str(tmp_path), None).usable()
 
 
-def test_leftovers_of_the_dead_are_removed_and_what_lives_is_not(tmp_path: Path) -> None:
-    alive = Disk(str(tmp_path), None)
-    alive.open()
-    dead = tmp_path / "nopfs-dead"
-    (dead / "00").mkdir(parents=True)
-    (dead / "lock").touch()
-    (dead / "00" / "256").write_bytes(b"old")
-    half = tmp_path / "nopfs-half"  # its removal was interrupted after the lock was gone
-    (half / "01").mkdir(parents=True)
-    theirs = {"data", "nopfs-results", "nopfs-notes.txt"}
-    (tmp_path / "data").mkdir()
-    (tmp_path / "nopfs-results" / "run1").mkdir(parents=True)
-    (tmp_path / "nopfs-notes.txt").touch()
+def test_a_tier_whose_directory_was_removed_is_made_anew(disk: Disk, tmp_path: Path) -> None:
+    disk.write(1, view(5000))
+    assert not disk.is_gone()
+    shutil.rmtree(disk.home)
+    assert disk.is_gone()
+    with pytest.raises(TierGone):
+        disk.write(2, view(100))
+    with pytest.raises(FileNotFoundError):
+        disk.read(1, memoryview(bytearray(5000)))
+    assert disk.used == 8 * KIB, "the first copy is yet to be withdrawn"
+    disk.open()
+    assert disk.used == 0
+    assert not disk.is_gone()
+    disk.write(2, view(100, 7))
+    into = bytearray(100)
+    disk.read(2, memoryview(into))
+    assert into == view(100, 7)
+    disk.close()
+    assert os.listdir(tmp_path) == []
 
-    clear_leftovers(str(tmp_path))
 
-    assert {p.name for p in tmp_path.iterdir()} == theirs | {os.path.basename(alive.home)}
-    alive.close()
-    assert {p.name for p in tmp_path.iterdir()} == theirs
+def test_who_reads_a_copy_while_the_tier_is_made_anew_has_its_directory(disk: Disk) -> None:
+    disk.write(1, view(100, 1))
+    directory = disk._directory
+    assert directory is not None
+    disk.open()  # by another thread
+    fd = os.open("01/1", os.O_RDONLY, dir_fd=directory.copies)
+    assert os.read(fd, 200) == view(100, 1)
+    os.close(fd)
+    copies = directory.copies
+    directory.remove()
+    del directory
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(copies)
 
 
-def test_the_directory_is_locked_as_long_as_it_is_open(disk: Disk) -> None:
-    fd = os.open(os.path.join(disk.home, "lock"), os.O_RDWR)
-    try:
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        os.close(fd)
+def test_a_tier_that_cannot_be_made_is_tried_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    disk = Disk(str(tmp_path / "missing"), None)
+    assert disk.is_rested()
+    with pytest.raises(FileNotFoundError):
+        disk.open()
+    assert not disk.is_open
+    assert not disk.is_rested()
+    (tmp_path / "missing").mkdir()
+    monkeypatch.setattr(disk_module.time, "monotonic", lambda: now + RETRY_AFTER_S + 60)
+    assert disk.is_rested()
+    disk.open()
+    assert disk.usable()
+    disk.close()
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("call", ["write", "close", "open"])
+def test_an_error_in_mid_write_keeps_nothing(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, error: int, call: str
+) -> None:
+    """A network file system says only at close that there is no room."""
+    disk.write(1, view(5000, 1))
+    real, calls = getattr(os, call), []
+
+    def fail(*args: Any, **options: Any) -> Any:
+        if call == "open" and not args[1] & os.O_CREAT:
+            return real(*args, **options)
+        calls.append(args)
+        if call == "write" and len(calls) == 1:
+            return real(args[0], args[1][:4096])
+        if call == "close":
+            real(*args)
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(OSError, match=os.strerror(error)):
+            disk.write(257, view(20000))
+    assert calls
+    assert disk.used == 8 * KIB
+    assert sorted(p.name for p in Path(disk.home).rglob("*") if p.is_file()) == ["1", "marker"]
+    disk.write(257, view(20000, 2))
+    into = bytearray(20000)
+    disk.read(257, memoryview(into))
+    assert into == view(20000, 2)
+
+
+def test_a_copy_that_cannot_be_removed_goes_on_taking_room(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.write(1, view(5000))
+
+    def fail(name: str, *, dir_fd: int) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        disk.remove(1)
+    assert disk.used == 8 * KIB
+    disk.remove(1)
+    assert disk.used == 0
+
+
+def test_a_copy_that_is_written_again_is_counted_once(disk: Disk) -> None:
+    disk.write(1, view(60 * KIB))
+    disk.write(1, view(64 * KIB))
+    assert disk.used == 64 * KIB
 
 
 def test_a_tier_that_cannot_be_made_leaves_nothing(tiny: Path) -> None:
-    """There is an inode for its directory, but none for its lock."""
+    """There is an inode for its directory, but none for its marker."""
     subprocess.run(["mount", "-o", "remount,nr_inodes=2", tiny], check=True)
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="No space left"):

@@ -1,0 +1,40 @@
+"""What dead stagers left on a disk, of this mount and of others, is removed while the mount runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from nopfsfs.tiers.tier_directory import clear_leftovers, old_directories
+
+log = logging.getLogger(__name__)
+LOOK_S = 2.0  # for another stager
+
+
+async def tidy(path: str, uid: int | None, stager: Callable[[], object]) -> None:
+    """Clear directory `path` of leftovers, now and whenever `stager()` is another; for ever. Only root may remove what
+    a stager left that had given up its rights for user `uid`, so the supervisor does this. It takes as long as it
+    takes, beside everything else."""
+    try:
+        for old in await trio.to_thread.run_sync(old_directories, path, abandon_on_cancel=True):
+            log.info("%s was left by an earlier release; remove it by hand, if no mount of that release runs", old)
+    except OSError as e:
+        log.info("%s cannot be looked at: %s", path, e)
+    seen: object = stager  # none of its values
+    while True:
+        if stager() is not seen:
+            seen = stager()
+            await _clear(path, uid)
+        await trio.sleep(LOOK_S)
+
+
+async def _clear(path: str, uid: int | None) -> None:
+    try:
+        removed = await trio.to_thread.run_sync(clear_leftovers, path, uid, abandon_on_cancel=True)
+    except OSError as e:
+        log.info("%s cannot be cleared of what dead mounts left: %s", path, e)
+    else:
+        if removed:
+            log.info("removed %d directories that dead mounts left in %s", removed, path)

@@ -1,0 +1,54 @@
+"""Processes as /proc shows them. A pid alone is no identity, for the kernel uses it again; pid and start time are."""
+
+from __future__ import annotations
+
+import os
+
+
+def start_time(pid: int) -> int | None:
+    """Return when `pid` started, in clock ticks since boot; None if there is none, or a zombie."""
+    fields = _stat(pid)
+    return None if fields is None or _ended(fields) else int(fields[19])
+
+
+def has_ended(pid: int, started: int) -> bool:
+    """Return True only where process `pid`, started at `started` (clock ticks since boot), is known to have ended.
+
+    /proc may hide the processes of others (`hidepid`), so a missing entry there is no proof.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    fields = _stat(pid)
+    return fields is not None and (_ended(fields) or int(fields[19]) != started)
+
+
+def pid_namespace() -> int:
+    """Return the number of the namespace in which this process's pids count; 0 where /proc does not say."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def boot_id() -> str:
+    """Return what tells this boot of this kernel from all others: 32 hexadecimal digits. Raises OSError."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read(64).strip().replace("-", "")
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """Fields of /proc/PID/stat from the third on, the state."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()  # the name before may hold blanks and brackets
+    except OSError:
+        return None
+
+
+def _ended(fields: list[bytes]) -> bool:
+    # A killed process whose first thread is gone may have others that sleep in the kernel: it has not ended.
+    return fields[0] in (b"Z", b"X") and int(fields[17]) <= 1

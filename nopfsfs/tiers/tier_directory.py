@@ -1,0 +1,318 @@
+"""The directory of one mount on a disk: made, marked, and removed, by descriptors alone.
+
+Layout: PATH/.nopfs-tier-HOST-BOOT-PID-RANDOM/{marker,copies/ab/ROW}. The directory and its marker belong to whoever
+makes them, usually root; `copies` belongs to the user who reads the source. So that user, who may own PATH, can put
+nothing in the place of `copies` before it is handed over, and can forge no marker.
+
+A directory is removed only when its name, its owner and its marker all say that a mount made it, and that the process
+of that mount has ended. On this boot of this kernel its pid and start time tell that; a process of another boot of this
+host has ended. Directories of other hosts stay. Locks are a sign of life where there are any, and nothing needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nopfsfs.system.directory_access import open_directory, open_regular, unlink_files
+from nopfsfs.system.proc import boot_id, has_ended, pid_namespace, start_time
+
+log = logging.getLogger(__name__)
+_MARKER, _COPIES = "marker", "copies"
+_MARKER_MOST = 4096  # bytes
+_TOOL = "nopfsfs disk tier 1"
+_NAME = re.compile(r"\.nopfs-tier-([A-Za-z0-9._-]{1,64})-([0-9a-f]{32})-([0-9]{1,10})-[0-9a-f]{16}")
+_OLD_NAME = re.compile(r"nopfs-[a-z0-9_]{8}")  # as earlier releases made them, with a file `lock` in it
+_SUBDIRECTORY, _ROW = re.compile("[0-9a-f]{2}"), re.compile("[0-9]{1,13}")
+_PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Content of the marker file: who made the directory. `start_time` in clock ticks since boot; `locked`: the maker
+    holds a lock on the marker as long as it lives."""
+
+    tool: str
+    host: str
+    boot: str
+    pid: int
+    start_time: int
+    pid_namespace: int
+    locked: bool
+
+
+class TierDirectory:
+    """A directory that this process made. Its descriptors are closed when the last thread that uses it lets it go."""
+
+    def __init__(self, path: str, uid: int = -1, gid: int = -1) -> None:
+        """Make it in directory `path`; `copies` for user `uid`, as in chown(2). Raises OSError, and leaves nothing."""
+        self._fds = contextlib.ExitStack()
+        self.name = f".nopfs-tier-{this_host()}-{boot_id()}-{os.getpid()}-{secrets.token_hex(8)}"
+        with contextlib.ExitStack() as undo:
+            self._parent = self._keep(os.open(path, _PATH_FLAGS))
+            os.mkdir(self.name, 0o700, dir_fd=self._parent)
+            undo.callback(_try_to(os.rmdir), self.name, dir_fd=self._parent)
+            self._own = self._keep(open_directory(self.name, self._parent))
+            self._mark(undo)
+            os.mkdir(_COPIES, 0o700, dir_fd=self._own)
+            undo.callback(_try_to(os.rmdir), _COPIES, dir_fd=self._own)
+            self.copies = self._keep(open_directory(_COPIES, self._own))
+            if (uid, gid) != (-1, -1):
+                os.fchown(self.copies, uid, gid)
+            undo.pop_all()
+
+    def _mark(self, undo: contextlib.ExitStack) -> None:
+        """Write the marker, if the directory is the one that was made: another user may be able to rename it."""
+        if os.listdir(self._own):
+            raise _replaced()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        marker = self._keep(os.open(_MARKER, flags, 0o600, dir_fd=self._own))
+        undo.callback(_try_to(os.unlink), _MARKER, dir_fd=self._own)
+        made = os.fstat(self._own)
+        # The new file shows who we are on this file system: not root, on one that squashes root.
+        if made.st_uid != os.fstat(marker).st_uid or stat.S_IMODE(made.st_mode) & 0o022:
+            raise _replaced()
+        _write_marker(marker)
+
+    def _keep(self, fd: int) -> int:
+        self._fds.callback(os.close, fd)
+        return fd
+
+    def __del__(self) -> None:
+        self._fds.close()
+
+    def vanished(self) -> bool:
+        """Return whether somebody removed the directory."""
+        try:
+            return os.fstat(self.copies).st_nlink == 0
+        except OSError as e:
+            return e.errno == errno.ESTALE  # on a network file system
+
+    def remove(self) -> None:
+        """Remove the directory with all copies. What is not ours stays. A process that gave up the rights of the maker
+        removes the copies alone."""
+        with contextlib.suppress(OSError):
+            _remove_subdirectories(self.copies)
+            _remove(self.name, self._parent, self._own)
+
+
+def clear_leftovers(path: str, uid: int | None = None) -> int:
+    """Remove what mounts that are no more left in directory `path`: their directories that belong to this user, or to
+    user `uid`. Return how many are gone. Raises OSError."""
+    owners = {os.geteuid(), os.geteuid() if uid is None else uid}
+    parent = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(parent) as entries:
+            names = [entry.name for entry in entries if _NAME.fullmatch(entry.name)]
+        return sum([_clear(name, parent, owners) for name in names])
+    finally:
+        os.close(parent)
+
+
+def old_directories(path: str) -> list[str]:
+    """Return the directories that an earlier release left in `path`. Nothing in them proves whose they are, or that
+    they are not in use. Raises OSError."""
+    parent = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(parent) as entries:
+            names = [entry.name for entry in entries if _OLD_NAME.fullmatch(entry.name)]
+        return [os.path.join(path, name) for name in names if _holds_lock(name, parent)]
+    finally:
+        os.close(parent)
+
+
+def _holds_lock(name: str, parent: int) -> bool:
+    try:
+        home = open_directory(name, parent)
+    except OSError:
+        return False
+    try:
+        os.close(open_regular("lock", home))
+    except OSError:
+        return False
+    finally:
+        os.close(home)
+    return True
+
+
+def this_host() -> str:
+    """Return a name for this machine that holds over boots, of letters, digits, dots and dashes."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "_", os.uname().nodename)[:64]  # as long as the kernel lets it be
+    if host.partition(".")[0] in ("", "localhost", "_none_"):  # many machines are called so
+        with contextlib.suppress(OSError), open("/etc/machine-id") as file:
+            host = f"{host[:40]}.{re.sub('[^0-9a-f]', '', file.read(64))[:16]}"
+    return host or "unnamed"
+
+
+# ---- removal ------------------------------------------------------------------------------------------------
+
+
+def _clear(name: str, parent: int, owners: Collection[int]) -> bool:
+    """Remove a directory if all says that it may be; whether it is gone."""
+    try:
+        own = open_directory(name, parent)
+    except OSError:
+        return False
+    try:
+        return os.fstat(own).st_uid in owners and _is_dead(name, own) and _remove(name, parent, own)
+    except OSError as e:
+        log.info("%s, left by a mount, cannot be removed: %s", name, e)
+        return False
+    finally:
+        os.close(own)
+
+
+def _is_dead(name: str, own: int) -> bool:
+    """Whether the marker proves that a mount made the directory, and that it is no more. Raises OSError."""
+    try:
+        fd = open_regular(_MARKER, own)
+    except OSError:
+        return False  # being made, or not ours
+    try:
+        if os.fstat(fd).st_uid != os.fstat(own).st_uid:
+            return False
+        marker = _read_marker(fd, name)
+        return marker is not None and _has_ended(marker, fd)
+    finally:
+        os.close(fd)
+
+
+def _has_ended(marker: Marker, fd: int) -> bool:
+    free = _lock_is_free(fd)
+    if free is False:
+        return False
+    if marker.boot != boot_id():
+        return marker.host == this_host()
+    if marker.pid_namespace == pid_namespace():
+        return has_ended(marker.pid, marker.start_time)
+    return free is True and marker.locked  # of another container: its pids mean nothing here
+
+
+def _lock_is_free(fd: int) -> bool | None:
+    """None: there are no locks here."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _remove(name: str, parent: int, own: int) -> bool:
+    """Remove what a mount may have made in the directory `own`, and then the directory; whether it is gone. Whatever
+    else there is stays, and then the directory and its marker do. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        _remove_copies(own)
+    strange = sorted(set(os.listdir(own)) - {_MARKER})
+    if strange:
+        log.warning("%s, left by a mount, stays: it holds what no mount made, in %s", name, ", ".join(strange[:3]))
+        return False
+    if not _is_named(name, parent, own):
+        return False  # moved away, by whom it may concern
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_MARKER, dir_fd=own)
+    os.rmdir(name, dir_fd=parent)
+    return True
+
+
+def _remove_copies(own: int) -> None:
+    """Raises OSError."""
+    copies = open_directory(_COPIES, own)
+    try:
+        # Where another user owns the directory, that user may have put somebody else's there.
+        if os.fstat(own).st_uid in (os.geteuid(), os.fstat(copies).st_uid):
+            _remove_subdirectories(copies)
+    finally:
+        os.close(copies)
+    _try_to(os.rmdir)(_COPIES, dir_fd=own)
+
+
+def _remove_subdirectories(copies: int) -> None:
+    """Raises OSError when they cannot be listed."""
+    owner = os.fstat(copies).st_uid
+    with os.scandir(copies) as entries:
+        names = [entry.name for entry in entries if _SUBDIRECTORY.fullmatch(entry.name)]
+    for name in names:
+        _try_to(_remove_subdirectory)(name, copies, owner)
+
+
+def _remove_subdirectory(name: str, copies: int, owner: int) -> None:
+    fd = open_directory(name, copies)
+    try:
+        # Whoever owns a directory may remove all that is in it. Of one that was moved here, nothing is touched.
+        if os.fstat(fd).st_uid == owner:
+            low = int(name, 16)
+            unlink_files(fd, lambda row: _ROW.fullmatch(row) is not None and int(row) & 0xFF == low)
+    finally:
+        os.close(fd)
+    os.rmdir(name, dir_fd=copies)
+
+
+def _is_named(name: str, parent: int, own: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.samestat(os.stat(name, dir_fd=parent, follow_symlinks=False), os.fstat(own))
+    return False
+
+
+# ---- markers ------------------------------------------------------------------------------------------------
+
+
+def _write_marker(fd: int) -> None:
+    """Raises OSError."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locked = True
+    except OSError:
+        locked = False  # this file system has no locks
+    pid = os.getpid()
+    started = start_time(pid)
+    if started is None:
+        raise OSError(errno.ENOSYS, "/proc does not show when this process started")
+    marker = Marker(_TOOL, this_host(), boot_id(), pid, started, pid_namespace(), locked)
+    data = json.dumps(asdict(marker)).encode()
+    if os.write(fd, data) < len(data):
+        raise OSError(errno.ENOSPC, "the marker cannot be written")
+    os.fsync(fd)  # or a power failure would leave copies that nobody may remove
+
+
+def _read_marker(fd: int, name: str) -> Marker | None:
+    """The marker, if it is whole and says the same as the directory's name. Raises OSError."""
+    named = _NAME.fullmatch(name)
+    data = os.pread(fd, _MARKER_MOST + 1, 0)
+    if named is None or len(data) > _MARKER_MOST:
+        return None
+    try:
+        marker = Marker(**json.loads(data))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    numbers = (marker.pid, marker.start_time, marker.pid_namespace)
+    if marker.tool != _TOOL or not all(type(number) is int for number in numbers) or type(marker.locked) is not bool:
+        return None
+    if (marker.host, marker.boot, str(marker.pid)) != named.groups():
+        return None
+    return marker if 0 < marker.pid < 1 << 31 else None
+
+
+def _replaced() -> OSError:
+    return OSError(errno.EPERM, "others can replace or write a directory that is made there; name another place")
+
+
+def _try_to(do: Callable[..., None]) -> Callable[..., None]:
+    """`do`, but an OSError is passed over."""
+
+    def attempt(*args: Any, **options: Any) -> None:
+        with contextlib.suppress(OSError):
+            do(*args, **options)
+
+    return attempt
