@@ -17,8 +17,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from io import TextIOWrapper
 
 from nopfsfs.config import MountConfig
+from nopfsfs.system.trusted_path import open_for_append
 
 _PR_SET_KEEPCAPS, _PR_SET_NAME = 8, 15
 _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
@@ -128,7 +130,11 @@ def set_up_logging(config: MountConfig, role: str, *, quiet: bool = False) -> No
 
 class _LogFile(logging.handlers.WatchedFileHandler):
     """Opened at once: later the process may have given up the right to (--user). A log that cannot be written, because
-    it was rotated away or its disk is full, must not end the thread that has news."""
+    it was rotated away or its disk is full, must not end the thread that has news. No link of another user is followed,
+    and no file of another user written."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(open_for_append(self.baseFilename), "a", encoding=self.encoding, errors=self.errors)
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):

@@ -15,7 +15,9 @@ from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.system.as_user import as_user
 
+_REMOVE_S = 5.0  # for the files of one mount to be removed
 _TRIES = 100  # to make a directory where others are being removed
 _MAX_LINKS = 40  # symbolic links in one path, as in the kernel
 
@@ -100,13 +102,23 @@ def make_private_dir(path: str, uid: int, *, parents: bool = True) -> None:
             raise
         message = f"cannot make {path}, for the mount's state: {error.strerror}"
         raise NopfsError(Exit.START, message) from error
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
-        raise NopfsError(
-            Exit.START, f"{path} is someone else's; have it removed, or set XDG_RUNTIME_DIR to one of yours"
-        )
-    if stat.S_IMODE(found.st_mode) != 0o700:
-        os.chmod(path, 0o700)
+    foreign = NopfsError(
+        Exit.START, f"{path} is someone else's; have it removed, or set XDG_RUNTIME_DIR to one of yours"
+    )
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise foreign from error
+    try:  # by descriptor: a path of another user's may be another's in the next moment
+        found = os.fstat(fd)
+        if found.st_uid != uid:
+            raise foreign
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
 
 
 def make_state_dir(state_dir: str, uid: int) -> None:
@@ -142,11 +154,19 @@ def claimed_state_dir(state_dir: str, uid: int) -> Iterator[None]:
         os.close(fd)
 
 
-def remove_state_dir(state_dir: str) -> None:
-    """Remove what a mount left in `state_dir`, and the run directory with the last one. Never raises."""
-    shutil.rmtree(state_dir, ignore_errors=True)
-    with suppress(OSError):
-        os.rmdir(os.path.dirname(state_dir))
+def remove_state_dir(state_dir: str, owner: int | None = None) -> None:
+    """Remove what a mount left in `state_dir`, and the run directory with the last one. Never raises. `owner`: whose
+    mount that was; root removes as that user, who may have put anything in the path."""
+
+    def remove() -> None:
+        shutil.rmtree(state_dir, ignore_errors=True)
+        with suppress(OSError):
+            os.rmdir(os.path.dirname(state_dir))
+
+    if owner and os.geteuid() == 0:
+        as_user(owner, remove, _REMOVE_S)
+    else:
+        remove()
 
 
 def real_mountpoint(path: str, is_mountpoint: Callable[[str], bool]) -> str:

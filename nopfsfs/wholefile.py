@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
+
+from nopfsfs.system.trusted_path import trusted_parent
 
 
 @contextmanager
 def whole_file(path: str, mode: int) -> Iterator[IO[bytes]]:
     """A new file beside `path`, with that mode, which takes its place at the end; removed if that is not reached. A
-    link is replaced, not followed. Raises OSError."""
-    fd, new = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".nopfs-", suffix=".tmp")
-    try:
-        with open(fd, "wb") as file:
-            yield file
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())  # or a crash of the machine could leave a renamed file without its bytes
-        os.replace(new, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(new)
-        raise
+    link at `path` is replaced, not followed; nor is one of another user on the way there. Raises OSError."""
+    with trusted_parent(path) as (directory, name):
+        new = f".nopfs-{secrets.token_hex(8)}.tmp"
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        try:
+            with open(fd, "wb") as file:
+                yield file
+                file.flush()
+                os.fchmod(file.fileno(), mode)
+                os.fsync(file.fileno())  # or a crash of the machine could leave a renamed file without its bytes
+            os.rename(new, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(new, dir_fd=directory)
+            raise

@@ -42,7 +42,7 @@ def add_upgrade(commands: argparse._SubParsersAction[Parser]) -> None:
 def adopt(options: argparse.Namespace) -> int:
     """Take over one mount; return the exit code. Raises NopfsError."""
     located = locate(options.mountpoint, os.environ)
-    if not is_orphaned(located.state_dir):
+    if not is_orphaned(located.state_dir, located.mount.owner):
         raise NopfsError(Exit.BUSY_MOUNTPOINT, f"{located.path} has no living servers without a supervisor")
     control.adopt(located.state_dir)
     say(PROGRAM, f"took over {located.path}")

@@ -40,7 +40,7 @@ def locate_living(path: str, env: Mapping[str, str]) -> Located:
         raise NopfsError(
             Exit.STUCK, f"the daemon of {located.path} is dead; clear the mount: nopfs-umount {located.path}"
         )
-    if is_orphaned(located.state_dir):
+    if is_orphaned(located.state_dir, located.mount.owner):
         raise NopfsError(
             Exit.STUCK,
             f"the supervisor of {located.path} is dead, its servers serve on; take over: nopfs adopt {located.path}",

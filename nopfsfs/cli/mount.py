@@ -164,7 +164,7 @@ def taken_over(config: MountConfig, env: Mapping[str, str], say_line: Callable[[
     if mount is None or not mount.is_nopfs:
         return False
     state_dir = find_state_dir(mount.mountpoint, mount.owner, env)
-    if not is_orphaned(state_dir):
+    if not is_orphaned(state_dir, mount.owner):
         return False
     check_source(config)  # a dead one would keep us for ever
     if mount.source != os.path.realpath(config.source):

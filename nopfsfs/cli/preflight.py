@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
 from nopfsfs.fuse.mountinfo import Mount, find_mount
+from nopfsfs.system.trusted_path import open_for_append, trusted_parent
 from nopfsfs.tiers.tier_directory import clear_leftovers
 from nopfsfs.units import format_size
 
@@ -193,9 +195,22 @@ def check_log_file(config: MountConfig) -> None:
     path = config.log_file
     if path is None:
         return
-    there = os.path.exists(path)
-    if os.path.isdir(path) or not os.access(path if there else os.path.dirname(path), os.W_OK):
-        raise NopfsError(Exit.USAGE, f"--log-file {path} cannot be written; name a file in a directory of yours")
+    try:
+        with trusted_parent(path) as (directory, name):
+            there = True
+            try:
+                os.close(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory))
+            except FileNotFoundError:
+                there = False
+                if not os.access(f"/proc/self/fd/{directory}", os.W_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
+        if there:
+            os.close(open_for_append(path))
+    except OSError as error:
+        raise NopfsError(
+            Exit.USAGE,
+            f"--log-file {path} cannot be written ({error.strerror}); name a file in a directory of yours",
+        ) from error
 
 
 def check_fuse(config: MountConfig) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from nopfsfs.config import DiskSpec
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.units import parse_duration, parse_ranks, parse_size
+from nopfsfs.units import format_size, parse_duration, parse_ranks, parse_size
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,6 +27,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _TRUE = ("yes", "true", "on", "1")
 _FALSE = ("no", "false", "off", "0")
 
+LEAST_SIZE = 1 << 20  # bytes, of memory or of a disk tier: less holds next to nothing, and is a unit left out
 MAX_WORLD_SIZE = 1 << 20
 MAX_SERVERS = 32  # each is a process
 MAX_EPOCHS = 1 << 20
@@ -117,7 +118,18 @@ def _positive_size(text: str) -> int:
     size = parse_size(text)
     if size == 0:
         raise ValueError(f"{text!r} leaves no room: write a size above zero, or leave it out")
+    if size < LEAST_SIZE:
+        raise ValueError(f"{text!r} is {format_size(size)}, and at least 1M is of use: did you mean {_meant(text)}?")
     return size
+
+
+def _meant(text: str) -> str:
+    """What a size that is far too small was probably meant to be: `5G` for `5`, `64M` for `64K`."""
+    number = re.match(r"[\d.]+", text.strip())
+    unit = text.strip()[number.end() :].strip().lower()[:1] if number else ""
+    if number is None or (not unit and len(number[0]) > 4):
+        return "1M"
+    return f"{number[0]}{'M' if unit else 'G'}"
 
 
 def _positive_time(text: str) -> float:

@@ -29,7 +29,9 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import HeldConnection, Holder, find_mount, holders
 from nopfsfs.fuse.mounting import Busy, NotMounted, unmount
 from nopfsfs.rundir import remove_state_dir
+from nopfsfs.system.as_user import as_user
 from nopfsfs.units import parse_duration
+from nopfsfs.wholefile import whole_file
 
 PROGRAM = "nopfs-umount"
 DEFAULT_BUSY_S = 10.0
@@ -73,21 +75,24 @@ class Unmounter:
             clear_stale(self.located.mount, self.env)
             self.say(f"cleared the stale mount at {self.located.path}: its daemon was dead")
             return self.ending
-        state_dir = self.located.state_dir
-        processes = read_pids(state_dir)
+        state_dir, owner = self.located.state_dir, self.located.mount.owner
+        processes = read_pids(state_dir, owner=owner)
         with ExitStack() as stack:
             held = HeldConnection(self.located.mount)
             stack.callback(held.close)
             last: Connection | None = None
             with suppress(NopfsError):  # a daemon that does not answer is dealt with below
-                self.ending.record = call(state_dir, "status", self.limits.call)
-                last = stack.enter_context(Connection(state_dir, self.limits.call))
+                self.ending.record = call(state_dir, "status", self.limits.call, owner=owner)
+                last = stack.enter_context(Connection(state_dir, self.limits.call, owner))
                 last.send("wait-final", self.limits.call)
-                call(state_dir, "prepare-unmount", self.limits.call)
+                # Kept open: when this command is interrupted, the daemon hears of it, and goes on as before.
+                asked = stack.enter_context(Connection(state_dir, self.limits.call, owner))
+                asked.send("prepare-unmount", self.limits.call)
+                asked.receive(self.limits.call)
             self._unmount(processes)
             if self.ending.code is Exit.LAZY:
                 with suppress(NopfsError):
-                    call(state_dir, "stop", self.limits.call)
+                    call(state_dir, "stop", self.limits.call, owner=owner)
             self._await_end(last, processes, held)
         return self.ending
 
@@ -133,7 +138,7 @@ class Unmounter:
         if not wait_all(processes, deadline - time.monotonic()):
             self._force(processes, held)
         if not living(processes):
-            remove_state_dir(self.located.state_dir)
+            remove_state_dir(self.located.state_dir, self.located.mount.owner)
 
     def _final(self, last: Connection) -> Record:
         """The final record. A mount of which another namespace has a copy does not end by itself: it is told to.
@@ -142,7 +147,7 @@ class Unmounter:
             return last.receive(self.limits.end / 2)
         except NoAnswer:
             with suppress(NoAnswer):  # it answers when it has tried all gentler ways
-                call(self.located.state_dir, "stop", self.limits.call)
+                call(self.located.state_dir, "stop", self.limits.call, owner=self.located.mount.owner)
             self.say("the daemon went on, most likely as another mount namespace has a copy of the mount: ended it")
             return last.receive(self.limits.end / 2)
 
@@ -150,35 +155,36 @@ class Unmounter:
         detached = self.ending.code is Exit.LAZY
         self.ending.code = Exit.STUCK
         # Read again: a process that died meanwhile has been replaced.
-        processes = tuple(dict.fromkeys((*processes, *read_pids(self.located.state_dir))))
+        owner = self.located.mount.owner
+        processes = tuple(dict.fromkeys((*processes, *read_pids(self.located.state_dir, owner=owner))))
         names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))
         self.say(f"the daemon did not end within {self.limits.end:.3g} s ({names}): ending it")
-        _signal(processes, signal.SIGTERM)
+        self._signal(processes, signal.SIGTERM)
         if wait_all(processes, self.limits.term):
             return
         held.abort(in_use=detached)
-        _signal(processes, signal.SIGKILL)
+        self._signal(processes, signal.SIGKILL)
         if not wait_all(processes, self.limits.kill):
             names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))
             self.say(f"still not ended: {names}; asleep in the kernel, most likely on the source")
 
 
-def _signal(processes: Sequence[Process], number: signal.Signals) -> None:
-    for process in processes:
-        process.signal(number)
+    def _signal(self, processes: Sequence[Process], number: signal.Signals) -> None:
+        """Signal as the mount's owner, who wrote down which processes these are: no process of anybody else is hit."""
+
+        def send() -> None:
+            for process in processes:
+                process.signal(number)
+
+        as_user(self.located.mount.owner if os.geteuid() == 0 else os.geteuid(), send, self.limits.call)
 
 
 def write_report(record: Record, path: str) -> None:
     """Write `record` as JSON to `path`, whole or not at all. Raises NopfsError with Exit.REPORT."""
-    new = f"{path}.{os.getpid()}.new"
     try:
-        with open(new, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=2)
-            file.write("\n")
-        os.replace(new, path)
+        with whole_file(path, 0o644) as file:
+            file.write(json.dumps(record, indent=2).encode() + b"\n")
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(new)
         raise NopfsError(
             Exit.REPORT, f"unmounted, but the report {path} cannot be written: {error.strerror}"
         ) from error

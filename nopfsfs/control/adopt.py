@@ -34,7 +34,9 @@ def adopt(state_dir: str) -> None:
                 )
             if given.numbers.get("layout") != LAYOUT:
                 raise NopfsError(
-                    Exit.STUCK, "this mount was made by a version of nopfsfs whose memory this one does not understand"
+                    Exit.STUCK,
+                    "this mount was made by a version of nopfsfs whose memory this one does not understand; end it: "
+                    "nopfs-umount, and mount it anew",
                 )
             config = dataclasses.replace(given.config, foreground=False)
             daemon = start(config, Handoff("super", config, fds, {**given.numbers, "adopted": 1}))

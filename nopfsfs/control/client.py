@@ -7,11 +7,13 @@ about plans have further keys (`register.py`).
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
+import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal
@@ -43,28 +45,41 @@ class Refused(NopfsError):
 
 
 @contextmanager
-def socket_address(state_dir: str) -> Iterator[str]:
-    """Yield the control socket's address, short enough for a sockaddr (108 bytes) in any directory."""
-    fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def socket_address(state_dir: str, owner: int | None = None) -> Iterator[str]:
+    """Yield the control socket's address, short enough for a sockaddr (108 bytes) in any directory.
+
+    Raises OSError; with `owner`, PermissionError where the directory is not that user's."""
+    fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
+        if owner is not None and os.fstat(fd).st_uid != owner:
+            raise PermissionError(errno.EPERM, "the directory is someone else's", state_dir)
         yield f"/proc/self/fd/{fd}/{SOCKET_NAME}"
     finally:
         os.close(fd)
 
 
+def peer_uid(ask: Callable[[int, int, int], bytes]) -> int:
+    """Return the user at the other end of a connected unix(7) socket, whose `getsockopt` is given."""
+    credentials = struct.Struct("3i")  # struct ucred: pid, uid, gid
+    return int(credentials.unpack(ask(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))[1])
+
+
 class Connection:
     """One connection to the daemon of a mount; a context manager.
 
-    Raises NoAnswer when nobody listens, NopfsError with Exit.NO_RIGHT when the mount is someone else's.
+    `owner`: whose mount it is; nobody else is talked to. Raises NoAnswer when nobody listens, NopfsError with
+    Exit.NO_RIGHT when the mount is someone else's.
     """
 
-    def __init__(self, state_dir: str, limit_s: float = CALL_S) -> None:
+    def __init__(self, state_dir: str, limit_s: float = CALL_S, owner: int | None = None) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._received = bytearray()
         try:
             self._socket.settimeout(limit_s)
-            with socket_address(state_dir) as address:
+            with socket_address(state_dir, owner) as address:
                 self._socket.connect(address)
+            if owner is not None and peer_uid(self._socket.getsockopt) != owner:
+                raise PermissionError(errno.EPERM, "someone else listens there", state_dir)
         except PermissionError as error:
             self._socket.close()
             raise NopfsError(
@@ -129,8 +144,12 @@ def _record(line: bytes) -> Record:
         raise NoAnswer("the daemon of this mount gave an answer that is not understood") from error
 
 
-def call(state_dir: str, command: Command, limit_s: float = CALL_S, **further: Any) -> Record:
-    """Send one command on a connection of its own and return its record. Raises NoAnswer and Refused."""
-    with Connection(state_dir, limit_s) as connection:
+def call(
+    state_dir: str, command: Command, limit_s: float = CALL_S, *, owner: int | None = None, **further: Any
+) -> Record:
+    """Send one command on a connection of its own and return its record. `owner` as of `Connection`.
+
+    Raises NoAnswer and Refused."""
+    with Connection(state_dir, limit_s, owner) as connection:
         connection.send(command, limit_s, **further)
         return connection.receive(limit_s)

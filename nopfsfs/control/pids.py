@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from nopfsfs.system.proc import start_time as start_time
 
 PIDS_FILE = "pids"
+_BYTES_MOST = 1 << 16  # of such a file; a mount has some ten processes
+_PID_MOST = 1 << 31
 _LOOK_S = 0.02
 WRITER_FILE = "writer"  # the peer process, as long as it may write the arena; it is no process of the mount
 
@@ -74,17 +77,32 @@ def write_pids(state_dir: str, roles: Mapping[str, int], name: str = PIDS_FILE) 
     os.replace(f"{path}.new", path)
 
 
-def read_pids(state_dir: str, name: str = PIDS_FILE) -> tuple[Process, ...]:
-    """Return the processes written down in `state_dir`; none where the file is missing or damaged."""
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        with open(os.path.join(state_dir, name)) as file:
-            table = json.load(file)
+def read_pids(state_dir: str, name: str = PIDS_FILE, owner: int | None = None) -> tuple[Process, ...]:
+    """Return the processes written down in `state_dir`; none where the file is missing, damaged, or, with `owner`, not
+    that user's. Never waits: the file may be what another user has put there."""
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        table = json.loads(_read_small(os.path.join(state_dir, name), owner))
         return tuple(
-            Process(role, int(entry["pid"]), int(entry["start_time"]))
+            Process(str(role), int(entry["pid"]), int(entry["start_time"]))
             for role, entry in table.items()
-            if entry["start_time"] is not None
+            if entry["start_time"] is not None and 0 < int(entry["pid"]) < _PID_MOST
         )
     return ()
+
+
+def _read_small(path: str, owner: int | None) -> bytes:
+    """Return what a small regular file holds. Raises OSError, ValueError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or (owner is not None and found.st_uid != owner):
+            raise ValueError("no file of the mount")
+        text = os.read(fd, _BYTES_MOST + 1)
+    finally:
+        os.close(fd)
+    if len(text) > _BYTES_MOST:
+        raise ValueError("too long")
+    return text
 
 
 def writes_no_more(state_dir: str) -> None:

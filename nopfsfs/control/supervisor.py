@@ -28,6 +28,7 @@ from nopfsfs.control.loop import EventLoop
 from nopfsfs.control.peering import Peering
 from nopfsfs.control.pids import end_writer, read_pids, wait_all, write_pids
 from nopfsfs.control.placing import Placing
+from nopfsfs.control.quiet import Quiet
 from nopfsfs.control.rates import Rates
 from nopfsfs.control.record import modes, record
 from nopfsfs.control.servers import Servers, number_of_servers
@@ -124,6 +125,7 @@ class Supervisor:
             )  # fmt: skip
         if peer is None and columns.holder.any():  # of a supervisor that was killed, and its peers with it
             columns.holder[:] = 0
+        self._quiet = Quiet(lambda: self.loop.order(Order.PAUSE), lambda: self.loop.order(Order.RESUME))
         self._session: Session | None = None
         self._servers: Servers | None = None
         self._stagers: Stagers | None = None
@@ -403,12 +405,12 @@ class Supervisor:
 
     # ---- what it says -------------------------------------------------------------------------------------
 
-    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, request: dict[str, Any], caller: socket.Caller) -> dict[str, Any]:
         match request.get("command"):
             case "status":
                 return self.record()
             case "prepare-unmount":
-                await self.loop.order(Order.QUIESCE)
+                await self._quiet.keep(caller)
                 return {}
             case "stop":
                 await self.stop()
@@ -422,7 +424,7 @@ class Supervisor:
             case "hand-over":
                 return await self._hand_over(request)
             case "wait-final":
-                await self._finished.wait()
+                await caller.unless_gone(self._finished.wait)
                 return self._final
             case other:
                 raise ValueError(f"no such command: {other!r}")

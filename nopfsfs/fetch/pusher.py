@@ -43,7 +43,7 @@ class Pusher:
         self._queue: deque[Task] = deque()
         self._to_see: deque[Task] = deque()  # looked at when the queue is empty
         self._wake = threading.Condition()
-        self._stopped = False
+        self._stopped = self._paused = False
 
     def order(self, what: int, rows: list[int], value: int = 0) -> None:
         """Queue work; returns at once."""
@@ -67,6 +67,13 @@ class Pusher:
             self._queue.appendleft((INVALIDATE, row, 0))
             self._wake.notify()
 
+    def pause(self, on: bool) -> None:
+        """Leave the mount's files alone, or go on with what was ordered. Changed files are seen to all the same: that
+        touches no file of the mount."""
+        with self._wake:
+            self._paused = on
+            self._wake.notify()
+
     def stop(self) -> None:
         """End the thread after its present task; the tree is let go there."""
         with self._wake:
@@ -80,16 +87,22 @@ class Pusher:
         try:
             while True:
                 with self._wake:
-                    while not self._queue and not self._to_see and not self._stopped:
+                    while (task := self._next()) is None and not self._stopped:
                         self._wake.wait(timeout=60)
-                    if self._stopped:
-                        return
-                    task = (self._queue or self._to_see).popleft()
+                if task is None:
+                    return
                 self._do(*task)
         finally:
             if self._tree_fd >= 0:
                 os.close(self._tree_fd)
                 self._tree_fd = -1
+
+    def _next(self) -> Task | None:
+        """The next task, if there is one that may be done now (lock held)."""
+        queue = self._queue or self._to_see
+        if self._stopped or not queue or (self._paused and queue[0][0] != INVALIDATE):
+            return None
+        return queue.popleft()
 
     def _do(self, what: int, row: int, value: int) -> None:
         try:

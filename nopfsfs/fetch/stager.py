@@ -222,6 +222,8 @@ class Stager:
             self.desk.cancel()
         elif order == Order.BUDGET:
             self.desk.set_budget(value, rows[0], rows[1])
+        elif order in (Order.PAUSE, Order.RESUME):
+            self.pusher.pause(order == Order.PAUSE)
         elif order == Order.QUIESCE:
             self.pusher.stop()
 

@@ -35,6 +35,8 @@ class Order(IntEnum):
     SERVER = 11  # with a descriptor: the demands of one more server
     LOOK = 12  # say what the page cache holds of these rows, when nothing else is to be done; forget the LOOK before
     PEER = 13  # with a descriptor: the peer process, in the place of the one before, which is gone
+    PAUSE = 14  # touch the mount no more, but for files that changed, until RESUME
+    RESUME = 15
 
 
 class Origin(IntEnum):

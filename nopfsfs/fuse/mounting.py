@@ -18,6 +18,7 @@ from nopfsfs.bounded import run_bounded
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import FSTYPE, find_mount
+from nopfsfs.system.trusted_path import open_trusted
 
 DEV_FUSE = "/dev/fuse"
 HELPER_S = 20.0  # fusermount3 only mounts or unmounts; it waits for the lock of other mounts at most
@@ -177,9 +178,20 @@ def unmount(mountpoint: str, lazy: bool = False) -> None:
 def _unmount_directly(mountpoint: str, lazy: bool) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)
-    if libc.umount2(os.fsencode(mountpoint), flags) == 0:
+    parent, name = os.path.split(mountpoint)
+    try:  # a real path has no links; one that has come since leads to a mount of someone else's choice
+        directory = open_trusted(parent, links=False)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise NotMounted(mountpoint) from error
+        raise NopfsError(Exit.NO_RIGHT, f"cannot unmount {mountpoint}: {error.strerror}") from error
+    try:
+        done = libc.umount2(os.fsencode(f"/proc/self/fd/{directory}/{name}"), flags) == 0
+        number = ctypes.get_errno()
+    finally:
+        os.close(directory)
+    if done:
         return
-    number = ctypes.get_errno()
     if number == errno.EBUSY:
         raise Busy(mountpoint)
     if number in (errno.EINVAL, errno.ENOENT):

@@ -161,7 +161,7 @@ def test_nor_where_a_mount_could_be_taken_over(
     monkeypatch.setattr(preflight, "SOURCE_S", 0.5)
     there = SimpleNamespace(is_nopfs=True, source=str(source), mountpoint=str(mountpoint), owner=os.geteuid())
     monkeypatch.setattr(mount, "find_mount", lambda path: there)
-    monkeypatch.setattr(mount, "is_orphaned", lambda state_dir: True)
+    monkeypatch.setattr(mount, "is_orphaned", lambda state_dir, owner: True)
     with dead(source) as path:
         assert main([str(path), str(mountpoint)], lambda: NONE) == Exit.SOURCE
 

@@ -172,3 +172,19 @@ def test_nothing_is_looked_at_when_it_stops_touching_the_mount(base: Shared, mon
         assert wait_until(lambda: s.stager.pusher._stopped)
         held.go.set()
     assert held.done == ["push"]
+
+
+def test_a_pause_leaves_files_alone_but_not_those_that_changed(base: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch)
+    held.go.set()
+    with running(base) as s:
+        rows = staged(s, 2)
+        s.order(Order.PAUSE)
+        s.order(Order.PUSH, rows)
+        assert wait_until(lambda: s.stager.pusher._paused and len(s.stager.pusher._queue) == 2)
+        base.columns.stale[rows[0]] = 1
+        s.stager.pusher.invalidate(rows[0])
+        assert wait_until(lambda: not base.columns.stale[rows[0]])
+        assert held.done == []
+        s.order(Order.RESUME)
+        assert wait_until(lambda: held.done == ["push", "push"])

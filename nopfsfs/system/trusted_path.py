@@ -1,0 +1,88 @@
+"""Paths that lead where their owner says: opened step by step, through no link of another user.
+
+Root, or anybody, who writes to a file below a directory that others may change must not be led elsewhere by a link
+of theirs. A link is followed where it is root's or ours; the last component is never followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_LINKS = 40  # symbolic links in one path, as in the kernel
+
+
+@contextlib.contextmanager
+def trusted_parent(path: str) -> Iterator[tuple[int, str]]:
+    """Yield (descriptor of the directory of `path`, last component). Raises OSError; ELOOP names the foreign link."""
+    directory, name = os.path.split(os.path.abspath(path))
+    fd = open_trusted(directory)
+    try:
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def open_trusted(path: str, *, links: bool = True) -> int:
+    """Return an O_PATH descriptor of directory `path`, absolute.
+
+    Raises OSError: ELOOP where the path goes through a link of another user, or through any where `links` is false."""
+    todo = _parts(path)
+    done, fd, followed = "/", os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), 0
+    try:
+        while todo:
+            name = todo.pop()
+            step = os.open(name, _STEP, dir_fd=fd)
+            status = os.fstat(step)
+            if stat.S_ISLNK(status.st_mode):
+                target = os.readlink("", dir_fd=step)
+                os.close(step)
+                followed += 1
+                where = os.path.join(done, name)
+                if not links or followed > _MAX_LINKS:
+                    raise OSError(errno.ELOOP, "a link is in the way", where)
+                if status.st_uid not in (0, os.geteuid()):
+                    raise OSError(errno.ELOOP, f"a link of user {status.st_uid} is in the way", where)
+                todo += _parts(target)
+                if target.startswith("/"):
+                    step, done = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), "/"
+                else:
+                    continue
+            else:
+                done = os.path.join(done, name)
+            os.close(fd)
+            fd = step
+            if not stat.S_ISDIR(os.fstat(fd).st_mode):
+                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), done)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def open_for_append(path: str, mode: int = 0o644) -> int:
+    """Return a descriptor of a regular file or a character device at `path`, made where nothing is, to be appended to.
+
+    Raises OSError; EPERM where what is there has further names, or is another user's who does not own the directory."""
+    with trusted_parent(path) as (directory, name):
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        fd = os.open(name, flags, mode, dir_fd=directory)
+        above = os.fstat(directory).st_uid
+    try:
+        found = os.fstat(fd)
+        if found.st_uid not in (0, os.geteuid(), above):
+            raise OSError(errno.EPERM, f"the file is user {found.st_uid}'s", path)
+        if not stat.S_ISCHR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
+            raise OSError(errno.EPERM, "no regular file, or one with several names", path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -1,0 +1,180 @@
+"""What another user has put where a mount's state is looked for: root neither waits for it nor acts on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nopfsfs.cli.locate import Located
+from nopfsfs.cli.stale import is_orphaned, sweep_run_dir
+from nopfsfs.cli.umount import Limits, Unmounter
+from nopfsfs.control.client import Connection, call, socket_address
+from nopfsfs.control.pids import Process, read_pids, start_time, write_pids
+from nopfsfs.errors import NopfsError
+from nopfsfs.fuse.mountinfo import Mount
+from nopfsfs.fuse.mounting import NotMounted, unmount
+from nopfsfs.rundir import make_private_dir, remove_state_dir
+from tests.conftest import tmpfs
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+USER = 12345
+GONE = 1 << 22
+
+
+@pytest.fixture
+def theirs(open_to_all: Path) -> Path:
+    """A state directory of another user."""
+    path = open_to_all / "nopfs" / "state"
+    path.mkdir(parents=True)
+    for directory in (path.parent, path):
+        os.chown(directory, USER, USER)
+    return path
+
+
+def give(path: Path) -> None:
+    os.chown(path, USER, USER, follow_symlinks=False)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "device", "directory", "huge", "roots", "deep", "numbers"])
+def test_a_list_of_processes_that_is_none(kind: str, theirs: Path) -> None:
+    pids = theirs / "pids"
+    genuine = json.dumps({"server": {"pid": os.getpid(), "start_time": start_time(os.getpid())}})
+    if kind == "fifo":
+        os.mkfifo(pids)
+    elif kind == "link":
+        (theirs / "other").write_text(genuine)
+        give(theirs / "other")
+        pids.symlink_to("other")
+    elif kind == "device":
+        os.mknod(pids, 0o020666, os.makedev(1, 5))  # /dev/zero
+    elif kind == "directory":
+        pids.mkdir()
+    else:
+        text = {
+            "huge": genuine + " " * (1 << 17),
+            "roots": genuine,
+            "deep": "[" * 60000,
+            "numbers": json.dumps({str(n): {"pid": n, "start_time": 1} for n in (-1, 0, 1 << 70)}),
+        }[kind]
+        pids.write_text(text)
+    if kind != "roots":
+        give(pids)
+
+    assert read_pids(str(theirs), owner=USER) == ()
+    assert not is_orphaned(str(theirs), USER)
+
+
+def test_a_run_directory_of_another_user_is_not_swept(open_to_all: Path) -> None:
+    run, state = open_to_all / "run", open_to_all / "run" / "dead"
+    state.mkdir(parents=True)
+    write_pids(str(state), {"supervisor": GONE})
+    (state / "pids").write_text(json.dumps({"supervisor": {"pid": GONE, "start_time": 1}}))
+    give(run)
+    sweep_run_dir(str(run))
+    assert state.exists()
+
+    (open_to_all / "link").symlink_to(run)
+    os.chown(run, 0, 0)
+    sweep_run_dir(str(open_to_all / "link"))
+    assert state.exists()
+
+    os.mkfifo(run / "fifo")
+    (run / "waits").mkdir()
+    os.mkfifo(run / "waits" / "pids")
+    sweep_run_dir(str(run))  # ends, and sweeps what is ours
+    assert sorted(os.listdir(run)) == ["fifo", "waits"]
+
+
+def test_a_directory_is_closed_by_descriptor(open_to_all: Path) -> None:
+    """Between the look at a directory and its chmod, its owner may put a link in its place."""
+    target = open_to_all / "target"
+    target.mkdir(mode=0o755)
+    link = open_to_all / "run"
+    link.symlink_to(target)
+    with pytest.raises(NopfsError, match="someone else's"):
+        make_private_dir(str(link), 0)
+    assert target.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A process of root's and one of the user's."""
+    with subprocess.Popen(["sleep", "60"]) as roots, subprocess.Popen(["sleep", "60"], user=USER) as users:
+        yield [roots, users]
+        roots.kill()
+        users.kill()
+
+
+def unmounter(state: Path) -> Unmounter:
+    mount = Mount(1, 1, 0, 1, "/", "/nowhere", (), "fuse.nopfs", "s", (f"user_id={USER}",))
+    return Unmounter(Located("/nowhere", mount, str(state)), Limits(call=5.0), lambda line: None, {})
+
+
+def test_only_processes_of_the_mounts_owner_are_signalled(
+    theirs: Path, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    roots, users = sleepers
+    listed: list[Process] = []
+    for process in sleepers:
+        started = start_time(process.pid)
+        assert started is not None
+        listed.append(Process("server", process.pid, started))
+
+    unmounter(theirs)._signal(listed, signal.SIGTERM)
+
+    assert users.wait(10) == -signal.SIGTERM
+    assert roots.poll() is None
+
+
+def test_what_root_may_remove_and_the_owner_may_not_stays(open_to_all: Path, theirs: Path) -> None:
+    roots = open_to_all / "roots" / "state"
+    roots.mkdir(parents=True)
+    (roots / "file").touch()
+    (theirs / "file").touch()
+    link = open_to_all / "link"
+    link.symlink_to(roots.parent)
+    give(link)
+
+    remove_state_dir(str(link / "state"), USER)
+    assert (roots / "file").exists()
+
+    remove_state_dir(str(theirs), USER)
+    assert not theirs.exists()
+
+
+@pytest.mark.mount
+def test_a_mountpoint_above_which_a_link_has_come_is_not_unmounted(open_to_all: Path) -> None:
+    with tmpfs(open_to_all / "other", "1M") as other:
+        (open_to_all / "link").symlink_to(open_to_all)
+        with pytest.raises(NotMounted):
+            unmount(f"{open_to_all}/link/other")
+        assert os.path.ismount(other)
+
+
+@pytest.mark.parametrize("owner", [0, USER])
+def test_nobody_but_the_owner_is_talked_to(owner: int, theirs: Path) -> None:
+    """A socket that somebody else listens at, in a directory of the right owner; and the other way round."""
+    os.chown(theirs, owner, owner)
+    asked: list[Any] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        with socket_address(str(theirs)) as address:
+            listener.bind(address)
+        listener.listen()
+        with pytest.raises(NopfsError, match="only root and the user who mounted"):
+            call(str(theirs), "status", 1.0, owner=USER)
+        if owner == 0:
+            with Connection(str(theirs), 1.0, 0) as connection:
+                connection.send("status")
+                listener.settimeout(5)
+                client, _ = listener.accept()
+                asked.append(client.recv(100))
+                client.close()
+            assert asked == [b'{"command": "status"}\n']
