@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from nopfsfs.config import MountConfig
+from nopfsfs.system import end_switch
 
 _PR_SET_KEEPCAPS, _PR_SET_NAME = 8, 15
 _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
@@ -88,6 +89,8 @@ def begin(argv: list[str]) -> Handoff:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"nopfs-{handoff.role}".encode()[:15], 0, 0, 0)
     set_up_logging(handoff.config, handoff.role)
     set_priority(handoff.role)
+    if "end" in handoff.fds:
+        end_switch.arm(handoff.fds["end"])
     return handoff
 
 
