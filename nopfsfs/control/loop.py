@@ -97,6 +97,12 @@ class EventLoop:
             pass
         self.conductor.stager_restarted()
 
+    def forget_arena(self) -> None:
+        """What is staged is lost: the next stager has another arena. To be called while no stager lives, and no server
+        reads the column."""
+        self._tier[:] = Tier.NONE
+        self.conductor.resync(self._tier == Tier.RAM)
+
     def follow(self, follower: Follower | None) -> None:
         """Believe this plan from now on; None: there will be none."""
         self.follower = follower

@@ -191,10 +191,14 @@ class Peer:
         if (kind in (Kind.ARENA, Kind.STAGER)) != bool(fds):
             raise ValueError(f"{kind.name} with {len(fds)} descriptors")
         if kind == Kind.ARENA:
-            if self._exchange is not None:
-                raise ValueError("another arena")
             size = os.fstat(fds[0]).st_size
-            self._begin(memoryview(mmap.mmap(fds[0], size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)))
+            arena = memoryview(mmap.mmap(fds[0], size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE))
+            if self._exchange is None:
+                self._begin(arena)
+            elif self._stager is None and not self._exchange.borrower.writes():
+                self._exchange.use_arena(arena)
+            else:
+                raise ValueError("another arena, while the one before is in use")
         elif self._exchange is None:
             raise ValueError(f"{kind.name} before the arena")
         elif kind == Kind.STAGER:
