@@ -13,7 +13,7 @@ from nopfsfs.process import Handoff, start
 from nopfsfs.system.threads import living_threads
 
 log = logging.getLogger(__name__)
-# A killed process that has not ended after so long, and of which no thread runs in so many looks, is asleep in the kernel.
+# A killed process that has not ended after so long, and of which no thread runs in so many looks, is asleep.
 ASLEEP_S, ASLEEP_LOOK_S, ASLEEP_LOOKS = 2.0, 0.25, 3
 
 

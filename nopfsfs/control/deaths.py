@@ -8,7 +8,7 @@ from nopfsfs.system.outages import Backoff
 
 # A process that has done so much, or lived so long, did not die of what it was started with.
 DONE, LIVED_S = 8, 20.0
-# So many deaths in vain, one after the other, cost nothing; then come pauses, each twice the one before, up to a minute.
+# So many deaths in vain, one after the other, cost nothing; then come pauses that double, up to a minute.
 FREE = 4
 HOPELESS = 10  # deaths in vain after which there is little hope
 

@@ -51,8 +51,8 @@ def record(
     peers: dict[str, Any] | None = None, off: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
-    kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched; `peers`: where there are any; `off`: what is
-    switched off after a failure and tried again: `what`, `since` (seconds since 1970), `why`."""
+    kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched; `peers`: where there are any;
+    `off`: what is switched off after a failure and tried again: `what`, `since` (seconds since 1970), `why`."""
     known = {} if peers is None else {"peers": peers}
     return {
         "state": state,

@@ -132,7 +132,7 @@ class Servers:
                     raise RuntimeError("a server ended while it started")
 
     async def connect(self, arena: int | None = None, number: int = 0) -> list[socket.socket]:
-        """Give every server a new stager's socket, with that stager's arena `number` if it is another one, and wait until
+        """Give every server a new stager's socket, and that stager's arena `number` if it is another one. Wait until
         none reads anything that the stager before had named. The stager's ends. Raises OSError."""
         ends = []
         if self.stopping:

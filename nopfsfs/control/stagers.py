@@ -81,7 +81,7 @@ class Stagers:
         self._deaths.started()
 
     async def _change_arena(self) -> list[socket.socket]:
-        """As `Servers.connect`, and let all that reads or writes the arena take another; what was staged is lost. Raises
+        """As `Servers.connect`, and let all that use the arena take another. What was staged is lost. Raises
         OSError."""
         arena, number = self._arenas.next()
         log.warning("the arena is left to a process that does not end; nothing is staged in the next one yet")
@@ -139,6 +139,8 @@ class Stagers:
             if self.stopping:
                 return
             self._outages.began(WHAT, why)
+            self.child = None
+            self._changed()
             try:
                 if self._peering is not None:
                     await self._peering.stager_gone()
@@ -221,16 +223,20 @@ class Stagers:
         if self.child is None:
             return
         with trio.move_on_after(BEGIN_S):  # one that has just been started
-            while not self.pulse.heard:
-                await trio.sleep(LOOK_S / 4)
+            await self._pulse_says(lambda: self.pulse.heard)
         with trio.move_on_after(LET_GO_S):
-            while self.pulse.said.get("holds", True):
-                await trio.sleep(LOOK_S / 4)
-                self.pulse.ping()
-                self.pulse.take()
+            await self._pulse_says(lambda: not self.pulse.said.get("holds", True))
         if self.pulse.said.get("holds", True) and self.child is not None and self.child.status is None:
             log.error("the stager does not let go of the mount; killed")
             await self.child.kill()
+
+    async def _pulse_says(self, what: Callable[[], bool]) -> None:
+        while True:
+            self.pulse.take()
+            if what():
+                return
+            self.pulse.ping()
+            await trio.sleep(LOOK_S / 4)
 
     @property
     def holding(self) -> list[Child]:

@@ -12,7 +12,6 @@ import errno
 import json
 import logging
 import os
-import select
 import signal
 import sys
 import time
@@ -331,8 +330,8 @@ class Supervisor:
         self._ended.set()
 
     async def _watch_mount(self) -> None:
-        """When the mount is gone, let go of the tree: then the kernel ends the connection as soon as nobody has the mount
-        open, and the mount is over."""
+        """When the mount is gone, let go of the tree: then the kernel ends the connection as soon as nobody has the
+        mount open, and the mount is over."""
         with contextlib.closing(MountWatch(self._minor)) as watch:
             while not await trio.to_thread.run_sync(watch.gone):
                 # A time limit beside the event: a missed one must not leave the mount half gone.
@@ -347,7 +346,7 @@ class Supervisor:
         self._ended.set()  # servers see it, too, unless they are stopped
 
     async def _end_what_nobody_uses(self) -> None:
-        """A stager that the kernel holds keeps the mount alive, though it is out of sight and nobody else has it open."""
+        """A stager that the kernel holds keeps the mount alive, though it is out of sight and nobody has it open."""
         holding = self._stagers.holding if self._stagers is not None else []
         asleep = self._stagers.asleep if self._stagers is not None else []
         if self._held is None or self._mount is None or not any(child in asleep for child in holding):

@@ -11,8 +11,8 @@ from nopfsfs.fuse.mountinfo import Mount, holders, parse_mountinfo
 
 
 class MountWatch:
-    """Watches the table of mounts of this process's namespace for the mount with device minor `minor`. `fileno`: readable
-    when the table has changed since `gone` was asked. Raises OSError."""
+    """Watches this process's table of mounts for the mount with device minor `minor`. `fileno` becomes readable when
+    the table has changed since `gone` was called. Raises OSError."""
 
     def __init__(self, minor: int) -> None:
         self._minor = minor
@@ -50,8 +50,8 @@ def is_over(fuse_fd: int) -> bool:
 
 
 def is_used(mount: Mount, ours: Iterable[int]) -> bool:
-    """Whether a process other than `ours` has a mount open, mapped, or as a directory, or a namespace of another process
-    holds a copy of it. Exact also for a mount that was detached. Sees what root may see, in /proc alone."""
+    """Whether a process other than `ours` has a mount open, mapped, or as a directory, or the namespace of another
+    process holds a copy of it. Exact also for a mount that was detached. Sees what root may see, in /proc alone."""
     skip = {os.getpid(), *ours}
     if holders(mount, skip):
         return True

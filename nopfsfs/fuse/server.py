@@ -36,6 +36,7 @@ from nopfsfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
 GIVEN_UP = 75  # the exit status of a server that ended though the connection has not
+SAY_LIMIT_S = 2.0
 MAX_TASKS = 1024  # requests under way; a slow read must not keep a lookup from being read
 
 
@@ -127,12 +128,14 @@ class Server:
             _send_now(self._control.fileno(), b"interrupt" + unique.to_bytes(8, "little"))
 
     async def _say(self, message: bytes) -> None:
-        with contextlib.suppress(OSError, trio.ClosedResourceError):  # the supervisor is gone: _obey notices
+        """Given up after a while: a supervisor that is stopped takes nothing, and must not hold up an end."""
+        # The supervisor is gone: _obey notices.
+        with contextlib.suppress(OSError, trio.ClosedResourceError), trio.move_on_after(SAY_LIMIT_S):
             await self._control.send(message)
 
     async def _obey(self) -> None:
-        """Messages from the supervisor: `stager` and the number of its arena, with one or two descriptors: a new stager's
-        socket, and its arena where that is another one; `ping` wants an answer;
+        """Messages from the supervisor: `stager` and the number of its arena, with one or two descriptors: the socket
+        of a new stager, and its arena where that is another one; `ping` wants an answer;
         `interrupt` and a request's number; `end`. When it is gone without a word, serve on: from what is staged, and
         from the source."""
         while True:

@@ -6,6 +6,8 @@ Usually the supervisor ends them all. One that is stopped or dead does not; then
 from __future__ import annotations
 
 import logging
+import os
+import select
 from collections.abc import Callable
 from contextlib import closing
 
@@ -23,11 +25,13 @@ OVER_S = 5.0  # for the others to end when the connection has
 
 
 class Others:
-    """`fds` and `minor` as of the server's handoff; `stager()`: the descriptor of the socket to the stager, below 0 when
-    there is none."""
+    """`fds` and `minor` as of the server's handoff. `stager()` returns the descriptor of the socket to the stager,
+    below 0 when there is none."""
 
     def __init__(self, fds: dict[str, int], minor: int, stager: Callable[[], int]) -> None:
         self._end, self._end_stager = fds.get("end", -1), fds.get("end-stager", -1)
+        self._life = fds.get("life", -1)
+        self._lives = [fd for name, fd in fds.items() if name.startswith("life-")]
         self._minor, self._stager = minor, stager
         self._patience = Patience()
         self.alone = False  # the supervisor is gone
@@ -56,10 +60,22 @@ class Others:
                     end_switch.throw(self._end_stager)
                     gone_s = 0.0
 
+    def _others_have_ended(self) -> bool:
+        """Those that this process can see, which is all when there is no supervisor that holds their pipes as well."""
+        if not self.alone or self._stager() >= 0:
+            return False
+        if self._life >= 0:  # this process, too, is about to end: servers do not wait for each other
+            os.close(self._life)
+            self._life = -1
+        poll = select.poll()
+        for life in self._lives:
+            poll.register(life, 0)
+        return len(poll.poll(0)) == len(self._lives)
+
     async def see_them_end(self) -> None:
         """The connection has ended: return when this process may, and end the others if nobody else does."""
         with trio.move_on_after(OVER_S):
-            while not self.told.is_set() and not (self.alone and self._stager() < 0):
+            while not self.told.is_set() and not self._others_have_ended():
                 with trio.move_on_after(0.05):
                     await self.told.wait()
             return

@@ -19,7 +19,8 @@ class DiskOpenings:
         self, numbers: Iterable[int], paths: Iterable[str], open_one: Callable[[int], None], outages: Outages,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._closed = {number: (f"disk tier {path}", Backoff(1.0)) for number, path in zip(numbers, paths, strict=True)}
+        named = zip(numbers, paths, strict=True)
+        self._closed = {number: (f"disk tier {path}", Backoff(1.0)) for number, path in named}
         self._due = dict.fromkeys(self._closed, 0.0)
         self._open_one, self._outages, self._clock = open_one, outages, clock
 

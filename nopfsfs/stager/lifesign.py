@@ -20,8 +20,8 @@ OVER_S = 5.0  # for the supervisor to end this process when the connection has e
 
 
 class LifeSign:
-    """Owns the stager's end of the pulse socket, and watches the mount. `fds` as of the stager's handoff, of which a test
-    may leave out any; `let_go` lets go of the stager's copy of the mount, and `holds` says whether it is held."""
+    """Owns the stager's end of the pulse socket, and watches the mount. `fds` as of the stager's handoff, of which a
+    test may leave out any; `let_go` lets go of the stager's copy of the mount, and `holds` says whether it is held."""
 
     def __init__(
         self, fds: dict[str, int], minor: int, outages: Outages, let_go: Callable[[], None], holds: Callable[[], bool],
@@ -51,8 +51,8 @@ class LifeSign:
         return True
 
     def look(self, *, changed: bool = False) -> float | None:
-        """See to the end of the mount, when the table of mounts has `changed` or it is time; seconds until the next look,
-        None: there is nothing to see to."""
+        """See to the end of the mount, when the table of mounts has `changed` or it is time. Seconds until the next
+        look; None: there is nothing to see to."""
         if self.mount is None:
             return None
         now = self._clock()

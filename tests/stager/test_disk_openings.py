@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import pairwise
 
 from nopfsfs.stager.disk_openings import DiskOpenings
 from nopfsfs.system.outages import Outages
@@ -25,11 +26,12 @@ def test_a_tier_that_vanished_is_tried_less_and_less_often_and_used_when_it_is_b
     ]
     for _ in range(600):
         pause = openings.pause()
-        assert pause is not None and pause <= 60.0
+        assert pause is not None
+        assert pause <= 60.0
         now[0] += 1.0
         openings.look()
     times = [at for number, at in tried[2:] if number == 2]
-    gaps = [later - before for before, later in zip(times, times[1:], strict=False)]
+    gaps = [later - before for before, later in pairwise(times)]
     assert gaps[:3] == [2.0, 4.0, 8.0]
     assert set(gaps[6:]) == {60.0}
     broken.clear()
