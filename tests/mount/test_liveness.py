@@ -117,7 +117,7 @@ def test_a_stager_that_is_asleep_in_the_kernel_keeps_its_arena(mounting: Mountin
     with SlowSource(backing) as slow, mounting(slow.path, "--servers", "2") as m:
         m.errors_expected = True
         together(m, files(backing)[:20], 4)
-        slow.stall("read", "f.jpg")
+        slow.stall("open", "f.jpg")
         with Reader("wait", m.path / "f.jpg") as reader:
             assert reader.line() == "open"
             slow.wait_stalled()
