@@ -94,6 +94,7 @@ class Supervisor:
         self._numbers = handoff.numbers
         self._pass_from = 0  # bytes: files of this size or more may be passed through; 0: none
         self._before = read_pids(config.state_dir) if self._adopted else ()
+        self._outages = Outages()
         self._rings = self._make_shared()
         columns = Columns(self._fds["columns"], self.index.n, writable=True)
         gauge = Gauges(self._fds["gauges"], SUPERVISOR, writable=True).block
@@ -108,8 +109,8 @@ class Supervisor:
             tier=columns.tier,
             gauge=gauge,
             signal=self._signal,
+            outages=self._outages,
         )
-        self._outages = Outages()
         self._arenas = Arenas(self._fds, gauge, lambda: arena.create(self._configured))
         if self._adopted and self._arenas.number != handoff.numbers.get("arena", 0):
             # The supervisor before was about to change the arena: `slot` speaks of the other one.
