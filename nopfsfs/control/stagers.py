@@ -140,7 +140,6 @@ class Stagers:
                 return
             self._outages.began(WHAT, why)
             self.child = None
-            self._changed()
             try:
                 if self._peering is not None:
                     await self._peering.stager_gone()

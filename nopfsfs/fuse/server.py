@@ -105,8 +105,9 @@ class Server:
             try:
                 await pyfuse3.main(max_tasks=MAX_TASKS)
                 log.info("the connection has ended")
-                await self._say(b"over")
-                await self._others.see_them_end()
+                if not self._others.told.is_set():
+                    await self._say(b"over")
+                    await self._others.see_them_end()
             finally:
                 nursery.cancel_scope.cancel()
         pyfuse3.close(unmount=False)

@@ -148,6 +148,59 @@ def roles(m: Mounted) -> set[str]:
     return {process.role for process in living(read_pids(m.state_dir))}
 
 
+@pytest.mark.slow
+def test_a_whole_that_was_suspended_replaces_nobody_when_it_goes_on(mounting: Mounting, data: Path) -> None:
+    """As by the freezer or Slurm; the supervisor goes on first, which is hardest."""
+    with mounting(data, "--servers", "2") as m:
+        before = {process.role: process.pid for process in read_pids(m.state_dir)}
+        stopped = [stop(m, role) for role in before]
+        time.sleep(13)  # longer than a hanging process is waited for
+        for process in stopped:
+            process.signal(signal.SIGCONT)
+            time.sleep(0.2)
+        read_all(m)
+        time.sleep(3)
+        assert {process.role: process.pid for process in read_pids(m.state_dir)} == before
+        assert m.status()["off"] == []
+
+
+@pytest.mark.slow
+def test_one_is_stopped_when_another_was_killed(mounting: Mounting, data: Path) -> None:
+    """The one that has to welcome its successor."""
+    for killed, hangs in (("stager", "server"), ("server", "stager")):
+        with mounting(data, "--servers", "2") as m:
+            m.errors_expected = True
+            victim = Process(killed, m.pid(killed), start_time(m.pid(killed)) or 0)
+            other = stop(m, hangs)
+            victim.signal(signal.SIGKILL)
+            read_all(m, limit_s=30)
+            assert wait_until(lambda victim=victim, other=other: not victim.alive() and not other.alive(), 40)
+            assert wait_until(lambda: {"stager", "server", "server-1"} <= roles(m), 40)
+            read_all(m)
+            m.wait_status(lambda status: not status["off"])
+
+
+def test_a_disk_that_comes_later_is_used(mounting: Mounting, data: Path, tmp_path: Path) -> None:
+    """Its directory vanished before the mount's stager, a second one, opened it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with mounting(data, "--disk", f"{disk}:100M", disks=[disk]) as m:
+        m.errors_expected = True
+        away = tmp_path / "away"
+        disk.rename(away)
+        stager = m.kill("stager")
+        assert wait_until(lambda: m.pid("stager") != stager)
+        off = m.wait_status(lambda status: [one for one in status["off"] if "disk" in one["what"]])["off"]
+        assert f"disk tier {disk}" in [one["what"] for one in off]
+        text = run([*module("nopfs"), "status", str(m.path)]).stdout
+        assert f"off        disk tier {disk} since " in text
+        assert "No such file" in text
+        read_all(m)
+        away.rename(disk)
+        m.wait_status(lambda status: not status["off"])
+        assert [entry for entry in os.listdir(disk) if "nopfs" in entry]
+
+
 # ---- a supervisor that is stopped -----------------------------------------------------------------------------
 
 
