@@ -191,14 +191,15 @@ class Peer:
         if (kind in (Kind.ARENA, Kind.STAGER)) != bool(fds):
             raise ValueError(f"{kind.name} with {len(fds)} descriptors")
         if kind == Kind.ARENA:
+            exchange = self._exchange
+            if exchange is not None and (self._stager is not None or exchange.borrower.writes()):
+                raise ValueError("another arena, while the one before is in use")
             size = os.fstat(fds[0]).st_size
             arena = memoryview(mmap.mmap(fds[0], size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE))
-            if self._exchange is None:
+            if exchange is None:
                 self._begin(arena)
-            elif self._stager is None and not self._exchange.borrower.writes():
-                self._exchange.use_arena(arena)
             else:
-                raise ValueError("another arena, while the one before is in use")
+                exchange.use_arena(arena)
         elif self._exchange is None:
             raise ValueError(f"{kind.name} before the arena")
         elif kind == Kind.STAGER:
