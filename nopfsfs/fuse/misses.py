@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import socket
 import threading
 from collections import OrderedDict
@@ -42,7 +43,9 @@ class StagerLink:
     by: whoever waits is told that it is gone, and nobody asks it until it answers again.
     """
 
-    def __init__(self, sock: socket.socket, welcomed: Callable[[], None]) -> None:
+    def __init__(self, sock: socket.socket, welcomed: Callable[[], None], io_timeout: float = math.inf) -> None:
+        """`io_timeout`, seconds: how long a reader may wait in all; a third of it at most for a stager that hangs."""
+        self._look_s, self._silent_s = min(LOOK_S, io_timeout / 20), min(SILENT_S, io_timeout / 5)
         self._end = sock
         self._socket = trio.socket.from_stdlib_socket(sock)
         self._out = Outbox(sock, BEHIND_MOST)
@@ -146,14 +149,14 @@ class StagerLink:
             await self._asked.wait()
             self._asked = trio.Event()
             while self._waiting:
-                await trio.sleep(LOOK_S)
+                await trio.sleep(self._look_s)
                 silent_s = self._patience.look(trio.current_time())
                 if not self._waiting:
                     break
                 if not self._pinged:
                     self._patience.answered()
                     self._ping()
-                elif silent_s >= SILENT_S:
+                elif silent_s >= self._silent_s:
                     self._pass_by()
 
     def _ping(self) -> None:

@@ -82,7 +82,7 @@ class Server:
         return self._adapter.stager.fileno() if self._adapter.stager is not None else -1
 
     def _link(self, fd: int) -> StagerLink:
-        return StagerLink(socket.socket(fileno=fd), self._welcomed)
+        return StagerLink(socket.socket(fileno=fd), self._welcomed, self._handoff.config.io_timeout)
 
     def _welcomed(self) -> None:
         self._adapter.use_arena()
