@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 
 from nopfsfs.config import MountConfig
+from nopfsfs.system import end_switch
 from nopfsfs.system.trusted_path import open_for_append
 
 _PR_SET_KEEPCAPS, _PR_SET_NAME = 8, 15
@@ -90,6 +91,8 @@ def begin(argv: list[str]) -> Handoff:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"nopfs-{handoff.role}".encode()[:15], 0, 0, 0)
     set_up_logging(handoff.config, handoff.role)
     set_priority(handoff.role)
+    if "end" in handoff.fds:
+        end_switch.arm(handoff.fds["end"])
     return handoff
 
 

@@ -8,7 +8,7 @@ import os
 from nopfsfs.cli.exits import say
 from nopfsfs.cli.locate import locate, locate_living
 from nopfsfs.cli.options import Parser
-from nopfsfs.cli.stale import is_orphaned
+from nopfsfs.cli.stale import is_orphaned, stopped_supervisor
 from nopfsfs.control import adopt as control
 from nopfsfs.errors import Exit, NopfsError
 
@@ -42,6 +42,13 @@ def add_upgrade(commands: argparse._SubParsersAction[Parser]) -> None:
 def adopt(options: argparse.Namespace) -> int:
     """Take over one mount; return the exit code. Raises NopfsError."""
     located = locate(options.mountpoint, os.environ)
+    supervisor = stopped_supervisor(located.state_dir, located.mount.owner)
+    if supervisor is not None:
+        raise NopfsError(
+            Exit.BUSY_MOUNTPOINT,
+            f"the supervisor of {located.path} is not dead but stopped; let it go on: kill -CONT {supervisor.pid}; "
+            f"or end it and adopt again: kill -KILL {supervisor.pid}",
+        )
     if not is_orphaned(located.state_dir, located.mount.owner):
         raise NopfsError(Exit.BUSY_MOUNTPOINT, f"{located.path} has no living servers without a supervisor")
     control.adopt(located.state_dir)

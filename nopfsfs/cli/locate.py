@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nopfsfs.cli.stale import daemon_is_dead, is_orphaned
+from nopfsfs.cli.stale import daemon_is_dead, is_orphaned, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import Mount, find_mount, read_mounts
 from nopfsfs.rundir import find_state_dir, real_mountpoint
@@ -44,5 +44,12 @@ def locate_living(path: str, env: Mapping[str, str]) -> Located:
         raise NopfsError(
             Exit.STUCK,
             f"the supervisor of {located.path} is dead, its servers serve on; take over: nopfs adopt {located.path}",
+        )
+    supervisor = stopped_supervisor(located.state_dir, located.mount.owner)
+    if supervisor is not None:
+        raise NopfsError(
+            Exit.STUCK,
+            f"the supervisor of {located.path} is stopped, reads go on; let it go on: kill -CONT {supervisor.pid}; "
+            f"or end the mount: nopfs-umount {located.path}",
         )
     return located

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,8 +27,18 @@ def status_text(record: Record, source: str, mountpoint: str) -> str:
     lines += [*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_budget_lines(record)]
     lines += [*_kept_lines(record), *_peers_lines(record)]
     processes = [f"{p.get('role', '?')} {p.get('pid', '?')}" for p in record.get("processes", ())]
-    lines += [f"processes  {', '.join(processes) or 'none'}", *_modes_lines(record)]
+    lines += [f"processes  {', '.join(processes) or 'none'}", *_modes_lines(record), *_off_lines(record)]
     return "\n".join(lines)
+
+
+def _off_lines(record: Record) -> list[str]:
+    """What is switched off after a failure; it is tried again."""
+    return [f"off        {one['what']} since {_time(one['since'])}: {one['why']}" for one in record.get("off") or ()]
+
+
+def _time(seconds: float) -> str:
+    """A time of this node, from seconds since 1970."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _plan(record: Record) -> str:

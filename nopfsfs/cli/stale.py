@@ -9,10 +9,11 @@ from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 
 from nopfsfs.control.client import Connection, NoAnswer
-from nopfsfs.control.pids import living, read_pids
+from nopfsfs.control.pids import Process, living, read_pids
 from nopfsfs.fuse.mountinfo import Mount, is_stale
 from nopfsfs.fuse.mounting import NotMounted, unmount
 from nopfsfs.rundir import find_state_dir, remove_state_dir
+from nopfsfs.system.threads import is_stopped
 
 _CONNECT_S = 1.0  # a listening socket accepts at once, even if nobody takes the call
 
@@ -42,6 +43,13 @@ def is_orphaned(state_dir: str, owner: int | None = None) -> bool:
     processes = read_pids(state_dir, owner=owner)
     living = {process.role.partition("-")[0] for process in processes if process.alive()}
     return "server" in living and "supervisor" not in living
+
+
+def stopped_supervisor(state_dir: str, owner: int) -> Process | None:
+    """Return the supervisor of a mount of user `owner` when it was stopped by a signal: it answers nobody until it goes
+    on."""
+    found = (p for p in read_pids(state_dir, owner=owner) if p.role == "supervisor" and p.alive() and is_stopped(p.pid))
+    return next(found, None)
 
 
 def clear_stale(mount: Mount, env: Mapping[str, str]) -> None:

@@ -22,7 +22,7 @@ from nopfsfs.cli.exits import run, say
 from nopfsfs.cli.locate import Located, locate
 from nopfsfs.cli.options import Parser
 from nopfsfs.cli.report import final_table
-from nopfsfs.cli.stale import clear_stale, daemon_is_dead
+from nopfsfs.cli.stale import clear_stale, daemon_is_dead, stopped_supervisor
 from nopfsfs.control.client import Connection, NoAnswer, Record, call
 from nopfsfs.control.pids import Process, living, read_pids, wait_all
 from nopfsfs.errors import Exit, NopfsError
@@ -77,6 +77,7 @@ class Unmounter:
             return self.ending
         state_dir, owner = self.located.state_dir, self.located.mount.owner
         processes = read_pids(state_dir, owner=owner)
+        self._end_stopped_supervisor(processes)
         with ExitStack() as stack:
             held = HeldConnection(self.located.mount)
             stack.callback(held.close)
@@ -95,6 +96,14 @@ class Unmounter:
                     call(state_dir, "stop", self.limits.call, owner=owner)
             self._await_end(last, processes, held)
         return self.ending
+
+    def _end_stopped_supervisor(self, processes: Sequence[Process]) -> None:
+        """A supervisor that is stopped answers nobody; without it, the others see to the end by themselves."""
+        supervisor = stopped_supervisor(self.located.state_dir, self.located.mount.owner)
+        if supervisor is not None and len(living(processes)) > 1:
+            self.say(f"the supervisor (pid {supervisor.pid}) is stopped: ending it")
+            self._signal([supervisor], signal.SIGKILL)
+            supervisor.wait(self.limits.kill)
 
     def _unmount(self, processes: Sequence[Process]) -> None:
         """Unmount, trying for as long as --timeout says while it is busy; then lazily."""

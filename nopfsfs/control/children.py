@@ -10,8 +10,11 @@ import subprocess
 import trio
 
 from nopfsfs.process import Handoff, start
+from nopfsfs.system.threads import living_threads
 
 log = logging.getLogger(__name__)
+# A killed process that has not ended after so long, and of which no thread runs in so many looks, is asleep.
+ASLEEP_S, ASLEEP_LOOK_S, ASLEEP_LOOKS = 2.0, 0.25, 3
 
 
 class Child:
@@ -46,6 +49,33 @@ class Child:
             # Even SIGKILL waits for a thread that the kernel holds (a dead source); do not wait for that.
             with trio.move_on_after(limit_s):
                 await self.ended()
+
+
+    async def kill(self) -> bool:
+        """Kill it, and wait until it can do nothing more by itself. True: it has ended. False: the kernel holds some of
+        its threads (a dead source), which may yet write to memory that they were reading into, but run no more."""
+        self._process.kill()
+        killed_at = trio.current_time()
+        quiet = 0
+        while True:
+            with trio.move_on_after(ASLEEP_LOOK_S):
+                await self.ended()
+                return True
+            # Until a signal has reached all threads that ran.
+            quiet = quiet + 1 if "R" not in living_threads(self.pid).values() else 0
+            if quiet >= ASLEEP_LOOKS and trio.current_time() - killed_at >= ASLEEP_S:
+                self.running = False
+                return False
+
+    @property
+    def status(self) -> int | None:
+        """The exit status (negative: the signal); None: it has not ended."""
+        return self._process.poll()
+
+    @property
+    def main_thread_ended(self) -> bool:
+        """Whether the thread that the process began with has ended, though others may be asleep in the kernel."""
+        return self.pid not in living_threads(self.pid)
 
 
 def sequenced_pair() -> tuple[socket.socket, socket.socket]:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import logging
+import math
 import os
 import socket
 import time
@@ -25,6 +26,7 @@ from nopfsfs.plan.report import PlanStatus
 from nopfsfs.policy.conductor import Conductor, Rows
 from nopfsfs.policy.residence import Residence
 from nopfsfs.policy.spare import nothing_known
+from nopfsfs.system.outages import Backoff, Outages
 from nopfsfs.tiers.columns import Gauge, Tier
 from nopfsfs.tiers.ring import CAPACITY, Event, Ring, take_all
 
@@ -36,6 +38,9 @@ EVENTS_AT_ONCE = 4096
 LOOK_PAUSE_S = 2.0  # between looks at what the kernel has kept; it was seen to begin to evict after four seconds
 UNANSWERED = 4  # times as long, while the look before was not answered: that is still to be done
 ORDER_LIMIT_S = 2.0  # an end of the mount must not wait for a stager that hangs
+FAILED_PAUSE_S = 1.0  # after the first fault of plan or policy; twice as long after the next
+SOUND_S = 5.0  # without a fault, after which they are said to work
+WHAT = "plan and policy"
 # Bound once: looking a member of an enumeration up costs as much as dealing with an event.
 _OPEN, _READ, _RELEASE = Event.OPEN, Event.READ, Event.RELEASE
 _STAGED, _EVICTED, _FAILED, _PUSHED, _PUSH_FAILED = (
@@ -50,7 +55,7 @@ class EventLoop:
 
     def __init__(
         self, *, server_rings: Sequence[Ring], stager_ring: Ring, conductor: Conductor, tier: npt.NDArray[np.uint8],
-        gauge: memoryview, signal: Signal | None = None,
+        gauge: memoryview, signal: Signal | None = None, outages: Outages | None = None,
     ) -> None:  # fmt: skip
         """`tier`: the column of that name, by which what is staged is known when events were lost. `gauge`: the
         supervisor's block."""
@@ -73,6 +78,8 @@ class EventLoop:
         self._orders: socket.socket | None = None
         self._readers = Readers()
         self.failed = False
+        self.outages = outages if outages is not None else Outages()
+        self.follower_lost = trio.Event()  # another follower is to be made
         self.awaiting_plan = False  # set while a plan is being made
         self._unclosed = 0  # events to come: the closes of what they opened may never be heard of
         self.stray: Callable[[list[int]], None] = lambda rows: None  # told of rows that were staged and live elsewhere
@@ -96,6 +103,12 @@ class EventLoop:
         while self._take_stager():
             pass
         self.conductor.stager_restarted()
+
+    def forget_arena(self) -> None:
+        """What is staged is lost: the next stager has another arena. To be called while no stager lives, and no server
+        reads the column."""
+        self._tier[:] = Tier.NONE
+        self.conductor.resync(self._tier == Tier.RAM)
 
     def follow(self, follower: Follower | None) -> None:
         """Believe this plan from now on; None: there will be none."""
@@ -124,17 +137,38 @@ class EventLoop:
         return sum(ring.lost for ring in self._server_rings)
 
     async def run(self) -> None:
-        """Until cancelled. A fault in here costs the mount its foresight, never its life: reads go on."""
-        try:
-            while True:
-                staged, read = self.step()
-                ordered = await self._send()
-                await self._look()
-                await trio.sleep(STAGING_PAUSE_S if staged or ordered else READING_PAUSE_S if read else IDLE_PAUSE_S)
-        except Exception:
-            log.exception("plan and policy failed; going on without prefetching")
-            self.follower = None
-            self.failed = True
+        """Until cancelled. A fault in here costs the mount its foresight for a while, never its life: reads go on."""
+        backoff = Backoff(FAILED_PAUSE_S)
+        while True:
+            began = trio.current_time()
+            try:
+                if self.failed:
+                    self._begin_anew()
+                await self._turn_until(began + SOUND_S)
+                self.outages.ended(WHAT)
+                backoff.succeeded()
+                await self._turn_until(math.inf)
+            except Exception as e:
+                log.exception("plan and policy failed; going on without prefetching for a while")
+                self.outages.began(WHAT, f"failed: {type(e).__name__}: {e}")
+                self.failed = True
+                self.follower, lost, self.follower_lost = None, self.follower_lost, trio.Event()
+                lost.set()
+                await trio.sleep(backoff.failed())
+
+    async def _turn_until(self, end: float) -> None:
+        while trio.current_time() < end:
+            staged, read = self.step()
+            ordered = await self._send()
+            await self._look()
+            await trio.sleep(STAGING_PAUSE_S if staged or ordered else READING_PAUSE_S if read else IDLE_PAUSE_S)
+
+    def _begin_anew(self) -> None:
+        """After a fault: take what is staged from where it is said, and all that is open for closed."""
+        self.conductor.resync(self._tier == Tier.RAM)
+        self.conductor.events_lost()
+        self._generation = -1
+        self.failed = False
 
     def step(self) -> tuple[bool, bool]:
         """Take the events there are, decide; whether there were any of the stager, and of the server."""

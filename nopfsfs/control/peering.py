@@ -118,6 +118,11 @@ class Peering:
             if await self._send(Kind.STAGER, fds=[theirs.fileno()]):
                 await self._tell_stager(ours)
 
+    async def use_arena(self, arena: int) -> None:
+        """From now on there is another arena. After `stager_gone`."""
+        self._arena = arena
+        await self._send(Kind.ARENA, fds=[arena])
+
     async def stager_gone(self) -> None:
         """Return when nothing will write the arena for the stager that was. A peer process that does not answer is
         ended: it could write to what another stager uses."""
@@ -139,9 +144,10 @@ class Peering:
         for process in self._writers:
             log.error("the peer process (%d) hangs; ending it", process.pid)
             process.signal(signal.SIGKILL)
-        if not await trio.to_thread.run_sync(wait_all, self._writers, END_LIMIT_S):
-            raise OSError(errno.EBUSY, "the peer process does not end")
+        ended = await trio.to_thread.run_sync(wait_all, self._writers, END_LIMIT_S)
         self._lose()
+        if not ended:
+            raise OSError(errno.EBUSY, "the peer process does not end")
 
     async def _send(self, kind: Kind, node: int = -1, body: bytes = b"", fds: list[int] | None = None) -> bool:
         """Whether there is one that takes it."""

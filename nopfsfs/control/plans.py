@@ -27,12 +27,16 @@ from nopfsfs.plan.epochs import DataSet, EpochOrder, FileOrder, Hypothesis, buil
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.report import Job
 from nopfsfs.plan.spec import Dealt, Orders, Sampler, Spec
+from nopfsfs.system.outages import Backoff
 
 log = logging.getLogger(__name__)
 ROOTS_MOST = 16  # directories that are looked at as data sets of their own
 LOOK_PAUSE_S = 0.03  # between looks for work of the plan
 FAR_LOOK_S = 1.0  # the same for epochs further ahead
 FAR_PAUSE = 4  # times as long as one took, before the next
+FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next, up to a minute
+SOUND_S = 60.0  # a plan that worked so long did not fail of how it was made
+WHAT, WHAT_FAR = "plan", "plan of epochs further ahead"
 ANSWER_LIMIT_S = 110.0  # for orders of millions of files; the client waits a little longer
 # Enumerations that take over ten seconds for as many files as this; then only when a sampler asks for them.
 SLOW_ORDERS, SLOW_FROM = ("timm", "hf_imagefolder"), 4_000_000
@@ -82,31 +86,52 @@ class Plans:
     def __init__(self, loop: EventLoop, index: Index, config: MountConfig) -> None:
         self._loop, self._index, self._config = loop, index, config
         self._made = trio.Event()
+        self._said: list[PlanSpec] = []  # registered while the mount runs
         self._one_at_a_time = trio.Lock()
 
     async def run(self) -> None:
-        """Gives the loop its follower, then does the follower's work for as long as the mount lives."""
-        self._loop.awaiting_plan = True
-        try:
-            follower = await trio.to_thread.run_sync(
-                make_follower, self._index, self._config, abandon_on_cancel=True
-            )  # fmt: skip
-            for number, plan in enumerate(self._config.plans, 1):
-                try:
-                    follower.register(await self._tables(follower, [plan]), replace_said=False)
-                except ValueError as e:
-                    log.error("plan %d: %s; going on without it", number, e)
-        except Exception:
-            # A plan only ever makes reads faster: without one the mount is a plain cache.
-            log.exception("no plan could be made; going on as a plain cache")
+        """Gives the loop its follower, then does the follower's work. One that fails is made anew, after a pause."""
+        backoff = Backoff(FAILED_PAUSE_S)
+        while True:
+            began = trio.current_time()
+            try:
+                await self._follow_one()
+                continue  # the loop has lost it, and pauses by itself
+            except Exception as e:
+                # A plan only ever makes reads faster: without one the mount is a plain cache.
+                log.exception("the plan fails; going on as a plain cache for a while")
+                self._loop.outages.began(WHAT, f"failed: {_reason(e)}")
             self._loop.follow(None)
-            return
+            self._made.set()  # who waits for it gets to know
+            if trio.current_time() - began > SOUND_S:
+                backoff.succeeded()
+            await trio.sleep(backoff.failed())
+
+    async def _follow_one(self) -> None:
+        """Until the loop loses this follower. Raises whatever it raises."""
+        self._loop.awaiting_plan = True
+        follower = await self._make()
         self._loop.follow(follower)
         self._made.set()
+        self._loop.outages.ended(WHAT)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._work, follower)
             nursery.start_soon(self._work_apart, follower)
             nursery.start_soon(self._work_far, follower)
+            await self._loop.follower_lost.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _make(self) -> Follower:
+        """A follower that knows what was said when the mount was made, and since."""
+        follower = await trio.to_thread.run_sync(make_follower, self._index, self._config, abandon_on_cancel=True)
+        for number, plan in enumerate(self._config.plans, 1):
+            try:
+                follower.register(await self._tables(follower, [plan]), replace_said=False)
+            except ValueError as e:
+                log.error("plan %d: %s; going on without it", number, e)
+        if self._said:
+            follower.register(await self._tables(follower, self._said))
+        return follower
 
     async def _work(self, follower: Follower) -> None:
         worked = True  # the follower was made
@@ -136,16 +161,22 @@ class Plans:
 
     async def _work_far(self, follower: Follower) -> None:
         """Look further ahead, with a fifth of a core."""
-        try:
-            while True:
-                began = trio.current_time()
+        backoff = Backoff(FAILED_PAUSE_S)
+        while True:
+            began = trio.current_time()
+            try:
                 job = follower.work_far()
                 if job is not None:
                     await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
                     job.deliver()
-                await trio.sleep(max(LOOK_PAUSE_S, FAR_PAUSE * (trio.current_time() - began)) if job else FAR_LOOK_S)
-        except Exception:
-            log.exception("epochs further ahead cannot be computed; going on without more of them")
+                    self._loop.outages.ended(WHAT_FAR)
+                    backoff.succeeded()
+            except Exception as e:
+                log.exception("epochs further ahead cannot be computed now")
+                self._loop.outages.began(WHAT_FAR, f"failed: {_reason(e)}")
+                await trio.sleep(backoff.failed())
+                continue
+            await trio.sleep(max(LOOK_PAUSE_S, FAR_PAUSE * (trio.current_time() - began)) if job else FAR_LOOK_S)
 
     # ---- what users say -----------------------------------------------------------------------------------
 
@@ -158,6 +189,7 @@ class Plans:
                 follower.register(await self._tables(follower, specs))
             if limit.cancelled_caught:
                 raise ValueError("the order could not be computed in time")
+            self._said = list(specs)
         for spec in specs:
             log.info("plan registered: %s, seed %s, epoch %d", spec.sampler, spec.seed, spec.epoch)
         return {"registered": len(specs)}
@@ -165,6 +197,7 @@ class Plans:
     async def forget(self) -> dict[str, Any]:
         """Drop what was registered."""
         (await self._follower()).forget()
+        self._said = []
         return {}
 
     async def describe(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -253,6 +286,12 @@ class Plans:
         rule = registry.subset(plan.subset.name)
         seed = next((s for s in (plan.subset.seed, plan.seed, self._config.seed) if s is not None), 0)
         return registry.make_spec(rule, seed if rule.seeds is not None else 0, dict(plan.subset.options))
+
+
+def _reason(error: BaseException) -> str:
+    while nested := getattr(error, "exceptions", None):  # of an exception group
+        error = nested[0]
+    return f"{type(error).__name__}: {error}"
 
 
 def _finish(follower: Follower, job: Job) -> None:

@@ -1,13 +1,16 @@
 """The servers of a mount: started, watched, replaced. A mount goes on as long as one can be started.
 
-What a dead server had taken, the kernel delivers again. One that dies again and again is started with less and less:
-first plain, as pass-through to the source, then after a pause that grows; in the end the mount is over.
+What a dead server had taken, the kernel delivers again. A server that dies again and again is started without the
+stager, each time after a longer pause. When none lives and many have died in vain, the mount is over: requests that
+nobody answers would wait for ever.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -21,14 +24,17 @@ from nopfsfs.control.deaths import Deaths
 from nopfsfs.control.lives import Lives
 from nopfsfs.fuse.session import Session, resend
 from nopfsfs.process import Handoff
+from nopfsfs.system.outages import Outages
+from nopfsfs.system.patience import Patience
 from nopfsfs.tiers.columns import ServerGauges
 
 log = logging.getLogger(__name__)
 START_LIMIT_S = 30.0
 KNOWN_LIMIT_S = 5.0
 DRAIN_LIMIT_S = 30.0
-PING_S, PINGS = 2.0, 5  # a server that leaves so many unanswered hangs
-SHARED = ("fuse", "index", "columns", "arena", "gauges", "modes", "init", "adopt")
+PING_S, LOOK_S = 2.0, 0.5
+HANGS_S = 10.0  # of silence, after which a server is killed and replaced
+SHARED = ("fuse", "index", "columns", "arena", "gauges", "modes", "init", "adopt", "end", "end-stager")
 
 
 class Server:
@@ -38,21 +44,41 @@ class Server:
         self.number, self.child = number, child
         self.control = trio.socket.from_stdlib_socket(control)
         self.ready, self.drained, self.known = trio.Event(), trio.Event(), trio.Event()
-        self.unanswered = 0
+        self.patience = Patience()
+        self.asleep = trio.Event()  # it hung and was killed, and the kernel holds some of its threads
+        self._link: socket.socket | None = None  # a copy of its end to the stager
         self._end = control
 
-    def say(self, message: bytes, fd: int | None = None) -> bool:
+    def say(self, message: bytes, *fds: int) -> bool:
         """Whether it will hear that: it is there, and takes what it is told."""
         try:
-            if fd is None:
-                self._end.send(message)
+            if fds:
+                socket.send_fds(self._end, [message], list(fds))
             else:
-                socket.send_fds(self._end, [message], [fd])
+                self._end.send(message)
         except OSError:
             return False
         return True
 
+    def know_stager(self, link: socket.socket, number: int, *arena: int) -> bool:
+        """Give it its end of a socket to a stager; with another arena, if that is the stager's. As `say`."""
+        self._forget_link()
+        self._link = socket.socket(fileno=os.dup(link.fileno()))
+        return self.say(b"stager %d" % number, link.fileno(), *arena)
+
+    def let_stager_go(self) -> None:
+        """It runs no more, though it has not ended: let the stager see its end."""
+        if self._link is not None and self.child.main_thread_ended:  # no answer is half given
+            with contextlib.suppress(OSError):
+                self._link.shutdown(socket.SHUT_RDWR)
+
+    def _forget_link(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
     def close(self) -> None:
+        self._forget_link()
         self.control.close()
 
 
@@ -67,6 +93,7 @@ class Servers:
     def __init__(
         self, config: MountConfig, fds: dict[str, int], rings: list[int], first: int, session: Session | None,
         given: dict[str, int], introduce: Callable[[socket.socket], Awaitable[bool]], changed: Callable[[], None],
+        outages: Outages,
     ) -> None:  # fmt: skip
         gauges, numbers = ServerGauges(fds["gauges"]), range(first, first + len(rings))
         self._config, self._fds, self._session, self._first = config, fds, session, first
@@ -77,6 +104,9 @@ class Servers:
         self._servers: dict[int, Server] = {}
         self._deaths = {number: Deaths(partial(gauges.done, number), trio.current_time) for number in numbers}
         self.changing = trio.Lock()  # a server, or the stager, is being replaced: not both at a time
+        self.arena_number = given.get("arena", 0)
+        self.outages = outages
+        self.asleep: list[Child] = []  # killed, and held by the kernel
         self.over = trio.Event()
         self.failed = False
         self.stopping = False
@@ -101,27 +131,29 @@ class Servers:
                 if self.over.is_set():
                     raise RuntimeError("a server ended while it started")
 
-    async def connect(self) -> list[socket.socket]:
-        """Give every server a new stager's socket, and wait until none reads anything that the stager before had
-        named. The stager's ends."""
+    async def connect(self, arena: int | None = None, number: int = 0) -> list[socket.socket]:
+        """Give every server a new stager's socket, and that stager's arena `number` if it is another one. Wait until
+        none reads anything that the stager before had named. The stager's ends. Raises OSError."""
         ends = []
         if self.stopping:
             raise OSError(errno.ECANCELED, "the mount ends, or another takes it over")
         for server in list(self._servers.values()):
             ours, theirs = sequenced_pair()
             server.drained, server.known = trio.Event(), trio.Event()
-            told = server.say(b"stager", theirs.fileno())
+            told = server.know_stager(theirs, number, *([] if arena is None else [arena]))
             theirs.close()
             if told and await _first(server.drained, server.child, DRAIN_LIMIT_S):
                 ends.append(ours)
                 continue
             ours.close()
             # Dead: then it reads nothing. Or it hangs: then it must not read the arena ever again.
-            await server.child.end(0)
-            with trio.move_on_after(DRAIN_LIMIT_S) as limit:
-                await server.child.ended()
-            if limit.cancelled_caught:
-                raise OSError(errno.EBUSY, f"server {server.number} cannot be ended")
+            if not await server.child.kill():
+                server.let_stager_go()
+                server.asleep.set()
+                if arena is None and not server.child.main_thread_ended:
+                    for end in ends:
+                        end.close()
+                    raise OSError(errno.EBUSY, f"server {server.number} cannot be ended")
         return ends
 
     async def welcomed(self) -> None:
@@ -132,11 +164,10 @@ class Servers:
     async def end(self, limit_s: float) -> None:
         """Let all answer what they have taken, and end."""
         self.stopping = True
-        servers = list(self._servers.values())
-        for server in servers:
-            server.say(b"end")
-        for server in servers:
-            await server.child.end(limit_s)
+        async with trio.open_nursery() as nursery:
+            for server in self._servers.values():
+                server.say(b"end")
+                nursery.start_soon(server.child.end, limit_s)
 
     def abandon(self) -> None:
         """Let them serve on by themselves, until another supervisor takes over."""
@@ -158,7 +189,7 @@ class Servers:
         role = f"server-{at}" if at else "server"
         numbers = {
             **self._given, "number": number, "first": self._first, "servers": len(self._rings),
-            "resend": int(self.lasting),
+            "resend": int(self.lasting), "arena": self.arena_number,
         }  # fmt: skip
         try:
             child = await trio.to_thread.run_sync(
@@ -180,13 +211,19 @@ class Servers:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen, server)
                 nursery.start_soon(self._ping, server)
-                status = await server.child.ended()
+                await _first(server.asleep, server.child)
                 nursery.cancel_scope.cancel()
+            status = server.child.status
+            if status is None:
+                self.asleep.append(server.child)
+            server.let_stager_go()
             server.close()
             if self.stopping or status == 0:
                 self._done(server)
                 return
-            log.error("server %d ended with status %d", server.number, status)
+            why = "asleep in the kernel" if status is None else f"status {status}"
+            log.error("server %d ended: %s", server.number, why)
+            self.outages.began(f"server {server.number}", f"it ended: {why}")
             cannot_start = server is first and not server.ready.is_set()
             if not self.lasting or cannot_start:
                 self._fail(server)
@@ -218,7 +255,12 @@ class Servers:
     async def _replace(self, dead: Server) -> Server | None:
         """Another server in place of a dead one; None when that has been tried too often."""
         number = dead.number
-        while (pause := self._deaths[number].pause()) is not None:
+        deaths = self._deaths[number]
+        while True:
+            pause = deaths.pause()
+            if deaths.hopeless and not self._others_live(number):
+                log.error("server %d cannot be kept alive", number)
+                return None
             if pause:
                 log.error("server %d dies as soon as it is started; in %g s another passes reads through to the source",
                           number, pause)  # fmt: skip
@@ -230,14 +272,16 @@ class Servers:
                     server = await self._spawn(number)
                 except OSError as e:  # no process, descriptor or memory to be had at this moment
                     log.error("server %d cannot be started: %s", number, e)
-                    self._deaths[number].started()
+                    self.outages.began(f"server {number}", f"cannot be started: {e}")
+                    deaths.started()
                     continue
                 self._changed()  # before it may read the arena: whoever takes over must know of it
                 if not pause:
                     await self._make_known(server)
             return server
-        log.error("server %d cannot be kept alive", number)
-        return None
+
+    def _others_live(self, number: int) -> bool:
+        return any(server.child.running for server in self._servers.values() if server.number != number)
 
     async def _make_known(self, server: Server) -> None:
         """Let the server and the stager, if there is one, know each other."""
@@ -248,7 +292,7 @@ class Servers:
             return
         try:
             if await self._introduce(ours):
-                server.say(b"stager", theirs.fileno())
+                server.know_stager(theirs, self.arena_number)
         finally:
             ours.close()
             theirs.close()
@@ -268,12 +312,15 @@ class Servers:
             if message == b"ready":
                 server.ready.set()
                 server.child.running = True
+                self.outages.ended(f"server {server.number}")
+            elif message == b"over":  # the connection has ended; it waits for a word, or for too long
+                self.over.set()
             elif message == b"drained":
                 server.drained.set()
             elif message == b"known":
                 server.known.set()
             elif message == b"pong":
-                server.unanswered = 0
+                server.patience.answered()
             elif message.startswith(b"interrupt"):
                 # a request was interrupted that this server has not taken: another has
                 for other in list(self._servers.values()):
@@ -288,18 +335,27 @@ class Servers:
             await server.ready.wait()
         if limit.cancelled_caught:
             log.error("server %d does not begin to answer; killed", server.number)
-            await server.child.end(0)
-        while self.lasting:
-            await trio.sleep(PING_S)
-            server.unanswered += 1
-            if server.unanswered > PINGS:
+            await self._end_hanging(server)
+            return
+        ping_at = 0.0
+        while True:
+            now = trio.current_time()
+            if now >= ping_at:  # also where it is not replaced: so it knows that there is a supervisor
+                server.say(b"ping")
+                ping_at = now + PING_S
+            if server.patience.look(now) >= HANGS_S and self.lasting:
                 log.error("server %d does not answer; killed", server.number)
-                await server.child.end(0)
+                await self._end_hanging(server)
                 return
-            server.say(b"ping")
+            await trio.sleep(LOOK_S)
+
+    async def _end_hanging(self, server: Server) -> None:
+        if not await server.child.kill():
+            log.error("server %d is asleep in the kernel, most likely on the source; replaced", server.number)
+            server.asleep.set()
 
 
-async def _first(event: trio.Event, child: Child, limit_s: float) -> bool:
+async def _first(event: trio.Event, child: Child, limit_s: float = math.inf) -> bool:
     """Whether the event comes before the process ends, and within the limit."""
     with trio.move_on_after(limit_s):
         async with trio.open_nursery() as nursery:

@@ -12,7 +12,6 @@ import errno
 import json
 import logging
 import os
-import select
 import signal
 import sys
 import time
@@ -39,12 +38,17 @@ from nopfsfs.errors import NopfsError
 from nopfsfs.fetch.wire import Order
 from nopfsfs.fuse import mountinfo, orphans
 from nopfsfs.fuse.fastpath import is_possible
+from nopfsfs.fuse.mount_watch import MountWatch, is_over, is_used
 from nopfsfs.fuse.mounting import Busy, may_mount, unmount
 from nopfsfs.fuse.session import Session, negotiate, passes_from, resend
 from nopfsfs.policy import budget
 from nopfsfs.policy.conductor import Conductor
 from nopfsfs.process import Handoff, begin, unbind
 from nopfsfs.rundir import remove_state_dir
+from nopfsfs.supervisor.arenas import Arenas
+from nopfsfs.system import end_switch
+from nopfsfs.system.outages import Outages
+from nopfsfs.system.threads import living_threads
 from nopfsfs.tiers import arena, backing, shared
 from nopfsfs.tiers.columns import BLOCKS, FIRST_SERVER, LAYOUT, SUPERVISOR, Columns, Gauge, Gauges, ServerGauges, Tier
 from nopfsfs.tiers.modes import Modes
@@ -57,6 +61,7 @@ END_LIMIT_S = 3.0  # for each process to end by itself
 ANSWER_LIMIT_S = 30.0
 RELIEF_LIMIT_S = 5.0  # for processes of another supervisor to end by themselves
 MEMORY_PAUSE_S = 1.0
+OVER_PAUSE_S = 0.5  # between two looks at whether the connection of a mount that is gone has ended
 READ_AHEAD_KIB = 1024  # one READ, which is 1 MiB at most; less costs a tenth of the speed, more gains nothing
 FURTHEST_LOOKED_AT = 1 << 20
 
@@ -91,6 +96,7 @@ class Supervisor:
         self._numbers = handoff.numbers
         self._pass_from = 0  # bytes: files of this size or more may be passed through; 0: none
         self._before = read_pids(config.state_dir) if self._adopted else ()
+        self._outages = Outages()
         self._rings = self._make_shared()
         columns = Columns(self._fds["columns"], self.index.n, writable=True)
         gauge = Gauges(self._fds["gauges"], SUPERVISOR, writable=True).block
@@ -105,9 +111,16 @@ class Supervisor:
             tier=columns.tier,
             gauge=gauge,
             signal=self._signal,
+            outages=self._outages,
         )
+        self._arenas = Arenas(self._fds, gauge, lambda: arena.create(self._configured))
+        if self._adopted and self._arenas.number != handoff.numbers.get("arena", 0):
+            # The supervisor before was about to change the arena: `slot` speaks of the other one.
+            columns.tier[:] = Tier.NONE
+            gauge[Gauge.ARENA_NUMBER] = handoff.numbers.get("arena", 0)
         if self._adopted:
             self.loop.conductor.adopt(columns.tier == Tier.RAM)
+        self._mount = mountinfo.find_mount(config.mountpoint)
         self._plans = plans.Plans(self.loop, self.index, config)
         self._server_gauges = ServerGauges(self._fds["gauges"])
         self._stager_gauges = Gauges(self._fds["gauges"], writable=False)
@@ -126,6 +139,7 @@ class Supervisor:
         if peer is None and columns.holder.any():  # of a supervisor that was killed, and its peers with it
             columns.holder[:] = 0
         self._quiet = Quiet(lambda: self.loop.order(Order.PAUSE), lambda: self.loop.order(Order.RESUME))
+        self._held: mountinfo.HeldConnection | None = None
         self._session: Session | None = None
         self._servers: Servers | None = None
         self._stagers: Stagers | None = None
@@ -144,6 +158,9 @@ class Supervisor:
             fds["arena"] = arena.create(self._configured)
             fds["gauges"] = Gauges.create()
             fds["modes"] = Modes.create(self.index.n)
+        with contextlib.suppress(OSError):  # without, a supervisor that is stopped stays when the mount ends
+            fds |= {"end": end_switch.create(), "end-stager": end_switch.create()}
+            end_switch.arm(fds["end"])
         rings = [Ring.create(f"{number}") for number in range(1 + number_of_servers(self._config))]
         for fd in (*(fds[name] for name in fds if name != "ready"), *rings):
             self._resources.callback(_close, fd)
@@ -151,8 +168,16 @@ class Supervisor:
 
     # ---- life ---------------------------------------------------------------------------------------------
 
+    @property
+    def _minor(self) -> int:
+        """The mount's device number, 0 when there is none."""
+        return self._mount.minor if self._mount is not None else 0
+
     async def run(self) -> None:
         """The whole life of the mount."""
+        if self._mount is not None and may_mount():
+            self._held = held = mountinfo.HeldConnection(self._mount)
+            self._resources.callback(held.close)
         async with trio.open_nursery() as nursery:
             await nursery.start(socket.serve, self._config.state_dir, self._answer)
             nursery.start_soon(self._signals)
@@ -162,7 +187,7 @@ class Supervisor:
                 await self._relieve()
             self._stagers = Stagers(
                 self._config, self._fds, self._rings[0], servers, self.loop, self._write_pids, self._pass_from,
-                self._peering,
+                self._outages, self._arenas, self._minor, self._peering,
             )  # fmt: skip
             if self._peering is not None:
                 await self._peering.begin(self._config.state_dir)
@@ -207,8 +232,8 @@ class Supervisor:
         servers = Servers(
             self._config, self._fds, self._rings[1:], self._first_server(), session,
             {"budget": self._configured, "layout": LAYOUT, "pass_from": self._pass_from,
-             "tripwires": int(self._signal.tripwires)},
-            self.loop.introduce, self._write_pids,
+             "tripwires": int(self._signal.tripwires), "minor": self._minor, "arena": self._arenas.number},
+            self.loop.introduce, self._write_pids, self._outages,
         )  # fmt: skip
         self._resources.callback(servers.close)
         await servers.start(nursery)
@@ -233,8 +258,10 @@ class Supervisor:
         left += await trio.to_thread.run_sync(end_writer, self._config.state_dir, RELIEF_LIMIT_S)
         self.loop.closes_were_lost()
         if left:
-            # It may yet read or write the arena: no stager may use that again.
-            raise OSError(errno.EBUSY, f"processes of the supervisor before do not end: {left}")
+            if any("R" in living_threads(pid).values() for pid in left):
+                raise OSError(errno.EBUSY, f"processes of the supervisor before do not end: {left}")
+            log.error("processes of the supervisor before are asleep in the kernel: %s", left)
+            self._arenas.spoil()  # they may yet read or write it
         if self._numbers["resend"]:
             with contextlib.suppress(OSError):  # the connection has ended
                 resend(self._fds["fuse"])
@@ -281,6 +308,9 @@ class Supervisor:
         roles = {"supervisor": os.getpid()} | {c.role: c.pid for c in self._children()}
         # of the supervisor before, as long as they may live: whoever takes over from this one must know of all
         roles |= {f"server-before-{p.pid}": p.pid for p in self._before if p.alive()}
+        for part in (self._servers, self._stagers):
+            if part is not None:
+                roles |= {f"{c.role}-asleep-{c.pid}": c.pid for c in part.asleep if c.status is None}
         try:
             write_pids(self._config.state_dir, roles)
         except OSError as e:
@@ -306,19 +336,31 @@ class Supervisor:
         self._ended.set()
 
     async def _watch_mount(self) -> None:
-        """When the mount is gone, let go of the tree: then the kernel ends the connection, and the server ends."""
-        with contextlib.ExitStack() as stack:
-            changes = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-            stack.callback(os.close, changes)
-            epoll = stack.enter_context(select.epoll())
-            epoll.register(changes, select.EPOLLPRI | select.EPOLLET)
-            while await trio.to_thread.run_sync(mountinfo.find_mount, self._config.mountpoint) is not None:
+        """When the mount is gone, let go of the tree: then the kernel ends the connection as soon as nobody has the
+        mount open, and the mount is over."""
+        with contextlib.closing(MountWatch(self._minor)) as watch:
+            while not await trio.to_thread.run_sync(watch.gone):
                 # A time limit beside the event: a missed one must not leave the mount half gone.
                 with trio.move_on_after(5):
-                    await trio.lowlevel.wait_readable(epoll.fileno())
-                epoll.poll(0)
+                    await trio.lowlevel.wait_readable(watch.fileno())
         log.info("the mountpoint is gone from this namespace")
-        await self.loop.order(Order.QUIESCE)
+        if self._stagers is not None:
+            await self._stagers.let_go()
+        while not is_over(self._fds["fuse"]):
+            await trio.sleep(OVER_PAUSE_S)
+            await self._end_what_nobody_uses()
+        self._ended.set()  # servers see it, too, unless they are stopped
+
+    async def _end_what_nobody_uses(self) -> None:
+        """A stager that the kernel holds keeps the mount alive, though it is out of sight and nobody has it open."""
+        holding = self._stagers.holding if self._stagers is not None else []
+        asleep = self._stagers.asleep if self._stagers is not None else []
+        if self._held is None or self._mount is None or not any(child in asleep for child in holding):
+            return
+        ours = [child.pid for child in (*holding, *self._children())]
+        if not await trio.to_thread.run_sync(is_used, self._mount, ours):
+            log.error("a stager that is asleep in the kernel keeps the mount; its connection is aborted")
+            await trio.to_thread.run_sync(lambda held: held.abort(in_use=True), self._held)
 
     async def _watch_memory(self) -> None:
         """Shrink under memory pressure, grow back when it is over."""
@@ -451,8 +493,13 @@ class Supervisor:
             budget={"total": self._allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=self._used(), processes=processes if self._state != "ended" else [], lost=unobserved,
             page_cache=self.loop.residence.status(), modes=self._modes(), rates=self._rates.status(),
-            peers=self._peers(), seconds=time.monotonic() - self._began,
+            peers=self._peers(), off=self._off(), seconds=time.monotonic() - self._began,
         )  # fmt: skip
+
+    def _off(self) -> list[dict[str, Any]]:
+        """What is switched off now, here and in the stager."""
+        said = self._stagers.pulse.said.get("off", []) if self._stagers is not None else []
+        return [dict(one) for one in (*self._outages.all(), *said)]
 
     def _peers(self) -> dict[str, Any] | None:
         if self._peering is None or self._placing is None:

@@ -74,6 +74,11 @@ class Pusher:
             self._paused = on
             self._wake.notify()
 
+    @property
+    def holds_tree(self) -> bool:
+        """Whether the descriptor of the mount's tree is open, which keeps the mount alive."""
+        return self._tree_fd >= 0
+
     def stop(self) -> None:
         """End the thread after its present task; the tree is let go there."""
         with self._wake:

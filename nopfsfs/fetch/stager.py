@@ -29,6 +29,10 @@ from nopfsfs.fetch.pusher import Pusher
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
 from nopfsfs.process import Handoff, become_reader_with_admin, begin
+from nopfsfs.stager.disk_openings import DiskOpenings
+from nopfsfs.stager.lifesign import LifeSign
+from nopfsfs.system import end_switch
+from nopfsfs.system.outages import Outages
 from nopfsfs.tiers.arena import Arena, NoRoom
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier, check_layout
 from nopfsfs.tiers.disk import Disk, DiskFull, Disks, TierGone
@@ -52,12 +56,12 @@ class Stager:
         gauges = Gauges(fds["gauges"], writable=True)
         self._gauge = gauges.block
         self._orders = socket.socket(fileno=fds["orders"])
-        self._links = Links(lambda number: self.desk.grace_passed(number))
+        self._poked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._links = Links(lambda number: self.desk.grace_passed(number), self._poke)
         # before anything is used again that they may be reading
         first = [socket.socket(fileno=fd) for name, fd in fds.items() if name.startswith("demands")]
         self._peer_key: selectors.SelectorKey | None = None
         self._servers = {server: self._links.add(server) for server in first}
-        self._poked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         arena = Arena(fds["arena"], numbers["arena_budget"])
         self._adopt(arena)
         source = Source(os.fsencode(self._config.source), self._index, self._columns)
@@ -75,6 +79,12 @@ class Stager:
             fuse_fd=fds["fuse"], tree_fd=fds.get("tree", -1), mountpoint=os.fsencode(self._config.mountpoint),
             index=self._index, columns=self._columns, gauges=gauges, desk=self.desk, source=source,
         )  # fmt: skip
+        outages = Outages()
+        self._lifesign = LifeSign(
+            fds, numbers.get("minor", 0), outages, self.pusher.stop, lambda: self.pusher.holds_tree
+        )  # fmt: skip
+        paths = [d.path for d in self._config.disks]
+        self._openings = DiskOpenings(range(1, len(paths) + 1), paths, self._open_disk, outages)
         self._disk_work: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._told: set[int] = set()  # tiers of which it was logged that a copy is of no use
         self._to_register: deque[tuple[int, int, int]] = deque()  # row, tier, checksum
@@ -109,8 +119,8 @@ class Stager:
 
     def run(self) -> None:
         """Serve until the supervisor says stop or is gone."""
-        for disk in range(1, len(self._disks) + 1):
-            self._open_disk(disk)
+        if self._config.uid is not None:
+            self._openings.look()  # as long as this process is root; else in the thread that may wait for a disk
         writing = threading.Thread(target=self._write_disks, daemon=True, name="disk")
         with become_reader_with_admin(self._config):  # for that thread alone: it registers files with the kernel
             writing.start()
@@ -133,11 +143,9 @@ class Stager:
             self._disks.close()
 
     def _open_disk(self, number: int) -> None:
+        """Raises OSError."""
         uid, gid = self._config.uid, self._config.gid
-        try:
-            self._disks[number].open(-1 if uid is None else uid, -1 if gid is None else gid)
-        except OSError as e:
-            log.error("disk tier %s cannot be used, and is tried again later: %s", self._disks[number].path, e)
+        self._disks[number].open(-1 if uid is None else uid, -1 if gid is None else gid)
 
     def _poke(self) -> None:
         """Another thread has changed what the loop is to wait for."""
@@ -150,19 +158,39 @@ class Stager:
             selector.register(self._poked, selectors.EVENT_READ)
             for server, link in self._servers.items():
                 selector.register(server, selectors.EVENT_READ, link)
+            sign = self._lifesign
+            for end in (sign.pulse, sign.mount):
+                if end is not None:
+                    selector.register(end, selectors.EVENT_READ)
             while True:
-                for key, _ in selector.select(self._watch_peer(selector)):
+                self._watch_links(selector)
+                for key, events in selector.select(_soonest(self._watch_peer(selector), sign.look())):
+                    if events & selectors.EVENT_WRITE and key.fileobj in self._servers:
+                        self._links.flush(key.data)
+                        if not events & selectors.EVENT_READ:
+                            continue
                     if key.fileobj is self._orders:
                         if not self._take_order(selector):
                             return
                     elif key.fileobj is self._poked:
                         os.eventfd_read(self._poked)
+                    elif key.fileobj is sign.pulse:
+                        if not sign.answer():
+                            selector.unregister(key.fileobj)
+                    elif key.fileobj is sign.mount:
+                        sign.look(changed=True)
                     elif isinstance(key.data, PeerLink):
                         exchange.attend(key.data)
                     elif not self._take_demand(cast(socket.socket, key.fileobj), key.data):
                         selector.unregister(key.fileobj)
+                        del self._servers[cast(socket.socket, key.fileobj)]
                         self._links.gone(key.data)
                 exchange.look()
+
+    def _watch_links(self, selector: selectors.BaseSelector) -> None:
+        """Wait for room in the sockets of servers that have taken nothing for a while."""
+        for server, link, full in self._links.turned():
+            selector.modify(server, selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0), link)
 
     def _watch_peer(self, selector: selectors.BaseSelector) -> float | None:
         """Wait for what is to be waited for of the peer process: until when."""
@@ -180,7 +208,8 @@ class Stager:
 
     def _add_server(self, selector: selectors.BaseSelector, fd: int) -> None:
         server = socket.socket(fileno=fd)
-        selector.register(server, selectors.EVENT_READ, self._links.add(server))
+        link = self._servers[server] = self._links.add(server)
+        selector.register(server, selectors.EVENT_READ, link)
 
     def _take_order(self, selector: selectors.BaseSelector) -> bool:
         message, fds, _, _ = socket.recv_fds(self._orders, wire.MESSAGE_MAX, 1)
@@ -230,6 +259,8 @@ class Stager:
     def _take_demand(self, server: socket.socket, link: int) -> bool:
         try:
             message = server.recv(256)
+        except BlockingIOError:
+            return True
         except OSError:
             return False  # killed with answers unread
         if not message:
@@ -260,12 +291,13 @@ class Stager:
         self._backings.taken_over.wait(LOOK_AGAIN_S)
         left = self._backings.sweep()  # others are in use: look again
         while True:
+            self._openings.look()
             waiting = len(self._to_register)
             if waiting > REGISTER_BEHIND or (waiting and self._disk_work.empty()):
                 self._register(*self._to_register.popleft())
                 continue
             try:
-                work = self._disk_work.get(timeout=LOOK_AGAIN_S if left else None)
+                work = self._disk_work.get(timeout=_soonest(LOOK_AGAIN_S if left else None, self._openings.pause()))
             except queue.Empty:
                 work = _SWEEP
             if work is None:
@@ -291,7 +323,7 @@ class Stager:
                 self.desk.publish(Event.BACKED, row, 1)
             return
         if not disk.is_open and disk.is_rested():
-            self._open_disk(number)
+            self._openings.look(number)
         usable = disk.usable()
         pinned = self.desk.pin(row) if usable else None
         if pinned is None:
@@ -356,13 +388,20 @@ class Stager:
         log.error("disk tier %s lost its directory; its files are read from the source", disk.path)
         disk.failed()
         disk.close()
+        self._openings.lost(number, "its directory was removed")
         for row in np.flatnonzero(self._columns.disk == number).tolist():
             self._off_disk(row, self.desk.withdraw_disk(row), again=True)
+
+
+def _soonest(*pauses: float | None) -> float | None:
+    return min((pause for pause in pauses if pause is not None), default=None)
 
 
 def main() -> None:
     handoff = begin(sys.argv)
     check_layout(handoff.numbers)
+    if "end-stager" in handoff.fds:
+        end_switch.arm(handoff.fds["end-stager"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the supervisor gets it, too, and sees to the end
     Stager(handoff).run()
     # Threads that a dead source holds in the kernel cannot be joined; nothing is left to flush.

@@ -50,7 +50,7 @@ class Origin(IntEnum):
 
 class Demand(NamedTuple):
     """A READ that the server cannot answer from a tier. With id 0 it is news: offset < 0, grace -offset has
-    passed; else the row's file was seen to have changed at the source."""
+    passed; length > 0, see PING; else the row's file was seen to have changed at the source."""
 
     id: int
     row: int
@@ -61,13 +61,18 @@ class Demand(NamedTuple):
 class Answer(NamedTuple):
     """`length` bytes of the demand's range lie at `arena` (shorter than asked where a block ends; 0 at the end of
     file), or `errno` says why not. id 0 asks for grace number `arena`; number 0, which comes first, says that the
-    server is known here: from then on it may read the arena, and is asked before any of it is used again."""
+    server is known here: from then on it may read the arena, and is asked before any of it is used again. See PONG."""
 
     id: int
     errno: int
     arena: int
     length: int
     origin: int = 0
+
+
+# A server asks for a sign of life, and the stager's loop gives it. Both have id 0.
+PING = Demand(0, 0, 0, 1)
+PONG = Answer(0, 0, -1, 0)
 
 
 def pack_orders(order: Order, rows: npt.NDArray[Any], value: int = 0) -> list[bytes]:

@@ -130,6 +130,14 @@ class Adapter(pyfuse3.Operations):
         self._tier = self._columns.tier.data
         self._known = True
 
+    def leave_arena(self) -> None:
+        """Another arena comes: nothing that is staged may be read until its stager knows of this server."""
+        self._tier = np.broadcast_to(np.uint8(Tier.NONE), len(self._columns.tier)).data
+
+    def take_arena(self, arena: memoryview) -> None:
+        """What is staged lies there from now on. While no answer of a stager is being taken up."""
+        self._arena = arena
+
     # ---- names and attributes -----------------------------------------------------------------------------
 
     @guarded

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 import socket
 import threading
 from collections import OrderedDict
@@ -18,10 +19,15 @@ import trio
 from nopfsfs.fetch import wire
 from nopfsfs.fetch.source import Changed, Identity, Source, close, read_exactly
 from nopfsfs.fetch.wire import Answer, Demand
+from nopfsfs.protocol.outbox import Outbox
+from nopfsfs.system.patience import Patience
 
 log = logging.getLogger(__name__)
 DIRECT_FILES = 32  # source files that direct reads keep open
 DIRECT_THREADS = 64
+LOOK_S = 0.25  # between looks at whether the stager lives, while somebody waits for it
+SILENT_S = 1.5  # of silence after a ping, after which the stager is passed by: with both looks within 2 s
+BEHIND_MOST = 4096  # messages that wait for room in the stager's socket
 
 
 class StagerGone(Exception):
@@ -29,20 +35,34 @@ class StagerGone(Exception):
 
 
 class StagerLink:
-    """Demands and answers over one socket to one stager. `run` is its task; it returns when the stager is gone.
+    """Demands and answers over one socket to one stager. `run` is its task; it returns when the stager is gone, or is
+    left (`leave`).
 
     Until the stager says that it knows of this server, nothing is asked of it, and no arena bytes may be read: it would
-    not wait for that. Then `welcomed` is called.
+    not wait for that. Then `welcomed` is called. A stager that gives no sign of life while it is waited for is passed
+    by: whoever waits is told that it is gone, and nobody asks it until it answers again.
     """
 
-    def __init__(self, sock: socket.socket, welcomed: Callable[[], None]) -> None:
+    def __init__(self, sock: socket.socket, welcomed: Callable[[], None], io_timeout: float = math.inf) -> None:
+        """`io_timeout`, seconds: how long a reader may wait in all; a third of it at most for a stager that hangs."""
+        self._look_s, self._silent_s = min(LOOK_S, io_timeout / 20), min(SILENT_S, io_timeout / 5)
+        self._end = sock
         self._socket = trio.socket.from_stdlib_socket(sock)
+        self._out = Outbox(sock, BEHIND_MOST)
         self._welcomed = welcomed
         self._next = 1
         self._waiting: dict[int, _Wait] = {}
-        self._sending = trio.StrictFIFOLock()  # only one task may wait for room in a socket
-        self.alive = False
+        self._asked, self._full, self._left = trio.Event(), trio.Event(), trio.Event()
+        self._patience = Patience()
+        self._pinged = False  # a ping is not answered yet
+        self._known = False  # the stager knows of this server, and lives
+        self.silent = False  # it is passed by
         self.drained = trio.Event()  # dead, and no handler holds arena bytes that it was told of here
+
+    @property
+    def alive(self) -> bool:
+        """Whether the stager may be asked."""
+        return self._known and not self.silent
 
     async def ask(self, row: int, offset: int, length: int) -> Answer:
         """The stager's answer. Raises StagerGone. No checkpoint lies between the answer and the return."""
@@ -53,7 +73,8 @@ class StagerLink:
         self._next += 1
         self._waiting[number] = wait
         try:
-            await self._send(Demand(number, row, offset, length))
+            self._send(Demand(number, row, offset, length))
+            self._asked.set()
             await wait.event.wait()
         finally:
             self._waiting.pop(number, None)
@@ -68,32 +89,86 @@ class StagerLink:
     async def report_changed(self, row: int) -> None:
         """Tell the stager that a row's file is not the indexed one any more."""
         with contextlib.suppress(StagerGone):
-            await self._send(Demand(0, row, 0, 0))
+            self._send(Demand(0, row, 0, 0))
 
-    async def _send(self, demand: Demand) -> None:
-        """Raises StagerGone."""
+    def leave(self) -> None:
+        """The stager will never run again, though its socket may stay open: take no more answers."""
+        self._left.set()
+
+    def _send(self, demand: Demand) -> None:
+        """Send now, or when there is room in the socket. Raises StagerGone."""
         try:
-            async with self._sending:
-                await self._socket.send(wire.pack_demand(demand))
-        except (OSError, trio.ClosedResourceError):
-            raise StagerGone from None
+            sent = self._socket.fileno() >= 0 and self._out.send(wire.pack_demand(demand))
+        except OSError:
+            sent = False
+        if not sent:
+            raise StagerGone
+        if len(self._out):
+            self._full.set()
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._flush)
+            nursery.start_soon(self._watch)
+            nursery.start_soon(self._see_it_left, nursery.cancel_scope)
             try:
                 while message := await self._socket.recv(256):
                     self._take(message, nursery)
             except OSError as e:
                 log.warning("stager: %s", e)
             finally:
-                self.alive = False
-                for wait in self._waiting.values():
-                    wait.event.set()
-                self._socket.close()
+                self._known = False
+                self._give_up()
                 nursery.cancel_scope.cancel()
         await trio.lowlevel.checkpoint()  # as in _pass_grace
         await trio.lowlevel.checkpoint()
+        self._socket.close()  # not before: to the stager that is the end of this server's reading
         self.drained.set()
+
+    async def _see_it_left(self, scope: trio.CancelScope) -> None:
+        await self._left.wait()
+        scope.cancel()
+
+    def _give_up(self) -> None:
+        """Whoever waits has no answer. One that comes later is not taken: nobody is there to ask for it."""
+        waiting, self._waiting = self._waiting, {}
+        for wait in waiting.values():
+            wait.event.set()
+
+    async def _flush(self) -> None:
+        while True:
+            await self._full.wait()
+            self._full = trio.Event()
+            with contextlib.suppress(OSError):  # gone: that is noticed where it is read
+                while not self._out.flush():
+                    await trio.lowlevel.wait_writable(self._end)
+
+    async def _watch(self) -> None:
+        """While anybody waits, see that the stager lives: its loop answers a ping at once, however slow the source."""
+        while True:
+            await self._asked.wait()
+            self._asked = trio.Event()
+            while self._waiting:
+                await trio.sleep(self._look_s)
+                silent_s = self._patience.look(trio.current_time())
+                if not self._waiting:
+                    break
+                if not self._pinged:
+                    self._patience.answered()
+                    self._ping()
+                elif silent_s >= self._silent_s:
+                    self._pass_by()
+
+    def _ping(self) -> None:
+        self._pinged = True
+        with contextlib.suppress(StagerGone):
+            self._send(wire.PING)
+
+    def _pass_by(self) -> None:
+        log.warning("the stager does not answer; reading the source until it does")
+        self.silent = True
+        self._out.keep(lambda message: wire.unpack_demand(message).id == 0)
+        self._give_up()
 
     def _take(self, message: bytes, nursery: trio.Nursery) -> None:
         try:
@@ -106,13 +181,21 @@ class StagerLink:
             if wait is not None:
                 wait.answer = answer
                 wait.event.set()
-            return
-        if answer.arena == 0:
-            self.alive = True
+        elif answer == wire.PONG:
+            self._hear_it_lives()
+        elif answer.arena == 0:
+            self._known = True
             self._welcomed()
-            return
-        # In a task of its own: answers must be taken even while the stager takes no demands, or both would wait.
-        nursery.start_soon(self._pass_grace, answer.arena)
+        else:
+            # In a task of its own: answers must be taken even while the stager takes no demands, or both would wait.
+            nursery.start_soon(self._pass_grace, answer.arena)
+
+    def _hear_it_lives(self) -> None:
+        self._pinged = False
+        self._patience.answered()
+        if self.silent:
+            log.info("the stager answers again")
+            self.silent = False
 
     async def _pass_grace(self, number: int) -> None:
         """Every handler that was woken by an earlier answer is in the run queue already: it runs in the next batch of
@@ -120,7 +203,7 @@ class StagerLink:
         await trio.lowlevel.checkpoint()
         await trio.lowlevel.checkpoint()
         with contextlib.suppress(StagerGone):
-            await self._send(Demand(0, 0, -number, 0))
+            self._send(Demand(0, 0, -number, 0))
 
 
 class _Wait:

@@ -26,6 +26,7 @@ from nopfsfs.fuse.misses import StagerLink
 from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.fuse.session import REQUEST_BYTES, resend
 from nopfsfs.process import Handoff, become_reader, begin
+from nopfsfs.server.others import Others
 from nopfsfs.tiers import shared
 from nopfsfs.tiers.columns import FIRST_SERVER, SUPERVISOR, Columns, Gauges, check_layout
 from nopfsfs.tiers.modes import Modes
@@ -35,6 +36,7 @@ from nopfsfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
 GIVEN_UP = 75  # the exit status of a server that ended though the connection has not
+SAY_LIMIT_S = 2.0
 MAX_TASKS = 1024  # requests under way; a slow read must not keep a lookup from being read
 
 
@@ -73,10 +75,14 @@ class Server:
             pass_from=handoff.numbers["pass_from"],
         )
         self._path: FastPath | None = None
+        self._others = Others(fds, handoff.numbers.get("minor", 0), self._stager_fileno)
         self.status = 0
 
+    def _stager_fileno(self) -> int:
+        return self._adapter.stager.fileno() if self._adapter.stager is not None else -1
+
     def _link(self, fd: int) -> StagerLink:
-        return StagerLink(socket.socket(fileno=fd), self._welcomed)
+        return StagerLink(socket.socket(fileno=fd), self._welcomed, self._handoff.config.io_timeout)
 
     def _welcomed(self) -> None:
         self._adapter.use_arena()
@@ -92,12 +98,16 @@ class Server:
             self._nursery = nursery
             nursery.start_soon(self._obey)
             nursery.start_soon(self._signals)
+            nursery.start_soon(self._others.watch)
             if self._pair is not None:
                 nursery.start_soon(self._stand_before, self._pair[0])
             await self._say(b"ready")
             try:
                 await pyfuse3.main(max_tasks=MAX_TASKS)
                 log.info("the connection has ended")
+                if not self._others.told.is_set():
+                    await self._say(b"over")
+                    await self._others.see_them_end()
             finally:
                 nursery.cancel_scope.cancel()
         pyfuse3.close(unmount=False)
@@ -119,28 +129,32 @@ class Server:
             _send_now(self._control.fileno(), b"interrupt" + unique.to_bytes(8, "little"))
 
     async def _say(self, message: bytes) -> None:
-        with contextlib.suppress(OSError, trio.ClosedResourceError):  # the supervisor is gone: _obey notices
+        """Given up after a while: a supervisor that is stopped takes nothing, and must not hold up an end."""
+        # The supervisor is gone: _obey notices.
+        with contextlib.suppress(OSError, trio.ClosedResourceError), trio.move_on_after(SAY_LIMIT_S):
             await self._control.send(message)
 
     async def _obey(self) -> None:
-        """Messages from the supervisor: `stager` with a descriptor is a new stager's socket; `ping` wants an answer;
+        """Messages from the supervisor: `stager` and the number of its arena, with one or two descriptors: the socket
+        of a new stager, and its arena where that is another one; `ping` wants an answer;
         `interrupt` and a request's number; `end`. When it is gone without a word, serve on: from what is staged, and
         from the source."""
         while True:
             message, fds = await self._receive()
-            if message == b"stager" and fds:
-                before, self._adapter.stager = self._adapter.stager, self._link(fds[0])
-                self._nursery.start_soon(self._adapter.stager.run)
-                self._nursery.start_soon(self._confirm, before)
+            if message.startswith(b"stager") and fds:
+                self._meet_stager(int(message[6:]), *fds)
             elif message == b"ping":
+                self._others.heard()
                 await self._say(b"pong")
             elif message.startswith(b"interrupt") and self._path is not None:
                 self._path.interrupt(int.from_bytes(message[9:], "little"))
             elif message == b"end":
+                self._others.told.set()
                 self._end()
             elif not message:
                 break
         log.warning("the supervisor is gone; serving on")
+        self._others.alone = True
         self._control.close()
         given = self._handoff.fds
         lives = [fd for name, fd in given.items() if name.startswith("life-")]
@@ -151,6 +165,17 @@ class Server:
             self._wake_on.append(given["adopt"])
             await orphans.answer(self._handoff)
 
+    def _meet_stager(self, number: int, sock: int, arena: int = -1) -> None:
+        """Take a socket to another stager, and arena `number` if that is another one."""
+        before = self._adapter.stager
+        if arena >= 0:
+            self._adapter.leave_arena()
+        if before is not None:
+            before.leave()  # it runs no more, though it may not have ended
+        self._adapter.stager = self._link(sock)
+        self._nursery.start_soon(self._adapter.stager.run)
+        self._nursery.start_soon(self._confirm, before, arena, number)
+
     async def _outlive(self, life: int) -> None:
         """When another server has ended, with the supervisor or since: nobody else is left to see that those who wait
         for it have their answer."""
@@ -158,6 +183,7 @@ class Server:
         self._wake_on = [fd for fd in self._wake_on if fd != life]
         log.warning("a server has ended that nobody replaces")
         if not self._handoff.numbers["resend"]:
+            self._others.told.set()
             self.status = GIVEN_UP
             self._end()  # when none is left, the connection ends
             return
@@ -168,6 +194,7 @@ class Server:
         """SIGTERM: another takes the place of this one."""
         signal.signal(signal.SIGTERM, lambda number, frame: os.eventfd_write(self._term, 1))
         await trio.lowlevel.wait_readable(self._term)
+        self._others.told.set()
         self.status = GIVEN_UP
         self._end()
 
@@ -178,14 +205,19 @@ class Server:
         else:
             pyfuse3.terminate()
 
-    async def _confirm(self, before: StagerLink | None) -> None:
+    async def _confirm(self, before: StagerLink | None, arena: int, number: int) -> None:
         """Say that nothing here reads arena bytes that the stager before had named: another may reuse them now."""
         if before is not None:
             await before.drained.wait()
+        if arena >= 0:
+            self._adapter.take_arena(memoryview(shared.attach(arena, writable=False)))
+            os.dup2(arena, self._handoff.fds["arena"])
+            os.close(arena)
+            self._handoff.numbers["arena"] = number  # for who takes over
         await self._say(b"drained")
 
     async def _receive(self) -> tuple[bytes, list[int]]:
-        size = socket.CMSG_SPACE(array.array("i").itemsize)
+        size = socket.CMSG_SPACE(2 * array.array("i").itemsize)
         try:
             message, ancillary, _, _ = await self._control.recvmsg(64, size)
         except OSError:

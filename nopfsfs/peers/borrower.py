@@ -109,6 +109,10 @@ class Borrower:
             if not want.held:
                 self._to_stager(Local.FREED, (ask,))
 
+    def use_arena(self, arena: memoryview) -> None:
+        """Extents lie there from now on."""
+        self._arena = arena
+
     def stager_gone(self) -> None:
         """Nobody waits for anything any more."""
         for want in list(self._by_ask.values()):

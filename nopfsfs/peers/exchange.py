@@ -120,6 +120,11 @@ class Exchange:
         self._local.clear()
         self.lender.lends = True
 
+    def use_arena(self, arena: memoryview) -> None:
+        """The next stager has another arena. While there is no stager, and nothing writes the arena before."""
+        self.lender.use_arena(arena)
+        self.borrower.use_arena(arena)
+
     def stager_gone(self) -> None:
         self.lender.stager_gone()
         self.borrower.stager_gone()

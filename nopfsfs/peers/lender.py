@@ -132,6 +132,10 @@ class Lender:
         self._end(loan)
         return True
 
+    def use_arena(self, arena: memoryview) -> None:
+        """Extents lie there from now on."""
+        self._arena = arena
+
     def stager_gone(self) -> None:
         """What waits for it is answered with NO; what is being sent was lent by it, and may be overwritten: the node
         that gets it compares its checksum."""

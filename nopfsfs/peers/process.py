@@ -191,10 +191,15 @@ class Peer:
         if (kind in (Kind.ARENA, Kind.STAGER)) != bool(fds):
             raise ValueError(f"{kind.name} with {len(fds)} descriptors")
         if kind == Kind.ARENA:
-            if self._exchange is not None:
-                raise ValueError("another arena")
+            exchange = self._exchange
+            if exchange is not None and (self._stager is not None or exchange.borrower.writes()):
+                raise ValueError("another arena, while the one before is in use")
             size = os.fstat(fds[0]).st_size
-            self._begin(memoryview(mmap.mmap(fds[0], size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)))
+            arena = memoryview(mmap.mmap(fds[0], size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE))
+            if exchange is None:
+                self._begin(arena)
+            else:
+                exchange.use_arena(arena)
         elif self._exchange is None:
             raise ValueError(f"{kind.name} before the arena")
         elif kind == Kind.STAGER:

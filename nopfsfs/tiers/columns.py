@@ -21,7 +21,7 @@ HOME_HERE = 0xFFFF  # in the column `holder`
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 3
+LAYOUT = 4
 
 
 def check_layout(numbers: Mapping[str, int]) -> None:
@@ -149,9 +149,10 @@ class Gauge(IntEnum):
     PREDICTED = 41
     REFUSING = 42  # not a counter: 1 when servers are to refuse OPEN, so that the kernel opens files by itself
     TRIPWIRES_PREDICTED = 43
+    ARENA_NUMBER = 72  # not a counter: which arena the column `slot` speaks of
 
 
-GAUGES = 64
+GAUGES = 96
 BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and servers
 STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 

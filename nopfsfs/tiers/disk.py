@@ -49,6 +49,7 @@ class Disk:
         except OSError:
             self.failed()
             raise
+        self._failed_at = -RETRY_AFTER_S
 
     def close(self) -> None:
         """Remove everything that this mount kept here."""

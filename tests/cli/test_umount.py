@@ -17,6 +17,7 @@ from nopfsfs.cli import nopfs
 from nopfsfs.cli.umount import Limits, main
 from nopfsfs.errors import Exit
 from nopfsfs.fuse.mountinfo import find_mount
+from nopfsfs.system.threads import is_stopped
 from tests.conftest import FakeMount, FakeMounts, wait_until
 
 SHORT = Limits(busy=0.5, call=1.0, end=1.0, term=0.5, kill=5.0)
@@ -210,8 +211,9 @@ def test_status(fake_mount: FakeMounts, capsys: Output) -> None:
 def test_status_of_a_stale_and_of_a_hanging_mount(fake_mount: FakeMounts, capsys: Output) -> None:
     fake = fake_mount()
     fake.process.send_signal(19)  # SIGSTOP
+    assert wait_until(lambda: is_stopped(fake.process.pid))
     assert nopfs.main(["status", fake.mountpoint]) == Exit.STUCK
-    assert "did not answer within 5 s" in capsys.readouterr().err
+    assert f"is stopped, reads go on; let it go on: kill -CONT {fake.process.pid}" in capsys.readouterr().err
 
     fake.kill()
     assert nopfs.main(["status", fake.mountpoint]) == Exit.STUCK

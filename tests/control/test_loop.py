@@ -349,15 +349,55 @@ async def test_lost_events_of_the_stager_are_made_up_from_the_columns(bench: Ben
 
 
 @in_trio
-async def test_a_failure_of_the_policy_ends_planning_and_not_the_mount(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+async def test_a_failure_of_the_policy_ends_planning_for_a_while_and_not_the_mount(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "FAILED_PAUSE_S", 0.05)
+    monkeypatch.setattr(module, "SOUND_S", 0.2)
+    bench.attach()
+    bench.loop.follow(follower())
+    bench.tier[3] = Tier.RAM  # it was staged, and that was not heard of
+    lost = bench.loop.follower_lost
     bench.server.put(Event.OPEN, N + 1000, 1)
     bench.server.put(Event.READ, N + 1000, 1)  # no such row
-    with trio.fail_after(10):
-        await bench.loop.run()
-    assert "going on without prefetching" in caplog.text
-    assert bench.loop.failed
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.loop.run)
+        await lost.wait()
+        assert "going on without prefetching for a while" in caplog.text
+        (off,) = bench.loop.outages.all()
+        assert (off["what"], bench.loop.follower) == ("plan and policy", None)
+        assert "IndexError" in off["why"]
+        while bench.loop.outages.all():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        assert not bench.loop.failed
+        assert bench.loop.conductor.is_staged(3)
+        bench.loop.follow(follower())
+        bench.orders.setblocking(True)
+        message = await trio.to_thread.run_sync(bench.orders.recv, wire.MESSAGE_MAX)
+        assert wire.unpack_order(message)[0] in (Order.CANCEL, Order.FETCH), "it fetches ahead again"
+        nursery.cancel_scope.cancel()
+
+
+@in_trio
+async def test_a_failure_that_comes_again_and_again_is_tried_less_and_less_often(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FAILED_PAUSE_S", 0.02)
+    tried: list[float] = []
+
+    def step() -> tuple[bool, bool]:
+        tried.append(trio.current_time())
+        raise MemoryError
+
+    monkeypatch.setattr(bench.loop, "step", step)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.loop.run)
+        while len(tried) < 6:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    gaps = [later - before for before, later in itertools.pairwise(tried)]
+    assert all(gap >= 0.02 * 2**at for at, gap in enumerate(gaps))
+    assert "MemoryError" in bench.loop.outages.all()[0]["why"]
 
 
 def test_what_can_be_spared_first_is_what_is_needed_last(bench: Bench) -> None:

@@ -194,20 +194,42 @@ def test_links_that_live_keep_their_numbers_when_all_have_been_used(servers: Ser
     assert all(0 < link <= module._LINKS_MASK for link in others)
 
 
-def test_a_server_that_takes_nothing_does_not_hold_up_the_others(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "_SEND_LIMIT_S", 0.01)
+def test_a_server_that_takes_nothing_holds_up_nobody_and_gets_all_in_the_end(servers: Servers) -> None:
+    """It is stopped: its socket is full, the others get theirs at once, and when it goes on nothing is missing."""
     stopped, other = servers.add(), servers.add()
     known = servers.links.take(stopped, Demand(1, 0, 0, 1))
     assert known is not None
-    while "takes no answers" not in caplog.text:
-        servers.links.answer(Answer(known.id, 0, 0, 1))
+    for number in range(3000):
+        servers.links.answer(Answer(known.id, 0, number, 1))
     servers.links.ask(1)
     assert servers.received(other) == [HELLO, Answer(0, 0, 1, 0)]
     servers.passes(other, 1)
+    assert [(link, full) for _, link, full in servers.links.turned()] == [(stopped, True)]
+    assert servers.links.turned() == []
+    got: list[Answer] = []
+    while len(got) < 3002:
+        got += servers.received(stopped)
+        servers.links.flush(stopped)
+    assert got == [HELLO, *(Answer(1, 0, number, 1) for number in range(3000)), Answer(0, 0, 1, 0)]
+    assert [(link, full) for _, link, full in servers.links.turned()] == [(stopped, False)]
+    servers.passes(stopped, 1)
+    assert servers.passed == [1]
+
+
+def test_a_ping_is_answered_here(servers: Servers) -> None:
+    link = servers.add()
+    assert servers.links.take(link, wire.PING) is None
+    assert servers.received(link) == [HELLO, wire.PONG]
+
+
+def test_a_server_that_takes_nothing_and_dies_is_waited_for_no_more(servers: Servers) -> None:
+    stopped = servers.add()
+    for _ in range(1000):
+        servers.links.answer(Answer(stopped << 48 | 1, 0, 0, 1))
+    servers.links.ask(1)
     servers.gone(stopped)
     assert servers.passed == [1]
+    assert servers.links.turned() == []
 
 
 def test_what_is_sent_to_a_server_that_has_just_died_is_lost(servers: Servers) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -188,6 +189,124 @@ async def test_who_waits_for_a_stager_that_dies_is_told(pair: Pair) -> None:
     with pytest.raises(StagerGone):
         await link.ask(1, 0, 1)
     await link.report_changed(1)
+
+
+async def stopped(link: StagerLink, asked: int) -> list[int]:
+    """Ask so often of a stager that says nothing; who was told that it is gone, in virtual time within two seconds."""
+    told: list[int] = []
+
+    async def ask(row: int) -> None:
+        with pytest.raises(StagerGone):
+            await link.ask(row, 0, 10)
+        told.append(row)
+
+    with trio.fail_after(2.0):
+        async with trio.open_nursery() as nursery:
+            for row in range(asked):
+                nursery.start_soon(ask, row)
+    return told
+
+
+@pytest.mark.parametrize("asked", [1, 200, 3000])
+def test_a_stager_that_hangs_is_passed_by_until_it_answers_again(pair: Pair, asked: int) -> None:
+    """Whoever waits already, too; also when its socket is full."""
+
+    async def test() -> None:
+        link, stager = known(*pair), pair[1]
+        stager.setblocking(False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            await trio.testing.wait_all_tasks_blocked()
+            assert sorted(await stopped(link, asked)) == list(range(asked))
+            with pytest.raises(StagerGone):
+                await link.ask(1, 0, 10)
+            # It goes on, with all that it has found in its socket.
+            found, answers = [], [wire.pack_answer(Answer(0, 0, 1, 0))]
+            while wire.PING not in found or found[-1] != Demand(0, 0, -1, 0):
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        found.append(wire.unpack_demand(stager.recv(256)))
+                        if found[-1] == wire.PING:
+                            answers.append(wire.pack_answer(wire.PONG))
+                        elif found[-1].id:  # late: nobody may take this for an answer of his own
+                            answers.append(wire.pack_answer(Answer(found[-1].id, 0, 4096, 10)))
+                with contextlib.suppress(BlockingIOError):
+                    while answers:
+                        stager.send(answers[0])
+                        del answers[0]
+                await trio.testing.wait_all_tasks_blocked()
+            got: list[Answer] = []
+
+            async def ask() -> None:
+                got.append(await link.ask(7, 0, 10))
+
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            demand = wire.unpack_demand(stager.recv(256))
+            assert demand[1:] == (7, 0, 10)
+            stager.send(wire.pack_answer(Answer(demand.id, 0, 0, 10)))
+            await trio.testing.wait_all_tasks_blocked()
+            assert got == [Answer(demand.id, 0, 0, 10)]
+            stager.close()
+
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.02))
+
+
+def test_a_slow_source_is_no_hanging_stager(pair: Pair) -> None:
+    """It answers pings, and is waited for."""
+
+    async def test() -> None:
+        link, stager = known(*pair), trio.socket.from_stdlib_socket(pair[1])
+        demands: list[Demand] = []
+
+        async def live() -> None:
+            while message := await stager.recv(256):
+                demand = wire.unpack_demand(message)
+                demands.append(demand)
+                if demand == wire.PING:
+                    await stager.send(wire.pack_answer(wire.PONG))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(live)
+            got: list[Answer] = []
+
+            async def ask() -> None:
+                got.append(await link.ask(7, 0, 10))
+
+            nursery.start_soon(ask)
+            await trio.sleep(100)
+            assert (got, link.silent) == ([], False)
+            assert 50 < demands.count(wire.PING) <= 400
+            await stager.send(wire.pack_answer(Answer(demands[0].id, 0, 0, 10)))
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(got) == 1
+            pings = len(demands)
+            await trio.sleep(10)
+            assert len(demands) == pings, "nobody waits, nobody asks"
+            nursery.cancel_scope.cancel()
+
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.02))
+
+
+@in_trio
+async def test_a_stager_that_is_left_is_drained_though_its_socket_stays_open(pair: Pair) -> None:
+    """Killed, and asleep in the kernel."""
+    link = known(*pair)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        await trio.testing.wait_all_tasks_blocked()
+
+        async def ask() -> None:
+            with pytest.raises(StagerGone):
+                await link.ask(1, 0, 10)
+
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        link.leave()
+        await link.drained.wait()
+    assert link.fileno() < 0
 
 
 @in_trio

@@ -182,19 +182,24 @@ def test_the_stager_is_killed_while_four_read(mounting: Mounting, data: Path) ->
 
 @pytest.mark.slow
 def test_the_stager_is_killed_again_and_again(mounting: Mounting, data: Path) -> None:
-    """The mount goes on without one: every byte comes from the source."""
+    """The mount goes on without one, says so, and tries again after a while."""
     with mounting(data) as m:
         m.errors_expected = True
+        killed: set[int] = set()
 
-        def given_up() -> bool:
+        def pauses() -> bool:
             for process in m.children():
-                if process.role == "stager":
-                    process.signal(signal.SIGKILL)
-            return [p["role"] for p in m.status()["processes"]] == ["supervisor", "server"]
+                if process.role == "stager" and process.signal(signal.SIGKILL):
+                    killed.add(process.pid)
+            return len(killed) > 6
 
-        assert wait_until(given_up, 50)
+        assert wait_until(pauses, 50)
+        off = m.wait_status(lambda status: status["off"])["off"]
+        assert [(one["what"], "ended with status -9" in one["why"]) for one in off] == [("stager", True)]
         read_all(m)
         assert m.status()["direct_reads"] > 0
+        m.wait_status(lambda status: not status["off"])
+        assert m.pid("stager") not in killed
 
 
 def error_of_listing(m: Mounted) -> int | None:
@@ -256,12 +261,14 @@ def test_all_are_killed_at_once_while_four_read(mounting: Mounting, data: Path) 
 
 
 def test_a_stopped_stager_delays_and_breaks_nothing(mounting: Mounting, data: Path) -> None:
+    """Whatever the time limit of the source: the source is well."""
     with mounting(data, "--io-timeout", "1s") as m:
         m.errors_expected = True
         stager = Process("stager", m.pid("stager"), start_time(m.pid("stager")) or 0)
         stager.signal(signal.SIGSTOP)
         try:
-            assert outcome(m, "class1/00001.jpg") == errno.EIO
+            assert outcome(m, "class1/00001.jpg") == len((data / "class1/00001.jpg").read_bytes())
+            assert m.status()["read_errors"] == 0
         finally:
             stager.signal(signal.SIGCONT)
         read_all(m)

@@ -252,6 +252,26 @@ def test_a_stager_that_dies_is_replaced_when_all_is_quiet(mounts: list[Mount]) -
     fetch(first, second, 1, 6)
 
 
+def test_the_next_stager_may_have_another_arena(mounts: list[Mount]) -> None:
+    """The one before is asleep in the kernel, and may yet write to its own."""
+    first, second, _ = mounts
+    assert first.stager is not None
+    fetch(second, first, 0, 3)
+    before, first.fd = first.memory, shared.create("test", LENGTH)
+    first.say(News.ARENA, fds=[first.fd])  # refused: the one before is in use
+    first.stager.close()
+    first.say(News.NO_STAGER)
+    first.hear(News.QUIET)
+    untouched = bytes(before)
+    first.memory = memoryview(shared.attach(first.fd, writable=True))
+    first.say(News.ARENA, fds=[first.fd])
+    first.new_stager()
+    first.has_stager()
+    fetch(second, first, 0, 5, id=3)
+    fetch(first, second, 1, 6)
+    assert bytes(before) == untouched
+
+
 def test_a_stager_may_be_replaced_at_once(mounts: list[Mount]) -> None:
     """Its end and the next one's beginning, in one turn of the loop."""
     first = mounts[0]

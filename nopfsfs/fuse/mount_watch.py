@@ -1,0 +1,86 @@
+"""When is a mount gone, is it still used all the same, and has its connection ended?"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+
+from nopfsfs.fuse.mountinfo import Mount, holders, parse_mountinfo
+
+
+class MountWatch:
+    """Watches this process's table of mounts for the mount with device minor `minor`. `fileno` becomes readable when
+    the table has changed since `gone` was called. Raises OSError."""
+
+    def __init__(self, minor: int) -> None:
+        self._minor = minor
+        with ExitStack() as stack:
+            self._table = open("/proc/self/mountinfo", "rb")  # noqa: SIM115
+            stack.callback(self._table.close)
+            self._epoll = stack.enter_context(select.epoll())
+            self._epoll.register(self._table, select.EPOLLPRI | select.EPOLLET)
+            self._made = stack.pop_all()
+
+    def fileno(self) -> int:
+        """For select and its like."""
+        return self._epoll.fileno()
+
+    def gone(self) -> bool:
+        """Whether the mount is nowhere in this namespace any more, wherever it was moved."""
+        self._epoll.poll(0)
+        self._table.seek(0)
+        return not _holds(self._table.read(), self._minor)
+
+    def close(self) -> None:
+        """Let go of the table."""
+        self._made.close()
+
+
+def _holds(table: bytes, minor: int) -> bool:
+    return any((mount.major, mount.minor) == (0, minor) for mount in parse_mountinfo(os.fsdecode(table)))
+
+
+def is_over(fuse_fd: int) -> bool:
+    """Whether the connection of a FUSE descriptor has ended. Waits for nothing."""
+    poll = select.poll()
+    poll.register(fuse_fd, 0)
+    return any(events & (select.POLLERR | select.POLLNVAL) for _, events in poll.poll(0))
+
+
+def is_used(mount: Mount, ours: Iterable[int]) -> bool:
+    """Whether a process other than `ours` has a mount open, mapped, or as a directory, or the namespace of another
+    process holds a copy of it. Exact also for a mount that was detached. Sees what root may see, in /proc alone."""
+    skip = {os.getpid(), *ours}
+    if holders(mount, skip):
+        return True
+    others = [f"/proc/{name}" for name in os.listdir("/proc") if name.isdecimal() and int(name) not in skip]
+    directories = (f"{base}/{what}" for base in others for what in ("cwd", "root"))
+    return any(_mount_id(path) == mount.mount_id for path in directories) or any(
+        _holds(table, mount.minor) for table in _tables(others)
+    )
+
+
+def _tables(others: Iterable[str]) -> Iterator[bytes]:
+    """The tables of mounts, one for each namespace."""
+    seen = set()
+    for base in others:
+        with suppress(OSError):
+            namespace = os.readlink(f"{base}/ns/mnt")
+            if namespace not in seen:
+                with open(f"{base}/mountinfo", "rb") as file:
+                    yield file.read()
+                seen.add(namespace)
+
+
+def _mount_id(path: str) -> int | None:
+    """The mount that a link of /proc leads to; the file system is not asked."""
+    with suppress(OSError):
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            with open(f"/proc/self/fdinfo/{fd}") as info:
+                return next((int(line[7:]) for line in info if line.startswith("mnt_id:")), None)
+        finally:
+            os.close(fd)
+    return None

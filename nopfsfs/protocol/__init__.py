@@ -1,0 +1,1 @@
+"""Messages and shared memory that two processes must agree on."""

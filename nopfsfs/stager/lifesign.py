@@ -1,0 +1,74 @@
+"""What the stager owes the rest of the mount beside its work: signs of life, and an end in time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from nopfsfs.fuse.mount_watch import MountWatch, is_over
+from nopfsfs.system import end_switch
+from nopfsfs.system.outages import Outages
+
+log = logging.getLogger(__name__)
+LOOK_S = 1.0  # between two looks at the connection, once the mount is gone
+MISSED_S = 10.0  # before: should the kernel not have told of a change
+OVER_S = 5.0  # for the supervisor to end this process when the connection has ended
+
+
+class LifeSign:
+    """Owns the stager's end of the pulse socket, and watches the mount. `fds` as of the stager's handoff, of which a
+    test may leave out any; `let_go` lets go of the stager's copy of the mount, and `holds` says whether it is held."""
+
+    def __init__(
+        self, fds: dict[str, int], minor: int, outages: Outages, let_go: Callable[[], None], holds: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.pulse = socket.socket(fileno=fds["pulse"]) if "pulse" in fds else None
+        self.mount = MountWatch(minor) if minor else None
+        self._fuse, self._switch = fds["fuse"], fds.get("end", -1)
+        self._outages, self._let_go, self._holds, self._clock = outages, let_go, holds, clock
+        self._gone = False
+        self._due = 0.0
+        self._over_since = 0.0  # 0: the connection lives
+
+    def answer(self) -> bool:
+        """Answer the supervisor's ping: what is off, and whether the mount's copy is held. False: it is gone."""
+        assert self.pulse is not None
+        with suppress(BlockingIOError):
+            try:
+                if not self.pulse.recv(64, socket.MSG_DONTWAIT):
+                    return False
+                text = {"holds": self._holds(), "off": self._outages.all()[:16]}
+                self.pulse.send(json.dumps(text).encode(), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                raise
+            except OSError:
+                return False
+        return True
+
+    def look(self, *, changed: bool = False) -> float | None:
+        """See to the end of the mount, when the table of mounts has `changed` or it is time. Seconds until the next
+        look; None: there is nothing to see to."""
+        if self.mount is None:
+            return None
+        now = self._clock()
+        if changed or now >= self._due:
+            if not self._gone and self.mount.gone():
+                self._gone = True
+                self._let_go()
+            if self._gone:
+                self._see_it_over(now)
+            self._due = now + (LOOK_S if self._gone else MISSED_S)
+        return self._due - now
+
+    def _see_it_over(self, now: float) -> None:
+        if not is_over(self._fuse):
+            return
+        self._over_since = self._over_since or now
+        if now - self._over_since > OVER_S:
+            log.error("the mount has ended, and the supervisor does nothing; ending all processes")
+            end_switch.throw(self._switch)

@@ -1,0 +1,46 @@
+"""Which arena the mount uses, and when it must be another one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from nopfsfs.tiers.arena import punch
+from nopfsfs.tiers.columns import Gauge
+
+
+class Arenas:
+    """Owns the descriptor `arena` of `fds`, the mount's shared memory. `gauge`, the supervisor's, says which arena the
+    column `slot` speaks of: servers that are left alone while it changes may hold one or the other."""
+
+    def __init__(self, fds: dict[str, int], gauge: memoryview, create: Callable[[], int]) -> None:
+        self._fds, self._gauge, self._create = fds, gauge, create
+        self._next = -1
+        self.spoiled = False  # a process that never runs again may yet write to it
+
+    @property
+    def number(self) -> int:
+        """The number of the arena that is used."""
+        return int(self._gauge[Gauge.ARENA_NUMBER])
+
+    def spoil(self) -> None:
+        """The next stager must have another arena."""
+        self.spoiled = True
+
+    def next(self) -> tuple[int, int]:
+        """The descriptor and the number of the arena to come, the same until `took`. Raises OSError."""
+        if self._next < 0:
+            self._next = self._create()
+        return self._next, self.number + 1
+
+    def took(self) -> None:
+        """Everybody uses the next arena, and nothing is staged in it. The memory of the one before is given back."""
+        arena = self._fds["arena"]
+        with suppress(OSError):
+            punch(arena, 0, os.fstat(arena).st_size)
+        os.dup2(self._next, arena, inheritable=False)  # the number stays: it stands in more than one place
+        os.close(self._next)
+        self._next = -1
+        self._gauge[Gauge.ARENA_NUMBER] = self.number + 1
+        self.spoiled = False

@@ -1,0 +1,61 @@
+"""Parts of a process that are switched off after a failure: since when, why, and when each is tried again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypedDict
+
+FIRST_S, MOST_S = 0.25, 60.0
+
+
+class Backoff:
+    """Pauses before the next try of what has failed: each twice the one before, up to `most_s`, and never the last."""
+
+    def __init__(self, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
+        self._first_s, self._most_s = first_s, most_s
+        self.failures = 0
+
+    def failed(self) -> float:
+        """Seconds to wait before the next try."""
+        self.failures += 1
+        return min(self._most_s, self._first_s * 2.0 ** min(self.failures - 1, 30))
+
+    def succeeded(self) -> None:
+        """The next failure is the first again."""
+        self.failures = 0
+
+
+class Outage(TypedDict):
+    """`since`: seconds since 1970."""
+
+    what: str
+    since: float
+    why: str
+
+
+class Outages:
+    """What is off in a process. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._off: dict[str, Outage] = {}
+
+    def began(self, what: str, why: str) -> None:
+        """`what` is off, or still is, now for this reason."""
+        with self._lock:
+            before = self._off.get(what)
+            since = before["since"] if before is not None else round(self._clock(), 3)
+            self._off[what] = Outage(what=what, since=since, why=why)
+
+    def ended(self, what: str) -> None:
+        """`what` works again, or never was off."""
+        with self._lock:
+            self._off.pop(what, None)
+
+    def all(self) -> list[Outage]:
+        """What is off, in the order in which it went off."""
+        with self._lock:
+            return list(self._off.values())
