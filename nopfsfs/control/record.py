@@ -48,10 +48,11 @@ def record(
     *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: Counters,
     stager: Counters, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
     page_cache: dict[str, Any], modes: dict[str, Any], rates: dict[str, Any], seconds: float, estimated: bool = False,
-    peers: dict[str, Any] | None = None,
+    peers: dict[str, Any] | None = None, recheck: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
-    kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched; `peers`: where there are any."""
+    kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched; `recheck`: of `control/recheck.py`;
+    `peers`: where there are any."""
     known = {} if peers is None else {"peers": peers}
     return {
         "state": state,
@@ -78,6 +79,7 @@ def record(
         "processes": processes,
         "modes": modes,
         "rates": rates,
+        "recheck": recheck,
         **known,
     }
 
