@@ -204,7 +204,7 @@ class Supervisor:
         servers = Servers(
             self._config, self._fds, self._rings[1:], self._first_server(), session,
             {"budget": self._configured, "layout": LAYOUT, "pass_from": self._pass_from,
-             "tripwires": int(self._signal.tripwires), "acl": int(session is None or session.acl)},
+             "tripwires": int(self._signal.tripwires), "acl": int(self.index.any_acl if session is None else session.acl)},
             self.loop.introduce, self._write_pids,
         )  # fmt: skip
         self._resources.callback(servers.close)
@@ -238,7 +238,7 @@ class Supervisor:
 
     def _negotiate(self) -> Session:
         wanted = passes_from(self._config) > 0
-        session = negotiate(self._fds["fuse"], acl=self.index.knows_acls, limit_s=ANSWER_LIMIT_S, passthrough=wanted)
+        session = negotiate(self._fds["fuse"], acl=self.index.any_acl, limit_s=ANSWER_LIMIT_S, passthrough=wanted)
         if wanted and not (session.passthrough and backing.is_permitted(self._fds["fuse"])):
             missing = "the right to (CAP_SYS_ADMIN)" if session.passthrough else "a kernel that does (Linux 6.9)"
             log.log(logging.WARNING if self._config.passthrough == "on" else logging.INFO,

@@ -28,7 +28,6 @@ HAS_ACL = 1  # has a POSIX access ACL: the mode bits alone do not say who may re
 FOLLOWED = 2  # the path leads through a symbolic link that leaves the source: open it with following
 UNSURE = 4  # a directory whose unchanged times do not prove that its listing is still true: list it again
 LEAVES = 8  # a symbolic link that leads out of the source and stayed a link
-KNOWS_ACL = 16  # a directory on a file system that has ACLs
 
 # name, dtype, how many: n rows, m entries, d directories, l links, v devices, t bytes of names, u bytes of
 # targets, a rows with an ACL, k different ACLs, w bytes of these.
@@ -74,7 +73,7 @@ class Index:
     uid: NDArray[np.uint32]  # (n,)
     gid: NDArray[np.uint32]  # (n,)
     nlink: NDArray[np.uint32]  # (n,) as the source counts them
-    flags: NDArray[np.uint8]  # (n,) HAS_ACL, FOLLOWED, UNSURE, LEAVES, KNOWS_ACL
+    flags: NDArray[np.uint8]  # (n,) HAS_ACL, FOLLOWED, UNSURE, LEAVES
     primary: NDArray[np.uint32]  # (n,) entry by which the row is reached at the source; NO_ENTRY for the root
     entry_parent: NDArray[np.uint32]  # (m,) directory row
     entry_row: NDArray[np.uint32]  # (m,)
@@ -116,11 +115,6 @@ class Index:
     def any_acl(self) -> bool:
         """Whether any row has a POSIX access ACL."""
         return len(self.acl_row) > 0
-
-    @property
-    def knows_acls(self) -> bool:
-        """Whether any row has a POSIX access ACL, or may get one."""
-        return self.any_acl or bool((self.flags[: self.n_dirs] & KNOWS_ACL).any())
 
     @property
     def total_bytes(self) -> int:

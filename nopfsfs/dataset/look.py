@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.dataset.build import COPIED, LINK, RECORD, Acls, Listing
-from nopfsfs.dataset.index import FOLLOWED, HAS_ACL, KNOWS_ACL, LEAVES, UNSURE, Index
+from nopfsfs.dataset.index import FOLLOWED, HAS_ACL, LEAVES, UNSURE, Index
 from nopfsfs.dataset.links import is_inside, presented
 
 # A directory that changed less than this before it was listed may change again within one tick of the
@@ -147,7 +147,6 @@ class Look:
             raise OSError(errno.ELOOP, "a loop of followed links")
         flags, acl = self._acl(path, st, True)
         flags |= FOLLOWED if task.followed else 0
-        flags |= KNOWS_ACL if st.st_dev not in self.no_acl else 0
         if st.st_ctime_ns > self.clock_ns() - RACY_NS:
             flags |= UNSURE
         into = _Entries(task, path, (*task.chain, here))

@@ -64,6 +64,7 @@ class Changes:
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._logged: set[int] = set()
+        self._told_of_acl = False
         self._ticks = itertools.count(1)
         self._acted: dict[int, int] = {}  # by row: the tick of the last change
         self._sure = np.zeros(index.n, np.bool_)  # whether the ACL is known for as long as the ctime stays
@@ -141,6 +142,10 @@ class Changes:
         """Publish the rights and let the kernel know, if they are others; whether they are."""
         if rights == self.known_rights(row):
             return False
+        if rights.acl != b"" and not self._index.any_acl and not self._told_of_acl:
+            self._told_of_acl = True
+            log.warning("%r has an ACL now, the first here: only owners may use what has one until a mount with --rescan",
+                        self._source.path(row))  # fmt: skip
         self._acted[row] = next(self._ticks)
         self._rights.renew(row, rights)
         self._tell(row)

@@ -106,7 +106,7 @@ class Adapter(pyfuse3.Operations):
         """`tripwires`: whose names the kernel is not to remember; then `supervisor_gauges` says when to refuse OPEN.
         `modes`, and `pass_from`, bytes: files of that size or more may be passed through."""
         super().__init__()
-        self.enable_acl = tree.index.knows_acls
+        self.enable_acl = tree.index.any_acl  # it costs a request at each open of one who is not the owner
         self._first_file = tree.index.n_dirs
         self._tree, self._source, self._ring = tree, source, ring
         self._arena = arena

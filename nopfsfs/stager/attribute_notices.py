@@ -17,6 +17,7 @@ from nopfsfs.tiers.inodes import inode_of
 
 log = logging.getLogger(__name__)
 AGAIN_S = 2.0  # a server that has not answered by then is taken for dead
+_VERSIONS = 16  # before the present one, which are told, too
 _SLEEP_S = 60.0  # a limit, as every wait has one
 
 
@@ -58,8 +59,9 @@ class AttributeNotices:
         while (task := self._next()) is not None:
             row, first = task
             try:
-                # Also of the versions before: an O_PATH descriptor of one may still be opened anew.
-                for version in range(int(self._version[row]) + 1):
+                # Also of versions before: an O_PATH descriptor of one may still be opened anew.
+                last = int(self._version[row])
+                for version in range(max(0, last - _VERSIONS), last + 1):
                     pages.forget_attributes(self._fuse_fd, inode_of(row, version))
             except OSError as e:
                 log.debug("telling the kernel of row %d: %s", row, e)  # the connection is going away
