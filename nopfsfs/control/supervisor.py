@@ -201,10 +201,11 @@ class Supervisor:
         with contextlib.closing(orphans.listen(self._config.state_dir)) as listening:
             self._fds["adopt"] = os.dup(listening.fileno())
         self._resources.callback(_close, self._fds["adopt"])
+        acl = self.index.any_acl if session is None else session.acl
         servers = Servers(
             self._config, self._fds, self._rings[1:], self._first_server(), session,
             {"budget": self._configured, "layout": LAYOUT, "pass_from": self._pass_from,
-             "tripwires": int(self._signal.tripwires), "acl": int(self.index.any_acl if session is None else session.acl)},
+             "tripwires": int(self._signal.tripwires), "acl": int(acl)},
             self.loop.introduce, self._write_pids,
         )  # fmt: skip
         self._resources.callback(servers.close)

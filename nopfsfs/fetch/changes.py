@@ -144,8 +144,8 @@ class Changes:
             return False
         if rights.acl != b"" and not self._index.any_acl and not self._told_of_acl:
             self._told_of_acl = True
-            log.warning("%r has an ACL now, the first here: only owners may use what has one until a mount with --rescan",
-                        self._source.path(row))  # fmt: skip
+            path = self._source.path(row)
+            log.warning("%r has an ACL, the first here: only owners may use what has one until a --rescan", path)
         self._acted[row] = next(self._ticks)
         self._rights.renew(row, rights)
         self._tell(row)
