@@ -13,6 +13,7 @@ from typing import Any
 DEFAULT_IO_TIMEOUT_S = 300.0  # longer than a parallel file system takes to fail over
 DEFAULT_CONCURRENCY = 64
 DEFAULT_EPOCHS = 16
+DEFAULT_RECHECK_S = 900.0  # so long a right that was withdrawn at the source may hold here
 
 Value = int | float | str  # of a sampler's option; bool is an int
 
@@ -101,6 +102,8 @@ class MountConfig:
     foreground: bool = False
     io_timeout: float = DEFAULT_IO_TIMEOUT_S
     source_concurrency: int | None = None  # reads of the source in flight; None: see `in_flight`
+    recheck: float = DEFAULT_RECHECK_S  # all files are looked at again within this time; 0: never
+    expose: bool = False  # also what a directory above the source keeps from its users (--expose)
     calibration: str | None = None  # a file of `nopfs calibrate`: rates of the source and the tiers
     fast_path: bool = True  # answer hits before pyfuse3 sees them, where the system lets us
     servers: int | None = None  # processes that answer requests; None: by the number of cores

@@ -18,6 +18,7 @@ from nopfsfs.cli.exits import run
 from nopfsfs.cli.locate import locate_living
 from nopfsfs.cli.options import Parser
 from nopfsfs.cli.plan import add_plan
+from nopfsfs.cli.recheck import add_recheck
 from nopfsfs.cli.report import status_text
 from nopfsfs.cli.simulate import add_simulate
 from nopfsfs.cli.wait import add_wait
@@ -55,6 +56,7 @@ def status(options: argparse.Namespace) -> int:
 COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     add_status,
     add_wait,
+    add_recheck,
     add_plan,
     add_simulate,
     add_adopt,

@@ -122,6 +122,16 @@ def _add_source_options(group: argparse._ArgumentGroup) -> None:
         help=f"a read of the source fails after S (default: {DEFAULT_IO_TIMEOUT_S:.0f}s)",
     )
     group.add_argument(
+        "--recheck",
+        metavar="TIME",
+        help="look again within TIME at who may read which file; no: a right that is withdrawn holds on (default: 15m)",
+    )
+    group.add_argument(
+        "--expose",
+        action="store_true",
+        help="let others read a source that a directory above it keeps from them (with --allow-other)",
+    )
+    group.add_argument(
         "--source-concurrency", metavar="N", help="reads of the source in flight (default: as calibrated, or 64)"
     )
     group.add_argument("--calibration", metavar="FILE", help="rates, of nopfs calibrate (default: found by the source)")

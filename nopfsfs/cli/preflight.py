@@ -21,6 +21,7 @@ from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
 from nopfsfs.fuse.mountinfo import Mount, find_mount
+from nopfsfs.system.closed_above import gate, gates_above, keeps_out
 from nopfsfs.system.trusted_path import open_for_append, trusted_parent
 from nopfsfs.tiers.tier_directory import clear_leftovers
 from nopfsfs.units import format_size
@@ -45,6 +46,7 @@ def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountCon
     config = dataclasses.replace(config, source=os.path.realpath(config.source))
     check_mountpoint(config, env, say)
     check_apart(config.source, config.mountpoint)
+    check_reach(config)
     check_disks(config)
     check_log_file(config)
     check_fuse(config)
@@ -144,6 +146,22 @@ def _contains(outer: str, inner: str) -> bool:
             return False
         inner = os.path.dirname(inner)
     return True
+
+
+def check_reach(config: MountConfig) -> None:
+    """Raise NopfsError with Exit.SOURCE where others could read through the mount what a directory above the source
+    keeps from them. The source answers; its path is free of links."""
+    if not config.allow_other or config.expose:
+        return
+    try:
+        closed = keeps_out(gate(config.source), gates_above(config.source), gates_above(config.mountpoint))
+    except OSError as error:
+        raise _source(f"{config.source}: what is above it cannot be looked at: {error.strerror}") from error
+    if closed is not None:
+        raise _source(
+            f"{config.source} lies below {closed.path}, which not all may enter who could read it in the mount; open "
+            "that directory, mount with --no-allow-other, or with --expose to give it to them"
+        )
 
 
 def check_disks(config: MountConfig) -> None:

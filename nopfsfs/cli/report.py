@@ -27,6 +27,7 @@ def status_text(record: Record, source: str, mountpoint: str) -> str:
     lines += [*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_budget_lines(record)]
     lines += [*_kept_lines(record), *_peers_lines(record)]
     processes = [f"{p.get('role', '?')} {p.get('pid', '?')}" for p in record.get("processes", ())]
+    lines += _recheck_lines(record, time.time())
     lines += [f"processes  {', '.join(processes) or 'none'}", *_modes_lines(record), *_off_lines(record)]
     return "\n".join(lines)
 
@@ -111,6 +112,29 @@ def _peers_lines(record: Record) -> list[str]:
     failed = [f"{stager[f'peer_{key}']:,} {key}" for key in ("refused", "late", "corrupt") if stager.get(f"peer_{key}")]
     of_these = f" ({', '.join(failed)} besides)" if failed else ""
     return [*lines, f"           {fetched:,} files fetched from peers{of_these}, {lent:,} lent to them"]
+
+
+def _recheck_lines(record: Record, now_s: float) -> list[str]:
+    recheck = record.get("recheck")
+    if not recheck:
+        return []
+    files, found = int(recheck.get("files", 0)), int(recheck.get("found", 0))
+    if recheck.get("period_seconds"):
+        takes = format_duration(float(recheck.get("round_seconds", 0.0)))
+        head = f"all files within {takes}, {recheck.get('position', 0):,} of {files:,} in this round; "
+        ended = recheck.get("ended")
+        head += f"the last ended {format_duration(max(0.0, now_s - ended))} ago" if ended else "none has ended yet"
+    else:
+        head = "off (--recheck no): who was kept out at the source since may read on here; see nopfs recheck"
+    counted = f"{recheck.get('looked', 0):,} looks, {found:,} found a change, {recheck.get('failed', 0):,} failed"
+    lines = [f"rights     {head}", f"           {counted}"]
+    if recheck.get("period_seconds", 0) and recheck.get("late"):
+        lines.append("           more files than can be looked at within --recheck: those that are held are")
+    if recheck.get("waiting"):
+        lines.append(f"           the source does not answer {recheck['waiting']} looks")
+    if recheck.get("shut"):
+        lines.append("           a directory above the source is closed: others are kept out of the mount, too")
+    return lines
 
 
 def _modes_lines(record: Record) -> list[str]:

@@ -31,6 +31,8 @@ LEAST_SIZE = 1 << 20  # bytes, of memory or of a disk tier: less holds next to n
 MAX_WORLD_SIZE = 1 << 20
 MAX_SERVERS = 32  # each is a process
 MAX_EPOCHS = 1 << 20
+MIN_RECHECK_S = 60.0  # less would only load the source: directories are looked at once a minute anyhow
+MAX_RECHECK_S = 7 * 86_400.0
 MAX_CONCURRENCY = 1024  # reads of the source in flight; each is a thread and a descriptor
 
 
@@ -139,6 +141,16 @@ def _positive_time(text: str) -> float:
     return seconds
 
 
+def parse_recheck(text: str) -> float:
+    """Return seconds, 0 for `no`."""
+    if text.lower() in _FALSE:
+        return 0.0
+    seconds = parse_duration(text)
+    if not MIN_RECHECK_S <= seconds <= MAX_RECHECK_S:
+        raise ValueError(f"{text!r} is not from 1m to 7d: write a time within that, such as 15m, or no")
+    return seconds
+
+
 def _count(most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not _INTEGER.fullmatch(text) or not 1 <= int(text) <= most:
@@ -171,6 +183,8 @@ SETTINGS: Mapping[str, Setting] = {
     "user": Setting(parse_name),
     "index_dir": Setting(parse_path, paths=True),
     "io_timeout": Setting(_positive_time, (str, int, float)),
+    "recheck": Setting(parse_recheck, (str, int, float, bool)),
+    "expose": Setting(parse_flag, (str, bool)),
     "calibration": Setting(parse_path, paths=True),
     "source_concurrency": Setting(_count(MAX_CONCURRENCY), (str, int)),
     "servers": Setting(_count(MAX_SERVERS), (str, int)),

@@ -25,7 +25,9 @@ CALL_S = 5.0  # the supervisor serves nobody else but its own timers
 MAX_ANSWER = 16 << 20  # bytes; a record has some kilobytes
 MAX_REQUEST = (1 << 16) - 1  # bytes; the daemon hangs up on longer lines
 
-Command = Literal["status", "prepare-unmount", "stop", "wait-final", "plan", "register", "forget", "hand-over"]
+Command = Literal[
+    "status", "prepare-unmount", "stop", "wait-final", "plan", "register", "forget", "hand-over", "recheck"
+]
 Record = Mapping[str, Any]
 
 

@@ -48,11 +48,12 @@ def record(
     *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: Counters,
     stager: Counters, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
     page_cache: dict[str, Any], modes: dict[str, Any], rates: dict[str, Any], seconds: float, estimated: bool = False,
-    peers: dict[str, Any] | None = None, off: list[dict[str, Any]] | None = None,
+    recheck: dict[str, Any], peers: dict[str, Any] | None = None, off: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
-    kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched; `peers`: where there are any;
-    `off`: what is switched off after a failure and tried again: `what`, `since` (seconds since 1970), `why`."""
+    kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched; `recheck`: of `control/recheck.py`;
+    `peers`: where there are any; `off`: what is switched off after a failure and tried again: `what`, `since` (seconds
+    since 1970), `why`."""
     known = {} if peers is None else {"peers": peers}
     return {
         "state": state,
@@ -80,6 +81,7 @@ def record(
         "off": off or [],
         "modes": modes,
         "rates": rates,
+        "recheck": recheck,
         **known,
     }
 

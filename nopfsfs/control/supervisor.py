@@ -29,6 +29,7 @@ from nopfsfs.control.pids import end_writer, read_pids, wait_all, write_pids
 from nopfsfs.control.placing import Placing
 from nopfsfs.control.quiet import Quiet
 from nopfsfs.control.rates import Rates
+from nopfsfs.control.recheck import Rechecks
 from nopfsfs.control.record import modes, record
 from nopfsfs.control.servers import Servers, number_of_servers
 from nopfsfs.control.signals import Signal
@@ -126,6 +127,7 @@ class Supervisor:
         self._stager_gauges = Gauges(self._fds["gauges"], writable=False)
         files = max(1, int(np.count_nonzero(self._charges)))
         self._rates = Rates(config.calibration, self._stager_gauges.block, self._data / files, disks=bool(config.disks))
+        self._rechecks = Rechecks(self.index, config.recheck, self._stager_gauges.block, self.loop.order)
         self._peering: Peering | None = None
         self._placing: Placing | None = None
         if peer is not None:
@@ -216,7 +218,7 @@ class Supervisor:
         session = None
         if self._adopted:
             self._pass_from = self._numbers["pass_from"]  # as before: opens were counted by it
-            session = Session(b"", bool(self._numbers["resend"]), self._pass_from > 0)
+            session = Session(b"", bool(self._numbers["resend"]), self._pass_from > 0, bool(self._numbers["acl"]))
         elif self._config.fast_path:
             session = await trio.to_thread.run_sync(self._negotiate, abandon_on_cancel=True)
             self._pass_from = passes_from(self._config) if session.passthrough else 0
@@ -229,10 +231,12 @@ class Supervisor:
         with contextlib.closing(orphans.listen(self._config.state_dir)) as listening:
             self._fds["adopt"] = os.dup(listening.fileno())
         self._resources.callback(_close, self._fds["adopt"])
+        acl = self.index.any_acl if session is None else session.acl
         servers = Servers(
             self._config, self._fds, self._rings[1:], self._first_server(), session,
             {"budget": self._configured, "layout": LAYOUT, "pass_from": self._pass_from,
-             "tripwires": int(self._signal.tripwires), "minor": self._minor, "arena": self._arenas.number},
+             "tripwires": int(self._signal.tripwires), "minor": self._minor, "arena": self._arenas.number,
+             "acl": int(acl)},
             self.loop.introduce, self._write_pids, self._outages,
         )  # fmt: skip
         self._resources.callback(servers.close)
@@ -267,9 +271,8 @@ class Supervisor:
                 resend(self._fds["fuse"])
 
     def _negotiate(self) -> Session:
-        acl = self.index.any_acl
         wanted = passes_from(self._config) > 0
-        session = negotiate(self._fds["fuse"], acl=acl, limit_s=ANSWER_LIMIT_S, passthrough=wanted)
+        session = negotiate(self._fds["fuse"], acl=self.index.any_acl, limit_s=ANSWER_LIMIT_S, passthrough=wanted)
         if wanted and not (session.passthrough and backing.is_permitted(self._fds["fuse"])):
             missing = "the right to (CAP_SYS_ADMIN)" if session.passthrough else "a kernel that does (Linux 6.9)"
             log.log(logging.WARNING if self._config.passthrough == "on" else logging.INFO,
@@ -461,6 +464,8 @@ class Supervisor:
                 return await self._plans.describe(request)
             case "register":
                 return await self._plans.register(request)
+            case "recheck":
+                return await self._rechecks.answer(request, self._stagers.child if self._stagers else None)
             case "forget":
                 return await self._plans.forget()
             case "hand-over":
@@ -493,7 +498,8 @@ class Supervisor:
             budget={"total": self._allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=self._used(), processes=processes if self._state != "ended" else [], lost=unobserved,
             page_cache=self.loop.residence.status(), modes=self._modes(), rates=self._rates.status(),
-            peers=self._peers(), off=self._off(), seconds=time.monotonic() - self._began,
+            peers=self._peers(), recheck=self._rechecks.status(), off=self._off(),
+            seconds=time.monotonic() - self._began,
         )  # fmt: skip
 
     def _off(self) -> list[dict[str, Any]]:

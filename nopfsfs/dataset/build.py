@@ -3,7 +3,8 @@ directory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.dataset.index import NO_ENTRY, Index, fingerprint
 
-# One lstat, packed as struct "<IIIIqqqQQB" does it.
+# One lstat, packed as struct "<IIIIqqqQQBI" does it. `acl`: which of an `Acls`, 0 for none.
 RECORD = np.dtype(
     [
         ("mode", "<u4"),
@@ -25,11 +26,36 @@ RECORD = np.dtype(
         ("src_ino", "<u8"),
         ("dev", "<u8"),
         ("flags", "u1"),
+        ("acl", "<u4"),
     ]
 )
 COPIED = ("mode", "uid", "gid", "nlink", "size", "mtime_ns", "ctime_ns", "src_ino", "flags")
 DIRECTORY = 0o4  # S_IFDIR >> 12
 LINK = 0o12  # S_IFLNK >> 12
+
+
+class Acls:
+    """The different POSIX ACLs of a tree, numbered from 1 as they are met. May be used by several threads."""
+
+    def __init__(self, values: Iterable[bytes] = ()) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._lock = threading.Lock()
+        for value in values:
+            self.number(value)
+
+    def number(self, value: bytes) -> int:
+        """The number of an ACL; 0 for b""."""
+        if not value:
+            return 0
+        number = self._numbers.get(value)
+        if number is None:
+            with self._lock:
+                number = self._numbers.setdefault(value, len(self._numbers) + 1)
+        return number
+
+    def values(self) -> list[bytes]:
+        """The ACLs, by number - 1."""
+        return list(self._numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +70,9 @@ class Listing:
     targets: dict[int, bytes] = field(default_factory=dict)  # of symbolic links, by position
 
 
-def build(listings: Iterable[Listing]) -> Index:
-    """The index of a tree. One listing must have the path b"". Entries for directories that have no listing
-    are left out. The order of `listings` does not matter."""
+def build(listings: Iterable[Listing], acls: Sequence[bytes] = ()) -> Index:
+    """The index of a tree; `acls`: those that the records number. One listing must have the path b"". Entries for
+    directories that have no listing are left out. The order of `listings` does not matter."""
     dirs = sorted(listings, key=lambda d: d.path + b"/" if d.path else b"")
     counts = np.array([len(d.lengths) for d in dirs], np.int64)
     mode = np.concatenate([d.records["mode"] for d in dirs])
@@ -68,6 +94,7 @@ def build(listings: Iterable[Listing]) -> Index:
     columns["primary"] = _primary(columns["entry_row"], len(dirs) + len(first_of_row))
     columns.update(_attributes(dirs, first_of_row))
     columns.update(_links(dirs, counts, entry_row))
+    columns.update(_acls(columns.pop("acl"), acls))
     return Index(**columns, fingerprint=fingerprint(columns))
 
 
@@ -145,7 +172,7 @@ def _attributes(dirs: list[Listing], first_of_row: NDArray[np.int64]) -> dict[st
         others = np.concatenate([d.records[name] for d in dirs])[first_of_row]
         return np.concatenate([own, others])
 
-    columns = {name: column(name) for name in COPIED}
+    columns = {name: column(name) for name in (*COPIED, "acl")}
     devices, src_dev = np.unique(column("dev"), return_inverse=True)
     if len(devices) > 1 << 16:
         raise ValueError(f"{len(devices)} file systems below one source")
@@ -165,4 +192,21 @@ def _links(dirs: list[Listing], counts: NDArray[np.int64], entry_row: NDArray[np
         "link_row": np.array(rows, np.uint32),
         "link_start": _offsets(np.array([len(t) for t in in_order], np.uint64)),
         "link_targets": np.frombuffer(b"".join(in_order), np.uint8),
+    }
+
+
+def _acls(numbers: NDArray[np.uint32], values: Sequence[bytes]) -> dict[str, NDArray[Any]]:
+    """The side table of ACLs, from that of each row; numbered anew, so that the order in which they were met is
+    nothing."""
+    rows = np.flatnonzero(numbers)
+    different, first, which = np.unique(numbers[rows], return_index=True, return_inverse=True)
+    in_order = np.argsort(first)
+    place = np.empty_like(in_order)
+    place[in_order] = np.arange(len(in_order))
+    used = [values[number - 1] for number in different[in_order].tolist()]
+    return {
+        "acl_row": rows.astype(np.uint32),
+        "acl_number": place[which].astype(np.uint32),
+        "acl_start": _offsets(np.array([len(value) for value in used], np.uint64)),
+        "acls": np.frombuffer(b"".join(used), np.uint8),
     }

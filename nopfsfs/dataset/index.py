@@ -9,6 +9,7 @@ bytes); the entries of directory row d are first_entry[d]:first_entry[d+1].
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ UNSURE = 4  # a directory whose unchanged times do not prove that its listing is
 LEAVES = 8  # a symbolic link that leads out of the source and stayed a link
 
 # name, dtype, how many: n rows, m entries, d directories, l links, v devices, t bytes of names, u bytes of
-# targets.
+# targets, a rows with an ACL, k different ACLs, w bytes of these.
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("size", "<i8", "n"),
     ("mtime_ns", "<i8", "n"),
@@ -51,6 +52,10 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("flags", "|u1", "n"),
     ("names", "|u1", "t"),
     ("link_targets", "|u1", "u"),
+    ("acl_start", "<u8", "k+1"),
+    ("acl_row", "<u4", "a"),
+    ("acl_number", "<u4", "a"),
+    ("acls", "|u1", "w"),
 )
 
 
@@ -79,6 +84,10 @@ class Index:
     link_row: NDArray[np.uint32]  # (l,) rows of symbolic links, ascending
     link_start: NDArray[np.uint64]  # (l+1,) offsets into link_targets
     link_targets: NDArray[np.uint8]
+    acl_start: NDArray[np.uint64]  # (k+1,) offsets into acls
+    acl_row: NDArray[np.uint32]  # (a,) rows that have a POSIX access ACL, ascending
+    acl_number: NDArray[np.uint32]  # (a,) which of the different ACLs
+    acls: NDArray[np.uint8]
     fingerprint: str  # hex; the same on every node that sees the same names, sizes and times
     at: Views = field(init=False, repr=False)
     _paths: dict[int, bytes] = field(init=False, repr=False, default_factory=dict)
@@ -104,8 +113,8 @@ class Index:
 
     @property
     def any_acl(self) -> bool:
-        """Whether any row has a POSIX access ACL. Reads a whole column: keep the answer."""
-        return bool((self.flags & HAS_ACL).any())
+        """Whether any row has a POSIX access ACL."""
+        return len(self.acl_row) > 0
 
     @property
     def total_bytes(self) -> int:
@@ -197,6 +206,18 @@ class Index:
             raise KeyError(row)
         return self.link_targets[int(self.link_start[i]) : int(self.link_start[i + 1])].tobytes()
 
+    def acl(self, row: int) -> bytes:
+        """The POSIX access ACL as the kernel gives it; b"" for none."""
+        if not self.at.flags[row] & HAS_ACL:
+            return b""
+        number = int(self.acl_number[int(np.searchsorted(self.acl_row, row))])
+        return self.acls[int(self.acl_start[number]) : int(self.acl_start[number + 1])].tobytes()
+
+    def acl_values(self) -> list[bytes]:
+        """The different ACLs."""
+        ends, acls = self.acl_start.tolist(), self.acls.tobytes()
+        return [acls[start:end] for start, end in itertools.pairwise(ends)]
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to `path`, mode 0600, replacing what is there in one step. Raises OSError."""
         from nopfsfs.dataset import indexfile
@@ -244,6 +265,10 @@ class Views:
     link_row: memoryview[int]
     link_start: memoryview[int]
     link_targets: memoryview[int]
+    acl_start: memoryview[int]
+    acl_row: memoryview[int]
+    acl_number: memoryview[int]
+    acls: memoryview[int]
 
     def __init__(self, index: Index) -> None:
         for name, _, _ in COLUMNS:

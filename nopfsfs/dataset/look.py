@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from nopfsfs.dataset.build import COPIED, LINK, RECORD, Listing
+from nopfsfs.dataset.build import COPIED, LINK, RECORD, Acls, Listing
 from nopfsfs.dataset.index import FOLLOWED, HAS_ACL, LEAVES, UNSURE, Index
 from nopfsfs.dataset.links import is_inside, presented
 
@@ -20,7 +21,7 @@ from nopfsfs.dataset.links import is_inside, presented
 # look unchanged.
 RACY_NS = 3_000_000_000
 ACL_NAME = "system.posix_acl_access"
-PACK = struct.Struct("<IIIIqqqQQB").pack  # build.RECORD
+PACK = struct.Struct("<IIIIqqqQQBI").pack  # build.RECORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ def listing_of(found: Found, previous: Index | None) -> Listing:
     records = np.empty(last - first, RECORD)
     for name in COPIED:
         records[name] = getattr(previous, name)[rows]
+    records["acl"] = acl_numbers(previous, rows)
     own = np.frombuffer(found.own, RECORD).copy()
     device = previous.devices[previous.src_dev[rows]]
     # The same file system may have got a new number since, for example by a reboot.
@@ -74,6 +76,14 @@ def listing_of(found: Found, previous: Index | None) -> Listing:
     )
 
 
+def acl_numbers(previous: Index, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Of rows of an index, numbers in `Acls(previous.acl_values())`."""
+    numbers = np.zeros(len(rows), np.uint32)
+    have = np.flatnonzero(previous.flags[rows] & HAS_ACL)
+    numbers[have] = previous.acl_number[np.searchsorted(previous.acl_row, rows[have])] + 1
+    return numbers
+
+
 class Look:
     """Looks at one directory at a time; called from many threads."""
 
@@ -85,6 +95,7 @@ class Look:
         self.follow = follow
         self.previous = previous
         self.clock_ns = clock_ns
+        self.acls = Acls(previous.acl_values() if previous is not None else ())
         self.no_acl: set[int] = set()  # devices that know no ACLs
         self.entries = 0  # for progress only: a lost update does no harm
 
@@ -126,14 +137,16 @@ class Look:
         self.entries += last - first
         leaving = int(np.count_nonzero(previous.flags[rows] & LEAVES))
         moved = int(previous.devices[previous.src_dev[was]]) != st.st_dev
-        return Found(task, self._pack(st, previous.at.flags[was]), None, children, leaving, moved=moved)
+        own = self._pack(st, previous.at.flags[was], self.acls.number(previous.acl(was)))
+        return Found(task, own, None, children, leaving, moved=moved)
 
     def _list(self, task: Task, path: bytes, fd: int) -> Found:
         st = os.fstat(fd)
         here = (st.st_dev, st.st_ino)
         if here in task.chain:
             raise OSError(errno.ELOOP, "a loop of followed links")
-        flags = self._acl(path, st, True) | (FOLLOWED if task.followed else 0)
+        flags, acl = self._acl(path, st, True)
+        flags |= FOLLOWED if task.followed else 0
         if st.st_ctime_ns > self.clock_ns() - RACY_NS:
             flags |= UNSURE
         into = _Entries(task, path, (*task.chain, here))
@@ -143,7 +156,7 @@ class Look:
         self.entries += len(into.packed)
         if into.unsure:
             flags |= UNSURE
-        own = self._pack(st, flags)
+        own = self._pack(st, flags, acl)
         return Found(task, own, into.listing(own), into.children, into.leaving, tuple(into.vanished))
 
     def _entry(self, into: _Entries, entry: os.DirEntry[str]) -> None:
@@ -157,12 +170,11 @@ class Look:
         except OSError as error:
             into.vanished.append((_join(into.task.path, name), error.strerror or "error"))
             return
-        flags = FOLLOWED if into.task.followed else 0
-        if stat.S_ISREG(st.st_mode):
-            flags |= self._acl(path, st, False)
-        elif stat.S_ISDIR(st.st_mode):
+        flags, acl = self._acl(path, st, False) if stat.S_ISREG(st.st_mode) else (0, 0)
+        flags |= FOLLOWED if into.task.followed else 0
+        if stat.S_ISDIR(st.st_mode):
             into.child(name, self._was(into, name), False)
-        into.packed.append((name, self._pack(st, flags)))
+        into.packed.append((name, self._pack(st, flags, acl)))
 
     def _was(self, into: _Entries, name: bytes) -> int:
         """The row that a subdirectory had in the previous index, or -1."""
@@ -187,32 +199,30 @@ class Look:
         else:
             into.leaving += 1
         leaves = LEAVES if not is_inside(real, self.real_root) else 0
-        into.packed.append((name, self._pack(st, leaves)))
+        into.packed.append((name, self._pack(st, leaves, 0)))
         into.targets[name] = target
 
     def _follow(self, into: _Entries, name: bytes, path: bytes) -> None:
         """Enter what the link leads to in its place. Raises OSError if it leads nowhere."""
         st = os.stat(path)
-        flags = FOLLOWED
+        flags, acl = self._acl(path, st, True) if stat.S_ISREG(st.st_mode) else (0, 0)
         if stat.S_ISDIR(st.st_mode):
             into.child(name, self._was(into, name), True)
-        elif stat.S_ISREG(st.st_mode):
-            flags |= self._acl(path, st, True)
-        into.packed.append((name, self._pack(st, flags)))
+        into.packed.append((name, self._pack(st, flags | FOLLOWED, acl)))
 
-    def _acl(self, path: bytes, st: os.stat_result, follow: bool) -> int:
-        """HAS_ACL or 0. A file system that knows no ACLs is asked once."""
+    def _acl(self, path: bytes, st: os.stat_result, follow: bool) -> tuple[int, int]:
+        """(HAS_ACL, the number of the ACL) or (0, 0). A file system that knows no ACLs is asked once."""
         if st.st_dev in self.no_acl:
-            return 0
+            return 0, 0
         try:
-            os.getxattr(path, ACL_NAME, follow_symlinks=follow)
+            number = self.acls.number(os.getxattr(path, ACL_NAME, follow_symlinks=follow))
         except OSError as error:
             if error.errno in (errno.ENOTSUP, errno.ENOSYS):
                 self.no_acl.add(st.st_dev)
-            return 0
-        return HAS_ACL
+            return 0, 0
+        return (HAS_ACL, number) if number else (0, 0)
 
-    def _pack(self, st: os.stat_result, flags: int) -> bytes:
+    def _pack(self, st: os.stat_result, flags: int, acl: int) -> bytes:
         special = stat.S_ISCHR(st.st_mode) or stat.S_ISBLK(st.st_mode)
         return PACK(
             st.st_mode,
@@ -225,6 +235,7 @@ class Look:
             st.st_ino,
             st.st_dev,
             flags,
+            acl,
         )
 
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nopfsfs.dataset.build import Listing, build
+from nopfsfs.dataset.build import Acls, Listing, build
 from nopfsfs.dataset.index import UNSURE, Index
 from nopfsfs.dataset.look import Found, Look, Task, listing_of
 from nopfsfs.errors import Exit, NopfsError
@@ -61,20 +61,23 @@ def scan(
     root = os.path.abspath(os.fsencode(source))
     look = Look(root, os.path.realpath(root), follow_symlinks, previous, clock_ns)
     share = Pool(look).run([Task(b"", 0 if previous else -1)], threads, progress)
-    return result_of(share.found, share.failures, previous)
+    return result_of(share.found, share.failures, previous, look.acls)
 
 
-def result_of(found: Sequence[Found], failed: Sequence[Failure], previous: Index | None) -> ScanResult:
+def result_of(
+    found: Sequence[Found], failed: Sequence[Failure], previous: Index | None, acls: Acls
+) -> ScanResult:
     """What a scan found, from all directories that were looked at and those that `failed`."""
+    values = acls.values()
     failures = [*failed, *(failure for f in found for failure in f.vanished)]
     leaving = sum(f.leaving for f in found)
     reused = sum(f.listing is None for f in found)
     if previous is not None and not failures and reused == len(found) == previous.n_dirs:
         unchanged = not any(f.moved for f in found)
-        index = previous if unchanged else build(listing_of(f, previous) for f in found)
+        index = previous if unchanged else build((listing_of(f, previous) for f in found), values)
     else:
         unsure = {path.rpartition(b"/")[0] for path, _ in failures}
-        index = build(_marked(listing_of(f, previous), unsure) for f in found)
+        index = build((_marked(listing_of(f, previous), unsure) for f in found), values)
     return ScanResult(index, _warnings(failures, leaving), leaving, len(failures), reused)
 
 

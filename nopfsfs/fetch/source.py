@@ -65,6 +65,15 @@ class Source:
         """What the source has at the row's path now. Raises OSError."""
         return os.stat(self.path(row), follow_symlinks=self._followed(row))
 
+    def acl(self, row: int) -> bytes | None:
+        """The POSIX access ACL of what the source has at the row's path, or None. Raises OSError."""
+        try:
+            return os.getxattr(self.path(row), "system.posix_acl_access", follow_symlinks=self._followed(row))
+        except OSError as e:
+            if e.errno in (errno.ENODATA, errno.ENOTSUP, errno.ENOSYS):
+                return None
+            raise
+
     def _followed(self, row: int) -> bool:
         """Whether links may lead to the row (--follow-symlinks). Else one that took the file's place since is a
         change: it may lead to what this process may read and the source's owner may not."""

@@ -29,8 +29,11 @@ from nopfsfs.fetch.pusher import Pusher
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
 from nopfsfs.process import Handoff, become_reader_with_admin, begin
+from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.disk_openings import DiskOpenings
+from nopfsfs.stager.guarded import Guarded
 from nopfsfs.stager.lifesign import LifeSign
+from nopfsfs.stager.recheck import Recheck
 from nopfsfs.system import end_switch
 from nopfsfs.system.outages import Outages
 from nopfsfs.tiers.arena import Arena, NoRoom
@@ -98,7 +101,12 @@ class Stager:
             self.desk.exchange.attach(socket.socket(fileno=fds["peer"]))
         self.changes = Changes(
             index=self._index, columns=self._columns, gauges=gauges, source=source, forget=self._forget,
-            show=self.pusher.invalidate,
+            show=self.pusher.invalidate, tell=lambda row: self.notices.tell(row),
+        )  # fmt: skip
+        self.notices = AttributeNotices(fds["fuse"], self._columns)
+        self.recheck = Recheck(
+            index=self._index, columns=self._columns, gauge=self._gauge, changes=self.changes, notices=self.notices,
+            period_s=self._config.recheck, guarded=Guarded.of(self._config),
         )  # fmt: skip
 
     def _adopt(self, arena: Arena) -> None:
@@ -131,12 +139,15 @@ class Stager:
         pushing = threading.Thread(target=self.pusher.run, daemon=True, name="pusher")
         pushing.start()
         self.changes.take_over()
-        threading.Thread(target=self.changes.run, daemon=True, name="changes").start()
+        for name, life in (("changes", self.changes), ("notices", self.notices), ("recheck", self.recheck)):
+            threading.Thread(target=life.run, daemon=True, name=name).start()
         try:
             self._loop()
         finally:
             self.pusher.stop()
             self.changes.stop()
+            self.recheck.stop()
+            self.notices.stop()
             self.desk.stop()
             self._disk_work.put(None)
             writing.join(timeout=5)
@@ -253,6 +264,8 @@ class Stager:
             self.desk.set_budget(value, rows[0], rows[1])
         elif order in (Order.PAUSE, Order.RESUME):
             self.pusher.pause(order == Order.PAUSE)
+        elif order == Order.RECHECK:
+            self.recheck.request(value)
         elif order == Order.QUIESCE:
             self.pusher.stop()
 

@@ -37,6 +37,7 @@ class Order(IntEnum):
     PEER = 13  # with a descriptor: the peer process, in the place of the one before, which is gone
     PAUSE = 14  # touch the mount no more, but for files that changed, until RESUME
     RESUME = 15
+    RECHECK = 20  # look at all files and directories once, as soon as that is possible; value: the request's number
 
 
 class Origin(IntEnum):

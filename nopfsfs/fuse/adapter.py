@@ -19,7 +19,6 @@ import numpy as np
 import pyfuse3
 import trio
 
-from nopfsfs.dataset.index import HAS_ACL
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Origin
 from nopfsfs.fuse.misses import DirectReader, StagerGone, StagerLink
@@ -32,7 +31,7 @@ from nopfsfs.vfs import errors as vfs
 from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
 
 log = logging.getLogger(__name__)
-_ACL = b"system.posix_acl_access"
+ACL_NAME = b"system.posix_acl_access"
 _VERSION, _INTERNAL, _COUNTED, _PASSED = 0xFF, 1 << 8, 1 << 9, 1 << 10  # in a handle
 _BLOCK = 4096  # st_blksize, as local file systems have it: Python makes a buffer of that size at each open
 _NS = 1_000_000_000
@@ -107,8 +106,7 @@ class Adapter(pyfuse3.Operations):
         """`tripwires`: whose names the kernel is not to remember; then `supervisor_gauges` says when to refuse OPEN.
         `modes`, and `pass_from`, bytes: files of that size or more may be passed through."""
         super().__init__()
-        self.enable_acl = tree.index.any_acl
-        self._flags = tree.index.flags.data
+        self.enable_acl = tree.index.any_acl  # it costs a request at each open of one who is not the owner
         self._first_file = tree.index.n_dirs
         self._tree, self._source, self._ring = tree, source, ring
         self._arena = arena
@@ -153,8 +151,9 @@ class Adapter(pyfuse3.Operations):
         return self._entry(row)
 
     def _entry(self, row: int) -> pyfuse3.EntryAttributes:
-        attributes = self._tree.attributes(row)
-        entry = _entry(attributes, inode_of(row, self._version[row]))
+        # First: a newer inode must never have older attributes.
+        version = self._version[row] if row < len(self._version) else 0
+        entry = _entry(self._tree.attributes(row), inode_of(row, version))
         if self._tripwires is not None and row in self._tripwires:
             entry.entry_timeout = 0
         return entry
@@ -163,8 +162,9 @@ class Adapter(pyfuse3.Operations):
         """A struct fuse_entry_out for what is there, as `lookup` answers it; None for all else."""
         try:
             row = self._tree.lookup(row_of(parent), name)
+            version = self._version[row]  # first: a newer inode must never have older attributes
             attributes = self._tree.attributes(row)
-        except vfs.TreeError:
+        except (vfs.TreeError, OSError):
             return None
         forever = int(FOREVER_S)
         known_for = forever
@@ -175,7 +175,7 @@ class Adapter(pyfuse3.Operations):
                 gauge[_TRIPWIRES] += 1
                 gauge[_TRIPWIRE_BYTES] += attributes.size
                 self._ring.put(_OPEN, row, pid)
-        return pack_entry(attributes, inode_of(row, self._version[row]), known_for, forever)
+        return pack_entry(attributes, inode_of(row, version), known_for, forever)
 
     @property
     def refusing(self) -> bool:
@@ -228,12 +228,19 @@ class Adapter(pyfuse3.Operations):
 
     @guarded
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        if name == _ACL and not self._flags[row_of(inode)] & HAS_ACL:
-            raise pyfuse3.FUSEError(pyfuse3.ENOATTR)  # the scan has looked: permission checks must not wait
+        if name == ACL_NAME:  # permission checks must not wait for the source
+            acl = self.acl(inode)
+            if not acl:
+                raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
+            return acl
         if name.startswith(OWN_PREFIX):
             return self._tree.getxattr(row_of(inode), name)
         value: bytes = await self._in_thread(self._tree.getxattr, row_of(inode), name)
         return value
+
+    def acl(self, inode: int) -> bytes:
+        """The POSIX access ACL, b"" for none. Raises vfs.TreeError where that cannot be said."""
+        return self._tree.acl(row_of(inode))
 
     @guarded
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Any:

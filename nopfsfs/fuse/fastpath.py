@@ -1,9 +1,9 @@
 """The fast path: it stands before pyfuse3, reads the FUSE descriptor, and answers what every hit needs.
 
-LOOKUP of what is there, OPEN, RELEASE, IOCTL and READ are answered here, without a scheduler in between; a READ that
-misses becomes a task, so that a hit never waits behind it, and ends at once with EINTR when its reader is killed.
-Everything else goes to pyfuse3, as it came, through a socket pair, and its reply comes back that way. FORGET means
-nothing here (inode numbers are rows).
+LOOKUP of what is there, OPEN, RELEASE, IOCTL, READ and GETXATTR of an ACL are answered here, without a scheduler in
+between; a READ that misses becomes a task, so that a hit never waits behind it, and ends at once with EINTR when its
+reader is killed. Everything else goes to pyfuse3, as it came, through a socket pair, and its reply comes back that way.
+FORGET means nothing here (inode numbers are rows).
 
 Several processes may do this on one descriptor: each request goes to one of them. Nothing is remembered between
 requests, so that any of them can die: what it had taken, the kernel delivers again.
@@ -31,6 +31,9 @@ from nopfsfs.fuse.session import REQUEST_BYTES
 
 log = logging.getLogger(__name__)
 _LOOKUP, _FORGET, _OPEN, _READ, _RELEASE, _INTERRUPT, _IOCTL, _BATCH_FORGET = 1, 2, 14, 15, 18, 36, 39, 42
+_GETXATTR = 22
+_ACL_NAME = b"system.posix_acl_access\0"
+_GETXATTR_IN_BYTES = 8
 _READDIR, _READDIRPLUS = 28, 44
 _IN_HEADER = struct.Struct("<IIQQIIIHH")
 _READ_IN = struct.Struct("<QQI")
@@ -63,6 +66,7 @@ class Handlers(Protocol):
 
     def is_file(self, inode: int) -> bool: ...
     def handle(self, inode: int) -> int: ...
+    def acl(self, inode: int) -> bytes: ...
     def looked_up(self, parent: int, name: bytes, pid: int) -> bytes | None: ...
     def opened(self, inode: int, pid: int, flags: int) -> tuple[int, int]: ...
     def hit(self, fh: int, off: int, size: int) -> memoryview | None: ...
@@ -260,6 +264,8 @@ class FastPath:
                 return False
             if opcode == _LOOKUP:
                 return self._look_up(unique, inode, bytes(self._view[_IN_HEADER.size : length - 1]), pid)
+            if opcode == _GETXATTR:
+                return self._get_acl(unique, inode, body)
             if not self._handlers.is_file(inode):
                 return False
             if opcode == _OPEN and self._handlers.refusing:
@@ -291,6 +297,26 @@ class FastPath:
         if found is None:
             return False
         self._reply(unique, found)
+        return True
+
+    def _get_acl(self, unique: int, inode: int, body: int) -> bool:
+        """The ACL, which the kernel asks for at the first check of a right; other attributes are pyfuse3's."""
+        at = _IN_HEADER.size + _GETXATTR_IN_BYTES
+        if self._view[at : _IN_HEADER.size + body] != _ACL_NAME:
+            return False
+        (room,) = _SIZE.unpack_from(self._buffer, _IN_HEADER.size)
+        try:
+            acl = self._handlers.acl(inode)
+        except Exception:
+            return False
+        if not acl:
+            self._fail(unique, errno.ENODATA)
+        elif not room:
+            self._reply(unique, _SIZE.pack(len(acl)) + bytes(4))
+        elif len(acl) > room:
+            self._fail(unique, errno.ERANGE)
+        else:
+            self._reply(unique, acl)
         return True
 
     def _open(self, unique: int, inode: int, pid: int) -> None:

@@ -53,7 +53,7 @@ class Server:
         index = Index.load_fd(fds["index"])
         columns = Columns(fds["columns"], index.n, writable=False)
         root = os.fsencode(handoff.config.source)
-        overrides = ColumnOverrides(columns, index)
+        overrides = ColumnOverrides(columns, index, acls=bool(handoff.numbers["acl"]))
         self._pair: tuple[socket.socket, socket.socket] | None = None
         self._init = b""
         if "init" in fds:

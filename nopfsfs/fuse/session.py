@@ -50,6 +50,7 @@ class Session:
     request: bytes
     resend: bool  # what a dead server had taken can be had again
     passthrough: bool = False  # an open may be answered with a file that the kernel reads by itself
+    acl: bool = False  # rights are checked by ACLs, too
 
 
 def passes_from(config: MountConfig) -> int:
@@ -76,12 +77,12 @@ def negotiate(fuse_fd: int, *, acl: bool, limit_s: float, passthrough: bool = Fa
         raise OSError(errno.EPROTO, f"the first request is {opcode}, of protocol {major}.{minor}")
     offered = flags | int.from_bytes(request[_HIGH_FLAGS], "little") << 32 if flags & _EXT else flags
     wanted = _WANTED | (_ACL if acl else 0) | (_PASSTHROUGH if passthrough else 0)
-    for name, flag in (("resend", _RESEND), ("passthrough", _PASSTHROUGH)):
+    for name, flag in (("resend", _RESEND), ("passthrough", _PASSTHROUGH), ("acl", _ACL)):
         if name in os.environ.get(WITHOUT, "").split(","):
             wanted &= ~flag
     agreed = offered & wanted
     os.write(fuse_fd, _answer(unique, min(minor, _MINORS[1]), readahead, agreed))
-    return Session(request, bool(agreed & _RESEND), bool(agreed & _PASSTHROUGH))
+    return Session(request, bool(agreed & _RESEND), bool(agreed & _PASSTHROUGH), bool(agreed & _ACL))
 
 
 def _answer(unique: int, minor: int, readahead: int, flags: int) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.dataset.build import RECORD, Listing
+from nopfsfs.dataset.build import RECORD, Acls, Listing
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.look import Found, Task
 from nopfsfs.dataset.scan import Failure
@@ -75,8 +75,10 @@ def unpack_tasks(data: Buffer, devices: Devices) -> list[Task]:
     return tasks
 
 
-def pack_found(found: Sequence[Found], failures: Sequence[Failure], devices: Devices) -> bytes:
-    """What one rank has found, `failures` with what vanished from directories."""
+def pack_found(
+    found: Sequence[Found], failures: Sequence[Failure], devices: Devices, acls: Acls | None = None
+) -> bytes:
+    """What one rank has found, `failures` with what vanished from directories; `acls`: those that it numbers."""
     listings = [f.listing for f in found if f.listing is not None]
     reused = [f for f in found if f.listing is None]
     records = _joined([part for d in listings for part in (d.own, d.records)], RECORD)
@@ -99,6 +101,7 @@ def pack_found(found: Sequence[Found], failures: Sequence[Failure], devices: Dev
     head = {
         "devices": devices.names(numbers.tolist()),
         "failures": [(_text(path), why) for path, why in failures],
+        "acls": [_text(acl) for acl in acls.values()] if acls is not None else [],
         "bytes": [column.nbytes for column in columns],
     }
     text = json.dumps(head).encode()
@@ -109,8 +112,10 @@ _U1, _U4 = np.dtype(np.uint8), np.dtype(np.uint32)
 _COLUMNS: tuple[np.dtype[Any], ...] = (_U4, _U1, _U4, _U4, _U1, RECORD, _U4, _U1, _U4, _U4, RECORD)
 
 
-def unpack_found(data: Buffer, devices: Devices, previous: Index | None) -> tuple[list[Found], list[Failure]]:
-    """See `pack_found`; with the numbers of this machine. `data` may be changed, and is used on."""
+def unpack_found(
+    data: Buffer, devices: Devices, previous: Index | None, acls: Acls | None = None
+) -> tuple[list[Found], list[Failure]]:
+    """See `pack_found`; with the numbers of this machine, and of `acls`. `data` may be changed, and is used on."""
     view = memoryview(data)
     start = _HEAD + int.from_bytes(view[:_HEAD], "little")
     head = json.loads(bytes(view[_HEAD:start]))
@@ -120,6 +125,9 @@ def unpack_found(data: Buffer, devices: Devices, previous: Index | None) -> tupl
         start += nbytes
     path_lengths, paths, counts, lengths, names, records, links, targets, leaving, was, owns = columns
     records, owns = (_moved(column, devices.moves(head["devices"])) for column in (records, owns))
+    if acls is not None and head["acls"]:
+        numbers = np.array([0, *(acls.number(_bytes(acl)) for acl in head["acls"])], np.uint32)
+        records, owns = (_numbered(column, numbers) for column in (records, owns))
     by_place = _links(links.reshape(-1, 3), targets)
     path_at, entry_at = _places(path_lengths), _places(counts)
     name_at = _places(lengths)
@@ -172,6 +180,13 @@ def _moved(records: NDArray[Any], moves: Mapping[int, int]) -> NDArray[Any]:
     where = [(devices == theirs, ours) for theirs, ours in moves.items()]
     for mask, ours in where:
         devices[mask] = ours
+    return records
+
+
+def _numbered(records: NDArray[Any], numbers: NDArray[np.uint32]) -> NDArray[Any]:
+    """The records with other numbers of ACLs."""
+    records = records.copy()
+    records["acl"] = numbers[records["acl"]]
     return records
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import xxhash
 
+from nopfsfs.dataset.build import Acls
 from nopfsfs.dataset.index import COLUMNS, FOLLOWED, Index
 from nopfsfs.dataset.look import Found, Look, Task
 from nopfsfs.dataset.scan import THREADS, Failure, Pool, ScanResult, result_of
@@ -57,14 +58,15 @@ def scan_together(
     tell = _telling(group, how.idle_s, progress)
     found, failures = _rounds(group, look, how, devices, tell)
     failures += [failure for f in found for failure in f.vanished]
-    parts = group.gather(pack_found(found, failures, devices), "sending what the scan found")
+    parts = group.gather(pack_found(found, failures, devices, look.acls), "sending what the scan found")
     all_found: list[Found] = []
     all_failures: list[Failure] = []
+    acls = Acls(before.acl_values() if before is not None else ())
     for part in parts:
-        some, failed = unpack_found(part, devices, before)
+        some, failed = unpack_found(part, devices, before, acls)
         all_found += some
         all_failures += failed
-    result = result_of(all_found, all_failures, before)
+    result = result_of(all_found, all_failures, before, acls)
     return result if group.rank == 0 else replace(result, warnings=())  # one says it for all
 
 

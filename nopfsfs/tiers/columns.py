@@ -18,6 +18,7 @@ from nopfsfs.tiers import shared
 
 PAGED_LATE = 3  # in the column `paged`
 HOME_HERE = 0xFFFF  # in the column `holder`
+ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one is kept once
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
@@ -45,8 +46,9 @@ class Columns:
     bytes), `disk` u8 (0 or 1 + number of the disk tier), `backing` i32 (what the copy on disk is registered as with the
     kernel, `tiers/backing.py`; 0: it is not; below 0: withdrawn, and kept until no open uses it), `version` u8 (counts
     changes seen at the source), `stale` u8 (1 while the old version is being forgotten; opens fail), and for rows with
-    version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino` u64, `new_mode`, `new_uid`,
-    `new_gid` u32.
+    version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino` u64. The rights of rows that
+    have others than the index says: `renewed` u32 (counts), `right_mode`, `right_uid`, `right_gid`, `right_acl`
+    u32[2n], `acls` u8 and `acls_used` i64[1] (`tiers/rights.py`).
     Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it; 3: the same, and a
     push of it that is not done yet would come too late), `holder` u16 (1 + the node that has the row's home, where
     that is another one that may be asked; HOME_HERE where it is this one; 0: there is none).
@@ -65,9 +67,13 @@ class Columns:
         self.new_mtime_ns: npt.NDArray[Any] = found["new_mtime_ns"]
         self.new_ctime_ns: npt.NDArray[Any] = found["new_ctime_ns"]
         self.new_ino: npt.NDArray[Any] = found["new_ino"]
-        self.new_mode: npt.NDArray[Any] = found["new_mode"]
-        self.new_uid: npt.NDArray[Any] = found["new_uid"]
-        self.new_gid: npt.NDArray[Any] = found["new_gid"]
+        self.renewed: npt.NDArray[Any] = found["renewed"]
+        self.right_mode: npt.NDArray[Any] = found["right_mode"]
+        self.right_uid: npt.NDArray[Any] = found["right_uid"]
+        self.right_gid: npt.NDArray[Any] = found["right_gid"]
+        self.right_acl: npt.NDArray[Any] = found["right_acl"]
+        self.acls: npt.NDArray[Any] = found["acls"]
+        self.acls_used: npt.NDArray[Any] = found["acls_used"]
         self.paged: npt.NDArray[Any] = found["paged"]
         self.holder: npt.NDArray[Any] = found["holder"]
 
@@ -83,8 +89,9 @@ def columns_layout(n: int) -> shared.Layout:
         "tier": ("u1", n), "slot": ("i8", n), "check": ("u8", n), "disk": ("u1", n),
         "backing": ("i4", n), "version": ("u1", n),
         "stale": ("u1", n), "new_size": ("i8", n), "new_mtime_ns": ("i8", n), "new_ctime_ns": ("i8", n),
-        "new_ino": ("u8", n), "new_mode": ("u4", n), "new_uid": ("u4", n), "new_gid": ("u4", n), "paged": ("u1", n),
-        "holder": ("u2", n),
+        "new_ino": ("u8", n), "paged": ("u1", n), "holder": ("u2", n),
+        "renewed": ("u4", n), "right_mode": ("u4", 2 * n), "right_uid": ("u4", 2 * n), "right_gid": ("u4", 2 * n),
+        "right_acl": ("u4", 2 * n), "acls": ("u1", ACL_BYTES), "acls_used": ("i8", 1),
     }  # fmt: skip
 
 
@@ -144,6 +151,15 @@ class Gauge(IntEnum):
     PEER_CORRUPT = 55  # other bytes than the holder said
     LENT_FILES = 56  # to other nodes
     LENT_BYTES = 57
+    # stager: the look again at what the source grants (`stager/recheck.py`)
+    RECHECK_LOOKED = 64  # looks at files and directories
+    RECHECK_FOUND = 65  # looks that found a change
+    RECHECK_FAILED = 66  # looks that had an error for an answer, or none
+    RECHECK_POSITION = 67  # not a counter: files of this cycle that were looked at
+    RECHECK_ENDED_S = 68  # not a counter: when the last complete cycle ended, seconds since 1970; 0: none has yet
+    RECHECK_TOOK_MS = 69  # not a counter: how long that cycle took
+    RECHECK_ANSWERED = 70  # not a counter: the last complete look that was asked for and is done
+    RECHECK_STATE = 71  # not a counter: looks that wait without an answer, and RECHECK_SHUT
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41
@@ -151,6 +167,8 @@ class Gauge(IntEnum):
     TRIPWIRES_PREDICTED = 43
     ARENA_NUMBER = 72  # not a counter: which arena the column `slot` speaks of
 
+
+RECHECK_SHUT = 1 << 16  # in RECHECK_STATE: a directory above the source keeps users out
 
 GAUGES = 96
 BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and servers

@@ -1,9 +1,10 @@
 """The kernel's page cache of the mount as a tier: push bytes into it, drop them, see what is left of them, forget the
-name of a changed file.
+name of a changed file, or its attributes.
 
-`push` and `forget_name` write notifications to the FUSE descriptor. Both may block, in uninterruptible sleep: the first
-while a READ of that inode is unanswered, the second while a LOOKUP in that directory is. So they are called in threads
-that do nothing else, and nothing waits for those.
+`push`, `forget_name` and `forget_attributes` write notifications to the FUSE descriptor. The first two may block, in
+uninterruptible sleep: `push` while a READ of that inode is unanswered, `forget_name` while a LOOKUP in that directory
+is. So they are called in threads that do nothing else, and nothing waits for those. `forget_attributes` touches no page
+and takes no lock of the inode (fs/fuse/inode.c, fuse_reverse_inval_inode with a negative offset).
 Message layouts: linux/fuse.h, struct fuse_out_header, fuse_notify_store_out, fuse_notify_inval_entry_out; linux/mman.h,
 struct cachestat_range, cachestat.
 """
@@ -15,10 +16,12 @@ import errno
 import os
 import struct
 
+_NOTIFY_INVAL_INODE = 2
 _NOTIFY_INVAL_ENTRY = 3
 _NOTIFY_STORE = 4
 _OUT_HEADER = struct.Struct("<IiQ")
 _STORE = struct.Struct("<QQII")
+_INVAL_INODE = struct.Struct("<Qqq")
 _INVAL_ENTRY = struct.Struct("<QII")
 _RANGE = struct.Struct("<QQ")
 _CACHESTAT = struct.Struct("<5Q")  # pages in the cache, dirty, under writeback, evicted, evicted recently
@@ -43,6 +46,16 @@ def forget_name(fuse_fd: int, directory: int, name: bytes) -> None:
     message = _OUT_HEADER.pack(size, _NOTIFY_INVAL_ENTRY, 0) + _INVAL_ENTRY.pack(directory, len(name), 0) + name + b"\0"
     try:
         os.write(fuse_fd, message)
+    except FileNotFoundError:
+        pass
+
+
+def forget_attributes(fuse_fd: int, inode: int) -> None:
+    """Make the kernel ask for the attributes and ACLs of an inode anew before it next checks a right; its pages stay,
+    and an answer that is under way is not kept. An inode that it does not know is no error."""
+    message = _OUT_HEADER.pack(_OUT_HEADER.size + _INVAL_INODE.size, _NOTIFY_INVAL_INODE, 0)
+    try:
+        os.write(fuse_fd, message + _INVAL_INODE.pack(inode, -1, 0))
     except FileNotFoundError:
         pass
 

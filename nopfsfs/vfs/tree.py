@@ -56,6 +56,7 @@ class Overrides(Protocol):
     """Rows whose attributes at the source are known to differ from the index."""
 
     def get(self, row: int, /) -> RefreshedAttributes | None: ...
+    def acl(self, row: int, /) -> bytes | None: ...
 
 
 class FileSystem(NamedTuple):
@@ -129,6 +130,15 @@ class Tree:
         NotADirectory."""
         self._directory(dir_row)
         return self.index.entries(dir_row, start)
+
+    def acl(self, row: int) -> bytes:
+        """The POSIX access ACL as the kernel has it; b"" where there is none. Waits for nothing. Raises NotFound, and
+        SourceFailed where there is one that is not known."""
+        self._row(row)
+        acl = self._overrides.acl(row)
+        if acl is None:
+            raise SourceFailed(errno.EIO, "an ACL that is too long")
+        return acl
 
     def readlink(self, row: int) -> bytes:
         """The target of a symbolic link. Raises NotFound, NotALink."""

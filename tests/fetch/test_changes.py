@@ -27,6 +27,11 @@ class Bench:
     thread: threading.Thread
     shown: list[int] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
+    told: list[int] = field(default_factory=list)
+
+    def mode(self, row: int) -> int:
+        """Permission bits as they are served."""
+        return self.changes.known_rights(row).mode & 0o7777
 
     @property
     def row(self) -> int:
@@ -48,17 +53,19 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     r = Rig(tmp_path, budget=8 * PAGE)
     shown: list[int] = []
     forgotten: list[int] = []
+    told: list[int] = []
 
     def show(row: int) -> None:
         r.columns.stale[row] = 0
         shown.append(row)
 
     made = Changes(
-        index=r.index, columns=r.columns, gauges=r.gauges, source=r.source, forget=forgotten.append, show=show
-    )
+        index=r.index, columns=r.columns, gauges=r.gauges, source=r.source, forget=forgotten.append, show=show,
+        tell=told.append,
+    )  # fmt: skip
     thread = threading.Thread(target=made.run)
     thread.start()
-    yield Bench(r, made, thread, shown, forgotten)
+    yield Bench(r, made, thread, shown, forgotten, told)
     made.stop()
     thread.join(10)
     assert not thread.is_alive()
@@ -137,3 +144,88 @@ def test_versions_never_come_back_to_that_of_the_index(bench: Bench) -> None:
     bench.changes.take_over()
     assert wait_until(lambda: bench.shown == [bench.row])
     assert bench.state() == (0, 1)
+
+
+def test_rights_of_a_directory_are_renewed_in_place(bench: Bench) -> None:
+    root = bench.rig.root
+    root.chmod(0o711)
+    assert bench.changes.look(0)
+    assert (bench.mode(0), bench.told) == (0o711, [0])
+    assert not bench.changes.look(0)
+    (root / "another").write_bytes(b"x")  # its times change, its rights do not
+    assert not bench.changes.look(0)
+    assert bench.told == [0]
+    assert (bench.forgotten, bench.shown, bench.rig.columns.version[0]) == ([], [], 0)
+
+
+def test_rights_of_a_file_count_at_once_and_its_new_version_has_them(bench: Bench) -> None:
+    bench.path.chmod(0o600)
+    assert bench.changes.look(bench.row)
+    assert (bench.mode(bench.row), bench.told) == (0o600, [bench.row])
+    assert wait_until(lambda: bench.shown == [bench.row])
+    assert bench.state() == (0, 1)
+    assert bench.told == [bench.row]
+
+
+def test_rights_that_change_while_a_file_settles_count_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_S", 2.0)
+    bench.path.write_bytes(b"new")
+    assert bench.changes.look(bench.row)
+    assert bench.state() == (1, 0)
+    bench.path.chmod(0o400)
+    assert bench.changes.look(bench.row)
+    assert (bench.mode(bench.row), bench.told) == (0o400, [bench.row])
+
+
+def test_a_look_that_was_overtaken_brings_back_no_rights(bench: Bench) -> None:
+    """It has seen the rights of before, and comes to act after another has renewed them."""
+    stat, root = bench.rig.source.stat, bench.rig.root
+
+    def overtaken(row: int) -> os.stat_result:
+        before = stat(row)
+        bench.rig.source.stat = stat  # type: ignore[method-assign]
+        root.chmod(0o700)
+        assert bench.changes.look(row)
+        return before
+
+    root.chmod(0o755)
+    bench.changes.look(0)
+    bench.rig.source.stat = overtaken  # type: ignore[method-assign]
+    bench.changes.look(0)
+    assert bench.mode(0) == 0o700
+
+
+def test_an_acl_is_asked_for_until_it_cannot_change_unseen(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two changes within one tick of the source's clock look like one."""
+    asked = []
+
+    def acl(row: int) -> bytes | None:
+        asked.append(row)
+        return None
+
+    monkeypatch.setattr(bench.rig.source, "acl", acl)
+    bench.changes.look(0)
+    bench.changes.look(0)
+    assert asked == [0, 0], "its ctime is of just now"
+    monkeypatch.setattr(module, "RACY_NS", -10**9)
+    bench.changes.look(0)
+    bench.changes.look(0)
+    assert asked == [0, 0, 0]
+
+
+def test_an_acl_that_is_too_long_lets_nobody_in(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.rig.source, "acl", lambda row: b"x" * 5000)
+    bench.changes.look(bench.row)
+    assert bench.changes.known_rights(bench.row).acl is None
+
+
+def test_what_cannot_be_asked_stays_as_it_was(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(row: int) -> bytes | None:
+        raise OSError(errno.EIO, "told to fail")
+
+    monkeypatch.setattr(bench.rig.source, "acl", broken)
+    before = bench.mode(0)
+    bench.rig.root.chmod(before ^ 0o11)
+    with pytest.raises(OSError):
+        bench.changes.look(0)
+    assert (bench.mode(0), bench.told) == (before, [])

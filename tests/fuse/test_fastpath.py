@@ -23,7 +23,9 @@ from nopfsfs.fuse.fastpath import LISTING_BYTES, FastPath, is_dying
 HEADER = struct.Struct("<IIQQIIIHH")
 LOOKUP, FORGET, GETATTR, OPEN, READ, RELEASE, INIT, INTERRUPT, IOCTL = 1, 2, 3, 14, 15, 18, 26, 36, 39
 READDIR, READDIRPLUS = 28, 44
+GETXATTR = 22
 GONE = 1 << 23  # no process has such a number
+ACL = b"an ACL" * 10
 DATA = bytes(range(256)) * 16
 PASSTHROUGH = 1 << 7
 LIMIT_S = 20.0
@@ -54,6 +56,11 @@ class Handlers:
 
     def handle(self, inode: int) -> int:
         return inode
+
+    def acl(self, inode: int) -> bytes:
+        if inode > 9:
+            raise KeyError(inode)
+        return ACL if inode == 8 else b""
 
     def looked_up(self, parent: int, name: bytes, pid: int) -> bytes | None:
         self.log.append(("look up", pid))
@@ -184,6 +191,23 @@ def test_an_open_or_a_release_that_another_answered_is_counted_there(monkeypatch
 
 def refuse(fd: int, parts: object) -> int:
     raise OSError(errno.ENOENT, "no such request")
+
+
+def test_acls_are_answered_here_and_other_attributes_by_pyfuse3() -> None:
+    async def body(b: Bench) -> None:
+        def ask(unique: int, inode: int, room: int, name: bytes = b"system.posix_acl_access") -> bytes:
+            return request(GETXATTR, unique, inode, struct.pack("<II", room, 0) + name + b"\0")
+
+        assert await b.answer(ask(1, 8, 4096)) == (1, 0, ACL)
+        assert await b.answer(ask(2, 8, 0)) == (2, 0, struct.pack("<II", len(ACL), 0))
+        assert await b.answer(ask(3, 8, len(ACL) - 1)) == (3, errno.ERANGE, b"")
+        assert await b.answer(ask(4, 7, 4096)) == (4, errno.ENODATA, b"")
+        assert await b.answer(ask(5, 1, 4096)) == (5, errno.ENODATA, b""), "of a directory"
+        for message in (ask(6, 99, 4096), ask(7, 8, 4096, b"user.x"), request(GETXATTR, 8, 8, b"\0" * 4)):
+            b.send(message)
+            assert await b.pyfuse3.recv(1 << 20) == message
+
+    run(body)
 
 
 def test_an_error_of_a_handler_is_the_answer() -> None:

@@ -1,0 +1,74 @@
+"""`nopfs recheck`: has a mount look at once at all that the source grants, and returns when that is done."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nopfsfs.cli.locate import locate_living
+from nopfsfs.cli.options import Parser
+from nopfsfs.control.client import call
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.units import format_duration, parse_duration
+
+DEFAULT_S = 1800.0  # a million files take less than half of that
+FIRST_PAUSE_S, PAUSE_S = 0.02, 1.0  # between two questions: the first, and the longest
+SILENT_S = 2.0  # a look that takes longer shows how far it is
+
+Progress = Callable[[Mapping[str, Any]], None]
+
+
+def add_recheck(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `nopfs recheck`."""
+    parser = commands.add_parser(
+        "recheck",
+        help="look now at who may read what",
+        description="Look at once at the rights of all files and directories at the source, and return when what\n"
+        "was withdrawn there no longer holds in the mount.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.add_argument(
+        "--timeout", metavar="S", default=str(DEFAULT_S), help="how long to wait at most (default: 30m)"
+    )
+    parser.set_defaults(handler=recheck)
+
+
+def recheck(options: argparse.Namespace) -> int:
+    """Have one mount look; return the exit code. Raises NopfsError."""
+    try:
+        limit_s = parse_duration(options.timeout)
+    except ValueError as error:
+        raise NopfsError(Exit.USAGE, f"--timeout: {error}") from error
+    located = locate_living(options.mountpoint, os.environ)
+    shown = _shown if sys.stderr.isatty() else lambda found: None
+    found = look_now(located.state_dir, limit_s, shown)
+    files, directories = f"{found['files']:,} files", f"{found['directories']:,} directories"
+    failed = f"; {found['failed']:,} could not be looked at" if found["failed"] else ""
+    print(f"looked at {files} and {directories}: {found['found']:,} changes{failed}", flush=True)
+    return Exit.OK
+
+
+def look_now(state_dir: str, limit_s: float, progress: Progress = lambda found: None) -> dict[str, Any]:
+    """Have the mount of `state_dir` look at everything; what it says when that is done, with `looked`, `found` and
+    `failed` counted from now. Raises NopfsError: Exit.STUCK after `limit_s` seconds."""
+    began = time.monotonic()
+    first = found = call(state_dir, "recheck")
+    pause = FIRST_PAUSE_S
+    while not found["done"]:
+        if time.monotonic() - began > limit_s:
+            raise NopfsError(Exit.STUCK, f"not done after {format_duration(limit_s)}, and goes on; see nopfs status")
+        if time.monotonic() - began > SILENT_S:
+            progress(found)
+        time.sleep(pause)
+        pause = min(2 * pause, PAUSE_S)
+        found = call(state_dir, "recheck", number=first["number"])
+    return {**found, **{key: found[key] - first[key] for key in ("looked", "found", "failed")}}
+
+
+def _shown(found: Mapping[str, Any]) -> None:
+    print(f"\r{found['position']:,} of {found['files']:,} files", end="\r", file=sys.stderr, flush=True)

@@ -1,0 +1,196 @@
+"""Looks again at what the source grants, in the background: who may enter which directory, who may read which file.
+
+A few threads ask the source, at a rate that `recheck_schedule` sets; what they find goes to `fetch/changes.py`. One
+that the source keeps waiting is passed by, and another is started, up to a limit: then the look stands still, and the
+status says so. None of this takes anything from those who read for somebody.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import queue
+import stat
+import threading
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from nopfsfs.dataset.index import Index
+from nopfsfs.fetch.changes import Changes
+from nopfsfs.stager.attribute_notices import AttributeNotices
+from nopfsfs.stager.guarded import Guarded
+from nopfsfs.stager.recheck_schedule import Schedule
+from nopfsfs.tiers.columns import RECHECK_SHUT, Columns, Gauge, Tier
+from nopfsfs.tiers.rights import Rights
+
+log = logging.getLogger(__name__)
+LOOKERS = 8  # threads; a look takes a millisecond or two on a parallel file system
+MOST_LOOKERS = 24  # with those that wait for a source that does not answer
+STUCK_S = 10.0  # a look that takes longer is passed by
+GIVEN_UP_S = 30.0  # a complete look that was asked for does not wait longer for one
+_WAITING = 64  # rows that wait for a looker
+_TICK_S, _IDLE_TICK_S = 0.02, 0.25  # between two looks at the clock; while many rows are due, and else
+_MANY = 5  # rows at one tick
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP)
+Rows = npt.NDArray[np.int64]
+
+
+class Recheck:
+    """`run` is the body of its thread, which starts the others. `request` may be called from any thread."""
+
+    def __init__(
+        self, *, index: Index, columns: Columns, gauge: memoryview, changes: Changes, notices: AttributeNotices,
+        period_s: float, guarded: Guarded | None = None,
+    ) -> None:  # fmt: skip
+        """`period_s`: all files are looked at within this; 0: only when it is asked for. `guarded`: what is above the
+        source, where others than who mounted may come in."""
+        self._guarded = guarded
+        if guarded is not None:
+            changes.restrict = self._restricted
+        self._index, self._columns, self._gauge = index, columns, gauge
+        self._changes, self._notices = changes, notices
+        self._period_s = period_s or math.inf
+        self._rows: queue.Queue[tuple[int, int] | None] = queue.Queue(_WAITING)
+        self._lock = threading.Lock()
+        self._under_way: dict[int, float] = {}  # by number of the look: since when (time.monotonic)
+        self._lookers = 0
+        self._number = 0  # of the last look that was given out
+        self._last: tuple[int, int] | None = None  # of a request: its number, and that of its last look
+        self._requested: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._wake = threading.Event()
+        self._stopped = False
+
+    def request(self, number: int) -> None:
+        """Look at everything once; `RECHECK_ANSWERED` is `number` when that is done and the kernel knows of it."""
+        self._requested.put(number)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the threads after their present looks."""
+        self._stopped = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Give out rows until `stop`."""
+        kinds = self._index.mode >> 12
+        files = np.flatnonzero(kinds != stat.S_IFLNK >> 12)
+        files = files[files >= self._index.n_dirs]
+        schedule = Schedule(
+            self._index.n_dirs, files, self._period_s, time.monotonic(),
+            dirs_in_use=self._directories_in_use, files_in_use=self._files_in_use,
+        )  # fmt: skip
+        rounds = 0
+        while not self._stopped:
+            while not self._requested.empty():
+                schedule.request(self._requested.get())
+            given = self._tick(schedule)
+            self._gauge[Gauge.RECHECK_POSITION] = schedule.files.place
+            if schedule.files.rounds != rounds:
+                rounds = schedule.files.rounds
+                self._gauge[Gauge.RECHECK_TOOK_MS] = int(1000 * schedule.files.took_s)
+                self._gauge[Gauge.RECHECK_ENDED_S] = int(time.time())
+            self._wake.wait(_TICK_S if given >= _MANY or self._last else _IDLE_TICK_S)
+            self._wake.clear()
+        for _ in range(MOST_LOOKERS):
+            try:
+                self._rows.put_nowait(None)
+            except queue.Full:
+                break  # those that take what is there look at `_stopped` themselves
+
+    # ---- giving out ---------------------------------------------------------------------------------------
+
+    def _tick(self, schedule: Schedule) -> int:
+        """Give out what is due and see who is stuck; how many rows were given out."""
+        rows = schedule.take(time.monotonic()) if self._rows.empty() else []
+        now = time.monotonic()
+        with self._lock:
+            for row in rows:
+                self._number += 1
+                self._under_way[self._number] = now
+                self._rows.put_nowait((self._number, row))
+            stuck = sum(now - since > STUCK_S for since in self._under_way.values())
+            wanted = min(LOOKERS + stuck, MOST_LOOKERS)
+            while self._lookers < wanted and self._under_way:
+                self._lookers += 1
+                threading.Thread(target=self._look_on, daemon=True, name="recheck").start()
+        shut = self._guarded is not None and self._guarded.shut
+        self._gauge[Gauge.RECHECK_STATE] = stuck | (RECHECK_SHUT if shut else 0)
+        if schedule.given_out > (self._last or (self._gauge[Gauge.RECHECK_ANSWERED], 0))[0]:
+            self._last = (schedule.given_out, self._number)
+        self._answer(now)
+        return len(rows)
+
+    def _answer(self, now: float) -> None:
+        """Say that a request is done: its looks have ended, and the kernel knows what they found."""
+        if self._last is None:
+            return
+        request, last = self._last
+        with self._lock:
+            waits = any(number <= last and now - since < GIVEN_UP_S for number, since in self._under_way.items())
+        if not waits and self._notices.told(self._notices.given):
+            self._gauge[Gauge.RECHECK_ANSWERED] = request
+            self._last = None
+
+    def _files_in_use(self) -> Rows:
+        """Files whose bytes are held in a tier or in the kernel's page cache."""
+        c = self._columns
+        return np.flatnonzero((c.tier == Tier.RAM) | (c.disk != 0) | (c.paged != 0))
+
+    def _directories_in_use(self) -> Rows:
+        """The directories above those files."""
+        index = self._index
+        rows = np.zeros(1, np.int64)
+        files = self._files_in_use()
+        above = np.unique(index.entry_parent[index.primary[files]]) if len(files) else rows
+        while len(above):
+            rows = np.union1d(rows, above)
+            above = above[above != 0]
+            above = np.setdiff1d(index.entry_parent[index.primary[above]], rows) if len(above) else above
+        return rows.astype(np.int64)
+
+    # ---- looking ------------------------------------------------------------------------------------------
+
+    def _look_on(self) -> None:
+        """The life of one looker."""
+        while True:
+            task = self._rows.get()
+            if task is None or self._stopped:
+                return
+            number, row = task
+            with self._lock:
+                self._under_way[number] = time.monotonic()
+            try:
+                self._look(row)
+            finally:
+                with self._lock:
+                    since = self._under_way.pop(number)
+                    # It was passed by: another has its place.
+                    surplus = time.monotonic() - since > STUCK_S and self._lookers > LOOKERS
+                    self._lookers -= surplus
+                if self._last is not None:
+                    self._wake.set()
+            if surplus:
+                return
+
+    def _restricted(self, row: int, rights: Rights) -> Rights:
+        """Rights as they are served: those of the root are less while a directory above the source is closed."""
+        return rights if row or self._guarded is None else self._guarded.restricted(rights)
+
+    def _look(self, row: int) -> None:
+        found, failed = False, False
+        try:
+            found = self._changes.look(row)
+        except OSError as error:
+            failed = error.errno not in _GONE
+            if failed:
+                log.debug("looking at row %d again: %s", row, error)
+        except Exception:
+            failed = True
+            log.exception("looking at row %d again failed", row)
+        with self._lock:  # the gauges have several writers here
+            self._gauge[Gauge.RECHECK_LOOKED] += 1
+            self._gauge[Gauge.RECHECK_FOUND] += found
+            self._gauge[Gauge.RECHECK_FAILED] += failed
