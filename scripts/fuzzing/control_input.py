@@ -185,7 +185,7 @@ class ControlInput(Input):
     def _known(self, rng: Random, key: str) -> Any:
         some: dict[str, tuple[Any, ...]] = {
             "root": ("train", "", "train/class0", "nowhere"), "files": ("image_folder", "timm", "x"),
-            "epoch": (0, 3, 1 << 20, 1 << 31), "world_size": (1, 4, 1 << 20),
+            "epoch": (0, 3, 50, 1 << 40), "world_size": (1, 4, 1 << 20),
             "ranks": ("0", "0-3", "0-1048575", [0, 1]),
             "options": ({"drop_last": True}, {"base_seed": "once"}, {"num_samples": number(rng, 40)}, {"buffer": 1}),
             "subset": ({"name": "random_split", "seed": 1}, {"name": "x"}, {"name": "random_split", "options": {}}),
@@ -195,5 +195,5 @@ class ControlInput(Input):
         return rng.choice(some[key])
 
     def _value(self, rng: Random) -> Any:
-        values: tuple[Any, ...] = (None, True, -1, 0, 1.5, 1e300, "", "x" * 5000, [], {}, [[]], {"a": {"b": []}}, 1 << 200)
-        return rng.choice(values)
+        values: tuple[Any, ...] = (None, True, -1, 0, 1.5, 1e300, "", "x" * 5000, [], {}, [[]], {"a": {"b": []}})
+        return rng.choice((*values, 1 << 200))
