@@ -1,5 +1,6 @@
 # make demo    set everything up, run the main job on a slow source, print the table
-# make test    set everything up, run the tests
+# make test    set everything up, run the tests but those marked slow (TEST='PATH ...': all of these, slow or not)
+# make test-all    run all tests: also what repeats, waits, needs both MPIs or all modes
 # make test-frameworks    the same with TensorFlow, Grain, Hugging Face, Lightning, timm, ... in .venv-frameworks
 # make lint    ruff and strict types
 # make bench   measure, write build/bench.json, print the table (BENCH='PATTERN ...' for some of it)
@@ -28,7 +29,7 @@ MPIS := mpich openmpi
 , := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks lint bench clean
+.PHONY: help demo test test-all test-frameworks lint bench clean
 .SUFFIXES:
 
 help:
@@ -37,8 +38,12 @@ help:
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py $(DEMO)
 
+# Who names tests wants them run.
 test: $(READY)
-	@$(BIN)/python -m pytest -q $(TEST)
+	@$(BIN)/python -m pytest -q $(or $(TEST),-m "not slow")
+
+test-all: $(READY)
+	@$(BIN)/python -m pytest -q --hypothesis-profile=all
 
 # The frameworks want versions of their own of many packages, and are large: a virtual environment for them alone.
 test-frameworks: $(FRAMEWORKS)/.ready

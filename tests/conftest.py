@@ -16,12 +16,47 @@ import pytest
 from nopfsfs.fuse.mountinfo import abort_connection, find_mount
 from nopfsfs.fuse.mounting import may_mount, unmount
 from nopfsfs.rundir import default_run_dir, remove_state_dir, state_dir_for
+from tests import guard
 
 pytest.register_assert_rewrite("tests.mount.harness")  # before any test, of whatever room, imports it
 # They need what `make test-frameworks` installs.
 collect_ignore = [] if os.environ.get("NOPFSFS_FRAMEWORKS") else ["frameworks"]
 FAKE_DAEMON = Path(__file__).parent / "fake_daemon.py"
 READY_S = 20.0
+LEFT_S = 10.0  # for processes to be gone after the last test
+TESTS = Path(__file__).parent
+# Marks that follow from where a test lies and from what it takes; the others are set by hand, and checked (guard.py).
+MARKS_OF_FOLDERS = {TESTS / "mount": "mount", TESTS / "frameworks": "framework"}
+MARKS_OF_FIXTURES = {"fake_mount": "mount", "mounting": "mount", "training": "mount", "torch": "framework"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Set the marks that follow from folders and fixtures."""
+    for item in items:
+        marks = [mark for folder, mark in MARKS_OF_FOLDERS.items() if folder in item.path.parents]
+        marks += [MARKS_OF_FIXTURES[name] for name in getattr(item, "fixturenames", ()) if name in MARKS_OF_FIXTURES]
+        if hasattr(getattr(item, "module", None), "torch"):
+            marks.append("framework")
+        for mark in dict.fromkeys(marks):
+            item.add_marker(mark)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Tell the guard which test runs."""
+    guard.running.name, guard.running.marks = item.nodeid, frozenset(mark.name for mark in item.iter_markers())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Watch what the tests start; fail if a mount or a process is left when all have ended, whatever their marks."""
+    place = tmp_path_factory.getbasetemp()
+    with guard.watched_commands():
+        yield
+        wait_until(lambda: not guard.processes(), LEFT_S)
+        left = guard.fuse_mounts(place), guard.processes()
+        assert left == ([], []), "left behind: (mounts, processes)"
 
 
 class FakeMount:

@@ -84,6 +84,7 @@ def _loops(link: bytes) -> bool:
     )
 
 
+@pytest.mark.framework
 @slow
 @given(trees.paths(most=15))
 def test_image_folder_is_torchvisions(files) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from nopfsfs.control.client import call
 from nopfsfs.control.pids import Process, living, read_pids, start_time
 from nopfsfs.fuse.mountinfo import abort_connection, find_mount, read_mounts
 from nopfsfs.fuse.mounting import unmount
@@ -89,11 +90,8 @@ class Mounted:
     shm: frozenset[str] = frozenset()
 
     def status(self) -> dict[str, Any]:
-        """What `nopfs status --json` prints."""
-        done = run([*module("nopfs"), "status", str(self.path), "--json"])
-        assert done.returncode == 0, done.stderr
-        record: dict[str, Any] = json.loads(done.stdout)
-        return record
+        """The record that `nopfs status --json` prints, without a process for it."""
+        return dict(call(self.state_dir, "status"))
 
     def wait_status(self, condition: Any, limit_s: float = 20.0) -> dict[str, Any]:
         """The first status for which the condition holds."""

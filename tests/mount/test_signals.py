@@ -86,7 +86,7 @@ def test_little_memory(mounting: Mounting, data: Path, signal: str) -> None:
         for epoch in range(3):
             read_epoch(m, files, epoch)
             record = m.status()
-            assert sum(record["used"].values()) <= 3 << 20
+            assert sum(record["used"].values()) <= 3 << 20, record["used"]
         read_all(m, readers=2)
 
 

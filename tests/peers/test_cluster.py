@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, Epoch, Readers, cluster
-from mpirun import IMPLEMENTATIONS
 from slow_source import SlowSource
 
 from tests.mount.harness import fill
 from tests.mount.modes import why_not
+from tests.peers.implementations import BOTH
 from tests.peers.mounts import checksum, opens_at_rest, opens_of_files, room
 
 pytestmark = [
     pytest.mark.mount,
+    pytest.mark.mpi,
     pytest.mark.timeout(240),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
@@ -46,7 +47,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", BOTH)
 def test_what_fits_the_cluster_leaves_the_source_once(implementation: str, tree: Path, tmp_path: Path) -> None:
     expected = checksum(tree)
     with SlowSource(tree) as source:

@@ -10,15 +10,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from mpirun import IMPLEMENTATIONS
 
 from tests.conftest import wait_until
 from tests.mount.harness import fill, module, run
 from tests.mount.modes import why_not
+from tests.peers.implementations import BOTH
 from tests.peers.mounts import LIMIT_S, Mounts, mounts, room
 
 pytestmark = [
     pytest.mark.mount,
+    pytest.mark.mpi,
     pytest.mark.timeout(240),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
@@ -66,7 +67,7 @@ def umount_well(m: Mounts) -> None:
     m.umount(*range(2))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", BOTH)
 @pytest.mark.parametrize("whom", ["a peer process", "mpirun"])
 def test_the_end_of_mpi_in_mid_epoch(made: Made, implementation: str, whom: str) -> None:
     with made(implementation, 2) as m, m.readers(epochs=3) as readers:
@@ -89,7 +90,7 @@ def test_the_end_of_mpi_in_mid_epoch(made: Made, implementation: str, whom: str)
         umount_well(m)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", BOTH)
 def test_a_whole_mount_is_killed_in_mid_epoch(made: Made, implementation: str) -> None:
     with made(implementation, NODES) as m, m.readers(epochs=4) as readers:
         readers.epoch(1)
@@ -117,7 +118,7 @@ def test_a_whole_mount_is_killed_in_mid_epoch(made: Made, implementation: str) -
         assert "node1 was killed by signal 9" in m.said()
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", BOTH)
 def test_a_node_is_done_early(made: Made, implementation: str) -> None:
     with made(implementation, NODES) as m, m.readers(epochs=4) as readers:
         readers.epoch(1)

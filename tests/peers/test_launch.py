@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from mpirun import IMPLEMENTATIONS, environment, mpirun, of_each_rank, ranks_of
+from mpirun import environment, mpirun, of_each_rank, ranks_of
 from slow_source import SlowSource
 
 from nopfsfs.dataset.scan import scan
@@ -27,16 +27,18 @@ from nopfsfs.rundir import default_run_dir, remove_state_dir, state_dir_for
 from tests.conftest import wait_until
 from tests.mount import harness
 from tests.mount.modes import why_not
+from tests.peers.implementations import BOTH
 
 pytestmark = [
     pytest.mark.mount,
+    pytest.mark.mpi,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
 LIMIT_S = 40.0
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
+@pytest.fixture(params=BOTH)
 def implementation(request: pytest.FixtureRequest) -> str:
     """Each MPI implementation."""
     name: str = request.param

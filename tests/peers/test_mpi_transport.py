@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if __name__ != "__main__":
     import pytest
-    from mpirun import IMPLEMENTATIONS, mpirun
+    from mpirun import mpirun
+
+    from tests.peers.implementations import BOTH
 
 if TYPE_CHECKING:
     from nopfsfs.peers.mpi_transport import MpiTransport
@@ -242,7 +244,7 @@ if __name__ == "__main__":
     main()
 else:
 
-    @pytest.fixture(scope="module", params=IMPLEMENTATIONS)
+    @pytest.fixture(scope="module", params=BOTH)
     def output(request: pytest.FixtureRequest) -> tuple[list[str], str]:
         """What the ranks did, and what else they said."""
         argv = [sys.executable, "-P", __file__]
@@ -254,6 +256,7 @@ else:
                 process.kill()
         return out.splitlines(), errors
 
+    @pytest.mark.mpi
     @pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
     def test_two_ranks(output: tuple[list[str], str], name: str) -> None:
         done, errors = output

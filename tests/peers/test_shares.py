@@ -11,6 +11,7 @@ from tests.mount.modes import why_not
 
 pytestmark = [
     pytest.mark.mount,
+    pytest.mark.mpi,
     pytest.mark.timeout(240),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]

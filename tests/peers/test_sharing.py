@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from cluster import Readers, cluster
-from mpirun import IMPLEMENTATIONS
 from slow_source import SlowSource
 
 from tests.mount.harness import Reader, fill
 from tests.mount.modes import why_not
 from tests.mount.rooms import charges
+from tests.peers.implementations import BOTH
 from tests.peers.mounts import (
     LIMIT_S,
     SEED,
@@ -31,6 +31,7 @@ from tests.peers.mounts import (
 
 pytestmark = [
     pytest.mark.mount,
+    pytest.mark.mpi,
     pytest.mark.timeout(240),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
@@ -48,7 +49,7 @@ def tree(tmp_path: Path) -> Path:
 # ---- nodes and readers ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", BOTH)
 def test_nodes_with_unlike_rooms(implementation: str, tree: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -84,7 +85,7 @@ def test_nodes_with_unlike_rooms(implementation: str, tree: Path, tmp_path: Path
         assert m.code() == 0
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", BOTH)
 def test_two_ranks_on_each_of_two_nodes(implementation: str, tree: Path, tmp_path: Path) -> None:
     expected = checksum(tree)
     with SlowSource(tree) as source:

@@ -111,6 +111,7 @@ def _initialise(torch, seed: int) -> None:
     torch.rand(3, dtype=torch.float64)
 
 
+@pytest.mark.framework
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["shuffle", "subset"])
 def test_a_real_loader_after_a_model_was_initialised(kind: str, workers: int) -> None:
