@@ -186,7 +186,7 @@ class ControlInput(Input):
         some: dict[str, tuple[Any, ...]] = {
             "root": ("train", "", "train/class0", "nowhere"), "files": ("image_folder", "timm", "x"),
             "epoch": (0, 3, 50, 1 << 40), "world_size": (1, 4, 1 << 20),
-            "ranks": ("0", "0-3", "0-1048575", [0, 1]),
+            "ranks": ("0", "0-3", "0-1048575", "1-4000", [0, 1]),
             "options": ({"drop_last": True}, {"base_seed": "once"}, {"num_samples": number(rng, 40)}, {"buffer": 1}),
             "subset": ({"name": "random_split", "seed": 1}, {"name": "x"}, {"name": "random_split", "options": {}}),
             "order": (["/dev/null"], "/etc/passwd", [str(self.root)], ["/nowhere"]), "repeats": (True, False),

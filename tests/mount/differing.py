@@ -68,7 +68,8 @@ class Kind:
 
 
 KINDS = (
-    Kind("plain"),
+    Kind("plain", ("--ram", "1M")),
+    Kind("roomy"),
     Kind("ranges", ("--ram", "4M")),
     Kind("disk", ("--ram", "6M"), disk=True),
     Kind("passthrough", ("--passthrough", "on"), disk=True),
@@ -661,6 +662,7 @@ def make_tree(root: Path) -> None:
     secret.mkdir(0o700)
     for name in ("f0", "f4", "f5", "f2", "f3", "f6", "f7", "f8", "f9", "f10", "c", "e"):
         (secret / name).write_bytes(b"secret " * 10_000)
+        os.setxattr(secret / name, "user.label", b"secret")
 
 
 @contextmanager
