@@ -66,23 +66,22 @@ def run(name: str, options: argparse.Namespace) -> Report:
     """One input in a process of its own."""
     argv = [sys.executable, __file__, "--worker", name, "--seed", str(options.seed), "--seconds", str(options.seconds)]
     argv += ["--most", str(options.most)] + (["--case", str(options.case)] if options.case is not None else [])
-    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True)
-    timer = threading.Timer(options.seconds + START_S, process.kill)
-    timer.start()
     last = ""
-    assert process.stdout is not None
-    try:
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        timer = threading.Timer(options.seconds + START_S, process.kill)
+        timer.start()
+        assert process.stdout is not None
         for line in process.stdout:
             last = line
-    finally:
-        timer.cancel()
-        process.kill() if process.poll() is None and not last.startswith("{") else None
         process.wait()
-    if last.startswith("{"):
-        return _report(json.loads(last))
-    errors.seek(0)
-    tail = "\n".join(errors.read().splitlines()[-40:])
+        timer.cancel()
+        if last.startswith("{"):
+            return _report(json.loads(last))
+        errors.seek(0)
+        tail = "\n".join(errors.read().splitlines()[-40:])
     case = int(last) if last.strip().isdigit() else -1
     died = Finding(case, f"the process ended with status {process.returncode}", tail)
     return Report(name, options.seed, cases=max(case, 0), findings=[died])

@@ -187,11 +187,11 @@ def fuzz(
     memory: list[int] = []
     try:
         with _watching() as watch:
-            for case in range(min(most, 1 << 62)) if only is None else [only]:
+            for case in range(most) if only is None else [only]:
                 now = time.monotonic()
                 if (now - start > seconds or len(report.findings) >= FINDINGS_MOST) and case != only:
                     break
-                if len(memory) < 2 and now - start >= seconds * (SETTLED, 0.5)[len(memory)]:
+                if len(memory) < 2 and max((now - start) / seconds, case / most) >= (SETTLED, 0.5)[len(memory)]:
                     memory.append(resident())
                 began(case)
                 _play(target, seed, case, watch, report)
