@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,15 +18,10 @@ from nopfsfs.dataset import explicit
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.orders import ORDERS
 from nopfsfs.errors import Exit, NopfsError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from nopfsfs.tomltable import Table
 
 SIZE_MOST = 1 << 20  # bytes: sixteen tables have a few thousand
 _HEADER = re.compile(r"""\s*\[\[\s*["']?plan["']?\s*\]\]""")
-_AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +35,7 @@ class PlanFile:
 def read_plan_file(path: str) -> PlanFile:
     """Raises NopfsError with Exit.USAGE, and one line that names the file and, where there is one, line and key."""
     text = _read(path)
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        line = _AT_LINE.search(str(error))
-        number = int(line[1]) if line else max(1, len(text.splitlines()))
-        raise _usage(path, number, f"not valid TOML: {error}") from error
-    except RecursionError as error:
-        raise _usage(path, None, "not valid TOML: nested too deeply") from error
+    table = Table.parse(text, path).values
     for key in table:
         if key != "plan":
             line_number = _line_of(text.splitlines(), (key,), 0)

@@ -24,6 +24,7 @@ from nopfsfs.units import format_ranks, parse_ranks
 EXPLICIT = "explicit"  # the sampler of a plan with `order`
 PLANS_MOST = 16  # of a mount: each is followed
 WORLD_MOST = 1 << 20
+RANKS_MOST = 4096  # of one node: each is followed, and a million of them would hold the supervisor for seconds
 EPOCH_MOST = 1 << 31
 TEXT_MOST = 4096  # characters: a path, or a generator's state
 ORDERS_MOST = 1024  # files of `order`, one an epoch
@@ -121,6 +122,9 @@ def _check_ranks(size: int | None, ranks: tuple[int, ...] | None) -> None:
     if size is not None and ranks is not None and ranks[-1] >= size:
         outside = format_ranks(rank for rank in ranks if rank >= size)
         raise _Wrong("ranks", f"{outside} outside the world of {size} (0-{size - 1}); correct ranks or world_size")
+    here = len(ranks) if ranks is not None else size or 1
+    if here > RANKS_MOST:
+        raise _Wrong("ranks", f"{here} on one node are more than {RANKS_MOST}; say those of this node")
 
 
 def check_spec(of: Sampler | Subset, seed: int | None, options: Mapping[str, Value], above: str) -> None:

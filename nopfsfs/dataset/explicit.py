@@ -115,12 +115,11 @@ def _load(path: str, left: int) -> NDArray[np.integer]:
         del mapped
         array: NDArray[np.integer] = np.load(path, allow_pickle=False)
         return array
-    except (OSError, EOFError, SyntaxError) as error:
-        raise ValueError(f"{_show(path)}: cannot be read: {' '.join(str(error).split())}") from error
-    except ValueError as error:
-        if str(error).startswith(_show(path)):
+    except Exception as error:  # numpy reads the head as an expression of Python: nearly anything may come of it
+        if isinstance(error, ValueError) and str(error).startswith(_show(path)):
             raise
-        raise ValueError(f"{_show(path)}: not a .npy file of numbers: {' '.join(str(error).split())}") from error
+        why = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+        raise ValueError(f"{_show(path)}: cannot be read as a .npy file of numbers: {why}") from error
 
 
 def _checked(samples: NDArray[np.integer], n: int, where: str, repeats: bool) -> Samples:

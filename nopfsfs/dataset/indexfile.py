@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import COLUMNS, Index
+from nopfsfs.dataset.indexcheck import check
 
 MAGIC = b"NOPFSIDX"
 LAYOUT = 2  # raise it when COLUMNS or their meaning changes: older files are then scanned anew
@@ -139,8 +140,10 @@ def load_fd(fd: int, *, verify: bool = False) -> Index:
     columns: dict[str, NDArray[Any]] = {
         name: np.frombuffer(mapped, dtype, length, offset) for name, dtype, length, offset in places
     }
-    if verify and _checksum(columns) != body:
-        raise IndexDamaged("wrong checksum of the columns")
+    if verify:
+        if _checksum(columns) != body:
+            raise IndexDamaged("wrong checksum of the columns")
+        check(columns)
     return Index(**columns, fingerprint=print_.hex())
 
 

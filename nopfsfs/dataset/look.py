@@ -20,6 +20,7 @@ from nopfsfs.dataset.links import is_inside, presented
 # source's clock (4 ms on ext4, 1 s on ext3 and HFS+, 2 s on FAT; the rest is for clocks that disagree) and
 # look unchanged.
 RACY_NS = 3_000_000_000
+PATH_MAX = 4096  # bytes with the final NUL: what lies deeper cannot be opened by its path
 ACL_NAME = "system.posix_acl_access"
 PACK = struct.Struct("<IIIIqqqQQBI").pack  # build.RECORD
 
@@ -162,6 +163,9 @@ class Look:
     def _entry(self, into: _Entries, entry: os.DirEntry[str]) -> None:
         name = os.fsencode(entry.name)
         path = into.full + b"/" + name
+        if len(path) >= PATH_MAX:
+            into.vanished.append((_join(into.task.path, name), os.strerror(errno.ENAMETOOLONG)))
+            return
         try:
             st = entry.stat(follow_symlinks=False)
             if stat.S_ISLNK(st.st_mode):

@@ -233,9 +233,10 @@ class Adapter(pyfuse3.Operations):
             if not acl:
                 raise pyfuse3.FUSEError(pyfuse3.ENOATTR)
             return acl
+        row = row_of(inode)
         if name.startswith(OWN_PREFIX):
-            return self._tree.getxattr(row_of(inode), name)
-        value: bytes = await self._in_thread(self._tree.getxattr, row_of(inode), name)
+            return self._tree.getxattr(row, name)
+        value: bytes = await self._in_thread(self._tree.getxattr, row, name)
         return value
 
     def acl(self, inode: int) -> bytes:
@@ -295,6 +296,8 @@ class Adapter(pyfuse3.Operations):
 
     @guarded
     async def read(self, fh: int, off: int, size: int) -> Bytes:  # type: ignore[override]
+        if fh >> 16 >= len(self._version):
+            raise pyfuse3.FUSEError(errno.ESTALE)  # no handle of ours
         hit = self.hit(fh, off, size)
         return hit if hit is not None else await self.missed(fh, off, size)
 
@@ -328,7 +331,7 @@ class Adapter(pyfuse3.Operations):
 
     def over(self, fh: int) -> None:
         """The kernel has let go of a handle, or has never had it."""
-        if fh & _COUNTED and self._modes is not None:
+        if fh & _COUNTED and self._modes is not None and fh >> 16 < len(self._version):
             self._modes.leave(fh >> 16, passed=bool(fh & _PASSED))
 
     def closed(self, fh: int) -> bool:

@@ -124,7 +124,7 @@ def _is_gone(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:
+    except (OSError, OverflowError):  # no number of a process: nobody who could be seen
         pass
     return False
 

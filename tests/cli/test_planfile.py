@@ -57,6 +57,8 @@ BAD = [
     ("x" * (2 << 20), " larger than 1 MiB"),
     (GOOD * 17, " plans: 17 are given"),
     ("a=" + "[" * 20000, " not valid TOML"),
+    ("a = " + "9" * 5000, " not valid TOML"),
+    ("\n" + "a." * 4000 + "a = 1", "2: a key of more than 64 parts"),
 ]
 
 

@@ -57,6 +57,8 @@ def test_little_is_enough() -> None:
         ({"sampler": "distributed", "ranks": ["a"]}, "ranks: a text is given"),
         ({"sampler": "distributed", "ranks": [1 << 20]}, "ranks: 1048576 is no rank"),
         ({"sampler": "distributed", "world_size": 4, "ranks": "0-5"}, r"ranks: 4-5 outside the world of 4 \(0-3\)"),
+        ({"sampler": "distributed", "ranks": "0-4096"}, "ranks: 4097 on one node are more than 4096; say those"),
+        ({"sampler": "distributed", "world_size": 1 << 20}, "ranks: 1048576 on one node are more than 4096"),
         ({"sampler": "distributed", "root": "/train"}, "root: '/train' is not below the mount"),
         ({"sampler": "distributed", "root": "a/../.."}, "is not below the mount"),
         ({"sampler": "distributed", "files": "alphabetical"}, "files: unknown file order 'alphabetical': known are"),

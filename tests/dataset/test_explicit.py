@@ -138,6 +138,20 @@ def test_files_that_cannot_be_read(source: Path, tmp_path: Path) -> None:
             read(source, *[tmp_path / path for path in paths])
 
 
+@pytest.mark.parametrize(
+    "head",
+    ["{'descr': '<i8',", "(" * 9000, "{'descr': '<i8', 'fortran_order': False}", "-" * 4000 + "1",
+     "{'descr': '<i8', 'fortran_order': False, 'shape': (9223372036854775807, 3), }"],
+    ids=["cut", "deep", "no shape", "nested", "huge"],
+)  # fmt: skip
+def test_an_array_whose_head_is_none(source: Path, tmp_path: Path, head: str) -> None:
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head.encode() + bytes(64))
+    with pytest.raises(ValueError, match=r"x\.npy: cannot be read as a \.npy file of numbers: .") as raised:
+        read(source, path)
+    assert "\n" not in str(raised.value)
+
+
 def test_too_much_is_refused_before_it_is_read(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explicit, "EPOCHS_MOST", 2)
     monkeypatch.setattr(explicit, "SMALLEST", 1)

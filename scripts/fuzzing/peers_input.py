@@ -1,0 +1,307 @@
+"""Messages between nodes, and between the processes of one: the formats, the exchange of a peer process, and the desk
+of a stager with a peer process and servers at its sockets."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from fuzzing.core import Input, Wrong
+from fuzzing.mutate import garbage, mutated, number, signed
+from fuzzing.network import Transport
+from fuzzing.trees import make_tree
+from nopfsfs.control.children import sequenced_pair
+from nopfsfs.fetch import peerwire
+from nopfsfs.fetch import wire as local
+from nopfsfs.fetch.desk import Desk
+from nopfsfs.fetch.links import Links
+from nopfsfs.fetch.peerwire import Kind as Local
+from nopfsfs.fetch.source import Source
+from nopfsfs.peers import news, wire
+from nopfsfs.peers.exchange import Exchange
+from nopfsfs.peers.transport import Message
+from nopfsfs.tiers import arena as arenas
+from nopfsfs.tiers.arena import Arena
+from nopfsfs.tiers.columns import HOME_HERE, Columns, Gauges
+from nopfsfs.tiers.ring import Ring
+
+JOB = 0x0123_4567_89AB_CDEF
+NODES = 4
+ARENA = 1 << 20
+BLOCK = 4096
+OF_PEER = (Local.GOT, Local.FREED, Local.LEND, Local.BACK)
+MESSAGES = 40  # of a case
+HELD_MOST = 4096  # of anything that is kept for a node that sends nonsense: far above what is bounded
+# By name: the kinds of both are numbers, and equal ones are no two keys.
+RECORDS = {
+    "WANT": "HqqqB", "HURRY": "H", "DROP": "H", "ANSWER": "HQB",
+} | {f"local {kind.name}": one.format.strip("<") for kind, one in peerwire.RECORDS.items()}  # fmt: skip
+_BITS = {"B": 8, "H": 16, "I": 32, "Q": 64, "q": 64}
+
+
+def record(rng: Random, kind: wire.Kind | Local, known: list[int]) -> tuple[int, ...]:
+    """A record of a kind: some of its numbers are known ones, others small, others anything that fits."""
+    found = []
+    for letter in RECORDS[f"local {kind.name}" if isinstance(kind, Local) else kind.name]:
+        bits = _BITS[letter]
+        any_number = signed(rng, bits) if letter.islower() else number(rng, bits)
+        small = rng.randrange(4)
+        found.append(rng.choice((small, rng.choice(known) % (1 << (bits - 1)), any_number)))
+    return tuple(found)
+
+
+class PeersInput(Input):
+    """See the module. Whatever comes, an exchange goes on, and a desk answers readers."""
+
+    name = "peers"
+
+    def __init__(self, work: Path) -> None:
+        super().__init__(work)
+        self.root = work / "source"
+        self.root.mkdir()
+        self.index = make_tree(self.root)
+        self.files = np.flatnonzero(self.index.mode >> 12 == 0o10).tolist()
+        self.known = [0, 1, 2, 3, 4096, *self.files, *self.index.size.tolist(), *self.index.mtime_ns.tolist()]
+
+    def play(self, rng: Random) -> None:
+        rng.choice((self._formats, self._nodes, self._nodes, self._desk, self._desk))(rng)
+
+    # ---- the formats --------------------------------------------------------------------------------------
+
+    def _formats(self, rng: Random) -> None:
+        def of_job(message: bytes) -> object:
+            return wire.unpack(message, JOB)
+
+        readers: list[Callable[[bytes], object]] = [
+            of_job, news.unpack, peerwire.unpack, local.unpack_order, local.unpack_demand, local.unpack_answer,
+        ]  # fmt: skip
+        for _ in range(MESSAGES):
+            data = garbage(rng, 4096) if rng.random() < 0.3 else mutated(rng, self._valid(rng))
+            read = rng.choice(readers)
+            try:
+                read(data)
+            except ValueError as e:
+                self.tell_error(e)
+            else:
+                self.tell("read")
+
+    def _valid(self, rng: Random) -> bytes:
+        match rng.randrange(5):
+            case 0:
+                return news.pack(rng.choice(list(news.Kind)), signed(rng, 32), garbage(rng))
+            case 1:
+                rows = np.array([signed(rng) for _ in range(rng.randrange(5))], np.int64)
+                return local.pack_orders(rng.choice(list(local.Order)), rows, signed(rng))[0]
+            case 2:
+                return struct.pack("<QQqI", number(rng), number(rng), signed(rng), number(rng, 32))
+            case 3:
+                return self._between_nodes(rng)
+        return self._of_processes(rng, rng.choice(list(Local)))
+
+    def _between_nodes(self, rng: Random) -> bytes:
+        kind = rng.choice(list(wire.Kind))
+        if kind == wire.Kind.NEWS:
+            return wire.pack_news(JOB, garbage(rng))
+        count = 0 if kind == wire.Kind.LEAVE else rng.randrange(4)
+        return wire.pack(kind, JOB, [record(rng, kind, self.known) for _ in range(count)])[0]
+
+    def _of_processes(self, rng: Random, kind: Local) -> bytes:
+        return peerwire.pack(kind, [record(rng, kind, self.known) for _ in range(rng.randint(1, 4))])[0]
+
+    # ---- a peer process -----------------------------------------------------------------------------------
+
+    def _nodes(self, rng: Random) -> None:
+        """An exchange among nodes, and with a stager, that send anything."""
+        now = 1000.0
+        transport = Transport(NODES)
+        arena = memoryview(bytearray(ARENA))
+        told: list[Any] = []
+        exchange = Exchange(
+            transport, arena, JOB, to_stager=lambda kind, records: told.extend(records),
+            hear=lambda node, body: told.append(body), over=lambda node, why: told.append(why), clock=lambda: now,
+        )  # fmt: skip
+        exchange.stager_came()
+        for _ in range(MESSAGES):
+            now += rng.choice((0.0, 0.0, 0.01, 0.2, 3.0, 70.0))
+            match rng.randrange(10):
+                case 0 | 1 | 2 | 3 | 4:
+                    data = self._between_nodes(rng)
+                    body = None if rng.random() < 0.02 else mutated(rng, data) if rng.random() < 0.2 else data
+                    self._from_node(transport, rng.randrange(1, NODES), body)
+                case 5 | 6 | 7:
+                    self._from_stager(exchange, rng)
+                case 8:
+                    transport.finish(rng)
+                case _ if rng.random() < 0.1:
+                    exchange.stager_gone()
+                    exchange.stager_came()
+            exchange.step()
+        exchange.leave()
+        self._check(exchange, transport, told)
+
+    def _from_node(self, transport: Transport, node: int, body: bytes | None) -> None:
+        transport.inbox.append(Message(node, body))
+        self.tell("a node said something")
+
+    def _from_stager(self, exchange: Exchange, rng: Random) -> None:
+        kind = rng.choice(list(Local))
+        records: list[tuple[int, ...]]
+        if rng.random() < 0.6:  # what can be asked
+            kind = Local.ASK
+            length = rng.randrange(1, 5000)
+            records = [(number(rng, 16), rng.choice(self.files), rng.randrange(ARENA - length), length, 1,
+                        rng.randrange(NODES), rng.randrange(2))]  # fmt: skip
+        else:
+            records = [record(rng, kind, self.known) for _ in range(rng.randint(1, 3))]
+        try:
+            exchange.from_stager(kind, records)
+        except ValueError as e:
+            self.tell_error(e)
+        else:
+            self.tell("the stager said something")
+
+    def _check(self, exchange: Exchange, transport: Transport, told: list[Any]) -> None:
+        kept = {"wants": len(exchange.borrower), "loans": len(exchange.lender), "told": len(told),
+                "sent": len(transport.sent)}  # fmt: skip
+        for what, count in kept.items():
+            if count > HELD_MOST:
+                raise Wrong(f"{count} {what} after {MESSAGES} messages")
+        writes = exchange.borrower.writes()
+        if not all(0 <= offset < offset + length <= ARENA for offset, length in writes):
+            raise Wrong("it writes outside of the arena")
+
+    # ---- a stager -----------------------------------------------------------------------------------------
+
+    def _desk(self, rng: Random) -> None:
+        with Bench(self.root, self.index, rng) as bench:
+            for _ in range(MESSAGES):
+                match rng.randrange(6):
+                    case 0 | 1:
+                        bench.peer_says(self._of_processes(rng, rng.choice(OF_PEER)))
+                    case 2:
+                        bench.peer_says(mutated(rng, self._of_processes(rng, rng.choice(list(Local)))))
+                    case 3:
+                        demand = number(rng, 8), number(rng), signed(rng), number(rng, 32)
+                        bench.server_says(struct.pack("<QQqI", *demand))
+                    case 4:
+                        bench.server_asks(rng.choice(self.files), rng.randrange(20_000), rng.randrange(1, 20_000))
+                    case 5:
+                        bench.desk.fetch([rng.choice(self.files) for _ in range(3)])
+                bench.work()
+                self.tell("the desk heard something")
+            bench.check()
+
+
+class Bench:
+    """A desk, with a peer process at one socket and a server at another, both played by the case."""
+
+    def __init__(self, root: Path, index: Any, rng: Random) -> None:
+        self.index, self.now = index, 1000.0
+        self.fds = [Columns.create(index.n), Gauges.create(), Ring.create("fuzz"), arenas.create(ARENA)]
+        self.columns = Columns(self.fds[0], index.n, writable=True)
+        self.columns.holder[:] = rng.choices((0, HOME_HERE, 1, 2), k=index.n)
+        self.arena = Arena(self.fds[3], ARENA)
+        self.links = Links(lambda number: self.desk.grace_passed(number))
+        self.source = Source(os.fsencode(root), index, self.columns)
+        self.desk = Desk(
+            index=index, columns=self.columns, gauges=Gauges(self.fds[1], writable=True),
+            ring=Ring(self.fds[2], writable=True), arena=self.arena, source=self.source, disks=None, concurrency=4,  # type: ignore[arg-type]
+            answer=self.links.answer, ask_grace=self.links.ask, changed=lambda row: None, block=BLOCK,
+            range_block=BLOCK, clock=lambda: self.now,
+        )  # fmt: skip
+        self.desk.set_budget(ARENA, ARENA // 2, ARENA // 4)
+        self.server, end = sequenced_pair()
+        self.link = self.links.add(end)
+        self.peer, other = sequenced_pair()
+        for ours in (self.server, self.peer):
+            ours.setblocking(False)
+        self.desk.exchange.attach(other)
+        self.asked: dict[int, tuple[int, int, int]] = {}
+        self.answered: set[int] = set()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.desk.stop()
+        self.peer.close()
+        self.attend()
+        self.server.close()
+        self.links.gone(self.link)
+        for fd in self.fds:
+            os.close(fd)
+
+    def peer_says(self, message: bytes) -> None:
+        if message:  # an empty one is an end
+            self.peer.send(message)
+        self.attend()
+
+    def attend(self) -> None:
+        link = self.desk.exchange.wants()[0]
+        if link is not None:
+            self.desk.exchange.attend(link)
+        try:
+            while self.peer.fileno() >= 0 and self.peer.recv(1 << 16):
+                pass
+        except BlockingIOError:
+            pass
+
+    def server_says(self, message: bytes) -> None:
+        """As the stager takes it (`Stager._take_demand`)."""
+        try:
+            demand = self.links.take(self.link, local.unpack_demand(message))
+        except ValueError:
+            return
+        if demand is not None and demand.id:
+            self.desk.demand(demand)
+
+    def server_asks(self, row: int, offset: int, length: int) -> None:
+        number = 1 << 32 | len(self.asked) + 1
+        self.asked[number] = (row, offset, length)
+        self.server_says(local.pack_demand(local.Demand(number, row, offset, length)))
+
+    def work(self) -> None:
+        """All that there is to do; the server takes its answers."""
+        for _ in range(1000):
+            self.now += 0.05
+            self.desk.exchange.look()
+            if not self.desk.run_one() and not self._take():
+                return
+        raise Wrong("it never comes to rest")
+
+    def _take(self) -> bool:
+        try:
+            answer = local.unpack_answer(self.server.recv(256))
+        except BlockingIOError:
+            return False
+        if answer.id:
+            self.answered.add(answer.id)
+            self._compare(answer)
+        elif answer.arena:
+            self.server_says(local.pack_demand(local.Demand(0, 0, -answer.arena, 0)))
+        return True
+
+    def _compare(self, answer: local.Answer) -> None:
+        """Bytes of rows that live here are right, whatever the peer process says. Of others it is believed: it has
+        compared checksums."""
+        row, offset, _ = self.asked.get(answer.id, (0, 0, 0))
+        if row and not answer.errno and self.columns.holder[row] in (0, HOME_HERE):
+            right = Path(os.fsdecode(self.source.path(row))).read_bytes()[offset : offset + answer.length]
+            if bytes(self.arena.view[answer.arena : answer.arena + answer.length]) != right:
+                raise Wrong(f"wrong bytes of row {row}")
+
+    def check(self) -> None:
+        """Every demand that makes sense is answered in the end, though the peer process is gone."""
+        self.peer.close()
+        self.attend()
+        for _ in range(100):
+            self.now += 5.0
+            self.work()
+        if set(self.asked) - self.answered:
+            raise Wrong(f"{len(set(self.asked) - self.answered)} demands were never answered")

@@ -1,0 +1,61 @@
+"""Nothing is decided by the wall clock, which jumps: waits, limits and ages go by the monotonic one."""
+
+from __future__ import annotations
+
+import ast
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from nopfsfs.dataset.cache import open_or_scan
+from nopfsfs.dataset.indexfile import TEMPORARY
+from nopfsfs.dataset.scan import scan
+
+PACKAGE = Path(__file__).parents[1] / "nopfsfs"
+WALL = {("time", "time"), ("time", "time_ns"), ("time", "ctime"), ("time", "localtime"), ("datetime", "now"),
+        ("datetime", "utcnow"), ("date", "today")}  # fmt: skip
+# Who compares with the times of files has no other clock; a date in a text decides nothing.
+KNOWN = {
+    "dataset/cache.py": "leftovers of killed scans, after a day",
+    "dataset/scan.py": "directories that changed just now are listed again",
+    "peers/scan.py": "the same",
+    "cli/calibrate.py": "the date in a note",
+}
+
+
+def uses(path: Path) -> bool:
+    """Whether a module names a wall clock."""
+    found = ast.walk(ast.parse(path.read_text()))
+    return any(
+        isinstance(node, ast.Attribute)
+        and (getattr(node.value, "attr", getattr(node.value, "id", "")), node.attr) in WALL
+        for node in found
+    )
+
+
+def test_only_those_that_are_known_look_at_the_wall_clock() -> None:
+    assert {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if uses(path)} == set(KNOWN)
+
+
+@pytest.mark.parametrize("jump_s", [-400 * 86400, 400 * 86400])
+def test_a_scan_is_right_whatever_the_clock_says(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: int
+) -> None:
+    """Also where another mount's new index goes as a leftover, and where all looks as if it had just changed."""
+    index_dir = tmp_path / "index"
+    index_dir.mkdir()
+    (index_dir / f"{TEMPORARY[0]}other{TEMPORARY[1]}").write_bytes(b"under way")
+    now, now_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: now() + jump_s)
+    monkeypatch.setitem(scan.__kwdefaults__, "clock_ns", lambda: now_ns() + jump_s * 10**9)
+    names = []
+    for number in range(3):
+        opened = open_or_scan(str(source), str(index_dir))
+        names.append([opened.index.path(row) for row in range(opened.index.n)])
+        os.close(opened.fd)
+        (source / f"n{number}").write_bytes(b"n")
+        os.utime(source, ns=(now_ns(), now_ns() + number))
+
+    assert names == [[b"", b"a"], [b"", b"a", b"n0"], [b"", b"a", b"n0", b"n1"]]
