@@ -27,6 +27,9 @@ class NoOverrides:
     def get(self, row: int, /) -> RefreshedAttributes | None:
         return None
 
+    def acl(self, row: int, /) -> bytes | None:
+        return b""
+
 
 class IndexInput(Input):
     """Loads files as `cache` does. What is accepted must answer every question, as after an undamaged file."""
