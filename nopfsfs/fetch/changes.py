@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import queue
 import stat
 import threading
@@ -94,17 +95,22 @@ class Changes:
     def _seen(self, row: int) -> tuple[Seen | None, int]:
         """What there is, None where something of another kind is; and when the ACL was asked for (ns since 1970), 0
         where the known one holds as the times are the known ones. Raises OSError."""
-        st = self._source.stat(row)
+        asked_ns = time.time_ns()
+        st, acl = self._source.look(row, lambda st: not self._acl_holds(row, st))
         if stat.S_IFMT(st.st_mode) != stat.S_IFMT(int(self._index.mode[row])):
             return None, 0
-        identity = Identity(st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-        acl: bytes | None
-        if self._sure[row] and identity.ctime_ns == self._source.identity(row).ctime_ns:
+        if acl is None:
             asked_ns, acl = 0, self.known_rights(row).acl
-        else:
-            asked_ns, acl = time.time_ns(), self._source.acl(row) or b""
-            acl = acl if len(acl) <= ACL_MAX else None
+        elif len(acl) > ACL_MAX:
+            acl = None
+        identity = Identity(st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
         return Seen(identity, self.restrict(row, Rights(st.st_mode, st.st_uid, st.st_gid, acl))), asked_ns
+
+    def _acl_holds(self, row: int, st: os.stat_result) -> bool:
+        """Whether the known ACL is that of what is there, or it is of no account."""
+        another = stat.S_IFMT(st.st_mode) != stat.S_IFMT(int(self._index.mode[row]))
+        known = self._source.identity(row)
+        return another or bool(self._sure[row] and (st.st_ctime_ns, st.st_ino) == (known.ctime_ns, known.ino))
 
     def _acl_is_sure(self, row: int, seen: Seen | None, asked_ns: int) -> None:
         """Remember whether an ACL need not be asked for again while the ctime stays. It may have been changed since,

@@ -26,7 +26,7 @@ from nopfsfs.fetch.desk import Desk
 from nopfsfs.fetch.links import Links
 from nopfsfs.fetch.peerlink import PeerLink
 from nopfsfs.fetch.pusher import Pusher
-from nopfsfs.fetch.source import Source
+from nopfsfs.fetch.source import Source, known_file_system
 from nopfsfs.fetch.wire import Order
 from nopfsfs.process import Handoff, become_reader_with_admin, begin
 from nopfsfs.stager.attribute_notices import AttributeNotices
@@ -67,7 +67,8 @@ class Stager:
         self._servers = {server: self._links.add(server) for server in first}
         arena = Arena(fds["arena"], numbers["arena_budget"])
         self._adopt(arena)
-        source = Source(os.fsencode(self._config.source), self._index, self._columns)
+        known = known_file_system(self._config)
+        source = Source(os.fsencode(self._config.source), self._index, self._columns, known)
         self._source = source
         self._disks = Disks([Disk(d.path, d.size) for d in self._config.disks])
         self.desk = Desk(

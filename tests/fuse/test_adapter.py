@@ -78,13 +78,13 @@ async def mounted(
     base = Shared(root, budget)
     stager = Running(base)
     fds = [Gauges.create(), Ring.create("server")]
-    source = os.fsencode(root)
+    at_source = Source(os.fsencode(root), base.index, base.columns)
     gauges = Gauges(fds[0], writable=True)
     overrides = ColumnOverrides(base.columns, base.index)
     adapter = Adapter(
-        tree=Tree(base.index, source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
+        tree=Tree(base.index, at_source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
         gauges=gauges, stager_gauges=Gauges(base.fds["gauges"], writable=False), ring=Ring(fds[1], writable=True),
-        source=Source(source, base.index, base.columns), stager=None, io_timeout=io_timeout,
+        source=at_source, stager=None, io_timeout=io_timeout,
         tripwires=Tripwires(base.index.n_dirs, base.index.n) if tripwires else None,
         supervisor_gauges=Gauges(fds[0], SUPERVISOR, writable=False),
         modes=Modes(base.fds["modes"], base.columns.backing.data), pass_from=SIZE,

@@ -84,11 +84,11 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     base.columns.slot[rows[STAGED]], base.columns.tier[rows[STAGED]] = SLOT, Tier.RAM
     fds = [Gauges.create(), Ring.create("server")]
     overrides = ColumnOverrides(base.columns, base.index)
-    source = os.fsencode(root)
+    source = Source(os.fsencode(root), base.index, base.columns)
     adapter = Adapter(
         tree=Tree(base.index, source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
         gauges=Gauges(fds[0], writable=True), stager_gauges=Gauges(base.fds["gauges"], writable=False),
-        ring=Ring(fds[1], writable=True), source=Source(source, base.index, base.columns), stager=None, io_timeout=20,
+        ring=Ring(fds[1], writable=True), source=source, stager=None, io_timeout=20,
     )  # fmt: skip
     adapter.use_arena()
     yield Rig(base, adapter, Ring(fds[1], writable=False), rows, fds)
