@@ -25,7 +25,6 @@ from nopfsfs.system.beneath import by_descriptor, open_absolute, open_beneath, o
 # source's clock (4 ms on ext4, 1 s on ext3 and HFS+, 2 s on FAT; the rest is for clocks that disagree) and
 # look unchanged.
 RACY_NS = 3_000_000_000
-PATH_MAX = 4096  # bytes with the final NUL: what lies deeper cannot be opened by its path
 ACL_NAME = "system.posix_acl_access"
 PACK = struct.Struct("<IIIIqqqQQBI").pack  # build.RECORD
 
