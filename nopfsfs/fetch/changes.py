@@ -20,6 +20,7 @@ import numpy as np
 from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.source import Identity, Source
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges
+from nopfsfs.tiers.inodes import VERSION_LAST
 
 log = logging.getLogger(__name__)
 SETTLE_S = 1.0  # the clock of no file system in use ticks more slowly, but for FAT's
@@ -106,6 +107,8 @@ class Changes:
             self._columns.stale[row] = 0  # gone, or back: then nothing has to be taken up
         elif seen is None or seen != waiting.seen:
             self._waiting.put(waiting._replace(due=time.monotonic() + SETTLE_S, seen=seen))
+        elif self._columns.version[row] >= VERSION_LAST:
+            log.error("%r changed too often: ESTALE until a remount", self._source.path(row))  # and it stays stale
         else:
             self._take_up(row, seen)
             self._show(row)
@@ -115,7 +118,7 @@ class Changes:
         columns.new_size[row], columns.new_mtime_ns[row] = new.size, new.mtime_ns
         columns.new_ctime_ns[row], columns.new_ino[row] = new.ctime_ns, new.ino
         columns.new_mode[row], columns.new_uid[row], columns.new_gid[row] = seen.mode, seen.uid, seen.gid
-        columns.version[row] = int(columns.version[row]) % 255 + 1
+        columns.version[row] = int(columns.version[row]) + 1
         self._gauge[Gauge.CHANGED_FILES] += 1
 
     def _look(self, row: int) -> _Seen | None:

@@ -21,7 +21,7 @@ HOME_HERE = 0xFFFF  # in the column `holder`
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 3
+LAYOUT = 4
 
 
 def check_layout(numbers: Mapping[str, int]) -> None:
@@ -43,10 +43,10 @@ class Columns:
 
     Written by the stager: `tier` u8, `slot` i64 (byte offset in the arena), `check` u64 (xxh3 of the staged
     bytes), `disk` u8 (0 or 1 + number of the disk tier), `backing` i32 (what the copy on disk is registered as with the
-    kernel, `tiers/backing.py`; 0: it is not; below 0: withdrawn, and kept until no open uses it), `version` u8 (counts
-    changes seen at the source), `stale` u8 (1 while the old version is being forgotten; opens fail), and for rows with
-    version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino` u64, `new_mode`, `new_uid`,
-    `new_gid` u32.
+    kernel, `tiers/backing.py`; 0: it is not; below 0: withdrawn, and kept until no open uses it), `version` u32 (counts
+    changes seen at the source, up to `inodes.VERSION_LAST`), `stale` u8 (1 while the old version is being forgotten;
+    opens fail), and for rows with version > 0 the refreshed `new_size`, `new_mtime_ns`,
+    `new_ctime_ns` i64, `new_ino` u64, `new_mode`, `new_uid`, `new_gid` u32.
     Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it; 3: the same, and a
     push of it that is not done yet would come too late), `holder` u16 (1 + the node that has the row's home, where
     that is another one that may be asked; HOME_HERE where it is this one; 0: there is none).
@@ -81,7 +81,7 @@ def columns_layout(n: int) -> shared.Layout:
     """The columns' dtypes, n rows each."""
     return {
         "tier": ("u1", n), "slot": ("i8", n), "check": ("u8", n), "disk": ("u1", n),
-        "backing": ("i4", n), "version": ("u1", n),
+        "backing": ("i4", n), "version": ("u4", n),
         "stale": ("u1", n), "new_size": ("i8", n), "new_mtime_ns": ("i8", n), "new_ctime_ns": ("i8", n),
         "new_ino": ("u8", n), "new_mode": ("u4", n), "new_uid": ("u4", n), "new_gid": ("u4", n), "paged": ("u1", n),
         "holder": ("u2", n),
@@ -151,7 +151,7 @@ class Gauge(IntEnum):
     TRIPWIRES_PREDICTED = 43
 
 
-GAUGES = 64
+GAUGES = 96
 BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and servers
 STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 

@@ -178,7 +178,7 @@ class Rig:
         self.desk.forget(row)
         c.new_size[row], c.new_mtime_ns[row] = st.st_size, st.st_mtime_ns
         c.new_ctime_ns[row], c.new_ino[row] = st.st_ctime_ns, st.st_ino
-        c.version[row] = int(c.version[row]) % 255 + 1
+        c.version[row] = int(c.version[row]) + 1
         self.contents[row, int(c.version[row])] = self._file(row)
         c.stale[row] = 0
 

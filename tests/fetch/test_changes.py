@@ -14,6 +14,7 @@ import pytest
 from nopfsfs.fetch import changes as module
 from nopfsfs.fetch.changes import Changes
 from nopfsfs.tiers.columns import Gauge
+from nopfsfs.tiers.inodes import VERSION_LAST
 from tests.conftest import wait_until
 from tests.fetch.rig import PAGE, Rig, write_files
 
@@ -131,9 +132,21 @@ def test_a_change_begun_before_a_restart_gets_a_version_whatever_it_looks_like(b
     assert bench.state() == (0, 1)
 
 
-def test_versions_never_come_back_to_that_of_the_index(bench: Bench) -> None:
-    bench.rig.columns.version[bench.row] = 255
+@pytest.mark.parametrize("before", [255, 65535, VERSION_LAST - 1])
+def test_no_version_comes_back(bench: Bench, before: int) -> None:
+    bench.rig.columns.version[bench.row] = before
     bench.rig.columns.stale[bench.row] = 1
     bench.changes.take_over()
     assert wait_until(lambda: bench.shown == [bench.row])
-    assert bench.state() == (0, 1)
+    assert bench.state() == (0, before + 1)
+
+
+def test_after_the_last_version_a_file_stays_stale(bench: Bench) -> None:
+    other = bench.rig.files[1]
+    bench.rig.columns.version[bench.row] = VERSION_LAST
+    bench.rig.columns.stale[bench.row] = bench.rig.columns.stale[other] = 1
+    bench.changes.take_over()
+    assert wait_until(lambda: bench.shown == [other])  # it came after
+    assert bench.state() == (1, VERSION_LAST)
+    bench.changes.noticed(bench.row)
+    assert bench.state() == (1, VERSION_LAST)
