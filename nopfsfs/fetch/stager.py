@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import deque
 from typing import cast
 
@@ -29,6 +30,8 @@ from nopfsfs.fetch.pusher import Pusher
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
 from nopfsfs.process import Handoff, become_reader_with_admin, begin
+from nopfsfs.stager.disk_watch import DiskWatch
+from nopfsfs.stager.watch import Watch
 from nopfsfs.tiers.arena import Arena, NoRoom
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier, check_layout
 from nopfsfs.tiers.disk import Disk, DiskFull, Disks
@@ -76,6 +79,10 @@ class Stager:
         )  # fmt: skip
         self._disk_work: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._to_register: deque[tuple[int, int, int]] = deque()  # row, tier, checksum
+        self._disk_watch = DiskWatch(
+            self._disk_work, refuse=lambda row: self.desk.publish(Event.OFF_DISK, row), hangs=self._disk_hangs,
+            awake=self.desk.awake.set, clock=time.monotonic,
+        )  # fmt: skip
         self._backings = Backings(
             fuse_fd=fds["fuse"], columns=self._columns, sizes=self._index.size, from_size=numbers.get("pass_from", 0),
             modes=Modes(fds["modes"], self._columns.backing.data, writable=False) if "modes" in fds else None,
@@ -112,8 +119,9 @@ class Stager:
         writing = threading.Thread(target=self._write_disks, daemon=True, name="disk")
         with become_reader_with_admin(self._config):  # for that thread alone: it registers files with the kernel
             writing.start()
-        for demands_only in [False] * self._config.in_flight + [True] * DEMAND_THREADS:
-            threading.Thread(target=self.desk.work, kwargs={"demands_only": demands_only}, daemon=True).start()
+        self.desk.start(self._config.in_flight, DEMAND_THREADS)
+        watch = Watch(self._look_at_what_hangs, self.desk.awake)
+        threading.Thread(target=watch.run, daemon=True, name="watch").start()
         # Daemon threads: one of them may be blocked by a dead source or in the kernel, and must not keep
         # the process from ending.
         pushing = threading.Thread(target=self.pusher.run, daemon=True, name="pusher")
@@ -126,6 +134,7 @@ class Stager:
             self.pusher.stop()
             self.changes.stop()
             self.desk.stop()
+            watch.stop()
             self._disk_work.put(None)
             writing.join(timeout=5)
             self._disks.close()
@@ -136,6 +145,16 @@ class Stager:
             self._disks[number].open(-1 if uid is None else uid, -1 if gid is None else gid)
         except OSError as e:
             log.error("disk tier %s cannot be used: %s", self._disks[number].path, e)
+
+    def _look_at_what_hangs(self) -> bool:
+        at_disk = self._disk_watch.look()
+        return self.desk.look() or at_disk
+
+    def _disk_hangs(self, number: int) -> None:
+        if number:
+            log.warning("disk tier %s does not answer, bypassed for a while", self._disks[number].path)
+            self._disks[number].failed()
+            self.desk.disk_hangs(number)
 
     def _poke(self) -> None:
         """Another thread has changed what the loop is to wait for."""
@@ -258,7 +277,9 @@ class Stager:
         while True:
             waiting = len(self._to_register)
             if waiting > REGISTER_BEHIND or (waiting and self._disk_work.empty()):
-                self._register(*self._to_register.popleft())
+                row, tier, check = self._to_register.popleft()
+                with self._disk_watch.at(row, -tier):
+                    self._register(row, tier, check)
                 continue
             try:
                 work = self._disk_work.get(timeout=LOOK_AGAIN_S if left else None)
@@ -267,12 +288,13 @@ class Stager:
             if work is None:
                 return
             row, number = work
-            if work == _SWEEP:
-                left = self._backings.sweep()
-            elif number > 0:
-                self._to_disk(row, number)
-            else:
-                self._off_disk(row, -number or self.desk.withdraw_disk(row))
+            with self._disk_watch.at(row, 0 if work == _SWEEP else number):
+                if work == _SWEEP:
+                    left = self._backings.sweep()
+                elif number > 0:
+                    self._to_disk(row, number)
+                else:
+                    self._off_disk(row, -number or self.desk.withdraw_disk(row))
             self._gauge[Gauge.DISK_USED] = self._disks.used()
 
     def _to_disk(self, row: int, number: int) -> None:
@@ -284,7 +306,7 @@ class Stager:
             if self._columns.backing[row] > 0:
                 self.desk.publish(Event.BACKED, row, 1)
             return
-        pinned = self.desk.pin(row) if disk.usable() else None
+        pinned = self.desk.pin(row) if disk.usable() and number not in self.desk.tiers else None
         if pinned is None:
             self.desk.publish(Event.OFF_DISK, row)
             return
@@ -301,12 +323,15 @@ class Stager:
         finally:
             pinned.data.release()
             self.desk.unpin(pinned.slot)
-        if self.desk.publish_disk(row, number, version):
+        if not self._disk_watch.settle():
+            disk.remove(row)  # it took too long, and nobody waits for it any more
+        elif self.desk.publish_disk(row, number, version):
             self._gauge[Gauge.DISK_WRITES] += 1
             if self._backings.is_large(row):
                 self._to_register.append((row, number, check))
         else:
             disk.remove(row)
+            self.desk.publish(Event.OFF_DISK, row)  # it changed meanwhile
 
     def _register(self, row: int, tier: int, check: int) -> None:
         """Let the kernel read a copy by itself. One that is not what was written goes."""

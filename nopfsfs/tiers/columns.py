@@ -144,6 +144,13 @@ class Gauge(IntEnum):
     PEER_CORRUPT = 55  # other bytes than the holder said
     LENT_FILES = 56  # to other nodes
     LENT_BYTES = 57
+    # stager: what hangs now, but for the third and the fourth
+    STUCK_READS = 78  # of the source
+    SPARE_WORKERS = 79  # threads in the places of stuck ones
+    STUCK_EVER = 80  # reads that were stuck, of the source or a disk tier
+    DISK_LATE = 81  # copies on disk that were given up, and the source read instead
+    LEFT_ALONE = 82  # files that are not prefetched for a while
+    DISKS_BYPASSED = 83  # disk tiers that are not read for a while
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41

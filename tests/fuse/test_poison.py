@@ -28,6 +28,7 @@ from nopfsfs.fuse.adapter import Adapter
 from nopfsfs.fuse.fastpath import LISTING_BYTES, FastPath
 from nopfsfs.fuse.misses import DIRECT_THREADS
 from nopfsfs.fuse.overrides import ColumnOverrides
+from nopfsfs.system.elastic_limiter import ElasticLimiter
 from nopfsfs.tiers.columns import Gauges, Tier
 from nopfsfs.tiers.inodes import HANDLE_ROW
 from nopfsfs.tiers.ring import Event, Ring
@@ -61,7 +62,7 @@ class Rig:
     @property
     def adapter(self) -> Adapter:
         """For another event loop: places for threads that outlive theirs are never given back."""
-        self.made._direct._limiter = trio.CapacityLimiter(DIRECT_THREADS)
+        self.made._direct._readers = ElasticLimiter(DIRECT_THREADS, DIRECT_THREADS)
         return self.made
 
     @property
