@@ -28,6 +28,7 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.look import RACY_NS
 from nopfsfs.fetch.source import Identity, Source
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges
+from nopfsfs.tiers.inodes import VERSION_LAST
 from nopfsfs.tiers.rights import ACL_MAX, RenewedRights, Rights
 
 log = logging.getLogger(__name__)
@@ -197,6 +198,8 @@ class Changes:
                 self._columns.stale[row] = 0  # gone, or back: then nothing has to be taken up
             elif seen is None or seen != waiting.seen:
                 self._waiting.put(waiting._replace(due=time.monotonic() + SETTLE_S, seen=seen))
+            elif self._columns.version[row] >= VERSION_LAST:
+                log.error("%r changed too often: ESTALE until a remount", self._source.path(row))  # and it stays stale
             else:
                 self._take_up(row, seen)
                 self._show(row)
@@ -205,5 +208,5 @@ class Changes:
         columns, new = self._columns, seen.identity
         columns.new_size[row], columns.new_mtime_ns[row] = new.size, new.mtime_ns
         columns.new_ctime_ns[row], columns.new_ino[row] = new.ctime_ns, new.ino
-        columns.version[row] = int(columns.version[row]) % 255 + 1
+        columns.version[row] = int(columns.version[row]) + 1
         self._gauge[Gauge.CHANGED_FILES] += 1

@@ -15,6 +15,7 @@ from nopfsfs.fetch import changes as module
 from nopfsfs.fetch import source as source_module
 from nopfsfs.fetch.changes import Changes
 from nopfsfs.tiers.columns import Gauge
+from nopfsfs.tiers.inodes import VERSION_LAST
 from tests.conftest import wait_until
 from tests.fetch.rig import PAGE, Rig, write_files
 
@@ -141,12 +142,13 @@ def test_a_change_begun_before_a_restart_gets_a_version_whatever_it_looks_like(b
     assert bench.state() == (0, 1)
 
 
-def test_versions_never_come_back_to_that_of_the_index(bench: Bench) -> None:
-    bench.rig.columns.version[bench.row] = 255
+@pytest.mark.parametrize("before", [255, 65535, VERSION_LAST - 1])
+def test_no_version_comes_back(bench: Bench, before: int) -> None:
+    bench.rig.columns.version[bench.row] = before
     bench.rig.columns.stale[bench.row] = 1
     bench.changes.take_over()
     assert wait_until(lambda: bench.shown == [bench.row])
-    assert bench.state() == (0, 1)
+    assert bench.state() == (0, before + 1)
 
 
 def test_rights_of_a_directory_are_renewed_in_place(bench: Bench) -> None:
@@ -232,3 +234,14 @@ def test_what_cannot_be_asked_stays_as_it_was(bench: Bench, monkeypatch: pytest.
     with pytest.raises(OSError):
         bench.changes.look(0)
     assert (bench.mode(0), bench.told) == (before, [])
+
+
+def test_after_the_last_version_a_file_stays_stale(bench: Bench) -> None:
+    other = bench.rig.files[1]
+    bench.rig.columns.version[bench.row] = VERSION_LAST
+    bench.rig.columns.stale[bench.row] = bench.rig.columns.stale[other] = 1
+    bench.changes.take_over()
+    assert wait_until(lambda: bench.shown == [other])  # it came after
+    assert bench.state() == (1, VERSION_LAST)
+    bench.changes.noticed(bench.row)
+    assert bench.state() == (1, VERSION_LAST)
