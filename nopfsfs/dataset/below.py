@@ -82,7 +82,9 @@ class BelowSource:
         finally:
             os.close(above)
         try:
-            if os.fstat(fd).st_ino != index.at.src_ino[row] or place_of(fd) != index.led_to(row):
+            st = os.fstat(fd)
+            another = st.st_ino != index.at.src_ino[row] or (st.st_mode ^ index.at.mode[row]) >> 12
+            if another or place_of(fd) != index.led_to(row):
                 raise OSError(errno.ESTALE, "a followed link leads elsewhere")
         except BaseException:
             os.close(fd)
