@@ -61,9 +61,9 @@ class Desk:
         self._gauge = gauges.block
         self._answer, self._changed, self._copy_lost = answer, changed, copy_lost
         self._lock = threading.Lock()
-        self._device, self._devices = index.src_dev.data, len(index.devices)
+        self._device, self._devices = index.src_dev.data, max(1, len(index.devices))
         self.tiers = Tiers(clock)  # disk tiers that are bypassed
-        self._workers = Workers(clock, self._device.__getitem__)
+        self._workers = Workers(clock, self._device.__getitem__, self._devices)
         self._work = Work(self._lock, concurrency, self._workers)
         self._by_hand = Worker(urgent=False)
         self._clock, self._counted_at = clock, 0.0
@@ -366,6 +366,7 @@ class Desk:
         with self._lock:
             if load.whole:
                 self._gauge[Gauge.SOURCE_OPENS] += opens
+                worker.slot, load.slot = load.slot, False  # until the file is closed
                 self._staging.finish(load)
             else:
                 self._finish_range(load)
@@ -379,6 +380,7 @@ class Desk:
         with self._lock:
             for worker in self._workers.look():
                 load = worker.load
+                self._work.leave_slot(worker)
                 if load is not None and worker.disk:
                     self._give_up_copy(worker, load)
                 elif load is not None:

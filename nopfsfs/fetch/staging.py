@@ -279,7 +279,8 @@ class Staging:
             if not load.from_disk:
                 columns.check[row] = load.checksum
             columns.tier[row] = Tier.RAM
-            self.left_alone.worked(row)
+            if load.stuck or self.left_alone.any:
+                self.left_alone.worked(row)
             self._gauge[Gauge.STAGED_FILES] += 1
             self._gauge[Gauge.STAGED_BYTES] += load.length
             if load.length and load.origin() == Origin.SOURCE and self._columns.holder[row] not in (0, HOME_HERE):

@@ -58,7 +58,7 @@ def server_kib(m: Mounted) -> int:
 
 
 @pytest.mark.parametrize("source", [80], indirect=True)
-@pytest.mark.parametrize("operation", ["read", "open"])
+@pytest.mark.parametrize("operation", ["read", pytest.param("open", marks=pytest.mark.slow)])
 def test_eighty_stuck_reads_leave_hits_and_other_misses_alone(
     mounting: Mounting, source: SlowSource, backing: Path, operation: str
 ) -> None:
