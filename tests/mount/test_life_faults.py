@@ -28,7 +28,7 @@ SIZE = 5 * BLOCK + 12345
 NAME = "n" * 255
 DEPTH = 17  # directories of 255 bytes each: 4,352 bytes, beyond PATH_MAX
 FEW = 64  # descriptors
-MEMORY = 300 << 20
+MEMORY = 640 << 20
 
 
 def read(path: Path) -> object:
@@ -130,7 +130,7 @@ def test_less_memory_than_the_budget(mounting: Mounting, tmp_path: Path) -> None
         pytest.skip("no memory cgroup can be made here")
     group, enter = found
     try:
-        fill(tmp_path / "source", 1000, 300_000)
+        fill(tmp_path / "source", 1200, 400_000)
         with mounting(tmp_path / "source", "--ram", f"{MEMORY >> 20}M", hangs_s=110, preexec_fn=enter) as m:
             m.errors_expected = True
             assert (group / "cgroup.procs").read_text().split(), "it is in there"
