@@ -99,6 +99,7 @@ class MountConfig:
     index_dir: str = ""
     state_dir: str = ""  # this mount's own directory below the run directory
     log_file: str | None = None
+    source_fs: tuple[int, int] | None = None  # type and id of the source's file system (system/file_system.py)
     foreground: bool = False
     io_timeout: float = DEFAULT_IO_TIMEOUT_S
     source_concurrency: int | None = None  # reads of the source in flight; None: see `in_flight`
@@ -131,5 +132,6 @@ class MountConfig:
         raw["worlds"] = tuple(World(w["size"], tuple(w["ranks"])) for w in raw["worlds"])
         raw["plans"] = tuple(PlanSpec.from_dict(plan) for plan in raw["plans"])
         raw["groups"] = tuple(raw["groups"])
+        raw["source_fs"] = tuple(raw["source_fs"]) if raw.get("source_fs") else None  # None: of an earlier release
         raw["mount_options"] = tuple(raw["mount_options"])
         return MountConfig(**raw)

@@ -211,6 +211,7 @@ def limit_arguments(limits: Limits) -> list[str]:
 def temporary_directory() -> Iterator[str]:
     """A short path (a socket's has at most 107 bytes), removed unless something is still mounted there."""
     path = tempfile.mkdtemp(prefix="slow-source-")
+    os.chmod(path, 0o711)  # a mount of what others may not come to is refused
     try:
         yield path
     finally:

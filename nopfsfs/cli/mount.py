@@ -117,6 +117,14 @@ def reading_as(config: MountConfig) -> Iterator[MountConfig]:
         os.setgroups(ours[0])
 
 
+def with_source_fs(config: MountConfig) -> MountConfig:
+    """`config` with the file system that the source is on, for the processes of the mount to know it again. To be
+    called while reading as the user who reads the source."""
+    from nopfsfs.system.file_system import file_system_at
+
+    return dataclasses.replace(config, source_fs=file_system_at(os.fsencode(config.source)))
+
+
 def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str]) -> int:
     """Check, scan and start; return the exit code. Leaves nothing when it fails."""
     say_line = _sayer()
@@ -132,6 +140,7 @@ def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str
             made = parts()
             with reading_as(config) as reader, scan_bar(sys.stderr.isatty()) as progress:
                 index = made.open_index(reader, progress)
+                config = with_source_fs(config)
             check_plans(config, index)
             code = made.launch(config, index)
             started = code == Exit.OK and not config.foreground

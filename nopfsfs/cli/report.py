@@ -33,7 +33,7 @@ def status_text(record: Record, source: str, mountpoint: str) -> str:
     """Return what `nopfs status` prints."""
     lines = [f"{source} on {mountpoint}: {record.get('state', 'unknown')}", f"plan       {_plan(record)}"]
     lines += [*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_budget_lines(record)]
-    lines += [*_kept_lines(record), *_peers_lines(record)]
+    lines += [*_kept_lines(record), *_stuck_lines(record), *_peers_lines(record)]
     processes = [f"{p.get('role', '?')} {p.get('pid', '?')}" for p in record.get("processes", ())]
     lines += _recheck_lines(record, time.time())
     lines += [f"processes  {', '.join(processes) or 'none'}", *_modes_lines(record), *_off_lines(record)]
@@ -101,6 +101,17 @@ def _kept_lines(record: Record) -> list[str]:
         return []
     found = f"{100 * share:.1f}% of what was looked at in the page cache was there"
     return [f"kept       {found}; {kept.get('evicted', 0):,} files were found evicted"]
+
+
+def _stuck_lines(record: Record) -> list[str]:
+    """What does not answer now."""
+    stager = record.get("stager") or {}
+    words = {
+        "stuck_reads": "reads of the source get no answer", "left_alone": "files are not prefetched for a while",
+        "disks_bypassed": "disk tiers do not answer and are bypassed for a while",
+    }  # fmt: skip
+    found = [f"{int(stager[key]):,} {text}" for key, text in words.items() if stager.get(key)]
+    return [f"stuck      {', '.join(found)}"] if found else []
 
 
 def _peers_lines(record: Record) -> list[str]:

@@ -13,6 +13,7 @@ from nopfsfs.process import Handoff, start
 from nopfsfs.system.threads import living_threads
 
 log = logging.getLogger(__name__)
+KILLED_S = 1.0  # for a killed process to end, where nothing depends on it
 # A killed process that has not ended after so long, and of which no thread runs in so many looks, is asleep.
 ASLEEP_S, ASLEEP_LOOK_S, ASLEEP_LOOKS = 2.0, 0.25, 3
 
@@ -47,7 +48,7 @@ class Child:
             log.warning("%s (pid %d) did not end by itself within %g s; killed", self.role, self.pid, limit_s)
             self._process.kill()
             # Even SIGKILL waits for a thread that the kernel holds (a dead source); do not wait for that.
-            with trio.move_on_after(limit_s):
+            with trio.move_on_after(KILLED_S):
                 await self.ended()
 
 

@@ -23,6 +23,7 @@ from nopfsfs.control.signals import Signal
 from nopfsfs.fetch import wire
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.report import PlanStatus
+from nopfsfs.policy.budget import charge
 from nopfsfs.policy.conductor import Conductor, Rows
 from nopfsfs.policy.residence import Residence
 from nopfsfs.policy.spare import nothing_known
@@ -233,7 +234,9 @@ class EventLoop:
             elif kind == _OFF_DISK:
                 c.off_disk(row, again=bool(value))
             elif kind == _CHANGED:
-                c.changed(row)
+                c.changed(row, charge(value))
+            elif kind == Event.STUCK:
+                c.fetch_stuck(row)
             elif kind == Event.STRAY:
                 strays.append(row)
             elif kind == Event.PRESENT:

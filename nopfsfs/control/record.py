@@ -39,7 +39,8 @@ def stager_figures(gauge: Counters) -> dict[str, int]:
         Gauge.PUSHED_BYTES, Gauge.DROPS_DONE, Gauge.EVICTIONS, Gauge.SOURCE_ERRORS, Gauge.CHANGED_FILES,
         Gauge.CORRUPT_COPIES, Gauge.DISK_ERRORS, Gauge.DISK_WRITES, Gauge.NO_ROOM, Gauge.PUSHES_SPARED,
         Gauge.SOURCE_FETCHES, Gauge.DISK_FETCHES, Gauge.PEER_FETCHES, Gauge.PEER_FETCHED_BYTES, Gauge.PEER_REFUSED,
-        Gauge.PEER_LATE, Gauge.PEER_CORRUPT, Gauge.LENT_FILES, Gauge.LENT_BYTES,
+        Gauge.PEER_LATE, Gauge.PEER_CORRUPT, Gauge.LENT_FILES, Gauge.LENT_BYTES, Gauge.STUCK_READS,
+        Gauge.SPARE_WORKERS, Gauge.STUCK_EVER, Gauge.DISK_LATE, Gauge.LEFT_ALONE, Gauge.DISKS_BYPASSED,
     )  # fmt: skip
     return {name.name.lower(): int(gauge[name]) for name in names}
 

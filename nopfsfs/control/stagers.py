@@ -191,10 +191,14 @@ class Stagers:
             nursery.cancel_scope.cancel()
         if not asleep:
             return f"it ended with status {child.status}"
-        self.asleep.append(child)
+        self._left_asleep(child)
+        return "it is asleep in the kernel, most likely on the source"
+
+    def _left_asleep(self, child: Child) -> None:
+        if child not in self.asleep:
+            self.asleep.append(child)
         self._arenas.spoil()
         self._changed()
-        return "it is asleep in the kernel, most likely on the source"
 
     async def _silence(self, child: Child) -> None:
         """Return when the stager has given no sign of life for too long."""
@@ -227,7 +231,9 @@ class Stagers:
             await self._pulse_says(lambda: not self.pulse.said.get("holds", True))
         if self.pulse.said.get("holds", True) and self.child is not None and self.child.status is None:
             log.error("the stager does not let go of the mount; killed")
-            await self.child.kill()
+            child = self.child
+            if not await child.kill():
+                self._left_asleep(child)
 
     async def _pulse_says(self, what: Callable[[], bool]) -> None:
         while True:
@@ -244,6 +250,6 @@ class Stagers:
 
     async def end(self, limit_s: float) -> None:
         self.stopping = True
-        if self.child is not None:
+        if self.child is not None and self.child not in self.asleep:
             await self._loop.order(Order.STOP)
             await self.child.end(limit_s)

@@ -88,7 +88,8 @@ class Supervisor:
         peer = self._fds.pop("peer", None)
         self._final: dict[str, Any] = {}
         self.index = Index.load_fd(self._fds["index"])
-        self._charges = charges(self.index)
+        columns = Columns(self._fds["columns"], self.index.n, writable=True) if self._adopted else None
+        self._charges = charges(self.index, columns)
         self._data = int(self._charges.sum())
         found = memory.measure()
         automatic = budget.automatic(found.available, self._data)
@@ -135,7 +136,7 @@ class Supervisor:
                 peer, self._fds["arena"], lambda sock: self.loop.introduce(sock, Order.PEER)
             )
             self._placing = peering.hearing = Placing(
-                config, self.loop, self.index, charges=self._charges, holder=columns.holder,
+                config, self.loop, self.index, charges=charges(self.index), holder=columns.holder,
                 say=lambda body: peering.say(-1, body), say_to=peering.say,
             )  # fmt: skip
         if peer is None and columns.holder.any():  # of a supervisor that was killed, and its peers with it
@@ -374,13 +375,14 @@ class Supervisor:
             used = self._used()
             total = used["ram"] + used["page_cache"]
             allowed = budget.under_pressure(self._configured, self._allowed, total, found.available, found.total)
-            if allowed != self._allowed:
+            if allowed != self._allowed or self.loop.conductor.total != self._data:
                 await self.resize(allowed)
 
     async def resize(self, allowed: int) -> None:
         """Take another memory budget, bytes, and make it hold."""
-        log.info("memory budget %d MiB, was %d MiB", allowed >> 20, self._allowed >> 20)
-        self._allowed = allowed
+        if allowed != self._allowed:
+            log.info("memory budget %d MiB, was %d MiB", allowed >> 20, self._allowed >> 20)
+        self._allowed, self._data = allowed, self.loop.conductor.total
         split = self._split(allowed)
         self.loop.conductor.resize(split, self.loop.furthest(FURTHEST_LOOKED_AT))
         await self.loop.order(Order.BUDGET, np.array([split.whole_limit, split.ranges], np.int64), split.arena)
@@ -521,10 +523,12 @@ class Supervisor:
         )  # fmt: skip
 
 
-def charges(index: Index) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """What each row costs the memory budget when it is held once (`budget.charges`), i64[n]."""
+def charges(index: Index, columns: Columns | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """What each row costs the memory budget when it is held once (`budget.charges`), i64[n]. `columns`: of a mount that
+    has run for a while, whose files may have changed."""
+    size = index.size if columns is None else np.where(columns.version > 0, columns.new_size, index.size)
     regular = (index.mode & 0o170000) == 0o100000
-    return np.where(regular, budget.charges(index.size), 0)
+    return np.where(regular, budget.charges(size), 0)
 
 
 def _unmount_or_detach(mountpoint: str) -> None:

@@ -68,6 +68,7 @@ class Listing:
     lengths: NDArray[np.uint32]  # (k,) of each name
     records: NDArray[Any]  # (k,) RECORD of each entry
     targets: dict[int, bytes] = field(default_factory=dict)  # of symbolic links, by position
+    led: dict[int, bytes] = field(default_factory=dict)  # where followed links led, absolute, by position
 
 
 def build(listings: Iterable[Listing], acls: Sequence[bytes] = ()) -> Index:
@@ -95,6 +96,7 @@ def build(listings: Iterable[Listing], acls: Sequence[bytes] = ()) -> Index:
     columns.update(_attributes(dirs, first_of_row))
     columns.update(_links(dirs, counts, entry_row))
     columns.update(_acls(columns.pop("acl"), acls))
+    columns.update(_led(dirs, counts, entry_row, kept, first_of_row))
     return Index(**columns, fingerprint=fingerprint(columns))
 
 
@@ -186,12 +188,36 @@ def _links(dirs: list[Listing], counts: NDArray[np.int64], entry_row: NDArray[np
     for start, directory in zip(first.tolist(), dirs, strict=True):
         for position, target in directory.targets.items():
             targets.setdefault(int(entry_row[start + position]), target)
-    rows = sorted(targets)
-    in_order = [targets[row] for row in rows]
+    return _table("link_row", "link_start", "link_targets", targets)
+
+
+def _led(
+    dirs: list[Listing],
+    counts: NDArray[np.int64],
+    entry_row: NDArray[np.uint32],
+    kept: NDArray[np.bool_],
+    first_of_row: NDArray[np.int64],
+) -> dict[str, NDArray[Any]]:
+    """The side table of followed links. A row of several names is reached by the first of them."""
+    first = np.cumsum(counts) - counts
+    places: dict[int, bytes] = {}
+    for start, directory in zip(first.tolist(), dirs, strict=True):
+        for position, place in directory.led.items():
+            entry = start + position
+            row = int(entry_row[entry])
+            if kept[entry] and (row < len(dirs) or first_of_row[row - len(dirs)] == entry):
+                places[row] = place
+    return _table("led_row", "led_start", "led_places", places)
+
+
+def _table(rows: str, starts: str, texts: str, by_row: dict[int, bytes]) -> dict[str, NDArray[Any]]:
+    """Three columns that hold a text for some rows."""
+    in_order = sorted(by_row)
+    found = [by_row[row] for row in in_order]
     return {
-        "link_row": np.array(rows, np.uint32),
-        "link_start": _offsets(np.array([len(t) for t in in_order], np.uint64)),
-        "link_targets": np.frombuffer(b"".join(in_order), np.uint8),
+        rows: np.array(in_order, np.uint32),
+        starts: _offsets(np.array([len(text) for text in found], np.uint64)),
+        texts: np.frombuffer(b"".join(found), np.uint8),
     }
 
 

@@ -25,12 +25,12 @@ PATHS_KEPT = 65_536  # directory paths remembered: more than ImageNet-22k has, a
 
 # Bits of `flags`.
 HAS_ACL = 1  # has a POSIX access ACL: the mode bits alone do not say who may read
-FOLLOWED = 2  # the path leads through a symbolic link that leaves the source: open it with following
+FOLLOWED = 2  # the path leads through a symbolic link that leaves the source: reached from where that led at the scan
 UNSURE = 4  # a directory whose unchanged times do not prove that its listing is still true: list it again
 LEAVES = 8  # a symbolic link that leads out of the source and stayed a link
 
 # name, dtype, how many: n rows, m entries, d directories, l links, v devices, t bytes of names, u bytes of
-# targets, a rows with an ACL, k different ACLs, w bytes of these.
+# targets, f followed links, w bytes of where these led, a rows with an ACL, k different ACLs, x bytes of these.
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("size", "<i8", "n"),
     ("mtime_ns", "<i8", "n"),
@@ -39,6 +39,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("name_start", "<u8", "m+1"),
     ("devices", "<u8", "v"),
     ("link_start", "<u8", "l+1"),
+    ("led_start", "<u8", "f+1"),
     ("mode", "<u4", "n"),
     ("uid", "<u4", "n"),
     ("gid", "<u4", "n"),
@@ -48,14 +49,16 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("entry_row", "<u4", "m"),
     ("first_entry", "<u4", "d+1"),
     ("link_row", "<u4", "l"),
+    ("led_row", "<u4", "f"),
     ("src_dev", "<u2", "n"),
     ("flags", "|u1", "n"),
     ("names", "|u1", "t"),
     ("link_targets", "|u1", "u"),
+    ("led_places", "|u1", "w"),
     ("acl_start", "<u8", "k+1"),
     ("acl_row", "<u4", "a"),
     ("acl_number", "<u4", "a"),
-    ("acls", "|u1", "w"),
+    ("acls", "|u1", "x"),
 )
 
 
@@ -88,6 +91,9 @@ class Index:
     acl_row: NDArray[np.uint32]  # (a,) rows that have a POSIX access ACL, ascending
     acl_number: NDArray[np.uint32]  # (a,) which of the different ACLs
     acls: NDArray[np.uint8]
+    led_row: NDArray[np.uint32]  # (f,) rows that are reached by a followed link itself, ascending
+    led_start: NDArray[np.uint64]  # (f+1,) offsets into led_places
+    led_places: NDArray[np.uint8]  # the absolute path, free of links, that each of these links led to at the scan
     fingerprint: str  # hex; the same on every node that sees the same names, sizes and times
     at: Views = field(init=False, repr=False)
     _paths: dict[int, bytes] = field(init=False, repr=False, default_factory=dict)
@@ -218,6 +224,27 @@ class Index:
         ends, acls = self.acl_start.tolist(), self.acls.tobytes()
         return [acls[start:end] for start, end in itertools.pairwise(ends)]
 
+    def led_to(self, row: int) -> bytes | None:
+        """The absolute path that the followed link in the row's place led to when it was scanned; None where no
+        followed link is in the row's place."""
+        i = int(np.searchsorted(self.led_row, row))
+        if i == len(self.led_row) or self.led_row[i] != row:
+            return None
+        return self.led_places[int(self.led_start[i]) : int(self.led_start[i + 1])].tobytes()
+
+    def anchor(self, row: int) -> tuple[int, bytes]:
+        """The nearest row, at or above `row`, that is not reached by plain names from the one above: a followed
+        link, or the root. And the path from there to `row`, b"" for that row itself."""
+        if not len(self.led_row):
+            return 0, self.path(row)
+        parts: list[bytes] = []
+        at = self.at
+        while row and not (at.flags[row] & FOLLOWED and self.led_to(row) is not None):
+            entry = at.primary[row]
+            parts.append(self.name(entry))
+            row = at.entry_parent[entry]
+        return row, b"/".join(reversed(parts))
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to `path`, mode 0600, replacing what is there in one step. Raises OSError."""
         from nopfsfs.dataset import indexfile
@@ -269,6 +296,9 @@ class Views:
     acl_row: memoryview[int]
     acl_number: memoryview[int]
     acls: memoryview[int]
+    led_row: memoryview[int]
+    led_start: memoryview[int]
+    led_places: memoryview[int]
 
     def __init__(self, index: Index) -> None:
         for name, _, _ in COLUMNS:

@@ -20,9 +20,9 @@ from nopfsfs.dataset.index import COLUMNS, Index
 from nopfsfs.dataset.indexcheck import check
 
 MAGIC = b"NOPFSIDX"
-LAYOUT = 2  # raise it when COLUMNS or their meaning changes: older files are then scanned anew
+LAYOUT = 3  # raise it when COLUMNS or their meaning changes: older files are then scanned anew
 ALIGN = 64
-HEADER = struct.Struct("<8sI4x10QQQ16s")  # magic, layout, counts, file size, checksum of body, fingerprint
+HEADER = struct.Struct("<8sI4x12QQQ16s")  # magic, layout, counts, file size, checksum of body, fingerprint
 SUM = struct.Struct("<Q")  # xxh3 of the header
 BODY = -(-(HEADER.size + SUM.size) // ALIGN) * ALIGN
 CHUNK = 1 << 26  # bytes for one write or checksum step
@@ -38,9 +38,11 @@ def _counts(index: Index) -> dict[str, int]:
         "v": len(index.devices),
         "t": len(index.names),
         "u": len(index.link_targets),
+        "f": len(index.led_row),
+        "w": len(index.led_places),
         "a": len(index.acl_row),
         "k": len(index.acl_start) - 1,
-        "w": len(index.acls),
+        "x": len(index.acls),
     }
 
 
@@ -134,7 +136,7 @@ def load_fd(fd: int, *, verify: bool = False) -> Index:
         raise IndexDamaged(f"layout {layout}, this version reads {LAYOUT}")
     if SUM.unpack_from(mapped, HEADER.size)[0] != xxhash.xxh3_64_intdigest(head):
         raise IndexDamaged("wrong checksum of the header")
-    places, expected = _places(dict(zip("nmdlvtuakw", numbers, strict=True)))
+    places, expected = _places(dict(zip("nmdlvtufwakx", numbers, strict=True)))
     if not len(mapped) == file_size == expected:
         raise IndexDamaged(f"{len(mapped)} bytes long, not {expected}")
     columns: dict[str, NDArray[Any]] = {

@@ -1,4 +1,8 @@
-"""A look at one directory of the source: its entries, or that they are still those of the previous index."""
+"""A look at one directory of the source: its entries, or that they are still those of the previous index.
+
+Whoever may rename in the source while it is scanned leads nobody elsewhere: directories are opened below the root
+without following links, entries below their directory, and attributes and ACL of a file are those of one inode.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ from numpy.typing import NDArray
 from nopfsfs.dataset.build import COPIED, LINK, RECORD, Acls, Listing
 from nopfsfs.dataset.index import FOLLOWED, HAS_ACL, LEAVES, UNSURE, Index
 from nopfsfs.dataset.links import is_inside, presented
+from nopfsfs.system.beneath import by_descriptor, open_absolute, open_beneath, open_followed, place_of
 
 # A directory that changed less than this before it was listed may change again within one tick of the
 # source's clock (4 ms on ext4, 1 s on ext3 and HFS+, 2 s on FAT; the rest is for clocks that disagree) and
 # look unchanged.
 RACY_NS = 3_000_000_000
-PATH_MAX = 4096  # bytes with the final NUL: what lies deeper cannot be opened by its path
 ACL_NAME = "system.posix_acl_access"
 PACK = struct.Struct("<IIIIqqqQQBI").pack  # build.RECORD
 
@@ -31,8 +35,13 @@ class Task:
 
     path: bytes
     was: int = -1  # its row in the previous index
-    followed: bool = False  # reached through a followed link: opened with following
+    at: bytes = b""  # its absolute path, free of links, where it is reached through a followed link
     chain: tuple[tuple[int, int], ...] = ()  # (st_dev, st_ino) of the directories above, nearest last
+
+    @property
+    def followed(self) -> bool:
+        """Whether the directory is reached through a followed link."""
+        return bool(self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,10 @@ def listing_of(found: Found, previous: Index | None) -> Listing:
     # The same file system may have got a new number since, for example by a reboot.
     device[device == previous.devices[previous.src_dev[was]]] = own["dev"][0]
     records["dev"] = device
+    # A row of several names has the flags of the first. Directories that hold followed links are always listed again.
+    records["flags"] &= 0xFF ^ FOLLOWED
+    if found.task.followed:
+        records["flags"][records["mode"] >> 12 != LINK] |= FOLLOWED
     links = np.flatnonzero(records["mode"] >> 12 == LINK).tolist()
     return Listing(
         found.task.path,
@@ -102,18 +115,30 @@ class Look:
 
     def __call__(self, task: Task) -> Found:
         """Raises OSError if the directory cannot be listed."""
-        path = os.path.join(self.root, task.path) if task.path else self.root
-        through_link = task.followed or not task.path
-        if self.previous is not None and task.was >= 0:
-            st = os.stat(path, follow_symlinks=through_link)
-            if self._unchanged(st, task.was):
-                return self._reuse(task, st, self.previous)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if through_link else os.O_NOFOLLOW)
-        fd = os.open(path, flags)
+        fd = self._open(task)
         try:
-            return self._list(task, path, fd)
+            if self.previous is not None and task.was >= 0:
+                st = os.fstat(fd)
+                if self._unchanged(st, task.was):
+                    return self._reuse(task, st, self.previous)
+            listed = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
         finally:
             os.close(fd)
+        try:
+            return self._list(task, listed)
+        finally:
+            os.close(listed)
+
+    def _open(self, task: Task) -> int:
+        """An O_PATH descriptor of the directory. Raises OSError."""
+        flags = os.O_PATH | os.O_DIRECTORY
+        if task.at:
+            return open_absolute(task.at, flags)
+        root = open_absolute(self.real_root, flags)
+        try:
+            return open_beneath(root, task.path, flags) if task.path else os.dup(root)
+        finally:
+            os.close(root)
 
     def _unchanged(self, st: os.stat_result, was: int) -> bool:
         assert self.previous is not None
@@ -133,24 +158,23 @@ class Look:
         children = []
         for position in np.flatnonzero(rows < previous.n_dirs).tolist():
             row, name = int(rows[position]), previous.name(first + position)
-            followed = bool(previous.at.flags[row] & FOLLOWED)
-            children.append(Task(_join(task.path, name), row, followed, here))
+            children.append(Task(_join(task.path, name), row, _join(task.at, name) if task.at else b"", here))
         self.entries += last - first
         leaving = int(np.count_nonzero(previous.flags[rows] & LEAVES))
         moved = int(previous.devices[previous.src_dev[was]]) != st.st_dev
         own = self._pack(st, previous.at.flags[was], self.acls.number(previous.acl(was)))
         return Found(task, own, None, children, leaving, moved=moved)
 
-    def _list(self, task: Task, path: bytes, fd: int) -> Found:
+    def _list(self, task: Task, fd: int) -> Found:
         st = os.fstat(fd)
         here = (st.st_dev, st.st_ino)
         if here in task.chain:
             raise OSError(errno.ELOOP, "a loop of followed links")
-        flags, acl = self._acl(path, st, True)
-        flags |= FOLLOWED if task.followed else 0
+        acl = self._acl(fd, st)
+        flags = FOLLOWED if task.followed else 0
         if st.st_ctime_ns > self.clock_ns() - RACY_NS:
             flags |= UNSURE
-        into = _Entries(task, path, (*task.chain, here))
+        into = _Entries(task, fd, st.st_dev, (*task.chain, here))
         with os.scandir(fd) as entries:
             for entry in entries:
                 self._entry(into, entry)
@@ -162,23 +186,30 @@ class Look:
 
     def _entry(self, into: _Entries, entry: os.DirEntry[str]) -> None:
         name = os.fsencode(entry.name)
-        path = into.full + b"/" + name
-        if len(path) >= PATH_MAX:
-            into.vanished.append((_join(into.task.path, name), os.strerror(errno.ENAMETOOLONG)))
-            return
         try:
-            st = entry.stat(follow_symlinks=False)
+            if entry.is_file(follow_symlinks=False) and into.device not in self.no_acl:
+                st, acl = self._file(into, name)
+            else:
+                st, acl = entry.stat(follow_symlinks=False), 0
             if stat.S_ISLNK(st.st_mode):
-                self._link(into, name, path, st)
+                self._link(into, name, st)
                 return
         except OSError as error:
             into.vanished.append((_join(into.task.path, name), error.strerror or "error"))
             return
-        flags, acl = self._acl(path, st, False) if stat.S_ISREG(st.st_mode) else (0, 0)
-        flags |= FOLLOWED if into.task.followed else 0
+        flags = FOLLOWED if into.task.followed else 0
         if stat.S_ISDIR(st.st_mode):
-            into.child(name, self._was(into, name), False)
+            into.child(name, self._was(into, name))
         into.packed.append((name, self._pack(st, flags, acl)))
+
+    def _file(self, into: _Entries, name: bytes) -> tuple[os.stat_result, int]:
+        """Attributes and the ACL of one inode, whatever is renamed meanwhile. Raises OSError."""
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=into.fd)
+        try:
+            st = os.fstat(fd)
+            return st, self._acl(fd, st) if stat.S_ISREG(st.st_mode) else 0
+        finally:
+            os.close(fd)
 
     def _was(self, into: _Entries, name: bytes) -> int:
         """The row that a subdirectory had in the previous index, or -1."""
@@ -187,46 +218,53 @@ class Look:
         row = self.previous.lookup(into.task.was, name)
         return row if row < self.previous.n_dirs else -1
 
-    def _link(self, into: _Entries, name: bytes, path: bytes, st: os.stat_result) -> None:
+    def _link(self, into: _Entries, name: bytes, st: os.stat_result) -> None:
         """Raises OSError if the link vanished."""
-        target = os.readlink(path)
-        real = os.path.realpath(path)
-        if is_inside(real, self.real_root):
+        target = os.readlink(name, dir_fd=into.fd)
+        # Text only: it decides how the link is shown, and opens nothing.
+        above = into.task.at or self.real_root.rstrip(b"/") + b"/" + into.task.path
+        real = os.path.realpath(above.rstrip(b"/") + b"/" + name)
+        inside = is_inside(real, self.real_root)
+        if inside:
             target = presented(target, real, self.real_root, into.task.path, into.task.followed)
         elif self.follow:
+            into.unsure = True  # what lies behind it may change, and no directory of the source with it
             try:
-                self._follow(into, name, path)
+                self._follow(into, name)
                 return
             except OSError:
-                into.unsure = True  # leads nowhere today: a link that is asked again at the next scan
-                into.leaving += 1
+                into.leaving += 1  # it leads nowhere today
         else:
             into.leaving += 1
-        leaves = LEAVES if not is_inside(real, self.real_root) else 0
-        into.packed.append((name, self._pack(st, leaves, 0)))
+        into.packed.append((name, self._pack(st, 0 if inside else LEAVES)))
         into.targets[name] = target
 
-    def _follow(self, into: _Entries, name: bytes, path: bytes) -> None:
+    def _follow(self, into: _Entries, name: bytes) -> None:
         """Enter what the link leads to in its place. Raises OSError if it leads nowhere."""
-        st = os.stat(path)
-        flags, acl = self._acl(path, st, True) if stat.S_ISREG(st.st_mode) else (0, 0)
-        if stat.S_ISDIR(st.st_mode):
-            into.child(name, self._was(into, name), True)
-        into.packed.append((name, self._pack(st, flags | FOLLOWED, acl)))
-
-    def _acl(self, path: bytes, st: os.stat_result, follow: bool) -> tuple[int, int]:
-        """(HAS_ACL, the number of the ACL) or (0, 0). A file system that knows no ACLs is asked once."""
-        if st.st_dev in self.no_acl:
-            return 0, 0
+        fd = open_followed(into.fd, name)
         try:
-            number = self.acls.number(os.getxattr(path, ACL_NAME, follow_symlinks=follow))
+            st, place = os.fstat(fd), place_of(fd)
+            acl = self._acl(fd, st) if stat.S_ISREG(st.st_mode) else 0
+        finally:
+            os.close(fd)
+        if stat.S_ISDIR(st.st_mode):
+            into.child(name, self._was(into, name), place)
+        into.packed.append((name, self._pack(st, FOLLOWED, acl)))
+        into.led[name] = place
+
+    def _acl(self, fd: int, st: os.stat_result) -> int:
+        """The number of the ACL of a descriptor's file, 0 for none. A file system that knows no ACLs is asked once."""
+        if st.st_dev in self.no_acl:
+            return 0
+        try:
+            return self.acls.number(os.getxattr(by_descriptor(fd), ACL_NAME))
         except OSError as error:
             if error.errno in (errno.ENOTSUP, errno.ENOSYS):
                 self.no_acl.add(st.st_dev)
-            return 0, 0
-        return (HAS_ACL, number) if number else (0, 0)
+            return 0
 
-    def _pack(self, st: os.stat_result, flags: int, acl: int) -> bytes:
+    def _pack(self, st: os.stat_result, flags: int, acl: int = 0) -> bytes:
+        flags |= HAS_ACL if acl else 0
         special = stat.S_ISCHR(st.st_mode) or stat.S_ISBLK(st.st_mode)
         return PACK(
             st.st_mode,
@@ -246,25 +284,28 @@ class Look:
 class _Entries:
     """What has been found in a directory so far."""
 
-    def __init__(self, task: Task, full: bytes, chain: tuple[tuple[int, int], ...]) -> None:
+    def __init__(self, task: Task, fd: int, device: int, chain: tuple[tuple[int, int], ...]) -> None:
         self.task = task
-        self.full = full.rstrip(b"/")
+        self.fd = fd  # the directory's
+        self.device = device
         self.chain = chain
         self.packed: list[tuple[bytes, bytes]] = []  # name, RECORD
         self.targets: dict[bytes, bytes] = {}
+        self.led: dict[bytes, bytes] = {}  # where followed links lead
         self.children: list[Task] = []
         self.vanished: list[tuple[bytes, str]] = []
         self.leaving = 0
         self.unsure = False
 
-    def child(self, name: bytes, was: int, is_link: bool) -> None:
-        followed = is_link or self.task.followed
-        self.children.append(Task(_join(self.task.path, name), was, followed, self.chain))
+    def child(self, name: bytes, was: int, place: bytes = b"") -> None:
+        """`place`: the absolute path where a followed link leads."""
+        at = place or (_join(self.task.at, name) if self.task.at else b"")
+        self.children.append(Task(_join(self.task.path, name), was, at, self.chain))
 
     def listing(self, own: bytes) -> Listing:
         self.packed.sort()
         names = [name for name, _ in self.packed]
-        positions = {name: i for i, name in enumerate(names)} if self.targets else {}
+        positions = {name: i for i, name in enumerate(names)} if self.targets or self.led else {}
         return Listing(
             self.task.path,
             np.frombuffer(own, RECORD).copy(),
@@ -272,6 +313,7 @@ class _Entries:
             np.fromiter(map(len, names), np.uint32, len(names)),
             np.frombuffer(b"".join([record for _, record in self.packed]), RECORD),
             {positions[name]: target for name, target in self.targets.items()},
+            {positions[name]: place for name, place in self.led.items()},
         )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import queue
 import stat
 import threading
@@ -27,6 +28,7 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.look import RACY_NS
 from nopfsfs.fetch.source import Identity, Source
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges
+from nopfsfs.tiers.inodes import VERSION_LAST
 from nopfsfs.tiers.rights import ACL_MAX, RenewedRights, Rights
 
 log = logging.getLogger(__name__)
@@ -94,17 +96,22 @@ class Changes:
     def _seen(self, row: int) -> tuple[Seen | None, int]:
         """What there is, None where something of another kind is; and when the ACL was asked for (ns since 1970), 0
         where the known one holds as the times are the known ones. Raises OSError."""
-        st = self._source.stat(row)
+        asked_ns = time.time_ns()
+        st, acl = self._source.look(row, lambda st: not self._acl_holds(row, st))
         if stat.S_IFMT(st.st_mode) != stat.S_IFMT(int(self._index.mode[row])):
             return None, 0
-        identity = Identity(st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-        acl: bytes | None
-        if self._sure[row] and identity.ctime_ns == self._source.identity(row).ctime_ns:
+        if acl is None:
             asked_ns, acl = 0, self.known_rights(row).acl
-        else:
-            asked_ns, acl = time.time_ns(), self._source.acl(row) or b""
-            acl = acl if len(acl) <= ACL_MAX else None
+        elif len(acl) > ACL_MAX:
+            acl = None
+        identity = Identity(st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
         return Seen(identity, self.restrict(row, Rights(st.st_mode, st.st_uid, st.st_gid, acl))), asked_ns
+
+    def _acl_holds(self, row: int, st: os.stat_result) -> bool:
+        """Whether the known ACL is that of what is there, or it is of no account."""
+        another = stat.S_IFMT(st.st_mode) != stat.S_IFMT(int(self._index.mode[row]))
+        known = self._source.identity(row)
+        return another or bool(self._sure[row] and (st.st_ctime_ns, st.st_ino) == (known.ctime_ns, known.ino))
 
     def _acl_is_sure(self, row: int, seen: Seen | None, asked_ns: int) -> None:
         """Remember whether an ACL need not be asked for again while the ctime stays. It may have been changed since,
@@ -191,6 +198,8 @@ class Changes:
                 self._columns.stale[row] = 0  # gone, or back: then nothing has to be taken up
             elif seen is None or seen != waiting.seen:
                 self._waiting.put(waiting._replace(due=time.monotonic() + SETTLE_S, seen=seen))
+            elif self._columns.version[row] >= VERSION_LAST:
+                log.error("%r changed too often: ESTALE until a remount", self._source.path(row))  # and it stays stale
             else:
                 self._take_up(row, seen)
                 self._show(row)
@@ -199,5 +208,5 @@ class Changes:
         columns, new = self._columns, seen.identity
         columns.new_size[row], columns.new_mtime_ns[row] = new.size, new.mtime_ns
         columns.new_ctime_ns[row], columns.new_ino[row] = new.ctime_ns, new.ino
-        columns.version[row] = int(columns.version[row]) % 255 + 1
+        columns.version[row] = int(columns.version[row]) + 1
         self._gauge[Gauge.CHANGED_FILES] += 1

@@ -22,16 +22,20 @@ from nopfsfs.fetch.grace import Grace
 from nopfsfs.fetch.loads import BLOCK, RANGE_BLOCK, Load, OpenSource, Waiter
 from nopfsfs.fetch.pins import Pins
 from nopfsfs.fetch.ranges import Ranges
-from nopfsfs.fetch.reader import BlockReader, DiskReader
+from nopfsfs.fetch.reader import BlockReader, DiskReader, GivenUp
 from nopfsfs.fetch.source import Changed, Source
 from nopfsfs.fetch.staging import Staging
 from nopfsfs.fetch.wire import Answer, Demand, Origin
-from nopfsfs.fetch.work import Job, Work
+from nopfsfs.fetch.work import Step, Work
+from nopfsfs.stager import left_alone
+from nopfsfs.stager.left_alone import Tiers
+from nopfsfs.stager.workers import Worker, Workers
 from nopfsfs.tiers.arena import Arena, NoRoom
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
 from nopfsfs.tiers.ring import Event, Ring
 
 log = logging.getLogger(__name__)
+COUNT_S = 1.0  # between counts of what is left alone
 
 
 class Pinned(NamedTuple):
@@ -57,11 +61,17 @@ class Desk:
         self._gauge = gauges.block
         self._answer, self._changed, self._copy_lost = answer, changed, copy_lost
         self._lock = threading.Lock()
-        self._work = Work(self._lock, concurrency)
+        self._device, self._devices = index.src_dev.data, len(index.devices)
+        self.tiers = Tiers(clock)  # disk tiers that are bypassed
+        self._workers = Workers(clock, self._device.__getitem__)
+        self._work = Work(self._lock, concurrency, self._workers)
+        self._by_hand = Worker(urgent=False)
+        self._clock, self._counted_at = clock, 0.0
         self._reader = BlockReader(columns, self._gauge, arena, source, disks, self._lose_copy)
         self._staging = Staging(
             index=index, columns=columns, gauge=self._gauge, ring=ring, source=source, work=self._work,
             allocate=self._allocate, retire=self._retire, free=self._free, answer=answer, block=block,
+            left_alone=left_alone.rows(clock), tiers=self.tiers, hangs=self._device_hangs,
         )  # fmt: skip
         self._ranges = Ranges(
             source, allocate=self._allocate, retire=self._retire, close=self._work.close, block=range_block
@@ -186,6 +196,11 @@ class Desk:
         with self._lock:
             self._work.stop()
 
+    @property
+    def awake(self) -> threading.Event:
+        """Set when something begins that `look` is to see to."""
+        return self._work.awake
+
     # ---- registered copies --------------------------------------------------------------------------------
 
     def keep_backings(self, backings: Backings) -> None:
@@ -212,7 +227,11 @@ class Desk:
             return Answer(demand.id, errno.ESTALE, 0, 0)
         if self._columns.tier[row] == Tier.RAM:
             return Answer(demand.id, 0, int(self._columns.slot[row]) + start, end - start, Origin.RAM)
-        load = self._staging.of(row) or self._staging.begin_demanded(row)
+        load = self._staging.of(row)
+        if load is None and self._workers.exhausted:
+            self._gauge[Gauge.NO_ROOM] += 1
+            return Answer(demand.id, errno.ENOSPC, 0, 0)  # the server has threads of its own
+        load = load or self._staging.begin_demanded(row)
         if load is None:
             load = self._ranges.load(row, start // self._ranges.block, int(self._columns.version[row]))
             if load is None:
@@ -271,31 +290,50 @@ class Desk:
 
     # ---- workers ------------------------------------------------------------------------------------------
 
-    def work(self, *, demands_only: bool) -> None:
-        """The life of one worker thread, until `stop`."""
-        while (work := self._work.next(demands_only, wait=True)) is not None:
-            self._do(*work)
+    def start(self, threads: int, urgent: int) -> None:
+        """Have so many threads work, and `urgent` more that serve demands only; others in the places of stuck ones."""
+        self._workers.threads[:] = threads, urgent
+        self._start(threads, urgent)
+
+    def _start(self, threads: int, urgent: int) -> None:
+        for demands_only in [False] * threads + [True] * urgent:
+            # Daemon threads: the source may hold one for ever, and the process must end.
+            worker = Worker(urgent=demands_only)
+            self._work.enter(worker)
+            try:
+                threading.Thread(target=self._live, args=(worker,), daemon=True).start()
+            except RuntimeError:  # the system has no thread for us: those there are go on
+                self._work.leave(worker)
+                return
+
+    def _live(self, worker: Worker) -> None:
+        """The life of one worker thread, until `stop`, or until it is surplus."""
+        while (step := self._work.next(worker, wait=True)) is not None:
+            self._do(worker, step)
 
     def run_one(self) -> bool:
         """Do the next thing that is to be done, in this thread; whether there was one."""
-        work = self._work.next(False, wait=False)
-        if work is None:
+        step = self._work.next(self._by_hand, wait=False)
+        if step is None:
             return False
-        self._do(*work)
+        self._do(self._by_hand, step)
         return True
 
-    def _do(self, job: Job | None, closing: list[OpenSource]) -> None:
-        if job is not None:
-            self._run(*job)
-        for file in closing:
-            file.close()
+    def _do(self, worker: Worker, step: Step) -> None:
+        if isinstance(step, OpenSource):
+            step.close()
+        else:
+            self._run(worker, *step)
 
-    def _run(self, load: Load, block: int) -> None:
+    def _run(self, worker: Worker, load: Load, block: int) -> None:
         """Read one block, outside the lock, then tell who waits for it."""
         error: int = 0
         began = time.monotonic_ns()
         try:
-            self._reader.read(load, block)
+            self._reader.read(load, block, lambda: self._leave_disk(worker))
+        except GivenUp:
+            self._give_back(worker)
+            return
         except Changed:
             error = errno.ESTALE
         except OSError as e:
@@ -303,31 +341,102 @@ class Desk:
         except Exception:
             log.exception("reading row %d failed", load.row)
             error = errno.EIO
-        last = self._finish_block(load, block, error, time.monotonic_ns() - began)
+        last = self._finish_block(worker, load, block, error, time.monotonic_ns() - began)
         if last:
-            self._finish_load(load)
+            self._finish_load(worker, load)
         if error == errno.ESTALE:
             try:
                 self._changed(load.row)
             except Exception:
                 log.exception("refreshing row %d failed", load.row)  # and this thread lives on
 
-    def _finish_block(self, load: Load, block: int, error: int, took_ns: int) -> bool:
+    def _finish_block(self, worker: Worker, load: Load, block: int, error: int, took_ns: int) -> bool:
         with self._lock:
+            worker.load = None
+            if not error and not load.from_disk:
+                self._workers.took(load.row, took_ns / 1e9)
+            elif error != errno.ESTALE and self._workers.was_long(took_ns / 1e9):
+                self._staging.left_alone.hung(load.row)
             return self._staging.block_ended(load, block, error, took_ns)
 
-    def _finish_load(self, load: Load) -> None:
-        if load.whole:
-            opens = load.file.opens
-            load.file.close()
-            if not load.failed:
-                self._reader.complete(load)
+    def _finish_load(self, worker: Worker, load: Load) -> None:
+        file, opens = load.file, load.file.opens
+        if load.whole and not load.failed:
+            self._reader.complete(load)
         with self._lock:
             if load.whole:
                 self._gauge[Gauge.SOURCE_OPENS] += opens
                 self._staging.finish(load)
             else:
                 self._finish_range(load)
+        if load.whole:
+            file.close()  # last: a source that does not answer may hold this thread here
+
+    # ---- what hangs ---------------------------------------------------------------------------------------
+
+    def look(self) -> bool:
+        """See to what takes too long; call it often while anything is under way. Whether anything is."""
+        with self._lock:
+            for worker in self._workers.look():
+                load = worker.load
+                if load is not None and worker.disk:
+                    self._give_up_copy(worker, load)
+                elif load is not None:
+                    self._staging.is_stuck(load)
+                    if not load.whole:
+                        self._ranges.is_stuck(load)
+            for load in self._workers.stuck_while_others_end():
+                self._work.give_on(load)
+            threads, urgent = self._work.missing()
+            self._count_what_hangs()
+            goes_on = self._workers.busy or bool(self._gauge[Gauge.LEFT_ALONE] or self._gauge[Gauge.DISKS_BYPASSED])
+            if not goes_on:
+                self._work.awake.clear()
+        self._start(threads, urgent)
+        return goes_on
+
+    def disk_hangs(self, number: int) -> None:
+        """A disk tier does not answer whoever writes there: do not read there either, for a while."""
+        with self._lock:
+            self.tiers.hung(number, reading=False)
+
+    def _count_what_hangs(self) -> None:
+        gauge, workers = self._gauge, self._workers
+        gauge[Gauge.STUCK_READS] = workers.stuck - self.tiers.stuck
+        gauge[Gauge.SPARE_WORKERS] = workers.spare
+        gauge[Gauge.STUCK_EVER] += workers.take_found()
+        if (now := self._clock()) >= self._counted_at + COUNT_S:  # it may be a long list
+            self._counted_at = now
+            gauge[Gauge.LEFT_ALONE] = len(self._staging.left_alone)
+        gauge[Gauge.DISKS_BYPASSED] = len(self.tiers)
+
+    def _device_hangs(self, row: int) -> bool:
+        return self._devices > 1 and self._workers.hangs(self._device[row])
+
+    def _give_up_copy(self, worker: Worker, load: Load) -> None:
+        """A disk tier does not answer (lock held)."""
+        self._gauge[Gauge.DISK_LATE] += 1
+        if worker.disk not in self.tiers:
+            log.warning("disk tier %d does not answer; the source is read instead", worker.disk)
+        self.tiers.hung(worker.disk)
+        worker.lost, worker.load = load.arena, None
+        self._staging.disk_hangs(load)
+
+    def _leave_disk(self, worker: Worker) -> bool:
+        """The disk has answered a worker; whether its load has waited for that."""
+        with self._lock:
+            if worker.lost >= 0:
+                return False
+            self.tiers.worked(worker.disk)
+            self._workers.again(worker)
+            return True
+
+    def _give_back(self, worker: Worker) -> None:
+        """A disk has answered too late: nothing writes that extent any more, and no server was told of it."""
+        with self._lock:
+            self.tiers.returned(worker.disk)
+            lost, worker.lost = worker.lost, -1
+            self._free(lost)
 
     def _finish_range(self, load: Load) -> None:
         if load.file.opens:

@@ -70,6 +70,8 @@ class Load:
     ask: int = 0  # under which number
     prefetch: bool = False  # ordered by the supervisor, and nobody waited when it was begun
     slot: bool = False  # one of those that the source is read by ahead of need
+    given_on: bool = False  # it had one, and is stuck
+    stuck: bool = False  # the source takes far too long
     blocks: bytearray = field(default_factory=bytearray)
     waiters: list[Waiter] = field(default_factory=list)
     left: int = 0

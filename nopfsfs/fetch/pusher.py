@@ -196,4 +196,4 @@ class Pusher:
         for entry in np.flatnonzero(self._index.entry_row == row).tolist():
             directory = inode_of(int(self._index.entry_parent[entry]), 0)
             pages.forget_name(self._fuse_fd, directory, self._index.name(entry))
-        self._desk.publish(Event.CHANGED, row)
+        self._desk.publish(Event.CHANGED, row, self._source.size(row))

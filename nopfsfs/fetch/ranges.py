@@ -56,6 +56,8 @@ class Ranges:
         to read is not given up for them: they have what room is left."""
         if (row, number) not in self._loads or (number and (row, number - 1) not in self._loads):
             return
+        if self._loads[row, number].stuck:
+            return
         size = self._source.size(row)
         for ahead in range(number + 1, number + 1 + READ_AHEAD_BLOCKS):
             if ahead * self.block >= size:
@@ -90,6 +92,14 @@ class Ranges:
         file = self._files.pop(row, None)  # the next block opens it anew
         if file is not None and not file.users:
             self._close(file)
+
+    def is_stuck(self, load: Load) -> None:
+        """The source does not answer: what was to be read ahead of it, and is not begun, is not read."""
+        for key, ahead in list(self._loads.items()):
+            if key[0] == load.row and ahead.left and not ahead.running and not ahead.waiters:
+                ahead.failed = True
+                ahead.file.users -= 1  # the stuck one has it
+                self._drop(key)
 
     def ended(self, load: Load) -> None:
         """All that was to be read of a block has been, or failed."""

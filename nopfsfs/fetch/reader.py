@@ -22,6 +22,10 @@ class DiskReader(Protocol):
     def read(self, disk: int, row: int, into: memoryview) -> None: ...
 
 
+class GivenUp(Exception):
+    """The load has gone on without this read, which took too long."""
+
+
 class BlockReader:
     """Holds no lock: whoever runs a block is the only one to write its bytes."""
 
@@ -34,12 +38,16 @@ class BlockReader:
         self._copy_lost = copy_lost
         self._told: set[tuple[int, Gauge]] = set()  # what was logged, by tier
 
-    def read(self, load: Load, block: int) -> None:
-        """Raises Changed, OSError."""
+    def read(self, load: Load, block: int, still: Callable[[], bool] = lambda: True) -> None:
+        """`still()`, asked when the disk has answered: whether the load waits for that still. Raises Changed, OSError,
+        GivenUp."""
         start = block * load.block
         view = self._arena.view[load.arena + start : load.arena + min(load.length, start + load.block)]
         if load.from_disk:
-            if self._read_copy(load, view):
+            found = self._read_copy(load, view)
+            if not still():
+                raise GivenUp
+            if found:
                 return
             load.from_disk = 0
         fd, identity = load.file.ensure()

@@ -2,6 +2,7 @@
 
 A file is compared with the index when it is opened and again after each read (size, mtime, ctime, inode). A writer
 updates the times before it changes bytes, so bytes read before an unchanged comparison are the indexed ones.
+Where a row's file is, and that nobody can lead this process elsewhere, is the matter of `dataset/below.py`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from nopfsfs.dataset.index import FOLLOWED, Index
+from nopfsfs.config import MountConfig
+from nopfsfs.dataset.below import BelowSource
+from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.look import ACL_NAME
+from nopfsfs.system.beneath import by_descriptor
+from nopfsfs.system.file_system import FileSystem
 from nopfsfs.tiers.columns import Columns
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_ANOTHER_FILE = (errno.ELOOP, errno.ENOTDIR)  # a link or a file on the way
+_NO_ACL = (errno.ENODATA, errno.ENOTSUP, errno.ENOSYS)
 
 
 class Changed(Exception):
@@ -31,12 +40,14 @@ class Identity(NamedTuple):
 
 
 class Source:
-    """Opens and reads rows of the index below `root`. Holds no descriptors; safe in any thread."""
+    """Opens and reads rows of the index below `root`, an absolute path free of links, and asks for their attributes;
+    `known` is the file system of the root as it was at the scan. Holds no descriptors; safe in any thread."""
 
-    def __init__(self, root: bytes, index: Index, columns: Columns) -> None:
+    def __init__(self, root: bytes, index: Index, columns: Columns, known: FileSystem | None = None) -> None:
         self._root = root
         self._index = index
         self._columns = columns
+        self._below = BelowSource(root, index, known)
         self._size = index.size.data
         self._mtime = index.mtime_ns.data
         self._ctime = index.ctime_ns.data
@@ -44,7 +55,7 @@ class Source:
         self._version = columns.version.data
 
     def path(self, row: int) -> bytes:
-        """Absolute path of the row at the source."""
+        """Absolute path of the row at the source, to be shown; no access goes by it."""
         below = self._index.path(row)
         return os.path.join(self._root, below) if below else self._root
 
@@ -62,30 +73,23 @@ class Source:
         return int(self._columns.new_size[row]) if self._version[row] else self._size[row]
 
     def stat(self, row: int) -> os.stat_result:
-        """What the source has at the row's path now. Raises OSError."""
-        return os.stat(self.path(row), follow_symlinks=self._followed(row))
+        """What the source has in the row's place now. Raises OSError; ESTALE where the source is not there, and where a
+        followed link leads elsewhere."""
+        return self._below.stat(row)
 
-    def acl(self, row: int) -> bytes | None:
-        """The POSIX access ACL of what the source has at the row's path, or None. Raises OSError."""
-        try:
-            return os.getxattr(self.path(row), "system.posix_acl_access", follow_symlinks=self._followed(row))
-        except OSError as e:
-            if e.errno in (errno.ENODATA, errno.ENOTSUP, errno.ENOSYS):
-                return None
-            raise
-
-    def _followed(self, row: int) -> bool:
-        """Whether links may lead to the row (--follow-symlinks). Else one that took the file's place since is a
-        change: it may lead to what this process may read and the source's owner may not."""
-        return bool(self._index.flags[row] & FOLLOWED)
+    def look(self, row: int, ask: Callable[[os.stat_result], bool]) -> tuple[os.stat_result, bytes | None]:
+        """As `stat`; and the POSIX access ACL of that very inode where `ask` says so of its attributes, b"" for none;
+        None: not asked. Raises OSError."""
+        with self._below.looked(row) as (fd, st):
+            return st, acl_of(fd) if ask(st) else None
 
     def open(self, row: int) -> tuple[int, Identity]:
         """Open the row's file: (descriptor, its identity). Raises Changed, OSError."""
         identity = self.identity(row)
         try:
-            fd = os.open(self.path(row), _OPEN_FLAGS if self._followed(row) else _OPEN_FLAGS | os.O_NOFOLLOW)
+            fd = self._below.open(row, _OPEN_FLAGS)
         except OSError as e:
-            if e.errno == errno.ELOOP:
+            if e.errno in _ANOTHER_FILE:
                 raise Changed from None
             raise
         try:
@@ -94,6 +98,48 @@ class Source:
             os.close(fd)
             raise
         return fd, identity
+
+    @contextlib.contextmanager
+    def inode(self, row: int) -> Iterator[int]:
+        """An O_PATH descriptor of the very inode that the row is known by, for a moment. Raises OSError; ESTALE where
+        another one is in its place."""
+        try:
+            fd = self._below.open(row, os.O_PATH)
+        except OSError as e:
+            if e.errno in _ANOTHER_FILE:
+                raise OSError(errno.ESTALE, "another file is there") from None
+            raise
+        try:
+            if os.fstat(fd).st_ino != self.identity(row).ino:
+                raise OSError(errno.ESTALE, "another file is there")
+            yield fd
+        finally:
+            os.close(fd)
+
+    def getxattr(self, row: int, name: bytes) -> bytes:
+        """The value of an extended attribute of the row's inode. Raises OSError."""
+        with self.inode(row) as fd:
+            return os.getxattr(by_descriptor(fd), name)
+
+    def listxattr(self, row: int) -> list[bytes]:
+        """The names of the extended attributes of the row's inode. Raises OSError."""
+        with self.inode(row) as fd:
+            return [os.fsencode(name) for name in os.listxattr(by_descriptor(fd))]
+
+
+def acl_of(fd: int) -> bytes:
+    """The POSIX access ACL of a descriptor's file, b"" for none. Raises OSError."""
+    try:
+        return os.getxattr(by_descriptor(fd), ACL_NAME)
+    except OSError as e:
+        if e.errno in _NO_ACL:
+            return b""
+        raise
+
+
+def known_file_system(config: MountConfig) -> FileSystem | None:
+    """The source's file system as it was at the scan; None where a mount of an earlier release does not say."""
+    return None if config.source_fs is None else FileSystem(*config.source_fs)
 
 
 def check(fd: int, identity: Identity) -> None:

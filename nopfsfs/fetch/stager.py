@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import deque
 from typing import cast
 
@@ -26,14 +27,16 @@ from nopfsfs.fetch.desk import Desk
 from nopfsfs.fetch.links import Links
 from nopfsfs.fetch.peerlink import PeerLink
 from nopfsfs.fetch.pusher import Pusher
-from nopfsfs.fetch.source import Source
+from nopfsfs.fetch.source import Source, known_file_system
 from nopfsfs.fetch.wire import Order
 from nopfsfs.process import Handoff, become_reader_with_admin, begin
 from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.disk_openings import DiskOpenings
+from nopfsfs.stager.disk_watch import DiskWatch
 from nopfsfs.stager.guarded import Guarded
 from nopfsfs.stager.lifesign import LifeSign
 from nopfsfs.stager.recheck import Recheck
+from nopfsfs.stager.watch import Watch
 from nopfsfs.system import end_switch
 from nopfsfs.system.outages import Outages
 from nopfsfs.tiers.arena import Arena, NoRoom
@@ -67,7 +70,8 @@ class Stager:
         self._servers = {server: self._links.add(server) for server in first}
         arena = Arena(fds["arena"], numbers["arena_budget"])
         self._adopt(arena)
-        source = Source(os.fsencode(self._config.source), self._index, self._columns)
+        known = known_file_system(self._config)
+        source = Source(os.fsencode(self._config.source), self._index, self._columns, known)
         self._source = source
         self._disks = Disks([Disk(d.path, d.size) for d in self._config.disks])
         self.desk = Desk(
@@ -91,6 +95,10 @@ class Stager:
         self._disk_work: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._told: set[int] = set()  # tiers of which it was logged that a copy is of no use
         self._to_register: deque[tuple[int, int, int]] = deque()  # row, tier, checksum
+        self._disk_watch = DiskWatch(
+            self._disk_work, refuse=lambda row: self.desk.publish(Event.OFF_DISK, row), hangs=self._disk_hangs,
+            awake=self.desk.awake.set, clock=time.monotonic,
+        )  # fmt: skip
         self._backings = Backings(
             fuse_fd=fds["fuse"], columns=self._columns, sizes=self._index.size, from_size=numbers.get("pass_from", 0),
             modes=Modes(fds["modes"], self._columns.backing.data, writable=False) if "modes" in fds else None,
@@ -132,8 +140,9 @@ class Stager:
         writing = threading.Thread(target=self._write_disks, daemon=True, name="disk")
         with become_reader_with_admin(self._config):  # for that thread alone: it registers files with the kernel
             writing.start()
-        for demands_only in [False] * self._config.in_flight + [True] * DEMAND_THREADS:
-            threading.Thread(target=self.desk.work, kwargs={"demands_only": demands_only}, daemon=True).start()
+        self.desk.start(self._config.in_flight, DEMAND_THREADS)
+        watch = Watch(self._look_at_what_hangs, self.desk.awake)
+        threading.Thread(target=watch.run, daemon=True, name="watch").start()
         # Daemon threads: one of them may be blocked by a dead source or in the kernel, and must not keep
         # the process from ending.
         pushing = threading.Thread(target=self.pusher.run, daemon=True, name="pusher")
@@ -149,6 +158,7 @@ class Stager:
             self.recheck.stop()
             self.notices.stop()
             self.desk.stop()
+            watch.stop()
             self._disk_work.put(None)
             writing.join(timeout=5)
             self._disks.close()
@@ -157,6 +167,16 @@ class Stager:
         """Raises OSError."""
         uid, gid = self._config.uid, self._config.gid
         self._disks[number].open(-1 if uid is None else uid, -1 if gid is None else gid)
+
+    def _look_at_what_hangs(self) -> bool:
+        at_disk = self._disk_watch.look()
+        return self.desk.look() or at_disk
+
+    def _disk_hangs(self, number: int) -> None:
+        if number:
+            log.warning("disk tier %s does not answer, bypassed for a while", self._disks[number].path)
+            self._disks[number].failed()
+            self.desk.disk_hangs(number)
 
     def _poke(self) -> None:
         """Another thread has changed what the loop is to wait for."""
@@ -304,10 +324,14 @@ class Stager:
         self._backings.taken_over.wait(LOOK_AGAIN_S)
         left = self._backings.sweep()  # others are in use: look again
         while True:
-            self._openings.look()
+            if self._openings.pause() == 0.0:
+                with self._disk_watch.at(*_SWEEP):
+                    self._openings.look()
             waiting = len(self._to_register)
             if waiting > REGISTER_BEHIND or (waiting and self._disk_work.empty()):
-                self._register(*self._to_register.popleft())
+                row, tier, check = self._to_register.popleft()
+                with self._disk_watch.at(row, -tier):
+                    self._register(row, tier, check)
                 continue
             try:
                 work = self._disk_work.get(timeout=_soonest(LOOK_AGAIN_S if left else None, self._openings.pause()))
@@ -316,14 +340,15 @@ class Stager:
             if work is None:
                 return
             row, number = work
-            if work == _SWEEP:
-                left = self._backings.sweep()
-            elif number > 0:
-                self._to_disk(row, number)
-            elif number == 0:
-                self._off_disk(row, self.desk.withdraw_disk(row))
-            else:
-                self._clear_away(row, -number)
+            with self._disk_watch.at(row, 0 if work == _SWEEP else number):
+                if work == _SWEEP:
+                    left = self._backings.sweep()
+                elif number > 0:
+                    self._to_disk(row, number)
+                elif number == 0:
+                    self._off_disk(row, self.desk.withdraw_disk(row))
+                else:
+                    self._clear_away(row, -number)
             self._gauge[Gauge.DISK_USED] = self._disks.used()
 
     def _to_disk(self, row: int, number: int) -> None:
@@ -337,7 +362,7 @@ class Stager:
             return
         if not disk.is_open and disk.is_rested():
             self._openings.look(number)
-        usable = disk.usable()
+        usable = disk.usable() and number not in self.desk.tiers
         pinned = self.desk.pin(row) if usable else None
         if pinned is None:
             self.desk.publish(Event.OFF_DISK, row, not usable)
@@ -358,12 +383,15 @@ class Stager:
         finally:
             pinned.data.release()
             self.desk.unpin(pinned.slot)
-        if self.desk.publish_disk(row, number, version):
+        if not self._disk_watch.settle():
+            disk.remove(row)  # it took too long, and nobody waits for it any more
+        elif self.desk.publish_disk(row, number, version):
             self._gauge[Gauge.DISK_WRITES] += 1
             if self._backings.is_large(row):
                 self._to_register.append((row, number, check))
         else:
             disk.remove(row)
+            self.desk.publish(Event.OFF_DISK, row, 1)  # it changed meanwhile
 
     def _register(self, row: int, tier: int, check: int) -> None:
         """Let the kernel read a copy by itself. One that is not what was written goes."""

@@ -16,6 +16,7 @@ from nopfsfs.fetch.peering import Peering
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Answer, Origin
 from nopfsfs.fetch.work import Work
+from nopfsfs.stager.left_alone import LeftAlone, Tiers
 from nopfsfs.tiers.arena import NoRoom
 from nopfsfs.tiers.columns import HOME_HERE, Columns, Gauge, Tier
 from nopfsfs.tiers.ring import Event, Ring
@@ -27,8 +28,8 @@ _PEER_FETCHES = (Gauge.PEER_FETCHES, Gauge.PEER_FETCHED_BYTES, Gauge.PEER_FETCH_
 
 class Staging:
     """See the module. `allocate` gives an extent or raises NoRoom, `retire` takes it back after a grace, `free` at
-    once; `limit` is the size of the largest file that is staged whole. `peering` and `lending` are set before first
-    use."""
+    once; `limit` is the size of the largest file that is staged whole. `left_alone` are rows that nobody prefetches
+    now, `tiers` says which disk tiers may be read. `peering` and `lending` are set before first use."""
 
     peering: Peering
     lending: Lending
@@ -36,12 +37,15 @@ class Staging:
     def __init__(
         self, *, index: Index, columns: Columns, gauge: memoryview, ring: Ring, source: Source, work: Work,
         allocate: Callable[[int], int], retire: Callable[[int], None], free: Callable[[int], None],
-        answer: Callable[[Answer], None], block: int,
+        answer: Callable[[Answer], None], block: int, left_alone: LeftAlone, tiers: Tiers,
+        hangs: Callable[[int], bool],
     ) -> None:  # fmt: skip
+        """`hangs(row)`: whether nothing is read any more of the device where the row is, though others are."""
         self._index, self._columns, self._ring, self._source, self._work = index, columns, ring, source, work
         self._gauge, self._answer = gauge, answer
         self._allocate, self._retire, self.free = allocate, retire, free
         self._block = block
+        self.left_alone, self._tiers, self._hangs = left_alone, tiers, hangs
         self._loads: dict[int, Load] = {}  # by row
         self.limit = 0
 
@@ -86,6 +90,9 @@ class Staging:
         """Begin to stage a row from here, unless it is another node's by now."""
         node = self.peering.node_of(row)
         if node is None:
+            if row not in self._loads and (row in self.left_alone or self._hangs(row)):
+                self._fetch_ended(row, Event.FAILED, errno.EAGAIN)
+                return None
             return self._begin_fetch(row, None)
         self.peering.queue(row, node)
         self.peering.pump()
@@ -97,6 +104,8 @@ class Staging:
             return None
         if row in self._loads:
             self._gauge[Gauge.FETCHES_DONE] += 1
+            if self._loads[row].stuck:
+                self._ring.put(Event.STUCK, row)
             return None
         size = self._source.size(row)
         if self._columns.tier[row] == Tier.RAM:
@@ -127,6 +136,8 @@ class Staging:
             return None
         version = int(self._columns.version[row])
         from_disk = int(self._columns.disk[row])
+        if from_disk and not self._tiers.may_read(from_disk):
+            from_disk = 0
         load = Load(
             row, 0, size, arena, True, OpenSource(self._source, row), version, from_disk=from_disk, prefetch=prefetch,
             # Copies on disk, and those of other nodes, are verified whole before any byte of them is used.
@@ -149,7 +160,7 @@ class Staging:
         self.finish(load)
 
     def read_source(self, load: Load, *, anew: bool) -> None:
-        load.from_peer, load.running = None, 0
+        load.from_peer, load.from_disk, load.running = None, 0, 0
         load.divide(self._block)
         if anew:
             try:
@@ -189,6 +200,25 @@ class Staging:
         if urgent:
             self._work.lend(load)
         return True
+
+    # ---- what hangs ---------------------------------------------------------------------------------------
+
+    def is_stuck(self, load: Load) -> None:
+        """The source does not answer: the load goes on, but nothing else waits for it."""
+        if load.stuck:
+            return
+        load.stuck = True
+        if not load.whole:
+            return
+        self.left_alone.hung(load.row)
+        if load.prefetch:
+            self._ring.put(Event.STUCK, load.row)
+
+    def disk_hangs(self, load: Load) -> None:
+        """Read the source instead, into another extent: the disk may still write this one."""
+        self._work.free_slot(load)
+        self.read_source(load, anew=True)
+        self._work.lend(load)  # at once, also where only another node waits for it
 
     # ---- end ----------------------------------------------------------------------------------------------
 
@@ -249,6 +279,7 @@ class Staging:
             if not load.from_disk:
                 columns.check[row] = load.checksum
             columns.tier[row] = Tier.RAM
+            self.left_alone.worked(row)
             self._gauge[Gauge.STAGED_FILES] += 1
             self._gauge[Gauge.STAGED_BYTES] += load.length
             if load.length and load.origin() == Origin.SOURCE and self._columns.holder[row] not in (0, HOME_HERE):

@@ -2,7 +2,8 @@
 
 Demands come first, then what other nodes' readers wait for, then further blocks of what was begun. What nobody waits
 for needs a slot, of which there are as many as the source is read by at once: first loads that were begun already, then
-the rows that were asked for, in their order.
+the rows that were asked for, in their order. No file takes all workers: what is too much for it is set aside. A slot
+whose worker is stuck is given to another, while the source answers at all.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from nopfsfs.fetch.loads import PENDING, RUNNING, Load, OpenSource
+from nopfsfs.stager.workers import SPARE_MOST, Worker, Workers
 
 Job = tuple[Load, int]
-Step = tuple[Job | None, list[OpenSource]]  # a block to be read, files to be closed
+Step = Job | OpenSource  # a block to be read, or a file to be closed
+CLOSING_MOST = 16  # files that are closed only when there is nothing else to do
+SPARE_SLOTS = SPARE_MOST // 2  # slots in the places of stuck ones: what is left is for who waits
 
 
 class Work:
@@ -23,8 +27,13 @@ class Work:
 
     begin_row: Callable[[int], Load | None]
 
-    def __init__(self, lock: threading.Lock, slots: int) -> None:
+    def __init__(self, lock: threading.Lock, slots: int, workers: Workers) -> None:
         self._lock = lock
+        self._workers = workers
+        self.awake = threading.Event()  # some worker has something to do
+        self._aside: dict[int, list[tuple[deque[Job], Job]]] = {}  # by row: its file has all the workers it may have
+        self._served = 0  # demands that workers took
+        self._given_on = 0  # slots of stuck loads
         self._any = threading.Condition(lock)
         self._urgent = threading.Condition(lock)  # for the threads that keep free for who waits
         self._demands: deque[Job] = deque()
@@ -32,7 +41,7 @@ class Work:
         self._followups: deque[Job] = deque()
         self._begun: deque[Load] = deque()
         self._rows: deque[int] = deque()
-        self._closing: list[OpenSource] = []  # by a worker: closing a file may wait for the source
+        self._closing: deque[OpenSource] = deque()  # by a worker: closing a file may wait for the source
         self._slots, self._taken = slots, 0
         self._stopped = False
 
@@ -57,14 +66,12 @@ class Work:
             self._demands.extendleft(reversed(jobs))
         else:
             self._demands.extend(jobs)
-        self._any.notify()
-        self._urgent.notify()
+        self._wake(len(jobs))
 
     def lend(self, load: Load) -> None:
         """A reader of another node waits for all of it."""
         self._lends.extend((load, block) for block in range(len(load.blocks)))
-        self._any.notify()
-        self._urgent.notify()
+        self._wake(len(load.blocks))
 
     def follow(self, load: Load) -> None:
         """Read what of it nobody waits for, without a slot."""
@@ -82,10 +89,25 @@ class Work:
 
     def ended(self, load: Load) -> None:
         """A whole load has ended."""
+        if load.given_on:
+            load.given_on = False
+            self._given_on -= 1
+        self.free_slot(load)
+        self._any.notify()
+
+    def free_slot(self, load: Load) -> None:
+        """The load has no slot any more."""
         if load.slot:
             load.slot = False
             self._taken -= 1
-        self._any.notify()
+
+    def give_on(self, load: Load) -> None:
+        """A load is stuck: another may have its slot, if there are some to spare."""
+        if load.slot and self._given_on < SPARE_SLOTS:
+            load.given_on = True
+            self._given_on += 1
+            self.free_slot(load)
+            self._any.notify()
 
     def room(self) -> None:
         """There is room in the arena again."""
@@ -99,34 +121,75 @@ class Work:
 
     # ---- workers ------------------------------------------------------------------------------------------
 
-    def next(self, demands_only: bool, *, wait: bool) -> Step | None:
-        """What one worker is to do. None: nothing, or, after a wait, no more. Takes the lock."""
-        wake = self._urgent if demands_only else self._any
+    def enter(self, worker: Worker) -> None:
+        """One more worker. Takes the lock."""
         with self._lock:
+            self._workers.enter(worker)
+
+    def leave(self, worker: Worker) -> None:
+        """It could not be started. Takes the lock."""
+        with self._lock:
+            self._workers.leave(worker)
+
+    def next(self, worker: Worker, *, wait: bool) -> Step | None:
+        """What the worker is to do next. None: nothing, or, after a wait, no more. Takes the lock."""
+        wake = self._urgent if worker.urgent else self._any
+        with self._lock:
+            row = self._workers.end(worker)
+            if row in self._aside:
+                self._bring_back(row)
             while not self._stopped:
-                job = self._take(demands_only)
-                closing: list[OpenSource] = []
-                if not demands_only:
-                    closing, self._closing = self._closing, closing
-                if job is not None or closing:
-                    return job, closing
-                if not wait:
+                step = self._take(worker.urgent)
+                if step is not None:
+                    self._workers.begin(worker, None if isinstance(step, OpenSource) else step[0])
+                    if not self.awake.is_set():
+                        self.awake.set()
+                    return step
+                if not wait or not self._workers.may_rest(worker):
                     break
+                self._workers.rest(worker, True)
                 wake.wait(timeout=60)
+                self._workers.rest(worker, False)
+            if wait:
+                self._workers.leave(worker)
         return None
 
-    def _take(self, demands_only: bool) -> Job | None:
-        urgent = (self._demands, self._lends)
-        for queue in urgent if demands_only else (*urgent, self._followups):
+    def missing(self) -> tuple[int, int]:
+        """How many threads are to be started now, for all and for demands only."""
+        return (0, 0) if self._stopped else self._workers.missing(len(self._demands), self._served)
+
+    def _bring_back(self, row: int) -> None:
+        """There is room for another worker at the row's file."""
+        aside = self._aside.pop(row)
+        for queue, job in reversed(aside):
+            queue.appendleft(job)
+        self._wake(len(aside))
+
+    def _wake(self, jobs: int) -> None:
+        """For each of these: whoever is woken may get stuck at the first."""
+        self._any.notify(jobs)
+        self._urgent.notify(jobs)
+
+    def _take(self, urgent: bool) -> Step | None:
+        if not urgent and len(self._closing) > CLOSING_MOST:
+            return self._closing.popleft()
+        for queue in (self._demands, self._lends) if urgent else (self._demands, self._lends, self._followups):
             while queue:
-                load, block = queue.popleft()
-                if load.blocks[block] == PENDING and not load.failed:
-                    return _start(load, block)
-        while not demands_only and self._taken < self._slots and (self._begun or self._rows):
+                load, block = job = queue.popleft()
+                if load.blocks[block] != PENDING or load.failed:
+                    continue
+                if not self._workers.has_room(load.row):
+                    self._aside.setdefault(load.row, []).append((queue, job))
+                    continue
+                self._served += queue is self._demands
+                return _start(load, block)
+        if urgent:
+            return None
+        while self._taken < self._slots and (self._begun or self._rows):
             found = self._begun.popleft() if self._begun else self.begin_row(self._rows.popleft())
-            if found is not None and (job := self._take_slot(found)) is not None:
-                return job
-        return None
+            if found is not None and (job_or_none := self._take_slot(found)) is not None:
+                return job_or_none
+        return self._closing.popleft() if self._closing else None
 
     def _take_slot(self, load: Load) -> Job | None:
         """Its first block; None when all of it was read, or is being read, for who waits."""

@@ -1,6 +1,6 @@
 """The pyfuse3 adapter: FUSE requests to the vfs tree and the tiers. Thin: the tree knows what, the tiers know where.
 
-Handles hold no state: fh = row << 16 | passed << 10 | counted << 9 | internal << 8 | version. A hit is answered without
+Handles hold no state: fh = row | passed | counted | internal | version (`tiers/inodes.py`). A hit is answered without
 an await. Every handler goes through one wrapper, `guarded`, which is the only place where errors become errno.
 """
 
@@ -23,7 +23,7 @@ from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Origin
 from nopfsfs.fuse.misses import DirectReader, StagerGone, StagerLink
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
-from nopfsfs.tiers.inodes import inode_of, row_of, version_of
+from nopfsfs.tiers.inodes import HANDLE_FLAGS, HANDLE_ROW, HANDLE_VERSION, inode_of, row_of, version_of
 from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Event, Ring
 from nopfsfs.tiers.tripwires import Tripwires
@@ -32,7 +32,8 @@ from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
 
 log = logging.getLogger(__name__)
 ACL_NAME = b"system.posix_acl_access"
-_VERSION, _INTERNAL, _COUNTED, _PASSED = 0xFF, 1 << 8, 1 << 9, 1 << 10  # in a handle
+_VERSION, _ROW = HANDLE_VERSION, HANDLE_ROW  # of a handle
+_INTERNAL, _COUNTED, _PASSED = 1 << HANDLE_FLAGS, 2 << HANDLE_FLAGS, 4 << HANDLE_FLAGS
 _BLOCK = 4096  # st_blksize, as local file systems have it: Python makes a buffer of that size at each open
 _NS = 1_000_000_000
 _ENTRY_OUT = struct.Struct("<QQQQIIQQQqqqIIIIIIIIII")
@@ -187,7 +188,7 @@ class Adapter(pyfuse3.Operations):
         version = version_of(inode)
         if version > _VERSION:
             raise pyfuse3.FUSEError(errno.ESTALE)
-        return row_of(inode) << 16 | version
+        return row_of(inode) << _ROW | version
 
     @guarded
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
@@ -279,7 +280,7 @@ class Adapter(pyfuse3.Operations):
             if number:  # no READ will tell
                 gauge[Gauge.DISK_FILES] += 1
                 gauge[Gauge.DISK_BYTES] += self._source.size(row)
-        return row << 16 | mode | internal << 8 | version_of(inode), number
+        return row << _ROW | mode | internal << HANDLE_FLAGS | version_of(inode), number
 
     def _enter(self, row: int, inode: int, flags: int) -> tuple[int, int]:
         """Count an open of a file that may be passed through: (what its handle says, the file it is passed through to).
@@ -296,14 +297,14 @@ class Adapter(pyfuse3.Operations):
 
     @guarded
     async def read(self, fh: int, off: int, size: int) -> Bytes:  # type: ignore[override]
-        if fh >> 16 >= len(self._version):
+        if fh >> _ROW >= len(self._version):
             raise pyfuse3.FUSEError(errno.ESTALE)  # no handle of ours
         hit = self.hit(fh, off, size)
         return hit if hit is not None else await self.missed(fh, off, size)
 
     def hit(self, fh: int, off: int, size: int) -> memoryview | None:
         """The bytes, when they are staged: to be handed to the kernel before anything else runs. Raises FUSEError."""
-        row = fh >> 16
+        row = fh >> _ROW
         end = min(off + size, self._source.size(row))
         tier, slot = self._tier[row], self._slot[row]
         self._check_version(row, fh & _VERSION)  # after these were read: they belong to this version then
@@ -314,7 +315,7 @@ class Adapter(pyfuse3.Operations):
 
     async def missed(self, fh: int, off: int, size: int) -> Bytes:
         """The bytes, from the stager or the source. Raises FUSEError. Nothing else runs between answer and return."""
-        row = fh >> 16
+        row = fh >> _ROW
         return await self._miss(row, fh & _VERSION, off, min(off + size, self._source.size(row)))
 
     def _check_version(self, row: int, version: int) -> None:
@@ -331,12 +332,12 @@ class Adapter(pyfuse3.Operations):
 
     def over(self, fh: int) -> None:
         """The kernel has let go of a handle, or has never had it."""
-        if fh & _COUNTED and self._modes is not None and fh >> 16 < len(self._version):
-            self._modes.leave(fh >> 16, passed=bool(fh & _PASSED))
+        if fh & _COUNTED and self._modes is not None and fh >> _ROW < len(self._version):
+            self._modes.leave(fh >> _ROW, passed=bool(fh & _PASSED))
 
     def closed(self, fh: int) -> bool:
         """A handle was closed; whether its file may have to be let go at the source."""
-        row = fh >> 16
+        row = fh >> _ROW
         if row >= len(self._version):
             return False  # no handle of ours; who follows the ring takes every row for one of the index
         if not fh & _INTERNAL:
@@ -347,7 +348,7 @@ class Adapter(pyfuse3.Operations):
     async def let_go(self, fh: int) -> None:
         """Close what direct reads keep open of the handle's file."""
         with trio.move_on_after(self._io_timeout):
-            await self._direct.release(fh >> 16)
+            await self._direct.release(fh >> _ROW)
 
     def _count(self, row: int, off: int, end: int, origin: Origin) -> None:
         gauge = self._gauge

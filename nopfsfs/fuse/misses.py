@@ -11,7 +11,7 @@ import logging
 import math
 import socket
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 
 import trio
@@ -20,6 +20,7 @@ from nopfsfs.fetch import wire
 from nopfsfs.fetch.source import Changed, Identity, Source, close, read_exactly
 from nopfsfs.fetch.wire import Answer, Demand
 from nopfsfs.protocol.outbox import Outbox
+from nopfsfs.system.elastic_limiter import ElasticLimiter
 from nopfsfs.system.patience import Patience
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ DIRECT_THREADS = 64
 LOOK_S = 0.25  # between looks at whether the stager lives, while somebody waits for it
 SILENT_S = 1.5  # of silence after a ping, after which the stager is passed by: with both looks within 2 s
 BEHIND_MOST = 4096  # messages that wait for room in the stager's socket
+DIRECT_THREADS_MOST = 320  # while reads are stuck at a source that does not answer
+CLOSING_THREADS, CLOSING_THREADS_MOST = 16, 64
 
 
 class StagerGone(Exception):
@@ -221,13 +224,17 @@ class DirectReader:
         self._source = source
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _OpenFile] = OrderedDict()
-        self._limiter = trio.CapacityLimiter(DIRECT_THREADS)
+        self._done: deque[int] = deque()  # descriptors to be closed
+        # Two limits: a source where closing hangs must not keep others from reading.
+        self._readers = ElasticLimiter(DIRECT_THREADS, DIRECT_THREADS_MOST)
+        self._closers = ElasticLimiter(CLOSING_THREADS, CLOSING_THREADS_MOST)
 
     async def read(self, row: int, offset: int, length: int) -> bytearray:
         """Bytes of the indexed version. Raises OSError (ESTALE when the file changed)."""
-        return await trio.to_thread.run_sync(
-            self._read, row, offset, length, abandon_on_cancel=True, limiter=self._limiter
-        )
+        try:
+            return await self._readers.run(self._read, row, offset, length)
+        finally:
+            self._close_done()
 
     def holds(self, row: int) -> bool:
         """Whether the row's source file is kept open."""
@@ -241,7 +248,12 @@ class DirectReader:
             done = self._retire(row)
         if done is not None:
             # In a thread, and in no hurry: closing may wait for the source.
-            await trio.to_thread.run_sync(close, done.fd, abandon_on_cancel=True, limiter=self._limiter)
+            await self._closers.run(close, done.fd)
+
+    def _close_done(self) -> None:
+        """Close what is out of use, while nobody waits for that: it may be on another target than what is read."""
+        while self._done:
+            trio.lowlevel.spawn_system_task(self._closers.run, close, self._done.popleft())
 
     def _read(self, row: int, offset: int, length: int) -> bytearray:
         file = self._acquire(row)
@@ -259,7 +271,7 @@ class DirectReader:
                 file.users -= 1
                 done = file.done
             if done:
-                close(file.fd)
+                self._done.append(file.fd)
         return data
 
     def _acquire(self, row: int) -> _OpenFile:
@@ -278,13 +290,11 @@ class DirectReader:
             self._open[row] = file
             while len(self._open) > DIRECT_FILES:
                 surplus.append(self._retire(next(iter(self._open))))
-        for old in surplus:
-            if old is not None:
-                close(old.fd)
+        self._done.extend(old.fd for old in surplus if old is not None)
         return file
 
     def _retire(self, row: int) -> _OpenFile | None:
-        """Keep the row's file no longer (lock held); the file if it is to be closed now, by the caller."""
+        """Keep the row's file no longer (lock held); the file if it is to be closed now."""
         file = self._open.pop(row, None)
         if file is None:
             return None

@@ -18,7 +18,7 @@ import pyfuse3
 import trio
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.fetch.source import Source
+from nopfsfs.fetch.source import Source, known_file_system
 from nopfsfs.fuse import orphans
 from nopfsfs.fuse.adapter import Adapter
 from nopfsfs.fuse.fastpath import FastPath, make_pair
@@ -53,6 +53,7 @@ class Server:
         index = Index.load_fd(fds["index"])
         columns = Columns(fds["columns"], index.n, writable=False)
         root = os.fsencode(handoff.config.source)
+        source = Source(root, index, columns, known_file_system(handoff.config))
         overrides = ColumnOverrides(columns, index, acls=bool(handoff.numbers["acl"]))
         self._pair: tuple[socket.socket, socket.socket] | None = None
         self._init = b""
@@ -60,13 +61,13 @@ class Server:
             self._init = os.pread(fds["init"], REQUEST_BYTES, 0)
             self._pair = make_pair()  # before root is given up
         self._adapter = Adapter(
-            tree=Tree(index, root, overrides, overrides.own_attributes),
+            tree=Tree(index, source, overrides, overrides.own_attributes),
             columns=columns,
             arena=memoryview(shared.attach(fds["arena"], writable=False)),
             gauges=Gauges(fds["gauges"], FIRST_SERVER + handoff.numbers["number"], writable=True),
             stager_gauges=Gauges(fds["gauges"], writable=False),
             ring=Ring(fds["ring"], writable=True),
-            source=Source(root, index, columns),
+            source=source,
             stager=None,
             io_timeout=handoff.config.io_timeout,
             tripwires=Tripwires(index.n_dirs, index.n, index.total_bytes) if handoff.numbers.get("tripwires") else None,

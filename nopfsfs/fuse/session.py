@@ -34,8 +34,10 @@ _WANTED = (
     | _CACHE_SYMLINKS | _EXT | _RESEND
 )  # fmt: skip
 _MAX_WRITE = 1 << 20
-# READs that the kernel lets wait at a time; its own limit, 12, is fewer than a loader has workers.
-_BACKGROUND, _CONGESTION = 128, 96
+# READs ahead of readers that the kernel lets wait for answers: so many may be stuck at a source before others wait in
+# the kernel, hits among them. Above the second number it reads less ahead. The kernel's own are 12 and 9; they take no
+# memory. Without CAP_SYS_ADMIN it grants one for 3 MiB of the node's memory at most (fs/fuse/inode.c, max_user_bgreq).
+_BACKGROUND, _CONGESTION = 4096, 3072
 _NOTIFY_RESEND = 7
 # Files of this size or more, where it is for us to choose; what was measured: docs/decisions/0007-passthrough.md.
 PASSES_FROM = 1 << 20

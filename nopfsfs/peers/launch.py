@@ -27,6 +27,7 @@ from nopfsfs.peers.process import serve
 from nopfsfs.peers.scan import Scan, check_same, check_view, scan_together
 from nopfsfs.peers.told import Told, ending_at_signals
 from nopfsfs.rundir import claimed_state_dir, remove_state_dir
+from nopfsfs.system.file_system import file_system_at
 
 ENDED_S = 10.0  # for a supervisor that has closed its sockets to be gone
 
@@ -106,6 +107,7 @@ def _start(
     check_same(ranks, opened.index)
     with parts.reading_as(config):
         check_view(_AsBefore(ranks), config.source, opened.index)
+        config = replace(config, source_fs=file_system_at(os.fsencode(config.source)))
     daemon, ours = _mount(ranks, config, opened, parts, answers)
     return Life(config, daemon, ours, int(opened.index.fingerprint[:16], 16))
 

@@ -59,7 +59,7 @@ def pack_tasks(tasks: Sequence[Task], devices: Devices) -> bytes:
     """Directories to be looked at by others. Those of one directory have one chain."""
     groups: dict[tuple[tuple[int, int], ...], list[list[Any]]] = {}
     for task in tasks:
-        groups.setdefault(task.chain, []).append([_text(task.path), task.was, task.followed])
+        groups.setdefault(task.chain, []).append([_text(task.path), task.was, _text(task.at)])
     numbers = {device for chain in groups for device, _ in chain}
     return json.dumps({"devices": devices.names(numbers), "groups": list(groups.items())}).encode()
 
@@ -71,7 +71,7 @@ def unpack_tasks(data: Buffer, devices: Devices) -> list[Task]:
     tasks = []
     for chain, group in head["groups"]:
         ours = tuple((moves.get(device, device), inode) for device, inode in chain)
-        tasks += [Task(_bytes(path), was, followed, ours) for path, was, followed in group]
+        tasks += [Task(_bytes(path), was, _bytes(at), ours) for path, was, at in group]
     return tasks
 
 
@@ -85,6 +85,7 @@ def pack_found(
     owns = np.frombuffer(b"".join([f.own for f in reused]), RECORD)
     numbers = np.unique(np.concatenate([records["dev"], owns["dev"]]))
     links = [(place, at, target) for place, d in enumerate(listings) for at, target in d.targets.items()]
+    led = [(place, at, target) for place, d in enumerate(listings) for at, target in d.led.items()]
     columns: list[NDArray[Any]] = [
         np.array([len(d.path) for d in listings], np.uint32),
         np.frombuffer(b"".join([d.path for d in listings]), np.uint8),
@@ -94,6 +95,8 @@ def pack_found(
         records,
         np.array([(place, at, len(target)) for place, at, target in links], np.uint32),
         np.frombuffer(b"".join([target for _, _, target in links]), np.uint8),
+        np.array([(place, at, len(target)) for place, at, target in led], np.uint32),
+        np.frombuffer(b"".join([target for _, _, target in led]), np.uint8),
         np.array([f.leaving for f in found if f.listing is not None] + [f.leaving for f in reused], np.uint32),
         np.array([f.task.was for f in reused], np.uint32),
         owns,
@@ -109,7 +112,7 @@ def pack_found(
 
 
 _U1, _U4 = np.dtype(np.uint8), np.dtype(np.uint32)
-_COLUMNS: tuple[np.dtype[Any], ...] = (_U4, _U1, _U4, _U4, _U1, RECORD, _U4, _U1, _U4, _U4, RECORD)
+_COLUMNS: tuple[np.dtype[Any], ...] = (_U4, _U1, _U4, _U4, _U1, RECORD, _U4, _U1, _U4, _U1, _U4, _U4, RECORD)
 
 
 def unpack_found(
@@ -123,12 +126,12 @@ def unpack_found(
     for nbytes, dtype in zip(head["bytes"], _COLUMNS, strict=True):
         columns.append(np.frombuffer(view[start : start + nbytes], dtype))
         start += nbytes
-    path_lengths, paths, counts, lengths, names, records, links, targets, leaving, was, owns = columns
+    path_lengths, paths, counts, lengths, names, records, links, targets, led, led_to, leaving, was, owns = columns
     records, owns = (_moved(column, devices.moves(head["devices"])) for column in (records, owns))
     if acls is not None and head["acls"]:
         numbers = np.array([0, *(acls.number(_bytes(acl)) for acl in head["acls"])], np.uint32)
         records, owns = (_numbered(column, numbers) for column in (records, owns))
-    by_place = _links(links.reshape(-1, 3), targets)
+    by_place, led_by_place = _links(links.reshape(-1, 3), targets), _links(led.reshape(-1, 3), led_to)
     path_at, entry_at = _places(path_lengths), _places(counts)
     name_at = _places(lengths)
     found = []
@@ -143,6 +146,7 @@ def unpack_found(
             lengths[first:last],
             records[record + 1 : record + 1 + last - first],
             by_place.get(place, {}),
+            led_by_place.get(place, {}),
         )
         found.append(Found(Task(path), b"", listing, [], int(leaving[place])))
     found += _reused(was, owns, leaving[len(counts) :], previous)

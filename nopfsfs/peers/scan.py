@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import xxhash
 
+from nopfsfs.dataset.below import BelowSource
 from nopfsfs.dataset.build import Acls
-from nopfsfs.dataset.index import COLUMNS, FOLLOWED, Index
+from nopfsfs.dataset.index import COLUMNS, Index
 from nopfsfs.dataset.look import Found, Look, Task
 from nopfsfs.dataset.scan import THREADS, Failure, Pool, ScanResult, result_of
 from nopfsfs.errors import Exit, NopfsError
@@ -190,10 +191,10 @@ def check_view(group: Group, source: str, index: Index) -> None:
 
 def _look(group: Group, source: bytes, index: Index) -> bytes:
     """The first row that this rank sees otherwise than the rank that listed it, and how; nothing if there is none."""
+    below = BelowSource(os.path.realpath(source), index, any_root=True)
     for row in sample(index, group.rank):
-        path = index.path(row)
-        if owner(path, group.size) != group.rank:
-            why = _difference(os.path.join(source, path) if path else source, index, row)
+        if owner(index.path(row), group.size) != group.rank:
+            why = _difference(below, index, row)
             if why:
                 return json.dumps([row, why]).encode()
     return b""
@@ -208,11 +209,11 @@ def sample(index: Index, rank: int) -> list[int]:
     return [0, *sorted({1 + xxhash.xxh3_64_intdigest(text.encode()) % (index.n_dirs - 1) for text in texts})]
 
 
-def _difference(path: bytes, index: Index, row: int) -> str:
-    """How what is at `path` differs from the row, or "". What was read from one node must be the same file on another:
-    so inode numbers count."""
+def _difference(below: BelowSource, index: Index, row: int) -> str:
+    """How what is in the row's place differs from the row, or "". What was read from one node must be the same file on
+    another: so inode numbers count."""
     try:
-        st = os.stat(path, follow_symlinks=row == 0 or bool(index.flags[row] & FOLLOWED))
+        st = below.stat(row)
     except OSError as error:
         return f"cannot be looked at: {error.strerror}"
     if st.st_mode >> 12 != int(index.mode[row]) >> 12:

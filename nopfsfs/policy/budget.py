@@ -47,6 +47,11 @@ def charges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(sizes > 0, pages + KERNEL_INODE_BYTES, 0).astype(np.int64)
 
 
+def charge(size: int) -> int:
+    """The same of one file."""
+    return int(charges(np.array([size], np.int64))[0])
+
+
 def passage(data: int) -> int:
     """Arena bytes that files pass through, for a data set of `data` bytes, where there is memory."""
     return min(max(data // 16, PASSAGE_LEAST), PASSAGE_MOST)

@@ -50,7 +50,7 @@ class Conductor:
     ) -> None:
         n = len(charges)
         self.charges = self._size = charges
-        self._total = int(charges.sum())
+        self.total = int(charges.sum())  # bytes that all files would take
         self.paged = paged
         self.split = split
         self.homes = Homes(charges, split.homes, disk_room)
@@ -83,6 +83,7 @@ class Conductor:
         self._push_at = 0
         self._position = 0
         self._look_again = False  # some of what was ordered was cancelled, or was not needed and is
+        self._stuck: set[int] = set()  # rows whose fetch hangs: they keep their room
         self._anew: set[int] = set()  # rows whose pages went: to be staged and pushed for their next reading
         self.fetches_outstanding = 0
         self.stream_used = 0
@@ -93,7 +94,7 @@ class Conductor:
     @property
     def has_room_for_all(self) -> bool:
         """Whether all files may stay in memory."""
-        return self._total <= self.split.homes
+        return self.total <= self.split.homes
 
     @property
     def homes_used(self) -> int:
@@ -110,6 +111,7 @@ class Conductor:
     def staged(self, row: int) -> None:
         """The row is whole in the arena (asked for here, or by a demand)."""
         self._end_fetch(row)
+        self._stuck.discard(row)
         if self._is_staged[row]:
             return
         self._is_staged[row] = True
@@ -126,10 +128,17 @@ class Conductor:
         """The row could not be staged (no room, unreadable) and will be read on demand; or its order was cancelled."""
         self._look_again |= bool(cancelled and self._is_fetching[row])
         self._end_fetch(row)
+        self._stuck.discard(row)
         if not self._is_staged[row]:
             self._awaited.met(row)
             self._uncharge_stream(row)
             self.homes.unplace(row)  # the room that it was to have is for what comes before it
+
+    def fetch_stuck(self, row: int) -> None:
+        """The source does not answer for the row: others are fetched. Its room is taken until it is staged or fails."""
+        if self._is_fetching[row]:
+            self._end_fetch(row)
+            self._stuck.add(row)
 
     def evicted(self, row: int) -> None:
         self._is_staged[row] = self._is_evicting[row] = False
@@ -181,15 +190,36 @@ class Conductor:
             self._anew.add(row)
         return news
 
-    def changed(self, row: int) -> None:
-        """The file changed at the source and everything of its old version was forgotten."""
+    def changed(self, row: int, charge: int | None = None) -> None:
+        """The file changed at the source and everything of its old version was forgotten. `charge`: what a copy costs
+        from now on; None: as before."""
         self.window.dropped(row)
+        if charge is not None and charge != self._charge[row]:
+            self._recharge(row, charge)
+
+    def _recharge(self, row: int, charge: int) -> None:
+        """Charge the row at its new size wherever it is charged. It leaves memory if it does not fit there any more,
+        and finds a home anew if it has none."""
+        more = charge - self._charge[row]
+        self._charge[row] = charge
+        self.total += more
+        self.homes.recharge(row, more)
+        self.window.recharge(row, more)
+        self.passing.recharge(row, more)
+        if self._is_streaming[row]:
+            self.stream_used += more
+        if self._home_of[row] == _RAM and (charge > self.split.whole_limit or self.homes.free < 0):
+            self._give_up(row)
+        elif self._home_of[row] == _DISK and (charge > self.split.whole_limit or self.homes.is_crowded(row)):
+            self.homes.leave_disk(row, _UNPLACED, empty=True)
+        if self._home_of[row] == _STREAM and not self._is_streaming[row]:
+            self._home_of[row] = _UNPLACED
 
     def stager_restarted(self) -> None:
         """What the stager before had begun is lost, and what it was to be told is vain; what it had published is kept,
         copies on disk are not."""
         self._orders.clear()
-        for row in np.flatnonzero(self._fetching).tolist():
+        for row in (*np.flatnonzero(self._fetching).tolist(), *self._stuck):
             self.fetch_failed(row)
         self.window.lost()
         for row in np.flatnonzero(self._writing | self._on_disk).tolist():

@@ -62,6 +62,17 @@ class Homes:
         """Whether the cluster counts on it in the memory here: then nothing else takes its place there."""
         return self._said_of[row] == -UNCOVERED
 
+    def recharge(self, row: int, more: int) -> None:
+        """The row's charge is another, by so many bytes: count that where it has its home."""
+        if self.of[row] == _RAM:
+            self.used += more
+        elif self.of[row] == _DISK:
+            self._disk_room[self._tier[row] - 1] -= more
+
+    def is_crowded(self, row: int) -> bool:
+        """Whether the disk tier that is its home has less room than it needs."""
+        return self._disk_room[self._tier[row] - 1] < 0
+
     def place(self, row: int, *, disk: bool) -> None:
         """Give a row that has none its home: in memory while there is room, else on `disk`, else nowhere; but as the
         placement of the cluster says, if that says on which disk."""

@@ -29,6 +29,11 @@ class Passing:
             self.held_bytes += self._sizes[row]
         return True
 
+    def recharge(self, row: int, more: int) -> None:
+        """The row's size is another, by so many bytes."""
+        if row in self._held:
+            self.held_bytes += more
+
     def end(self, row: int) -> None:
         """It was taken, or nobody has come for it."""
         if row in self._held:

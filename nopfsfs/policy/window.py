@@ -71,6 +71,24 @@ class PageWindow:
         """Bytes up to which pushes may fill the page cache."""
         return self._split.pages - min((self._split.pages - self._split.page_homes) // 4, RESERVE_MOST)
 
+    def recharge(self, row: int, more: int) -> None:
+        """The row's charge is another, by so many bytes: count that where it is charged. What has grown too large to
+        stay stays no more."""
+        all_could_stay = not self._bounded
+        self._data += more
+        if self._is_pushing[row] or self._paged_of[row] != _NONE:
+            self.used += more
+        if self._is_home[row]:
+            self.homes_used += more
+            if self.homes_used > self._split.page_homes:
+                self._is_home[row] = False
+                self.homes_used -= self._charge[row]
+        if row in self._leaving:
+            self._leaving[row] += more
+            self._leaving_bytes += more
+        if all_could_stay and self._bounded:  # until now, nobody noted what was behind the reader
+            self._put_all_behind(np.flatnonzero(self.paged != _NONE).tolist())
+
     # ---- pushes -------------------------------------------------------------------------------------------
 
     def too_large(self, row: int) -> bool:

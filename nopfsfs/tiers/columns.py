@@ -44,11 +44,11 @@ class Columns:
 
     Written by the stager: `tier` u8, `slot` i64 (byte offset in the arena), `check` u64 (xxh3 of the staged
     bytes), `disk` u8 (0 or 1 + number of the disk tier), `backing` i32 (what the copy on disk is registered as with the
-    kernel, `tiers/backing.py`; 0: it is not; below 0: withdrawn, and kept until no open uses it), `version` u8 (counts
-    changes seen at the source), `stale` u8 (1 while the old version is being forgotten; opens fail), and for rows with
-    version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino` u64. The rights of rows that
-    have others than the index says: `renewed` u32 (counts), `right_mode`, `right_uid`, `right_gid`, `right_acl`
-    u32[2n], `acls` u8 and `acls_used` i64[1] (`tiers/rights.py`).
+    kernel, `tiers/backing.py`; 0: it is not; below 0: withdrawn, and kept until no open uses it), `version` u32 (counts
+    changes seen at the source, up to `inodes.VERSION_LAST`), `stale` u8 (1 while the old version is being forgotten;
+    opens fail), and for rows with version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino`
+    u64. The rights of rows that have others than the index says: `renewed` u32 (counts), `right_mode`, `right_uid`,
+    `right_gid`, `right_acl` u32[2n], `acls` u8 and `acls_used` i64[1] (`tiers/rights.py`).
     Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it; 3: the same, and a
     push of it that is not done yet would come too late), `holder` u16 (1 + the node that has the row's home, where
     that is another one that may be asked; HOME_HERE where it is this one; 0: there is none).
@@ -87,7 +87,7 @@ def columns_layout(n: int) -> shared.Layout:
     """The columns' dtypes, n rows each."""
     return {
         "tier": ("u1", n), "slot": ("i8", n), "check": ("u8", n), "disk": ("u1", n),
-        "backing": ("i4", n), "version": ("u1", n),
+        "backing": ("i4", n), "version": ("u4", n),
         "stale": ("u1", n), "new_size": ("i8", n), "new_mtime_ns": ("i8", n), "new_ctime_ns": ("i8", n),
         "new_ino": ("u8", n), "paged": ("u1", n), "holder": ("u2", n),
         "renewed": ("u4", n), "right_mode": ("u4", 2 * n), "right_uid": ("u4", 2 * n), "right_gid": ("u4", 2 * n),
@@ -160,6 +160,13 @@ class Gauge(IntEnum):
     RECHECK_TOOK_MS = 69  # not a counter: how long that cycle took
     RECHECK_ANSWERED = 70  # not a counter: the last complete look that was asked for and is done
     RECHECK_STATE = 71  # not a counter: looks that wait without an answer, and RECHECK_SHUT
+    # stager: what hangs now, but for the third and the fourth
+    STUCK_READS = 78  # of the source
+    SPARE_WORKERS = 79  # threads in the places of stuck ones
+    STUCK_EVER = 80  # reads that were stuck, of the source or a disk tier
+    DISK_LATE = 81  # copies on disk that were given up, and the source read instead
+    LEFT_ALONE = 82  # files that are not prefetched for a while
+    DISKS_BYPASSED = 83  # disk tiers that are not read for a while
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41

@@ -46,6 +46,7 @@ class Event(IntEnum):
     UNMEASURED = 21  # this system does not let it be looked at
     BACKED = 22
     STRAY = 23  # the row was read from the source, though it lives on another node; STAGED follows
+    STUCK = 32  # the source does not answer: the row's fetch counts no more; STAGED or FAILED follows when it does
 
 
 monotonic_ns = time.monotonic_ns  # one clock for all processes

@@ -7,12 +7,11 @@ source when somebody asks for them: `listxattr` and `getxattr` may block as long
 from __future__ import annotations
 
 import errno
-import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from nopfsfs.dataset.index import FOLLOWED, Index
+from nopfsfs.dataset.index import Index
 from nopfsfs.vfs.errors import NameTooLong, NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
 
 BLOCK = 4096  # bytes, of statfs; what page caches and most file systems count in
@@ -70,6 +69,13 @@ class FileSystem(NamedTuple):
     name_max: int
 
 
+class AttributesAtSource(Protocol):
+    """Asks the source for extended attributes of a row's own inode. Both raise OSError."""
+
+    def getxattr(self, row: int, name: bytes, /) -> bytes: ...
+    def listxattr(self, row: int, /) -> list[bytes]: ...
+
+
 OwnAttributes = Callable[[int], Mapping[bytes, bytes]]
 """Gives the user.nopfs.* attributes of a row, full names to values."""
 
@@ -82,13 +88,12 @@ class Tree:
     """The index presented as a read-only file system. Rows are those of the index; the inode is row + 1."""
 
     def __init__(
-        self, index: Index, source: str | bytes, overrides: Overrides, own_attributes: OwnAttributes = _none
+        self, index: Index, source: AttributesAtSource, overrides: Overrides, own_attributes: OwnAttributes = _none
     ) -> None:
-        """`source`: the directory that was indexed; only extended attributes are asked there."""
         self.index = index
         self._at = index.at
         self._n, self._n_dirs = index.n, index.n_dirs
-        self._source = os.fsencode(source)
+        self._source = source
         self._overrides = overrides
         self._own = own_attributes
         blocks = -(-index.total_bytes // BLOCK)
@@ -152,44 +157,33 @@ class Tree:
         """The data set's own size, as `df` shows it."""
         return self._file_system
 
-    def source_path(self, row: int) -> bytes:
-        """Where the source has the row, by its first name. Raises NotFound."""
-        self._row(row)
-        path = self.index.path(row)
-        return os.path.join(self._source, path) if path else self._source
-
     def listxattr(self, row: int) -> list[bytes]:
         """Names of the extended attributes, the mount's own first. May block.
 
         Raises NotFound, StaleFile, SourceFailed."""
-        path, follow = self._at_source(row)
+        self._row(row)
         try:
-            names = os.listxattr(path, follow_symlinks=follow)
+            theirs = self._source.listxattr(row)
         except OSError as error:
             if error.errno not in NO_ATTRIBUTE:
                 raise _source_error(error) from error
-            names = []
-        theirs = [os.fsencode(name) for name in names]
+            theirs = []
         return [*self._own(row), *(name for name in theirs if not name.startswith(OWN_PREFIX))]
 
     def getxattr(self, row: int, name: bytes) -> bytes:
         """The value of an extended attribute. May block, but for the mount's own.
 
         Raises NotFound, NoSuchAttribute, StaleFile, SourceFailed."""
-        path, follow = self._at_source(row)
+        self._row(row)
         if name.startswith(OWN_PREFIX):
             value = self._own(row).get(name)
             if value is None:
                 raise NoSuchAttribute(name)
             return value
         try:
-            return os.getxattr(path, name, follow_symlinks=follow)
+            return self._source.getxattr(row, name)
         except OSError as error:
             raise _source_error(error) from error
-
-    def _at_source(self, row: int) -> tuple[bytes, bool]:
-        """The path at the source, and whether its last component may be a link to follow."""
-        return self.source_path(row), row == 0 or bool(self._at.flags[row] & FOLLOWED)
 
     def _row(self, row: int) -> None:
         if not 0 <= row < self._n:

@@ -74,7 +74,7 @@ class FuseInput(Input):
         overrides = ColumnOverrides(self.columns, index)
         self.supervisor = Gauges(self.fds[1], SUPERVISOR, writable=True)
         self.adapter = Adapter(
-            tree=Tree(index, os.fsencode(self.root), overrides, overrides.own_attributes), columns=self.columns,
+            tree=Tree(index, source, overrides, overrides.own_attributes), columns=self.columns,
             arena=memoryview(shared.attach(self.fds[4], writable=False)), gauges=gauges, stager_gauges=gauges,
             ring=Ring(self.fds[2], writable=True), source=source, stager=None, io_timeout=ANSWER_S / 2,
             tripwires=Tripwires(index.n_dirs, index.n), supervisor_gauges=self.supervisor,

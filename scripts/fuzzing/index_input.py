@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
@@ -29,6 +30,14 @@ class NoOverrides:
 
     def acl(self, row: int, /) -> bytes | None:
         return b""
+
+
+class NoSource:
+    def getxattr(self, row: int, name: bytes, /) -> bytes:
+        raise OSError(errno.ENODATA, "nowhere")
+
+    def listxattr(self, row: int, /) -> list[bytes]:
+        return []
 
 
 class IndexInput(Input):
@@ -125,7 +134,7 @@ def paths(index: Index) -> list[bytes]:
 
 def use(index: Index) -> None:
     """Ask everything that a mount asks of an index."""
-    tree = Tree(index, b"/nowhere", NoOverrides())
+    tree = Tree(index, NoSource(), NoOverrides())
     for row in range(index.n):
         tree.attributes(row)
         index.path(row)

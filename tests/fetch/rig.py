@@ -68,7 +68,7 @@ class Rig:
 
     def __init__(
         self, root: Path, *, budget: int, whole_limit: int | None = None, range_budget: int = 0,
-        disks: object | None = None, block: int = SMALL_BLOCK,
+        disks: object | None = None, block: int = SMALL_BLOCK, concurrency: int = 4,
     ) -> None:  # fmt: skip
         self.root = root
         self.strays: list[int] = []
@@ -89,7 +89,7 @@ class Rig:
         self.events = Ring(self.fds[2], writable=False)
         self.desk = Desk(
             index=self.index, columns=self.columns, gauges=self.gauges, ring=Ring(self.fds[2], writable=True),
-            arena=self.arena, source=self.source, disks=disks or NoDisks(), concurrency=4,  # type: ignore[arg-type]
+            arena=self.arena, source=self.source, disks=disks or NoDisks(), concurrency=concurrency,  # type: ignore[arg-type]
             answer=self.messages.append, ask_grace=self._ask_grace,
             changed=self.changed.append, block=block, range_block=block, clock=lambda: self.now,
         )  # fmt: skip
@@ -178,7 +178,7 @@ class Rig:
         self.desk.forget(row)
         c.new_size[row], c.new_mtime_ns[row] = st.st_size, st.st_mtime_ns
         c.new_ctime_ns[row], c.new_ino[row] = st.st_ctime_ns, st.st_ino
-        c.version[row] = int(c.version[row]) % 255 + 1
+        c.version[row] = int(c.version[row]) + 1
         self.contents[row, int(c.version[row])] = self._file(row)
         c.stale[row] = 0
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from nopfsfs.fetch import changes as module
+from nopfsfs.fetch import source as source_module
 from nopfsfs.fetch.changes import Changes
 from nopfsfs.tiers.columns import Gauge
+from nopfsfs.tiers.inodes import VERSION_LAST
 from tests.conftest import wait_until
 from tests.fetch.rig import PAGE, Rig, write_files
+
+Ask = Callable[[os.stat_result], bool]
 
 
 @dataclass
@@ -93,17 +97,17 @@ def test_what_did_not_change_is_left_alone(bench: Bench) -> None:
 def test_as_long_as_somebody_writes_it_is_stale(bench: Bench) -> None:
     """Bytes read while a writer is at work may be half of one version and half of another."""
     looks = 0
-    stat = bench.rig.source.stat
+    look = bench.rig.source.look
 
-    def writing(row: int) -> os.stat_result:
+    def writing(row: int, ask: Ask) -> tuple[os.stat_result, bytes | None]:
         nonlocal looks
         looks += 1
         if looks < 5:
             with open(bench.path, "ab") as file:
                 file.write(b"more")
-        return stat(row)
+        return look(row, ask)
 
-    bench.rig.source.stat = writing  # type: ignore[method-assign]
+    bench.rig.source.look = writing  # type: ignore[method-assign]
     bench.changes.noticed(bench.row)
     assert wait_until(lambda: bench.shown == [bench.row])
     assert looks == 5, "until it was seen the same twice"
@@ -138,12 +142,13 @@ def test_a_change_begun_before_a_restart_gets_a_version_whatever_it_looks_like(b
     assert bench.state() == (0, 1)
 
 
-def test_versions_never_come_back_to_that_of_the_index(bench: Bench) -> None:
-    bench.rig.columns.version[bench.row] = 255
+@pytest.mark.parametrize("before", [255, 65535, VERSION_LAST - 1])
+def test_no_version_comes_back(bench: Bench, before: int) -> None:
+    bench.rig.columns.version[bench.row] = before
     bench.rig.columns.stale[bench.row] = 1
     bench.changes.take_over()
     assert wait_until(lambda: bench.shown == [bench.row])
-    assert bench.state() == (0, 1)
+    assert bench.state() == (0, before + 1)
 
 
 def test_rights_of_a_directory_are_renewed_in_place(bench: Bench) -> None:
@@ -179,18 +184,18 @@ def test_rights_that_change_while_a_file_settles_count_at_once(bench: Bench, mon
 
 def test_a_look_that_was_overtaken_brings_back_no_rights(bench: Bench) -> None:
     """It has seen the rights of before, and comes to act after another has renewed them."""
-    stat, root = bench.rig.source.stat, bench.rig.root
+    look, root = bench.rig.source.look, bench.rig.root
 
-    def overtaken(row: int) -> os.stat_result:
-        before = stat(row)
-        bench.rig.source.stat = stat  # type: ignore[method-assign]
+    def overtaken(row: int, ask: Ask) -> tuple[os.stat_result, bytes | None]:
+        before = look(row, ask)
+        bench.rig.source.look = look  # type: ignore[method-assign]
         root.chmod(0o700)
         assert bench.changes.look(row)
         return before
 
     root.chmod(0o755)
     bench.changes.look(0)
-    bench.rig.source.stat = overtaken  # type: ignore[method-assign]
+    bench.rig.source.look = overtaken  # type: ignore[method-assign]
     bench.changes.look(0)
     assert bench.mode(0) == 0o700
 
@@ -199,11 +204,11 @@ def test_an_acl_is_asked_for_until_it_cannot_change_unseen(bench: Bench, monkeyp
     """Two changes within one tick of the source's clock look like one."""
     asked = []
 
-    def acl(row: int) -> bytes | None:
-        asked.append(row)
-        return None
+    def acl_of(fd: int) -> bytes:
+        asked.append(0)
+        return b""
 
-    monkeypatch.setattr(bench.rig.source, "acl", acl)
+    monkeypatch.setattr(source_module, "acl_of", acl_of)
     bench.changes.look(0)
     bench.changes.look(0)
     assert asked == [0, 0], "its ctime is of just now"
@@ -214,18 +219,29 @@ def test_an_acl_is_asked_for_until_it_cannot_change_unseen(bench: Bench, monkeyp
 
 
 def test_an_acl_that_is_too_long_lets_nobody_in(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.rig.source, "acl", lambda row: b"x" * 5000)
+    monkeypatch.setattr(source_module, "acl_of", lambda fd: b"x" * 5000)
     bench.changes.look(bench.row)
     assert bench.changes.known_rights(bench.row).acl is None
 
 
 def test_what_cannot_be_asked_stays_as_it_was(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(row: int) -> bytes | None:
+    def broken(fd: int) -> bytes:
         raise OSError(errno.EIO, "told to fail")
 
-    monkeypatch.setattr(bench.rig.source, "acl", broken)
+    monkeypatch.setattr(source_module, "acl_of", broken)
     before = bench.mode(0)
     bench.rig.root.chmod(before ^ 0o11)
     with pytest.raises(OSError):
         bench.changes.look(0)
     assert (bench.mode(0), bench.told) == (before, [])
+
+
+def test_after_the_last_version_a_file_stays_stale(bench: Bench) -> None:
+    other = bench.rig.files[1]
+    bench.rig.columns.version[bench.row] = VERSION_LAST
+    bench.rig.columns.stale[bench.row] = bench.rig.columns.stale[other] = 1
+    bench.changes.take_over()
+    assert wait_until(lambda: bench.shown == [other])  # it came after
+    assert bench.state() == (1, VERSION_LAST)
+    bench.changes.noticed(bench.row)
+    assert bench.state() == (1, VERSION_LAST)

@@ -479,12 +479,10 @@ def test_forgetting_a_row_names_the_disk_that_has_its_copy(make: Make) -> None:
 def test_a_stopped_desk_ends_its_threads_and_forgets_what_is_queued(tmp_path: Path) -> None:
     write_files(tmp_path, [PAGE] * 4)
     with rig(tmp_path, budget=64 * PAGE) as r:
-        threads = [
-            threading.Thread(target=r.desk.work, kwargs={"demands_only": demands_only})
-            for demands_only in (False, False, True)
-        ]
-        for thread in threads:
-            thread.start()
+        before = set(threading.enumerate())
+        r.desk.start(2, 1)
+        threads = set(threading.enumerate()) - before
+        assert len(threads) == 3
         r.desk.stop()
         for thread in threads:
             thread.join(10)

@@ -182,9 +182,8 @@ def test_real_threads_leave_nothing_unanswered(tmp_path: Path, seed: int) -> Non
     write_files(tmp_path, SIZES)
     before = set(threading.enumerate())
     with rig(tmp_path, budget=BUDGET, whole_limit=13 * PAGE, range_budget=6 * PAGE) as r:
-        workers = [threading.Thread(target=r.desk.work, kwargs={"demands_only": number == 3}) for number in range(4)]
-        for worker in workers:
-            worker.start()
+        r.desk.start(3, 1)
+        workers = set(threading.enumerate()) - before
         chance = random.Random(seed)
         waiting: set[int] = set()
         number = 0

@@ -12,6 +12,7 @@ import xxhash
 from nopfsfs.fetch import lending, peerwire
 from nopfsfs.fetch.exchange import ROOM_LOOK_S
 from nopfsfs.fetch.peerwire import Kind, Status
+from nopfsfs.stager.workers import Worker
 from nopfsfs.tiers.columns import HOME_HERE, Gauge, Tier
 from nopfsfs.tiers.ring import Event
 from tests.fetch.peer import FakePeer, Make, homes, rigs
@@ -344,15 +345,16 @@ def test_lends_that_nobody_waits_for_take_the_slots_of_prefetches(make: Make) ->
     r, peer = make(*[PAGE] * 10)
     r.desk.fetch(r.files[6:])
     numbers = peer.lend(*r.files[:6])
-    jobs = [r.desk._work.next(False, wait=False) for _ in range(5)]
+    workers, waiting = [Worker(urgent=False) for _ in range(5)], Worker(urgent=True)
+    jobs = [r.desk._work.next(worker, wait=False) for worker in workers]
     assert [job is None for job in jobs] == [False] * 4 + [True]
-    assert r.desk._work.next(True, wait=False) is None
+    assert r.desk._work.next(waiting, wait=False) is None
     peer.hurry(numbers[5], r.files[5])
-    urgent = r.desk._work.next(True, wait=False)
+    urgent = r.desk._work.next(waiting, wait=False)
     assert urgent is not None, "it needs none, and the threads that are kept free take it"
-    for job in (*jobs[:4], urgent):
+    for worker, job in zip((*workers[:4], waiting), (*jobs[:4], urgent), strict=True):
         assert job is not None
-        r.desk._do(*job)
+        r.desk._do(worker, job)
     r.run()
     assert len(r.told()) == 10
     peer.back(*numbers)

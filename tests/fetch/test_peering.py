@@ -12,6 +12,7 @@ import xxhash
 from nopfsfs.fetch import peering, peerwire
 from nopfsfs.fetch.peerwire import COMING_S, MARGIN_S, PREFETCH_S, PREFETCHES_A_PAIR, SILENT_S, Kind, Status
 from nopfsfs.fetch.wire import Origin
+from nopfsfs.stager.workers import Worker
 from nopfsfs.tiers.columns import HOME_HERE, Gauge, Tier
 from nopfsfs.tiers.ring import Event
 from tests.fetch.peer import Ask, FakePeer, Make, homes, rigs
@@ -267,11 +268,12 @@ def test_prefetches_from_the_source_after_all_count_among_those_of_the_source(ma
     peer.take()
     for ask in list(peer.asks.values()):
         peer.refuse(ask, Status.NO)
-    jobs = [r.desk._work.next(False, wait=False) for _ in range(5)]
+    workers = [Worker(urgent=False) for _ in range(5)]
+    jobs = [r.desk._work.next(worker, wait=False) for worker in workers]
     assert [job is not None for job in jobs] == [True] * 4 + [False]
-    for job in jobs[:4]:
+    for worker, job in zip(workers[:4], jobs[:4], strict=True):
         assert job is not None
-        r.desk._do(*job)
+        r.desk._do(worker, job)
     r.run()
     r.check_at_rest()
 

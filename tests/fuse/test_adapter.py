@@ -23,7 +23,7 @@ from nopfsfs.fuse.adapter import Adapter
 from nopfsfs.fuse.misses import StagerLink
 from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.tiers.columns import SUPERVISOR, Gauge, Gauges, Tier
-from nopfsfs.tiers.inodes import inode_of
+from nopfsfs.tiers.inodes import HANDLE_ROW, inode_of
 from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Event, Ring
 from nopfsfs.tiers.tripwires import Tripwires
@@ -78,13 +78,13 @@ async def mounted(
     base = Shared(root, budget)
     stager = Running(base)
     fds = [Gauges.create(), Ring.create("server")]
-    source = os.fsencode(root)
+    at_source = Source(os.fsencode(root), base.index, base.columns)
     gauges = Gauges(fds[0], writable=True)
     overrides = ColumnOverrides(base.columns, base.index)
     adapter = Adapter(
-        tree=Tree(base.index, source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
+        tree=Tree(base.index, at_source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
         gauges=gauges, stager_gauges=Gauges(base.fds["gauges"], writable=False), ring=Ring(fds[1], writable=True),
-        source=Source(source, base.index, base.columns), stager=None, io_timeout=io_timeout,
+        source=at_source, stager=None, io_timeout=io_timeout,
         tripwires=Tripwires(base.index.n_dirs, base.index.n) if tripwires else None,
         supervisor_gauges=Gauges(fds[0], SUPERVISOR, writable=False),
         modes=Modes(base.fds["modes"], base.columns.backing.data), pass_from=SIZE,
@@ -227,7 +227,7 @@ async def test_an_open_of_a_registered_file_is_passed_through_and_counted_as_ser
         row = m.row(0)
         m.base.columns.backing[row] = 7
         fh, number = m.adapter.opened(m.inode(0), 4711, os.O_RDONLY)
-        assert (number, alive[row], fh >> 16) == (7, -1, row)
+        assert (number, alive[row], fh >> HANDLE_ROW) == (7, -1, row)
         assert (m.gauge[Gauge.DISK_FILES], m.gauge[Gauge.DISK_BYTES]) == (1, SIZE)
         assert bytes(await m.adapter.read(fh, 0, PAGE)) == content(1, PAGE), "readahead may ask all the same"
         m.base.columns.backing[row] = -7
@@ -413,3 +413,20 @@ async def test_lookups_of_tripwires_tell_what_is_opened_when_open_is_refused(roo
         assert m.gauge[Gauge.TRIPWIRE_BYTES] == COUNT * SIZE
         fh = m.adapter.handle(m.inode(3))
         assert bytes(await m.adapter.read(fh, 10, 100)) == (root / "f03").read_bytes()[10:110]
+
+
+@in_trio
+async def test_a_handle_of_255_changes_ago_is_none_of_now(root: Path) -> None:
+    async with mounted(root, budget=64 * PAGE) as m:
+        row = m.row(0)
+        m.base.columns.new_size[row] = SIZE
+        m.base.columns.version[row] = 1
+        inode, fh = m.inode(0), await m.open(0)
+        m.base.columns.version[row] = 256
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            m.adapter.hit(fh, 0, PAGE)
+        assert errno_of(caught) == errno.ESTALE
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            m.adapter.opened(inode, 4711, os.O_RDONLY)
+        assert errno_of(caught) == errno.ESTALE
+        assert m.adapter.opened(m.inode(0), 4711, os.O_RDONLY)[0] != fh

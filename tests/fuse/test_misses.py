@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import trio.testing
 from nopfsfs.control.children import sequenced_pair
 from nopfsfs.fetch import wire
 from nopfsfs.fetch.wire import Answer, Demand
+from nopfsfs.fuse import misses
 from nopfsfs.fuse.misses import DIRECT_FILES, DirectReader, StagerGone, StagerLink
 from tests.asynchronous import in_trio
 from tests.fetch.rig import PAGE, Rig, content, open_files_below, rig, write_files
@@ -28,6 +30,13 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     yield ours, theirs
     ours.close()
     theirs.close()
+
+
+async def stay_open(root: Path, count: int) -> None:
+    """Files are closed by nobody who reads."""
+    with trio.fail_after(20):
+        while len(open_files_below(root)) != count:  # noqa: ASYNC110
+            await trio.sleep(0.01)
 
 
 Pair = tuple[socket.socket, socket.socket]
@@ -341,7 +350,7 @@ async def test_ranges_are_read_from_one_open_until_release(files: Rig) -> None:
     assert files.source.opens == {row: 1}
     await reader.release(row)
     await reader.release(row)
-    assert open_files_below(files.root) == []
+    await stay_open(files.root, 0)
 
 
 @in_trio
@@ -350,10 +359,10 @@ async def test_few_files_are_kept_open(files: Rig) -> None:
     async with trio.open_nursery() as nursery:
         for row in files.files:
             nursery.start_soon(reader.read, row, 0, 10)
-    assert len(open_files_below(files.root)) == DIRECT_FILES
+    await stay_open(files.root, DIRECT_FILES)
     for row in files.files:
         await reader.release(row)
-    assert open_files_below(files.root) == []
+    await stay_open(files.root, 0)
 
 
 @in_trio
@@ -364,7 +373,7 @@ async def test_many_readers_of_one_file_leave_nothing_open(files: Rig) -> None:
             nursery.start_soon(reader.read, row, 0, PAGE)
             nursery.start_soon(reader.release, row)
     await reader.release(row)
-    assert open_files_below(files.root) == []
+    await stay_open(files.root, 0)
 
 
 @pytest.mark.parametrize("opened", [False, True])
@@ -378,7 +387,7 @@ async def test_a_file_that_changed_is_stale(files: Rig, opened: bool, size: int)
     with pytest.raises(OSError, match="changed") as caught:
         await reader.read(row, 0, 10)
     assert caught.value.errno == errno.ESTALE
-    assert open_files_below(files.root) == []
+    await stay_open(files.root, 0)
     files.refresh(row)
     assert await reader.read(row, 0, 100) == files.path(row).read_bytes()[:100]
     await reader.release(row)
@@ -389,3 +398,60 @@ async def test_a_file_that_is_gone_is_an_error(files: Rig) -> None:
     files.path(files.files[0]).unlink()
     with pytest.raises(FileNotFoundError):
         await DirectReader(files.source).read(files.files[0], 0, 10)
+
+
+@in_trio
+async def test_direct_reads_that_hang_leave_others_theirs(tmp_path: Path) -> None:
+    count = 80
+    write_files(tmp_path, [PAGE] * (count + 2))
+    with rig(tmp_path, budget=PAGE) as r:
+        gate, opened = threading.Event(), []
+
+        def hang(row: int) -> None:
+            if row in r.files[:count]:
+                opened.append(row)
+                gate.wait(30)
+
+        r.source.while_opening = hang
+        reader = DirectReader(r.source)
+        got: dict[int, bytes] = {}
+
+        async def read(row: int) -> None:
+            got[row] = bytes(await reader.read(row, 0, PAGE))
+
+        async with trio.open_nursery() as nursery:
+            for row in r.files[:count]:
+                nursery.start_soon(read, row)
+            for row in r.files[count:]:
+                with trio.fail_after(20):
+                    await read(row)
+            assert sorted(got) == r.files[count:]
+            gate.set()
+        assert got == {row: r.path(row).read_bytes() for row in r.files}
+        assert sorted(opened) == r.files[:count]
+
+
+@in_trio
+async def test_closing_a_file_at_a_sick_target_keeps_nobody_from_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = DIRECT_FILES + 20
+    write_files(tmp_path, [PAGE] * count)
+    gate, closing = threading.Event(), []
+
+    def close(fd: int) -> None:
+        closing.append(fd)
+        gate.wait(30)
+        os.close(fd)
+
+    monkeypatch.setattr(misses, "close", close)
+    with rig(tmp_path, budget=PAGE) as r:
+        reader = DirectReader(r.source)
+        for row in r.files:
+            with trio.fail_after(20):
+                assert bytes(await reader.read(row, 0, PAGE)) == r.path(row).read_bytes()
+        gate.set()
+        for row in r.files:
+            await reader.release(row)
+        await stay_open(r.root, 0)
+        assert len(closing) == count

@@ -28,7 +28,9 @@ from nopfsfs.fuse.adapter import Adapter
 from nopfsfs.fuse.fastpath import LISTING_BYTES, FastPath
 from nopfsfs.fuse.misses import DIRECT_THREADS
 from nopfsfs.fuse.overrides import ColumnOverrides
+from nopfsfs.system.elastic_limiter import ElasticLimiter
 from nopfsfs.tiers.columns import Gauges, Tier
+from nopfsfs.tiers.inodes import HANDLE_ROW
 from nopfsfs.tiers.ring import Event, Ring
 from nopfsfs.vfs.tree import Tree
 from tests.fetch.running import Shared
@@ -60,7 +62,7 @@ class Rig:
     @property
     def adapter(self) -> Adapter:
         """For another event loop: places for threads that outlive theirs are never given back."""
-        self.made._direct._limiter = trio.CapacityLimiter(DIRECT_THREADS)
+        self.made._direct._readers = ElasticLimiter(DIRECT_THREADS, DIRECT_THREADS)
         return self.made
 
     @property
@@ -84,11 +86,11 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     base.columns.slot[rows[STAGED]], base.columns.tier[rows[STAGED]] = SLOT, Tier.RAM
     fds = [Gauges.create(), Ring.create("server")]
     overrides = ColumnOverrides(base.columns, base.index)
-    source = os.fsencode(root)
+    source = Source(os.fsencode(root), base.index, base.columns)
     adapter = Adapter(
         tree=Tree(base.index, source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
         gauges=Gauges(fds[0], writable=True), stager_gauges=Gauges(base.fds["gauges"], writable=False),
-        ring=Ring(fds[1], writable=True), source=Source(source, base.index, base.columns), stager=None, io_timeout=20,
+        ring=Ring(fds[1], writable=True), source=source, stager=None, io_timeout=20,
     )  # fmt: skip
     adapter.use_arena()
     yield Rig(base, adapter, Ring(fds[1], writable=False), rows, fds)
@@ -190,8 +192,9 @@ NODES = st.one_of(
     FAR, st.integers(0, ALL_ONES),
 )  # fmt: skip
 HANDLES = st.one_of(
-    ROWS.map(lambda row: row << 16), st.builds(lambda row, low: row << 16 | low, ROWS, st.integers(0, (1 << 16) - 1)),
-    FAR, st.integers(0, ALL_ONES),
+    ROWS.map(lambda row: row << HANDLE_ROW),
+    st.builds(lambda row, low: row << HANDLE_ROW | low, ROWS, st.integers(0, (1 << HANDLE_ROW) - 1)), FAR,
+    st.integers(0, ALL_ONES),
 )  # fmt: skip
 NEAR = st.sampled_from([*range(3), 4095, 4096, 5019, 5020, 5021, 7230, 1 << 20])
 OFFSETS = st.one_of(NEAR, FAR, st.integers(0, 8000), st.integers(0, ALL_ONES))
@@ -226,7 +229,7 @@ def check_reply(rig: Rig, request: Request, error: int, body: bytes, interrupted
         assert (error, body) == (errno.ESTALE, b""), "there are no versions"
     elif request.opcode == OPEN:
         assert error == 0
-        assert struct.unpack("<QIi", body)[0] >> 16 == row
+        assert struct.unpack("<QIi", body)[0] >> HANDLE_ROW == row
     elif not (interrupted and error == errno.EINTR):
         check_read(rig, request, row, error, body)
 
@@ -275,7 +278,7 @@ def valid(rig: Rig) -> list[bytes]:
     unique, found = itertools.count(SENTINEL), []
     for name in CONTENT:
         row = rig.rows[name]
-        fh = row << 16
+        fh = row << HANDLE_ROW
         sent = {OPEN: bytes(8), READ: read_body(fh, 100, 1 << 20), RELEASE: struct.pack("<QQQ", fh, 0, 0)}
         for opcode, body in sent.items():
             found.append(Request(opcode, row + 1, body, os.getpid()).message(next(unique)))
@@ -286,7 +289,7 @@ def check_valid(rig: Rig, answers: dict[int, tuple[int, bytes]]) -> None:
     unique = itertools.count(SENTINEL)
     for name, data in CONTENT.items():
         error, body = answers.pop(next(unique))
-        assert (error, struct.unpack("<QIi", body)) == (0, (rig.rows[name] << 16, 2, 0))
+        assert (error, struct.unpack("<QIi", body)) == (0, (rig.rows[name] << HANDLE_ROW, 2, 0))
         assert answers.pop(next(unique)) == (0, data[100:])
         assert answers.pop(next(unique)) == (0, b"")
     assert not answers
@@ -380,7 +383,7 @@ ERRORS = [
 def test_a_handler_that_fails_is_an_error_of_that_request_alone(rig: Rig, name: str, error: Exception) -> None:
     row, opcode = rig.rows[PLAIN], FIRST[name]
     handlers, exchange, last = Failing(rig.adapter, name, error), Exchange(), valid(rig)
-    body = read_body(row << 16, 0, 100) if opcode == READ else struct.pack("<QQQ", row << 16, 0, 0)
+    body = read_body(row << HANDLE_ROW, 0, 100) if opcode == READ else struct.pack("<QQQ", row << HANDLE_ROW, 0, 0)
 
     exchange.run(handlers, [Request(opcode, row + 1, body).message(1), *last], 1 + len(last))
 
@@ -402,7 +405,7 @@ def test_an_errno_that_the_kernel_refuses_is_not_told(rig: Rig, monkeypatch: pyt
 
     row, exchange = rig.rows[LINK], Exchange()
     monkeypatch.setattr(Source, "open", fail)
-    exchange.run(rig.adapter, [Request(READ, row + 1, read_body(row << 16, 0, 3), os.getpid()).message(1)], 1)
+    exchange.run(rig.adapter, [Request(READ, row + 1, read_body(row << HANDLE_ROW, 0, 3), os.getpid()).message(1)], 1)
     assert exchange.replies == [(1, errno.EIO, b"")]
 
     monkeypatch.setattr(os, "getxattr", fail)
@@ -443,7 +446,7 @@ def test_any_number_is_an_errno_or_a_result(rig: Rig, calls: list[tuple[Any, ...
             if name == "getattr":
                 assert found.st_ino == arguments[0]
             if name == "open":
-                assert 0 < found.fh >> 16 < rig.count
+                assert 0 < found.fh >> HANDLE_ROW < rig.count
 
     with mock.patch.object(pyfuse3, "readdir_reply", return_value=True):
         trio.run(main)

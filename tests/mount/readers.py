@@ -11,6 +11,7 @@ loop MOUNT                          read all files for ever; at a line on stdin 
 wait PATH                           open, say so, read
 signals PATH                        the same; SIGUSR1 has a handler, and calls are not repeated after it
 as UID GROUP,... ANY OF THE ABOVE   as that user
+many DIRECTORY                      every file of it in a thread of its own: what `read` says of each
 may PATH...                         which of them this user may read (files) or list (directories)
 """
 
@@ -26,6 +27,7 @@ import select
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 
 def say(value: object) -> None:
@@ -156,6 +158,11 @@ def wait(path: str) -> None:
         say({"errno": error.errno})
 
 
+def many(directory: str) -> None:
+    with ThreadPoolExecutor(4096) as threads:
+        say(list(threads.map(outcome, [os.path.join(directory, name) for name in files(directory)])))
+
+
 def signals(path: str) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for Python
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
@@ -193,5 +200,5 @@ if __name__ == "__main__":
     if what == "read":
         say([outcome(path) for path in words])
     else:
-        known = (compare, follow, until, hold, loop, wait, signals, may)
+        known = (compare, follow, until, hold, loop, wait, many, signals, may)
         {function.__name__: function for function in known}[what](*words)

@@ -75,6 +75,7 @@ def test_a_stopped_stager_is_passed_by_and_then_replaced(mounting: Mounting, dat
         assert after["direct_reads"] == before["direct_reads"], "the next one is asked"
 
 
+@pytest.mark.slow
 def test_a_stager_that_goes_on_is_asked_again(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         names = files(data)
@@ -180,6 +181,7 @@ def test_one_is_stopped_when_another_was_killed(mounting: Mounting, data: Path) 
             m.wait_status(lambda status: not status["off"])
 
 
+@pytest.mark.slow
 def test_a_disk_that_comes_later_is_used(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     """Its directory vanished before the mount's stager, a second one, opened it."""
     disk = tmp_path / "disk"
@@ -225,6 +227,7 @@ def test_with_a_stopped_supervisor_reads_go_on_and_commands_answer(mounting: Mou
         m.wait_gone()
 
 
+@pytest.mark.slow
 def test_adopt_while_the_stager_is_stopped(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         m.errors_expected = True
@@ -251,13 +254,33 @@ def kill_supervisor(m: Mounted) -> None:
     assert wait_until(lambda: "supervisor" not in roles(m))
 
 
-@pytest.mark.parametrize("stopped", [["stager"], ["supervisor"], ["server"]], ids=" ".join)
-def test_a_mount_that_is_gone_leaves_no_process(mounting: Mounting, data: Path, stopped: list[str]) -> None:
+@pytest.mark.parametrize("stopped", ["stager", "supervisor", pytest.param("server", marks=pytest.mark.slow)])
+def test_a_mount_that_is_gone_leaves_no_process(mounting: Mounting, data: Path, stopped: str) -> None:
     with mounting(data) as m:
         m.errors_expected = True
-        for role in stopped:
-            stop(m, role)
+        stop(m, stopped)
         unmount_and_wait(m)
+
+
+@pytest.mark.slow
+def test_a_mount_that_is_gone_waits_for_no_stager_that_is_asleep(mounting: Mounting, tmp_path: Path) -> None:
+    """It holds a copy of the mount, and the source holds it."""
+    (tmp_path / "backing").mkdir()
+    (tmp_path / "backing/f.jpg").write_bytes(content(1, SIZE))
+    with SlowSource(tmp_path / "backing") as slow, mounting(slow.path) as m:
+        m.errors_expected = True
+        slow.stall("open", "f.jpg")
+        with Reader("wait", m.path / "f.jpg") as reader:
+            assert reader.line() == "open"
+            slow.wait_stalled()
+        stager, supervisor = m.pid("stager"), m.pid("supervisor")
+        stop(m, "stager")
+        assert run(["umount", "-l", str(m.path)]).returncode == 0
+        assert wait_until(lambda: start_time(supervisor) is None, GONE_S), m.log.read_text()
+        assert start_time(stager) is not None, "the source has not answered"
+        slow.release()
+        assert wait_until(lambda: not m.living())
+        remove_state_dir(m.state_dir)
 
 
 STOPS: list[tuple[list[str], bool]] = [
@@ -281,6 +304,7 @@ def test_a_mount_that_is_gone_leaves_no_process_whoever_is_left_to_notice(
         unmount_and_wait(m)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to mount as another user")
 def test_a_server_that_serves_as_a_user_ends_a_stopped_supervisor_of_root(
     mounting: Mounting, open_to_all: Path
@@ -294,6 +318,7 @@ def test_a_server_that_serves_as_a_user_ends_a_stopped_supervisor_of_root(
         unmount_and_wait(m)
 
 
+@pytest.mark.slow
 def test_a_lazily_unmounted_mount_goes_on_for_who_uses_it(mounting: Mounting, data: Path) -> None:
     """With a stager that is stopped, too."""
     name = files(data)[0]

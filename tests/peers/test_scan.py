@@ -42,9 +42,9 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
     real = Look._list
 
-    def noted(self: Look, task: Task, path: bytes, fd: int) -> Any:
+    def noted(self: Look, task: Task, fd: int) -> Any:
         found.append((id(self), task.path))
-        return real(self, task, path, fd)
+        return real(self, task, fd)
 
     monkeypatch.setattr(Look, "_list", noted)
     return found
@@ -186,8 +186,8 @@ class TestTrouble:
         fill(tmp_path, *(f"d{i}/f" for i in range(9)))
         real = Look._list
 
-        def failing(self: Look, task: Task, path: bytes, fd: int) -> Any:
-            return refuse() if task.path in (b"d3", b"d4") else real(self, task, path, fd)
+        def failing(self: Look, task: Task, fd: int) -> Any:
+            return refuse() if task.path in (b"d3", b"d4") else real(self, task, fd)
 
         monkeypatch.setattr(Look, "_list", failing)
 
@@ -295,11 +295,11 @@ class TestParcels:
         return Devices(source, ())
 
     def test_tasks(self) -> None:
-        tasks = [Task(b"a\xff/b", 7, True, ((5, 1), (9, 2))), Task(b"c", -1, False, ((5, 1),)), Task(b"", 0)]
+        tasks = [Task(b"a\xff/b", 7, b"/e\xff", ((5, 1), (9, 2))), Task(b"c", -1, b"", ((5, 1),)), Task(b"", 0)]
 
         found = unpack_tasks(pack_tasks(tasks, self.devices(5)), self.devices(6))
 
-        assert found == [Task(b"a\xff/b", 7, True, ((6, 1), (9, 2))), Task(b"c", -1, False, ((6, 1),)), Task(b"", 0)]
+        assert found == [Task(b"a\xff/b", 7, b"/e\xff", ((6, 1), (9, 2))), Task(b"c", -1, b"", ((6, 1),)), Task(b"", 0)]
 
     def test_what_was_found(self, tmp_path: Path) -> None:
         fill(tmp_path, "x", "y")

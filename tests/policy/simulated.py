@@ -43,6 +43,7 @@ class World:
         self.on_disk: dict[int, int] = {}  # the tier of each
         self.open: list[int] = []
         self.passing: set[int] = set()  # offered to other nodes
+        self.new_sizes: dict[int, int] = {}  # of files that changed, until that is seen
         self.events: deque[tuple[str, int]] = deque()  # of the stager, not yet seen
         self.server: deque[tuple[str, int]] = deque()
         self.demands = 0  # reads that found nothing ready
@@ -95,6 +96,8 @@ class World:
             what, row = self.events.popleft()
             if what == "cancelled":
                 self.conductor.fetch_failed(row, cancelled=True)
+            elif what == "changed":
+                self.conductor.changed(row, self.new_sizes.pop(row, None))
             elif what == "on_disk":
                 self.conductor.on_disk(row, self.on_disk.get(row, 1))
             elif what == "tier_failed":
@@ -156,7 +159,7 @@ class World:
             if not tier:
                 if self.on_disk.pop(row, None):
                     self.events.append(("off_disk", row))
-            elif row not in self.on_disk and (fails or row not in self.staged):
+            elif row not in self.on_disk and (fails or row not in self.staged or not self._fits(row, tier)):
                 self.events.append(("tier_failed" if fails else "off_disk", row))
             else:
                 self.on_disk.setdefault(row, tier)
@@ -177,6 +180,19 @@ class World:
                 self.pushes += 1
                 self.events.append(("pushed", row))
         return True
+
+    def change(self, row: int, size: int) -> None:
+        """The file changes: all that there is of it is withdrawn, then it is said how large it is."""
+        if row in self.passing:
+            return
+        if row in self.staged:
+            self.staged.discard(row)
+            self.events.append(("evicted", row))
+        if self.on_disk.pop(row, None):
+            self.events.append(("off_disk", row))
+        self.pages.discard(row)
+        self.new_sizes[row] = size
+        self.events.append(("changed", row))
 
     def evict(self, count: int) -> None:
         """The kernel takes pages back."""
@@ -272,6 +288,11 @@ class World:
         self.passing.clear()
 
     # ---- what must hold -------------------------------------------------------------------------------------
+
+    def _fits(self, row: int, tier: int) -> bool:
+        """As the tier itself sees to."""
+        taken = sum(int(self.sizes[other]) for other, on in self.on_disk.items() if on == tier)
+        return taken + int(self.sizes[row]) <= self.disk[tier - 1]
 
     def _check_disks(self) -> None:
         for tier, room in enumerate(self.disk, 1):

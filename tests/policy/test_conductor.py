@@ -232,6 +232,38 @@ def test_pages_read_while_they_are_dropped_stay_charged() -> None:
     assert [do for do, _, _ in c.orders()] == [Do.DROP]
 
 
+@pytest.mark.parametrize("before", [4, 40])
+def test_a_file_that_grew_above_what_is_staged_whole_leaves_its_room_and_comes_back(before: int) -> None:
+    w = World([before, 10, 10], [0, 1, 2] * 3, split(homes=60, stream=40, pages=60, page_homes=60, whole_limit=50))
+    c = w.conductor
+    w.settle()
+    w.read_next()
+    w.settle()
+    assert (c.home[0], c.homes_used, c.pages_used) == (Home.RAM, before + 20, before + 20)
+    w.change(0, 4000)
+    w.settle()
+    assert (c.home[0] == Home.RAM, c.homes_used, c.pages_used, c.stream_used) == (False, 20, 20, 0)
+    assert not c.has_room_for_all
+    assert w.fetched == [0, 1, 2], "it is not staged whole"
+    c.opened(0)
+    c.read(0, DROP_BYTES + 1)
+    assert (Do.DROP, [0]) in [(do, rows) for do, rows, _ in c.orders()], "its pages go while it is read"
+    w.change(0, 6)
+    w.skip(2)
+    w.settle()
+    assert (c.home[0], c.homes_used, c.has_room_for_all) == (Home.RAM, 26, True)
+    assert w.fetched == [0, 1, 2, 0]
+
+
+def test_a_file_that_grew_leaves_memory_to_others_when_it_does_not_fit_any_more() -> None:
+    w = World([10] * 6, list(range(6)) * 3, split(homes=60, stream=40, pages=60, page_homes=60))
+    w.settle()
+    w.change(3, 30)
+    w.settle()
+    assert (w.conductor.home[3] == Home.RAM, w.conductor.homes_used) == (False, 50)
+    assert w.conductor.pages_used <= 60
+
+
 def test_large_files_lose_the_pages_behind_their_reader() -> None:
     c = Conductor(np.array([1 << 30]), np.zeros(1, np.uint8), split(0, 100, 100, whole_limit=1 << 20), [])
     c.opened(0)
@@ -565,7 +597,7 @@ actions = st.lists(
     st.sampled_from(
         ["read", "read", "read", "hold", "close", "skip", "work", "work", "work", "supervise", "supervise", "settle",
          "restart", "restart stager", "replace supervisor", "rule anew", "shrink", "grow", "evict", "look", "place",
-         "pass on", "passed", "pull"]
+         "pass on", "passed", "pull", "change", "change"]
     ),
     max_size=120,
 )  # fmt: skip
@@ -631,6 +663,8 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
             w.passed()
         elif action == "pull":
             c.passing.pull(chance.randrange(len(sizes)))  # type: ignore[attr-defined]
+        elif action == "change":
+            w.change(chance.randrange(len(sizes)), chance.randint(0, 60))  # type: ignore[attr-defined]
         elif action == "rule anew":
             c.replace(not c._replaces)
         elif action == "replace supervisor":
@@ -642,8 +676,10 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
         w.close_one()
     w.fail = 0.0
     w.passed()
+    w.settle()
     c.restart(w.position)
     w.settle()
+    sizes = w.sizes.tolist()  # of now
 
     # All is staged up to the first file for which the stream has no room; that one waits for the reader.
     ahead = list(dict.fromkeys(w.stream[w.position :].tolist()))

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.scan import scan
+from nopfsfs.fetch.source import Source
+from nopfsfs.tiers.columns import Columns
 from nopfsfs.vfs.errors import NameTooLong, NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
 from nopfsfs.vfs.tree import Attributes, RefreshedAttributes, Tree
 from tests.dataset import trees
@@ -19,7 +21,16 @@ from tests.dataset import trees
 
 def tree_of(source: str | bytes | Path) -> Tree:
     source = os.fspath(source)
-    return Tree(scan(source).index, source, {})
+    index = scan(source).index
+    return Tree(index, at_source(source, index), {})
+
+
+def at_source(root: str | bytes | Path, index: Index) -> Source:
+    fd = Columns.create(index.n)
+    try:
+        return Source(os.fsencode(root), index, Columns(fd, index.n, writable=True))
+    finally:
+        os.close(fd)
 
 
 def walk(tree: Tree, row: int = 0, path: bytes = b"") -> Iterator[tuple[bytes, int]]:
@@ -64,7 +75,6 @@ def test_any_tree_is_listed_as_the_source(files, links) -> None:
             check_attributes(attributes, os.lstat(source))
             assert attributes.ino == row + 1
             assert at(tree, path) == row
-            assert tree.source_path(row) == source
             if os.path.islink(source):
                 assert tree.readlink(row) == os.readlink(source)
 
@@ -93,7 +103,7 @@ def test_names_that_are_not_there(source, name: bytes) -> None:
 @pytest.mark.parametrize("row", [-1, 100])
 def test_rows_that_are_not_there(source, row: int) -> None:
     tree = tree_of(source)
-    calls = [tree.attributes, tree.entries, tree.readlink, tree.listxattr, tree.source_path]
+    calls = [tree.attributes, tree.entries, tree.readlink, tree.listxattr]
     for call in [*calls, lambda row: tree.lookup(row, b"x"), lambda row: tree.getxattr(row, b"user.x")]:
         with pytest.raises(NotFound):
             call(row)
@@ -129,7 +139,7 @@ def test_refreshed_attributes_win(source) -> None:
     index: Index = scan(str(source)).index
     changed = RefreshedAttributes(stat.S_IFREG | 0o600, 1, 2, 3, 1000, 5, 6)
     row = index.lookup(0, b"z")
-    tree = Tree(index, str(source), {row: changed})
+    tree = Tree(index, at_source(source, index), {row: changed})
     assert tree.attributes(row) == Attributes(row + 1, changed.mode, 3, 1, 2, 0, 1000, 2, 5, 5, 6)
     assert tree.attributes(at(tree, b"a/x")).size == 5
 
@@ -151,7 +161,7 @@ class TestExtendedAttributes:
         except OSError:
             pytest.skip("no user attributes on this file system")
         index = scan(str(source)).index
-        return Tree(index, str(source), {}, lambda row: {b"user.nopfs.row": b"%d" % row})
+        return Tree(index, at_source(source, index), {}, lambda row: {b"user.nopfs.row": b"%d" % row})
 
     def test_come_from_the_source_as_it_is_now(self, tree, source) -> None:
         row = at(tree, b"a/x")

@@ -1,0 +1,127 @@
+"""Access to what an index names below its source: the one place where paths of the source are resolved.
+
+Each access opens the root anew, compares it with the root that was indexed, and resolves from there without following
+links (`system/beneath.py`). So nobody who may rename within the source leads a root process elsewhere, and nothing
+keeps the source from being unmounted. While something else is where the source was, such as the empty mountpoint of a
+file system that is not mounted now, all fails with ESTALE; when the source is back, all goes on.
+
+The root is the same if it has the inode number that was indexed, and lies on the same device as when it was last
+compared in full; in full means: type and id of the file system (statfs) as at the scan, as far as there are such that
+outlive a remount. A remount may change the device number. statfs asks the server of a network file system, so it is
+left out where the device is known; a `stat`, by which a changed file is judged, always compares in full.
+
+A link that was followed (--follow-symlinks) must lead to the very place and inode where it led at the scan; else
+ESTALE. It is opened with O_PATH, compared, and only then opened for reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+from nopfsfs.dataset.index import Index
+from nopfsfs.system.beneath import open_absolute, open_beneath, open_followed, place_of, reopen
+from nopfsfs.system.file_system import FileSystem, file_system
+
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY
+
+
+class BelowSource:
+    """Opens rows of the index below `root`, an absolute path free of links. Holds no descriptors; safe in any thread.
+    `known`: the file system of the root as it was at the scan; None: not known. `any_root`: take whatever is at `root`
+    for the source, to compare what is below."""
+
+    def __init__(self, root: bytes, index: Index, known: FileSystem | None = None, *, any_root: bool = False) -> None:
+        self._root, self._index, self._known = root, index, known
+        self._root_ino = None if any_root else index.at.src_ino[0]
+        self._device = -1  # of the root when it was last compared in full
+
+    def open(self, row: int, flags: int) -> int:
+        """A descriptor of what is in the row's place, not compared with the row but where a followed link leads there.
+        With O_PATH, a link in the last place is opened itself. Raises OSError: ESTALE where the source is not there,
+        ELOOP or ENOTDIR where a link or a file is on the way."""
+        return self._open(row, flags, in_full=False)
+
+    def stat(self, row: int) -> os.stat_result:
+        """What the source has in the row's place now; of a link itself. Raises OSError."""
+        with self.looked(row) as (_, st):
+            return st
+
+    @contextlib.contextmanager
+    def looked(self, row: int) -> Iterator[tuple[int, os.stat_result]]:
+        """As `stat`, with an O_PATH descriptor of it, for a moment. Raises OSError."""
+        fd = self._open(row, os.O_PATH, in_full=True)
+        try:
+            yield fd, os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def _open(self, row: int, flags: int, *, in_full: bool) -> int:
+        anchor, below = self._index.anchor(row)
+        if anchor == 0:
+            at = self._open_root(in_full)
+            if not row:
+                return at if flags & os.O_PATH else _reopened(at, flags)
+        else:
+            at = self._open_followed(anchor, in_full)
+            if anchor == row:
+                return at if flags & os.O_PATH else _reopened(at, flags)
+        try:
+            return open_beneath(at, below, flags)
+        finally:
+            os.close(at)
+
+    def _open_followed(self, row: int, in_full: bool) -> int:
+        """An O_PATH descriptor of what the followed link in the row's place led to at the scan. Raises OSError."""
+        index = self._index
+        above = self._open(index.parent(row), _DIRECTORY, in_full=in_full)
+        try:
+            fd = open_followed(above, index.name(index.at.primary[row]))
+        finally:
+            os.close(above)
+        try:
+            if os.fstat(fd).st_ino != index.at.src_ino[row] or place_of(fd) != index.led_to(row):
+                raise OSError(errno.ESTALE, "a followed link leads elsewhere")
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _open_root(self, in_full: bool) -> int:
+        """An O_PATH descriptor of the root. Raises OSError."""
+        try:
+            fd = open_absolute(self._root, _DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise OSError(errno.ESTALE, "the source is not there") from error
+        try:
+            st = os.fstat(fd)
+            if not self._is_root(fd, st, in_full):
+                raise OSError(errno.ESTALE, "something else is where the source was")
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _is_root(self, fd: int, st: os.stat_result, in_full: bool) -> bool:
+        """Whether a directory is the one that was indexed."""
+        if self._root_ino is None:
+            return True
+        if st.st_ino != self._root_ino:
+            return False
+        if st.st_dev == self._device and not in_full:
+            return True
+        if self._known is not None and not self._known.may_be(file_system(fd, st.st_dev)):
+            self._device = -1
+            return False
+        self._device = st.st_dev
+        return True
+
+
+def _reopened(fd: int, flags: int) -> int:
+    """The file of an O_PATH descriptor, opened with `flags`; that descriptor is closed. Raises OSError."""
+    try:
+        return reopen(fd, flags)
+    finally:
+        os.close(fd)

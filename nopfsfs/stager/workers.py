@@ -1,0 +1,173 @@
+"""Books of the stager's worker threads: what each does and since when, which are stuck, and how many more are needed.
+
+A read that has begun cannot be taken back: the thread is the kernel's until the source answers. A worker that takes far
+longer than reads usually take counts as stuck, and another thread takes its place, up to `SPARE_MOST` in all; when the
+source answers, the surplus ends. Everything here is called with the desk's lock held.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from statistics import median
+
+from nopfsfs.fetch.loads import Load
+
+SPARE_MOST = 256  # threads in the places of stuck ones, or for demands that none takes
+STUCK_LEAST_S, STUCK_MOST_S = 1.0, 10.0
+STUCK_TIMES = 16  # as long as reads usually take
+DISK_LIMIT_S = 1.5  # for a copy on disk: with a look, and then the read of the source, within 2 s for a healthy source
+LAST_READS = 64  # reads that say what is usual
+FILE_MOST = 16  # workers at one file: more gain nothing, and all of them may get stuck there
+DEVICE_MOST = 16  # of one device, stuck, while nothing else of it is read: no more is prefetched from there
+
+
+class Worker:
+    """One thread. `urgent`: it serves only demands. `load`: what it reads, None while it waits or closes a file."""
+
+    __slots__ = ("busy", "device", "disk", "load", "lost", "row", "since", "stuck", "urgent")
+
+    def __init__(self, *, urgent: bool) -> None:
+        self.urgent = urgent
+        self.busy = self.stuck = False
+        self.load: Load | None = None
+        self.row = self.device = -1
+        self.disk = 0  # the tier whose copy is being read
+        self.lost = -1  # the extent that it may still write, though its load has gone on without it
+        self.since = 0.0
+
+
+class Workers:
+    """See the module. `threads`: how many there are to be, (others, urgent) by `Worker.urgent`. `device_of`: by row."""
+
+    def __init__(self, clock: Callable[[], float], device_of: Callable[[int], int]) -> None:
+        self._clock, self._device_of = clock, device_of
+        self.threads = [0, 0]
+        self._all: set[Worker] = set()
+        self._count, self._idle, self._stuck = [0, 0], [0, 0], [0, 0]
+        self._at: Counter[int] = Counter()  # workers by row
+        self._stuck_at: Counter[int] = Counter()  # by device
+        self._ended_at: dict[int, float] = {}  # by device: when a read has last succeeded
+        self._took: deque[float] = deque(maxlen=LAST_READS)
+        self._served = -1  # demands taken before the last look, if some waited then
+        self._stuck_after = STUCK_LEAST_S
+        self.exhausted = False  # all threads are stuck, and there are no more
+        self._found = 0
+
+    # ---- one worker ---------------------------------------------------------------------------------------
+
+    def enter(self, worker: Worker) -> None:
+        self._all.add(worker)
+        self._count[worker.urgent] += 1
+
+    def leave(self, worker: Worker) -> None:
+        self._all.discard(worker)
+        self._count[worker.urgent] -= 1
+
+    def begin(self, worker: Worker, load: Load | None) -> None:
+        """It reads a block of the load, or closes a file."""
+        worker.busy, worker.load, worker.since = True, load, self._clock()
+        if load is not None:
+            worker.row, worker.disk = load.row, load.from_disk
+            worker.device = self._device_of(load.row)
+            self._at[load.row] += 1
+
+    def end(self, worker: Worker) -> int:
+        """It has done what it had begun; the row at which there is room for another now, or -1."""
+        if not worker.busy:
+            return -1
+        row = worker.row
+        if row >= 0:
+            self._at[row] -= 1
+            if not self._at[row]:
+                del self._at[row]
+        if worker.stuck:
+            self._stuck[worker.urgent] -= 1
+            self._stuck_at[worker.device] -= 1
+        worker.busy = worker.stuck = False
+        worker.load, worker.row, worker.device, worker.disk = None, -1, -1, 0
+        return row
+
+    def may_rest(self, worker: Worker) -> bool:
+        """Whether it is to wait for work; else it is surplus."""
+        return self._idle[worker.urgent] < max(1, self.threads[worker.urgent])
+
+    def rest(self, worker: Worker, does: bool) -> None:
+        self._idle[worker.urgent] += 1 if does else -1
+
+    # ---- rows and devices ---------------------------------------------------------------------------------
+
+    def has_room(self, row: int) -> bool:
+        """Whether one more worker may read the file."""
+        return self._at[row] < FILE_MOST
+
+    def took(self, row: int, seconds: float) -> None:
+        """A block of the row was read from the source."""
+        self._took.append(seconds)
+        self._ended_at[self._device_of(row)] = self._clock()
+
+    def was_long(self, seconds: float) -> bool:
+        return seconds >= self._stuck_after
+
+    def hangs(self, device: int) -> bool:
+        """Whether reads of the device are stuck, and none of it has ended of late."""
+        stuck = self._stuck_at[device]
+        return stuck >= DEVICE_MOST and self._clock() - self._ended_at.get(device, 0.0) >= self._stuck_after
+
+    # ---- looks --------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to look at."""
+        return any(worker.busy for worker in self._all)
+
+    @property
+    def stuck(self) -> int:
+        return sum(self._stuck)
+
+    @property
+    def spare(self) -> int:
+        """Threads above those that there are to be."""
+        return max(0, sum(self._count) - sum(self.threads))
+
+    def look(self) -> list[Worker]:
+        """Those that have got stuck since the last look."""
+        if self._took:
+            self._stuck_after = min(max(STUCK_LEAST_S, STUCK_TIMES * median(self._took)), STUCK_MOST_S)
+        now = self._clock()
+        found = [worker for worker in self._all if worker.busy and not worker.stuck and self._is_late(worker, now)]
+        for worker in found:
+            worker.stuck = True
+            self._stuck[worker.urgent] += 1
+            self._stuck_at[worker.device] += 1
+        self._found += len(found)
+        return found
+
+    def _is_late(self, worker: Worker, now: float) -> bool:
+        return now - worker.since >= (DISK_LIMIT_S if worker.disk else self._stuck_after)
+
+    def stuck_while_others_end(self) -> list[Load]:
+        """Loads that are stuck, though reads have ended that began after them: not the whole source is stuck."""
+        last = max(self._ended_at.values(), default=0.0)
+        return [w.load for w in self._all if w.stuck and w.load is not None and last > w.since]
+
+    def again(self, worker: Worker) -> None:
+        """The disk has answered; if its copy is of no use, the worker now begins to read the source."""
+        worker.disk, worker.since = 0, self._clock()
+
+    def take_found(self) -> int:
+        """How many have got stuck since this was last asked."""
+        found, self._found = self._found, 0
+        return found
+
+    def missing(self, waiting: int, served: int) -> tuple[int, int]:
+        """(others, urgent): threads to be started now. `waiting`: demands that no worker has taken; `served`: how many
+        were taken, ever. Where none was since the last look, though some waited, there are too few threads."""
+        need = [self.threads[kind] - (self._count[kind] - self._stuck[kind]) for kind in (False, True)]
+        if waiting and served == self._served and not any(self._idle):
+            need[True] = max(need[True], waiting)
+        room = max(0, SPARE_MOST - self.spare)
+        self.exhausted = not room and bool(waiting) and served == self._served
+        self._served = served if waiting else -1
+        urgent = min(max(0, need[True]), room)
+        return min(max(0, need[False]), room - urgent), urgent

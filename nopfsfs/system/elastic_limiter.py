@@ -1,0 +1,48 @@
+"""A limit on threads that grows when those there are do not come back: `ElasticLimiter`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+WAITED_S = 0.1
+Result = TypeVar("Result")
+
+
+class ElasticLimiter:
+    """Calls in `least` threads at a time, and in up to `most` while all of them are busy and somebody has waited for
+    `WAITED_S`. The surplus ends with the calls that made it necessary."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least, self._most = least, most
+        self._tokens = trio.CapacityLimiter(least)
+
+    @property
+    def busy(self) -> int:
+        """Calls under way."""
+        return self._tokens.borrowed_tokens
+
+    async def run(self, work: Callable[..., Result], *args: object) -> Result:
+        """Call it in a thread. A caller that is cancelled leaves the thread to itself; it counts until it ends."""
+        return await trio.to_thread.run_sync(
+            work, *args, abandon_on_cancel=True,
+            limiter=self,  # type: ignore[arg-type]  # trio uses these two methods of a limiter only
+        )  # fmt: skip
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        """Wait for a thread; after a while for one more than there were."""
+        with trio.move_on_after(WAITED_S):
+            await self._tokens.acquire_on_behalf_of(borrower)
+            return
+        if self._tokens.total_tokens < self._most:
+            self._tokens.total_tokens += 1
+        await self._tokens.acquire_on_behalf_of(borrower)
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        """A call has ended."""
+        self._tokens.release_on_behalf_of(borrower)
+        needed = self._tokens.borrowed_tokens + self._least
+        if self._tokens.total_tokens > needed:
+            self._tokens.total_tokens = needed
