@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.cli.locate import Located, locate_living
-from nopfsfs.control.client import Refused, call
+from nopfsfs.control.client import Refused
 from nopfsfs.control.register import KEYS, PlanError, parse_plans
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import read_mounts
@@ -72,7 +72,7 @@ def register(
         except PlanError as error:
             raise ValueError(f"{error.key}: {error.reason}") from None
         try:
-            call(located.state_dir, "register", ANSWER_S, plans=[table])
+            located.call("register", ANSWER_S, plans=[table])
         except Refused as error:
             raise NopfsError(Exit.USAGE, f"the mount at {located.path} takes no such plan: {error.reason}") from None
     return True

@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.system.as_user import as_user
+from nopfsfs.system.as_user import as_user, bytes_as_user, is_needed
 
+_FIND_S = 3.0  # for a look at directories of another user
 _REMOVE_S = 5.0  # for the files of one mount to be removed
 _TRIES = 100  # to make a directory where others are being removed
 _MAX_LINKS = 40  # symbolic links in one path, as in the kernel
@@ -70,10 +71,18 @@ def find_state_dir(mountpoint: str, owner: int, env: Mapping[str, str]) -> str:
     """Return the state directory of a mount made by user `owner`: the one that exists, else where it would
     be.
 
-    A directory that belongs to someone else is passed over: its socket is not to be believed.
+    A directory that belongs to someone else is passed over: its socket is not to be believed. Bounded in time, whatever
+    another user has put there.
     """
-    dirs = [state_dir_for(mountpoint, run_dir) for run_dir in user_run_dirs(owner, env)]
-    return next((d for d in dirs if _owned(d, owner)), dirs[0])
+
+    def find() -> bytes:
+        dirs = [state_dir_for(mountpoint, run_dir) for run_dir in user_run_dirs(owner, env)]
+        return os.fsencode(next((d for d in dirs if _owned(d, owner)), dirs[0]))
+
+    try:
+        return os.fsdecode(bytes_as_user(owner, find, _FIND_S))
+    except OSError:
+        return state_dir_for(mountpoint, f"/tmp/nopfs-{owner}")  # to whoever goes on: nothing is found there
 
 
 def _owned(path: str, uid: int) -> bool:
@@ -163,7 +172,7 @@ def remove_state_dir(state_dir: str, owner: int | None = None) -> None:
         with suppress(OSError):
             os.rmdir(os.path.dirname(state_dir))
 
-    if owner and os.geteuid() == 0:
+    if owner is not None and is_needed(owner):
         as_user(owner, remove, _REMOVE_S)
     else:
         remove()

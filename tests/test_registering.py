@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,10 @@ import pytest
 
 import nopfsfs
 from nopfsfs import live_torch, registering
+from nopfsfs.cli.locate import Located
 from nopfsfs.control import register
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse.mountinfo import parse_mountinfo
 from nopfsfs.plan import registry, torch_random
 from tests.answering import answering
 
@@ -67,9 +68,9 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     state = tmp_path / "state"
     state.mkdir()
     (tmp_path / "tmp").mkdir()
-    mount = SimpleNamespace(mountpoint="/mnt/fast", is_fuse=True, is_nopfs=True)
+    (mount,) = parse_mountinfo(f"9 1 0:9 / /mnt/fast rw - fuse.nopfs src rw,user_id={os.geteuid()}")
     monkeypatch.setattr(registering, "read_mounts", lambda: [mount])
-    located = SimpleNamespace(path="/mnt/fast", state_dir=str(state))
+    located = Located("/mnt/fast", mount, str(state))
     monkeypatch.setattr(registering, "locate_living", lambda path, env: located)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     for name in "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE":

@@ -111,10 +111,10 @@ def test_a_state_directory_is_held_by_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(ME != 0, reason="needs root")
-def test_a_state_directory_of_someone_else_is_passed_over(tmp_path: Path) -> None:
-    os.chown(tmp_path, USER, USER)
-    env = {"XDG_RUNTIME_DIR": str(tmp_path)}
-    state = Path(state_dir_for("/mnt/a", str(tmp_path / "nopfs")))
+def test_a_state_directory_of_someone_else_is_passed_over(open_to_all: Path) -> None:
+    os.chown(open_to_all, USER, USER)
+    env = {"XDG_RUNTIME_DIR": str(open_to_all)}
+    state = Path(state_dir_for("/mnt/a", str(open_to_all / "nopfs")))
     state.mkdir(parents=True)
     trap = find_state_dir("/mnt/a", USER, env)
     os.chown(state, USER, USER)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 
 from nopfsfs.cli.exits import say
-from nopfsfs.cli.locate import locate, locate_living
+from nopfsfs.cli.locate import Located, locate, locate_living
 from nopfsfs.cli.options import Parser
 from nopfsfs.cli.stale import is_orphaned, stopped_supervisor
 from nopfsfs.control import adopt as control
@@ -42,14 +43,15 @@ def add_upgrade(commands: argparse._SubParsersAction[Parser]) -> None:
 def adopt(options: argparse.Namespace) -> int:
     """Take over one mount; return the exit code. Raises NopfsError."""
     located = locate(options.mountpoint, os.environ)
-    supervisor = stopped_supervisor(located.state_dir, located.mount.owner)
+    _check_owner(located, "adopt")
+    supervisor = stopped_supervisor(located.state_dir, located.owner)
     if supervisor is not None:
         raise NopfsError(
             Exit.BUSY_MOUNTPOINT,
             f"the supervisor of {located.path} is not dead but stopped; let it go on: kill -CONT {supervisor.pid}; "
             f"or end it and adopt again: kill -KILL {supervisor.pid}",
         )
-    if not is_orphaned(located.state_dir, located.mount.owner):
+    if not is_orphaned(located.state_dir, located.owner):
         raise NopfsError(Exit.BUSY_MOUNTPOINT, f"{located.path} has no living servers without a supervisor")
     control.adopt(located.state_dir)
     say(PROGRAM, f"took over {located.path}")
@@ -59,6 +61,22 @@ def adopt(options: argparse.Namespace) -> int:
 def upgrade(options: argparse.Namespace) -> int:
     """Replace the processes of one mount; return the exit code. Raises NopfsError."""
     located = locate_living(options.mountpoint, os.environ)
+    _check_owner(located, "upgrade")
     control.upgrade(located.state_dir)
     say(PROGRAM, f"{located.path} is served by this version now")
     return Exit.OK
+
+
+def _check_owner(located: Located, command: str) -> None:
+    """Raise NopfsError with Exit.NO_RIGHT for the mount of another user, also where root asks: a supervisor has the
+    rights of who starts it, and keeps its state with that user's."""
+    if located.owner == os.geteuid():
+        return
+    try:
+        name = pwd.getpwuid(located.owner).pw_name
+    except KeyError:
+        name = f"#{located.owner}"
+    raise NopfsError(
+        Exit.NO_RIGHT,
+        f"{located.path} was mounted by {name}, and stays with that user; run nopfs {command} {located.path} as {name}",
+    )

@@ -41,8 +41,14 @@ def fail(program: str, message: str, code: Exit) -> Exit:
 
 def say(program: str, message: str) -> None:
     """Print one line for people on stderr, whatever bytes file names put into it."""
-    line = " ".join(f"{program}: {message}".split("\n"))
-    print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr, flush=True)
+    print(printable(" ".join(f"{program}: {message}".split("\n"))), file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """Return `text`, of one or more lines, with all else that a terminal would act upon written as `\\x1b`: names, and
+    what the daemon of another user's mount says, may hold anything."""
+    shown = (c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(shown).encode("utf-8", "backslashreplace").decode()
 
 
 def _describe(error: Exception) -> str:

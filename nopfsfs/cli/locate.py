@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nopfsfs.cli.stale import daemon_is_dead, is_orphaned, stopped_supervisor
+from nopfsfs.control.client import CALL_S, Command, Record, call
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import Mount, find_mount, read_mounts
 from nopfsfs.rundir import find_state_dir, real_mountpoint
@@ -18,6 +20,15 @@ class Located:
     path: str
     mount: Mount
     state_dir: str
+
+    @property
+    def owner(self) -> int:
+        """The user who mounted: the kernel says so, and no file."""
+        return self.mount.owner
+
+    def call(self, command: Command, limit_s: float = CALL_S, **further: Any) -> Record:
+        """Send one command to the daemon, as `control.client.call`. Raises NoAnswer and Refused."""
+        return call(self.state_dir, command, limit_s, owner=self.owner, **further)
 
 
 def locate(path: str, env: Mapping[str, str]) -> Located:
@@ -40,12 +51,12 @@ def locate_living(path: str, env: Mapping[str, str]) -> Located:
         raise NopfsError(
             Exit.STUCK, f"the daemon of {located.path} is dead; clear the mount: nopfs-umount {located.path}"
         )
-    if is_orphaned(located.state_dir, located.mount.owner):
+    if is_orphaned(located.state_dir, located.owner):
         raise NopfsError(
             Exit.STUCK,
             f"the supervisor of {located.path} is dead, its servers serve on; take over: nopfs adopt {located.path}",
         )
-    supervisor = stopped_supervisor(located.state_dir, located.mount.owner)
+    supervisor = stopped_supervisor(located.state_dir, located.owner)
     if supervisor is not None:
         raise NopfsError(
             Exit.STUCK,

@@ -170,7 +170,7 @@ def start_with_peers(config: MountConfig, env: Mapping[str, str], say_line: Call
 def taken_over(config: MountConfig, env: Mapping[str, str], say_line: Callable[[str], None]) -> bool:
     """Whether there is such a mount, whose supervisor had died, and it has another now. Raises NopfsError."""
     mount = find_mount(config.mountpoint)
-    if mount is None or not mount.is_nopfs:
+    if mount is None or not mount.is_nopfs or mount.owner != os.geteuid():
         return False
     state_dir = find_state_dir(mount.mountpoint, mount.owner, env)
     if not is_orphaned(state_dir, mount.owner):

@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from nopfsfs import __version__
 from nopfsfs.cli.adopt import add_adopt, add_upgrade
 from nopfsfs.cli.calibrate import add_calibrate
-from nopfsfs.cli.exits import run
+from nopfsfs.cli.exits import printable, run
 from nopfsfs.cli.locate import locate_living
 from nopfsfs.cli.options import Parser
 from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.recheck import add_recheck
-from nopfsfs.cli.report import status_text
+from nopfsfs.cli.report import in_words, status_text
 from nopfsfs.cli.simulate import add_simulate
 from nopfsfs.cli.wait import add_wait
-from nopfsfs.control.client import call
 from nopfsfs.errors import Exit
 
 PROGRAM = "nopfs"
@@ -45,11 +44,12 @@ def add_status(commands: argparse._SubParsersAction[Parser]) -> None:
 def status(options: argparse.Namespace) -> int:
     """Print the status of one mount; return the exit code."""
     located = locate_living(options.mountpoint, os.environ)
-    record = call(located.state_dir, "status")
+    record = located.call("status")
     if options.json:
         print(json.dumps(record, indent=2), flush=True)
     else:
-        print(status_text(record, located.mount.source, located.path), flush=True)
+        text = in_words(lambda: status_text(record, located.mount.source, located.path))
+        print(printable(text), flush=True)
     return Exit.OK
 
 

@@ -8,10 +8,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from nopfsfs.cli.exits import printable
 from nopfsfs.cli.locate import locate_living
 from nopfsfs.cli.options import Parser
+from nopfsfs.cli.report import in_words
 from nopfsfs.cli.settings import usage
-from nopfsfs.control.client import Refused, call
+from nopfsfs.control.client import Refused
 from nopfsfs.errors import Exit
 from nopfsfs.units import format_ranks
 
@@ -79,7 +81,7 @@ def plan(options: argparse.Namespace) -> int:
     if "register" in said:
         return _register(said["path"], said["register"])
     if "forget" in said:
-        call(locate_living(said["path"], os.environ).state_dir, "forget", _SHOW_S)
+        locate_living(said["path"], os.environ).call("forget", _SHOW_S)
         return Exit.OK
     return _show(said)
 
@@ -90,7 +92,7 @@ def _register(mountpoint: str, path: str) -> int:
     tables = read_plan_file(path).tables
     located = locate_living(mountpoint, os.environ)
     try:
-        call(located.state_dir, "register", REGISTER_S, plans=tables)
+        located.call("register", REGISTER_S, plans=tables)
     except Refused as error:
         raise usage(f"{path}: {error.reason}") from error
     return Exit.OK
@@ -100,13 +102,13 @@ def _show(said: Mapping[str, Any]) -> int:
     count = _count("--next", said["next"]) if "next" in said else 0
     located = locate_living(said["path"], os.environ)
     try:
-        record = call(located.state_dir, "plan", _SHOW_S, next=count)
+        record = located.call("plan", _SHOW_S, next=count)
     except Refused as error:
         raise usage(f"--next: {error.reason}") from error
     if said.get("json"):
         print(json.dumps(record, indent=2), flush=True)
     else:
-        print(plan_text(record, located.path), flush=True)
+        print(printable(in_words(lambda: plan_text(record, located.path))), flush=True)
     return Exit.OK
 
 

@@ -46,18 +46,20 @@ def recheck(options: argparse.Namespace) -> int:
         raise NopfsError(Exit.USAGE, f"--timeout: {error}") from error
     located = locate_living(options.mountpoint, os.environ)
     shown = _shown if sys.stderr.isatty() else lambda found: None
-    found = look_now(located.state_dir, limit_s, shown)
+    found = look_now(located.state_dir, limit_s, shown, located.owner)
     files, directories = f"{found['files']:,} files", f"{found['directories']:,} directories"
     failed = f"; {found['failed']:,} could not be looked at" if found["failed"] else ""
     print(f"looked at {files} and {directories}: {found['found']:,} changes{failed}", flush=True)
     return Exit.OK
 
 
-def look_now(state_dir: str, limit_s: float, progress: Progress = lambda found: None) -> dict[str, Any]:
-    """Have the mount of `state_dir` look at everything; what it says when that is done, with `looked`, `found` and
-    `failed` counted from now. Raises NopfsError: Exit.STUCK after `limit_s` seconds."""
+def look_now(
+    state_dir: str, limit_s: float, progress: Progress = lambda found: None, owner: int | None = None
+) -> dict[str, Any]:
+    """Have the mount of `state_dir`, of user `owner`, look at everything; what it says when that is done, with
+    `looked`, `found` and `failed` counted from now. Raises NopfsError: Exit.STUCK after `limit_s` seconds."""
     began = time.monotonic()
-    first = found = call(state_dir, "recheck")
+    first = found = call(state_dir, "recheck", owner=owner)
     pause = FIRST_PAUSE_S
     while not found["done"]:
         if time.monotonic() - began > limit_s:
@@ -66,7 +68,7 @@ def look_now(state_dir: str, limit_s: float, progress: Progress = lambda found: 
             progress(found)
         time.sleep(pause)
         pause = min(2 * pause, PAUSE_S)
-        found = call(state_dir, "recheck", number=first["number"])
+        found = call(state_dir, "recheck", owner=owner, number=first["number"])
     return {**found, **{key: found[key] - first[key] for key in ("looked", "found", "failed")}}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nopfsfs.units import format_duration, format_size
@@ -12,6 +12,14 @@ PLACES = {"page_cache": "page cache", "ram": "RAM", "disk": "disk", "peer": "pee
 MODES = {"fast_path": "fast path", "resend": "resend", "passthrough": "passthrough"}
 
 Record = Mapping[str, Any]
+
+
+def in_words(text: Callable[[], str]) -> str:
+    """Return what `text` makes of a record; of one that another release, or anything else, has made otherwise, that."""
+    try:
+        return text()
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
+        return "the daemon's record is not understood; it may be of another release: nopfs status --json shows it"
 
 
 def final_table(record: Record) -> str:

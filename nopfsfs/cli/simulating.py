@@ -18,7 +18,6 @@ from nopfsfs.cli.mount import BAR_AFTER_S
 from nopfsfs.cli.settings import usage
 from nopfsfs.cli.simulate import Asked
 from nopfsfs.clusterfile import read_cluster
-from nopfsfs.control.client import call
 from nopfsfs.errors import Exit
 from nopfsfs.plan import registry
 from nopfsfs.policy.model import Cluster
@@ -110,8 +109,8 @@ def _of_files(asked: Asked) -> FromMount:
 def _of_mount(asked: Asked) -> FromMount:
     assert asked.mountpoint is not None
     located = locate_living(asked.mountpoint, os.environ)
-    status = call(located.state_dir, "status")
-    plan = call(located.state_dir, "plan", PLAN_S, next=0)
+    status = located.call("status")
+    plan = located.call("plan", PLAN_S, next=0)
     source, place = str(status["source"]), asked.index_dir or default_index_dir(os.geteuid(), os.environ)
     index = open_index({"path": source, "index_dir": place, "follow_symlinks": asked.follow_symlinks})
     calibration = _calibration(asked.calibration, place, source)  # the index was opened: the source answers

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nopfsfs import __version__
-from nopfsfs.cli.exits import run, say
+from nopfsfs.cli.exits import printable, run, say
 from nopfsfs.cli.locate import Located, locate
 from nopfsfs.cli.options import Parser
-from nopfsfs.cli.report import final_table
+from nopfsfs.cli.report import final_table, in_words
 from nopfsfs.cli.stale import clear_stale, daemon_is_dead, stopped_supervisor
 from nopfsfs.control.client import Connection, NoAnswer, Record, call
 from nopfsfs.control.pids import Process, living, read_pids, wait_all
@@ -75,7 +75,7 @@ class Unmounter:
             clear_stale(self.located.mount, self.env)
             self.say(f"cleared the stale mount at {self.located.path}: its daemon was dead")
             return self.ending
-        state_dir, owner = self.located.state_dir, self.located.mount.owner
+        state_dir, owner = self.located.state_dir, self.located.owner
         processes = read_pids(state_dir, owner=owner)
         self._end_stopped_supervisor(processes)
         with ExitStack() as stack:
@@ -99,7 +99,7 @@ class Unmounter:
 
     def _end_stopped_supervisor(self, processes: Sequence[Process]) -> None:
         """A supervisor that is stopped answers nobody; without it, the others see to the end by themselves."""
-        supervisor = stopped_supervisor(self.located.state_dir, self.located.mount.owner)
+        supervisor = stopped_supervisor(self.located.state_dir, self.located.owner)
         if supervisor is not None and len(living(processes)) > 1:
             self.say(f"the supervisor (pid {supervisor.pid}) is stopped: ending it")
             self._signal([supervisor], signal.SIGKILL)
@@ -147,7 +147,7 @@ class Unmounter:
         if not wait_all(processes, deadline - time.monotonic()):
             self._force(processes, held)
         if not living(processes):
-            remove_state_dir(self.located.state_dir, self.located.mount.owner)
+            remove_state_dir(self.located.state_dir, self.located.owner)
 
     def _final(self, last: Connection) -> Record:
         """The final record. A mount of which another namespace has a copy does not end by itself: it is told to.
@@ -156,7 +156,7 @@ class Unmounter:
             return last.receive(self.limits.end / 2)
         except NoAnswer:
             with suppress(NoAnswer):  # it answers when it has tried all gentler ways
-                call(self.located.state_dir, "stop", self.limits.call, owner=self.located.mount.owner)
+                call(self.located.state_dir, "stop", self.limits.call, owner=self.located.owner)
             self.say("the daemon went on, most likely as another mount namespace has a copy of the mount: ended it")
             return last.receive(self.limits.end / 2)
 
@@ -164,7 +164,7 @@ class Unmounter:
         detached = self.ending.code is Exit.LAZY
         self.ending.code = Exit.STUCK
         # Read again: a process that died meanwhile has been replaced.
-        owner = self.located.mount.owner
+        owner = self.located.owner
         processes = tuple(dict.fromkeys((*processes, *read_pids(self.located.state_dir, owner=owner))))
         names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))
         self.say(f"the daemon did not end within {self.limits.end:.3g} s ({names}): ending it")
@@ -177,7 +177,6 @@ class Unmounter:
             names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))
             self.say(f"still not ended: {names}; asleep in the kernel, most likely on the source")
 
-
     def _signal(self, processes: Sequence[Process], number: signal.Signals) -> None:
         """Signal as the mount's owner, who wrote down which processes these are: no process of anybody else is hit."""
 
@@ -185,7 +184,7 @@ class Unmounter:
             for process in processes:
                 process.signal(number)
 
-        as_user(self.located.mount.owner if os.geteuid() == 0 else os.geteuid(), send, self.limits.call)
+        as_user(self.located.owner, send, self.limits.call)
 
 
 def write_report(record: Record, path: str) -> None:
@@ -207,7 +206,8 @@ def umount(located: Located, limits: Limits, report: str | None, env: Mapping[st
     if ending.record is not None:
         if not ending.final:
             say(PROGRAM, "the daemon gave no final report; this is from just before the unmount")
-        print(final_table(ending.record), flush=True)
+        record = ending.record
+        print(printable(in_words(lambda: final_table(record))), flush=True)
     if report is not None:
         if ending.record is None:
             raise NopfsError(ending.code or Exit.REPORT, "unmounted, but the daemon left no report to write")

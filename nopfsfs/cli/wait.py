@@ -10,7 +10,7 @@ from nopfsfs.bounded import probe_statvfs
 from nopfsfs.cli.locate import locate
 from nopfsfs.cli.options import Parser
 from nopfsfs.cli.stale import is_orphaned
-from nopfsfs.control.client import NoAnswer, call
+from nopfsfs.control.client import NoAnswer
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.units import parse_duration
 
@@ -54,13 +54,13 @@ def wait(options: argparse.Namespace) -> int:
 def await_answer(mountpoint: str, limit_s: float) -> None:
     """Return if the mount answers now. Raises NopfsError."""
     located = locate(mountpoint, os.environ)
-    if located.mount.owner == os.geteuid() or os.geteuid() == 0:
+    if located.owner == os.geteuid() or os.geteuid() == 0:
         try:
-            state = call(located.state_dir, "status", limit_s).get("state")
+            state = located.call("status", limit_s).get("state")
         except NoAnswer as error:
             # Where there is none yet, its servers answer before all else is ready; to root, the kernel would answer in
             # the place of a user's daemon.
-            if not is_orphaned(located.state_dir) or located.mount.owner != os.geteuid():
+            if not is_orphaned(located.state_dir, located.owner) or located.owner != os.geteuid():
                 raise NopfsError(Exit.STUCK, f"the mount at {located.path} does not answer: {error.message}") from error
         else:
             if state != "running":

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.system.as_user import fd_as_user, is_needed
 
 SOCKET_NAME = "control.sock"
 CALL_S = 5.0  # the supervisor serves nobody else but its own timers
@@ -47,14 +48,10 @@ class Refused(NopfsError):
 
 
 @contextmanager
-def socket_address(state_dir: str, owner: int | None = None) -> Iterator[str]:
-    """Yield the control socket's address, short enough for a sockaddr (108 bytes) in any directory.
-
-    Raises OSError; with `owner`, PermissionError where the directory is not that user's."""
+def socket_address(state_dir: str) -> Iterator[str]:
+    """Yield the control socket's address, short enough for a sockaddr (108 bytes) in any directory. Raises OSError."""
     fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if owner is not None and os.fstat(fd).st_uid != owner:
-            raise PermissionError(errno.EPERM, "the directory is someone else's", state_dir)
         yield f"/proc/self/fd/{fd}/{SOCKET_NAME}"
     finally:
         os.close(fd)
@@ -66,29 +63,51 @@ def peer_uid(ask: Callable[[int, int, int], bytes]) -> int:
     return int(credentials.unpack(ask(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))[1])
 
 
+def _reach(state_dir: str, limit_s: float) -> int:
+    """Return the descriptor of a connected socket. Raises OSError."""
+    with socket_address(state_dir) as address:
+        return _connected(address, limit_s)
+
+
+def _reach_from_within(state_dir: str, limit_s: float) -> int:
+    """As `_reach`, of a process that has given up root: /proc/self is closed to it, and it may change its directory."""
+    os.chdir(state_dir)
+    return _connected(SOCKET_NAME, limit_s)
+
+
+def _connected(address: str, limit_s: float) -> int:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+        sock.settimeout(limit_s)
+        sock.connect(address)
+        return sock.detach()
+
+
 class Connection:
     """One connection to the daemon of a mount; a context manager.
 
-    `owner`: whose mount it is; nobody else is talked to. Raises NoAnswer when nobody listens, NopfsError with
-    Exit.NO_RIGHT when the mount is someone else's.
+    `owner`: whose mount it is; root connects as that user, and nobody else is talked to. Raises NoAnswer when nobody
+    listens, NopfsError with Exit.NO_RIGHT when the mount is someone else's.
     """
 
     def __init__(self, state_dir: str, limit_s: float = CALL_S, owner: int | None = None) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._received = bytearray()
         try:
-            self._socket.settimeout(limit_s)
-            with socket_address(state_dir, owner) as address:
-                self._socket.connect(address)
-            if owner is not None and peer_uid(self._socket.getsockopt) != owner:
-                raise PermissionError(errno.EPERM, "someone else listens there", state_dir)
+            if owner is not None and is_needed(owner):
+                fd = fd_as_user(owner, lambda: _reach_from_within(state_dir, limit_s), limit_s)
+            else:
+                fd = _reach(state_dir, limit_s)
+            self._socket = socket.socket(fileno=fd)
+            try:
+                if owner is not None and peer_uid(self._socket.getsockopt) != owner:
+                    raise PermissionError(errno.EPERM, "someone else listens there", state_dir)
+            except BaseException:
+                self._socket.close()
+                raise
         except PermissionError as error:
-            self._socket.close()
             raise NopfsError(
                 Exit.NO_RIGHT, "only root and the user who mounted can talk to the daemon of this mount"
             ) from error
         except OSError as error:
-            self._socket.close()
             raise NoAnswer(f"the daemon of this mount does not listen ({error.strerror or error})") from error
 
     def __enter__(self) -> Connection:
@@ -116,14 +135,17 @@ class Connection:
         """Return the record of the next answer. Raises NoAnswer after `limit_s` seconds, and Refused."""
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._received:
-            self._received += self._chunk(deadline - time.monotonic(), limit_s)
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:  # however much arrives: it may be a byte at a time
+                raise NoAnswer(f"the daemon of this mount did not answer within {limit_s:.3g} s")
+            self._received += self._chunk(left_s, limit_s)
         line, _, rest = bytes(self._received).partition(b"\n")
         self._received[:] = rest
         return _record(line)
 
     def _chunk(self, left_s: float, limit_s: float) -> bytes:
         try:
-            self._socket.settimeout(max(left_s, 0.001))  # 0 would mean: do not block, another error
+            self._socket.settimeout(left_s)
             chunk = self._socket.recv(1 << 16)
         except TimeoutError as error:
             raise NoAnswer(f"the daemon of this mount did not answer within {limit_s:.3g} s") from error
@@ -142,7 +164,7 @@ def _record(line: bytes) -> Record:
             if isinstance(record, dict):
                 return record
         raise Refused(str(answer.get("error", "no reason given")))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
         raise NoAnswer("the daemon of this mount gave an answer that is not understood") from error
 
 

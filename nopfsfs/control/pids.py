@@ -5,8 +5,10 @@ A pid alone is not an identity: it is used again. The start time, from /proc, ma
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import select
 import signal
 import stat
@@ -14,13 +16,18 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
+from nopfsfs.system.as_user import bytes_as_user, is_needed
 from nopfsfs.system.proc import start_time as start_time
 
 PIDS_FILE = "pids"
 _BYTES_MOST = 1 << 16  # of such a file; a mount has some ten processes
 _PID_MOST = 1 << 31
 _LOOK_S = 0.02
+_READ_S = 3.0  # for a file of another user's
+_ROLE = re.compile(r"[a-z0-9-]{1,60}")  # what others write is shown to root, and may not move the cursor
+_NO_PIDFD = (errno.ENOSYS, errno.EPERM)  # a kernel before 5.3, and a container that forbids what it does not know
 WRITER_FILE = "writer"  # the peer process, as long as it may write the arena; it is no process of the mount
 
 
@@ -40,8 +47,8 @@ class Process:
         """Signal this very process, never to a later one with its pid. Return whether it was sent."""
         try:
             fd = os.pidfd_open(self.pid)
-        except OSError:
-            return False
+        except OSError as error:
+            return error.errno in _NO_PIDFD and _signal_by_pid(self, number)
         try:
             if not self.alive():
                 return False
@@ -56,7 +63,11 @@ class Process:
         """Wait until it has ended, at most `limit_s` seconds; return whether it has."""
         try:
             fd = os.pidfd_open(self.pid)
-        except OSError:
+        except OSError as error:
+            if error.errno in _NO_PIDFD:
+                deadline = time.monotonic() + limit_s
+                while self.alive() and time.monotonic() < deadline:
+                    time.sleep(_LOOK_S)
             return not self.alive()
         try:
             if self.alive():
@@ -66,6 +77,17 @@ class Process:
             return not self.alive()
         finally:
             os.close(fd)
+
+
+def _signal_by_pid(process: Process, number: signal.Signals) -> bool:
+    """As `Process.signal`, for kernels before 5.3: between two calls the process could end, and its pid pass on."""
+    if not process.alive():
+        return False
+    try:
+        os.kill(process.pid, number)
+    except OSError:
+        return False
+    return True
 
 
 def write_pids(state_dir: str, roles: Mapping[str, int], name: str = PIDS_FILE) -> None:
@@ -78,30 +100,47 @@ def write_pids(state_dir: str, roles: Mapping[str, int], name: str = PIDS_FILE) 
 
 
 def read_pids(state_dir: str, name: str = PIDS_FILE, owner: int | None = None) -> tuple[Process, ...]:
-    """Return the processes written down in `state_dir`; none where the file is missing, damaged, or, with `owner`, not
-    that user's. Never waits: the file may be what another user has put there."""
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        table = json.loads(_read_small(os.path.join(state_dir, name), owner))
-        return tuple(
-            Process(str(role), int(entry["pid"]), int(entry["start_time"]))
-            for role, entry in table.items()
-            if entry["start_time"] is not None and 0 < int(entry["pid"]) < _PID_MOST
-        )
+    """Return the processes written down in `state_dir`; none where the file is missing or damaged.
+
+    With `owner`, none either where the file is not that user's; and of another user's, no process that is not: root
+    believes a user about that user's own processes only. Bounded in time, whatever the user has put there."""
+    path = os.path.join(state_dir, name)
+    foreign = owner is not None and is_needed(owner)
+    with suppress(OSError, ValueError, AttributeError, RecursionError):
+        table = json.loads(bytes_as_user(owner or 0, lambda: _read_small(path, owner), _READ_S))
+        found = (_process(role, entry) for role, entry in table.items())
+        return tuple(p for p in found if p is not None and (not foreign or _user_of(p.pid) == owner))
     return ()
 
 
+def _process(role: str, entry: Any) -> Process | None:
+    """One entry of such a file; None for what is none, or was written by a release that writes others."""
+    with suppress(ValueError, TypeError, KeyError, OverflowError):
+        process = Process(role, int(entry["pid"]), int(entry["start_time"]))
+        if _ROLE.fullmatch(role) and 0 < process.pid < _PID_MOST:
+            return process
+    return None
+
+
+def _user_of(pid: int) -> int | None:
+    """Return the real user id of a process; None where there is none."""
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith(b"Uid:")), None)
+    return None
+
+
 def _read_small(path: str, owner: int | None) -> bytes:
-    """Return what a small regular file holds. Raises OSError, ValueError."""
+    """Return what a small regular file holds. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or (owner is not None and found.st_uid != owner):
-            raise ValueError("no file of the mount")
+            raise OSError(errno.EPERM, "no file of the mount", path)
         text = os.read(fd, _BYTES_MOST + 1)
     finally:
         os.close(fd)
     if len(text) > _BYTES_MOST:
-        raise ValueError("too long")
+        raise OSError(errno.EFBIG, "too long", path)
     return text
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from nopfsfs.bounded import probe_statvfs, run_bounded
 FSTYPE = "fuse.nopfs"
 CONNECTIONS = "/sys/fs/fuse/connections"
 PROBE_S = 2.0  # a living daemon answers statfs from memory; one busy for longer counts as hung
+HOLDERS_S = 5.0  # for a look at all processes of a large node
 _ABORT_S = 5.0  # for the helper that mounts the control file system in a namespace of its own
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -189,15 +191,24 @@ class HeldConnection:
             self._fd = -1
 
 
-def holders(mount: Mount, ignore: Iterable[int] = ()) -> tuple[Holder, ...]:
+def holders(mount: Mount, ignore: Iterable[int] = (), limit_s: float = HOLDERS_S) -> tuple[Holder, ...]:
     """Return who keeps `mount` busy, one entry a process, without the pids in `ignore`.
 
-    Reads links and tables in /proc only. Processes of other users are seen by root alone.
+    Reads links and tables in /proc only. Processes of other users are seen by root alone. After `limit_s` seconds,
+    those found until then: the kernel lets nobody look at a process for as long as it changes its memory map.
     """
-    skip = set(ignore)
-    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
-    found = ((pid, next(_uses(pid, mount), None)) for pid in pids if pid not in skip)
-    return tuple(Holder(pid, _command(pid), what) for pid, what in found if what is not None)
+    found: list[Holder] = []
+    thread = threading.Thread(target=_find_holders, args=(mount, set(ignore), found), daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return tuple(found)
+
+
+def _find_holders(mount: Mount, skip: set[int], found: list[Holder]) -> None:
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        what = next(_uses(pid, mount), None) if pid not in skip else None
+        if what is not None:
+            found.append(Holder(pid, _command(pid), what))
 
 
 def _uses(pid: int, mount: Mount) -> Iterator[str]:

@@ -7,26 +7,31 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nopfsfs import rundir
+from nopfsfs.cli import adopt, nopfs
 from nopfsfs.cli.locate import Located
 from nopfsfs.cli.stale import is_orphaned, sweep_run_dir
 from nopfsfs.cli.umount import Limits, Unmounter
-from nopfsfs.control.client import Connection, call, socket_address
+from nopfsfs.control import pids
+from nopfsfs.control.client import Connection, NoAnswer, call, socket_address
 from nopfsfs.control.pids import Process, read_pids, start_time, write_pids
-from nopfsfs.errors import NopfsError
+from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import Mount
 from nopfsfs.fuse.mounting import NotMounted, unmount
-from nopfsfs.rundir import make_private_dir, remove_state_dir
-from tests.conftest import tmpfs
+from nopfsfs.rundir import find_state_dir, make_private_dir, remove_state_dir
+from tests.conftest import FakeMounts, tmpfs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 USER = 12345
 GONE = 1 << 22
+MOUNT = Mount(1, 1, 0, 1, "/", "/nowhere", (), "fuse.nopfs", "s", (f"user_id={USER}",))
 
 
 @pytest.fixture
@@ -39,24 +44,33 @@ def theirs(open_to_all: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A process of root's and one of the user's."""
+    with subprocess.Popen(["sleep", "60"]) as roots, subprocess.Popen(["sleep", "60"], user=USER) as users:
+        yield [roots, users]
+        roots.kill()
+        users.kill()
+
+
 def give(path: Path) -> None:
     os.chown(path, USER, USER, follow_symlinks=False)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "device", "directory", "huge", "roots", "deep", "numbers"])
 def test_a_list_of_processes_that_is_none(kind: str, theirs: Path) -> None:
-    pids = theirs / "pids"
+    listed = theirs / "pids"
     genuine = json.dumps({"server": {"pid": os.getpid(), "start_time": start_time(os.getpid())}})
     if kind == "fifo":
-        os.mkfifo(pids)
+        os.mkfifo(listed)
     elif kind == "link":
         (theirs / "other").write_text(genuine)
         give(theirs / "other")
-        pids.symlink_to("other")
+        listed.symlink_to("other")
     elif kind == "device":
-        os.mknod(pids, 0o020666, os.makedev(1, 5))  # /dev/zero
+        os.mknod(listed, 0o020666, os.makedev(1, 5))  # /dev/zero
     elif kind == "directory":
-        pids.mkdir()
+        listed.mkdir()
     else:
         text = {
             "huge": genuine + " " * (1 << 17),
@@ -64,12 +78,59 @@ def test_a_list_of_processes_that_is_none(kind: str, theirs: Path) -> None:
             "deep": "[" * 60000,
             "numbers": json.dumps({str(n): {"pid": n, "start_time": 1} for n in (-1, 0, 1 << 70)}),
         }[kind]
-        pids.write_text(text)
+        listed.write_text(text)
     if kind != "roots":
-        give(pids)
+        give(listed)
 
     assert read_pids(str(theirs), owner=USER) == ()
     assert not is_orphaned(str(theirs), USER)
+
+
+def test_only_processes_of_the_owner_are_the_mounts(theirs: Path, sleepers: list[subprocess.Popen[bytes]]) -> None:
+    roots, users = sleepers
+    write_pids(str(theirs), {"server": roots.pid, "stager": users.pid})
+    give(theirs / "pids")
+
+    assert [(p.role, p.pid) for p in read_pids(str(theirs), owner=USER)] == [("stager", users.pid)]
+    assert not is_orphaned(str(theirs), USER)
+
+
+@pytest.mark.mount
+def test_what_lies_on_a_file_system_that_does_not_answer_is_not_waited_for(
+    fake_mount: FakeMounts, mountpoint: Path, open_to_all: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may mount a file system, which that user serves, where the state of a mount is looked for."""
+    monkeypatch.setattr(pids, "_READ_S", 0.3)
+    monkeypatch.setattr(rundir, "_FIND_S", 0.3)
+    monkeypatch.setattr(rundir, "_REMOVE_S", 0.3)
+    os.chown(open_to_all, USER, USER)
+    fake = fake_mount()
+    fake.process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+
+    assert read_pids(str(mountpoint / "state"), owner=USER) == ()
+    with pytest.raises(NoAnswer):
+        call(str(mountpoint / "state"), "status", 0.3, owner=USER)
+    remove_state_dir(str(mountpoint / "state"), USER)
+    monkeypatch.setattr(rundir, "user_run_dirs", lambda uid, env: (str(mountpoint / "nopfs"),))
+    assert find_state_dir("/mnt/x", USER, {}).startswith(f"/tmp/nopfs-{USER}/")
+
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("command", ["adopt", "upgrade"])
+def test_the_mount_of_another_user_is_not_taken_over(
+    command: str, theirs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Root's supervisor could not go on with it, and the user's would have given it away."""
+    located = Located("/nowhere", MOUNT, str(theirs))
+    for name in "locate", "locate_living":
+        monkeypatch.setattr(adopt, name, lambda path, env: located)
+    monkeypatch.setattr(adopt.control, command, pytest.fail)
+
+    assert nopfs.main([command, "/nowhere"]) == Exit.NO_RIGHT
+
+    assert f"run nopfs {command} /nowhere as #{USER}" in capsys.readouterr().err
 
 
 def test_a_run_directory_of_another_user_is_not_swept(open_to_all: Path) -> None:
@@ -104,18 +165,8 @@ def test_a_directory_is_closed_by_descriptor(open_to_all: Path) -> None:
     assert target.stat().st_mode & 0o777 == 0o755
 
 
-@pytest.fixture
-def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A process of root's and one of the user's."""
-    with subprocess.Popen(["sleep", "60"]) as roots, subprocess.Popen(["sleep", "60"], user=USER) as users:
-        yield [roots, users]
-        roots.kill()
-        users.kill()
-
-
 def unmounter(state: Path) -> Unmounter:
-    mount = Mount(1, 1, 0, 1, "/", "/nowhere", (), "fuse.nopfs", "s", (f"user_id={USER}",))
-    return Unmounter(Located("/nowhere", mount, str(state)), Limits(call=5.0), lambda line: None, {})
+    return Unmounter(Located("/nowhere", MOUNT, str(state)), Limits(call=5.0), lambda line: None, {})
 
 
 def test_only_processes_of_the_mounts_owner_are_signalled(

@@ -108,7 +108,7 @@ def test_a_mount_that_someone_else_made_is_asked_as_by_its_readers(
     fake_mount: FakeMounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = fake_mount()
-    monkeypatch.setattr(wait, "call", pytest.fail)
+    monkeypatch.setattr("nopfsfs.cli.locate.call", pytest.fail)
     monkeypatch.setattr("os.geteuid", lambda: 65534)
 
     assert nopfs.main(["wait", fake.mountpoint, "--timeout", "5s"]) == Exit.OK

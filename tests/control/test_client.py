@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -78,7 +80,11 @@ def test_refused(serve: Serve, tmp_path: Path) -> None:
         call(str(tmp_path), "stop")
 
 
-@pytest.mark.parametrize("answer", [b"", b"nonsense\n", b"[]\n", b'{"ok": true, "record": 3}\n', b"{}\n"])
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"nonsense\n", b"[]\n", b'{"ok": true, "record": 3}\n', b"{}\n", b"[" * 100_000 + b"\n", b"9" * 9999 + b"\n"],
+    ids=lambda answer: answer[:9],
+)
 def test_answers_that_are_none(answer: bytes, serve: Serve, tmp_path: Path) -> None:
     serve(answer)
 
@@ -94,6 +100,32 @@ def test_an_answer_that_does_not_end(serve: Serve, tmp_path: Path) -> None:
         call(str(tmp_path), "status", 0.2)
 
     assert time.monotonic() - begin < 2
+
+
+def test_an_answer_of_a_byte_at_a_time_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        with socket_address(str(tmp_path)) as address:
+            listener.bind(address)
+        listener.listen()
+        with Connection(str(tmp_path)) as connection:
+            client, _ = listener.accept()
+            done = threading.Event()
+
+            def drip() -> None:
+                with client, suppress(OSError):
+                    while not done.wait(0.0005):
+                        client.sendall(b"x")
+
+            thread = threading.Thread(target=drip)
+            thread.start()
+            try:
+                began = time.monotonic()
+                with pytest.raises(NoAnswer, match=r"did not answer within 0\.3 s"):
+                    connection.receive(0.3)
+                assert time.monotonic() - began < 3
+            finally:
+                done.set()
+                thread.join()
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
@@ -146,6 +178,31 @@ def test_a_pid_that_is_used_again_is_someone_else() -> None:
         assert same.signal(signal.SIGKILL)
         assert same.wait(5)
         assert not same.signal(signal.SIGKILL)
+
+
+def test_on_a_kernel_without_pidfds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(pid: int, flags: int = 0) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", missing)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        started = start_time(child.pid)
+        assert started is not None
+        same = Process("server", child.pid, started)
+        assert not Process("server", child.pid, started - 1).signal(signal.SIGKILL)
+        assert not same.wait(0.05)
+        assert same.signal(signal.SIGKILL)
+        assert same.wait(5)
+        assert not same.signal(signal.SIGKILL)
+
+
+def test_an_entry_of_another_release_hides_no_other(tmp_path: Path) -> None:
+    write_pids(str(tmp_path), {"supervisor": os.getpid()})
+    table = json.loads((tmp_path / "pids").read_text())
+    further = {"what is new": {"unit": 3}, "\x1b[2J": table["supervisor"], "list": [1], "later": None}
+    (tmp_path / "pids").write_text(json.dumps({**further, **table}))
+
+    assert [(p.role, p.pid) for p in read_pids(str(tmp_path))] == [("supervisor", os.getpid())]
 
 
 def test_json_is_what_the_server_will_read(tmp_path: Path) -> None:

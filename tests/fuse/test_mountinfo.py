@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from nopfsfs.fuse import mountinfo
 from nopfsfs.fuse.mountinfo import (
     HeldConnection,
     Holder,
@@ -195,3 +198,23 @@ def test_another_mount_with_the_number_of_one_that_is_gone_is_left_alone(
     finally:
         held.close()
         second.end()
+
+
+def test_who_holds_a_mount_is_said_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel lets nobody read the memory map of a process for as long as that waits for a page of a dead mount."""
+    release = threading.Event()
+
+    def uses(pid: int, mount: Mount) -> Iterator[str]:
+        if pid == os.getpid():
+            release.wait(30)
+        yield "cwd"
+
+    monkeypatch.setattr(mountinfo, "_uses", uses)
+    try:
+        (mount,) = parse_mountinfo("9 1 0:9 / /nowhere rw - fuse.nopfs src rw")
+        began = time.monotonic()
+        found = holders(mount, limit_s=0.3)
+        assert time.monotonic() - began < 5
+    finally:
+        release.set()
+    assert 1 in {holder.pid for holder in found}  # who comes before it is named
