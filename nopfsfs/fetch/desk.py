@@ -22,7 +22,7 @@ from nopfsfs.fetch.grace import Grace
 from nopfsfs.fetch.loads import BLOCK, RANGE_BLOCK, Load, OpenSource, Waiter
 from nopfsfs.fetch.pins import Pins
 from nopfsfs.fetch.ranges import Ranges
-from nopfsfs.fetch.reader import BlockReader, DiskReader
+from nopfsfs.fetch.reader import BlockReader, DiskReader, Notes
 from nopfsfs.fetch.source import Changed, Source
 from nopfsfs.fetch.staging import Staging
 from nopfsfs.fetch.wire import Answer, Demand, Origin
@@ -49,6 +49,7 @@ class Desk:
         disks: DiskReader, concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], bool],
         changed: Callable[[int], None], block: int = BLOCK, range_block: int = RANGE_BLOCK,
         poke: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic,
+        young: Notes | None = None,
     ) -> None:  # fmt: skip
         self._index, self._columns, self._ring, self._arena = index, columns, ring, arena
         self._source = source
@@ -56,10 +57,10 @@ class Desk:
         self._answer, self._changed = answer, changed
         self._lock = threading.Lock()
         self._work = Work(self._lock, concurrency)
-        self._reader = BlockReader(columns, self._gauge, arena, source, disks)
+        self._reader = BlockReader(columns, self._gauge, arena, source, disks, young)
         self._staging = Staging(
             index=index, columns=columns, gauge=self._gauge, ring=ring, source=source, work=self._work,
-            allocate=self._allocate, retire=self._retire, free=self._free, answer=answer, block=block,
+            allocate=self._allocate, retire=self._retire, free=self._free, answer=answer, block=block, young=young,
         )  # fmt: skip
         self._ranges = Ranges(
             source, allocate=self._allocate, retire=self._retire, close=self._work.close, block=range_block

@@ -29,6 +29,7 @@ from nopfsfs.fetch.pusher import Pusher
 from nopfsfs.fetch.source import Source, known_file_system
 from nopfsfs.fetch.wire import Order
 from nopfsfs.process import Handoff, become_reader_with_admin, begin
+from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.tiers.arena import Arena, NoRoom
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier, check_layout
 from nopfsfs.tiers.disk import Disk, DiskFull, Disks
@@ -63,12 +64,16 @@ class Stager:
         known = known_file_system(self._config)
         source = Source(os.fsencode(self._config.source), self._index, self._columns, known)
         self._source = source
+        self.young = YoungFiles(
+            source=source, columns=self._columns, gauge=self._gauge, file_system=known, n=self._index.n,
+            changed=lambda row: self.changes.noticed(row), renew=lambda row: self.changes.renew(row),
+        )  # fmt: skip
         self._disks = Disks([Disk(d.path, d.size) for d in self._config.disks])
         self.desk = Desk(
             index=self._index, columns=self._columns, gauges=gauges, ring=Ring(fds["ring"], writable=True),
             arena=arena, source=source, disks=self._disks, concurrency=self._config.in_flight,
             answer=self._links.answer, ask_grace=self._links.ask,
-            changed=lambda row: self.changes.noticed(row), poke=self._poke,
+            changed=lambda row: self.changes.noticed(row), poke=self._poke, young=self.young,
         )  # fmt: skip
         self.desk.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
         self.pusher = Pusher(
@@ -104,6 +109,12 @@ class Stager:
             self._columns.disk[row] = 0  # those copies belonged to the stager before, and went with it
         self._gauge[Gauge.ARENA_USED] = arena.used
 
+    def _note_adopted(self) -> None:
+        """What the stager before had noted of files just written went with it."""
+        for row in np.flatnonzero(self._columns.tier == Tier.RAM).tolist():
+            size, checksum = self._source.size(row), int(self._columns.check[row])
+            self.young.note_whole(row, int(self._columns.version[row]), size, checksum)
+
     # ---- life ---------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -121,11 +132,14 @@ class Stager:
         pushing.start()
         self.changes.take_over()
         threading.Thread(target=self.changes.run, daemon=True, name="changes").start()
+        self._note_adopted()
+        threading.Thread(target=self.young.run, daemon=True, name="young").start()
         try:
             self._loop()
         finally:
             self.pusher.stop()
             self.changes.stop()
+            self.young.stop()
             self.desk.stop()
             self._disk_work.put(None)
             writing.join(timeout=5)

@@ -21,7 +21,7 @@ HOME_HERE = 0xFFFF  # in the column `holder`
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 3
+LAYOUT = 4
 
 
 def check_layout(numbers: Mapping[str, int]) -> None:
@@ -144,6 +144,10 @@ class Gauge(IntEnum):
     PEER_CORRUPT = 55  # other bytes than the holder said
     LENT_FILES = 56  # to other nodes
     LENT_BYTES = 57
+    # stager: what was read of files that had just been written
+    YOUNG_PARTS = 88  # not a counter: parts that are to be read again and compared
+    YOUNG_COMPARED = 89  # parts
+    YOUNG_CHANGED = 90  # of these, those that held other bytes under the same times
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41
@@ -151,7 +155,7 @@ class Gauge(IntEnum):
     TRIPWIRES_PREDICTED = 43
 
 
-GAUGES = 64
+GAUGES = 96
 BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and servers
 STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 
