@@ -22,7 +22,7 @@ from nopfsfs.fetch.grace import Grace
 from nopfsfs.fetch.loads import BLOCK, RANGE_BLOCK, Load, OpenSource, Waiter
 from nopfsfs.fetch.pins import Pins
 from nopfsfs.fetch.ranges import Ranges
-from nopfsfs.fetch.reader import BlockReader, DiskReader, GivenUp
+from nopfsfs.fetch.reader import BlockReader, DiskReader, GivenUp, Notes
 from nopfsfs.fetch.source import Changed, Source
 from nopfsfs.fetch.staging import Staging
 from nopfsfs.fetch.wire import Answer, Demand, Origin
@@ -53,7 +53,7 @@ class Desk:
         disks: DiskReader, concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], bool],
         changed: Callable[[int], None], block: int = BLOCK, range_block: int = RANGE_BLOCK,
         poke: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic,
-        copy_lost: Callable[[int, int], None] = lambda row, disk: None,
+        copy_lost: Callable[[int, int], None] = lambda row, disk: None, young: Notes | None = None,
     ) -> None:  # fmt: skip
         """`copy_lost(row, disk)` has a copy removed that was withdrawn because it could not be read, or was corrupt."""
         self._index, self._columns, self._ring, self._arena = index, columns, ring, arena
@@ -67,11 +67,12 @@ class Desk:
         self._work = Work(self._lock, concurrency, self._workers)
         self._by_hand = Worker(urgent=False)
         self._clock, self._counted_at = clock, 0.0
-        self._reader = BlockReader(columns, self._gauge, arena, source, disks, self._lose_copy)
+        self._reader = BlockReader(columns, self._gauge, arena, source, disks, self._lose_copy, young)
         self._staging = Staging(
             index=index, columns=columns, gauge=self._gauge, ring=ring, source=source, work=self._work,
             allocate=self._allocate, retire=self._retire, free=self._free, answer=answer, block=block,
             left_alone=left_alone.rows(clock), tiers=self.tiers, hangs=self._device_hangs,
+            young=young,
         )  # fmt: skip
         self._ranges = Ranges(
             source, allocate=self._allocate, retire=self._retire, close=self._work.close, block=range_block
