@@ -41,7 +41,7 @@ from nopfsfs.fuse import mountinfo, orphans
 from nopfsfs.fuse.fastpath import is_possible
 from nopfsfs.fuse.mount_watch import MountWatch, is_over, is_used
 from nopfsfs.fuse.mounting import Busy, may_mount, unmount
-from nopfsfs.fuse.session import Session, negotiate, passes_from, resend
+from nopfsfs.fuse.session import BACKGROUND, CONGESTION, Session, negotiate, passes_from, resend
 from nopfsfs.policy import budget
 from nopfsfs.policy.conductor import Conductor
 from nopfsfs.process import Handoff, begin, unbind
@@ -297,6 +297,8 @@ class Supervisor:
         found = mountinfo.find_mount(self._config.mountpoint)
         if found is not None and not mountinfo.set_read_ahead(found, READ_AHEAD_KIB):
             log.info("the kernel reads ahead as far as it does for any mount: more takes root")
+        if found is not None and not self._config.fast_path:
+            mountinfo.set_background(found, BACKGROUND, CONGESTION)
 
     def _say_ready(self, message: dict[str, str]) -> None:
         fd = self._fds.pop("ready", None)
