@@ -456,14 +456,21 @@ class Machine:
         """The mount is asked for one complete look, if it knows how: then rights agree exactly."""
         if self.excused_until > time.monotonic() or self.stopped:
             return None
-        try:
-            call(self.m.state_dir, "recheck", 30.0)  # type: ignore[arg-type]
-        except Refused:
-            return None
-        except NopfsError as e:
-            raise Difference(f"recheck: {e.message}") from e
-        self.history.looked()
-        return "all"
+        deadline, number = time.monotonic() + STEP_S, {}
+        while True:
+            try:
+                found = call(self.m.state_dir, "recheck", **number)  # type: ignore[arg-type]
+            except Refused:
+                return None
+            except NopfsError as e:
+                raise Difference(f"recheck: {e.message}") from e
+            if found.get("done", True):
+                self.history.looked()
+                return "all"
+            if time.monotonic() > deadline:
+                raise Difference(f"recheck does not come to an end: {found}")
+            number = {"number": number.get("number", found["number"])}
+            time.sleep(0.05)
 
     # ---- what must hold -----------------------------------------------------------------------------------
 

@@ -137,9 +137,10 @@ class History:
         return known[directory]
 
     def looked(self) -> None:
-        """The mount has compared everything with the source."""
+        """The mount has compared everything with the source. Of what is gone it keeps the last rights."""
         for entry in self.entries.values():
-            entry.since = len(entry.seen) - 1
+            there = [at for at, one in enumerate(entry.seen) if one is not None and one.kind == entry.kind]
+            entry.since = there[-1]
 
     def present(self, kind: int) -> list[str]:
         """Paths of a kind that are there now as they were indexed; of hard links the first."""
