@@ -19,7 +19,7 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.backings import Backings
 from nopfsfs.fetch.exchange import Exchange
 from nopfsfs.fetch.grace import Grace
-from nopfsfs.fetch.loads import BLOCK, RANGE_BLOCK, Load, OpenSource, Waiter
+from nopfsfs.fetch.loads import BLOCK, IDLE_S, RANGE_BLOCK, Load, OpenSource, Waiter
 from nopfsfs.fetch.pins import Pins
 from nopfsfs.fetch.ranges import Ranges
 from nopfsfs.fetch.reader import BlockReader, DiskReader, GivenUp, Notes
@@ -78,6 +78,7 @@ class Desk:
             source, allocate=self._allocate, retire=self._retire, close=self._work.close, block=range_block
         )
         self._pins = Pins(self._retire)
+        self._idle: threading.Timer | None = None  # closes files that nobody reads
         self.exchange = Exchange(
             self._staging, lock=self._lock, index=index, columns=columns, source=source, gauge=self._gauge,
             pins=self._pins, poke=poke, clock=clock,
@@ -195,6 +196,8 @@ class Desk:
 
     def stop(self) -> None:
         with self._lock:
+            if self._idle is not None:
+                self._idle.cancel()
             self._work.stop()
 
     @property
@@ -446,3 +449,16 @@ class Desk:
             self._gauge[Gauge.SOURCE_OPENS] += load.file.opens
             load.file.opens = 0
         self._ranges.ended(load)
+        self._close_idle_later()
+
+    def _close_idle_later(self) -> None:
+        if self._idle is None:
+            self._idle = threading.Timer(IDLE_S, self._close_idle)
+            self._idle.daemon = True
+            self._idle.start()
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            self._idle = None
+            if self._ranges.close_idle(time.monotonic() - IDLE_S):
+                self._close_idle_later()
