@@ -345,37 +345,41 @@ class Desk:
         except Exception:
             log.exception("reading row %d failed", load.row)
             error = errno.EIO
-        last = self._finish_block(worker, load, block, error, time.monotonic_ns() - began)
-        if last:
-            self._finish_load(worker, load)
+        self._finish_block(worker, load, block, error, time.monotonic_ns() - began)
         if error == errno.ESTALE:
             try:
                 self._changed(load.row)
             except Exception:
                 log.exception("refreshing row %d failed", load.row)  # and this thread lives on
 
-    def _finish_block(self, worker: Worker, load: Load, block: int, error: int, took_ns: int) -> bool:
+    def _finish_block(self, worker: Worker, load: Load, block: int, error: int, took_ns: int) -> None:
+        file = load.file
         with self._lock:
             worker.load = None
             if not error and not load.from_disk:
                 self._workers.took(load.row, took_ns / 1e9)
             elif error != errno.ESTALE and self._workers.was_long(took_ns / 1e9):
                 self._staging.left_alone.hung(load.row)
-            return self._staging.block_ended(load, block, error, took_ns)
+            last = self._staging.block_ended(load, block, error, took_ns)
+            whole = last and load.whole
+            sums_up = whole and len(load.blocks) > 1 and not load.failed
+            if last and not sums_up:
+                self._finish_load(worker, load)
+        if sums_up:
+            self._reader.complete(load)
+            with self._lock:
+                self._finish_load(worker, load)
+        if whole:
+            file.close()  # last: a source that does not answer may hold this thread here
 
     def _finish_load(self, worker: Worker, load: Load) -> None:
-        file, opens = load.file, load.file.opens
-        if load.whole and not load.failed:
-            self._reader.complete(load)
-        with self._lock:
-            if load.whole:
-                self._gauge[Gauge.SOURCE_OPENS] += opens
-                worker.slot, load.slot = load.slot, False  # until the file is closed
-                self._staging.finish(load)
-            else:
-                self._finish_range(load)
-        if load.whole:
-            file.close()  # last: a source that does not answer may hold this thread here
+        """All of it was read, or it has failed (lock held)."""
+        if not load.whole:
+            self._finish_range(load)
+            return
+        self._gauge[Gauge.SOURCE_OPENS] += load.file.opens
+        worker.slot, load.slot = load.slot, False  # until the file is closed
+        self._staging.finish(load)
 
     # ---- what hangs ---------------------------------------------------------------------------------------
 
