@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from nopfsfs.control.socket import Caller
-
-Act = Callable[[], Awaitable[None]]
+from nopfsfs.tiers.columns import Gauge
 
 
 class Quiet:
-    """The callers for whom the mount is kept quiet. `begin` is called for each of them, `end` when the last has hung
-    up: a command that was interrupted leaves a mount that works on as before."""
+    """The callers for whom the mount is kept quiet, until the last of them has hung up: a command that was interrupted
+    leaves a mount that works on as before. `gauge`: the supervisor's block, where the stager looks."""
 
-    def __init__(self, begin: Act, end: Act) -> None:
-        self._begin, self._end = begin, end
+    def __init__(self, gauge: memoryview) -> None:
+        self._gauge = gauge
         self._callers: set[Caller] = set()
+        self._gauge[Gauge.QUIET] = 0  # of a supervisor that died: its callers know
 
-    async def keep(self, caller: Caller) -> None:
+    def keep(self, caller: Caller) -> None:
         """Keep the mount quiet until the caller hangs up."""
-        if caller in self._callers:
-            return
-        self._callers.add(caller)
-        caller.at_end.append(lambda: self._gone(caller))
-        await self._begin()
+        if caller not in self._callers:
+            self._callers.add(caller)
+            caller.at_end.append(lambda: self._gone(caller))
+        self._gauge[Gauge.QUIET] = 1
 
-    async def _gone(self, caller: Caller) -> None:
+    def _gone(self, caller: Caller) -> None:
         self._callers.discard(caller)
-        if not self._callers:
-            await self._end()
+        self._gauge[Gauge.QUIET] = int(bool(self._callers))

@@ -1,7 +1,7 @@
 """The supervisor's side of the control socket: one JSON object a line, both ways (the other side: `client.py`).
 
 Nothing that a client sends or leaves undone ends more than its own connection. The number of connections, the length of
-lines, and the time of each step are bounded.
+lines and answers, and the time of each step are bounded.
 """
 
 from __future__ import annotations
@@ -9,44 +9,117 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
 
-from nopfsfs.control.client import SOCKET_NAME, peer_uid
+from nopfsfs.control.client import MAX_ANSWER, SOCKET_NAME, peer_uid
 
 log = logging.getLogger(__name__)
 LINE_MAX = 1 << 16
 CONNECTIONS_MOST = 64
+WAITING_MOST = 48  # of these, for what comes when the mount ends: others are answered meanwhile
 BACKLOG = 64  # connections that wait to be accepted; where descriptors are short, trio accepts them later
-IDLE_S = 60.0  # for a line to arrive whole
+IDLE_S = 60.0  # without a request
+LINE_S = 10.0  # for a line to arrive whole that has begun
 SEND_S = 10.0  # for an answer to be taken
-END_S = 5.0  # for what a client had asked for to be taken back
 _BUG = "the daemon could not do that: {}; its log says more"
 
 
 class Caller:
-    """The other end of one connection. `gone` is set when it has hung up; what is in `at_end` is called then."""
+    """The other end of one connection. `gone` is set when it has hung up. What is in `at_end` is called when the
+    connection has ended; a caller for whom there is something in it may say nothing for as long as it likes."""
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: trio.CapacityLimiter) -> None:
         self.gone = trio.Event()
-        self.at_end: list[Callable[[], Awaitable[None]]] = []
+        self.at_end: list[Callable[[], None]] = []
+        self.scope = trio.CancelScope()
+        self.idle = False
+        self._waiting = waiting
 
     async def unless_gone(self, wait: Callable[[], Awaitable[object]]) -> None:
-        """Return when `wait` has, or when the caller has hung up."""
-        async with trio.open_nursery() as nursery:
+        """Return when `wait` has, or when the caller has hung up. Raises ValueError where too many wait."""
+        try:
+            self._waiting.acquire_on_behalf_of_nowait(self)
+        except trio.WouldBlock:
+            raise ValueError(f"{WAITING_MOST} commands wait for this mount already; end some") from None
+        try:
+            async with trio.open_nursery() as nursery:
 
-            async def until(step: Callable[[], Awaitable[object]]) -> None:
-                await step()
-                nursery.cancel_scope.cancel()
+                async def until(step: Callable[[], Awaitable[object]]) -> None:
+                    await step()
+                    nursery.cancel_scope.cancel()
 
-            nursery.start_soon(until, wait)
-            nursery.start_soon(until, self.gone.wait)
+                nursery.start_soon(until, wait)
+                nursery.start_soon(until, self.gone.wait)
+        finally:
+            self._waiting.release_on_behalf_of(self)
 
 
 Answer = Callable[[dict[str, Any], Caller], Awaitable[dict[str, Any]]]
+
+
+class _Room:
+    """Who is talked to, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._callers: dict[Caller, None] = {}
+        self._waiting = trio.CapacityLimiter(WAITING_MOST)
+
+    def admit(self) -> Caller | None:
+        """Return a further caller; None where all that there is room for are being answered."""
+        if len(self._callers) >= CONNECTIONS_MOST:
+            idle = next((caller for caller in self._callers if caller.idle), None)
+            if idle is None:
+                return None
+            idle.scope.cancel()
+            self.leave(idle)
+        caller = Caller(self._waiting)
+        self._callers[caller] = None
+        return caller
+
+    def leave(self, caller: Caller) -> None:
+        self._callers.pop(caller, None)
+
+
+class _Lines:
+    """What a caller sends, line by line. `run` is a task that also sees the caller hang up while it is answered."""
+
+    def __init__(self, stream: trio.SocketStream, caller: Caller) -> None:
+        self._stream, self._caller = stream, caller
+        self._buffer = bytearray()
+        self._changed = trio.Event()
+
+    async def run(self) -> None:
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while len(self._buffer) < LINE_MAX and (part := await self._stream.receive_some(4096)):
+                self._buffer += part
+                self._changed.set()
+        self._caller.gone.set()
+        self._changed.set()
+
+    async def next(self) -> bytes | None:
+        """Return the next line; None where there is none: the caller is gone, too slow, or talks nonsense."""
+        began, deadline = None, trio.current_time() + (math.inf if self._caller.at_end else IDLE_S)
+        while b"\n" not in self._buffer:
+            if self._buffer and began is None:
+                began = trio.current_time()
+                deadline = min(deadline, began + LINE_S)
+            if self._caller.gone.is_set() or trio.current_time() >= deadline:
+                return None
+            self._changed = trio.Event()
+            self._caller.idle = not self._caller.at_end
+            with trio.move_on_at(deadline):
+                await self._changed.wait()
+            self._caller.idle = False
+            if self._caller.scope.cancel_called:  # in the moment in which it spoke: nothing is begun for it any more
+                return None
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer[:] = rest
+        return line
 
 
 async def serve(
@@ -54,12 +127,12 @@ async def serve(
 ) -> None:
     """Answer requests until cancelled. `answer` returns the record, or raises ValueError with what is wrong."""
     listener = trio.SocketListener(await _listen(state_dir))
-    connections = trio.CapacityLimiter(CONNECTIONS_MOST)
+    room = _Room()
 
     async def converse(stream: trio.SocketStream) -> None:
         async with stream:
             try:
-                await _admit(stream, connections, answer)
+                await _admit(stream, room, answer)
             except Exception:  # of this connection alone
                 log.exception("a connection to the control socket failed")
 
@@ -88,64 +161,43 @@ async def _listen(state_dir: str) -> trio.socket.SocketType:
     return listener
 
 
-async def _admit(stream: trio.SocketStream, connections: trio.CapacityLimiter, answer: Answer) -> None:
+async def _admit(stream: trio.SocketStream, room: _Room, answer: Answer) -> None:
     """Converse with who may, and for whom there is room."""
     if peer_uid(stream.socket.getsockopt) not in (0, os.geteuid()):
         await _send(stream, {"ok": False, "error": "only root and the user who mounted are answered"})
         return
-    try:
-        connections.acquire_nowait()
-    except trio.WouldBlock:
+    caller = room.admit()
+    if caller is None:
         error = f"{CONNECTIONS_MOST} commands are talking to this mount already; try again"
         await _send(stream, {"ok": False, "error": error})
         return
-    caller = Caller()
     try:
-        await _converse(stream, caller, answer)
+        with caller.scope:
+            await _converse(stream, caller, answer)
     finally:
-        connections.release()
-        with trio.move_on_after(END_S):
-            for take_back in caller.at_end:
-                await take_back()
+        room.leave(caller)
+        for take_back in caller.at_end:
+            take_back()
 
 
 async def _converse(stream: trio.SocketStream, caller: Caller, answer: Answer) -> None:
-    """Requests one after the other, until the connection is closed or talks nonsense."""
-    lines, received = trio.open_memory_channel[bytes](0)
-    async with trio.open_nursery() as nursery, received:
-        nursery.start_soon(_receive, stream, caller, lines)
-        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            async for line in received:
-                if not await _send(stream, await _reply(line, caller, answer)):
-                    break
-        nursery.cancel_scope.cancel()
-
-
-async def _receive(stream: trio.SocketStream, caller: Caller, lines: trio.MemorySendChannel[bytes]) -> None:
-    """Take lines as they come; while one is being answered, see whether the caller hangs up."""
-    buffer = bytearray()
-    async with lines:
-        while len(buffer) < LINE_MAX:
-            try:
-                # A caller that waits for a long answer says nothing meanwhile; one in mid-line is to go on.
-                with trio.fail_after(IDLE_S) if buffer else contextlib.nullcontext():
-                    part = await stream.receive_some(4096)
-            except (trio.BrokenResourceError, trio.TooSlowError):
-                part = b""
-            if not part:
+    """Requests one after the other, until the connection ends."""
+    lines = _Lines(stream, caller)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lines.run)
+        while (line := await lines.next()) is not None:
+            if not await _send(stream, await _reply(line, caller, answer)):
                 break
-            buffer += part
-            *whole, rest = bytes(buffer).split(b"\n")
-            buffer[:] = rest
-            for line in whole:
-                await lines.send(line)
-        caller.gone.set()
+        nursery.cancel_scope.cancel()
 
 
 async def _send(stream: trio.SocketStream, message: dict[str, Any]) -> bool:
     """Whether it was taken."""
+    data = json.dumps(message).encode() + b"\n"
+    if len(data) > MAX_ANSWER:
+        data = json.dumps({"ok": False, "error": f"the answer has {len(data)} bytes; ask for less"}).encode() + b"\n"
     with trio.move_on_after(SEND_S), contextlib.suppress(trio.BrokenResourceError):
-        await stream.send_all(json.dumps(message).encode() + b"\n")
+        await stream.send_all(data)
         return True
     return False
 

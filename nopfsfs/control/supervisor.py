@@ -147,7 +147,7 @@ class Supervisor:
             )  # fmt: skip
         if peer is None and columns.holder.any():  # of a supervisor that was killed, and its peers with it
             columns.holder[:] = 0
-        self._quiet = Quiet(lambda: self.loop.order(Order.PAUSE), lambda: self.loop.order(Order.RESUME))
+        self._quiet = Quiet(gauge)
         self._held: mountinfo.HeldConnection | None = None
         self._session: Session | None = None
         self._servers: Servers | None = None
@@ -467,7 +467,7 @@ class Supervisor:
             case "status":
                 return self.record()
             case "prepare-unmount":
-                await self._quiet.keep(caller)
+                self._quiet.keep(caller)
                 return {}
             case "stop":
                 await self.stop()

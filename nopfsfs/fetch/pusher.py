@@ -26,6 +26,7 @@ from nopfsfs.tiers.inodes import inode_of
 from nopfsfs.tiers.ring import Event
 
 log = logging.getLogger(__name__)
+QUIET_LOOK_S = 0.05  # between looks at whether the mount is to be left alone still
 INVALIDATE = -1  # beside the orders PUSH and DROP
 Task = tuple[int, int, int]  # what, row, value
 
@@ -35,15 +36,17 @@ class Pusher:
 
     def __init__(
         self, *, fuse_fd: int, tree_fd: int, mountpoint: bytes, index: Index, columns: Columns, gauges: Gauges,
-        desk: Desk, source: Source,
+        desk: Desk, source: Source, supervisor: memoryview,
     ) -> None:  # fmt: skip
+        """`supervisor`: the supervisor's block of gauges."""
         self._fuse_fd, self._tree_fd, self._mountpoint = fuse_fd, tree_fd, mountpoint
         self._index, self._columns, self._desk, self._source = index, columns, desk, source
         self._gauge = gauges.block
         self._queue: deque[Task] = deque()
         self._to_see: deque[Task] = deque()  # looked at when the queue is empty
         self._wake = threading.Condition()
-        self._stopped = self._paused = False
+        self._stopped = False
+        self._supervisor = supervisor
 
     def order(self, what: int, rows: list[int], value: int = 0) -> None:
         """Queue work; returns at once."""
@@ -67,13 +70,6 @@ class Pusher:
             self._queue.appendleft((INVALIDATE, row, 0))
             self._wake.notify()
 
-    def pause(self, on: bool) -> None:
-        """Leave the mount's files alone, or go on with what was ordered. Changed files are seen to all the same: that
-        touches no file of the mount."""
-        with self._wake:
-            self._paused = on
-            self._wake.notify()
-
     @property
     def holds_tree(self) -> bool:
         """Whether the descriptor of the mount's tree is open, which keeps the mount alive."""
@@ -93,7 +89,7 @@ class Pusher:
             while True:
                 with self._wake:
                     while (task := self._next()) is None and not self._stopped:
-                        self._wake.wait(timeout=60)
+                        self._wake.wait(timeout=QUIET_LOOK_S if self._quiet else 60)
                 if task is None:
                     return
                 self._do(*task)
@@ -102,10 +98,17 @@ class Pusher:
                 os.close(self._tree_fd)
                 self._tree_fd = -1
 
+    @property
+    def _quiet(self) -> bool:
+        """Whether the files of the mount are to be left alone for a while. The supervisor says so in shared memory: a
+        message could be lost on a stager that hangs or is replaced, and the mount would be without pushes for good."""
+        return self._supervisor[Gauge.QUIET] != 0
+
     def _next(self) -> Task | None:
-        """The next task, if there is one that may be done now (lock held)."""
+        """The next task, if there is one that may be done now (lock held). A change is shown all the same: that touches
+        no file of the mount."""
         queue = self._queue or self._to_see
-        if self._stopped or not queue or (self._paused and queue[0][0] != INVALIDATE):
+        if self._stopped or not queue or (self._quiet and queue[0][0] != INVALIDATE):
             return None
         return queue.popleft()
 

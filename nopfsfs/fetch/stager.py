@@ -41,7 +41,7 @@ from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.system import end_switch
 from nopfsfs.system.outages import Outages
 from nopfsfs.tiers.arena import Arena, NoRoom
-from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier, check_layout
+from nopfsfs.tiers.columns import SUPERVISOR, Columns, Gauge, Gauges, Tier, check_layout
 from nopfsfs.tiers.disk import Disk, DiskFull, Disks, TierGone
 from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Event, Ring
@@ -90,6 +90,7 @@ class Stager:
         self.pusher = Pusher(
             fuse_fd=fds["fuse"], tree_fd=fds.get("tree", -1), mountpoint=os.fsencode(self._config.mountpoint),
             index=self._index, columns=self._columns, gauges=gauges, desk=self.desk, source=source,
+            supervisor=Gauges(fds["gauges"], SUPERVISOR, writable=False).block,
         )  # fmt: skip
         outages = Outages()
         self._lifesign = LifeSign(
@@ -299,8 +300,6 @@ class Stager:
             self.desk.cancel()
         elif order == Order.BUDGET:
             self.desk.set_budget(value, rows[0], rows[1])
-        elif order in (Order.PAUSE, Order.RESUME):
-            self.pusher.pause(order == Order.PAUSE)
         elif order == Order.RECHECK:
             self.recheck.request(value)
         elif order == Order.QUIESCE:

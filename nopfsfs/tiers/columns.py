@@ -177,6 +177,7 @@ class Gauge(IntEnum):
     REFUSING = 42  # not a counter: 1 when servers are to refuse OPEN, so that the kernel opens files by itself
     TRIPWIRES_PREDICTED = 43
     ARENA_NUMBER = 72  # not a counter: which arena the column `slot` speaks of
+    QUIET = 92  # not a counter: 1 while the stager is to leave the mount alone, as a command is about to unmount it
 
 
 RECHECK_SHUT = 1 << 16  # in RECHECK_STATE: a directory above the source keeps users out

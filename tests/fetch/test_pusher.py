@@ -12,7 +12,7 @@ import pytest
 
 from nopfsfs.fetch.wire import Order
 from nopfsfs.tiers import pages
-from nopfsfs.tiers.columns import PAGED_LATE, Gauge
+from nopfsfs.tiers.columns import PAGED_LATE, SUPERVISOR, Gauge, Gauges
 from nopfsfs.tiers.ring import Event
 from tests.conftest import wait_until
 from tests.fetch.rig import PAGE, write_files
@@ -174,17 +174,22 @@ def test_nothing_is_looked_at_when_it_stops_touching_the_mount(base: Shared, mon
     assert held.done == ["push"]
 
 
-def test_a_pause_leaves_files_alone_but_not_those_that_changed(base: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_quiet_mount_files_are_left_alone_but_changes_are_shown(
+    base: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a stager that is started meanwhile; and what was ordered is done when the quiet is over."""
     held = Held(monkeypatch)
     held.go.set()
+    supervisor = Gauges(base.fds["gauges"], SUPERVISOR, writable=True).block
+    supervisor[Gauge.QUIET] = 1
     with running(base) as s:
         rows = staged(s, 2)
-        s.order(Order.PAUSE)
         s.order(Order.PUSH, rows)
-        assert wait_until(lambda: s.stager.pusher._paused and len(s.stager.pusher._queue) == 2)
+        s.order(Order.LOOK, rows)
         base.columns.stale[rows[0]] = 1
+        assert wait_until(lambda: len(s.stager.pusher._queue) == 2)
         s.stager.pusher.invalidate(rows[0])
         assert wait_until(lambda: not base.columns.stale[rows[0]])
         assert held.done == []
-        s.order(Order.RESUME)
-        assert wait_until(lambda: held.done == ["push", "push"])
+        supervisor[Gauge.QUIET] = 0
+        assert wait_until(lambda: held.done == ["push", "push", "look", "look"])
