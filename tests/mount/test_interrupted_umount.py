@@ -9,32 +9,54 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.errors import Exit
+from nopfsfs.plan.registry import order
+from nopfsfs.plan.spec import Spec
 from tests.conftest import wait_until
-from tests.mount.harness import COMMAND_S, content, module, mounted, write
+from tests.mount.harness import COMMAND_S, Mounted, content, fill, module, mounted
 
 pytestmark = pytest.mark.mount
+COUNT = 200
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_changed_files_are_shown_all_the_same(number: signal.Signals, source: Path, tmp_path: Path) -> None:
-    write(source, {"changes": content(1, 300_000)})
-    with mounted(source, work=tmp_path) as m:
-        write(source, {"changes": content(2, 310_000)})
-        with (m.path / "a").open("rb"):  # busy
-            command = [*module("umount"), str(m.path), "--timeout", "100"]
-            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as umount:
-                assert umount.stderr is not None
-                assert "is in use by" in umount.stderr.readline()  # so the mount has been asked to be quiet
-                umount.send_signal(number)
-                umount.communicate(timeout=COMMAND_S)
-            assert umount.returncode == (Exit.INTERRUPTED if number == signal.SIGINT else -signal.SIGKILL)
+def interrupt(m: Mounted, number: signal.Signals, stager: bool) -> None:
+    """Begin an unmount of the busy mount, and end the command. `stager`: the stager is replaced meanwhile."""
+    with (m.path / "class0" / "00000.jpg").open("rb"):  # busy
+        command = [*module("umount"), str(m.path), "--timeout", "100"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as umount:
+            assert umount.stderr is not None
+            assert "is in use by" in umount.stderr.readline()  # so the mount has been asked to be quiet
+            if stager:
+                pid = m.kill("stager")
+                assert wait_until(lambda: m.pid("stager") != pid)
+            umount.send_signal(number)
+            umount.communicate(timeout=COMMAND_S)
+        assert umount.returncode == (Exit.INTERRUPTED if number == signal.SIGINT else -signal.SIGKILL)
+    assert m.is_mounted()
+
+
+@pytest.mark.parametrize(("number", "stager"), [(signal.SIGINT, False), (signal.SIGKILL, True)])
+def test_files_are_pushed_and_changes_shown_all_the_same(
+    number: signal.Signals, stager: bool, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    fill(source, COUNT, 30_000)
+    with mounted(source, "--seed", "42", "--ram", "40M", work=tmp_path) as m:
+        m.errors_expected = stager
+        m.wait_status(lambda s: s["plan"]["length"] == COUNT)
+        interrupt(m, number, stager)
+
+        files = sorted(m.path.rglob("*.jpg"))
+        for sample in order(Spec("distributed", 42), COUNT, 0).tolist():
+            files[sample].read_bytes()
+        m.wait_status(lambda s: s["stager"]["pushes_done"] > 0)
+
+        changed = files[0].relative_to(m.path)
+        (source / changed).write_bytes(content(1000, 40_000))
 
         def shown() -> bool:
             try:
-                return (m.path / "changes").read_bytes() == content(2, 310_000)
+                return (m.path / changed).read_bytes() == content(1000, 40_000)
             except OSError:  # ESTALE, until the change has settled
                 return False
 
-        assert m.is_mounted()
         assert wait_until(shown, 20)
-        assert m.status()["state"] == "running"
