@@ -159,7 +159,7 @@ def test_ranks(text: str, ranks: tuple[int, ...]) -> None:
     assert parse_ranks(text) == ranks
 
 
-@pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "1-", "1,,2", "0-99999999"])
+@pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "1-", "1,,2", "0-99999999", ",".join(["0-1048575"] * 2)])
 def test_what_is_not_a_list_of_ranks_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="ranks"):
         parse_ranks(text)

@@ -38,6 +38,10 @@ FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next, up 
 SOUND_S = 60.0  # a plan that worked so long did not fail of how it was made
 WHAT, WHAT_FAR = "plan", "plan of epochs further ahead"
 ANSWER_LIMIT_S = 110.0  # for orders of millions of files; the client waits a little longer
+NEXT_BYTES = 8 << 20  # characters of paths in an answer
+PATHS_AT_ONCE = 500  # that the event loop waits for: some milliseconds
+SAMPLES_MOST = 100  # times the files of a data set, in one epoch
+COMPUTING_MOST = 2  # orders of users under way; one that takes too long is given up, and goes on in its thread
 # Enumerations that take over ten seconds for as many files as this; then only when a sampler asks for them.
 SLOW_ORDERS, SLOW_FROM = ("timm", "hf_imagefolder"), 4_000_000
 
@@ -88,6 +92,7 @@ class Plans:
         self._made = trio.Event()
         self._said: list[PlanSpec] = []  # registered while the mount runs
         self._one_at_a_time = trio.Lock()
+        self._computing = trio.CapacityLimiter(COMPUTING_MOST)  # those given up must not take all threads there are
 
     async def run(self) -> None:
         """Gives the loop its follower, then does the follower's work. One that fails is made anew, after a pause."""
@@ -204,13 +209,24 @@ class Plans:
         """What is believed, and the next files of it."""
         count = register.parse_next(request)
         follower = await self._follower()
-        plans = []
+        plans, room = [], NEXT_BYTES
         for status, rows in follower.plans(count):
             known = dataclasses.asdict(status)
             known["options"] = dict(status.options)
-            known["next"] = [os.fsdecode(self._index.path(row)) for row in rows.tolist() if row >= 0][:count]
+            known["next"] = await self._paths([row for row in rows.tolist() if row >= 0][:count])
+            room -= sum(map(len, known["next"]))
+            if room < 0:
+                raise ValueError(f"next: the paths of {count} files have too many bytes; ask for less")
             plans.append(known)
         return {"state": follower.status().state, "plans": plans}
+
+    async def _paths(self, rows: list[int]) -> list[str]:
+        paths = []
+        for at, row in enumerate(rows):
+            paths.append(os.fsdecode(self._index.path(row)))
+            if at % PATHS_AT_ONCE == PATHS_AT_ONCE - 1:
+                await trio.lowlevel.checkpoint()  # the rings are to be looked at meanwhile
+        return paths
 
     async def _follower(self) -> Follower:
         with trio.move_on_after(ANSWER_LIMIT_S):
@@ -223,11 +239,13 @@ class Plans:
         made = []
         for spec in specs:
             dataset, order, hypothesis = await trio.to_thread.run_sync(
-                self._resolve, spec, follower.datasets, abandon_on_cancel=True
+                self._resolve, spec, follower.datasets, abandon_on_cancel=True, limiter=self._computing
             )
             at = follower.add_order(dataset, order)
             hypothesis = dataclasses.replace(hypothesis, order=at)
-            tables = await trio.to_thread.run_sync(build, hypothesis, follower.datasets, abandon_on_cancel=True)
+            tables = await trio.to_thread.run_sync(
+                build, hypothesis, follower.datasets, abandon_on_cancel=True, limiter=self._computing
+            )
             made.append((tables, spec.inflight))
         return made
 
@@ -251,6 +269,9 @@ class Plans:
             order = self._enumerate(plan, root, family)
         size, ranks = self._world(plan, family)
         spec, subset = self._spec(plan, family, data), self._subset(plan)
+        if (asked := spec.number("num_samples")) > SAMPLES_MOST * len(order.rows):
+            most = f"{SAMPLES_MOST} times the {len(order.rows)} files"
+            raise ValueError(f"options.num_samples: {asked} samples an epoch are more than {most}")
         return at, order, Hypothesis(at, 0, spec, plan.epoch, size, ranks, subset)
 
     def _enumerate(self, plan: PlanSpec, root: int, family: Sampler) -> FileOrder:

@@ -76,7 +76,7 @@ class WebDataset(Sampler):
         ),
         "shardshuffle": Option("shards to choose from at a time", default=_BUFFER, least=1),
         "initial": Option("shards in the buffer before the first is read", default=_INITIAL, least=1),
-        "workers": Option("workers of each rank's loader", least=0),
+        "workers": Option("workers of each rank's loader", least=0, most=1 << 12),
     }
 
     def _own(self, spec: Spec, n: int, epoch: int, world: int, rank: int, count: int | None) -> NDArray[np.int64]:
