@@ -27,7 +27,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _TRUE = ("yes", "true", "on", "1")
 _FALSE = ("no", "false", "off", "0")
 
-LEAST_SIZE = 1 << 20  # bytes, of memory or of a disk tier: less holds next to nothing, and is a unit left out
+LEAST_SIZE = 1 << 16  # bytes, of memory or of a disk tier: less holds next to nothing, and is a unit left out
 MAX_WORLD_SIZE = 1 << 20
 MAX_SERVERS = 32  # each is a process
 MAX_EPOCHS = 1 << 20
@@ -121,7 +121,7 @@ def _positive_size(text: str) -> int:
     if size == 0:
         raise ValueError(f"{text!r} leaves no room: write a size above zero, or leave it out")
     if size < LEAST_SIZE:
-        raise ValueError(f"{text!r} is {format_size(size)}, and at least 1M is of use: did you mean {_meant(text)}?")
+        raise ValueError(f"{text!r} is {format_size(size)}, and less than 64K is of no use: did you mean {_meant(text)}?")
     return size
 
 
@@ -130,7 +130,7 @@ def _meant(text: str) -> str:
     number = re.match(r"[\d.]+", text.strip())
     unit = text.strip()[number.end() :].strip().lower()[:1] if number else ""
     if number is None or (not unit and len(number[0]) > 4):
-        return "1M"
+        return "64K"
     return f"{number[0]}{'M' if unit else 'G'}"
 
 

@@ -84,7 +84,7 @@ def test_eighty_stuck_reads_of_the_servers_own_leave_others_alone(
     mounting: Mounting, source: SlowSource, backing: Path
 ) -> None:
     """Nothing finds room in memory: servers read the source themselves."""
-    with mounting(source.path, "--ram", "4K") as m:
+    with mounting(source.path, "--ram", "64K") as m:
         files = healthy(m)
         source.stall("read", "sick/*")
         with Reader("many", m.path / "sick") as stuck:
