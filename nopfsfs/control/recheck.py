@@ -30,6 +30,7 @@ class Rechecks:
         """A new request for a complete look, or with `number` the progress of one. A stager that takes the place of
         one that died is asked again. Raises ValueError."""
         number = request.get("number")
+        before = self.status() if number is None else None  # looks may be over before the order has been sent
         if number is None:
             number = self._requested = max(self._requested, self._gauge[Gauge.RECHECK_ANSWERED]) + 1
         elif not isinstance(number, int) or not 0 < number <= self._requested:
@@ -40,7 +41,7 @@ class Rechecks:
         if not done and (self._sent[0] is not stager or self._sent[1] < number):
             self._sent = (stager, number)
             await self._order(Order.RECHECK, value=number)
-        return {"number": number, "done": done, **self.status()}
+        return {"number": number, "done": done, **(before or self.status())}
 
     def status(self) -> dict[str, Any]:
         """The part `recheck` of the record. Seconds; `ended`: since 1970, None before the first round has ended."""
