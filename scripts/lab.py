@@ -75,6 +75,7 @@ def place() -> Iterator[Path]:
     """A new directory under build/, for mountpoints and what belongs to mounts."""
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=BUILD) as directory:
+        os.chmod(directory, 0o755)  # what lies below a closed one is not mounted for all
         yield Path(directory)
 
 
@@ -86,6 +87,7 @@ def tmpfs_directory(needed: int) -> Iterator[Path]:
         writable = place.is_dir() and os.access(place, os.W_OK)
         if writable and filesystem_type(place) == "tmpfs" and shutil.disk_usage(place).free > SPARE * needed:
             with tempfile.TemporaryDirectory(prefix="nopfsfs-", dir=place) as directory:
+                os.chmod(directory, 0o755)
                 yield Path(directory)
             return
     if os.geteuid() != 0:

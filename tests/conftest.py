@@ -117,6 +117,13 @@ def fake_mount(source: Path, mountpoint: Path) -> Iterator[FakeMounts]:
         mount.end()
 
 
+def place_for_all(factory: pytest.TempPathFactory, name: str) -> Path:
+    """A new directory that all may enter: a source in one that they may not is not mounted for all."""
+    path = factory.mktemp(name)
+    path.chmod(0o755)
+    return path
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """Return a small data set."""

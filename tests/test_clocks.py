@@ -22,6 +22,11 @@ KNOWN = {
     "dataset/scan.py": "directories that changed just now are listed again",
     "peers/scan.py": "the same",
     "cli/calibrate.py": "the date in a note",
+    "cli/report.py": "how long ago something was, for people",
+    "fetch/changes.py": "whether an ACL may change again within one tick of the source's clock",
+    "stager/recheck.py": "when a cycle ended, for people",
+    "stager/young_files.py": "whether a file was written just now, by the source's clock: a jump costs a comparison",
+    "system/outages.py": "since when something is off, for people",
 }
 
 

@@ -20,6 +20,7 @@ from nopfsfs.calibrate.crew import Crew
 from nopfsfs.calibrate.walk import Walk, walk
 from nopfsfs.policy import rates
 from nopfsfs.policy.rates import Level, Readings
+from nopfsfs.system.beneath import open_absolute
 
 AT_ONCE = (1, 2, 4, 8, 16, 32, 64)  # nopfs-mount reads 64 at once where nothing else is said
 CHUNK = 1 << 20  # bytes of one read; each thread has a buffer of it: 64 MiB in all
@@ -121,7 +122,7 @@ class SourceReader:
             while not self.crew.late() and (path := _pop(waiting)) is not None:
                 self.crew.doing[number] = f"looking at {os.fsdecode(path)}"
                 try:
-                    sizes[path] = os.lstat(path).st_size
+                    sizes[path] = _size(path)
                 except OSError:
                     continue  # whoever reads it will say so
 
@@ -192,7 +193,7 @@ class SourceReader:
     def _read(self, path: bytes, buffer: memoryview, how: How) -> Row:
         """One reading. The time that it takes to drop what an earlier reader left in the page cache is left out."""
         begin = time.monotonic()
-        fd = os.open(path, _FLAGS)
+        fd = open_absolute(path, _FLAGS)
         try:
             found = os.fstat(fd)
             opened = time.monotonic()
@@ -244,6 +245,14 @@ def _advise(fd: int, advice: int) -> None:
         os.posix_fadvise(fd, 0, 0, advice)
     except OSError:
         pass  # some file systems refuse the advice; it is only an advice
+
+
+def _size(path: bytes) -> int:
+    fd = open_absolute(path, os.O_PATH)
+    try:
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)
 
 
 def _pop(paths: list[bytes]) -> bytes | None:

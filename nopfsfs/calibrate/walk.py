@@ -1,14 +1,18 @@
 """Some files of a tree, at random, without listing all of it: directories are visited in a random order for a while.
 
-No file is looked at: a stat would warm the caches that the measurement is to find cold. Links are not followed.
+No file is looked at: a stat would warm the caches that the measurement is to find cold. Links are not followed, neither
+in the last place of a path nor on the way.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from nopfsfs.system.beneath import open_absolute
 
 MOST_FILES = 30_000  # kept: about 5 MB of paths, and more than can be read in the time
 MOST_SEEN = 200_000  # after so many files, more of them make the choice no better
@@ -76,12 +80,22 @@ def _list(
     skip: Collection[bytes],
 ) -> bool:
     """Take in one directory; false where time or count ended that."""
-    with os.scandir(folder) as entries:
+    fd = open_absolute(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with _closing(fd), os.scandir(fd) as entries:
         for number, entry in enumerate(entries, 1):
+            path = folder.rstrip(b"/") + b"/" + os.fsencode(entry.name)
             if entry.is_file(follow_symlinks=False):
-                found.keep(entry.path, rng)
-            elif entry.is_dir(follow_symlinks=False) and entry.path not in skip:
-                waiting.append(entry.path)
+                found.keep(path, rng)
+            elif entry.is_dir(follow_symlinks=False) and path not in skip:
+                waiting.append(path)
             if number % _LOOK_EVERY == 0 and found.seen and (found.seen >= MOST_SEEN or late()):
                 return False
     return True
+
+
+@contextmanager
+def _closing(fd: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(fd)

@@ -18,7 +18,7 @@ from nopfsfs.dataset import explicit
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.orders import ORDERS
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.tomltable import Table
+from nopfsfs.tomltable import Table, usage
 
 SIZE_MOST = 1 << 20  # bytes: sixteen tables have a few thousand
 _HEADER = re.compile(r"""\s*\[\[\s*["']?plan["']?\s*\]\]""")
@@ -39,40 +39,40 @@ def read_plan_file(path: str) -> PlanFile:
     for key in table:
         if key != "plan":
             line_number = _line_of(text.splitlines(), (key,), 0)
-            raise _usage(path, line_number, f"{key}: no such key; plans are tables that begin with [[plan]]")
+            raise usage(path, line_number, f"{key}: no such key; plans are tables that begin with [[plan]]")
     tables = table.get("plan", [])
     if not isinstance(tables, list):
         line_number = _line_of(text.splitlines(), ("plan",), 0)
-        raise _usage(path, line_number, "plan: write [[plan]], with two brackets on each side")
+        raise usage(path, line_number, "plan: write [[plan]], with two brackets on each side")
     tables = [_beside(path, plan) for plan in tables]
     try:
         plans = parse_plans(tables)
     except PlanError as error:
         said = f"{error.key}: {error.reason}" if error.key else error.reason
-        raise _usage(path, _place(text, error.plan, error.key), said) from error
+        raise usage(path, _place(text, error.plan, error.key), said) from error
     except ValueError as error:
-        raise _usage(path, None, f"{error}; a plan begins with [[plan]]") from error
+        raise usage(path, None, f"{error}; a plan begins with [[plan]]") from error
     for number, plan in enumerate(plans):
         for order in plan.order:
             if not os.path.isfile(order) or not os.access(order, os.R_OK):
-                raise _usage(path, _place(text, number, "order"), f"order: {order} is no file that can be read")
+                raise usage(path, _place(text, number, "order"), f"order: {order} is no file that can be read")
     return PlanFile(plans, tables)
 
 
 def _read(path: str) -> str:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise _usage(path, None, "not a regular file; name a plan file")
+            raise usage(path, None, "not a regular file; name a plan file")
         with open(path, "rb") as file:
             raw = file.read(SIZE_MOST + 1)
     except OSError as error:
-        raise _usage(path, None, f"{error.strerror}; name a readable plan file") from error
+        raise usage(path, None, f"{error.strerror}; name a readable plan file") from error
     if len(raw) > SIZE_MOST:
-        raise _usage(path, None, f"larger than {SIZE_MOST >> 20} MiB; name a plan file")
+        raise usage(path, None, f"larger than {SIZE_MOST >> 20} MiB; name a plan file")
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise _usage(path, raw.count(b"\n", 0, error.start) + 1, "not UTF-8 text; name a plan file") from error
+        raise usage(path, raw.count(b"\n", 0, error.start) + 1, "not UTF-8 text; name a plan file") from error
 
 
 def _beside(path: str, table: Any) -> Any:
@@ -116,11 +116,6 @@ def _line_of(lines: Sequence[str], keys: tuple[str, ...], start: int) -> int | N
 def _code(line: str) -> str:
     """A line without its comment, as far as that can be told from one line."""
     return re.sub(r"""("(?:[^"\\]|\\.)*"|'[^']*')|#.*""", lambda m: m[1] or "", line)
-
-
-def _usage(path: str, line: int | None, message: str) -> NopfsError:
-    where = f"{path}:{line}" if line is not None else path
-    return NopfsError(Exit.USAGE, f"{where}: {' '.join(message.split())}")
 
 
 def check_against(plans: Sequence[PlanSpec], index: Index, config: MountConfig) -> None:

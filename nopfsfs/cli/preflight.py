@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import errno
 import os
+import platform
 import stat
 from collections.abc import Callable, Mapping
 
@@ -27,6 +28,7 @@ from nopfsfs.tiers.tier_directory import clear_leftovers
 from nopfsfs.units import format_size
 
 SOURCE_S = 30.0  # a parallel file system that fails over answers again within this; a dead one never does
+STRONGLY_ORDERED = ("x86_64",)  # as platform.machine() has it
 DISK_S = 30.0  # a disk that is busy, and one on the network, answers within this
 MIN_DISK = 64 << 20  # bytes free that make a disk tier worth having where no size was given
 
@@ -42,6 +44,7 @@ def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountCon
 
     A stale mount of a dead daemon at the mountpoint is cleared, and `say` told so.
     """
+    check_processor()
     check_source(config)
     config = dataclasses.replace(config, source=os.path.realpath(config.source))
     check_mountpoint(config, env, say)
@@ -51,6 +54,17 @@ def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountCon
     check_log_file(config)
     check_fuse(config)
     return calibrated.apply(config)
+
+
+def check_processor() -> None:
+    """Raise NopfsError with Exit.START on a processor that may show another one writes out of their order. The
+    processes of a mount publish staged bytes by storing them first and the column that says so last, with no barrier:
+    Python has none for shared memory.
+    """
+    machine = platform.machine()
+    if machine not in STRONGLY_ORDERED:
+        message = f"nopfsfs does not run on {machine}, whose cores may see writes out of order; use an x86_64 machine"
+        raise NopfsError(Exit.START, message)
 
 
 def check_source(config: MountConfig) -> None:

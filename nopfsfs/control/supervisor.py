@@ -41,7 +41,7 @@ from nopfsfs.fuse import mountinfo, orphans
 from nopfsfs.fuse.fastpath import is_possible
 from nopfsfs.fuse.mount_watch import MountWatch, is_over, is_used
 from nopfsfs.fuse.mounting import Busy, may_mount, unmount
-from nopfsfs.fuse.session import Session, negotiate, passes_from, resend
+from nopfsfs.fuse.session import BACKGROUND, CONGESTION, Session, negotiate, passes_from, resend
 from nopfsfs.policy import budget
 from nopfsfs.policy.conductor import Conductor
 from nopfsfs.process import Handoff, begin, unbind
@@ -94,7 +94,7 @@ class Supervisor:
         found = memory.measure()
         automatic = budget.automatic(found.available, self._data)
         self._configured = handoff.numbers.get("budget", config.ram if config.ram is not None else automatic)
-        self._allowed = self._configured
+        self._allowed = self._configured  # less, once it is known what is filled
         self._numbers = handoff.numbers
         self._pass_from = 0  # bytes: files of this size or more may be passed through; 0: none
         self._before = read_pids(config.state_dir) if self._adopted else ()
@@ -105,11 +105,17 @@ class Supervisor:
         how = config.signal if config.fast_path else "open"
         tripwires = Tripwires(self.index.n_dirs, self.index.n, self.index.total_bytes)
         self._signal = Signal(how, tripwires, self.index.size, gauge)
+        held = int(Gauges(self._fds["gauges"], writable=False).block[Gauge.ARENA_USED])
+        processes = 1 + number_of_servers(config)
+        self._allowed = min(self._configured, budget.affordable(held, found.available, found.total, processes))
+        if self._allowed < self._configured:
+            log.warning("the memory budget is %d MiB for now, not %d: there is no more", self._allowed >> 20,
+                        self._configured >> 20)  # fmt: skip
         rooms = [d.size if d.size is not None else 1 << 62 for d in config.disks]
         self.loop = EventLoop(
             server_rings=[Ring(fd, writable=False) for fd in self._rings[1:]],
             stager_ring=Ring(self._rings[0], writable=False),
-            conductor=Conductor(self._charges, columns.paged, self._split(self._configured), rooms),
+            conductor=Conductor(self._charges, columns.paged, self._split(self._allowed), rooms),
             tier=columns.tier,
             gauge=gauge,
             signal=self._signal,
@@ -291,6 +297,8 @@ class Supervisor:
         found = mountinfo.find_mount(self._config.mountpoint)
         if found is not None and not mountinfo.set_read_ahead(found, READ_AHEAD_KIB):
             log.info("the kernel reads ahead as far as it does for any mount: more takes root")
+        if found is not None and not self._config.fast_path:
+            mountinfo.set_background(found, BACKGROUND, CONGESTION)
 
     def _say_ready(self, message: dict[str, str]) -> None:
         fd = self._fds.pop("ready", None)
@@ -374,7 +382,9 @@ class Supervisor:
             found = memory.measure()
             used = self._used()
             total = used["ram"] + used["page_cache"]
-            allowed = budget.under_pressure(self._configured, self._allowed, total, found.available, found.total)
+            allowed = budget.under_pressure(
+                self._configured, self._allowed, total, found.available, found.total, used["ram"]
+            )
             if allowed != self._allowed or self.loop.conductor.total != self._data:
                 await self.resize(allowed)
 

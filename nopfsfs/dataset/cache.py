@@ -1,8 +1,8 @@
 """The index on disk, so that a restarted job does not scan a million files again.
 
 One file for each source and set of options, replaced in one step: mounts of one source at one time do not
-disturb each other, and each keeps the file it has mapped. A file that is damaged, of another version or of
-another owner is ignored.
+disturb each other. No mount needs the file once it has begun: each has a copy in sealed memory. A file that is
+damaged, of another version or of another owner is ignored.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ class Opened:
     """An index that other processes can map too."""
 
     index: Index
-    fd: int  # of the file that `index` maps; the caller closes it, `index` outlives that
-    path: str | None  # of that file; None if it has no name and ends with its last descriptor
+    fd: int  # of the sealed memory that `index` maps; the caller closes it, `index` outlives that
+    path: str | None  # of the file that keeps it for the next mount; None if none does
     result: ScanResult
 
 
@@ -93,35 +94,39 @@ def _place(source: str | bytes, index_dir: str, follow_symlinks: bool) -> str | 
 
 
 def _kept(path: str) -> tuple[int, Index | None]:
-    """A descriptor and the index of the kept file; (-1, None) if there is none that can be used."""
+    """A descriptor of a sealed copy of the kept file, and the index; (-1, None) if there is none that can be used."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return -1, None
+    fd = -1
     try:
-        if os.fstat(fd).st_uid != os.geteuid():
-            raise IndexDamaged("not of this user")
+        st = os.fstat(file)
+        if st.st_uid != os.geteuid() or not stat.S_ISREG(st.st_mode):
+            raise IndexDamaged("not a file of this user")
+        fd = indexfile.copy_sealed(file)
         return fd, Index.load_fd(fd, verify=True)
     except (OSError, IndexDamaged) as error:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
         log.info("index %s is not used: %s", path, error)
         return -1, None
+    finally:
+        os.close(file)
 
 
 def _keep(path: str | None, result: ScanResult) -> Opened:
-    """Write the scanned index, and map what was written: the pages are then shared by all processes of the
-    mount."""
+    """Write the scanned index, and put it into sealed memory, which all processes of the mount share."""
     if path is not None:
         try:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             _sweep(os.path.dirname(path))
             result.index.save(path)
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            return _mapped(fd, path, result)
         except OSError as error:
+            path = None
             why = f"the index is not kept, the next mount scans again: {error}"
             result = dataclasses.replace(result, warnings=(*result.warnings, why))
-    return _mapped(indexfile.to_memfd(result.index), None, result)
+    return _mapped(indexfile.to_memfd(result.index), path, result)
 
 
 def _mapped(fd: int, path: str | None, result: ScanResult) -> Opened:

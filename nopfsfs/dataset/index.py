@@ -253,15 +253,16 @@ class Index:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Index:
-        """Map an index file read-only, checksums verified. Raises OSError, or IndexDamaged if it is none."""
+        """A copy of an index file in sealed memory, checksums verified. Raises OSError, or IndexDamaged if it is
+        none."""
         from nopfsfs.dataset import indexfile
 
         return indexfile.load(path)
 
     @staticmethod
     def load_fd(fd: int, *, verify: bool = False) -> Index:
-        """As `load`, from a descriptor, which stays the caller's. `verify`: read all of it to check its
-        checksum."""
+        """Map sealed memory that holds an index; the descriptor stays the caller's. `verify`: read all of it to check
+        its checksum."""
         from nopfsfs.dataset import indexfile
 
         return indexfile.load_fd(fd, verify=verify)

@@ -1,6 +1,11 @@
 """The file form of an index: a checksummed header, then the columns, each at a multiple of 64 bytes.
 
-Offsets follow from the counts in the header, so there is no table of them that could be wrong."""
+Offsets follow from the counts in the header, so there is no table of them that could be wrong.
+
+A file is never mapped: whoever replaces or truncates it, on this machine or on the server of a network file system,
+would end a process that reads there (SIGBUS). It is copied into sealed memory, the copy is verified, and that is
+mapped.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import mmap
 import os
 import struct
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -103,9 +109,30 @@ def save(index: Index, path: str | os.PathLike[str]) -> None:
 def to_memfd(index: Index) -> int:
     """A sealed memfd with the index, for `Index.load_fd` in another process. The caller closes it. Raises
     OSError."""
+    return _sealed(lambda fd: write(index, fd))
+
+
+def copy_sealed(file: int) -> int:
+    """A sealed memfd with a copy of an index file. Not verified: a file that changes meanwhile gives a damaged copy.
+    The caller closes both. Raises OSError, or IndexDamaged where the file ends early."""
+
+    def copy(fd: int) -> None:
+        at, size = 0, os.fstat(file).st_size
+        os.ftruncate(fd, size)
+        while at < size:
+            done = os.sendfile(fd, file, at, min(CHUNK, size - at))
+            if done == 0:
+                raise IndexDamaged("cut short while it was read")
+            at += done
+
+    return _sealed(copy)
+
+
+def _sealed(fill: Callable[[int], None]) -> int:
+    """A memfd that `fill` has filled and nobody changes any more."""
     fd = os.memfd_create("nopfs-index", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        write(index, fd)
+        fill(fd)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     except BaseException:
@@ -116,7 +143,11 @@ def to_memfd(index: Index) -> int:
 
 def load(path: str | os.PathLike[str]) -> Index:
     """See Index.load."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fd = copy_sealed(file)
+    finally:
+        os.close(file)
     try:
         return load_fd(fd, verify=True)
     finally:

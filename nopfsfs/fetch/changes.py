@@ -160,6 +160,15 @@ class Changes:
 
     # ---- settling -----------------------------------------------------------------------------------------
 
+    def renew(self, row: int) -> None:
+        """The row's file looks as it did and holds other bytes: withdraw what is held, and take the file up anew."""
+        with self._lock:
+            if self._columns.stale[row]:
+                return
+            self._columns.stale[row] = 1
+            self._forget(row)
+            self._waiting.put(_Waiting(time.monotonic() + SETTLE_S, row, None, renew=True))
+
     def take_over(self) -> None:
         """Finish what a stager before this one had begun when it died."""
         for row in np.flatnonzero(self._columns.stale).tolist():

@@ -19,10 +19,10 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.backings import Backings
 from nopfsfs.fetch.exchange import Exchange
 from nopfsfs.fetch.grace import Grace
-from nopfsfs.fetch.loads import BLOCK, RANGE_BLOCK, Load, OpenSource, Waiter
+from nopfsfs.fetch.loads import BLOCK, IDLE_S, RANGE_BLOCK, Load, OpenSource, Waiter
 from nopfsfs.fetch.pins import Pins
 from nopfsfs.fetch.ranges import Ranges
-from nopfsfs.fetch.reader import BlockReader, DiskReader, GivenUp
+from nopfsfs.fetch.reader import BlockReader, DiskReader, GivenUp, Notes
 from nopfsfs.fetch.source import Changed, Source
 from nopfsfs.fetch.staging import Staging
 from nopfsfs.fetch.wire import Answer, Demand, Origin
@@ -53,7 +53,7 @@ class Desk:
         disks: DiskReader, concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], bool],
         changed: Callable[[int], None], block: int = BLOCK, range_block: int = RANGE_BLOCK,
         poke: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic,
-        copy_lost: Callable[[int, int], None] = lambda row, disk: None,
+        copy_lost: Callable[[int, int], None] = lambda row, disk: None, young: Notes | None = None,
     ) -> None:  # fmt: skip
         """`copy_lost(row, disk)` has a copy removed that was withdrawn because it could not be read, or was corrupt."""
         self._index, self._columns, self._ring, self._arena = index, columns, ring, arena
@@ -61,22 +61,24 @@ class Desk:
         self._gauge = gauges.block
         self._answer, self._changed, self._copy_lost = answer, changed, copy_lost
         self._lock = threading.Lock()
-        self._device, self._devices = index.src_dev.data, len(index.devices)
+        self._device, self._devices = index.src_dev.data, max(1, len(index.devices))
         self.tiers = Tiers(clock)  # disk tiers that are bypassed
-        self._workers = Workers(clock, self._device.__getitem__)
+        self._workers = Workers(clock, self._device.__getitem__, self._devices)
         self._work = Work(self._lock, concurrency, self._workers)
         self._by_hand = Worker(urgent=False)
         self._clock, self._counted_at = clock, 0.0
-        self._reader = BlockReader(columns, self._gauge, arena, source, disks, self._lose_copy)
+        self._reader = BlockReader(columns, self._gauge, arena, source, disks, self._lose_copy, young)
         self._staging = Staging(
             index=index, columns=columns, gauge=self._gauge, ring=ring, source=source, work=self._work,
             allocate=self._allocate, retire=self._retire, free=self._free, answer=answer, block=block,
             left_alone=left_alone.rows(clock), tiers=self.tiers, hangs=self._device_hangs,
+            young=young,
         )  # fmt: skip
         self._ranges = Ranges(
             source, allocate=self._allocate, retire=self._retire, close=self._work.close, block=range_block
         )
         self._pins = Pins(self._retire)
+        self._idle: threading.Timer | None = None  # closes files that nobody reads
         self.exchange = Exchange(
             self._staging, lock=self._lock, index=index, columns=columns, source=source, gauge=self._gauge,
             pins=self._pins, poke=poke, clock=clock,
@@ -194,6 +196,8 @@ class Desk:
 
     def stop(self) -> None:
         with self._lock:
+            if self._idle is not None:
+                self._idle.cancel()
             self._work.stop()
 
     @property
@@ -341,36 +345,41 @@ class Desk:
         except Exception:
             log.exception("reading row %d failed", load.row)
             error = errno.EIO
-        last = self._finish_block(worker, load, block, error, time.monotonic_ns() - began)
-        if last:
-            self._finish_load(worker, load)
+        self._finish_block(worker, load, block, error, time.monotonic_ns() - began)
         if error == errno.ESTALE:
             try:
                 self._changed(load.row)
             except Exception:
                 log.exception("refreshing row %d failed", load.row)  # and this thread lives on
 
-    def _finish_block(self, worker: Worker, load: Load, block: int, error: int, took_ns: int) -> bool:
+    def _finish_block(self, worker: Worker, load: Load, block: int, error: int, took_ns: int) -> None:
+        file = load.file
         with self._lock:
             worker.load = None
             if not error and not load.from_disk:
                 self._workers.took(load.row, took_ns / 1e9)
             elif error != errno.ESTALE and self._workers.was_long(took_ns / 1e9):
                 self._staging.left_alone.hung(load.row)
-            return self._staging.block_ended(load, block, error, took_ns)
+            last = self._staging.block_ended(load, block, error, took_ns)
+            whole = last and load.whole
+            sums_up = whole and len(load.blocks) > 1 and not load.failed
+            if last and not sums_up:
+                self._finish_load(worker, load)
+        if sums_up:
+            self._reader.complete(load)
+            with self._lock:
+                self._finish_load(worker, load)
+        if whole:
+            file.close()  # last: a source that does not answer may hold this thread here
 
     def _finish_load(self, worker: Worker, load: Load) -> None:
-        file, opens = load.file, load.file.opens
-        if load.whole and not load.failed:
-            self._reader.complete(load)
-        with self._lock:
-            if load.whole:
-                self._gauge[Gauge.SOURCE_OPENS] += opens
-                self._staging.finish(load)
-            else:
-                self._finish_range(load)
-        if load.whole:
-            file.close()  # last: a source that does not answer may hold this thread here
+        """All of it was read, or it has failed (lock held)."""
+        if not load.whole:
+            self._finish_range(load)
+            return
+        self._gauge[Gauge.SOURCE_OPENS] += load.file.opens
+        worker.slot, load.slot = load.slot, False  # until the file is closed
+        self._staging.finish(load)
 
     # ---- what hangs ---------------------------------------------------------------------------------------
 
@@ -379,6 +388,7 @@ class Desk:
         with self._lock:
             for worker in self._workers.look():
                 load = worker.load
+                self._work.leave_slot(worker)
                 if load is not None and worker.disk:
                     self._give_up_copy(worker, load)
                 elif load is not None:
@@ -443,3 +453,16 @@ class Desk:
             self._gauge[Gauge.SOURCE_OPENS] += load.file.opens
             load.file.opens = 0
         self._ranges.ended(load)
+        self._close_idle_later()
+
+    def _close_idle_later(self) -> None:
+        if self._idle is None:
+            self._idle = threading.Timer(IDLE_S, self._close_idle)
+            self._idle.daemon = True
+            self._idle.start()
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            self._idle = None
+            if self._ranges.close_idle(time.monotonic() - IDLE_S):
+                self._close_idle_later()

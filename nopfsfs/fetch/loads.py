@@ -10,6 +10,7 @@ from nopfsfs.fetch.wire import Origin
 
 BLOCK = 4 << 20  # bytes of one read of a file that is staged whole; a demand waits for its own blocks only
 NOWHERE = -1  # for an extent
+IDLE_S = 2.0  # after which a file that nobody reads is closed: the source can be unmounted
 RANGE_BLOCK = 1 << 20  # bytes of one block of a file that is too large, or finds no room, to be staged whole
 
 
@@ -24,6 +25,7 @@ class OpenSource:
         self._identity: Identity | None = None
         self.users = 0
         self.opens = 0
+        self.used_s = 0.0  # when it was last used, by time.monotonic()
 
     def ensure(self) -> tuple[int, Identity]:
         """(descriptor, identity), opened by whoever comes first. Raises Changed, OSError."""

@@ -6,6 +6,7 @@ the desk's lock held, so nothing here waits for anything: files are closed by wh
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
@@ -101,10 +102,18 @@ class Ranges:
                 ahead.file.users -= 1  # the stuck one has it
                 self._drop(key)
 
+    def close_idle(self, before_s: float) -> bool:
+        """Close the files that were last used before then (time.monotonic()); whether others are kept open."""
+        for row, file in list(self._files.items()):
+            if not file.users and file.used_s < before_s:
+                self._close(self._files.pop(row))
+        return bool(self._files)
+
     def ended(self, load: Load) -> None:
         """All that was to be read of a block has been, or failed."""
         file = load.file
         file.users -= 1
+        file.used_s = time.monotonic()
         kept = self._files.get(load.row) is file
         if load.failed:
             key = (load.row, load.start // self.block)

@@ -26,17 +26,25 @@ class GivenUp(Exception):
     """The load has gone on without this read, which took too long."""
 
 
+class Notes(Protocol):
+    """Takes note of bytes that may change without a trace; see `stager/young_files.py`."""
+
+    def note(self, row: int, version: int, start: int, data: memoryview, checksum: int | None = None) -> None: ...
+    def note_whole(self, row: int, version: int, length: int, checksum: int) -> None: ...
+
+
 class BlockReader:
     """Holds no lock: whoever runs a block is the only one to write its bytes."""
 
     def __init__(
         self, columns: Columns, gauge: memoryview, arena: Arena, source: Source, disks: DiskReader,
-        copy_lost: Callable[[int, int], bool],
+        copy_lost: Callable[[int, int], bool], young: Notes | None = None,
     ) -> None:  # fmt: skip
         """`copy_lost(row, disk)` withdraws a copy that is of no use; False when it was withdrawn before."""
         self._columns, self._gauge, self._arena, self._source, self._disks = columns, gauge, arena, source, disks
         self._copy_lost = copy_lost
         self._told: set[tuple[int, Gauge]] = set()  # what was logged, by tier
+        self._young = young
 
     def read(self, load: Load, block: int, still: Callable[[], bool] = lambda: True) -> None:
         """`still()`, asked when the disk has answered: whether the load waits for that still. Raises Changed, OSError,
@@ -54,6 +62,10 @@ class BlockReader:
         read_exactly(fd, identity, view, load.start + start)
         if load.whole and len(load.blocks) == 1:
             load.checksum = xxhash.xxh3_64_intdigest(view)
+            if self._young is not None:
+                self._young.note_whole(load.row, load.version, load.length, load.checksum)
+        elif self._young is not None:
+            self._young.note(load.row, load.version, load.start + start, view)
 
     def complete(self, load: Load) -> None:
         """The checksum of a whole load that was read in several blocks."""

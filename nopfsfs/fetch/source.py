@@ -23,6 +23,7 @@ from nopfsfs.tiers.columns import Columns
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _ANOTHER_FILE = (errno.ELOOP, errno.ENOTDIR)  # a link or a file on the way
+_TYPE = 12  # bits of st_mode below the type
 _NO_ACL = (errno.ENODATA, errno.ENOTSUP, errno.ENOSYS)
 
 
@@ -110,7 +111,9 @@ class Source:
                 raise OSError(errno.ESTALE, "another file is there") from None
             raise
         try:
-            if os.fstat(fd).st_ino != self.identity(row).ino:
+            st = os.fstat(fd)
+            # The number of an inode that was removed is soon given to another one, also to a link.
+            if st.st_ino != self.identity(row).ino or (st.st_mode ^ self._index.at.mode[row]) >> _TYPE:
                 raise OSError(errno.ESTALE, "another file is there")
             yield fd
         finally:

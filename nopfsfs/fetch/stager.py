@@ -37,6 +37,7 @@ from nopfsfs.stager.guarded import Guarded
 from nopfsfs.stager.lifesign import LifeSign
 from nopfsfs.stager.recheck import Recheck
 from nopfsfs.stager.watch import Watch
+from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.system import end_switch
 from nopfsfs.system.outages import Outages
 from nopfsfs.tiers.arena import Arena, NoRoom
@@ -73,12 +74,16 @@ class Stager:
         known = known_file_system(self._config)
         source = Source(os.fsencode(self._config.source), self._index, self._columns, known)
         self._source = source
+        self.young = YoungFiles(
+            source=source, columns=self._columns, gauge=self._gauge, file_system=known, n=self._index.n,
+            changed=lambda row: self.changes.noticed(row), renew=lambda row: self.changes.renew(row),
+        )  # fmt: skip
         self._disks = Disks([Disk(d.path, d.size) for d in self._config.disks])
         self.desk = Desk(
             index=self._index, columns=self._columns, gauges=gauges, ring=Ring(fds["ring"], writable=True),
             arena=arena, source=source, disks=self._disks, concurrency=self._config.in_flight,
             answer=self._links.answer, ask_grace=self._links.ask,
-            changed=lambda row: self.changes.noticed(row), poke=self._poke,
+            changed=lambda row: self.changes.noticed(row), poke=self._poke, young=self.young,
             copy_lost=lambda row, disk: self._disk_work.put((row, -disk)),
         )  # fmt: skip
         self.desk.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
@@ -132,6 +137,12 @@ class Stager:
             self._columns.disk[row] = 0  # those copies belonged to the stager before, and went with it
         self._gauge[Gauge.ARENA_USED] = arena.used
 
+    def _note_adopted(self) -> None:
+        """What the stager before had noted of files just written went with it."""
+        for row in np.flatnonzero(self._columns.tier == Tier.RAM).tolist():
+            size, checksum = self._source.size(row), int(self._columns.check[row])
+            self.young.note_whole(row, int(self._columns.version[row]), size, checksum)
+
     # ---- life ---------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -149,8 +160,13 @@ class Stager:
         pushing = threading.Thread(target=self.pusher.run, daemon=True, name="pusher")
         pushing.start()
         self.changes.take_over()
-        for name, life in (("changes", self.changes), ("notices", self.notices), ("recheck", self.recheck)):
-            threading.Thread(target=life.run, daemon=True, name=name).start()
+        self._note_adopted()
+        lives = {
+            "changes": self.changes.run, "notices": self.notices.run, "recheck": self.recheck.run,
+            "young": self.young.run,
+        }  # fmt: skip
+        for name, life in lives.items():
+            threading.Thread(target=life, daemon=True, name=name).start()
         try:
             self._loop()
         finally:
@@ -158,6 +174,7 @@ class Stager:
             self.changes.stop()
             self.recheck.stop()
             self.notices.stop()
+            self.young.stop()
             self.desk.stop()
             watch.stop()
             self._disk_work.put(None)

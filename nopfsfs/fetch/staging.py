@@ -13,6 +13,7 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.fetch.lending import Lending
 from nopfsfs.fetch.loads import DONE, NOWHERE, RUNNING, Load, OpenSource
 from nopfsfs.fetch.peering import Peering
+from nopfsfs.fetch.reader import Notes
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Answer, Origin
 from nopfsfs.fetch.work import Work
@@ -38,7 +39,7 @@ class Staging:
         self, *, index: Index, columns: Columns, gauge: memoryview, ring: Ring, source: Source, work: Work,
         allocate: Callable[[int], int], retire: Callable[[int], None], free: Callable[[int], None],
         answer: Callable[[Answer], None], block: int, left_alone: LeftAlone, tiers: Tiers,
-        hangs: Callable[[int], bool],
+        hangs: Callable[[int], bool], young: Notes | None = None,
     ) -> None:  # fmt: skip
         """`hangs(row)`: whether nothing is read any more of the device where the row is, though others are."""
         self._index, self._columns, self._ring, self._source, self._work = index, columns, ring, source, work
@@ -46,6 +47,7 @@ class Staging:
         self._allocate, self._retire, self.free = allocate, retire, free
         self._block = block
         self.left_alone, self._tiers, self._hangs = left_alone, tiers, hangs
+        self._young = young
         self._loads: dict[int, Load] = {}  # by row
         self.limit = 0
 
@@ -156,6 +158,8 @@ class Staging:
 
     def arrived(self, load: Load, checksum: int, took_ns: int) -> None:
         load.checksum = checksum
+        if self._young is not None:
+            self._young.note_whole(load.row, load.version, load.length, checksum)
         self.block_ended(load, 0, 0, took_ns)
         self.finish(load)
 
@@ -279,7 +283,8 @@ class Staging:
             if not load.from_disk:
                 columns.check[row] = load.checksum
             columns.tier[row] = Tier.RAM
-            self.left_alone.worked(row)
+            if load.stuck or self.left_alone.any:
+                self.left_alone.worked(row)
             self._gauge[Gauge.STAGED_FILES] += 1
             self._gauge[Gauge.STAGED_BYTES] += load.length
             if load.length and load.origin() == Origin.SOURCE and self._columns.holder[row] not in (0, HOME_HERE):

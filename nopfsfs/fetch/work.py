@@ -92,8 +92,17 @@ class Work:
         if load.given_on:
             load.given_on = False
             self._given_on -= 1
-        self.free_slot(load)
-        self._any.notify()
+        if load.slot:
+            self.free_slot(load)
+            self._any.notify()
+
+    def leave_slot(self, worker: Worker) -> None:
+        """The worker has ended a load that had a slot."""
+        if worker.slot:
+            worker.slot = False
+            self._taken -= 1
+            if self._begun or self._rows:
+                self._any.notify()
 
     def free_slot(self, load: Load) -> None:
         """The load has no slot any more."""
@@ -135,12 +144,16 @@ class Work:
         """What the worker is to do next. None: nothing, or, after a wait, no more. Takes the lock."""
         wake = self._urgent if worker.urgent else self._any
         with self._lock:
+            freed, worker.slot = worker.slot, False
+            self._taken -= freed
             row = self._workers.end(worker)
             if row in self._aside:
                 self._bring_back(row)
             while not self._stopped:
                 step = self._take(worker.urgent)
                 if step is not None:
+                    if freed and (isinstance(step, OpenSource) or not step[0].slot):
+                        self._any.notify()  # the slot is for another
                     self._workers.begin(worker, None if isinstance(step, OpenSource) else step[0])
                     if not self.awake.is_set():
                         self.awake.set()

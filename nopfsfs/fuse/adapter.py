@@ -22,6 +22,7 @@ import trio
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Origin
 from nopfsfs.fuse.misses import DirectReader, StagerGone, StagerLink
+from nopfsfs.system.elastic_limiter import ElasticLimiter
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
 from nopfsfs.tiers.inodes import HANDLE_FLAGS, HANDLE_ROW, HANDLE_VERSION, inode_of, row_of, version_of
 from nopfsfs.tiers.modes import Modes
@@ -43,6 +44,7 @@ _PUSHER_THREAD, _REFUSING = int(Gauge.PUSHER_THREAD), int(Gauge.REFUSING)
 _OPENS, _OPENED_BYTES, _RELEASES = int(Gauge.OPENS), int(Gauge.OPENED_BYTES), int(Gauge.RELEASES)
 _RAM, _FROM_RAM = int(Tier.RAM), Origin.RAM
 _TRIPWIRES, _TRIPWIRE_BYTES = int(Gauge.TRIPWIRES), int(Gauge.TRIPWIRE_BYTES)
+ASKING_THREADS, ASKING_THREADS_MOST = 40, 320  # for extended attributes; the second while the source does not answer
 FOREVER_S = 1e9  # timeouts of names and attributes: the tree does not change while mounted
 _FILES = {Origin.RAM: int(Gauge.RAM_FILES), Origin.DISK: int(Gauge.DISK_FILES), Origin.PEER: int(Gauge.PEER_FILES),
           Origin.SOURCE: int(Gauge.SOURCE_FILES)}  # fmt: skip
@@ -120,6 +122,7 @@ class Adapter(pyfuse3.Operations):
         self._indexed_size = tree.index.size.data
         self.stager = stager
         self._direct = DirectReader(source)
+        self._asking = ElasticLimiter(ASKING_THREADS, ASKING_THREADS_MOST)
         self._io_timeout = io_timeout
         self._tripwires = tripwires
         self._supervisor_gauge = supervisor_gauges.block if supervisor_gauges is not None else None
@@ -250,7 +253,7 @@ class Adapter(pyfuse3.Operations):
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
         with trio.move_on_after(self._io_timeout):
-            return await trio.to_thread.run_sync(work, *args, abandon_on_cancel=True)
+            return await self._asking.run(work, *args)
         raise pyfuse3.FUSEError(errno.EIO)
 
     # ---- bytes --------------------------------------------------------------------------------------------

@@ -11,12 +11,14 @@ import logging
 import math
 import socket
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
 import trio
 
 from nopfsfs.fetch import wire
+from nopfsfs.fetch.loads import IDLE_S
 from nopfsfs.fetch.source import Changed, Identity, Source, close, read_exactly
 from nopfsfs.fetch.wire import Answer, Demand
 from nopfsfs.protocol.outbox import Outbox
@@ -228,6 +230,7 @@ class DirectReader:
         # Two limits: a source where closing hangs must not keep others from reading.
         self._readers = ElasticLimiter(DIRECT_THREADS, DIRECT_THREADS_MOST)
         self._closers = ElasticLimiter(CLOSING_THREADS, CLOSING_THREADS_MOST)
+        self._idle: threading.Timer | None = None  # closes files that nobody reads
 
     async def read(self, row: int, offset: int, length: int) -> bytearray:
         """Bytes of the indexed version. Raises OSError (ESTALE when the file changed)."""
@@ -269,7 +272,9 @@ class DirectReader:
         finally:
             with self._lock:
                 file.users -= 1
+                file.used_s = time.monotonic()
                 done = file.done
+                self._close_idle_later()
             if done:
                 self._done.append(file.fd)
         return data
@@ -293,6 +298,24 @@ class DirectReader:
         self._done.extend(old.fd for old in surplus if old is not None)
         return file
 
+    def _close_idle_later(self) -> None:
+        """See to it that files are closed that nobody reads, though nobody closed the last handle (lock held)."""
+        if self._idle is None and self._open:
+            self._idle = threading.Timer(IDLE_S, self._close_idle)
+            self._idle.daemon = True
+            self._idle.start()
+
+    def _close_idle(self) -> None:
+        before_s = time.monotonic() - IDLE_S
+        with self._lock:
+            idle = [row for row, file in self._open.items() if not file.users and file.used_s < before_s]
+            closing = [self._retire(row) for row in idle]
+            self._idle = None
+            self._close_idle_later()
+        for file in closing:
+            if file is not None:
+                close(file.fd)
+
     def _retire(self, row: int) -> _OpenFile | None:
         """Keep the row's file no longer (lock held); the file if it is to be closed now."""
         file = self._open.pop(row, None)
@@ -309,6 +332,7 @@ class _OpenFile:
         self.fd = fd
         self.identity = identity
         self.users = 0
+        self.used_s = 0.0  # when it was last used, by time.monotonic()
         self.retired = False
 
     @property

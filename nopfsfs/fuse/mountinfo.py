@@ -138,6 +138,18 @@ def set_read_ahead(mount: Mount, kib: int) -> bool:
     return True
 
 
+def set_background(mount: Mount, requests: int, congested: int) -> bool:
+    """How many READs ahead of readers may wait for answers before others wait in the kernel; from `congested` on it
+    reads less ahead. For a mount whose INIT pyfuse3 has answered, which leaves it at 12. Whether that was allowed."""
+    try:
+        for name, value in (("max_background", requests), ("congestion_threshold", congested)):
+            with open(f"{CONNECTIONS}/{mount.minor}/{name}", "wb", buffering=0) as file:
+                file.write(b"%d" % value)
+    except OSError:
+        return False
+    return True
+
+
 def abort_connection(minor: int) -> bool:
     """Abort the FUSE connection of the mount with device minor `minor`; return whether the kernel was told.
 

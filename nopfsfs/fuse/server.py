@@ -37,7 +37,9 @@ from nopfsfs.vfs.tree import Tree
 log = logging.getLogger(__name__)
 GIVEN_UP = 75  # the exit status of a server that ended though the connection has not
 SAY_LIMIT_S = 2.0
-MAX_TASKS = 1024  # requests under way; a slow read must not keep a lookup from being read
+# Requests under way with pyfuse3: more than the kernel lets wait (`session.py`), so that reads which are stuck keep no
+# lookup, nor without the fast path a hit, from being taken.
+MAX_TASKS = 6144
 
 
 class Server:

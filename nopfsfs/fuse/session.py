@@ -37,7 +37,7 @@ _MAX_WRITE = 1 << 20
 # READs ahead of readers that the kernel lets wait for answers: so many may be stuck at a source before others wait in
 # the kernel, hits among them. Above the second number it reads less ahead. The kernel's own are 12 and 9; they take no
 # memory. Without CAP_SYS_ADMIN it grants one for 3 MiB of the node's memory at most (fs/fuse/inode.c, max_user_bgreq).
-_BACKGROUND, _CONGESTION = 4096, 3072
+BACKGROUND, CONGESTION = 4096, 3072
 _NOTIFY_RESEND = 7
 # Files of this size or more, where it is for us to choose; what was measured: docs/decisions/0007-passthrough.md.
 PASSES_FROM = 1 << 20
@@ -89,7 +89,7 @@ def negotiate(fuse_fd: int, *, acl: bool, limit_s: float, passthrough: bool = Fa
 
 def _answer(unique: int, minor: int, readahead: int, flags: int) -> bytes:
     body = _INIT_OUT.pack(
-        7, minor, readahead, flags & 0xFFFFFFFF, _BACKGROUND, _CONGESTION, _MAX_WRITE, 1, _MAX_WRITE >> 12, 0,
+        7, minor, readahead, flags & 0xFFFFFFFF, BACKGROUND, CONGESTION, _MAX_WRITE, 1, _MAX_WRITE >> 12, 0,
         flags >> 32, _STACK_DEPTH if flags & _PASSTHROUGH else 0,
     )  # fmt: skip
     return _OUT_HEADER.pack(_OUT_HEADER.size + _INIT_OUT_BYTES, 0, unique) + body.ljust(_INIT_OUT_BYTES, b"\0")

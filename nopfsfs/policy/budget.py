@@ -18,6 +18,9 @@ WHOLE_FRACTION = 8  # a file above 1/8 of the budget is never staged whole
 PASSAGE_LEAST = 32 * MIB
 PASSAGE_MOST = 1024 * MIB
 KEEP_FREE_FRACTION = 0.05  # of the node's memory (or the cgroup's) that staging leaves alone
+# And where that is little, by how much the processes of a mount grow under load; a quarter at most.
+KEEP_FREE_LEAST = 48 * MIB
+PROCESS_BYTES = 40 * MIB  # of a server or a stager, when it has started
 WINDOW_FRACTION = 6  # of the budget less the passage, for pages pushed ahead of the reader when not all can stay
 WINDOW_MOST = 256 * MIB
 
@@ -88,11 +91,28 @@ def split(total: int, data: int, page_cache: int | None = None) -> Split:
     )  # fmt: skip
 
 
-def under_pressure(configured: int, allowed: int, used: int, available: int, memory: int) -> int:
-    """The budget from now on, given what the node has available. Shrinks at once, grows back by an eighth at a time."""
-    floor = int(memory * KEEP_FREE_FRACTION)
+def kept_free(memory: int) -> int:
+    """Bytes that staging leaves alone where there are `memory` in all."""
+    return max(int(memory * KEEP_FREE_FRACTION), min(KEEP_FREE_LEAST, memory // 4))
+
+
+def affordable(held: int, available: int, memory: int, processes: int = 0) -> int:
+    """What a budget may be where `held` bytes of it are filled: what is not filled yet must find room, too. The limit
+    of a cgroup is met sooner than memory is looked at again, and then processes of the mount are killed. `processes`
+    are still to be started."""
+    return max(0, held + available - kept_free(memory) - processes * PROCESS_BYTES)
+
+
+def under_pressure(configured: int, allowed: int, used: int, available: int, memory: int, held: int) -> int:
+    """The budget from now on, given what the node has available. Shrinks at once, grows back by an eighth at a time,
+    as far as it is `affordable`. `used`: bytes in arena and page cache; `held`: those that the kernel cannot take back.
+    """
+    floor = kept_free(memory)
     if available < floor:
         return max(0, min(allowed, used - (floor - available)))
-    if allowed < configured and available > 2 * floor:
-        return min(configured, allowed + max(configured // 8, 1))
+    most, step = affordable(held, available, memory), max(configured // 8, 1)
+    if allowed > most:
+        return max(0, most - step // 2)  # some less: not to change it again each second
+    if allowed < configured and available > 2 * floor and min(configured, allowed + step) <= most:
+        return min(configured, allowed + step)
     return allowed

@@ -214,6 +214,7 @@ class Conductor:
             self.homes.leave_disk(row, _UNPLACED, empty=True)
         if self._home_of[row] == _STREAM and not self._is_streaming[row]:
             self._home_of[row] = _UNPLACED
+        self._anew.add(row)  # what is fetched, and pushed, for its next reading may be another
 
     def stager_restarted(self) -> None:
         """What the stager before had begun is lost, and what it was to be told is vain; what it had published is kept,

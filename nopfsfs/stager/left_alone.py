@@ -29,6 +29,11 @@ class LeftAlone:
         found = self._until.get(number)
         return found is not None and found[0] > self._clock()
 
+    @property
+    def any(self) -> bool:
+        """Whether anything is remembered."""
+        return bool(self._until)
+
     def hung(self, number: int) -> None:
         """Leave it alone, unless that is so already."""
         if number in self:

@@ -25,7 +25,7 @@ DEVICE_MOST = 16  # of one device, stuck, while nothing else of it is read: no m
 class Worker:
     """One thread. `urgent`: it serves only demands. `load`: what it reads, None while it waits or closes a file."""
 
-    __slots__ = ("busy", "device", "disk", "load", "lost", "row", "since", "stuck", "urgent")
+    __slots__ = ("busy", "device", "disk", "load", "lost", "row", "since", "slot", "stuck", "urgent")
 
     def __init__(self, *, urgent: bool) -> None:
         self.urgent = urgent
@@ -34,20 +34,24 @@ class Worker:
         self.row = self.device = -1
         self.disk = 0  # the tier whose copy is being read
         self.lost = -1  # the extent that it may still write, though its load has gone on without it
+        self.slot = False  # of the load that it has ended, until it takes something else
         self.since = 0.0
 
 
 class Workers:
-    """See the module. `threads`: how many there are to be, (others, urgent) by `Worker.urgent`. `device_of`: by row."""
+    """See the module. `threads`: how many there are to be, (others, urgent) by `Worker.urgent`. `device_of`: a row's,
+    of `devices`."""
 
-    def __init__(self, clock: Callable[[], float], device_of: Callable[[int], int]) -> None:
-        self._clock, self._device_of = clock, device_of
+    def __init__(self, clock: Callable[[], float], device_of: Callable[[int], int], devices: int) -> None:
+        self._clock, self._device_of, self._devices = clock, device_of, devices
         self.threads = [0, 0]
         self._all: set[Worker] = set()
         self._count, self._idle, self._stuck = [0, 0], [0, 0], [0, 0]
-        self._at: Counter[int] = Counter()  # workers by row
+        self._at: dict[int, int] = {}  # workers by row, of files that are read in several blocks
         self._stuck_at: Counter[int] = Counter()  # by device
-        self._ended_at: dict[int, float] = {}  # by device: when a read has last succeeded
+        self._ends = [0] * devices  # by device: reads that have succeeded since the last look
+        self._ended_at = [0.0] * devices  # when one had, at least
+        self._looked_at = 0.0
         self._took: deque[float] = deque(maxlen=LAST_READS)
         self._served = -1  # demands taken before the last look, if some waited then
         self._stuck_after = STUCK_LEAST_S
@@ -68,24 +72,25 @@ class Workers:
         """It reads a block of the load, or closes a file."""
         worker.busy, worker.load, worker.since = True, load, self._clock()
         if load is not None:
-            worker.row, worker.disk = load.row, load.from_disk
-            worker.device = self._device_of(load.row)
-            self._at[load.row] += 1
+            worker.disk = load.from_disk
+            if len(load.blocks) > 1 or not load.whole:  # else it is the only one
+                worker.row = load.row
+                self._at[worker.row] = self._at.get(worker.row, 0) + 1
 
     def end(self, worker: Worker) -> int:
         """It has done what it had begun; the row at which there is room for another now, or -1."""
         if not worker.busy:
             return -1
-        row = worker.row
+        worker.busy, worker.load = False, None
+        if worker.stuck:
+            worker.stuck = False
+            self._stuck[worker.urgent] -= 1
+            self._stuck_at[worker.device] -= 1
+        row, worker.row = worker.row, -1
         if row >= 0:
             self._at[row] -= 1
             if not self._at[row]:
                 del self._at[row]
-        if worker.stuck:
-            self._stuck[worker.urgent] -= 1
-            self._stuck_at[worker.device] -= 1
-        worker.busy = worker.stuck = False
-        worker.load, worker.row, worker.device, worker.disk = None, -1, -1, 0
         return row
 
     def may_rest(self, worker: Worker) -> bool:
@@ -99,12 +104,12 @@ class Workers:
 
     def has_room(self, row: int) -> bool:
         """Whether one more worker may read the file."""
-        return self._at[row] < FILE_MOST
+        return self._at.get(row, 0) < FILE_MOST
 
     def took(self, row: int, seconds: float) -> None:
         """A block of the row was read from the source."""
         self._took.append(seconds)
-        self._ended_at[self._device_of(row)] = self._clock()
+        self._ends[self._device_of(row) if self._devices > 1 else 0] += 1
 
     def was_long(self, seconds: float) -> bool:
         return seconds >= self._stuck_after
@@ -112,7 +117,7 @@ class Workers:
     def hangs(self, device: int) -> bool:
         """Whether reads of the device are stuck, and none of it has ended of late."""
         stuck = self._stuck_at[device]
-        return stuck >= DEVICE_MOST and self._clock() - self._ended_at.get(device, 0.0) >= self._stuck_after
+        return stuck >= DEVICE_MOST and self._clock() - self._ended_at[device] >= self._stuck_after
 
     # ---- looks --------------------------------------------------------------------------------------------
 
@@ -135,9 +140,14 @@ class Workers:
         if self._took:
             self._stuck_after = min(max(STUCK_LEAST_S, STUCK_TIMES * median(self._took)), STUCK_MOST_S)
         now = self._clock()
+        for device, ends in enumerate(self._ends):
+            if ends:
+                self._ends[device], self._ended_at[device] = 0, self._looked_at
+        self._looked_at = now
         found = [worker for worker in self._all if worker.busy and not worker.stuck and self._is_late(worker, now)]
         for worker in found:
             worker.stuck = True
+            worker.device = self._device_of(worker.load.row) if worker.load is not None else -1
             self._stuck[worker.urgent] += 1
             self._stuck_at[worker.device] += 1
         self._found += len(found)
@@ -148,7 +158,7 @@ class Workers:
 
     def stuck_while_others_end(self) -> list[Load]:
         """Loads that are stuck, though reads have ended that began after them: not the whole source is stuck."""
-        last = max(self._ended_at.values(), default=0.0)
+        last = max(self._ended_at)
         return [w.load for w in self._all if w.stuck and w.load is not None and last > w.since]
 
     def again(self, worker: Worker) -> None:

@@ -15,6 +15,9 @@ import os
 _SYS_OPENAT2 = 437  # the same number on all architectures but alpha
 _AT_FDCWD = -100
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
+_NO_LINKS = _NO_SYMLINKS | _NO_MAGICLINKS
+_BENEATH_NO_LINKS = _BENEATH | _NO_LINKS
+_ALWAYS = os.O_CLOEXEC | os.O_NOFOLLOW
 _TRIES = 8  # of a lookup that a rename elsewhere disturbs (EAGAIN)
 _PIECE = 4000  # bytes of a path that are resolved at once; PATH_MAX is 4096, the final zero included
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,25 +27,24 @@ _syscall = ctypes.CFUNCTYPE(
     ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t, use_errno=True
 )(("syscall", _libc))
 _How = ctypes.c_uint64 * 3  # struct open_how: flags, mode, resolve
-_hows: dict[tuple[int, int], tuple[ctypes.Array[ctypes.c_uint64], int]] = {}  # with their addresses
+_hows: dict[tuple[int, int], ctypes.Array[ctypes.c_uint64]] = {}
 
 
 def _openat2(dir_fd: int, path: bytes, flags: int, resolve: int) -> int:
-    """Return a descriptor. Raises OSError."""
-    how = _hows.get((flags, resolve))
-    if how is None:
-        made = _How(flags, 0, resolve)
-        how = _hows[flags, resolve] = made, ctypes.addressof(made)
-    for _ in range(_TRIES):
-        fd: int = _syscall(_SYS_OPENAT2, dir_fd, path, how[1], 24)
+    """Return a descriptor. Raises OSError; BlockingIOError where other renames disturb the lookup again and again."""
+    try:
+        how = _hows[flags, resolve]
+    except KeyError:
+        how = _hows[flags, resolve] = _How(flags, 0, resolve)
+    disturbed = 0
+    while True:
+        fd: int = _syscall(_SYS_OPENAT2, dir_fd, path, how, 24)
         if fd >= 0:
             return fd
         number = ctypes.get_errno()
-        if number == errno.EINTR:
-            return _openat2(dir_fd, path, flags, resolve)  # a signal, whose handler has run
-        if number != errno.EAGAIN:
-            break
-    raise OSError(number, os.strerror(number), path)
+        disturbed += number == errno.EAGAIN
+        if number not in (errno.EAGAIN, errno.EINTR) or disturbed == _TRIES:  # a signal's handler has run by now
+            raise OSError(number, os.strerror(number), path)
 
 
 def _find_out() -> bool:
@@ -62,7 +64,7 @@ def open_beneath(dir_fd: int, path: bytes, flags: int) -> int:
     in the last place is opened itself. `flags` are those of open(2); O_CLOEXEC and O_NOFOLLOW are added.
 
     Raises OSError: ELOOP or ENOTDIR where a link, or a file, is on the way."""
-    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+    flags |= _ALWAYS
     if not path:
         path = b"."
     if len(path) <= _PIECE:
@@ -86,7 +88,7 @@ def open_beneath(dir_fd: int, path: bytes, flags: int) -> int:
 def open_absolute(path: bytes, flags: int) -> int:
     """Open an absolute path that holds no link and no "..". As `open_beneath`."""
     if _has_openat2 and len(path) <= _PIECE:  # one call: every file that is staged begins with one
-        return _openat2(_AT_FDCWD, path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, _NO_SYMLINKS | _NO_MAGICLINKS)
+        return _openat2(_AT_FDCWD, path, flags | _ALWAYS, _NO_LINKS)
     root = os.open(b"/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return open_beneath(root, path.strip(b"/"), flags)
@@ -123,7 +125,7 @@ def _open(dir_fd: int, path: bytes, flags: int) -> int:
     if not _has_openat2:
         return _walk(dir_fd, path, flags)
     try:
-        return _openat2(dir_fd, path, flags, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)
+        return _openat2(dir_fd, path, flags, _BENEATH_NO_LINKS)
     except BlockingIOError:  # after some tries
         return _walk(dir_fd, path, flags)
 

@@ -167,6 +167,10 @@ class Gauge(IntEnum):
     DISK_LATE = 81  # copies on disk that were given up, and the source read instead
     LEFT_ALONE = 82  # files that are not prefetched for a while
     DISKS_BYPASSED = 83  # disk tiers that are not read for a while
+    # stager: what was read of files that had just been written
+    YOUNG_PARTS = 88  # not a counter: parts that are to be read again and compared
+    YOUNG_COMPARED = 89  # parts
+    YOUNG_CHANGED = 90  # of these, those that held other bytes under the same times
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41

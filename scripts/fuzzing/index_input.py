@@ -78,7 +78,7 @@ class IndexInput(Input):
         """A header with other counts, and the right checksum."""
         values = list(indexfile.HEADER.unpack_from(self.valid))
         for _ in range(rng.randint(1, 3)):
-            at = rng.randrange(2, 9)
+            at = rng.randrange(2, len(values) - 2)
             values[at] = number(rng) if rng.random() < 0.5 else (values[at] + rng.randint(-2, 2)) % (1 << 64)
         return self._signed(indexfile.HEADER.pack(*values), self.valid)
 
@@ -99,7 +99,7 @@ class IndexInput(Input):
         for _, dtype, length, offset in self.places:
             digest.update(data[offset : offset + length * int(dtype[-1])])
         values = list(indexfile.HEADER.unpack_from(data))
-        values[10] = digest.intdigest()
+        values[-2] = digest.intdigest()
         return self._signed(indexfile.HEADER.pack(*values), bytes(data))
 
     def _load(self, data: bytes) -> None:

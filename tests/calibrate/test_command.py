@@ -219,7 +219,7 @@ def reaped(pid: int) -> bool:
         (["{tree}", "--disk", "{tmp}/none"], Exit.DISK, "make the directory, or name another"),
         (["{tree}", "--disk", "{tree}/class0"], Exit.DISK, "is inside the source"),
         (["{tree}", "--disk", "{tmp}/empty:900P"], Exit.DISK, "has no room for 900 PiB"),
-        (["{tree}", "--disk", "{tmp}/empty:1K"], Exit.DISK, "it has no room"),
+        (["{tree}", "--disk", "{tmp}/empty:1K"], Exit.USAGE, "did you mean 1M?"),
         (["{tree}", "--disk", "{tmp}/empty", "--disk", "{tmp}/empty/"], Exit.DISK, "named twice"),
         (["{tree}", "--ram", "much"], Exit.USAGE, "--ram: 'much' is not a size"),
         (["{tree}", "--ram", "7000P"], Exit.USAGE, "--ram: '7000P' is more than any machine has"),

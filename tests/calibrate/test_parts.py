@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nopfsfs.calibrate import source as source_module
 from nopfsfs.calibrate import walk as walk_module
 from nopfsfs.calibrate.crew import Crew, Hangs, Stopped
 from nopfsfs.calibrate.memory import MemoryMeter
@@ -77,14 +78,14 @@ def test_a_walk_leaves_out_what_it_is_told_to(tree: Path) -> None:
 
 
 def test_a_walk_counts_what_it_cannot_list(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.scandir
+    real = walk_module.open_absolute
 
-    def scandir(path: bytes) -> object:
+    def refuse(path: bytes, flags: int) -> int:
         if path.endswith(b"class3"):
             raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path)
+        return real(path, flags)
 
-    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(walk_module, "open_absolute", refuse)
     found = look(tree)
 
     assert (found.seen, found.skipped, found.why) == (FILES * 7 // 8, 1, f"{tree / 'class3'}: Permission denied")
@@ -182,7 +183,7 @@ def test_a_source_none_of_whose_files_can_be_read(tree: Path, monkeypatch: pytes
     def refuse(path: bytes, *rest: int) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(source_module, "open_absolute", refuse)
     with pytest.raises(NothingRead, match=r"none of \d+ files could be read, such as .*: Permission denied"):
         reader(tree).measure(1.0)
 

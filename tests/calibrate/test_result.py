@@ -74,11 +74,11 @@ def test_what_lies_beside_the_file_is_not_touched(measured: Measured, tmp_path: 
 def test_who_is_interrupted_leaves_what_was_there(
     measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(old: str, new: str) -> None:
+    def interrupted(old: str, new: str, **directories: int) -> None:
         raise KeyboardInterrupt
 
     (tmp_path / "c.toml").write_text("old")
-    monkeypatch.setattr(os, "replace", interrupted)
+    monkeypatch.setattr(os, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_cluster(measured.cluster("node1"), str(tmp_path / "c.toml"))
 

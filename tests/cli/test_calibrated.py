@@ -146,9 +146,9 @@ def test_nor_is_that_of_a_mount_which_is_simulated(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "SOURCE_S", 0.5)
-    monkeypatch.setattr(simulating, "locate_living", lambda path, env: SimpleNamespace(state_dir=""))
     with dead(source) as path:
-        monkeypatch.setattr(simulating, "call", lambda *words, **more: {"source": str(path)})
+        located = SimpleNamespace(call=lambda *words, **more: {"source": str(path)})
+        monkeypatch.setattr(simulating, "locate_living", lambda path, env: located)
         assert nopfs.main(["simulate", "--from-mount", "/mnt"]) == Exit.SOURCE
 
     assert "did not answer within" in capsys.readouterr().err

@@ -8,16 +8,17 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nopfsfs.cli import plan as command
+from nopfsfs.cli.locate import Located
 from nopfsfs.cli.nopfs import main
 from nopfsfs.control import register
 from nopfsfs.errors import Exit
+from nopfsfs.fuse.mountinfo import Mount
 from nopfsfs.plan import registry
 from tests.answering import answering
 
@@ -39,7 +40,8 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the daemon of /mnt/fast, which is always found, has its socket."""
     state = tmp_path / "state"
     state.mkdir()
-    located = SimpleNamespace(path="/mnt/fast", state_dir=str(state))
+    mount = Mount(1, 1, 0, 1, "/", "/mnt/fast", (), "fuse.nopfs", "s", (f"user_id={os.geteuid()}",))
+    located = Located("/mnt/fast", mount, str(state))
     monkeypatch.setattr(command, "locate_living", lambda path, env: located)
     return state
 

@@ -58,6 +58,7 @@ BAD = [
     (GOOD * 17, " plans: 17 are given"),
     ("a=" + "[" * 20000, " not valid TOML"),
     ("a = " + "9" * 5000, " not valid TOML"),
+    (f"[[plan]]\norder = '{'x' * 3000}'", "2: order: /.{100,200}xxx .* is no file that can be read$"),
     ("\n" + "a." * 4000 + "a = 1", "2: a key of more than 64 parts"),
 ]
 

@@ -333,3 +333,12 @@ def test_ctrl_c(source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[st
     assert main([str(source), str(mountpoint)], lambda: Parts(interrupted, Started().launch)) == 130
     assert capsys.readouterr().err == "nopfs-mount: interrupted\n"
     assert not os.path.exists(state_of(mountpoint))
+
+
+def test_a_processor_that_reorders_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("source", "mnt"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    check([tmp_path / "source", tmp_path / "mnt"], Exit.START, "does not run on aarch64", capsys)

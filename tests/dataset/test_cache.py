@@ -130,3 +130,48 @@ def test_mounts_at_one_time(source, tmp_path) -> None:
     for o in found:
         os.close(o.fd)
     assert len(os.listdir(tmp_path / "kept")) == 1
+
+
+def test_a_file_that_is_cut_short_or_replaced_later_disturbs_nobody(source, tmp_path) -> None:
+    """Where the file were mapped, this process would end here."""
+    for _ in range(2):  # scanned, then kept
+        found = open_or_scan(str(source), str(tmp_path / "kept"))
+        assert found.path is not None
+        whole = Path(found.path).read_bytes()
+        os.truncate(found.path, 0)
+        other = Index.load_fd(found.fd, verify=True)  # as another process of the mount does
+        assert other.fingerprint == found.index.fingerprint
+        assert [other.path(row) for row in range(other.n)] == [found.index.path(row) for row in range(other.n)]
+        Path(found.path).write_bytes(whole)
+        os.close(found.fd)
+
+
+def test_the_memory_that_is_shared_cannot_be_changed(source, tmp_path) -> None:
+    for _ in range(2):
+        fd = open_or_scan(str(source), str(tmp_path / "kept")).fd
+        for change in (lambda fd=fd: os.ftruncate(fd, 0), lambda fd=fd: os.pwrite(fd, b"x", 0)):
+            with pytest.raises(PermissionError):
+                change()
+        os.close(fd)
+
+
+@pytest.mark.parametrize("change", ["cut", "overwritten"])
+def test_a_file_that_changes_while_it_is_copied_is_not_used(source, tmp_path, monkeypatch, change: str) -> None:
+    first = opened(source, tmp_path / "kept")
+    path, real, sent = str(first.path), os.sendfile, []
+
+    def sendfile(out: int, file: int, at: int, count: int) -> int:
+        if sent:
+            with open(path, "r+b") as other:
+                if change == "cut":
+                    other.truncate(sent[0])
+                else:
+                    other.seek(sent[0])
+                    other.write(b"\xff" * 64)
+        sent.append(real(out, file, at, 1024))
+        return sent[-1]
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    again = opened(source, tmp_path / "kept")
+    assert again.result.dirs_reused == 0
+    assert again.index.fingerprint == first.index.fingerprint

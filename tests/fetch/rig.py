@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from nopfsfs.dataset.scan import scan
 from nopfsfs.fetch.desk import Desk
 from nopfsfs.fetch.source import Identity, Source
 from nopfsfs.fetch.wire import Answer, Demand
+from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
@@ -69,6 +71,7 @@ class Rig:
     def __init__(
         self, root: Path, *, budget: int, whole_limit: int | None = None, range_budget: int = 0,
         disks: object | None = None, block: int = SMALL_BLOCK, concurrency: int = 4,
+        clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:  # fmt: skip
         self.root = root
         self.strays: list[int] = []
@@ -87,11 +90,17 @@ class Rig:
         self.now = 1000.0  # what the desk takes for the time, in seconds
         self.contents = {(row, 0): self._file(row) for row in self.files}
         self.events = Ring(self.fds[2], writable=False)
+        self.renewed: list[int] = []
+        self.young = YoungFiles(
+            source=self.source, columns=self.columns, gauge=self.gauges.block, n=n, changed=self.changed.append,
+            file_system=None, renew=self.renewed.append, clock_ns=clock_ns,
+        )  # fmt: skip
         self.desk = Desk(
             index=self.index, columns=self.columns, gauges=self.gauges, ring=Ring(self.fds[2], writable=True),
             arena=self.arena, source=self.source, disks=disks or NoDisks(), concurrency=concurrency,  # type: ignore[arg-type]
             answer=self.messages.append, ask_grace=self._ask_grace,
             changed=self.changed.append, block=block, range_block=block, clock=lambda: self.now,
+            young=self.young,
         )  # fmt: skip
         self.desk.set_budget(budget, budget if whole_limit is None else whole_limit, range_budget)
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from nopfsfs.fetch import desk as module
 from nopfsfs.fetch.wire import Answer, Demand, Origin
 from nopfsfs.tiers.columns import Gauge, Tier
 from nopfsfs.tiers.ring import Event
+from tests.conftest import wait_until
 from tests.fetch.rig import PAGE, Result, Rig, content, open_files_below, rig, write_files
 
 Make = Callable[..., Rig]
@@ -273,6 +275,21 @@ def test_readers_that_jump_about_get_their_bytes(make: Make) -> None:
         row = r.files[step % 2]
         assert r.read(row, (step * 7 % 16) * PAGE + 13, PAGE).data != b""
     r.check_at_rest()
+
+
+def test_files_that_nobody_reads_by_ranges_are_closed_after_a_while(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.05)
+    r = make(4 * PAGE, budget=64 * PAGE, whole_limit=PAGE, range_budget=48 * PAGE)
+    assert r.read(r.files[0], 0, PAGE).errno == 0
+
+    def closed() -> bool:
+        r.run()  # a worker closes
+        return open_files_below(r.root) == []
+
+    assert wait_until(closed)
+    assert r.read(r.files[0], 3 * PAGE, PAGE).errno == 0
 
 
 def test_files_read_by_ranges_are_closed_by_a_worker(make: Make) -> None:

@@ -17,7 +17,7 @@ import xxhash
 from nopfsfs.fetch import loads
 from nopfsfs.fetch.wire import Origin
 from nopfsfs.stager.left_alone import ROW_FIRST_S, TIER_FIRST_S
-from nopfsfs.stager.workers import DEVICE_MOST, FILE_MOST, SPARE_MOST
+from nopfsfs.stager.workers import DEVICE_MOST, FILE_MOST, SPARE_MOST, Workers
 from nopfsfs.tiers.columns import Gauge, Tier
 from nopfsfs.tiers.ring import Event
 from tests.conftest import wait_until
@@ -254,7 +254,7 @@ def test_what_hangs_on_one_device_is_not_prefetched_while_others_are(make: Make)
     sick, healthy = r.files[: 2 * DEVICE_MOST], r.files[2 * DEVICE_MOST :]
     device = [int(row in sick) for row in range(r.index.n)]
     r.desk._device, r.desk._devices = device, 2  # type: ignore[assignment]
-    r.desk._workers._device_of = device.__getitem__
+    r.desk._workers = r.desk._work._workers = Workers(lambda: r.now, device.__getitem__, 2)
     gate = s.hang(sick)
     r.desk.start(DEVICE_MOST, 1)
     r.desk.fetch(sick[:DEVICE_MOST])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from nopfsfs.fuse.mounting import may_mount
+from tests.conftest import place_for_all
 from tests.mount.harness import mounted
 
 pytest.register_assert_rewrite("tests.frameworks.training")
@@ -23,7 +24,7 @@ SIDE = 8  # pixels: decoding must cost nothing
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ImageFolder `train` and `val` of real JPEG files, each of which has pixels of its own."""
     image = pytest.importorskip("PIL.Image")
-    root = tmp_path_factory.mktemp("images")
+    root = place_for_all(tmp_path_factory, "images")
     pixels = np.random.default_rng(0).integers(0, 256, (TRAIN + VAL, SIDE, SIDE, 3), dtype=np.uint8)
     for number, one in enumerate(pixels):
         split, at = ("train", number) if number < TRAIN else ("val", number - TRAIN)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import place_for_all
 from tests.frameworks.training import EPOCHS, TRAIN, Training, needs
 
 pytestmark = needs("torch")
@@ -47,7 +48,7 @@ def test_datasets_in_a_shuffling_loader(training: Training, seed: int, workers: 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """500 tar files."""
-    root = tmp_path_factory.mktemp("shards")
+    root = place_for_all(tmp_path_factory, "shards")
     for number in range(SHARDS):
         with tarfile.open(root / f"train-{number:06}.tar", "w") as tar:
             for at in range(IN_SHARD):

@@ -20,6 +20,7 @@ from nopfsfs.fetch.wire import Answer, Demand
 from nopfsfs.fuse import misses
 from nopfsfs.fuse.misses import DIRECT_FILES, DirectReader, StagerGone, StagerLink
 from tests.asynchronous import in_trio
+from tests.conftest import wait_until
 from tests.fetch.rig import PAGE, Rig, content, open_files_below, rig, write_files
 
 
@@ -455,3 +456,19 @@ async def test_closing_a_file_at_a_sick_target_keeps_nobody_from_reading(
             await reader.release(row)
         await stay_open(r.root, 0)
         assert len(closing) == count
+
+
+@in_trio
+async def test_a_file_that_nobody_reads_is_closed_though_its_handle_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(misses, "IDLE_S", 0.05)
+    write_files(tmp_path, [PAGE, PAGE])
+    with rig(tmp_path, budget=PAGE) as r:
+        direct = DirectReader(r.source)
+        for row in r.files:
+            assert await direct.read(row, 0, PAGE) == content(r.files.index(row) + 1, PAGE)
+        assert wait_until(lambda: open_files_below(tmp_path) == [])
+        assert not direct.holds(r.files[0])
+        assert await direct.read(r.files[0], 0, 10) == content(1, PAGE)[:10]
+        await direct.release(r.files[0])

@@ -137,9 +137,11 @@ class History:
         return known[directory]
 
     def looked(self) -> None:
-        """The mount has compared everything with the source."""
+        """The mount has compared everything with the source. Of what is gone it may have any rights that there were:
+        what vanished is no withdrawn right."""
         for entry in self.entries.values():
-            entry.since = len(entry.seen) - 1
+            if entry.now is not None and entry.now.kind == entry.kind:
+                entry.since = len(entry.seen) - 1
 
     def present(self, kind: int) -> list[str]:
         """Paths of a kind that are there now as they were indexed; of hard links the first."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import tmpfs
+from tests.conftest import place_for_all, tmpfs
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, read_all
 from tests.mount.modes import Mode
@@ -21,7 +21,7 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """30 MB in 300 files, and one that is read by ranges whatever the budget."""
-    root = tmp_path_factory.mktemp("data") / "source"
+    root = place_for_all(tmp_path_factory, "data") / "source"
     fill(root, 300, 100_000)
     fill(root / "large", 1, 6_000_000, classes=1)
     return root

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import place_for_all, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, mounted, read_all
 
@@ -22,7 +22,7 @@ SMALL = ("--ram", "4M", "--page-cache", "1M", "--passthrough", "off")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some 9 MB in 90 files."""
-    root = tmp_path_factory.mktemp("data") / "source"
+    root = place_for_all(tmp_path_factory, "data") / "source"
     fill(root, 90, 100_000)
     return root
 

@@ -28,7 +28,7 @@ SIZE = 5 * BLOCK + 12345
 NAME = "n" * 255
 DEPTH = 17  # directories of 255 bytes each: 4,352 bytes, beyond PATH_MAX
 FEW = 64  # descriptors
-MEMORY = 300 << 20
+MEMORY = 640 << 20
 
 
 def read(path: Path) -> object:
@@ -40,7 +40,9 @@ def read(path: Path) -> object:
 # ---- the source ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("flags", [(), ("--ram", "4M")], ids=["whole", "ranges"])
+@pytest.mark.parametrize(
+    "flags", [(), pytest.param(("--ram", "4M"), marks=pytest.mark.slow)], ids=["whole", "ranges"]
+)
 def test_a_source_that_fails_after_some_blocks(mounting: Mounting, tmp_path: Path, flags: tuple[str, ...]) -> None:
     """The reader gets the errno; who reads later gets all bytes, from a source that works again."""
     write(tmp_path / "backing", {"f.jpg": content(1, SIZE), "g.jpg": content(2, 1000)})
@@ -70,7 +72,9 @@ def few_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW, FEW))
 
 
-@pytest.mark.parametrize("flags", [(), ("--servers", "2")], ids=["one server", "two servers"])
+@pytest.mark.parametrize(
+    "flags", [(), pytest.param(("--servers", "2"), marks=pytest.mark.slow)], ids=["one server", "two servers"]
+)
 def test_few_descriptors(mounting: Mounting, tmp_path: Path, flags: tuple[str, ...]) -> None:
     """It mounts and works, or says in one line why it does not; nothing between the two."""
     fill(tmp_path / "source", 300, 40_000)
@@ -130,7 +134,7 @@ def test_less_memory_than_the_budget(mounting: Mounting, tmp_path: Path) -> None
         pytest.skip("no memory cgroup can be made here")
     group, enter = found
     try:
-        fill(tmp_path / "source", 1000, 300_000)
+        fill(tmp_path / "source", 1200, 400_000)
         with mounting(tmp_path / "source", "--ram", f"{MEMORY >> 20}M", hangs_s=110, preexec_fn=enter) as m:
             m.errors_expected = True
             assert (group / "cgroup.procs").read_text().split(), "it is in there"
@@ -210,6 +214,7 @@ def mounted_saying(source: Path, *, work: Path) -> Iterator[tuple[Mounted, str]]
 # ---- mounts of mounts, and beside mounts --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_mount_of_a_mount(tmp_path: Path) -> None:
     fill(tmp_path / "source", 60, 60_000)
     for name in ("one", "two"):
@@ -222,6 +227,7 @@ def test_a_mount_of_a_mount(tmp_path: Path) -> None:
         assert two.status()["read_errors"] == 0
 
 
+@pytest.mark.slow
 def test_two_mounts_of_one_source_with_one_disk_and_one_index(tmp_path: Path) -> None:
     """The end of one, even by a kill, takes nothing from the other."""
     fill(tmp_path / "source", 100, 60_000)

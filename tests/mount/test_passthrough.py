@@ -21,7 +21,7 @@ import pytest
 from nopfsfs.control.client import call
 from nopfsfs.control.pids import living, read_pids
 from nopfsfs.fuse.session import PASSES_FROM
-from tests.conftest import slow, wait_until
+from tests.conftest import place_for_all, slow, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, module, mounted, read_all, run, write
 from tests.mount.test_deaths import are_reading, comparing
@@ -50,7 +50,7 @@ def _possible(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """12 MB, of which 4 MB of memory hold a part."""
-    root = tmp_path_factory.mktemp("data") / "source"
+    root = place_for_all(tmp_path_factory, "data") / "source"
     write(root, {name(number): content(number + 1, SIZE + 4096 * number + number) for number in range(COUNT)})
     return root
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from slow_source import SlowSource
 
+from nopfsfs.fetch.changes import SETTLE_S
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, mounted, write
@@ -167,3 +169,45 @@ def test_a_user_who_may_not_read_a_file_of_the_source(mounting: Mounting, open_t
         assert (m.path / "open").read_bytes() == b"open"
         with pytest.raises(PermissionError):
             (m.path / "closed").read_bytes()
+
+
+def test_nobody_is_led_elsewhere_by_who_owns_a_directory(mounting: Mounting, open_to_all: Path) -> None:
+    """The owner of a directory puts a link to one that only root may enter in its place."""
+    source, secret = open_to_all / "source", open_to_all / "secret"
+    write(source, {"a/d/f": b"open to all", "a/d/g": b"open to all"})
+    write(secret, {"f": b"of root alone", "g": b"of root alone"})
+    secret.chmod(0o700)
+    os.setxattr(secret / "g", "user.label", b"of root alone")
+    for path in (source, source / "a", source / "a/d"):
+        path.chmod(0o755)
+        os.chown(path, OTHER, OTHER)
+
+    def swap(*, back: bool) -> None:
+        pid = os.fork()
+        if pid == 0:
+            os.setresgid(OTHER, OTHER, OTHER)
+            os.setresuid(OTHER, OTHER, OTHER)
+            if back:
+                os.unlink(source / "a/d")
+                os.rename(source / "a/away", source / "a/d")
+            else:
+                os.rename(source / "a/d", source / "a/away")
+                os.symlink(secret, source / "a/d")
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+
+    with mounting(source, "--signal", "open") as m:
+        swap(back=False)
+        until = time.monotonic() + 2.5 * SETTLE_S  # a change would be taken up by then
+        while time.monotonic() < until:
+            for name in ("f", "g"):
+                with pytest.raises(OSError) as raised:
+                    (m.path / "a/d" / name).read_bytes()
+                assert raised.value.errno == errno.ESTALE
+                with pytest.raises(OSError) as raised:
+                    os.getxattr(m.path / "a/d" / name, "user.label")
+                assert raised.value.errno == errno.ESTALE
+        assert os.listdir(m.path / "a/d") == ["f", "g"]
+        swap(back=True)
+        assert wait_until(lambda: may(m.path, ["a/d/f"], NOBODY, []) == {"a/d/f": True})
+        assert (m.path / "a/d/f").read_bytes() == b"open to all"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import place_for_all
 from tests.mount.harness import Mounted, content, mounted, write
 from tests.mount.modes import DEFAULT, MODES, Mode
 
@@ -26,7 +27,7 @@ MARKS = (0, GIB, 4 * GIB - 4, BIG - 8)  # where the sparse file has data
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = tmp_path_factory.mktemp("reads") / "source"
+    source = place_for_all(tmp_path_factory, "reads") / "source"
     write(source, {str(size): content(size, size) for size in SIZES})
     with open(source / "big", "wb") as file:
         for mark in MARKS:
@@ -48,7 +49,7 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 
 @pytest.fixture(scope="module")
 def m(source: Path, mode: Mode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    with mounted(source, work=tmp_path_factory.mktemp("reads"), mode=mode) as made:
+    with mounted(source, work=place_for_all(tmp_path_factory, "reads"), mode=mode) as made:
         yield made
 
 

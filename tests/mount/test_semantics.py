@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.fuse.mounting import may_mount
-from tests.conftest import wait_until
+from tests.conftest import place_for_all, wait_until
 from tests.mount.harness import Mounted, module, mounted, run, write
 from tests.mount.modes import CORES, Mode
 
@@ -35,7 +35,7 @@ def rows(section: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def m(tmp_path_factory: pytest.TempPathFactory, mode: Mode) -> Iterator[Mounted]:
-    work = tmp_path_factory.mktemp("semantics")
+    work = place_for_all(tmp_path_factory, "semantics")
     source = work / "source"
     write(source, {"f": DATA, "d/g": b"g"})
     os.symlink("f", source / "link")

@@ -18,7 +18,7 @@ from tests.mount.harness import Mounted, Reader, content, fill
 pytestmark = pytest.mark.mount
 
 SIZE = 5000
-SOON_S = 5.0  # a healthy file: as fast as ever, but for a second in which it is seen that threads are stuck
+SOON_S = 15.0  # a healthy file, on a busy machine; one that waits for the stuck ones takes `--io-timeout`
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def server_kib(m: Mounted) -> int:
 
 
 @pytest.mark.parametrize("source", [80], indirect=True)
-@pytest.mark.parametrize("operation", ["read", "open"])
+@pytest.mark.parametrize("operation", ["read", pytest.param("open", marks=pytest.mark.slow)])
 def test_eighty_stuck_reads_leave_hits_and_other_misses_alone(
     mounting: Mounting, source: SlowSource, backing: Path, operation: str
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import place_for_all
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, mounted, run, write
 from tests.mount.modes import Mode
@@ -34,7 +35,7 @@ RAW_NAMES = [
 
 @pytest.fixture(scope="module")
 def source_of_all(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = tmp_path_factory.mktemp("tree") / "source"
+    source = place_for_all(tmp_path_factory, "tree") / "source"
     write(source, {"train/a/1.jpg": b"one", "train/a/2.jpg": b"two" * 5000, "empty": b""})
     make_names(source)
     make_links(source)
@@ -43,7 +44,7 @@ def source_of_all(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def m(source_of_all: Path, mode: Mode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    with mounted(source_of_all, work=tmp_path_factory.mktemp("tree"), mode=mode) as made:
+    with mounted(source_of_all, work=place_for_all(tmp_path_factory, "tree"), mode=mode) as made:
         yield made
 
 

@@ -315,6 +315,20 @@ class TestParcels:
         assert found.listing.records["dev"].tolist() == [77, 77]
         assert (found.listing.names, found.listing.lengths.tolist()) == (b"xy", [1, 1])
 
+    def test_followed_links(self, tmp_path: Path) -> None:
+        fill(tmp_path, "out/f", "S/x")
+        (tmp_path / "S/dir").symlink_to("../out")
+        (tmp_path / "S/file").symlink_to("../out/f")
+        look = Look(os.fsencode(tmp_path / "S"), os.fsencode(tmp_path / "S"), True, None, later)
+        here = look(Task(b""))
+
+        [found], _ = unpack_found(bytearray(pack_found([here], [], self.devices(1))), self.devices(1), None)
+
+        out = os.fsencode(tmp_path / "out")
+        assert found.listing is not None
+        assert found.listing.led == {0: out, 1: out + b"/f"}
+        assert [task.at for task in here.children] == [out]
+
     def test_nothing(self) -> None:
         assert unpack_found(pack_found([], [], self.devices(1)), self.devices(2), None) == ([], [])
 

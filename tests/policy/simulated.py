@@ -193,6 +193,7 @@ class World:
         self.pages.discard(row)
         self.new_sizes[row] = size
         self.events.append(("changed", row))
+        self._see_stager()  # nothing is offered to others that is about to go
 
     def evict(self, count: int) -> None:
         """The kernel takes pages back."""

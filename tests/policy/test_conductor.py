@@ -720,3 +720,19 @@ def test_an_empty_data_set_is_no_trouble(size: int) -> None:
     w.read_next()
     w.settle()
     assert w.fetched == []
+
+
+def test_a_fetch_that_hangs_counts_no_more_but_keeps_its_room_until_it_ends() -> None:
+    w = World([10] * 4, [0, 1, 2, 3], split(homes=0, stream=40, pages=40))
+    c = w.conductor
+    w.supervise()
+    assert (c.fetches_outstanding, c.stream_used) == (4, 40)
+    for row in (0, 1, 2, 2):
+        c.fetch_stuck(row)
+    assert (c.fetches_outstanding, c.stream_used) == (1, 40)
+    c.fetch_failed(0)
+    assert (c.fetches_outstanding, c.stream_used) == (1, 30)
+    c.staged(1)
+    assert (c.fetches_outstanding, c.stream_used) == (1, 30)
+    c.stager_restarted()  # it will never end
+    assert (c.fetches_outstanding, c.stream_used) == (0, 10)

@@ -1,0 +1,204 @@
+"""Files that were written just before they were read: read once more when they are old enough, and compared.
+
+A comparison of times before and after a read shows a writer, but for three: one within the same tick of the file
+system's clock; one on another machine while the times are in this machine's attribute cache; and one that writes
+through a mapping, which changes the times when a page is first written to, and not again before the page was written
+back. So what is read of a file whose mtime or ctime is younger than these take together is noted with its checksum.
+When the file is old enough that part is read again. Other bytes under the same times are a change like any other
+(`fetch/changes.py`): what is held is withdrawn, the page cache of the mount included.
+
+One thread reads, one part at a time. Safe in any thread.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+
+from nopfsfs.fetch.source import Changed, Identity, Source, check, close
+from nopfsfs.system.file_system import FileSystem
+from nopfsfs.tiers.columns import Columns, Gauge
+
+log = logging.getLogger(__name__)
+LOCAL_S = 40.0  # vm.dirty_expire 30 s, its writeback interval 5 s, and two ticks of FAT's clock
+NETWORK_S = 100.0  # the same on the writer's machine, and acregmax of NFS, 60 s
+PARTS_MOST = 1 << 18  # noted at a time, each some 200 bytes
+RETRY_S = 10.0  # when the source does not answer well
+_PIECE = 1 << 20
+
+
+class _Part(NamedTuple):
+    """Bytes of a row that were read, in the order in which they are due."""
+
+    due_ns: int
+    number: int
+    row: int
+    version: int
+    start: int
+    length: int
+    checksum: int
+
+
+class YoungFiles:
+    """See the module. `changed(row)`: the file is not the known one any more; `renew(row)`: it looks as before and
+    holds other bytes. `clock_ns`: ns since 1970."""
+
+    def __init__(
+        self, *, source: Source, columns: Columns, gauge: memoryview, file_system: FileSystem | None, n: int,
+        changed: Callable[[int], None], renew: Callable[[int], None], clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:  # fmt: skip
+        self._source, self._columns, self._gauge = source, columns, gauge
+        self._changed, self._renew, self._clock_ns = changed, renew, clock_ns
+        network = file_system is not None and file_system.is_network
+        self.age_ns = int((NETWORK_S if network else LOCAL_S) * 1e9)
+        self._sure = np.zeros(n, np.uint8)  # the version of the row that was compared well, plus 1 (mod 256)
+        self._suspect: set[int] = set()  # rows that held other bytes under the same times: compared at any age
+        self._parts: list[_Part] = []  # a heap
+        self._numbers = itertools.count()
+        self._wake = threading.Condition()
+        self._stopped = self._overflowed = False
+        self._buffer = bytearray(_PIECE)
+
+    # ---- noting -------------------------------------------------------------------------------------------
+
+    def note(self, row: int, version: int, start: int, data: memoryview, checksum: int | None = None) -> None:
+        """These bytes of the row were read, or came from another node. `checksum`: their xxh3, where it is known."""
+        due = self._due(row, version)
+        if due:
+            sum_ = xxhash.xxh3_64_intdigest(data) if checksum is None else checksum
+            self._add(_Part(due, next(self._numbers), row, version, start, len(data), sum_))
+
+    def note_whole(self, row: int, version: int, length: int, checksum: int) -> None:
+        """As `note`, of a whole file by its checksum."""
+        due = self._due(row, version)
+        if due:
+            self._add(_Part(due, next(self._numbers), row, version, 0, length, checksum))
+
+    def _due(self, row: int, version: int) -> int:
+        """When the row's file is old enough, ns since 1970; 0 where what was read of it now is sure."""
+        identity = self._source.identity(row)
+        now = self._clock_ns()
+        suspect = row in self._suspect
+        newest = max(identity.mtime_ns, identity.ctime_ns)
+        if newest < now - self.age_ns and not suspect:
+            return 0
+        if self._sure[row] == (version + 1) & 0xFF and not suspect:
+            return 0
+        # Times ahead of our clock are taken for now: another clock, or a time that somebody set.
+        return now + self.age_ns if suspect else min(newest, now) + self.age_ns
+
+    def _add(self, part: _Part) -> None:
+        with self._wake:
+            if len(self._parts) >= PARTS_MOST:
+                if not self._overflowed:
+                    log.warning("more than %d parts of files were read just after they were written", PARTS_MOST)
+                self._overflowed = True
+                return
+            heapq.heappush(self._parts, part)
+            self._gauge[Gauge.YOUNG_PARTS] = len(self._parts)
+            self._wake.notify()
+
+    # ---- comparing ----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """The life of the thread that compares."""
+        while (part := self._next()) is not None:
+            try:
+                self._compare(part)
+            except Exception:
+                log.exception("reading row %d again failed", part.row)
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+
+    def run_due(self) -> int:
+        """Compare what is due now, in this thread; how many parts that were."""
+        for done in itertools.count():
+            with self._wake:
+                if not self._parts or self._parts[0].due_ns > self._clock_ns():
+                    return done
+                part = self._pop()
+            self._compare(part)
+        raise AssertionError
+
+    def _next(self) -> _Part | None:
+        with self._wake:
+            while not self._stopped:
+                wait_s = (self._parts[0].due_ns - self._clock_ns()) / 1e9 if self._parts else 60.0
+                if self._parts and wait_s <= 0:
+                    return self._pop()
+                self._wake.wait(min(wait_s, 60.0))
+        return None
+
+    def _pop(self) -> _Part:
+        part = heapq.heappop(self._parts)
+        self._gauge[Gauge.YOUNG_PARTS] = len(self._parts)
+        return part
+
+    def _compare(self, part: _Part) -> None:
+        row = part.row
+        if self._columns.version[row] != part.version or self._columns.stale[row]:
+            return  # withdrawn already
+        try:
+            same = self._read(part) == part.checksum
+        except Changed:
+            self._changed(row)
+            return
+        except OSError as e:
+            log.info("%r cannot be read again yet: %s", self._source.path(row), e)
+            self._add(part._replace(due_ns=self._clock_ns() + int(RETRY_S * 1e9)))
+            return
+        self._gauge[Gauge.YOUNG_COMPARED] += 1
+        if same:
+            self._passed(part)
+            return
+        self._gauge[Gauge.YOUNG_CHANGED] += 1
+        log.warning("%r was written to after it was read, and its times stayed the same", self._source.path(row))
+        self._suspect.add(row)
+        self._renew(row)
+
+    def _passed(self, part: _Part) -> None:
+        """Parts that are read from now on are sure; those that were noted before are still compared."""
+        self._suspect.discard(part.row)
+        identity = self._source.identity(part.row)
+        if max(identity.mtime_ns, identity.ctime_ns) > self._clock_ns():
+            self._sure[part.row] = (part.version + 1) & 0xFF  # or each reading of it would be compared for ever
+
+    def _read(self, part: _Part) -> int:
+        """The checksum of what the file holds there now. Raises Changed, OSError."""
+        fd, identity = self._source.open(part.row)
+        try:
+            _drop(fd)  # pages that a network file system keeps may be as old as its attributes
+            return self._digest(fd, identity, part)
+        finally:
+            close(fd)
+
+    def _digest(self, fd: int, identity: Identity, part: _Part) -> int:
+        digest, at, end = xxhash.xxh3_64(), part.start, part.start + part.length
+        view = memoryview(self._buffer)
+        while at < end:
+            got = os.preadv(fd, [view[: min(_PIECE, end - at)]], at)
+            if got == 0:
+                raise Changed
+            digest.update(view[:got])
+            at += got
+        check(fd, identity)
+        return digest.intdigest()
+
+
+def _drop(fd: int) -> None:
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
+        pass  # some file systems refuse the advice; it is only an advice

@@ -1,0 +1,208 @@
+"""Files that are written to without a trace, just after they were read."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nopfsfs.fetch.wire import Order
+from nopfsfs.stager import young_files
+from nopfsfs.stager.young_files import LOCAL_S, NETWORK_S, YoungFiles
+from nopfsfs.system.file_system import FileSystem
+from nopfsfs.tiers.columns import Gauge
+from nopfsfs.tiers.ring import Event
+from tests.fetch.rig import PAGE, Rig, content, write_files
+from tests.fetch.running import Shared, running
+
+NFS, EXT4 = FileSystem(0x6969, 0), FileSystem(0xEF53, 0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> int:
+        return time.time_ns() + int(self.ahead_s * 1e9)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """On a tmpfs: a store into a mapping never changes the times there."""
+    try:
+        path = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    except OSError:
+        pytest.skip("there is no /dev/shm")
+    yield path
+    shutil.rmtree(path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[mmap.mmap]:
+    """A mapping of the file; what is written there leaves its times as they are."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        before = path.stat()
+        yield mapped
+        after = path.stat()
+        assert (after.st_mtime_ns, after.st_ctime_ns) == (before.st_mtime_ns, before.st_ctime_ns)
+
+
+class Bench:
+    def __init__(self, root: Path, sizes: list[int], budget: int = 16 * PAGE, whole_limit: int | None = None) -> None:
+        write_files(root, sizes)
+        self.clock = Clock()
+        self.rig = Rig(root, budget=budget, whole_limit=whole_limit, range_budget=budget, clock_ns=self.clock)
+
+    def read(self, row: int, size: int) -> None:
+        for offset in range(0, size, PAGE):
+            assert self.rig.read(row, offset, PAGE).errno == 0
+
+    def compared(self) -> int:
+        return self.rig.young.run_due()
+
+
+@pytest.fixture(params=["whole", "in several blocks", "by ranges"])
+def bench(request: pytest.FixtureRequest, memory: Path) -> Iterator[tuple[Bench, int, int]]:
+    size = PAGE if request.param == "whole" else 3 * PAGE
+    made = Bench(memory, [size, size], whole_limit=PAGE if request.param == "by ranges" else None)
+    yield made, made.rig.files[0], size
+    made.rig.close()
+
+
+def test_what_was_written_without_a_trace_is_found_when_the_file_is_older(bench: tuple[Bench, int, int]) -> None:
+    made, row, size = bench
+    with writing(made.rig.path(row)) as mapped:
+        made.read(row, size)
+        mapped[size - 1] ^= 0xFF
+    assert made.compared() == 0  # not before it is old enough
+    assert made.rig.gauge(Gauge.YOUNG_PARTS) == size // PAGE
+    made.clock.ahead_s = LOCAL_S + 1
+    assert made.compared() == size // PAGE
+    assert made.rig.renewed == [row]
+    assert made.rig.gauge(Gauge.YOUNG_CHANGED) == 1
+
+
+def test_a_file_that_stayed_the_same_is_read_once_more_and_that_is_all(bench: tuple[Bench, int, int]) -> None:
+    made, row, size = bench
+    made.read(row, size)
+    made.clock.ahead_s = LOCAL_S + 1
+    assert made.compared() == size // PAGE
+    assert (made.rig.renewed, made.rig.changed) == ([], [])
+    made.rig.desk.forget(row)
+    made.read(row, size)
+    made.clock.ahead_s += LOCAL_S
+    assert made.compared() == 0
+
+
+def test_an_old_file_is_not_noted(memory: Path) -> None:
+    made = Bench(memory, [PAGE])
+    made.clock.ahead_s = LOCAL_S + 1
+    made.read(made.rig.files[0], PAGE)
+    assert made.rig.gauge(Gauge.YOUNG_PARTS) == 0
+    made.rig.close()
+
+
+def test_a_change_that_shows_is_one_like_any_other(memory: Path) -> None:
+    made = Bench(memory, [PAGE])
+    row = made.rig.files[0]
+    made.read(row, PAGE)
+    made.rig.path(row).write_bytes(content(9, PAGE))
+    made.clock.ahead_s = LOCAL_S + 1
+    made.compared()
+    assert (made.rig.renewed, made.rig.changed) == ([], [row])
+    made.rig.close()
+
+
+def test_a_source_that_fails_is_asked_again(memory: Path) -> None:
+    made = Bench(memory, [PAGE])
+    row = made.rig.files[0]
+    made.read(row, PAGE)
+    made.rig.source.errors[row] = errno.EIO
+    made.clock.ahead_s = LOCAL_S + 1
+    assert made.compared() == 1
+    assert made.rig.gauge(Gauge.YOUNG_PARTS) == 1
+    made.rig.source.errors.clear()
+    made.clock.ahead_s += young_files.RETRY_S + 1
+    assert made.compared() == 1
+    assert made.rig.gauge(Gauge.YOUNG_COMPARED) == 1
+    made.rig.close()
+
+
+def test_times_ahead_of_the_clock_cost_one_more_reading_in_all(memory: Path) -> None:
+    made = Bench(memory, [PAGE])
+    row = made.rig.files[0]
+    made.clock.ahead_s = -1e6
+    made.read(row, PAGE)
+    made.clock.ahead_s += LOCAL_S + 1
+    assert made.compared() == 1
+    made.rig.desk.forget(row)
+    made.read(row, PAGE)
+    made.clock.ahead_s += LOCAL_S + 1
+    assert made.compared() == 0
+    made.rig.close()
+
+
+def test_memory_is_bounded(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(young_files, "PARTS_MOST", 2)
+    made = Bench(memory, [PAGE] * 5)
+    for row in made.rig.files:
+        made.read(row, PAGE)
+    assert made.rig.gauge(Gauge.YOUNG_PARTS) == 2
+    made.rig.close()
+
+
+@pytest.mark.parametrize(("kind", "age_s"), [(None, LOCAL_S), (EXT4, LOCAL_S), (NFS, NETWORK_S)])
+def test_the_age_is_that_of_the_file_system(memory: Path, kind: FileSystem | None, age_s: float) -> None:
+    made = Bench(memory, [PAGE])
+    young = YoungFiles(
+        source=made.rig.source, columns=made.rig.columns, gauge=made.rig.gauges.block, n=made.rig.index.n,
+        file_system=kind, changed=lambda row: None, renew=lambda row: None,
+    )  # fmt: skip
+    assert young.age_ns == age_s * 1e9
+    made.rig.close()
+
+
+def test_a_stager_withdraws_it_and_takes_up_what_is_there(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(young_files, "LOCAL_S", 1.0)
+    write_files(memory, [PAGE])
+    base = Shared(memory, 16 * PAGE)
+    row = base.row("f00")
+    with running(base) as stager:
+        with writing(memory / "f00") as mapped:
+            stager.order(Order.FETCH, [row])
+            stager.wait_for(Event.STAGED, row)
+            assert base.staged(row) == content(1, PAGE)
+            mapped[7] ^= 0xFF
+        stager.wait_for(Event.CHANGED, row)
+        assert base.staged(row) is None
+        assert base.columns.version[row] == 1
+        assert stager.read(row) == (0, (memory / "f00").read_bytes())
+    base.close()
+
+
+def test_a_stager_compares_what_the_one_before_it_had_read(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files(memory, [PAGE])
+    ahead = time.time() + 1e6
+    os.utime(memory / "f00", (ahead, ahead))  # young for as long as the test takes
+    base = Shared(memory, 16 * PAGE)
+    row = base.row("f00")
+    with writing(memory / "f00") as mapped:
+        with running(base) as stager:
+            stager.order(Order.FETCH, [row])
+            stager.wait_for(Event.STAGED, row)
+        mapped[7] ^= 0xFF
+    assert base.columns.version[row] == 0
+    monkeypatch.setattr(young_files, "LOCAL_S", 1.0)
+    with running(base) as stager:
+        stager.wait_for(Event.CHANGED, row)
+        assert base.columns.version[row] == 1
+        assert stager.read(row) == (0, (memory / "f00").read_bytes())
+    base.close()
