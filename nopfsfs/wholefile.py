@@ -10,13 +10,15 @@ from typing import IO
 
 from nopfsfs.system.trusted_path import trusted_parent
 
+TEMPORARY = (".nopfs-", ".tmp")  # prefix and suffix of a file being written
+
 
 @contextmanager
 def whole_file(path: str, mode: int) -> Iterator[IO[bytes]]:
     """A new file beside `path`, with that mode, which takes its place at the end; removed if that is not reached. A
     link at `path` is replaced, not followed; nor is one of another user on the way there. Raises OSError."""
     with trusted_parent(path) as (directory, name):
-        new = f".nopfs-{secrets.token_hex(8)}.tmp"
+        new = secrets.token_hex(8).join(TEMPORARY)
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
         try:
             with open(fd, "wb") as file:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.dataset.cache import open_or_scan
-from nopfsfs.dataset.indexfile import TEMPORARY
 from nopfsfs.dataset.scan import scan
+from nopfsfs.wholefile import TEMPORARY
 
 PACKAGE = Path(__file__).parents[1] / "nopfsfs"
 WALL = {("time", "time"), ("time", "time_ns"), ("time", "ctime"), ("time", "localtime"), ("datetime", "now"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pwd
 
 from nopfsfs.cli.exits import say
 from nopfsfs.cli.locate import Located, locate, locate_living
@@ -72,10 +71,7 @@ def _check_owner(located: Located, command: str) -> None:
     rights of who starts it, and keeps its state with that user's."""
     if located.owner == os.geteuid():
         return
-    try:
-        name = pwd.getpwuid(located.owner).pw_name
-    except KeyError:
-        name = f"#{located.owner}"
+    name = located.owner_name
     raise NopfsError(
         Exit.NO_RIGHT,
         f"{located.path} was mounted by {name}, and stays with that user; run nopfs {command} {located.path} as {name}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,14 @@ class Located:
     def owner(self) -> int:
         """The user who mounted: the kernel says so, and no file."""
         return self.mount.owner
+
+    @property
+    def owner_name(self) -> str:
+        """The same, for people: `alice`, or `#1234` for a user whom this node does not know."""
+        try:
+            return pwd.getpwuid(self.owner).pw_name
+        except KeyError:
+            return f"#{self.owner}"
 
     def call(self, command: Command, limit_s: float = CALL_S, **further: Any) -> Record:
         """Send one command to the daemon, as `control.client.call`. Raises NoAnswer and Refused."""

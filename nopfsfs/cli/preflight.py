@@ -19,13 +19,14 @@ from nopfsfs.bounded import answers, run_bounded
 from nopfsfs.cli import calibrated
 from nopfsfs.cli.stale import clear_stale, daemon_is_dead
 from nopfsfs.config import DiskSpec, MountConfig
+from nopfsfs.control import memory
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
 from nopfsfs.fuse.mountinfo import Mount, find_mount
 from nopfsfs.system.closed_above import gate, gates_above, keeps_out
 from nopfsfs.system.trusted_path import open_for_append, trusted_parent
 from nopfsfs.tiers.tier_directory import clear_leftovers
-from nopfsfs.units import format_size
+from nopfsfs.units import exact_size, format_size
 
 SOURCE_S = 30.0  # a parallel file system that fails over answers again within this; a dead one never does
 STRONGLY_ORDERED = ("x86_64",)  # as platform.machine() has it
@@ -50,6 +51,7 @@ def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountCon
     check_mountpoint(config, env, say)
     check_apart(config.source, config.mountpoint)
     check_reach(config)
+    check_memory(config)
     check_disks(config)
     check_log_file(config)
     check_fuse(config)
@@ -176,6 +178,15 @@ def check_reach(config: MountConfig) -> None:
             f"{config.source} lies below {closed.path}, which not all may enter who could read it in the mount; open "
             "that directory, mount with --no-allow-other, or with --expose to give it to them"
         )
+
+
+def check_memory(config: MountConfig) -> None:
+    """Raise NopfsError with Exit.USAGE where more memory is asked for than this node has: a slip of the unit."""
+    total = memory.of_node()
+    for name, size in (("ram", config.ram), ("page-cache", config.page_cache)):
+        if size is not None and total is not None and size > total:
+            there = f"this node has {format_size(total)} of memory"
+            raise NopfsError(Exit.USAGE, f"--{name} {exact_size(size)}: {there}; ask for less, or leave it out")
 
 
 def check_disks(config: MountConfig) -> None:

@@ -27,6 +27,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _TRUE = ("yes", "true", "on", "1")
 _FALSE = ("no", "false", "off", "0")
 
+_COUNTED_IN_G = 4  # digits of a number without a unit: who writes more of them means bytes
 LEAST_SIZE = 1 << 16  # bytes, of memory or of a disk tier: less holds next to nothing, and is a unit left out
 MAX_WORLD_SIZE = 1 << 20
 MAX_SERVERS = 32  # each is a process
@@ -126,12 +127,14 @@ def _positive_size(text: str) -> int:
 
 
 def _meant(text: str) -> str:
-    """What a size that is far too small was probably meant to be: `5G` for `5`, `64M` for `64K`."""
+    """What a size that is far too small was probably meant to be: `5G` for `5`, `64M` for `64K`; else the least."""
     number = re.match(r"[\d.]+", text.strip())
-    unit = text.strip()[number.end() :].strip().lower()[:1] if number else ""
-    if number is None or (not unit and len(number[0]) > 4):
-        return "64K"
-    return f"{number[0]}{'M' if unit else 'G'}"
+    if number is not None:
+        said = text.strip()[number.end() :].strip().lower()
+        for unit in "MG" if said[:1] not in ("", "b") else "G" if len(number[0]) <= _COUNTED_IN_G else "":
+            if parse_size(number[0] + unit) >= LEAST_SIZE:
+                return number[0] + unit
+    return "64K"
 
 
 def _positive_time(text: str) -> float:

@@ -27,7 +27,7 @@ from nopfsfs.control.client import Connection, NoAnswer, Record, call
 from nopfsfs.control.pids import Process, living, read_pids, wait_all
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mountinfo import HeldConnection, Holder, find_mount, holders
-from nopfsfs.fuse.mounting import Busy, NotMounted, unmount
+from nopfsfs.fuse.mounting import Busy, NotMounted, may_mount, unmount
 from nopfsfs.rundir import remove_state_dir
 from nopfsfs.system.as_user import as_user
 from nopfsfs.units import parse_duration
@@ -200,6 +200,10 @@ def write_report(record: Record, path: str) -> None:
 
 def umount(located: Located, limits: Limits, report: str | None, env: Mapping[str, str]) -> int:
     """Unmount, print the table of the final record, write the report; return the exit code."""
+    if located.owner != os.geteuid() and not may_mount():
+        raise NopfsError(
+            Exit.NO_RIGHT, f"{located.path} was mounted by {located.owner_name}; only that user and root can unmount it"
+        )
     ending = Unmounter(located, limits, lambda line: say(PROGRAM, line), env).run()
     if find_mount(located.path) == located.mount:
         raise NopfsError(Exit.STUCK, f"{located.path} is still mounted")

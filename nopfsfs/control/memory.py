@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,14 @@ def measure(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) 
         total = min(total, limit)
         available = min(available, max(0, limit - used + reclaimable))
     return Memory(total, available)
+
+
+def of_node(proc: Path = Path("/proc")) -> int | None:
+    """The memory of the machine, whatever this process may have of it; None where that cannot be read."""
+    with suppress(OSError, ValueError, KeyError):
+        fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+        return int(fields["MemTotal"].split()[0]) * 1024
+    return None
 
 
 def give_back() -> None:

@@ -21,6 +21,8 @@ from nopfsfs.dataset import indexfile
 from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.scan import THREADS, ScanResult, scan
+from nopfsfs.system.trusted_path import trusted_parent
+from nopfsfs.wholefile import TEMPORARY
 
 LEFTOVER_S = 86_400.0  # a temporary file this old belongs to a scan that was killed
 log = logging.getLogger(__name__)
@@ -120,7 +122,7 @@ def _keep(path: str | None, result: ScanResult) -> Opened:
     if path is not None:
         try:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            _sweep(os.path.dirname(path))
+            _sweep(path)
             result.index.save(path)
         except OSError as error:
             path = None
@@ -138,14 +140,15 @@ def _mapped(fd: int, path: str | None, result: ScanResult) -> Opened:
     return Opened(index, fd, path, dataclasses.replace(result, index=index))
 
 
-def _sweep(index_dir: str) -> None:
-    """Remove what killed scans left behind."""
+def _sweep(path: str) -> None:
+    """Remove what killed scans left beside the index at `path`. Raises OSError."""
     before = time.time() - LEFTOVER_S
-    prefix, suffix = indexfile.TEMPORARY
-    for entry in os.scandir(index_dir):
-        if entry.name.startswith(prefix) and entry.name.endswith(suffix):
-            try:
-                if entry.stat(follow_symlinks=False).st_mtime < before:
-                    os.unlink(entry.path)
-            except OSError:
-                pass  # another mount was faster
+    prefix, suffix = TEMPORARY
+    with trusted_parent(path) as (directory, _), os.scandir(f"/proc/self/fd/{directory}") as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix) and entry.name.endswith(suffix):
+                try:
+                    if entry.stat(follow_symlinks=False).st_mtime < before:
+                        os.unlink(entry.name, dir_fd=directory)
+                except OSError:
+                    pass  # another mount was faster

@@ -13,7 +13,6 @@ import fcntl
 import mmap
 import os
 import struct
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import COLUMNS, Index
 from nopfsfs.dataset.indexcheck import check
+from nopfsfs.wholefile import whole_file
 
 MAGIC = b"NOPFSIDX"
 LAYOUT = 3  # raise it when COLUMNS or their meaning changes: older files are then scanned anew
@@ -32,7 +32,6 @@ HEADER = struct.Struct("<8sI4x12QQQ16s")  # magic, layout, counts, file size, ch
 SUM = struct.Struct("<Q")  # xxh3 of the header
 BODY = -(-(HEADER.size + SUM.size) // ALIGN) * ALIGN
 CHUNK = 1 << 26  # bytes for one write or checksum step
-TEMPORARY = (".index-", ".tmp")  # prefix and suffix of a file being written
 
 
 def _counts(index: Index) -> dict[str, int]:
@@ -89,21 +88,9 @@ def _pwrite(fd: int, data: memoryview, offset: int) -> None:
 
 
 def save(index: Index, path: str | os.PathLike[str]) -> None:
-    """See Index.save. The temporary file is a hidden sibling that ends in .tmp; it is removed on any
-    failure."""
-    path = os.fspath(path)
-    folder = os.path.dirname(path) or "."
-    fd, temporary = tempfile.mkstemp(dir=folder, prefix=TEMPORARY[0], suffix=TEMPORARY[1])  # mode 0600
-    try:
-        try:
-            write(index, fd)
-            os.fsync(fd)  # or a crash of the machine could leave a renamed file without its data
-        finally:
-            os.close(fd)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """See Index.save. The temporary file is a hidden sibling (`wholefile.TEMPORARY`); it is removed on any failure."""
+    with whole_file(os.fspath(path), 0o600) as file:
+        write(index, file.fileno())
 
 
 def to_memfd(index: Index) -> int:

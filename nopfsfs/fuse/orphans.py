@@ -61,7 +61,9 @@ def _give(fd: int, message: bytes, fds: list[int]) -> None:
 
 
 def ask(state_dir: str) -> Handoff | None:
-    """What the next supervisor is given, from one of the servers; None when none answers."""
+    """What the next supervisor is given, from one of the servers; None when none answers.
+
+    Raises ValueError for what another release of nopfsfs gives, whose settings may be others."""
     directory = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as sock:
@@ -74,8 +76,13 @@ def ask(state_dir: str) -> Handoff | None:
         os.close(directory)
     if not message:
         return None
-    text = json.loads(message)
     for fd in fds:
         os.set_inheritable(fd, False)
-    given = dict(zip(text["fds"], fds, strict=True))
-    return Handoff("super", MountConfig.from_json(text["config"]), given, text["numbers"])
+    try:
+        text = json.loads(message)
+        given = dict(zip(text["fds"], fds, strict=True))
+        return Handoff("super", MountConfig.from_json(text["config"]), given, text["numbers"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        for fd in fds:
+            os.close(fd)
+        raise ValueError(f"not understood: {error}") from error

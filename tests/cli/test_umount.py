@@ -186,6 +186,21 @@ def test_not_mounted(mountpoint: Path, capsys: Output) -> None:
     assert nopfs.main(["status", str(mountpoint)]) == Exit.NOT_MOUNTED
 
 
+@pytest.mark.mount
+def test_the_mount_of_another_user(
+    fake_mount: FakeMounts, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    fake = fake_mount()
+    monkeypatch.setattr("os.geteuid", lambda: 65534)
+    monkeypatch.setattr("nopfsfs.cli.umount.may_mount", lambda: False)
+
+    assert main([fake.mountpoint]) == Exit.NO_RIGHT
+
+    message = f"nopfs-umount: {fake.mountpoint} was mounted by root; only that user and root can unmount it\n"
+    assert capsys.readouterr().err == message
+    assert find_mount(fake.mountpoint) is not None
+
+
 def test_bad_timeout(mountpoint: Path, capsys: Output) -> None:
     assert main([str(mountpoint), "--timeout", "soon"]) == Exit.USAGE
     assert capsys.readouterr().err.startswith("nopfs-umount: --timeout: 'soon' is not a time")

@@ -108,7 +108,7 @@ def test_a_missing_source(tmp_path) -> None:
 def test_leftovers_of_killed_scans_are_removed(source, tmp_path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
-    old, young = kept / ".index-old.tmp", kept / ".index-young.tmp"
+    old, young = kept / ".nopfs-old.tmp", kept / ".nopfs-young.tmp"
     old.write_bytes(b"")
     young.write_bytes(b"")
     os.utime(old, (time.time() - 2 * LEFTOVER_S,) * 2)

@@ -229,7 +229,7 @@ def test_without_what_recovery_needs(
     with mounting(data, *flags, "--ram", "4M") as m:
         m.errors_expected = True
         refused = run([*module("nopfs"), "upgrade", str(m.path)])
-        assert (refused.returncode, "cannot be taken over" in refused.stderr) == (Exit.INTERNAL, True)
+        assert (refused.returncode, "cannot be taken over" in refused.stderr) == (Exit.STUCK, True)
         with comparing(m, readers=2, rounds=3):
             m.kill("stager")
         with Reader("loop", m.path) as reader:

@@ -12,7 +12,7 @@ from nopfsfs.errors import Exit
 from nopfsfs.plan.registry import order
 from nopfsfs.plan.spec import Spec
 from tests.conftest import wait_until
-from tests.mount.harness import COMMAND_S, Mounted, content, fill, module, mounted
+from tests.mount.harness import COMMAND_S, Mounted, content, fill, module, mounted, run
 
 pytestmark = pytest.mark.mount
 COUNT = 200
@@ -52,6 +52,7 @@ def test_files_are_pushed_and_changes_shown_all_the_same(
 
         changed = files[0].relative_to(m.path)
         (source / changed).write_bytes(content(1000, 40_000))
+        assert run([*module("nopfs"), "recheck", str(m.path)]).returncode == 0  # it is staged: nobody reads the source
 
         def shown() -> bool:
             try:

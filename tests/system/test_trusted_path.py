@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.cli.umount import write_report
+from nopfsfs.dataset.cache import open_or_scan
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.process import _LogFile
 from nopfsfs.system.trusted_path import open_for_append, open_trusted
@@ -70,6 +71,10 @@ def test_a_link_of_another_user_is_refused_for_reports_logs_and_files(place: Pat
         pass
     with pytest.raises(OSError, match=f"a link of user {USER}"):
         open_for_append(path)
+    scanned = open_or_scan(place / "real", str(place / "link"))
+    os.close(scanned.fd)
+    assert scanned.path is None
+    assert f"a link of user {USER} is in the way" in scanned.result.warnings[-1]
     with pytest.raises(NopfsError, match=f"cannot be written: a link of user {USER}") as raised:
         write_report({}, path)
 
