@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import trio
 
-WAITED_S = 0.1
+WAITED_S, WAITED_MOST_S = 0.1, 2.0
 Result = TypeVar("Result")
 
 
@@ -32,13 +32,16 @@ class ElasticLimiter:
         )  # fmt: skip
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
-        """Wait for a thread; after a while for one more than there were."""
-        with trio.move_on_after(WAITED_S):
-            await self._tokens.acquire_on_behalf_of(borrower)
-            return
-        if self._tokens.total_tokens < self._most:
-            self._tokens.total_tokens += 1
-        await self._tokens.acquire_on_behalf_of(borrower)
+        """Wait for a thread; after a while for one more than there were. Again and again: the one that was added may go
+        to another who waits."""
+        pause_s = WAITED_S
+        while True:
+            with trio.move_on_after(pause_s):
+                await self._tokens.acquire_on_behalf_of(borrower)
+                return
+            if self._tokens.total_tokens < self._most:
+                self._tokens.total_tokens += 1
+            pause_s = min(2 * pause_s, WAITED_MOST_S)  # thousands may wait
 
     def release_on_behalf_of(self, borrower: object) -> None:
         """A call has ended."""
