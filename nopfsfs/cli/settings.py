@@ -122,7 +122,8 @@ def _positive_size(text: str) -> int:
     if size == 0:
         raise ValueError(f"{text!r} leaves no room: write a size above zero, or leave it out")
     if size < LEAST_SIZE:
-        raise ValueError(f"{text!r} is {format_size(size)}, and less than 64K is of no use: did you mean {_meant(text)}?")
+        small = f"{text!r} is {format_size(size)}, and less than 64K is of no use"
+        raise ValueError(f"{small}: did you mean {_meant(text)}?")
     return size
 
 
