@@ -28,7 +28,7 @@ _TRUE = ("yes", "true", "on", "1")
 _FALSE = ("no", "false", "off", "0")
 
 _COUNTED_IN_G = 4  # digits of a number without a unit: who writes more of them means bytes
-LEAST_SIZE = 1 << 16  # bytes, of memory or of a disk tier: less holds next to nothing, and is a unit left out
+LEAST_SIZE = 1 << 14  # bytes, of memory or of a disk tier: less holds next to nothing, and is a unit left out
 MAX_WORLD_SIZE = 1 << 20
 MAX_SERVERS = 32  # each is a process
 MAX_EPOCHS = 1 << 20
@@ -122,8 +122,8 @@ def _positive_size(text: str) -> int:
     if size == 0:
         raise ValueError(f"{text!r} leaves no room: write a size above zero, or leave it out")
     if size < LEAST_SIZE:
-        is_size = f"{text!r} is {format_size(size)}"
-        raise ValueError(f"{is_size}, and less than 64K is of no use: did you mean {_meant(text)}?")
+        small = f"{text!r} is {format_size(size)}, and less than 16K is of no use"
+        raise ValueError(f"{small}: did you mean {_meant(text)}?")
     return size
 
 
@@ -135,7 +135,7 @@ def _meant(text: str) -> str:
         for unit in "MG" if said[:1] not in ("", "b") else "G" if len(number[0]) <= _COUNTED_IN_G else "":
             if parse_size(number[0] + unit) >= LEAST_SIZE:
                 return number[0] + unit
-    return "64K"
+    return "16K"
 
 
 def _positive_time(text: str) -> float:

@@ -201,7 +201,7 @@ def test_four_ranks_scan_once_mount_and_end_with_their_mounts(job: Jobs, source:
         alone = counted.counters()
         counted.reset()
 
-        started = job(4, counted.path)  # with a seed, it would begin to fetch
+        started = job(4, counted.path, "--recheck", "no")  # with a seed, it would begin to fetch
         started.wait()
 
         seen = counted.counters()
