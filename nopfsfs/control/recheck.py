@@ -28,17 +28,15 @@ class Rechecks:
 
     async def answer(self, request: dict[str, Any], stager: object | None) -> dict[str, Any]:
         """A new request for a complete look, or with `number` the progress of one. A stager that takes the place of
-        one that died is asked again. Raises ValueError."""
+        one that died is asked again; where there is none, the next one is. Raises ValueError."""
         number = request.get("number")
         before = self.status() if number is None else None  # looks may be over before the order has been sent
         if number is None:
             number = self._requested = max(self._requested, self._gauge[Gauge.RECHECK_ANSWERED]) + 1
         elif not isinstance(number, int) or not 0 < number <= self._requested:
             raise ValueError("there is no such request: the supervisor may be another one since; ask anew")
-        if stager is None:
-            raise ValueError("there is no stager that could look; see nopfs status")
         done = self._gauge[Gauge.RECHECK_ANSWERED] >= number
-        if not done and (self._sent[0] is not stager or self._sent[1] < number):
+        if stager is not None and not done and (self._sent[0] is not stager or self._sent[1] < number):
             self._sent = (stager, number)
             await self._order(Order.RECHECK, value=number)
         return {"number": number, "done": done, **(before or self.status())}

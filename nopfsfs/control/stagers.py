@@ -117,7 +117,6 @@ class Stagers:
             numbers |= {"pass_from": self._pass_from, "layout": LAYOUT, "minor": self._minor}
             stager = Child("nopfsfs.fetch.stager", Handoff("stager", self._config, fds, numbers))
         self._loop.attach_stager(ours)
-        stager.running = True
         return stager
 
     def _copy_of_mount(self) -> int | None:
@@ -207,6 +206,7 @@ class Stagers:
             self.asleep = [other for other in self.asleep if other.status is None]
             if pulse.take():
                 patience.answered()
+                child.running = True
                 self._outages.ended(WHAT)
             pulse.ping()
             silent_s = patience.look(trio.current_time())

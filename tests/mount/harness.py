@@ -106,7 +106,14 @@ class Mounted:
         return found
 
     def pid(self, role: str) -> int:
-        return next(p.pid for p in read_pids(self.state_dir) if p.role == role)
+        found: list[int] = []
+
+        def there() -> list[int]:  # between a process that died and the next there is none
+            found[:] = [p.pid for p in read_pids(self.state_dir) if p.role == role]
+            return found
+
+        assert wait_until(there), role
+        return found[0]
 
     def children(self) -> list[Process]:
         """The servers and the stager, as far as they live."""

@@ -32,7 +32,8 @@ def data(tmp_path: Path) -> Path:
 
 
 def stop(m: Mounted, role: str) -> Process:
-    """Stop a process of the mount, surely."""
+    """Stop a process of the mount, surely. One that has just been started is given more time for its first sign."""
+    assert wait_until(lambda: all(p["running"] for p in m.status()["processes"] if p["role"] == role))
     process = Process(role, m.pid(role), start_time(m.pid(role)) or 0)
     process.signal(signal.SIGSTOP)
     stat = Path(f"/proc/{process.pid}/stat")
