@@ -243,7 +243,7 @@ class Desk:
                 return Answer(demand.id, errno.ENOSPC, 0, 0)
             end = min(end, load.start + load.length)
         if load.failed:
-            return Answer(demand.id, load.error, 0, 0)
+            return Answer(demand.id, errno.ENOSPC, 0, 0)  # others' failure: the source may be well again
         if load.version != self._columns.version[row]:
             return Answer(demand.id, errno.ENOSPC, 0, 0)  # begun before the file changed: not its bytes
         if load.ready(start, end):

@@ -31,14 +31,15 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-def stop(m: Mounted, role: str) -> Process:
-    """Stop a process of the mount, surely. One that has just been started is given more time for its first sign."""
-    assert wait_until(lambda: all(p["running"] for p in m.status()["processes"] if p["role"] == role))
-    process = Process(role, m.pid(role), start_time(m.pid(role)) or 0)
-    process.signal(signal.SIGSTOP)
-    stat = Path(f"/proc/{process.pid}/stat")
-    assert wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
-    return process
+def stop(m: Mounted, *roles: str) -> list[Process]:
+    """Stop processes of the mount, surely. One that has just been started is given more time for its first sign."""
+    assert wait_until(lambda: all(p["running"] for p in m.status()["processes"] if p["role"] in roles))
+    processes = [Process(role, m.pid(role), start_time(m.pid(role)) or 0) for role in roles]
+    for process in processes:
+        process.signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{process.pid}/stat")
+        assert wait_until(lambda stat=stat: stat.read_text().rpartition(")")[2].split()[0] == "T")
+    return processes
 
 
 def together(m: Mounted, names: list[str], readers: int) -> float:
@@ -62,7 +63,7 @@ def test_a_stopped_stager_is_passed_by_and_then_replaced(mounting: Mounting, dat
     with mounting(data, "--io-timeout", "5s") as m:
         m.errors_expected = True  # it says that the stager hangs
         names = files(data)
-        stager = stop(m, "stager")
+        [stager] = stop(m, "stager")
         assert together(m, names[:150], 150) < PASSED_BY_S + MARGIN_S
         assert together(m, names[150:], 1) < PASSED_BY_S
         off = m.wait_status(lambda status: status["off"])["off"]
@@ -80,7 +81,7 @@ def test_a_stopped_stager_is_passed_by_and_then_replaced(mounting: Mounting, dat
 def test_a_stager_that_goes_on_is_asked_again(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         names = files(data)
-        stager = stop(m, "stager")
+        [stager] = stop(m, "stager")
         assert together(m, names[:2], 2) < PASSED_BY_S + MARGIN_S
         stager.signal(signal.SIGCONT)
         assert wait_until(lambda: "answers again" in m.log.read_text())
@@ -100,7 +101,7 @@ def test_a_stager_that_stops_while_it_holds_what_readers_wait_for(mounting: Moun
         with Reader("wait", m.path / "f.jpg") as reader:
             assert reader.line() == "open"
             slow.wait_stalled()
-            stager = stop(m, "stager")
+            [stager] = stop(m, "stager")
             slow.release()
             began = time.monotonic()
             assert reader.result() == SIZE
@@ -155,7 +156,7 @@ def test_a_whole_that_was_suspended_replaces_nobody_when_it_goes_on(mounting: Mo
     """As by the freezer or Slurm; the supervisor goes on first, which is hardest."""
     with mounting(data, "--servers", "2") as m:
         before = {process.role: process.pid for process in read_pids(m.state_dir)}
-        stopped = [stop(m, role) for role in before]
+        stopped = stop(m, *before)
         time.sleep(13)  # longer than a hanging process is waited for
         for process in stopped:
             process.signal(signal.SIGCONT)
@@ -173,7 +174,7 @@ def test_one_is_stopped_when_another_was_killed(mounting: Mounting, data: Path) 
         with mounting(data, "--servers", "2") as m:
             m.errors_expected = True
             victim = Process(killed, m.pid(killed), start_time(m.pid(killed)) or 0)
-            other = stop(m, hangs)
+            [other] = stop(m, hangs)
             victim.signal(signal.SIGKILL)
             read_all(m, limit_s=30)
             assert wait_until(lambda victim=victim, other=other: not victim.alive() and not other.alive(), 40)
@@ -218,7 +219,7 @@ def answered(words: list[str], code: Exit, limit_s: float = 5.0) -> str:
 def test_with_a_stopped_supervisor_reads_go_on_and_commands_answer(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         m.errors_expected = True
-        supervisor = stop(m, "supervisor")
+        [supervisor] = stop(m, "supervisor")
         read_all(m)
         say_to = f"kill -CONT {supervisor.pid}"
         assert say_to in answered([*module("nopfs"), "status", str(m.path)], Exit.STUCK)
@@ -232,7 +233,7 @@ def test_with_a_stopped_supervisor_reads_go_on_and_commands_answer(mounting: Mou
 def test_adopt_while_the_stager_is_stopped(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         m.errors_expected = True
-        stager = stop(m, "stager")
+        [stager] = stop(m, "stager")
         m.kill("supervisor")
         assert wait_until(lambda: "supervisor" not in roles(m))
         assert "took over" in answered([*module("nopfs"), "adopt", str(m.path)], Exit.OK, limit_s=15.0)
@@ -298,8 +299,7 @@ def test_a_mount_that_is_gone_leaves_no_process_whoever_is_left_to_notice(
     """Also without a supervisor."""
     with mounting(data, "--servers", "2") as m:
         m.errors_expected = True
-        for role in stopped:
-            stop(m, role)
+        stop(m, *stopped)
         if killed:
             kill_supervisor(m)
         unmount_and_wait(m)
@@ -314,8 +314,7 @@ def test_a_server_that_serves_as_a_user_ends_a_stopped_supervisor_of_root(
     fill(made, 10, 5_000)
     with mounting(made, "--user", "nobody") as m:
         m.errors_expected = True
-        stop(m, "supervisor")
-        stop(m, "stager")
+        stop(m, "supervisor", "stager")
         unmount_and_wait(m)
 
 

@@ -25,6 +25,7 @@ SIZE = 30_000  # of a file, more or less; some 13 MB in all, and the kernel's in
 EPOCHS = 3
 BATCH = 64  # of these the plan is recognised
 PAGE_CACHE = 6 << 20
+BEHIND = 16 * SIZE  # drops lag behind reads by a moment (docs/architecture.md)
 
 
 @pytest.fixture
@@ -98,7 +99,8 @@ def test_a_bounded_page_cache_keeps_to_its_budget_for_epochs(
                 assert files[sample].read_bytes() == witness.read(files[sample].relative_to(m.path))
                 if at % 100 == 99:
                     record = m.status()
-                    assert record["used"]["page_cache"] <= record["budget"]["page_cache"] == PAGE_CACHE
+                    assert record["budget"]["page_cache"] == PAGE_CACHE
+                    assert record["used"]["page_cache"] <= PAGE_CACHE + BEHIND
         record = settled(m)
         assert cached(files) <= record["used"]["page_cache"] <= PAGE_CACHE
         record = m.wait_status(lambda s: s["page_cache"]["looked_at"] >= 32)
@@ -185,7 +187,7 @@ def test_a_page_cache_above_the_budget_is_refused_and_above_the_automatic_one_cl
         mounting(slow.path, "--ram", "8M", "--page-cache", "9M"),
     ):
         pass
-    with mounting(slow.path, "--page-cache", "1T") as m:
+    with mounting(slow.path, "--page-cache", "4G") as m:
         record = m.status()
         text = m.log.read_text()
     assert record["budget"]["page_cache"] + record["budget"]["ram"] <= record["budget"]["total"]
