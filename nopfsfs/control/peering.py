@@ -1,6 +1,7 @@
 """The supervisor's side of the peers: the socket to the peer process, which process that is, and what it says.
 
-When that socket ends the peers are lost, and the mount goes on without.
+When that socket ends the peers are lost, and the mount goes on without; unless the ranks have not agreed yet that they
+all mount: then MPI has killed this rank before it could take its mount away.
 """
 
 from __future__ import annotations
@@ -39,12 +40,16 @@ class Hearing(Protocol):
 
 class Peering:
     """Owns the supervisor's end of the socket `fd`. `tell_stager(socket)` gives the stager one to the peer
-    process."""
+    process; `unmount` ends the mount, which is to be none."""
 
-    def __init__(self, fd: int, arena: int, tell_stager: Callable[[socket.socket], Awaitable[bool]]) -> None:
+    def __init__(
+        self, fd: int, arena: int, tell_stager: Callable[[socket.socket], Awaitable[bool]],
+        unmount: Callable[[], Awaitable[None]],
+    ) -> None:  # fmt: skip
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(False)
-        self._arena, self._tell_stager = arena, tell_stager
+        self._arena, self._tell_stager, self._unmount = arena, tell_stager, unmount
+        self._agreed = False
         self._sending = trio.StrictFIFOLock()
         self._quiet = trio.Event()
         self._lost = False
@@ -81,9 +86,14 @@ class Peering:
             except Exception:
                 log.exception("a message of the peer process is of no use")
         self._lose()
+        if not self._agreed:
+            log.warning("the peer process went before all ranks had mounted: unmounting")
+            await self._unmount()
 
     def _take(self, kind: Kind, node: int, body: bytes) -> None:
-        if kind == Kind.QUIET:
+        if kind == Kind.AGREED:
+            self._agreed = True
+        elif kind == Kind.QUIET:
             self._quiet.set()
         elif kind == Kind.STATUS:
             self._status = json.loads(body)

@@ -139,7 +139,7 @@ class Supervisor:
         self._placing: Placing | None = None
         if peer is not None:
             self._peering = peering = Peering(
-                peer, self._fds["arena"], lambda sock: self.loop.introduce(sock, Order.PEER)
+                peer, self._fds["arena"], lambda sock: self.loop.introduce(sock, Order.PEER), self.stop
             )
             self._placing = peering.hearing = Placing(
                 config, self.loop, self.index, charges=charges(self.index), holder=columns.holder,

@@ -19,7 +19,7 @@ from nopfsfs.control import launch as control
 from nopfsfs.dataset.cache import Opened, open_or
 from nopfsfs.errors import NopfsError, Said
 from nopfsfs.fuse.mountinfo import find_mount
-from nopfsfs.peers import mpi
+from nopfsfs.peers import mpi, news
 from nopfsfs.peers.agree import Group, asked, check_asked, place, together
 from nopfsfs.peers.environment import Launched, launched
 from nopfsfs.peers.mpi import MPI
@@ -190,6 +190,8 @@ def _mount(
             control.end(daemon, config.mountpoint)
         raise
     assert daemon is not None
+    with suppress(OSError):  # it has ended
+        ours.send(news.pack(news.Kind.AGREED))
     return daemon, ours
 
 

@@ -23,6 +23,7 @@ class Kind(IntEnum):
     OVER = 6  # `node` is asked no more; body: why
     QUIET = 7
     STATUS = 8  # body: JSON, counters
+    AGREED = 10  # the mounts of all ranks answer: from now on this one stays, whatever becomes of MPI
 
 
 def pack(kind: Kind, node: int = -1, body: bytes = b"") -> bytes:

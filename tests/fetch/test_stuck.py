@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from nopfsfs.fetch import loads
+from nopfsfs.fetch import loads, reader
 from nopfsfs.fetch.wire import Origin
 from nopfsfs.stager.left_alone import ROW_FIRST_S, TIER_FIRST_S
 from nopfsfs.stager.workers import DEVICE_MOST, FILE_MOST, SPARE_MOST, Workers
@@ -227,6 +227,32 @@ def test_a_row_that_failed_after_it_was_stuck_is_left_alone_for_longer_and_longe
     s.hanging.clear()
     r.desk.fetch([row])
     assert s.until(lambda: bool(r.staged(row)))
+
+
+def test_a_demand_gets_no_error_of_a_load_that_failed_before_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block has failed, another is being read: the server reads the source itself, which may be well again."""
+    s = make([2 * PAGE])
+    r = s.rig
+    (row,) = r.files
+    gate = threading.Event()
+
+    def read(fd: int, identity: object, into: memoryview, offset: int) -> None:
+        if offset == 0:
+            raise OSError(errno.EIO, "told to fail")
+        s._wait(gate)
+        raise OSError(errno.EIO, "told to fail")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reader, "read_exactly", read)
+        r.desk.start(2, 0)
+        first = r.demand(row)
+        assert s.answered(first)
+        assert s.until(lambda: s.inside == 1)
+        second = r.demand(row)
+        assert s.answered(second)
+        gate.set()
+        assert s.until(lambda: s.inside == 0)
+    assert (r.results[first].errno, r.results[second].errno) == (errno.EIO, errno.ENOSPC)
 
 
 def test_a_demand_tries_a_row_that_is_left_alone(make: Make) -> None:

@@ -597,7 +597,7 @@ class Machine:
             raise Difference(f"EACCES for a handle of {held.path}")
         if outcome.errno:
             self._check_errno(held.user, entry, held.path, outcome, READ)
-            return
+            length = len(outcome.value)
         left = [one for one in held.may_be if one[offset : offset + length] == outcome.value]
         if not left:
             shown = f"{len(outcome.value)} bytes at {offset}"
