@@ -1,4 +1,5 @@
-"""Who may do what with a file by its mode, its owners and its ACL: the rules of acl(5)."""
+"""Who may do what with a file by its mode, its owners and its ACL: the rules of acl(5), as Linux has them: it does not
+look at an ACL whose mask is empty (acl_permission_check in fs/namei.c), and then goes by the mode alone."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def may(uid: int, groups: tuple[int, ...], what: Granted, right: int) -> bool:
         return True
     if uid == what.uid:
         return bool(what.mode >> 6 & right)
-    if what.acl:
+    if what.acl and what.mode & 0o070:
         return _by_acl(uid, groups, what, right)
     return bool((what.mode >> 3 if what.gid in groups else what.mode) & right)
 
