@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.dataset.errors import IndexDamaged
-from nopfsfs.dataset.index import NO_ENTRY
+from nopfsfs.dataset.index import HAS_ACL, NO_ENTRY
 
 Columns = Mapping[str, NDArray[Any]]
 _DIRECTORY, _LINK = 0o4, 0o12  # of mode >> 12
@@ -47,6 +47,9 @@ def _rules(c: Columns) -> Iterator[tuple[str, bool]]:
     )
     yield "links", np.array_equal(c["link_row"], np.flatnonzero(kinds == _LINK))
     yield "targets of links", _spans(c["link_start"], len(c["link_targets"]))
+    yield "rows with an ACL", np.array_equal(c["acl_row"], np.flatnonzero(c["flags"] & HAS_ACL))
+    yield "numbers of ACLs", bool((c["acl_number"] < len(c["acl_start"]) - 1).all())
+    yield "ACLs", _spans(c["acl_start"], len(c["acls"]))
 
 
 def _has_dots(c: Columns) -> bool:

@@ -12,20 +12,25 @@ import pytest
 
 from nopfsfs.dataset.cache import open_or_scan
 from nopfsfs.dataset.errors import IndexDamaged
-from nopfsfs.dataset.index import COLUMNS, Index
+from nopfsfs.dataset.index import COLUMNS, HAS_ACL, Index
 from nopfsfs.dataset.indexcheck import check
 from nopfsfs.dataset.scan import scan
+from tests.mount import rights
 
 Columns = dict[str, Any]
 
 
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
-    """Two directories, one in the other, a hard link, a symbolic link, a hidden file."""
+    """Two directories, one in the other, a hard link, a symbolic link, a hidden file, one with an ACL."""
     root = tmp_path / "source"
     (root / "d/e").mkdir(parents=True)
     (root / "d/f").write_bytes(b"f")
     (root / "d/.h").write_bytes(b"")
+    os.setxattr(root / "d/.h", rights.ACL, rights.acl(
+        (rights.USER_OBJ, 6, rights.NO_ID), (rights.USER, 4, 65534), (rights.GROUP_OBJ, 4, rights.NO_ID),
+        (rights.MASK, 4, rights.NO_ID), (rights.OTHER, 0, rights.NO_ID),
+    ))  # fmt: skip
     os.link(root / "d/f", root / "g")
     os.symlink("g", root / "link")
     return scan(root).index
@@ -75,6 +80,10 @@ def test_what_a_scan_made_is_right(index: Index) -> None:
         (set_to("size", 3, -1), "sizes"),
         (set_to("link_row", 0, 1), "links"),
         (set_to("link_start", 1, 50), "targets"),
+        (set_to("flags", 0, HAS_ACL), "rows with an ACL"),
+        (set_to("acl_row", 0, 0), "rows with an ACL"),
+        (set_to("acl_number", 0, 1), "numbers of ACLs"),
+        (set_to("acl_start", 1, 7), "ACLs"),
         (named(b".."), "names"),
         (named(b"x/"), "names"),
         (named(b"x\0"), "names"),
