@@ -26,7 +26,10 @@ def pytest_runtest_setup(item: pytest.Function) -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="module", params=MODES, ids=lambda mode: mode.name)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(mode, id=mode.name, marks=pytest.mark.slow if mode.slow else ()) for mode in MODES],
+)
 def mode(request: pytest.FixtureRequest) -> Mode:
     """Each of the ways in which a mount can work."""
     made: Mode = request.param

@@ -29,18 +29,19 @@ class Mode:
     disk: bool = False  # with a disk tier
     environment: Mapping[str, str] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
+    slow: bool = False  # close to others: only in `make test-all`
 
 
 DEFAULT = Mode("default")
 OF_ROOT = (
     DEFAULT,
     Mode("tripwire", ("--signal", "tripwire"), expected={"signal": "tripwire"}),
-    Mode("auto", ("--signal", "auto")),
+    Mode("auto", ("--signal", "auto"), slow=True),
     Mode("no fast path", ("--no-fast-path",), expected={"fast_path": False, "resend": False, "servers": 1}),
-    Mode("no resend", environment={WITHOUT: "resend"}, expected={"resend": False}),
+    Mode("no resend", environment={WITHOUT: "resend"}, expected={"resend": False}, slow=True),
     Mode("passthrough", ("--passthrough", "on"), disk=True, expected={"passthrough": PASSES}),
-    Mode("no passthrough", ("--passthrough", "on"), disk=True, environment={WITHOUT: "passthrough"}),
-    Mode("two servers", ("--servers", "2"), expected={"servers": 2}),
+    Mode("no passthrough", ("--passthrough", "on"), disk=True, environment={WITHOUT: "passthrough"}, slow=True),
+    Mode("two servers", ("--servers", "2"), expected={"servers": 2}, slow=True),
 )
 MODES = OF_ROOT if may_mount() else (DEFAULT,)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import slow, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import COMMAND_S, Mounted, Reader, content, run, write
 from tests.mount.modes import Mode
@@ -310,7 +310,7 @@ def is_one_of(result: Any, digests: set[str]) -> bool:
     return isinstance(result, list) and result[0] == 50_000 and result[1] in digests
 
 
-@pytest.mark.parametrize("flags", ["--seed 42", "--ram 4M --seed 42", "--ram 4M"])
+@pytest.mark.parametrize("flags", [slow("--seed 42"), "--ram 4M --seed 42", slow("--ram 4M")])
 def test_changes_under_four_readers(mounting: Mounting, changing: Path, flags: str) -> None:
     """Every file is read whole as one version; each is overwritten in place once meanwhile."""
     names = [f"others/{n}.jpg" for n in range(20)]

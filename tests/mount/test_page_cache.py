@@ -151,6 +151,7 @@ class Mapped:
             os.close(fd)
 
 
+@pytest.mark.slow
 def test_what_the_kernel_took_is_found_and_pushed_again(mounting: Mounting, slow: SlowSource, measurable: None) -> None:
     """Before it is read: unless the kernel takes more meanwhile, which it need not do again in another epoch."""
     many, held = COUNT // 2 - 80, 0.0

@@ -41,7 +41,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 BUDGETS = [(DEFAULT, ""), (DEFAULT, "4M"), *((mode, "16M") for mode in MODES)]
 
 
-@pytest.fixture(scope="module", params=BUDGETS, ids=[f"{mode.name} {ram}" for mode, ram in BUDGETS])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((mode, ram), id=f"{mode.name} {ram}", marks=pytest.mark.slow if mode.slow else ())
+        for mode, ram in BUDGETS
+    ],
+)
 def mode(request: pytest.FixtureRequest) -> Mode:
     mode, ram = request.param
     return replace(mode, flags=(*mode.flags, "--ram", ram)) if ram else mode
