@@ -234,9 +234,10 @@ def test_a_demand_gets_no_error_of_a_load_that_failed_before_it(make: Make, monk
     s = make([2 * PAGE])
     r = s.rig
     (row,) = r.files
-    gate = threading.Event()
+    gate, both = threading.Event(), threading.Barrier(2)
 
     def read(fd: int, identity: object, into: memoryview, offset: int) -> None:
+        both.wait(10)  # or the second would not be begun any more
         if offset == 0:
             raise OSError(errno.EIO, "told to fail")
         s._wait(gate)
