@@ -19,7 +19,7 @@ from nopfsfs.fuse.mounting import may_mount, unmount
 from nopfsfs.rundir import default_run_dir, remove_state_dir, state_dir_for
 from tests import guard
 
-# A shell that runs the tests in the background has SIGINT ignored, for all that they start, too.
+# A shell that starts the tests in the background has them, and what they start, ignore SIGINT; some tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 pytest.register_assert_rewrite("tests.mount.harness")  # before any test, of whatever room, imports it
 # They need what `make test-frameworks` installs.

@@ -1,7 +1,7 @@
 """The supervisor's side of the peers: the socket to the peer process, which process that is, and what it says.
 
-When that socket ends the peers are lost, and the mount goes on without; unless the ranks have not agreed yet that they
-all mount: then MPI has killed this rank before it could take its mount away.
+When that socket ends, the peers are lost and the mount goes on without them. Where it ends before all ranks have agreed
+that they have mounted, the supervisor unmounts: MPI may have killed this rank before the rank could.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Hearing(Protocol):
 
 class Peering:
     """Owns the supervisor's end of the socket `fd`. `tell_stager(socket)` gives the stager one to the peer
-    process; `unmount` ends the mount, which is to be none."""
+    process; `unmount()` ends a mount whose ranks have never agreed."""
 
     def __init__(
         self, fd: int, arena: int, tell_stager: Callable[[socket.socket], Awaitable[bool]],

@@ -242,10 +242,9 @@ class Desk:
                 self._gauge[Gauge.NO_ROOM] += 1
                 return Answer(demand.id, errno.ENOSPC, 0, 0)
             end = min(end, load.start + load.length)
-        if load.failed:
-            return Answer(demand.id, errno.ENOSPC, 0, 0)  # others' failure: the source may be well again
-        if load.version != self._columns.version[row]:
-            return Answer(demand.id, errno.ENOSPC, 0, 0)  # begun before the file changed: not its bytes
+        if load.failed or load.version != self._columns.version[row]:
+            # It failed for whoever waited then, or has the bytes of a version before: the server reads by itself.
+            return Answer(demand.id, errno.ENOSPC, 0, 0)
         if load.ready(start, end):
             return Answer(demand.id, 0, load.arena + start - load.start, end - start, load.origin())
         load.waiters.append(Waiter(demand.id, start, end))

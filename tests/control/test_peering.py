@@ -17,7 +17,7 @@ from nopfsfs.peers.news import Kind
 
 @pytest.mark.parametrize("agreed", [True, False])
 def test_a_mount_stays_without_its_peers_only_where_all_ranks_had_mounted(tmp_path: Path, agreed: bool) -> None:
-    """Before, MPI has ended this rank while it took its mount away."""
+    """A peer process that ends before has been killed by MPI, and could not unmount."""
     unmounted: list[bool] = []
 
     async def unmount() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.fuse.mounting import may_mount
+from tests.conftest import slow
 from tests.mount.harness import Mounted, mounted
 from tests.mount.modes import MODES, Mode, why_not
 
@@ -27,8 +28,7 @@ def pytest_runtest_setup(item: pytest.Function) -> None:
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param(mode, id=mode.name, marks=pytest.mark.slow if mode.slow else ()) for mode in MODES],
+    scope="module", params=[slow(mode) if mode.slow else mode for mode in MODES], ids=[mode.name for mode in MODES]
 )
 def mode(request: pytest.FixtureRequest) -> Mode:
     """Each of the ways in which a mount can work."""

@@ -29,7 +29,7 @@ class Mode:
     disk: bool = False  # with a disk tier
     environment: Mapping[str, str] = field(default_factory=dict)
     expected: Mapping[str, Any] = field(default_factory=dict)
-    slow: bool = False  # close to others: only in `make test-all`
+    slow: bool = False  # differs little from another mode: its tests run only in `make test-all`
 
 
 DEFAULT = Mode("default")

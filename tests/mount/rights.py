@@ -1,5 +1,5 @@
-"""Who may do what with a file by its mode, its owners and its ACL: the rules of acl(5), as Linux has them: it does not
-look at an ACL whose mask is empty (acl_permission_check in fs/namei.c), and then goes by the mode alone."""
+"""Who may do what with a file by its mode, its owners and its ACL: the rules of acl(5), but for one case. Linux ignores
+an ACL whose mask is empty, and goes by the mode alone (acl_permission_check in fs/namei.c)."""
 
 from __future__ import annotations
 

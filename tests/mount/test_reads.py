@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import place_for_all
+from tests.conftest import place_for_all, slow
 from tests.mount.harness import Mounted, content, mounted, write
 from tests.mount.modes import DEFAULT, MODES, Mode
 
@@ -43,10 +43,8 @@ BUDGETS = [(DEFAULT, ""), (DEFAULT, "4M"), *((mode, "16M") for mode in MODES)]
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param((mode, ram), id=f"{mode.name} {ram}", marks=pytest.mark.slow if mode.slow else ())
-        for mode, ram in BUDGETS
-    ],
+    params=[slow(one) if one[0].slow else one for one in BUDGETS],
+    ids=[f"{mode.name} {ram}" for mode, ram in BUDGETS],
 )
 def mode(request: pytest.FixtureRequest) -> Mode:
     mode, ram = request.param
