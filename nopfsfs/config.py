@@ -97,6 +97,7 @@ class MountConfig:
     follow_symlinks: bool = False
     rescan: bool = False
     index_dir: str = ""
+    remember: bool = True  # the plans of the last job on this source, for the next mount (--remember)
     state_dir: str = ""  # this mount's own directory below the run directory
     log_file: str | None = None
     source_fs: tuple[int, int] | None = None  # type and id of the source's file system (system/file_system.py)

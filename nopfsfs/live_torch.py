@@ -66,6 +66,12 @@ def _of_loader(loader: Any) -> tuple[Any, dict[str, int]]:
     return sampler, said
 
 
+def _dropped(loader: Any) -> Table:
+    """The option of samplers that says how large a batch must be to be read."""
+    batches = getattr(loader, "batch_sampler", None)
+    return {} if batches is None or not batches.drop_last else {"drop_batch": int(batches.batch_size)}
+
+
 def _part(dataset: Any) -> tuple[Samples | None, Any]:
     """The indices of torch's Subset (of a Subset ...), and the data set that they are of."""
     part: Samples | None = None
@@ -81,13 +87,14 @@ def _whole(sampler: Any, loader: Any) -> Table:
     if _is(sampler, "DistributedSampler"):
         table: Table = {"sampler": "distributed", "seed": int(sampler.seed), "epoch": int(sampler.epoch)}
         flags = {"sequential": not sampler.shuffle, "drop_last": bool(sampler.drop_last)}
-        options: Table = {name: True for name, value in flags.items() if value}
+        options: Table = {name: True for name, value in flags.items() if value} | _dropped(loader)
         world, ranks = int(sampler.num_replicas), _ranks_here(int(sampler.rank), int(sampler.num_replicas))
         return table | {"world_size": world, "ranks": list(ranks)} | ({"options": options} if options else {})
     if _is(sampler, "SequentialSampler"):
-        return {"sampler": "sequential"}
+        dropped = _dropped(loader)
+        return {"sampler": "sequential"} | ({"options": dropped} if dropped else {})
     if _is(sampler, "RandomSampler"):
-        drawn: Table = {"replacement": True} if sampler.replacement else {}
+        drawn: Table = ({"replacement": True} if sampler.replacement else {}) | _dropped(loader)
         if getattr(sampler, "_num_samples", None) is not None:
             drawn["num_samples"] = int(sampler.num_samples)
         if sampler.generator is not None:
@@ -127,8 +134,10 @@ def _partial(sampler: Any, loader: Any, part: Samples, epochs: int) -> tuple[Tab
     n = len(part)
     if not epochs >= 1 or n * epochs > SAMPLES_MOST:
         raise ValueError(f"epochs: {epochs} epochs of {n} samples are not possible; say fewer with epochs=")
+    batch = _dropped(loader).get("drop_batch", 1)
+    read = n // batch * batch
     if _is(sampler, "SequentialSampler"):
-        return {}, [part]
+        return {}, [part[:read]]
     if _is(sampler, "DistributedSampler"):
         said = _whole(sampler, loader)
         spec = registry.make_spec(registry.sampler("distributed"), said["seed"], said.get("options", {}))
@@ -141,7 +150,7 @@ def _partial(sampler: Any, loader: Any, part: Samples, epochs: int) -> tuple[Tab
         raise ValueError(f"sampler: {type(sampler).__name__} is not known; give the order as arrays of indices")
     if drawing and (sampler.replacement or getattr(sampler, "_num_samples", None) is not None):
         raise ValueError("sampler: replacement or num_samples over a Subset; give the order as arrays of indices")
-    return {}, [part[order] for order in _drawn(sampler, loader, n, epochs, seeded=drawing)]
+    return {}, [part[order[:read]] for order in _drawn(sampler, loader, n, epochs, seeded=drawing)]
 
 
 def _drawn(sampler: Any, loader: Any, n: int, epochs: int, *, seeded: bool) -> Iterator[Samples]:

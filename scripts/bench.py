@@ -24,6 +24,7 @@ import bench_agree
 import bench_cluster
 import bench_cost
 import bench_epochs
+import bench_identify
 import bench_latency
 import bench_peer
 import bench_plan
@@ -104,6 +105,7 @@ BENCHMARKS = (
     Benchmark("plan/*/1281167/*", "the order of an epoch of ImageNet", bench_plan.imagenet),
     Benchmark("plan/*/14197122/*", "the order of an epoch of ImageNet-22k", bench_plan.imagenet_22k),
     Benchmark("identify/*", "opens that show which order it is", bench_plan.identification),
+    Benchmark("identify/job/*", "a job that never waits, in virtual time", bench_identify.entries),
     Benchmark("sim/thesis/*", "the simulator, against the published tables", bench_sim.thesis_entries),
     Benchmark("sim/homes/distinct_share/*", "what nodes keep that hold the data set once", bench_sim.share_entries),
     Benchmark("sim/homes/worst_ratio_to_*", "all shipped clusters and data sets", bench_sim.table_entries),

@@ -12,6 +12,8 @@ from nopfsfs.plan.spec import Dealt, Orders, Sampler, Spec, Value
 
 # Families whose order in one process is that of another family: measured as one rank of several.
 _SEVERAL = ("repeat_aug", "tf_shuffle_shard", "tf_shard_shuffle", "accelerate", "hf_trainer", "lightning", "timm")
+# Samples in a batch of one process, where several take batches in turn.
+_BATCH = 8
 # Orders that are computed in another way than those of the first variant.
 _OTHERS: dict[str, tuple[dict[str, Value], ...]] = {
     "random": ({"replacement": True},),
@@ -21,7 +23,9 @@ _OTHERS: dict[str, tuple[dict[str, Value], ...]] = {
     "grain": ({"sharding": "slice"},),
     "python": ({"method": "sample"}, {"carry": "stream"}),
     "dali": ({"shuffle_after_epoch": True},),
-    "webdataset": ({"method": "detshuffle"}, {"method": "list"}),
+    "webdataset": ({"method": "detshuffle"},),
+    "webdataset_split": ({"method": "detshuffle"},),
+    "hf_streaming": ({"workers": 8},),
     "numpy": ({"carry": "shuffle"},),
     "keras_directory": ({"validation_split": 0.2, "fixed": True},),
 }
@@ -29,7 +33,8 @@ _OTHERS: dict[str, tuple[dict[str, Value], ...]] = {
 
 def first(family: Sampler, seed: int) -> Spec:
     """Its likeliest configuration."""
-    return next(iter(family.variants(seed)), Spec(family.name, seed if family.seeds is not None else 0))
+    spec = next(iter(family.variants(seed)), Spec(family.name, seed if family.seeds is not None else 0))
+    return spec.with_option("batch", _BATCH) if family.dealt is Dealt.BATCHES else spec
 
 
 def specs(family: Sampler, seed: int, n: int) -> dict[str, Spec]:
@@ -50,7 +55,7 @@ def reading(family: Sampler, seed: int) -> Reading:
     found = Reading(first(family, seed), files=family.files[0])
     if family.name in _SEVERAL or (family.dealt is Dealt.STRIDED and family.name != "distributed"):
         found = replace(found, world=8, ranks=(3,))
-    return replace(found, data="shards") if family.name == "webdataset" else found
+    return replace(found, data="shards") if "shards" in family.files else found
 
 
 def identified() -> list[Sampler]:

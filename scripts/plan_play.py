@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from nopfsfs.control.plans import data_sets
 from nopfsfs.dataset.build import Listing, build
+from nopfsfs.dataset.index import Index
 from nopfsfs.plan import registry
-from nopfsfs.plan.deep import TENSORFLOW, TORCH
+from nopfsfs.plan.deep import TENSORFLOW, TORCH, WEIGHTED
 from nopfsfs.plan.epochs import DataSet
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.report import PlanStatus
@@ -33,13 +34,14 @@ _CHUNK = 32
 # A seed that a mount does not try.
 _NOT_COMMON = 876_234_987_123
 # What the searches that take minutes may find (`nopfsfs.plan.deep`).
-_APART = (TORCH, TENSORFLOW, "lightning", "timm")
+_APART = (TORCH, TENSORFLOW, WEIGHTED, "lightning", "timm")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a program reads: `spec` None for an order that no seed determines. `data`: "train", or "shards" for a
-    directory of .tar files; `files`: in which order it lists them; `ranks`: of the `world`, those on this node.
+    """What a program reads: `spec` None for an order that no seed determines. `data`: "train", "uneven" for classes of
+    different sizes, or "shards" for a directory of .tar files; `files`: in which order it lists them; `ranks`: of the
+    `world`, those on this node.
     `start`: the epoch that comes first; `repeats`: it comes again and again; `validation`: val/ is read after each.
     `parallel`: so many calls of one process (tf.data's map), instead of a loader's workers."""
 
@@ -68,18 +70,26 @@ class Outcome:
 @functools.lru_cache(maxsize=4)
 def tree(n: int, data: str = "train") -> tuple[DataSet, ...]:
     """The data sets that a mount finds in a tree of n training files or shards, with all file orders."""
-    listings = _shards(n) if data == "shards" else _images(n)
-    return tuple(data_sets(build(listings)))
+    return tuple(data_sets(index(n, data)))
 
 
-def _images(n: int) -> list[Listing]:
-    """train/ with n and val/ with a twentieth of that, in the same class directories."""
+@functools.lru_cache(maxsize=4)
+def index(n: int, data: str = "train") -> Index:
+    """The index of that tree."""
+    return build(_shards(n) if data == "shards" else _images(n, uneven=data == "uneven"))
+
+
+def _images(n: int, uneven: bool) -> list[Listing]:
+    """train/ with n and val/ with a twentieth of that, in the same class directories; `uneven`: the largest class has
+    twenty times the files of the smallest."""
     classes = [b"n%08d" % (1_440_764 + 617 * i) for i in range(min(CLASSES, n))]
     found = [_listing(b"", [b"train", b"val"], DIRECTORY)]
     for part, files in ((b"train", n), (b"val", n // VALIDATION)):
         found.append(_listing(part, classes, DIRECTORY))
+        weights = np.linspace(1, 20, len(classes)) if uneven else np.ones(len(classes))
+        ends = (files * np.cumsum(weights) / weights.sum()).round().astype(int)
         for at, wnid in enumerate(classes):
-            count = files // len(classes) + (at < files % len(classes))
+            count = int(ends[at] - (ends[at - 1] if at else 0))
             names = sorted(b"%s_%d.JPEG" % (wnid, 13 * number + at % 13) for number in range(count))
             found.append(_listing(part + b"/" + wnid, names, FILE))
     return found
@@ -101,13 +111,23 @@ def _files(datasets: Sequence[DataSet], name: str, files: str, subset: Spec | No
     return rows if subset is None else rows[registry.subset(subset.sampler).samples(subset, len(rows))]
 
 
+def spec_over(reading: Reading, datasets: Sequence[DataSet]) -> Spec:
+    """The sampler of a reading over these data sets."""
+    assert reading.spec is not None
+    if not registry.sampler(reading.spec.sampler).by_class:
+        return reading.spec
+    orders = next(one.orders for one in datasets if one.name == "train")
+    return reading.spec.with_option("classes", next(one.classes for one in orders if reading.files in one.names))
+
+
 def epoch_rows(reading: Reading, datasets: Sequence[DataSet], epoch: int, rng: np.random.Generator) -> list[list[int]]:
     """The rows that each rank here reads in the epoch that comes so many after the first."""
     files = _files(datasets, "train", reading.files, reading.subset)
     if reading.spec is None:
         return [rng.permutation(files).tolist()]
     epoch = reading.start + (0 if reading.repeats else epoch)
-    dealt = [registry.order(reading.spec, len(files), epoch, reading.world, rank) for rank in reading.ranks]
+    spec = spec_over(reading, datasets)
+    dealt = [registry.order(spec, len(files), epoch, reading.world, rank) for rank in reading.ranks]
     return [files[order[order >= 0]].tolist() for order in dealt]
 
 
@@ -171,7 +191,7 @@ def play(
     rng = rng or np.random.default_rng([_NOT_COMMON, workers])
     loader = Loader(reading.parallel, 1, 1) if reading.parallel else Loader(workers, 2, BATCH)
     # for others minutes would be spent to find nothing
-    apart = reading.spec is not None and reading.subset is None and reading.spec.sampler in _APART
+    apart = reading.spec is not None and reading.spec.sampler in _APART
     outcome = Outcome()
     for epoch in range(epochs):
         truth = epoch_rows(reading, datasets, epoch, rng)

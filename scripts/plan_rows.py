@@ -12,6 +12,7 @@ from nopfsfs.plan import registry
 from nopfsfs.plan.spec import Orders, Spec, Value
 
 SEED = 42
+SHARDS = 2000
 # Words that a model of some 25.6 million parameters draws from torch's global generator when it is made on the CPU.
 DRAWN = 25_600_000
 
@@ -73,6 +74,16 @@ def torch_rows() -> Iterator[Row]:
     yield Row(torch, "`random_split(data, [0.8, 0.2], g)`, then `DistributedSampler`", split)
     split = replace(_read("global", offset=19_999), subset=_subset("random_split"))
     yield Row(torch, "`manual_seed(42)`, `random_split(data, [0.8, 0.2])`, `DataLoader(shuffle=True)`", split)
+    split = replace(_read("global", offset=19_999 + DRAWN), subset=_subset("random_split"))
+    yield Row(torch, "the same, and a model drew 25.6 million words in between", split)
+    split = replace(_read("global", offset=DRAWN + 19_999), subset=_subset("random_split", offset=DRAWN))
+    yield Row(torch, "the same, but the model drew them before the split", split)
+    weighted = replace(_read("weighted"), data="uneven")
+    yield Row(torch, "`WeightedRandomSampler`, 1 / files of the class, after `torch.manual_seed(42)`", weighted)
+    weighted = replace(_read("weighted", offset=-2, step=2), data="uneven")
+    yield Row(torch, "the same with `generator=g`, `g.manual_seed(42)`", weighted)
+    weighted = replace(_read("weighted", offset=DRAWN), data="uneven")
+    yield Row(torch, "the same on the global generator, after a model drew 25.6 million words", weighted)
     yield Row(torch, "`DataLoader()`, in order", _read("sequential"))
     lightning = "Lightning"
     yield Row(lightning, "`seed_everything(42)`, rank 3 of 8", _read("lightning", True))
@@ -139,6 +150,19 @@ def other_rows() -> Iterator[Row]:
     web = "WebDataset"
     yield Row(web, "`shardshuffle=100, seed=42`: order of shards", _shards(_read("webdataset")))
     yield Row(web, "`detshuffle=True, seed=42`", _shards(_read("webdataset", method="detshuffle")))
+    yield Row(web, "`SimpleShardList(urls, seed=42)`, rank 3 of 8", _shards(_read("webdataset_split", True)))
+    clip: dict[str, Value] = {"method": "detshuffle", "shardshuffle": 2000, "initial": 500}
+    yield Row(
+        web, "open_clip: `detshuffle2` before the splits, rank 3 of 8", _shards(_read("webdataset_split", True, **clip))
+    )
+    stream = "datasets"
+    yield Row(stream, "streaming, `shuffle(seed=42)`, datasets 5", _shards(_read("hf_streaming")))
+    yield Row(stream, "the same, rank 3 of 8, 4 workers", _shards(_read("hf_streaming", True, workers=4)))
+    yield Row(stream, "the same before datasets 5", _shards(_read("hf_stream")))
+    mosaic = "MosaicML"
+    same = f"4096*{SHARDS}"
+    yield Row(mosaic, "`StreamingDataset(shuffle=True, shuffle_seed=42)`", _shards(_read("mosaic", sizes=same)))
+    yield Row(mosaic, "the same, `shuffle_algo='py1s'`", _shards(_read("mosaic", sizes=same, algo="py1s")))
     dali = "DALI"
     yield Row(dali, "`readers.file(random_shuffle=True)`", _read("dali"))
     yield Row(dali, "the same, shard 3 of 8", _read("dali", True))
@@ -158,7 +182,7 @@ def unknown_rows() -> Iterator[Row]:
 
 
 def _shards(reading: Reading) -> Reading:
-    return replace(reading, data="shards", files="sorted_files")
+    return replace(reading, data="shards", files="shards")
 
 
 def rows() -> list[Row]:

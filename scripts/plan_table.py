@@ -18,7 +18,7 @@ from pathlib import Path
 
 import plan_play
 from plan_play import Outcome, Reading
-from plan_rows import SEED, Row, rows
+from plan_rows import SEED, SHARDS, Row, rows
 from tqdm import tqdm
 
 from nopfsfs.plan import registry
@@ -27,7 +27,7 @@ from nopfsfs.plan.follow import Follower
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "plans.md"
 BEGIN, END = "<!-- begin: scripts/plan_table.py -->", "<!-- end: scripts/plan_table.py -->"
-FILES, SHARDS = 20_000, 2000
+FILES = 20_000
 WORKERS = 2
 # Opens after which a plan without a seed is no longer waited for.
 MOST_OPENS = 1024
@@ -57,6 +57,7 @@ def told(reading: Reading, datasets: Sequence[DataSet]) -> Follower:
     follower = plan_play.follower_for(reading, datasets, SEED)
     at = next(i for i, one in enumerate(datasets) if one.name == "train")
     order = next(i for i, one in enumerate(datasets[at].orders) if reading.files in one.names)
+    spec = plan_play.spec_over(reading, datasets)
     said = Hypothesis(at, order, spec, reading.start, reading.world, reading.ranks, reading.subset)
     follower.register([(build(said, datasets), None)])
     return follower

@@ -26,6 +26,12 @@ torch = pytest.importorskip("torch")
 data = torch.utils.data
 
 
+KINDS = (
+    *("subset_random", "random", "random in a loader", "loader", "distributed", "sequential"),
+    *("last dropped", "in order, last dropped"),
+)
+
+
 class Files(data.Dataset):  # type: ignore[name-defined,misc]
     """A data set of n files below /mnt/fast/train."""
 
@@ -188,10 +194,23 @@ def epochs_of(sampler: Any, count: int) -> list[list[int]]:
     return found
 
 
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_a_last_batch_that_is_dropped(daemon: Daemon, drop_last: bool) -> None:
+    files = Files()
+    options = [{"drop_batch": 8}] if drop_last else [{}]
+    for sampler in (
+        data.SequentialSampler(files),
+        data.RandomSampler(files, generator=torch.Generator().manual_seed(1)),
+        data.RandomSampler(files),
+        data.DistributedSampler(files, 4, 1),
+    ):
+        nopfsfs.register("/mnt/fast", data.DataLoader(files, 8, sampler=sampler, drop_last=drop_last))
+        told = daemon.plan.get("options", {})
+        assert [{name: value for name, value in told.items() if name == "drop_batch"}] == options
+
+
 @pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize(
-    "kind", ["subset_random", "random", "random in a loader", "loader", "distributed", "sequential"]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_part_is_told_as_its_orders(daemon: Daemon, kind: str, own: bool) -> None:
     torch.manual_seed(11)
     generator = torch.Generator().manual_seed(2) if own else None
@@ -206,11 +225,13 @@ def test_a_part_is_told_as_its_orders(daemon: Daemon, kind: str, own: bool) -> N
         "loader": lambda: (data.DataLoader(part, 2, True, generator=generator), False),
         "distributed": lambda: (data.DistributedSampler(part, 2, 1, seed=4), True),
         "sequential": lambda: (data.DataLoader(part, 3), False),
+        "last dropped": lambda: (data.DataLoader(part, 3, True, generator=generator, drop_last=True), False),
+        "in order, last dropped": lambda: (data.DataLoader(part, 3, drop_last=True), False),
     }[kind]()  # fmt: skip
 
     nopfsfs.register("/mnt/fast", sampler, root="train", epochs=3)
 
-    count = 1 if kind == "sequential" else 3
+    count = 1 if kind in ("sequential", "in order, last dropped") else 3
     if isinstance(sampler, data.DataLoader):
         expected = [[int(i) for batch in sampler for i in batch] for _ in range(count)]
     else:

@@ -96,6 +96,11 @@ def _add_plan_options(group: argparse._ArgumentGroup) -> None:
         "--sampler-option", metavar="NAME=VALUE", action="append", help="an option of the sampler; may be repeated"
     )
     group.add_argument("--plan", metavar="FILE", help="a plan file: what is read, in full")
+    group.add_argument(
+        "--remember",
+        action=argparse.BooleanOptionalAction,
+        help="begin with what the last job on SOURCE read, and keep what this one reads for the next (default: yes)",
+    )
     group.add_argument("--world-size", metavar="N", help="ranks of the whole job (default: from the environment)")
     group.add_argument("--ranks", metavar="LIST", help="the ranks that read through this mount, such as 0-3,6")
 

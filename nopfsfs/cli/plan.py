@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from nopfsfs.units import format_ranks
 
 REGISTER_S = 120.0  # orders of millions of files are read and computed before the answer
 _SHOW_S = 30.0  # the answer may wait for a computation
+_WIDTH = 100  # of the paragraph
 
 Record = Mapping[str, Any]
 _DRY = ("sampler", "seed", "epoch", "world_size", "ranks", "root", "files", "plan", "sampler_option", "head", "all")
@@ -121,6 +123,8 @@ def _count(origin: str, text: str) -> int:
 def plan_text(record: Record, mountpoint: str) -> str:
     """What a mount believes, for people. A record that lacks something prints without it."""
     lines = [f"{mountpoint}: {record.get('state', 'none')}"]
+    text = (record.get("explanation") or {}).get("text")
+    lines += [*textwrap.wrap(text, _WIDTH, break_on_hyphens=False), ""] if text else []
     for believed in record.get("plans") or ():
         lines.append(f"{believed.get('dataset', '?')}: {', '.join(_words(believed))}")
         lines += [f"  {path}" for path in believed.get("next") or ()]

@@ -186,6 +186,7 @@ SETTINGS: Mapping[str, Setting] = {
     "log_file": Setting(parse_path, paths=True),
     "user": Setting(parse_name),
     "index_dir": Setting(parse_path, paths=True),
+    "remember": Setting(parse_flag, (str, bool)),
     "io_timeout": Setting(_positive_time, (str, int, float)),
     "recheck": Setting(parse_recheck, (str, int, float, bool)),
     "expose": Setting(parse_flag, (str, bool)),

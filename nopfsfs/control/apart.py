@@ -23,7 +23,7 @@ LIMIT_S = 900.0
 PARENT_LOOK_S = 1.0
 _PR_SET_NAME = 15
 # A tenth of a core beside a job that keeps all of them busy. With 19 it would be a hundredth, and nothing found.
-LOW_PRIORITY = 10
+LOW_PRIORITY = 5
 
 
 async def compute(call: Callable[[], Any]) -> Any:

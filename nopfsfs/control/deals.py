@@ -7,7 +7,7 @@ import numpy as np
 from nopfsfs.plan import registry
 from nopfsfs.plan.epochs import Hypothesis
 from nopfsfs.plan.foresight import successor
-from nopfsfs.plan.spec import Dealt
+from nopfsfs.plan.spec import STRIDED, Dealt
 from nopfsfs.policy.frequency import Nodes, dealt
 
 KEPT_BYTES = 512 << 20  # of what all epochs together take; more files: fewer epochs, which say nearly as much
@@ -36,7 +36,7 @@ def _deals(hypothesis: Hypothesis, n: int) -> bool:
     spec, world = hypothesis.spec, hypothesis.world
     family = registry.sampler(spec.sampler)
     if family.dealt is not Dealt.OWN or world == 1:
-        return family.dealt is not Dealt.ALL or world == 1
+        return family.dealt is not Dealt.ALL or world == 1 or bool(spec.number(STRIDED))
     if world > RANKS_MOST or spec.data is not None:
         return False
     try:

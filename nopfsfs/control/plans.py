@@ -18,6 +18,7 @@ import trio
 
 from nopfsfs.config import MountConfig, PlanSpec
 from nopfsfs.control import apart, memory, register
+from nopfsfs.control.last_job import LastJob
 from nopfsfs.control.loop import EventLoop
 from nopfsfs.dataset import explicit, orders
 from nopfsfs.dataset.index import Index
@@ -25,8 +26,10 @@ from nopfsfs.dataset.view import View
 from nopfsfs.plan import registry
 from nopfsfs.plan.epochs import DataSet, EpochOrder, FileOrder, Hypothesis, build
 from nopfsfs.plan.follow import Follower
+from nopfsfs.plan.recorded import RecordedPlan
 from nopfsfs.plan.report import Job
 from nopfsfs.plan.spec import Dealt, Orders, Sampler, Spec
+from nopfsfs.plan.wording import paragraph
 from nopfsfs.system.outages import Backoff
 
 log = logging.getLogger(__name__)
@@ -60,24 +63,28 @@ def data_sets(index: Index, wanted: Sequence[str] = ()) -> list[DataSet]:
             rows = enumerate_files(index, root, view)
             same = next((at for at, one in enumerate(files) if np.array_equal(one.rows, rows)), None)
             if same is not None:
-                files[same] = FileOrder((*files[same].names, name), rows)
+                files[same] = dataclasses.replace(files[same], names=(*files[same].names, name))
             elif len(rows):
-                files.append(FileOrder((name,), rows))
+                files.append(FileOrder((name,), rows, _classes(index, root, name, view)))
         if files:
             found.append(DataSet(key=root, name=_name(index, root), orders=tuple(files)))
     return found
+
+
+def _classes(index: Index, root: int, name: str, view: View | None = None) -> str:
+    """The classes of a file order, as `FileOrder` has them."""
+    return ",".join(map(str, orders.class_sizes(index, root, view))) if name == "image_folder" else ""
 
 
 def _name(index: Index, root: int) -> str:
     return index.path(root).decode(errors="backslashreplace") or "."
 
 
-def make_follower(index: Index, config: MountConfig) -> Follower:
-    """May take seconds for millions of files."""
+def make_follower(index: Index, config: MountConfig, record: Sequence[RecordedPlan] = ()) -> Follower:
+    """`record`: what the last job on this source read. May take seconds for millions of files."""
     worlds = [(w.size, w.ranks) for w in config.worlds]
     wanted = [name for plan in config.plans for name in _usual(plan)]
-    guess = len(worlds) == 1 and worlds[0] == (1, (0,))
-    return Follower(data_sets(index, wanted), config.seed, config.sampler, worlds, guess_worlds=guess)
+    return Follower(data_sets(index, wanted), config.seed, config.sampler, worlds, record=record)
 
 
 def _usual(plan: PlanSpec) -> tuple[str, ...]:
@@ -89,6 +96,7 @@ class Plans:
 
     def __init__(self, loop: EventLoop, index: Index, config: MountConfig) -> None:
         self._loop, self._index, self._config = loop, index, config
+        self._last_job = LastJob(config)
         self._made = trio.Event()
         self._said: list[PlanSpec] = []  # registered while the mount runs
         self._one_at_a_time = trio.Lock()
@@ -123,12 +131,16 @@ class Plans:
             nursery.start_soon(self._work, follower)
             nursery.start_soon(self._work_apart, follower)
             nursery.start_soon(self._work_far, follower)
+            nursery.start_soon(self._last_job.keep, follower)
             await self._loop.follower_lost.wait()
             nursery.cancel_scope.cancel()
 
     async def _make(self) -> Follower:
         """A follower that knows what was said when the mount was made, and since."""
-        follower = await trio.to_thread.run_sync(make_follower, self._index, self._config, abandon_on_cancel=True)
+        record = await self._last_job.read()
+        follower = await trio.to_thread.run_sync(
+            make_follower, self._index, self._config, record, abandon_on_cancel=True
+        )
         for number, plan in enumerate(self._config.plans, 1):
             try:
                 follower.register(await self._tables(follower, [plan]), replace_said=False)
@@ -183,6 +195,11 @@ class Plans:
                 continue
             await trio.sleep(max(LOOK_PAUSE_S, FAR_PAUSE * (trio.current_time() - began)) if job else FAR_LOOK_S)
 
+    async def remember(self) -> None:
+        """Record what is followed for the next mount, where it stands now."""
+        if self._loop.follower is not None:
+            await self._last_job.write(self._loop.follower.to_record())
+
     # ---- what users say -----------------------------------------------------------------------------------
 
     async def register(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -206,7 +223,7 @@ class Plans:
         return {}
 
     async def describe(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What is believed, and the next files of it."""
+        """What is believed and why, and the next files of it."""
         count = register.parse_next(request)
         follower = await self._follower()
         plans, room = [], NEXT_BYTES
@@ -218,7 +235,9 @@ class Plans:
             if room < 0:
                 raise ValueError(f"next: the paths of {count} files have too many bytes; ask for less")
             plans.append(known)
-        return {"state": follower.status().state, "plans": plans}
+        found = follower.explain()
+        why = {"text": paragraph(found), **dataclasses.asdict(found)}
+        return {"state": found.state, "plans": plans, "explanation": why}
 
     async def _paths(self, rows: list[int]) -> list[str]:
         paths = []
@@ -269,6 +288,8 @@ class Plans:
             order = self._enumerate(plan, root, family)
         size, ranks = self._world(plan, family)
         spec, subset = self._spec(plan, family, data), self._subset(plan)
+        if family.by_class and not spec.get("classes", ""):
+            spec = spec.with_option("classes", order.classes)
         if (asked := spec.number("num_samples")) > SAMPLES_MOST * len(order.rows):
             most = f"{SAMPLES_MOST} times the {len(order.rows)} files"
             raise ValueError(f"options.num_samples: {asked} samples an epoch are more than {most}")
@@ -279,7 +300,7 @@ class Plans:
         for name in (plan.files,) if plan.files is not None else family.files:
             rows = orders.ORDERS[name](self._index, root, None)
             if len(rows):
-                return FileOrder((name,), rows)
+                return FileOrder((name,), rows, _classes(self._index, root, name))
         raise ValueError(f"files: {plan.files or ' or '.join(family.files)} finds none in {_name(self._index, root)}")
 
     def _world(self, plan: PlanSpec, family: Sampler) -> tuple[int, tuple[int, ...]]:

@@ -434,6 +434,7 @@ class Supervisor:
             with contextlib.suppress(OSError), trio.move_on_after(END_LIMIT_S):
                 await trio.to_thread.run_sync(clear_leftovers, disk.path, self._config.uid, abandon_on_cancel=True)
         self.loop.drain()
+        await self._plans.remember()
         if self._state != "failed":
             self._state = "ended"
         self._final = self.record()
@@ -457,6 +458,7 @@ class Supervisor:
             await self._stagers.end(END_LIMIT_S)
         self._servers.abandon()
         self.loop.drain()
+        await self._plans.remember()
         self._ended.set()
         return {}
 

@@ -40,14 +40,24 @@ def image_entries(view: View, dir_row: int) -> NDArray[np.int64]:
     """Entries of the images of the first split that the directory has (train, validation, test), in order, int64. Empty
     where a metadata file says the order, or the files are no folder of images."""
     index = view.index
-    entries = view.entries_by_path(dir_row)
-    hidden = _hidden_dirs(index, dir_row, view.ends[dir_row])
-    entries = entries[_is_file(view, entries) & ~hidden[index.entry_parent[entries] - dir_row]]
-    entries = entries[~_ignored(index, entries)]
+    entries = _shown(view, view.entries_by_path(dir_row), dir_row)
     if _is_something_else(index, entries, dir_row):
         return entries[:0]
     entries = _first_split(index, entries, dir_row, view.ends[dir_row])
     return entries[_is_image(index, entries)]
+
+
+def first_split(view: View, entries: NDArray[np.int64], dir_row: int) -> NDArray[np.int64]:
+    """Those of some entries below the directory that its first split has, in order, int64. Hidden ones are left out."""
+    return _first_split(view.index, _shown(view, entries, dir_row), dir_row, view.ends[dir_row])
+
+
+def _shown(view: View, entries: NDArray[np.int64], dir_row: int) -> NDArray[np.int64]:
+    """The files that data sets look at."""
+    index = view.index
+    hidden = _hidden_dirs(index, dir_row, view.ends[dir_row])
+    entries = entries[_is_file(view, entries) & ~hidden[index.entry_parent[entries] - dir_row]]
+    return entries[~_ignored(index, entries)]
 
 
 def _hidden_dirs(index: Index, dir_row: int, end: int) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from nopfsfs.dataset.hf_folder import image_entries
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.natural import entries_naturally
+from nopfsfs.dataset.shards import shard_entries, split_entries
 from nopfsfs.dataset.view import View, has_suffix, parents_of
 
 # torchvision 0.29, datasets/folder.py: IMG_EXTENSIONS
@@ -48,6 +49,19 @@ def image_folder(index: Index, dir_row: int, view: View | None = None) -> Rows:
     dirs = [row for _, child in view.children(dir_row) for row in view.walk(child)]
     entries = view.sorted_entries(dirs)
     return view.rows(entries[has_suffix(index, entries, IMAGE_SUFFIXES)])
+
+
+def class_sizes(index: Index, dir_row: int, view: View | None = None) -> tuple[int, ...]:
+    """How many samples each class of `image_folder` has, 0 too; the classes come one after the other."""
+    view = view or View(index)
+    classes = [view.walk(child) for _, child in view.children(dir_row)]
+    dirs = np.array([row for below in classes for row in below], np.int64)
+    entries = view.entries_of(dirs.tolist())
+    first = index.first_entry.astype(np.int64)
+    of_dir = np.repeat(np.arange(len(classes)), [len(below) for below in classes])
+    of_entry = np.repeat(of_dir, first[dirs + 1] - first[dirs])
+    is_sample = has_suffix(index, entries, IMAGE_SUFFIXES) & (view.targets(entries) >= index.n_dirs)
+    return tuple(np.bincount(of_entry[is_sample], minlength=len(classes)).tolist())
 
 
 def sorted_files(index: Index, dir_row: int, view: View | None = None) -> Rows:
@@ -99,6 +113,20 @@ def hf_imagefolder(index: Index, dir_row: int, view: View | None = None) -> Rows
     return view.rows(image_entries(view, dir_row))
 
 
+def shards(index: Index, dir_row: int, view: View | None = None) -> Rows:
+    """Rows of the shards below the directory (`dataset/shards.py`), sorted by full path as text; uint32. Of WebDataset
+    over a brace pattern, of MosaicML Streaming, of `datasets.load_dataset(data_files="*.tar", streaming=True)`."""
+    view = view or View(index)
+    return _regular(view, shard_entries(view, dir_row))
+
+
+def hf_shards(index: Index, dir_row: int, view: View | None = None) -> Rows:
+    """Rows of the shards of `datasets.load_dataset(directory, streaming=True)`, of its first split: train, validation
+    or test (datasets 5.2); uint32."""
+    view = view or View(index)
+    return _regular(view, split_entries(view, dir_row))
+
+
 # The orders by name, likeliest first.
 ORDERS: Mapping[str, FileOrder] = MappingProxyType(
     {
@@ -109,6 +137,8 @@ ORDERS: Mapping[str, FileOrder] = MappingProxyType(
         "hf_imagefolder": hf_imagefolder,
         "dali_files": dali_files,
         "listed": listed,
+        "shards": shards,
+        "hf_shards": hf_shards,
     }
 )
 

@@ -41,6 +41,12 @@ def interleave(orders: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return merged.reshape(-1)
 
 
+def full_batches(order: NDArray[np.int64], lanes: int, batch: int) -> NDArray[np.int64]:
+    """What loaders with drop_last=True read of an order of `lanes` ranks, interleaved: as many places of each as make
+    full batches; all for a batch of 0."""
+    return order[: len(order) // lanes // batch * batch * lanes] if batch else order
+
+
 def padded(full: NDArray[np.int64], world: int, *, drop_last: bool) -> NDArray[np.int64]:
     """Cut, or filled up by repeating the list from its beginning, to a multiple of `world` (DistributedSampler)."""
     n = len(full)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.plan import registry
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.spec import STRIDED, Spec
 
 # The definition of "predicted": how far ahead of the reader counts as foreseen when the loader is not known.
 DEFAULT_K = 1024
@@ -24,10 +24,12 @@ DEFAULT_SHARE = 20  # at most one part in this many of the epoch
 @dataclass(frozen=True, eq=False)
 class FileOrder:
     """The files of a data set as a loader lists them. `names`: of `dataset/orders.py`; several enumerate alike.
-    `rows` integer[n]: rows[s] is the row of sample s."""
+    `rows` integer[n]: rows[s] is the row of sample s. `classes`: how many of them each class has, one class after the
+    other, as the option `classes` of samplers has it; "" where there are none."""
 
     names: tuple[str, ...]
     rows: NDArray[np.integer[Any]]
+    classes: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +56,22 @@ class Hypothesis:
     world: int = 1
     ranks: tuple[int, ...] = (0,)
     subset: Spec | None = None
+
+
+def same_order(a: Hypothesis, b: Hypothesis) -> bool:
+    """Whether the epochs are dealt out of one order of the same files."""
+    return (a.dataset, a.order, a.subset, a.epoch) == (b.dataset, b.order, b.subset, b.epoch) and undealt(
+        a.spec
+    ) == undealt(b.spec)
+
+
+def undealt(spec: Spec) -> tuple[object, ...]:
+    """What tells an order from others, whoever deals it out."""
+    if spec.sampler == "sequential" or spec.number("sequential"):
+        return ("sequential",)
+    dealt = {"hf_trainer": "distributed", "tf_shuffle_shard": "tf_shuffle"}
+    options = tuple(pair for pair in spec.options if pair[0] not in ("batch", "uneven", "drop_last", STRIDED))
+    return dealt.get(spec.sampler, spec.sampler), spec.seed, options
 
 
 def files_of(hypothesis: Hypothesis, datasets: Sequence[DataSet]) -> NDArray[np.integer[Any]]:

@@ -6,6 +6,8 @@ Owns what is believed of each data set in use, and the stream that is handed out
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,24 +16,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan import registry
-from nopfsfs.plan.candidates import Heads, World
+from nopfsfs.plan import explaining, registry
+from nopfsfs.plan.candidates import Heads
 from nopfsfs.plan.consumers import Consumers
-from nopfsfs.plan.epochs import DataSet, EpochOrder, FileOrder, Hypothesis, build
+from nopfsfs.plan.deal import World
+from nopfsfs.plan.epochs import DataSet, EpochOrder, FileOrder, Hypothesis, build, same_order
 from nopfsfs.plan.far import Far
 from nopfsfs.plan.identify import INLINE, Identifier
 from nopfsfs.plan.outlook import Outlook
+from nopfsfs.plan.recorded import LastPlan, RecordedPlan, begun_anew, last_plans, recorded
 from nopfsfs.plan.report import Job, PlanStatus, describe
 from nopfsfs.plan.showing import Showing
 from nopfsfs.plan.spec import Dealt, Spec
+from nopfsfs.plan.suspects import LOCK
 from nopfsfs.plan.track import Seen, State, Track
 from nopfsfs.plan.trail import Cohort, Open, Ownership
 from nopfsfs.plan.unread import Unread
 
 # Opens in a row of another track after which that is the one that status shows.
 _PRIMARY_RUN = 8
+# Samples in a batch of one process, where nobody has said it: the default of transformers.
+_USUAL_BATCH = 8
 # Readers that had a hit among so many last opens are foreseen together.
 _ACTIVE = 512
+# Opens that are repeated for a plan once it is certain: more than loaders hold.
+_BEGUN_WITH = 4096
 
 
 class Follower:
@@ -44,31 +53,36 @@ class Follower:
         sampler: str = registry.AUTO,
         worlds: Sequence[World] = ((1, (0,)),),
         inflight: int | None = None,
-        guess_worlds: bool = False,
         heads: Heads | None = None,
         showing: Showing | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        record: Sequence[RecordedPlan] = (),
     ) -> None:
         """`datasets` and `worlds` (world size, ranks that read here): likeliest first. `seed` None: common ones are
         tried, and nothing is foreseen before one fits. `inflight`: workers x prefetch x batch + batch, where known.
-        `guess_worlds`: nobody has said the world size. `heads`: where beginnings of orders are kept. `showing`: whose
-        opens show, if not all do. Raises ValueError: unknown sampler, ranks that do not fit their world, no world."""
+        `heads`: where beginnings of orders are kept. `showing`: whose opens show, if not all do. `record`: what the
+        last job on this source read, likeliest first. Raises ValueError: unknown sampler, ranks that do not fit their
+        world, no world."""
         self._families = registry.families(sampler)
         for size, ranks in worlds:
             if size < 1 or not ranks or not all(0 <= rank < size for rank in ranks):
                 raise ValueError(f"ranks {list(ranks)} do not fit a world of {size}")
         self._datasets = [one for one in datasets if any(len(order.rows) for order in one.orders)]
         self._worlds = tuple((size, tuple(ranks)) for size, ranks in worlds)
-        self._seed = seed
+        self._seed, self._sampler = seed, sampler
         self._inflight = inflight
         self._showing = showing
         self.opens = 0
         self.predicted = 0
+        last = last_plans(record, self._datasets, {family.name for family in self._families})
+        lately = [one.hypothesis for one in last]
         ownership = Ownership(self._datasets)
         self._ownership = ownership
         self._consumers = Consumers(ownership, len(self._datasets))
         self._identifier = Identifier(
-            self._datasets, ownership, self._consumers, self, seed, sampler, self._worlds, guess_worlds,
-            heads or Heads(),
+            self._datasets, ownership, self._consumers, self, seed, sampler,
+            tuple(dict.fromkeys((*self._worlds, *((h.world, h.ranks) for h in lately)))),
+            heads or Heads(), clock, lately,
         )  # fmt: skip
         if showing is not None:
             self._identifier.spread(showing.spacing)
@@ -78,11 +92,12 @@ class Follower:
         self._run = 0  # opens in a row of another track than the primary
         self._job: Job | None = None
         self._apart: Job | None = None
-        self._moving: dict[int, tuple[Hypothesis, Cohort]] = {}  # by id of the track
+        self._moving: dict[int, tuple[Hypothesis, Cohort | None]] = {}  # by id of the track
         self._outlook = Outlook()
         self._far = Far()
+        self._guess: Track | None = None  # assumed because the last job read it
         known = seed is not None or (sampler != registry.AUTO and self._families[0].seeds is None)
-        if known and self._datasets:
+        if not self._assume_last_job(last) and known and self._datasets:
             self._primary = self._assume(0)
         self._settle()
 
@@ -130,11 +145,13 @@ class Follower:
                 if track.state is State.LOCKED:
                     if not track.verified and track.to_be_verified:
                         self._identifier.verify(track)
+                    if track.to_be_redealt:
+                        self._redeal(track)
                     if own and self._identifier.trail:
                         self._forgive(track, reader)
                     continue
             if track.state is not State.LOCKED:
-                self._unconfirmed(track, row, reader)
+                self._unconfirmed(track, row, reader, seen)
             elif seen is Seen.AGAINST:
                 self._contradicted(track, row, reader)
         self.predicted += out.count(1)
@@ -164,16 +181,19 @@ class Follower:
         rows = unread.feed(row)
         if rows:
             for cohort in self._identifier.trail.cohorts:
-                if cohort.hopeless:
-                    cohort.restart([one for one in cohort.opens[-4 * len(rows) :] if one[0] in rows])
+                if cohort.despaired:
+                    lately = list(itertools.islice(reversed(cohort.opens), 4 * len(rows)))[::-1]
+                    cohort.restart([one for one in lately if one[0] in rows])
 
-    def _unconfirmed(self, track: Track, row: int, reader: int) -> None:
+    def _unconfirmed(self, track: Track, row: int, reader: int, seen: Seen) -> None:
         """An open in a data set whose plan is assumed, or was given up."""
         if track.revived:
             cohort = self._identifier.trail.of(reader)
             self._lock(track, cohort)
             return
         self._unknown(row, reader)
+        if track is self._guess and seen is Seen.AGAINST and not track.was_locked:
+            self._doubt(track)
 
     def _contradicted(self, track: Track, row: int, reader: int) -> None:
         """An open that a confirmed plan speaks against, by one of its readers or by another."""
@@ -205,6 +225,8 @@ class Follower:
             size, ranks = (near.world, near.ranks) if dealt else (1, (0,))
         elif registry.sampler(spec.sampler).dealt is Dealt.ALL:
             size, ranks = 1, (0,)
+        elif registry.sampler(spec.sampler).dealt is Dealt.BATCHES:
+            spec = spec.with_option("batch", _USUAL_BATCH)
         names = registry.sampler(spec.sampler).files
         orders = self._datasets[index].orders
         order = next((at for name in names for at, one in enumerate(orders) if name in one.names), 0)
@@ -216,6 +238,40 @@ class Follower:
         track = Track(tables, self._make, self._inflight, self._showing)
         self._consumers.enter(track)
         return track
+
+    def _assume_last_job(self, last: Sequence[LastPlan]) -> bool:
+        """Assumes that the likeliest plan of the last job begins anew, unless something else was said."""
+        likeliest = begun_anew(last, self._seed, self._worlds)
+        if likeliest is None:
+            return False
+        try:
+            order = build(likeliest.hypothesis, self._datasets)
+        except ValueError:  # the framework would refuse it with the files, or the world, of now
+            return False
+        self._primary = self._guess = Track(order, self._make, self._inflight, self._showing)
+        self._guess.widen(likeliest.inflight or 0)
+        self._consumers.enter(self._guess)
+        return True
+
+    def _doubt(self, guess: Track) -> None:
+        """An open speaks against what is assumed because the last job read it."""
+        guess.against += 1
+        if guess.lost:
+            self._drop_guess()
+
+    def _drop_guess(self) -> None:
+        """Goes on as if there were no record."""
+        for tracks in self._consumers.serving:
+            tracks[:] = [track for track in tracks if track is not self._guess]
+        if self._primary is self._guess:
+            self._primary = next(iter(self._consumers.tracks()), None)
+        self._guess = None
+
+    def to_record(self) -> list[RecordedPlan]:
+        """What is followed now and certain, what was read most first."""
+        tracks = [track for track in self._consumers.tracks() if track.state is State.LOCKED]
+        found = [recorded(track, self._datasets) for track in sorted(tracks, key=lambda track: -track.hits)]
+        return [plan for plan in found if plan is not None]
 
     def register(self, plans: Sequence[tuple[EpochOrder, int | None]], *, replace_said: bool = True) -> None:
         """Plans that a user has said (tables, K where known): followed from now on, believed once opens confirm them.
@@ -301,10 +357,11 @@ class Follower:
         self._lock(track, cohort)
 
     def _lock(self, track: Track, cohort: Cohort | None) -> None:
-        track.lock()
+        track.lock(cohort.proof if cohort is not None else None)
         self._unread.pop(track.hypothesis.dataset, None)
         if cohort is not None:
             within, owner = self._ownership.within(track.hypothesis.dataset), self._ownership.of
+            track.begin([row for row, _, _ in itertools.islice(reversed(cohort.opens), _BEGUN_WITH)][::-1])
             self._explained(track, cohort, [o for o in cohort.opens if owner[o[0]] in within and track.opened(o[0])])
 
     def _explained(self, track: Track, cohort: Cohort, opens: list[Open]) -> None:
@@ -316,13 +373,14 @@ class Follower:
         self._consumers.bind(track, own - {0})
         gone = set(opens)
         left = [one for one in cohort.opens if one not in gone and one[1] not in own]
-        cohort.restart(left, searched=2 * len(opens) < len(cohort.opens))
+        cohort.restart(left)
         if not left and cohort in self._identifier.trail.cohorts:
             self._identifier.trail.drop(cohort)
 
-    def adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None, order: EpochOrder | None) -> None:
+    def adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
         """As of `Believer`: at once if its tables are there or quickly made, else once a job has made them."""
-        if order is None and track is not None:
+        order: EpochOrder | None = None
+        if track is not None:
             order = next(
                 (one for one in (track.now, track.ahead) if one is not None and one.hypothesis == hypothesis), None
             )
@@ -338,27 +396,44 @@ class Follower:
         within, owner = self._ownership.within(order.hypothesis.dataset), self._ownership.of
         opens = [one for one in cohort.opens if owner[one[0]] in within]
         before: list[int] = []
-        lately = track.lately() if track is not None else []
+        lately = [row for row, _ in track.lately()] if track is not None and self._showing is not None else []
         if track is None or track not in self._consumers.tracks():
             track = Track(order, self._make, self._inflight, self._showing)
         else:
             self._moving.pop(id(track), None)
-            if order.hypothesis != track.hypothesis and _but_for_ranks(order.hypothesis, track.hypothesis):
-                before = track.rows_opened()  # other ranks join: those before keep their place
+            if same_order(order.hypothesis, track.hypothesis):
+                before = track.rows_opened()  # dealt out otherwise, or to further ranks: what was opened was
             track.relocate(order)
         track.state = State.WATCHING
-        for row in before:
-            track.feed(row)
+        track.already(before)
+        track.begin([*before, *(row for row, _, _ in opens[-_BEGUN_WITH:])])
+        opens = opens[-_BEGUN_WITH:]
         explained = [one for one in opens if track.feed(one[0], one[1]) is not Seen.AGAINST]
         track.catch_up(lately)
         for one in explained:
             track.hit(one[2])
-        track.lock()
+        track.lock(cohort.proof)
         self._unread.pop(order.hypothesis.dataset, None)
         self._consumers.enter(track)
         self._explained(track, cohort, explained)
         if self._primary not in self._consumers.tracks() or self._primary.state is not State.LOCKED:
             self._primary = track
+
+    def _redeal(self, track: Track) -> None:
+        """Its readers may be of other ranks, or of another world, than was thought."""
+        found = self._identifier.redeal(track)
+        if found is None or id(track) in self._moving:
+            return
+        if len(self._files(found)) <= INLINE:
+            self._redealt(build(found, self._datasets), track)
+        else:
+            self._moving[id(track)] = (found, None)
+
+    def _redealt(self, order: EpochOrder, track: Track) -> None:
+        rows, lately = track.rows_opened(), [row for row, _ in track.lately()]
+        track.relocate(order)
+        track.already([*rows, *lately])
+        track.begin([*rows, *lately])
 
     def replace(self, track: Track, hypothesis: Hypothesis) -> None:
         """As of `Believer`: at once for small data sets; large ones are found out when opens contradict."""
@@ -371,10 +446,14 @@ class Follower:
     def despair(self, cohort: Cohort) -> None:
         """As of `Believer`: what these readers do is not known; what they have not read yet is all that is."""
         touched = cohort.datasets()
-        for index in touched:
-            for track in self._consumers.of(index):
-                if track.state is State.WATCHING and track.last_hit <= cohort.last:
-                    track.give_up(State.MISMATCH)
+        watching = [one for index in touched for one in self._consumers.of(index) if one.state is State.WATCHING]
+        if any(4 * one.hits_since(cohort.began) >= min(cohort.count, 64) for one in watching):
+            return  # what is assumed does well enough
+        for track in watching:
+            if track is self._guess and not track.was_locked:
+                self._drop_guess()
+            else:
+                track.give_up(State.MISMATCH)
         busy = [track for index in touched for track in self._consumers.of(index) if track.state is State.LOCKED]
         if not touched or any(self.opens - track.last_hit < _ACTIVE for track in busy):
             return
@@ -436,10 +515,14 @@ class Follower:
                 continue
 
             def deliver(
-                order: EpochOrder, key: int = key, cohort: Cohort = cohort, track: Track | None = track
+                order: EpochOrder, key: int = key, cohort: Cohort | None = cohort, track: Track | None = track
             ) -> None:
-                if self._moving.pop(key, None) is not None:
+                if self._moving.pop(key, None) is None:
+                    return
+                if cohort is not None:
                     self._go_over(order, cohort, track)
+                elif track is not None:
+                    self._redealt(order, track)
 
             yield self._build(hypothesis, deliver)
 
@@ -529,10 +612,32 @@ class Follower:
 
     def plans(self, count: int) -> list[tuple[PlanStatus, NDArray[np.int64]]]:
         """All that is believed, what is read now first, each with the rows that come next in it, int64[<= count]."""
-        tracks = sorted(self._consumers.tracks(), key=lambda track: (track is not self._primary, -track.last_hit))
         return [
-            (describe(track, self._datasets, self._seed), track.upcoming(track.position, count)) for track in tracks
+            (describe(track, self._datasets, self._seed), track.upcoming(track.position, count))
+            for track in self._by_use()
         ]
+
+    def explain(self) -> explaining.Explanation:
+        """What is known of the plans, what is missing, and how what was said was judged."""
+        tracks, searches = self._by_use(), self._identifier
+        found = (
+            explaining.group(cohort, suspects, self._datasets, unread=bool(self._unread))
+            for cohort, suspects in searches.undecided(explaining.GROUPS_MOST)
+        )
+        return explaining.Explanation(
+            state=self.status().state,
+            opens=self.opens,
+            needed=LOCK,
+            plans=tuple(explaining.known(track, self._datasets, self._seed, self._worlds) for track in tracks),
+            groups=tuple(one for one in found if one is not None),
+            said=explaining.judge(tracks, self._seed, self._sampler, self._worlds),
+            rests_s=round(searches.rests_s, 1),
+            long_search=self._apart is not None,
+        )
+
+    def _by_use(self) -> list[Track]:
+        """The tracks, what is read now first."""
+        return sorted(self._consumers.tracks(), key=lambda track: (track is not self._primary, -track.last_hit))
 
     def _files(self, hypothesis: Hypothesis) -> NDArray[np.integer[Any]]:
         return self._datasets[hypothesis.dataset].orders[hypothesis.order].rows
@@ -545,7 +650,3 @@ def _files_said(hypothesis: Hypothesis) -> tuple[int, int, Spec | None]:
 def _replaced(track: Track, said: set[tuple[int, int, Spec | None]], again: set[Hypothesis]) -> bool:
     here = track.said
     return here is not None and _files_said(here) in said and here not in again
-
-
-def _but_for_ranks(a: Hypothesis, b: Hypothesis) -> bool:
-    return replace(a, ranks=b.ranks) == b

@@ -1,59 +1,65 @@
 """Which plan do unexplained opens follow?
 
-Owns the cohorts, the search under way, and the beginnings of orders that may come next. What it finds it tells the
-follower, which goes over to it. What takes long is handed out as jobs.
+Owns the cohorts, what each of them is suspected to follow, and the tables of orders that may come next. First an order
+is found, by its ledger; to whom it is dealt is then read off the opens. What is certain it tells the follower, which
+goes over to it. What takes long is handed out as jobs.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nopfsfs.plan import deep, evidence, search
-from nopfsfs.plan.candidates import Depth, Heads, Seeds, Stage, World, candidate_of, stages
+from nopfsfs.plan import by_seed, deal, deep, registry
+from nopfsfs.plan.candidates import SAID, Candidate, Heads, Seeds, candidate_of
 from nopfsfs.plan.consumers import Consumers
-from nopfsfs.plan.epochs import DataSet, EpochOrder, Hypothesis, files_of
+from nopfsfs.plan.deal import World
+from nopfsfs.plan.epochs import DataSet, Hypothesis, files_of, same_order
+from nopfsfs.plan.foresight import successor
+from nopfsfs.plan.recorded import beginnings
 from nopfsfs.plan.report import Job
-from nopfsfs.plan.search import Finding, Search, View
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.search import PLAUSIBLE, SUSPECTS_MOST, Search
+from nopfsfs.plan.spec import STRIDED, Dealt, Spec
+from nopfsfs.plan.suspects import FOLLOWING, LOCK, MARGIN, Proof, Suspect, Table, View, certain
 from nopfsfs.plan.track import State, Track
 from nopfsfs.plan.trail import Cohort, Ownership, Trail
 
 # Data sets up to this size are computed at once when needed (some 50 ms); larger ones as a job.
 INLINE = 200_000
-# log of the chance that a break is taken for the beginning of an epoch that may well follow. Less strict
-# than a lock: the reader is known, and is not where it was.
-_BREAK_CHANCE = -14.0
-_EXPLAINED = 0.75
-# log of how much more likely another epoch must be than the one that was expected.
-_MARGIN = math.log(1000)
 # A track is idle when its own readers had fewer hits than this share of the opens that it does not explain.
 _IDLE = 0.25
-# Opens from which on the searches that take long are begun.
-_DEEP_FROM = 16
+# Opens from which on the searches that take long are begun; and seconds that others have taken until then, unless a
+# seed was said.
+_DEEP_FROM, _DEEP_AFTER_S = 16, 1.0
 _LATE = 4
+# Epochs that may have gone by until an order is found; and until that of readers is found who have ended meanwhile.
+_EPOCHS_LATE, _EPOCHS_MISSED = 3, 64
+# Opens of others after which a cohort's readers have ended.
+_ENDED = 64
+# Other names of an order that are kept, and of all.
+_OTHERS, _OTHERS_KEPT = 6, 24
 # Data sets that are searched for one cohort's opens: those that hold most of them.
 _AMONG = 4
-# Beginnings of orders that are kept, to look at opens again; 64 KiB and more each.
-_KEPT = 64
-
-
-class Beginning:
-    """Where an order begins: the rows of its first places."""
-
-    def __init__(self, hypothesis: Hypothesis, datasets: Sequence[DataSet], largest: int, spacing: int = 1) -> None:
-        files = files_of(hypothesis, datasets)
-        self.n = len(files)
-        candidate = candidate_of(hypothesis)
-        self.rows = files[np.maximum(Heads(spacing=spacing).full(candidate, self.n, largest), 0)]
-        self.dealt = candidate.world is not None
+# Tables of orders that are kept, to look at opens again.
+_KEPT_BYTES = 64 << 20
+# Seeds of the last job's plans that are tried in all epochs; the plans themselves are compared with so many opens of a
+# cohort, and whenever these have doubled.
+_SEEDS_RECORDED, _RECORDED_OPENS = 2, 64
+# Files up to which all of the epoch that was read last is kept for one that goes on with it: 12 bytes each.
+_RESUMED_MOST = 2_000_000
+# Bits by which another epoch must be more likely than the one that was expected.
+_VERIFIED = 10.0
+# The share of a reader's opens that lie behind those who follow the same order, by which it is elsewhere.
+_ELSEWHERE = 0.75
+# Searches may take so many seconds of a core at once, and this share of a core in the long run.
+_BUDGET_S, _BUDGET_SHARE = 10.0, 0.03
 
 
 class Believer(Protocol):
@@ -62,14 +68,40 @@ class Believer(Protocol):
     def confirm(self, track: Track, cohort: Cohort) -> None:
         """The plan of a track is certain."""
 
-    def adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None, order: EpochOrder | None) -> None:
+    def adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
         """Another plan is certain; it takes the place of `track`'s, or, None, is that of a further reader."""
 
     def despair(self, cohort: Cohort) -> None:
-        """Nothing known explains a cohort's opens."""
+        """Nothing known explains a cohort's opens so far."""
 
     def replace(self, track: Track, hypothesis: Hypothesis) -> None:
         """The epoch that a track reads is another than was thought."""
+
+
+class Budget:
+    """Seconds of a core that searches may take. `clock`: seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last = clock()
+        self._left = _BUDGET_S
+
+    def spend(self, seconds: float) -> None:
+        """So much was taken."""
+        self._left -= seconds
+
+    @property
+    def rests_s(self) -> float:
+        """Seconds until there is some."""
+        return 0.0 if self.left else -self._left / _BUDGET_SHARE
+
+    @property
+    def left(self) -> bool:
+        """Whether there is any."""
+        now = self._clock()
+        self._left = min(_BUDGET_S, self._left + _BUDGET_SHARE * (now - self._last))
+        self._last = now
+        return self._left > 0
 
 
 class Identifier:
@@ -84,28 +116,33 @@ class Identifier:
         seed: int | None,
         sampler: str,
         worlds: Sequence[World],
-        guess_worlds: bool,
         heads: Heads,
+        clock: Callable[[], float] = time.monotonic,
+        recorded: Sequence[Hypothesis] = (),
     ) -> None:
         self._datasets, self._consumers, self._believer = datasets, consumers, believer
-        self._seeds, self._sampler, self._worlds = Seeds(seed), sampler, worlds
-        self._guess = guess_worlds
-        self._largest = max(size for size, _ in worlds)
-        self._spacing = 1
+        seeds = (h.spec.seed for h in recorded if registry.sampler(h.spec.sampler).seeds is not None)
+        self._seeds = Seeds(seed, tuple(dict.fromkeys(seeds))[:_SEEDS_RECORDED])
+        self._sampler, self._worlds = sampler, tuple(worlds)
+        self._recorded = beginnings(recorded)
+        self._resumed = {candidate_of(plan) for plan in recorded[:1]}  # may be gone on with in the middle
         self.trail = Trail(ownership)
+        self._largest = max(size for size, _ in worlds)
+        self._deep_after = 0.0 if seed is not None else _DEEP_AFTER_S
         self._heads = heads
-        self._search: tuple[Search, Cohort, int] | None = None
+        self._budget = Budget(clock)
+        self._others: list[tuple[Candidate, Candidate]] = []  # what was believed, and the same order by another name
         self._late: list[Spec] = []  # places that were found after the epoch to which they belong
-        self._beginnings: OrderedDict[Hypothesis, Beginning] = OrderedDict()
-        # how many candidates an assumed plan competes with
-        self._of = 16.0 * len(self._datasets) * sum(map(_size, stages(self._seeds, sampler, Depth.USUAL)))
+        self._tables: OrderedDict[Candidate, Table] = OrderedDict()
+        self._bytes = 0
 
     def spread(self, spacing: int) -> None:
         """Only one open in so many is told from now on: orders are to be compared that much further."""
-        self._spacing = self._heads.spacing = spacing
-        self._beginnings.clear()
+        self._heads.spacing = spacing
+        self._tables.clear()
+        self._bytes = 0
         for cohort in list(self.trail.cohorts):
-            cohort.restart([])
+            cohort.restart()
 
     # -- opens --
 
@@ -114,145 +151,340 @@ class Identifier:
         cohort = self.trail.join(reader, now)
         if cohort.add(row, reader, now):
             self._look(cohort)
-        if cohort.too_many and not cohort.hopeless:
-            cohort.hopeless = True
-            self._believer.despair(cohort)
 
     def _look(self, cohort: Cohort) -> None:
         """Compares a cohort's opens with the plans at hand."""
-        for index in cohort.datasets()[:_AMONG]:
-            for track in self._consumers.of(index):
-                if track.state is State.LOCKED:
-                    if self._changed(track, cohort):
-                        return
-                elif self._confirmed(track, cohort):
-                    return
+        view = cohort.view()
+        for track in self._tracks(cohort):
+            if track.state is State.LOCKED and self._goes_on(track, cohort, view):
+                return
+        self._judge(cohort, view)
 
-    def _confirmed(self, track: Track, cohort: Cohort) -> bool:
-        """Whether the opens prove the plan that is assumed, or the same with other ranks."""
+    def _tracks(self, cohort: Cohort) -> list[Track]:
+        """Those of the data sets that a cohort reads."""
+        return [track for index in cohort.datasets()[:_AMONG] for track in self._consumers.of(index)]
+
+    def _judge(self, cohort: Cohort, view: View) -> None:
+        """Whether the opens prove a plan that is assumed, or one that was found."""
+        suspects, believed, recorded = self._suspected(cohort, view)
+        suspects += self._later(suspects, cohort, view)
+        best = certain(suspects, LOCK)
+        tried = best in recorded or id(best) in believed
+        early = not cohort.settled or (cohort.full is not None and best is not None and cohort.full.within(best.part))
+        if best is not None and early and not best.regular and not tried:
+            return
+        said = [(one.hypothesis.world, one.hypothesis.ranks) for one in believed.values() if one.given]
+        hypothesis = self._as_dealt(best, (*said, *self._worlds)) if best is not None else None
+        if best is None or hypothesis is None:
+            return
+        self._note_others(best, suspects)
+        cohort.proof = Proof(cohort.count, best.worth, hypothesis)
+        assumed = believed.get(id(best))
+        if assumed is not None and _same_stream(hypothesis, assumed.hypothesis):
+            self._believer.confirm(assumed, cohort)
+        else:
+            self._adopt(hypothesis, cohort, assumed)
+
+    def _suspected(self, cohort: Cohort, view: View) -> tuple[list[Suspect], dict[int, Track], list[Suspect]]:
+        """What a cohort's opens may follow, weighed by those of now; by id of those that are assumed, their tracks;
+        those of the last job's record."""
+        believed: dict[int, Track] = {}
+        suspects: list[Suspect] = []
+        for track in self._tracks(cohort):
+            if track.state is not State.LOCKED:
+                found = self._suspects([track.hypothesis])
+                for suspect in found:
+                    suspect.said = track.given or track.hypothesis.spec.sampler != "sequential"
+                suspects += found
+                believed.update((id(one), track) for one in suspects[len(believed) :])
+        suspects += cohort.suspects
+        recorded = self._of_record(cohort, suspects)
+        suspects += recorded
+        for suspect in suspects:
+            suspect.weigh(view)
+        return suspects, believed, recorded
+
+    def undecided(self, most: int) -> list[tuple[Cohort, list[Suspect]]]:
+        """What those may follow who have opened most without a plan, weighed by the opens of now."""
+        cohorts = sorted((one for one in self.trail.cohorts if one.count), key=lambda one: -one.count)[:most]
+        return [(cohort, self._suspected(cohort, cohort.view())[0]) for cohort in cohorts]
+
+    @property
+    def rests_s(self) -> float:
+        """Seconds for which searches rest, because they have taken their share of a core."""
+        return self._budget.rests_s
+
+    def _note_others(self, best: Suspect, suspects: Sequence[Suspect]) -> None:
+        """The same order by other names goes on otherwise: these are compared when this one does not go on as said."""
+        same = [one for one in suspects if one is not best and one.worth >= LOCK - MARGIN and not best.contradicts(one)]
+        self._others = [(best.candidate, one.candidate) for one in same][:_OTHERS] + self._others
+        del self._others[_OTHERS_KEPT:]
+
+    def _instead(self, here: Hypothesis) -> list[Hypothesis]:
+        """What follows where the order that was read was another sampler's."""
+        found = []
+        for believed, other in self._others:
+            epochs = here.epoch - believed.epoch
+            same = believed.hypothesis(here.world, here.ranks)
+            if epochs < 0 or not same_order(same, replace(here, epoch=believed.epoch)):
+                continue
+            batch = here.spec.number("batch") or 1
+            spec = registry.sampler(other.spec.sampler).dealt_out(other.spec, batch) if here.world > 1 else other.spec
+            hypothesis = replace(other, spec=spec or other.spec).hypothesis(here.world, here.ranks)
+            for _ in range(min(epochs, 1) + 1):
+                hypothesis = successor(hypothesis)
+                found.append(hypothesis)
+        return found
+
+    def _of_record(self, cohort: Cohort, others: Sequence[Suspect]) -> list[Suspect]:
+        """What the last job on this source read, as far as a cohort reads these data sets and the tables are there."""
+        if cohort.count > _RECORDED_OPENS and cohort.count & (cohort.count - 1):
+            return []
+        among, known = cohort.datasets()[:_AMONG], {one.candidate for one in others}
+        return [
+            Suspect(candidate, self._tables[candidate], cost)
+            for candidate, (_, cost) in self._recorded.items()
+            if candidate.dataset in among and candidate in self._tables and candidate not in known
+        ]  # fmt: skip
+
+    def _later(self, suspects: Sequence[Suspect], cohort: Cohort, view: View) -> list[Suspect]:
+        """What follows those that were read lately, and are no longer."""
+        known = {one.candidate for one in suspects}
+        found: list[Suspect] = []
+        for one in suspects:
+            for _ in range(_EPOCHS_LATE if one.ledger.best - one.cost >= LOCK > one.worth else 0):
+                candidate = candidate_of(successor(one.candidate.hypothesis()))
+                table = None if candidate in known else self._table(candidate)
+                if table is None:
+                    break
+                known.add(candidate)
+                one = Suspect(candidate, table, one.cost + 1)
+                one.weigh(view)
+                found.append(one)
+        cohort.suspect([one for one in found if one.worth >= PLAUSIBLE], SUSPECTS_MOST)
+        return found
+
+    def _goes_on(self, track: Track, cohort: Cohort, view: View) -> bool:
+        """Whether the opens are an epoch that may follow, or further ranks of this one, or lie elsewhere in it."""
         here = track.hypothesis
-        beginning = self.beginning(here)
-        if beginning is None:
+        suspects = self._suspects(list(dict.fromkeys((*track.alternatives(), here, *self._instead(here)))))
+        for suspect in suspects:
+            suspect.weigh(view)
+        best = certain(suspects, FOLLOWING)
+        if best is None:
             return False
-        for view in cohort.views(here.dataset):
-            if len(view.rows) < search.MIN_OPENS:
-                continue
-            places = search.positions(view.rows[: beginning.n], beginning.rows)
-            worlds = dict.fromkeys(((here.world, here.ranks), *self._worlds))
-            found = search.match(candidate_of(here), places, beginning.n, tuple(worlds), spacing=self._spacing)
-            if found is None or not search.certain(found, self._of) or not search.orderly(found, view):
-                continue
-            if _same_stream(found.hypothesis, here):
-                self._believer.confirm(track, cohort)
-            else:
-                self._believer.adopt(found.hypothesis, cohort, track, None)
+        cohort.proof = Proof(cohort.count, best.worth, best.candidate.hypothesis(here.world, here.ranks))
+        idle = _idle(track, cohort)
+        mine = next((one for one in suspects if one.candidate == candidate_of(here)), best)
+        if not best.repeats(mine) or _begins_anew(track, best):
+            found = self._as_dealt(best, ((here.world, here.ranks),))
+            found = found or best.candidate.hypothesis(here.world, here.ranks)
+            self._believer.adopt(found, cohort, track if idle else None)
+            return True
+        more = self._further(track, best, view)
+        if more is not None:
+            self._believer.adopt(more, cohort, track)
+            return True
+        if track.behind(view.rows.tolist()) >= _ELSEWHERE:
+            self._believer.adopt(here, cohort, track if idle else None)
             return True
         return False
 
-    def _changed(self, track: Track, cohort: Cohort) -> bool:
-        """Whether the opens are the beginning of an epoch that may follow, or of further ranks."""
-        for view in cohort.views(track.hypothesis.dataset):
-            if not len(view.rows):
-                continue
-            likely = [h for h in track.alternatives() if h != track.hypothesis or self._far_on(track, view)]
-            best = self._begins(likely, view.rows)
-            if best is not None:
-                idle = track.hits_since(cohort.began) < _IDLE * len(cohort.opens) + 1
-                self._believer.adopt(best, cohort, track if idle else None, None)
-                return True
-            joined = self._joined(track, view.rows)
-            if joined is not None:
-                self._believer.adopt(joined, cohort, track, None)
-                return True
-        return False
-
-    def _joined(self, track: Track, opens: NDArray[np.int64]) -> Hypothesis | None:
-        """The same epoch with more ranks, when the opens look like other ranks' beginning of it."""
+    def _further(self, track: Track, found: Suspect, view: View) -> Hypothesis | None:
+        """The epoch of a track with the ranks that the opens show beside its own; None: there are none."""
         here = track.hypothesis
-        beginning = self.beginning(here) if here.world > 1 else None
-        if beginning is None or beginning.dealt:
-            return None
-        places = search.positions(opens, beginning.rows)
-        seen = tuple(np.unique(places[places >= 0] % here.world).tolist())
-        if not seen or set(seen) <= set(here.ranks):
-            return None
-        local = search.local(places, here.world, seen)
-        found = evidence.fit(*evidence.closed_up(local, beginning.n, self._spacing))
-        chance = found.log_chance + here.world * math.log(2)
-        if chance >= _BREAK_CHANCE or found.explained < _EXPLAINED:
-            return None
-        return replace(here, ranks=tuple(sorted({*here.ranks, *seen})))
+        theirs = self._as_dealt(found, ((here.world, here.ranks),))
+        if (
+            theirs is not None
+            and replace(theirs, ranks=here.ranks) == here
+            and not set(theirs.ranks) <= set(here.ranks)
+        ):
+            return replace(here, ranks=tuple(sorted({*here.ranks, *theirs.ranks})))
+        both = self._read_again(track, view)
+        return None if both is None or _same_stream(both, here) else both
 
-    def _far_on(self, track: Track, view: View) -> bool:
-        """Whether the reader is no longer near the beginning, where opens would fit the same epoch again anyway."""
-        return track.behind(view.rows.tolist()) >= _EXPLAINED
+    def redeal(self, track: Track) -> Hypothesis | None:
+        """The same epoch as its readers show it to be dealt out, where that is otherwise than was thought."""
+        found = self._read_again(track)
+        here = track.hypothesis
+        if found is not None and replace(found, ranks=here.ranks) == here:
+            # one that is merely slow has made a step or two
+            slow = [rank for rank, steps in zip(here.ranks, track.begun_lanes(), strict=True) if steps > 1]
+            found = replace(found, ranks=tuple(sorted({*found.ranks, *slow})))
+        return None if found is None or _same_stream(found, here) else found
 
-    def _begins(self, hypotheses: Sequence[Hypothesis], opens: NDArray[np.int64]) -> Hypothesis | None:
-        """The epoch that the opens look most like the beginning of; None when they look like none."""
-        found = [(self._likeness(hypothesis, opens), hypothesis) for hypothesis in hypotheses]
-        likeness, best = max(found, key=lambda one: one[0], default=(-math.inf, None))
-        return best if likeness > -math.inf else None
+    def _read_again(self, track: Track, view: View | None = None) -> Hypothesis | None:
+        """To whom this epoch is dealt, by what a track's readers opened of it lately, and by further opens."""
+        here = track.hypothesis
+        suspects = self._suspects([here])
+        if not suspects:
+            return None
+        lately = track.lately()
+        rows, readers = np.array(lately, np.int64).reshape(-1, 2).T
+        if view is not None:
+            rows, readers = np.concatenate([rows, view.rows]), np.concatenate([readers, view.readers])
+        _, first = np.unique(rows, return_index=True)
+        first.sort()
+        suspects[0].weigh(View(rows[first], readers[first], len(rows)))
+        return self._as_dealt(suspects[0], ((here.world, here.ranks),))
 
-    def _likeness(self, hypothesis: Hypothesis, opens: NDArray[np.int64]) -> float:
-        """How alike opens and the beginning of an epoch are, the greater the more; -inf when that may be chance."""
-        beginning = self.beginning(hypothesis)
-        if beginning is None:
-            return -math.inf
-        places = search.positions(opens[: beginning.n], beginning.rows)
-        if not beginning.dealt:
-            places = search.local(places, hypothesis.world, hypothesis.ranks)
-        places, n = evidence.closed_up(places, beginning.n, self._spacing)
-        found = evidence.fit(places, n)
-        if found.log_chance >= _BREAK_CHANCE or found.explained < _EXPLAINED:
-            return -math.inf
-        return evidence.likeness(found.score, len(places), n)
+    def _as_dealt(self, suspect: Suspect, said: Sequence[World]) -> Hypothesis | None:
+        """What is read here of an order that is known; None: not known yet."""
+        candidate, ledger = suspect.candidate, suspect.ledger
+        family = registry.sampler(candidate.spec.sampler)
+        if candidate.world is not None:
+            return candidate.hypothesis()
+        followed = {reader: places for reader, places in ledger.followed.items() if ledger.follows(reader)}
+        found = deal.read(followed, suspect.table.n, said)
+        if found is None:
+            return candidate.hypothesis() if family.dealt is Dealt.ALL else None
+        if family.dealt is Dealt.BATCHES and found.whole and found.world == 1:
+            found = deal.Deal(2, (0, 1))  # in one process the order would be another
+        undealt = replace(candidate, spec=candidate.spec.with_option(STRIDED, 0))
+        if found.whole and family.dealt is Dealt.ALL:
+            return undealt.hypothesis()
+        spec = family.dealt_out(candidate.spec, found.batch)
+        if spec is None:
+            return undealt.hypothesis()
+        return replace(candidate, spec=spec).hypothesis(found.world, found.ranks)
 
     def verify(self, track: Track) -> None:
         """The first opens of an epoch that followed as expected: is another that may follow much more like them?
 
         Epochs of a small shuffle buffer are alike, so that none is ever contradicted.
         """
-        opens = np.array(track.first_rows(), dtype=np.int64)
-        here = self._likeness(track.hypothesis, opens)
-        others = [h for h in track.alternatives_of_this() if h != track.hypothesis]
-        best = self._begins(others, opens)
-        if best is not None and self._likeness(best, opens) > here + _MARGIN:
-            self._believer.replace(track, best)
+        rows = np.array(track.first_rows(), dtype=np.int64)
+        view = View(rows, np.zeros_like(rows), len(rows))
+        here = track.hypothesis
+        others = [other for other in track.alternatives_of_this() if other != here]
+        suspects = self._suspects([here, *others])
+        for suspect in suspects:
+            suspect.weigh(view)
+        if len(suspects) < 2 or suspects[0].candidate != candidate_of(here):
+            return
+        best = max(suspects[1:], key=lambda one: one.likelihood)
+        if best.worth > _VERIFIED and best.likelihood > suspects[0].likelihood + _VERIFIED:
+            self._believer.replace(track, best.candidate.hypothesis(here.world, here.ranks))
 
-    def beginning(self, hypothesis: Hypothesis) -> Beginning | None:
-        """Computed now for a small data set; for a large one None until the job that computes it is done."""
-        found = self._beginnings.get(hypothesis)
-        if found is not None:
-            self._beginnings.move_to_end(hypothesis)
-            return found
-        rows = self._datasets[hypothesis.dataset].orders[hypothesis.order].rows
-        if len(rows) > INLINE or hypothesis.spec.number("offset") > INLINE:
-            return None
-        found = Beginning(hypothesis, self._datasets, self._largest, self._spacing)
-        self._keep(hypothesis, found)
+    # -- tables --
+
+    def _suspects(self, hypotheses: Sequence[Hypothesis]) -> list[Suspect]:
+        """Of those whose tables are at hand, likeliest first."""
+        found = []
+        for nth, hypothesis in enumerate(hypotheses):
+            candidate = candidate_of(hypothesis)
+            table = self._table(candidate)
+            if table is not None:
+                found.append(Suspect(candidate, table, SAID + 2 * math.log2(nth + 1)))
         return found
 
-    def _keep(self, hypothesis: Hypothesis, beginning: Beginning) -> None:
-        self._beginnings[hypothesis] = beginning
-        while len(self._beginnings) > _KEPT:
-            self._beginnings.popitem(last=False)
+    def _table(self, candidate: Candidate) -> Table | None:
+        """Computed now for a small data set; for a large one None until the job that computes it is done."""
+        found = self._tables.get(candidate)
+        if found is not None:
+            self._tables.move_to_end(candidate)
+            return found
+        files = self._datasets[candidate.dataset].orders[candidate.order].rows
+        if len(files) > INLINE or candidate.spec.number("offset") > INLINE:
+            return None
+        found = self._compute(candidate)
+        self._keep(candidate, found)
+        return found
+
+    def _compute(self, candidate: Candidate) -> Table:
+        """All of a small order; the beginning of a large one, unless it may be read from its middle on."""
+        files = files_of(candidate.hypothesis(), self._datasets)
+        n = len(files)
+        heads = Heads(0, self._heads.spacing)
+        whole = n <= (_RESUMED_MOST if candidate in self._resumed else INLINE)
+        order = heads.whole(candidate, n) if whole else heads.full(candidate, n, self._largest)
+        rows = np.where(order >= 0, files[order], -1)
+        return Table(rows, len(rows) if whole else n)
+
+    def _keep(self, candidate: Candidate, table: Table) -> None:
+        self._tables[candidate] = table
+        self._bytes += table.nbytes
+        while self._bytes > _KEPT_BYTES:
+            _, gone = self._tables.popitem(last=False)
+            self._bytes -= gone.nbytes
 
     # -- jobs --
 
     def jobs(self) -> Iterator[Job]:
         """The next computation for another thread, if any."""
         yield from self._search_job()
-        yield from self._beginning_job()
+        yield from self._table_job()
 
-    def _beginning_job(self) -> Iterator[Job]:
-        """Computes what may come next before it comes."""
-        for track in self._consumers.tracks():
-            if track.state is State.MISMATCH:
-                continue
-            for hypothesis in (track.hypothesis, *track.alternatives()):
-                if hypothesis not in self._beginnings:
-                    yield self._compute(hypothesis)
-                    return
+    def _table_job(self) -> Iterator[Job]:
+        """Computes what may come next before it comes, as far as there is room."""
+        wanted = [
+            candidate_of(hypothesis)
+            for track in self._consumers.tracks() if track.state is not State.MISMATCH
+            for hypothesis in (track.hypothesis, *track.alternatives())
+        ]  # fmt: skip
+        for candidate in (*wanted, *self._recorded):
+            if candidate not in self._tables and 2 * self._bytes < _KEPT_BYTES:
+                yield Job(partial(self._compute, candidate), partial(self._keep, candidate))
+                return
+
+    def _search_job(self) -> Iterator[Job]:
+        for cohort in reversed(self.trail.cohorts):
+            if cohort.quick is None and cohort.quick_due():
+                cohort.quick = self._search(cohort, first_only=True)
+            if cohort.quick is not None:
+                yield self._searching(cohort, cohort.quick)
+        if not self._budget.left:
+            return
+        # one search of everything at a time, which goes on when its readers have ended: others may follow them
+        running = next((cohort for cohort in self.trail.cohorts if cohort.full is not None), None)
+        if running is None:
+            running = next((cohort for cohort in reversed(self.trail.cohorts) if cohort.full_due()), None)
+            if running is None:
+                return
+            running.full = self._search(running)
+        if running.full is not None:
+            yield self._searching(running, running.full)
+
+    def _search(self, cohort: Cohort, *, first_only: bool = False) -> Search:
+        among = cohort.datasets()[:_AMONG]
+        return Search(
+            self._datasets, among, self._seeds, self._sampler, self._worlds, self._heads, first_only=first_only
+        )  # fmt: skip
+
+    def _searching(self, cohort: Cohort, search: Search) -> Job:
+        """Goes on with a search, over the opens of now."""
+        view, era = cohort.view(), cohort.era
+
+        def run() -> tuple[list[Suspect], float]:
+            begun = time.thread_time()
+            found = search.run(view)
+            return found, time.thread_time() - begun
+
+        def deliver(result: tuple[list[Suspect], float]) -> None:
+            found, seconds = result
+            self._budget.spend(seconds)
+            cohort.searched_s += seconds
+            if cohort.era != era or cohort not in self.trail.cohorts:
+                return
+            cohort.suspect(found, SUSPECTS_MOST)
+            if search.done:
+                self._searched(cohort, search)
+            if cohort.count >= _DEEP_FROM and cohort.searched_s >= self._deep_after and cohort.looked_deep():
+                cohort.stuck = True
+            if search.done or any(one.worth >= LOCK for one in cohort.suspects):
+                self._judge(cohort, cohort.view())
+            if search.done and cohort.despaired and cohort.era == era:
+                self._believer.despair(cohort)
+
+        return Job(run, deliver)
+
+    def _searched(self, cohort: Cohort, search: Search) -> None:
+        """A search has tried all that it could."""
+        if search is cohort.quick:
+            cohort.quick, cohort.settled = None, True
+        elif search is cohort.full:
+            cohort.full = None
+        cohort.despaired = cohort.despaired or cohort.thorough
 
     def apart_job(self) -> Job | None:
         """A computation that takes up to minutes, for a cohort that nothing else explains."""
@@ -281,72 +513,71 @@ class Identifier:
 
     def _found_apart(self, hypothesis: Hypothesis, of: int, cohort: Cohort) -> None:
         """What was found by some of the opens must explain all of a reader's."""
-        beginning = Beginning(hypothesis, self._datasets, self._largest, self._spacing)
-        for view in cohort.views(hypothesis.dataset):
-            places = search.positions(view.rows[: beginning.n], beginning.rows)
-            found = search.match(candidate_of(hypothesis), places, beginning.n, self._worlds, spacing=self._spacing)
-            if found is not None and search.certain(found, of) and search.orderly(found, view):
-                self._adopt(hypothesis, cohort, None)
-                return
+        candidate = candidate_of(hypothesis)
+        view = cohort.view()
+        suspect = Suspect(candidate, self._compute(candidate), math.log2(max(of, 2)))
+        suspect.weigh(view)
+        cohort.suspect([suspect], SUSPECTS_MOST)
+        cohort.settled = True
+        self._judge(cohort, view)
 
     def _found_late(self, spec: Spec) -> None:
         """The epoch is over whose place was found: that of this one is not far from there."""
         self._late = [spec, *self._late][:_LATE]
         for cohort in self.trail.cohorts:
-            cohort.stuck = len(cohort) >= _DEEP_FROM
+            cohort.stuck = cohort.count >= _DEEP_FROM
 
-    def _compute(self, hypothesis: Hypothesis) -> Job:
-        datasets, largest, spacing = self._datasets, self._largest, self._spacing
-        return Job(
-            lambda: Beginning(hypothesis, datasets, largest, spacing), lambda found: self._keep(hypothesis, found)
-        )  # fmt: skip
-
-    def _search_job(self) -> Iterator[Job]:
-        if self._search is not None:
-            found, cohort, era = self._search
-            if found.done or cohort.era != era or cohort not in self.trail.cohorts:
-                self._search = None
-        for cohort in self.trail.cohorts:
-            depth = None if cohort.hopeless else cohort.due()
-            if depth is not None:
-                views = [view for index in cohort.datasets()[:_AMONG] for view in cohort.views(index)]
-                started = Search(
-                    self._datasets, self._seeds, self._sampler, self._worlds, views, self._heads, self._guess, depth
-                )  # fmt: skip
-                if not started.done:
-                    self._search = (started, cohort, cohort.era)
-                break
-        if self._search is not None:
-            yield self._stage(*self._search)
-
-    def _stage(self, running: Search, cohort: Cohort, era: int) -> Job:
-        def deliver(found: Finding | None) -> None:
-            if cohort.era != era or cohort not in self.trail.cohorts:
+    def _adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
+        """A plan is certain. A track of the same data set that nobody believes gives way."""
+        for one in self._tracks(cohort):
+            hypothesis = by_seed.renamed(hypothesis, one.hypothesis)
+        newer = [one for one in self.trail.cohorts if one.began > cohort.last]
+        if newer or any(one.last_hit > cohort.last + _ENDED for one in self._tracks(cohort)):
+            self._late = [hypothesis.spec, *self._late][:_LATE]
+            self.trail.drop(cohort)
+            if newer:
+                self._lead(hypothesis, newer[-1])
+            return
+        for one in self._tracks(cohort):
+            here = one.hypothesis
+            if one.state is State.LOCKED and here != hypothesis and same_order(here, hypothesis):
+                if here.world == hypothesis.world:
+                    hypothesis = replace(hypothesis, ranks=tuple(sorted({*here.ranks, *hypothesis.ranks})))
+                elif not _idle(one, cohort):
+                    continue  # another job with the same seed
+                self._believer.adopt(hypothesis, cohort, one)
                 return
-            if found is not None:
-                self._search = None
-                self._found(found, cohort)
-            elif running.done:
-                most = max(running.views, key=lambda view: len(view.rows))
-                cohort.stuck = cohort.stuck or (len(most.rows) >= _DEEP_FROM and cohort.looked_deep(len(most.rows)))
-                cohort.searched(len(most.rows), len(self._datasets[most.dataset].orders[0].rows))
-                if cohort.hopeless:
-                    self._believer.despair(cohort)
+        if track is None:
+            unsure = [one for one in self._consumers.of(hypothesis.dataset) if one.state is not State.LOCKED]
+            same = [one for one in unsure if one.hypothesis == hypothesis]
+            track = next(iter((*same, *(one for one in unsure if not one.given))), None)
+        self._believer.adopt(hypothesis, cohort, track)
 
-        return Job(running.run, deliver)
-
-    def _found(self, found: Finding, cohort: Cohort) -> None:
-        self._adopt(found.order.hypothesis, cohort, found.order)
-
-    def _adopt(self, hypothesis: Hypothesis, cohort: Cohort, order: EpochOrder | None) -> None:
-        """A search is certain. A track of the same data set that nobody believes gives way."""
-        tracks = self._consumers.of(hypothesis.dataset)
-        for track in tracks:
-            if track.hypothesis == hypothesis and track.state is not State.LOCKED:
-                self._believer.adopt(hypothesis, cohort, track, order)
+    def _lead(self, hypothesis: Hypothesis, cohort: Cohort) -> None:
+        """A plan was found when its readers had ended, and others had come: these may read an epoch that follows."""
+        view = cohort.view()
+        for _ in range(_EPOCHS_MISSED):
+            hypothesis = successor(hypothesis)
+            table = self._table(candidate_of(hypothesis))
+            if table is None:
                 return
-        unsure = [track for track in tracks if track.state is not State.LOCKED and not track.given]
-        self._believer.adopt(hypothesis, cohort, unsure[0] if unsure else None, order)
+            suspect = Suspect(candidate_of(hypothesis), table, SAID + math.log2(_EPOCHS_MISSED))
+            suspect.weigh(view)
+            if suspect.worth >= LOCK:
+                cohort.suspect([suspect], SUSPECTS_MOST)
+                self._judge(cohort, view)
+                return
+
+
+def _begins_anew(track: Track, found: Suspect) -> bool:
+    """Whether opens in another epoch of the same order lie where an epoch begins, and the track is not there."""
+    first = min((min(places) for places in found.ledger.followed.values()), default=0)
+    return found.candidate != candidate_of(track.hypothesis) and first <= track.k * track.hypothesis.world
+
+
+def _idle(track: Track, cohort: Cohort) -> bool:
+    """Whether a track's own readers do nothing while others do what it does not explain."""
+    return track.hits_since(cohort.began) < _IDLE * len(cohort.opens) + 1
 
 
 def _same_stream(a: Hypothesis, b: Hypothesis) -> bool:
@@ -356,10 +587,3 @@ def _same_stream(a: Hypothesis, b: Hypothesis) -> bool:
 
 def _whole(hypothesis: Hypothesis) -> bool:
     return hypothesis.ranks == tuple(range(hypothesis.world))
-
-
-def _size(stage: Stage) -> int:
-    """Specs and epochs of a stage."""
-    return sum(
-        family.epochs(spec) for family in stage.families for seed in stage.seeds for spec in family.variants(seed)
-    )

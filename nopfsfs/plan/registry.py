@@ -15,6 +15,7 @@ from nopfsfs.plan import (
     grain,
     huggingface,
     keras,
+    mosaic,
     numpy_samplers,
     python_random,
     subsets,
@@ -24,15 +25,17 @@ from nopfsfs.plan import (
     torch,
     torch_global,
     torch_users,
+    torch_weighted,
     webdataset,
 )
-from nopfsfs.plan.spec import Option, Sampler, Spec, Subset, Value
+from nopfsfs.plan.spec import STRIDED, STRIDED_OPTION, Dealt, Option, Sampler, Spec, Subset, Value
 
 # A new module is entered here, and nowhere else. Likeliest first: the order in which `auto` tries them.
 _FAMILIES: tuple[Sampler, ...] = (
     *torch.FAMILIES,
     *torch_global.FAMILIES,
     *torch_users.FAMILIES,
+    *torch_weighted.FAMILIES,
     *tensorflow.FAMILIES,
     *keras.FAMILIES,
     *numpy_samplers.FAMILIES,
@@ -40,6 +43,7 @@ _FAMILIES: tuple[Sampler, ...] = (
     *grain.FAMILIES,
     *huggingface.FAMILIES,
     *webdataset.FAMILIES,
+    *mosaic.FAMILIES,
     *dali.FAMILIES,
     *explicit.FAMILIES,
 )
@@ -91,14 +95,16 @@ def make_spec(of: Sampler | Subset, seed: int = 0, options: Mapping[str, Value] 
         seed = 0
     elif not of.seeds[0] <= seed <= of.seeds[1]:
         raise ValueError(f"seed: {seed} is not a seed of {of.name}: {of.seeds[0]} to {of.seeds[1]}")
-    spec = Spec(of.name, seed)
+    spec, there = Spec(of.name, seed), dict(of.options)
+    if isinstance(of, Sampler) and of.dealt is Dealt.ALL:
+        there[STRIDED] = STRIDED_OPTION
     for name, value in (options or {}).items():
-        if name not in of.options:
+        if name not in there:
             known = ", ".join(of.options) or "none"
             raise ValueError(f"{name}: {of.name} has no such option; it has {known}")
-        _check(name, of.options[name], value)
+        _check(name, there[name], value)
         spec = spec.with_option(name, int(value) if isinstance(value, bool) else value)
-    return replace(spec, options=tuple(pair for pair in spec.options if pair[1] != of.options[pair[0]].default))
+    return replace(spec, options=tuple(pair for pair in spec.options if pair[1] != there[pair[0]].default))
 
 
 def _check(name: str, option: Option, value: Value) -> None:

@@ -1,329 +1,254 @@
-"""Identification: which candidate do the first opens after a start or a break follow?
+"""Which candidates are worth a ledger? Tries them by stages, a few at a time, against the opens of now.
 
-Owns how opens are compared with a candidate, and when that is certain. What is tried is in `candidates`. Pure: a
-`Search` is a snapshot that can run in another thread, one stage at a time.
+Pure: `Search` is told the opens with each call and keeps its place among the candidates. A candidate costs the
+beginning of its order, of small data sets the whole of it, and one glance: do readers take like steps, or short ones?
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.plan import candidates, registry
-from nopfsfs.plan.candidates import Candidate, Depth, Heads, Seeds, Target, World
-from nopfsfs.plan.epochs import DataSet, EpochOrder, Hypothesis, build
-from nopfsfs.plan.evidence import Fit, at_best, closed_up, disorder, fit, likeness
-from nopfsfs.plan.spec import Dealt, Spec
+from nopfsfs.plan.by_seed import FAMILY, BySeed, named, thorough, ways
+from nopfsfs.plan.candidates import WHOLE, Candidate, Heads, Seeds, Stage, Target
+from nopfsfs.plan.deal import World, listed
+from nopfsfs.plan.epochs import DataSet
+from nopfsfs.plan.spec import Dealt
+from nopfsfs.plan.suspects import Suspect, Table, View
+from nopfsfs.plan.torch_seeds import SeedSearch
 
-# A lock is an error with at most this probability over all candidates and all looks at one sequence of opens.
-FALSE_LOCK = 1e-9
-_LOOKS = 32
-# Share of the opens of a data set that its plan must explain: less than all, as strays happen.
-_EXPLAINED = 0.75
-# Two sets of ranks within one order must differ by this factor of likelihood (100), or this many opens be
-# seen.
-_MARGIN = math.log(100)
-_ENOUGH = 48
-# Opens looked at, and how many are too few.
-MAX_OPENS = 256
 MIN_OPENS = 4
-# A candidate is looked at more closely when so many times more of the opens lie at its beginning than would by chance,
-# but at least and at most these shares of them: eager workers leave a small beginning, and strays are opened.
-_GLANCE_TIMES = 2.5
-_GLANCE_LEAST, _GLANCE_MOST = 0.125, 0.6
-_VIEWS_MOST = 8
-# World sizes that are tried when nobody has said one: a single rank's opens then stand R places apart.
-_WORLDS = np.array(
-    [*range(2, 65), 72, 80, 96, 100, 112, 120, 128, 144, 160, 192, 240, 256, 320, 384, 448, 512, 768, 1024]
-)
-_SAME_RANK = 0.95
-# Of the steps of readers that follow an order so many may lead back: files opened twice, threads that overtake.
-_DISORDER = 0.25
-# log of how many times nearer the opens must be to a plan than to the files in order, if those explain them too.
-_FINER = 1.0
-# Opens that jump over fewer places than this are those of a plan that is right.
-_NEXT = 64
-# log of a chance above which a candidate is not even a rival.
-_HOPELESS = -5.0
+# Places of orders that are computed in one call, and what a candidate costs beside: together some 50 ms.
+_PLACES = 2_000_000
+_EACH = 12_000
+# A step is short that leads over at most this share of the order.
+_SHORT = 1 / 16
+# Where readers are not known: gaps between neighbouring places are small against those of as many random places.
+_CLOSE = 1 / 4
+# Bits of evidence, less the cost, from which on a candidate is suspected.
+PLAUSIBLE = 4.0
+SUSPECTS_MOST = 8
+_SEEDS_MOST = 8
+_LATER = 12
+# Candidates that take as long as a step of a search by seed.
+_SHORT_EACH = 100
+# World sizes for which beginnings are long enough, where nobody has said one.
+_WORLD = 64
 
 
-@dataclass(frozen=True, eq=False)
-class View:
-    """Opens that one plan may explain: the distinct rows that some readers opened in one data set, in order,
-    int64[m <= MAX_OPENS], and who opened each (0: not known), int64[m]. `pooled`: those of all readers that came
-    together."""
+class Glance:
+    """The opens of a view, prepared to be compared with many orders."""
 
-    dataset: int
-    rows: NDArray[np.int64]
-    readers: NDArray[np.int64]
-    pooled: bool = True
+    def __init__(self, view: View) -> None:
+        self.rows = view.rows
+        last: dict[int, int] = {}
+        pairs: list[tuple[int, int]] = []
+        for at, reader in enumerate(view.together.tolist()):
+            if reader:
+                if reader in last:
+                    pairs.append((last[reader], at))
+                last[reader] = at
+        self._before, self._after = np.array(pairs, np.int64).reshape(-1, 2).T
+        self._unknown = view.together == 0
 
-
-@dataclass(frozen=True)
-class Match:
-    """The best world for one candidate, and whether it is certain enough."""
-
-    hypothesis: Hypothesis
-    fit: Fit
-    log_chance: float  # with the choice among worlds and ranks allowed for
-    clear: bool  # no other world comes near
-    score: float  # the fit's, less what the choice among worlds and ranks costs
-    likeness: float  # minus how far the opens are displaced: the same for data sets of any size
-    places: bytes  # where the opens stand in the stream: equal for candidates that cannot be told apart
-
-
-@dataclass(frozen=True, eq=False)
-class Finding:
-    """What a search is certain of: the tables of a plan, and which of the views showed it."""
-
-    order: EpochOrder
-    view: View
+    def worthwhile(self, places: NDArray[np.int64], n: int) -> bool:
+        """Whether the places, int64[m], -1 for files that the order does not hold, look like those of a reader."""
+        before, after = places[self._before], places[self._after]
+        both = (before >= 0) & (after >= 0)
+        steps = (after - before)[both]
+        if len(steps) and (_too_many(steps, n) or _alike(steps, n)):
+            return True
+        mine = np.sort(places[self._unknown & (places >= 0)])
+        if len(mine) < MIN_OPENS - 1:
+            return False
+        gaps = np.diff(mine)
+        return bool(np.median(gaps) <= max(1.0, _CLOSE * n / len(mine))) or _alike(gaps, n)
 
 
-def needed(opens: int, share: float) -> float:
-    """How many of the opens must lie in a beginning that is `share` of the order, for a closer look."""
-    return max(2.0, opens * max(_GLANCE_LEAST, min(_GLANCE_MOST, _GLANCE_TIMES * share)))
+def _too_many(steps: NDArray[np.int64], n: int) -> bool:
+    """More short steps than random ones would be."""
+    expected = 2 * _SHORT * len(steps)
+    return bool(np.count_nonzero(np.abs(steps) <= n * _SHORT) >= expected + 2 * math.sqrt(expected) + 1)
 
 
-def positions(opens: NDArray[np.integer[Any]], head: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Where each of the opens (rows or samples, int64[m], distinct but for -1) stands in `head`, -1 for nowhere;
-    int64[m]."""
-    by_row = np.argsort(opens)
-    index = np.minimum(np.searchsorted(opens[by_row], head), len(opens) - 1)
-    found = np.flatnonzero(opens[by_row[index]] == head)[::-1]  # backwards: the first place of a row stays
-    result = np.full(len(opens), -1, dtype=np.int64)
-    result[by_row[index[found]]] = found
-    result[opens < 0] = -1
-    return result
+def _alike(steps: NDArray[np.int64], n: int) -> bool:
+    """More steps of the same length than by chance."""
+    m = len(steps)
+    again = m - len(np.unique(steps))
+    return again >= max(1.0 if m < 8 else 2.0, 3 * m * m / n)
 
 
-def local(places: NDArray[np.int64], world: int, ranks: tuple[int, ...]) -> NDArray[np.int64]:
-    """Places in an order that is dealt out, as merged positions of `ranks`; -1 for other ranks' places."""
-    if world == 1:
-        return places
-    lane = np.full(world, -1, dtype=np.int64)
-    lane[list(ranks)] = np.arange(len(ranks))
-    lanes = lane[places % world]
-    return np.where((places >= 0) & (lanes >= 0), places // world * len(ranks) + lanes, -1)
+class Opens:
+    """A view, prepared to be compared with many orders."""
+
+    def __init__(self, view: View, datasets: Sequence[DataSet]) -> None:
+        self.view = view
+        self.glance = Glance(view)
+        self._datasets = datasets
+        self._tables: dict[Target, Table] = {}
+        self._which: dict[Target, NDArray[np.int16]] = {}
+
+    def files(self, target: Target) -> NDArray[np.integer[Any]]:
+        """The row of each sample."""
+        return self._datasets[target.dataset].orders[target.order].rows
+
+    def samples(self, target: Target, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The samples of rows, int64[m], -1: none."""
+        if target not in self._tables:
+            self._tables[target] = Table(self.files(target))
+        return self._tables[target].places(rows)
+
+    def readers(self, target: Target) -> list[NDArray[np.int64]]:
+        """By reader, the samples that it opened."""
+        found = [self.samples(target, rows) for rows in self.view.lasts(len(self.view.rows))]
+        return [samples[samples >= 0] for samples in found]
+
+    def which(self, target: Target) -> NDArray[np.int16]:
+        """By sample, which of the opens it was, int16[n + 1], -1: none."""
+        if target not in self._which:
+            samples = self.samples(target, self.view.rows)
+            self._which[target] = np.full(target.n + 1, -1, np.int16)
+            self._which[target][samples] = np.arange(len(samples))
+            self._which[target][-1] = -1
+        return self._which[target]
 
 
-def _choices(
-    places: NDArray[np.int64], worlds: Sequence[World], guess: bool
-) -> Iterator[tuple[int, tuple[int, ...], float]]:
-    """(world, ranks, log of the number of choices it was taken from): those given, a rank that nearly all
-    opens belong to, the ranks seen when there are others; with `guess`, any world in which one rank read."""
-    for size, ranks in worlds:
-        yield size, ranks, 0.0
-    for size in dict.fromkeys(size for size, _ in worlds):
-        seen, counts = np.unique(places[places >= 0] % size, return_counts=True)
-        for rank in seen[counts >= _EXPLAINED * len(places)].tolist():
-            yield size, (rank,), math.log(size)
-        if len(seen) < size:
-            yield size, tuple(seen.tolist()), size * math.log(2)
-    known = places[places >= 0]
-    if not guess or len(known) < MIN_OPENS:
-        return
-    for first in known[:2].tolist():  # one of them belongs to the rank, or it is not one's
-        alike = ((known[:, None] - first) % _WORLDS == 0).mean(axis=0) >= _SAME_RANK
-        for size in _WORLDS[alike].tolist():
-            yield size, (first % size,), math.log(size * len(_WORLDS))
-
-
-def match(
-    candidate: Candidate,
-    places: NDArray[np.int64],
-    n: int,
-    worlds: Sequence[World],
-    guess: bool = False,
-    spacing: int = 1,
-) -> Match | None:
-    """The world that makes a candidate fit the opens best. `places` int64[m]: where they stand in the order before it
-    is dealt out (as dealt out, if the candidate says to whom); -1: nowhere. None when none is near its beginning."""
-    if not (places >= 0).any():
-        return None
-    if candidate.world is not None:
-        size, ranks = candidate.world
-        guess = False
-        # dearer than the same rank of an order that is dealt out in strides, which may be the same order
-        tries: list[tuple[int, tuple[int, ...], float]] = [(size, ranks, math.log(2 * size))]
-    elif registry.sampler(candidate.spec.sampler).dealt is not Dealt.STRIDED:
-        tries = [(1, (0,), 0.0)]
-        worlds = ((1, (0,)),)
-    else:
-        tries = list(_choices(places, worlds, guess))
-    tried: list[tuple[float, float, Fit, World, bytes]] = []
-    for size, ranks, cost in tries:
-        if ranks and (size, ranks) not in [world for *_, world, _ in tried]:
-            here = places if candidate.world is not None else local(places, size, ranks)
-            among = max(1, n * len(ranks) // size) if candidate.world is not None else n
-            closed = closed_up(here, among, spacing)
-            if at_best(*closed) + cost > _HOPELESS:
-                continue
-            result = fit(*closed)
-            tried.append((result.score - cost, cost, result, (size, ranks), here.tobytes()))
-    if not tried:
-        return None
-    best = max(tried, key=lambda entry: entry[0])
-    others = [entry[0] for entry in tried if entry[4] != best[4]]
-    clear = best[0] - max(others, default=-math.inf) >= _MARGIN
-    # some of the expected ranks, alone: the others may merely have started later
-    partial = any(size == best[3][0] and set(ranks) > set(best[3][1]) for size, ranks in worlds)
-    clear = len(places) >= _ENOUGH or (clear and not partial)
-    score, cost, result, (size, ranks), at = best
-    among = n if candidate.world is None else max(1, n * len(ranks) // size)
-    alike = round(likeness(score, len(places), closed_up(places, among, spacing)[1]), 6)
-    return Match(candidate.hypothesis(size, ranks), result, result.log_chance + cost, clear, score, alike, at)
-
-
-def certain(found: Match | None, of: float) -> bool:
-    """Whether a match, the best of `of` candidates, cannot be chance."""
-    if found is None or not found.clear or found.fit.explained < _EXPLAINED:
-        return False
-    return found.log_chance < math.log(FALSE_LOCK) - math.log(max(of, 1) * _LOOKS)
-
-
-def orderly(found: Match, view: View) -> bool:
-    """Whether each reader goes forward in the order, as one does that follows it. Not to be asked of readers that open
-    what comes next anyway."""
-    if found.fit.jumped <= _NEXT:
-        return True
-    if len(view.rows) < _ENOUGH:
-        return False
-    places = np.frombuffer(found.places, dtype=np.int64)
-    return disorder(places, view.readers[: len(places)]) <= _DISORDER
-
-
-def _plain(hypothesis: Hypothesis) -> Hypothesis:
-    """Dealing out files in order to one rank is reading in order: said in the simpler words."""
-    if hypothesis.world == 1 and hypothesis.spec.number("sequential"):
-        return replace(hypothesis, spec=Spec("sequential"))
-    return hypothesis
-
-
-class _Opened:
-    """What was opened, as samples of one enumeration of a data set: for each view int64[m], -1 for none."""
-
-    def __init__(self, target: Target, datasets: Sequence[DataSet], views: Sequence[View]) -> None:
-        files = datasets[target.dataset].orders[target.order].rows
-        self.target = target
-        here = [view for view in views if view.dataset == target.dataset][:_VIEWS_MOST]
-        self.views = [(view, positions(view.rows, files)) for view in here]
-        self._seen_by = np.zeros(target.n, dtype=np.uint8)  # a bit for each view
-        for bit, (_, samples) in enumerate(self.views):
-            self._seen_by[samples[samples >= 0]] |= 1 << bit
-
-    def near(self, beginning: NDArray[np.integer[Any]]) -> list[int]:
-        """How many of the opens of each view lie there."""
-        seen = self._seen_by[beginning]
-        seen = seen[seen != 0]
-        return [int(np.count_nonzero(seen & (1 << bit))) for bit in range(len(self.views))]
+Step = Callable[[Opens], tuple[list[Suspect], int]]  # what it found, and how many places it computed
 
 
 class Search:
-    """A snapshot of opens and of all that they could be. Each `run` does the next stage, until `done`."""
+    """See the module. `seeds`, `sampler`, `worlds`: what was said."""
 
     def __init__(
-        self,
-        datasets: Sequence[DataSet],
-        seeds: Seeds,
-        sampler: str,
-        worlds: Sequence[World],
-        views: Sequence[View],
-        heads: Heads,
-        guess_worlds: bool = False,
-        depth: Depth = Depth.ALL,
-    ) -> None:
-        self.views = [view for view in views if len(view.rows) >= MIN_OPENS]
-        self._datasets, self._worlds, self._guess = datasets, worlds, guess_worlds
-        self._heads = heads
-        self._largest = max(size for size, _ in worlds)
-        self._targets: list[_Opened] | None = None
-        self._stages = list(candidates.stages(seeds, sampler, depth))
-        self._tried = 0
-        self._found: list[tuple[Match, View]] = []
+        self, datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World],
+        heads: Heads, *, first_only: bool = False,
+    ) -> None:  # fmt: skip
+        """`among`: the data sets that are looked at; `first_only`: what is likeliest, and no more."""
+        self._datasets, self._heads = datasets, heads
+        self._seeds, self._worlds = seeds, tuple(worlds)
+        self._opens: Opens | None = None  # those of now
+        self._largest = max(_WORLD, max(size for size, _ in worlds))
+        targets = list(candidates.targets(datasets, among))
+        by_seed = any(family.name == FAMILY for family in registry.families(sampler)) and heads.spacing == 1
+        self._parts = self._parts_done = 0
+        self._left = self._steps(targets, sampler, by_seed=by_seed, first_only=first_only)
+        self.done = False
+
+    def within(self, part: int) -> bool:
+        """Whether it is still at that part, in which others that are as likely may follow."""
+        return not self.done and part == self._parts_done
 
     @property
-    def done(self) -> bool:
-        """Nothing is left to try."""
-        return not self._stages or not self.views
+    def share(self) -> float:
+        """How much of what there is to try was tried, about."""
+        return self._parts_done / max(self._parts, 1)
 
-    def run(self) -> Finding | None:
-        """Tries one stage; the best of all tried if that is certain. Some 0.2 ms a candidate for a million files.
+    def _steps(self, targets: Sequence[Target], sampler: str, *, by_seed: bool, first_only: bool) -> Iterator[Step]:
+        likely = list(ways(targets, self._seeds, first_only=True)) if by_seed else []
+        more: list[BySeed] = []
+        quick: list[BySeed] = []
+        long: list[BySeed] = []
+        first, second, *stages = candidates.stages(self._seeds, sampler)
+        if first_only:
+            stages = []
+        elif by_seed:
+            more = list(ways(targets, self._seeds, first_only=False))
+            quick, long = thorough(targets)
+        self._parts = len(likely + more + quick + long) + len(targets) * len([first, second, *stages])
+        yield from self._by_seed(likely)
+        yield from self._of(first, targets)
+        yield from self._of(second, targets)
+        yield from self._by_seed([*more, *quick])
+        rest = (step for stage in stages for step in self._of(stage, targets))
+        yield from _in_turn(self._by_seed(long), rest)
 
-        All of a stage are compared: different samplers may share an order at first, and deal it out differently.
-        """
-        if self.done:
-            return None
-        if self._targets is None:
-            among = dict.fromkeys(view.dataset for view in self.views)
-            self._targets = [
-                _Opened(target, self._datasets, self.views) for target in candidates.targets(self._datasets, among)
-            ]
-        stage = self._stages.pop(0)
-        for opened in self._targets:
-            for candidate in stage.candidates(opened.target, self._worlds):
-                self._tried += 1
-                self._try(candidate, opened)
-        # a plan that explains more opens first; of equal ones that of the smaller data set, which was tried first
-        self._found.sort(key=lambda one: (-len(one[1].rows), -one[0].likeness, one[0].hypothesis.epoch))
-        in_order = [one for one in self._found[64:] if one[0].hypothesis.spec.sampler == "sequential"]
-        self._found = [*self._found[:64], *in_order]
-        return self._best()
+    def _of(self, stage: Stage, targets: Sequence[Target]) -> Iterator[Step]:
+        for target in targets:
+            worlds = self._worlds
+            if self._opens is not None and any(family.dealt is Dealt.OWN for family in stage.families):
+                worlds = tuple(dict.fromkeys((*worlds, *listed(self._opens.readers(target), target.n))))
+            for candidate, cost in stage.candidates(target, worlds, self._seeds):
+                yield partial(self._try, candidate, cost, target)
+            self._parts_done += 1
 
-    def _try(self, candidate: Candidate, opened: _Opened) -> None:
-        n = opened.target.n
-        part = None
+    def _by_seed(self, ways: Iterable[BySeed]) -> Iterator[Step]:
+        for way in ways:
+            running: list[SeedSearch | None] = []
+
+            def step(opens: Opens, way: BySeed = way, running: list[SeedSearch | None] = running) -> Any:
+                if not running:
+                    running.append(way.begin(opens.view, partial(opens.samples, way.target)))
+                found = running[0].step() if running[0] is not None else []
+                # readers may be some epochs on by now
+                later = _LATER if way.target.n <= WHOLE else 2
+                numbers = dict.fromkeys(s + epochs for s, _ in found[:_SEEDS_MOST] for epochs in range(later))
+                suspects = [self._seed(s, way.target, opens) for s in numbers]
+                return [one for one in suspects if one.worth >= PLAUSIBLE], _PLACES // 2
+
+            yield step
+            while running and running[0] is not None and not running[0].done:
+                yield step
+            self._parts_done += 1
+
+    def _seed(self, s: int, target: Target, opens: Opens) -> Suspect:
+        candidate, cost = named(s, target, self._seeds)
+        order = self._heads.whole(candidate, target.n)
+        suspect = Suspect(candidate, Table(opens.files(target)[order]), cost)
+        suspect.weigh(opens.view)
+        return suspect
+
+    def run(self, view: View) -> list[Suspect]:
+        """Goes on with the next candidates; those that look like what was opened."""
+        opens, found, places = Opens(view, self._datasets), [], 0
+        self._opens = opens
+        for step in self._left:
+            suspects, computed = step(opens)
+            for suspect in suspects:
+                suspect.part = self._parts_done
+            found += suspects
+            places += computed
+            if places > _PLACES:
+                return found
+        self.done = True
+        return found
+
+    def _try(self, candidate: Candidate, cost: float, target: Target, opens: Opens) -> tuple[list[Suspect], int]:
+        n, files, which = target.n, opens.files(target), opens.which(target)
         if candidate.subset is not None:
             part = self._heads.part(candidate.subset, n)
-            n = len(part)
-        glance = self._heads.first(candidate, n, self._largest)
-        beginning = glance if len(glance) < n else glance[: max(n // 4, 1)]
-        near = opened.near(beginning if part is None else part[beginning])
-        for (view, samples), count in zip(opened.views, near, strict=True):
-            if count < needed(len(samples), len(beginning) / max(n, 1)):
-                continue
-            inside = samples if part is None else positions(samples, part)
+            n, files, which = len(part), files[part], np.append(which[part], np.int16(-1))
+        if n < 2:
+            return [], _EACH
+        head = self._heads.first(candidate, n, self._largest)
+        length = len(head) if n <= WHOLE else n
+        computed = _EACH + len(head)
+        if not opens.glance.worthwhile(_places(which[head], len(opens.view.rows)), length):
+            return [], computed
+        if n > WHOLE:
             head = self._heads.full(candidate, n, self._largest)
-            found = match(candidate, positions(inside[:n], head), n, self._worlds, self._guess, self._heads.spacing)
-            if found is not None and found.log_chance < _HOPELESS:
-                self._found.append((found, view))
+        suspect = Suspect(candidate, Table(np.where(head >= 0, files[head], -1), length), cost)
+        suspect.weigh(opens.view)
+        return [suspect] if suspect.worth >= PLAUSIBLE else [], computed + len(head)
 
-    def _best(self) -> Finding | None:
-        for best, view in self._found:
-            if not self._certain(best, view) or self._nearly_in_order(best, view):
-                continue
-            if self._dealt_unclearly(best, view):
-                continue
-            rivals = [other.likeness for other, seen in self._found if seen is view and other.places != best.places]
-            if len(view.rows) < _ENOUGH and best.likeness - max(rivals, default=-math.inf) < _MARGIN:
-                continue
-            return Finding(build(_plain(best.hypothesis), self._datasets), view)
-        return None
 
-    def _certain(self, found: Match, view: View) -> bool:
-        return certain(found, self._tried * len(self.views)) and orderly(found, view)
+def _in_turn(long: Iterator[Step], short: Iterator[Step]) -> Iterator[Step]:
+    """Both at about the same speed, until both have ended."""
+    for step in long:
+        yield step
+        yield from islice(short, _SHORT_EACH)
+    yield from short
 
-    def _dealt_unclearly(self, found: Match, view: View) -> bool:
-        """Whether the same order was found by other words, too, of which it is not clear to which ranks it is dealt.
-        Files that are read as they are listed are the same for all ranks."""
-        if found.hypothesis.spec.sampler == "sequential":
-            return False
-        return any(seen is view and other.places == found.places and not other.clear for other, seen in self._found)
 
-    def _nearly_in_order(self, found: Match, view: View) -> bool:
-        """Whether the files may be read as they are listed, and the plan says no more than that: so do all shuffles of
-        a small buffer, whatever their seed. That of some of all that were tried comes nearer by chance alone."""
-        in_order = [
-            other
-            for other, seen in self._found
-            if seen is view and other.hypothesis.spec.sampler == "sequential" and other.fit.explained >= _EXPLAINED
-        ]
-        if not in_order or found in in_order:
-            return False
-        nearer = found.likeness - max(other.likeness for other in in_order)
-        return nearer < max(len(view.rows) * _FINER, math.log(self._tried))
+def _places(which: NDArray[np.int16], count: int) -> NDArray[np.int64]:
+    """The first place of each open, int64[count], -1: none; from which open is at each place."""
+    places = np.full(count, -1, np.int64)
+    at = np.flatnonzero(which >= 0)[::-1]
+    places[which[at]] = at
+    return places

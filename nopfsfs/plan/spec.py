@@ -23,6 +23,7 @@ class Dealt(Enum):
 
     ALL = "all"  # every rank reads the whole of `shared`
     STRIDED = "strided"  # rank r of R reads the places r, r+R, r+2R, ... of `shared`
+    BATCHES = "batches"  # ranks take batches of `shared` in turn, of the size in the option `batch`
     OWN = "own"  # every rank has an order of its own, which only `order` knows
 
 
@@ -74,6 +75,11 @@ class Spec:
         return replace(self, options=tuple(sorted((k, v) for k, v in options.items() if v != 0)))
 
 
+# An option of all samplers of which every rank reads all: the program slices the order, [rank::world].
+STRIDED = "strided"
+STRIDED_OPTION = Option("the program takes every world-th sample of the order, beginning with the rank's", bool)
+
+
 class Sampler(ABC):
     """One family of samplers. Stateless; every method is pure. A subclass says `shared`; what else differs from the
     usual it overrides."""
@@ -88,6 +94,8 @@ class Sampler(ABC):
     alone = True
     # True: the beginning of an order costs as much as the whole.
     costly = False
+    # True: the order depends on how many files each class has, which its option `classes` says.
+    by_class = False
     # The seeds that the framework takes, (least, most); None when there is no seed.
     seeds: tuple[int, int] | None = (0, 2**32 - 1)
 
@@ -106,14 +114,31 @@ class Sampler(ABC):
         a rank has fewer than another; `count`: only the first places of each rank.
 
         Here: the whole of `shared` for every rank, or, when strided, padded to a multiple of the world as
-        DistributedSampler does. Raises ValueError: ranks that do not fit the world; a world, n or option that the
-        framework would refuse.
+        DistributedSampler does; with the option `strided` every world-th place, neither padded nor cut. The option
+        `drop_batch` leaves out a last batch that is not full. Raises ValueError: ranks that do not fit the world; a
+        world, n or option that the framework would refuse.
         """
         if self.dealt is Dealt.STRIDED:
             dealing.check_ranks(world, ranks)
             full = dealing.padded(self.shared(spec, n, epoch), world, drop_last=bool(spec.number("drop_last")))
-            return dealing.strided(full, world, ranks)[: None if count is None else count * len(ranks)]
-        return dealing.everyone(self.shared(spec, n, epoch, count), world, ranks)
+            mine = dealing.strided(full, world, ranks)[: None if count is None else count * len(ranks)]
+        elif spec.number(STRIDED):
+            dealing.check_ranks(world, ranks)
+            full = self.shared(spec, n, epoch, None if count is None else count * world)
+            mine = dealing.interleave([full[rank::world] for rank in ranks])
+        else:
+            mine = dealing.everyone(self.shared(spec, n, epoch, count), world, ranks)
+        # a head is never at the end: what happens there is of no concern to it
+        return dealing.full_batches(mine, len(ranks), spec.number("drop_batch")) if count is None else mine
+
+    def dealt_out(self, spec: Spec, batch: int) -> Spec | None:
+        """The sampler by which several ranks share this order, in strides (`batch` 1), or in batches of that size in
+        turn; None where nobody is known to do that."""
+        if self.dealt is Dealt.BATCHES:
+            return spec.with_option("batch", batch)
+        if batch > 1:
+            return None
+        return spec.with_option(STRIDED, 1) if self.dealt is Dealt.ALL else spec
 
     def variants(self, seed: int) -> tuple[Spec, ...]:
         """The configurations to try when only the seed is known, likeliest first; no two have the same order in every
@@ -125,6 +150,11 @@ class Sampler(ABC):
     def unusual(self, seed: int) -> tuple[Spec, ...]:
         """More to try when none of those fits."""
         return ()
+
+    def after(self, spec: Spec, words: int) -> Spec:
+        """The same sampler when its generator has drawn so many more words before; `spec` itself where the sampler
+        shares no generator."""
+        return spec
 
     def epochs(self, spec: Spec) -> int:
         """How many epochs are worth trying when the epoch is not known."""
@@ -155,3 +185,8 @@ class Subset(ABC):
     @abstractmethod
     def variants(self, seed: int) -> tuple[Spec, ...]:
         """The parts to try when only the seed is known, likeliest first."""
+
+    def words(self, spec: Spec, n: int) -> int:
+        """How many words of its generator's stream are gone once the files are cut, where a sampler may draw from the
+        same stream after that; 0: none can."""
+        return 0

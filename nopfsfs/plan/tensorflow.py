@@ -158,6 +158,10 @@ class Shuffle(Shuffled):
             seeds = iterator_seeds(seeds, self._pair(spec, epoch))
         return shuffled(seeds, n, spec.number("buffer"), skip + count)[skip:]
 
+    def dealt_out(self, spec: Spec, batch: int) -> Spec | None:
+        """In strides: as `shard` after the shuffle."""
+        return Spec("tf_shuffle_shard", spec.seed, spec.options) if batch == 1 else None
+
     def variants(self, seed: int) -> tuple[Spec, ...]:
         """A buffer for all files with the shuffle's seed, set_seed's, the same for both, never reshuffled; then the
         buffer of the tutorials."""
@@ -196,6 +200,18 @@ class ShuffleThenShard(Shuffle):
     alone = False
     summary = "tf.data: Dataset.shuffle of all files, then Dataset.shard"
     dealt = Dealt.STRIDED
+
+    def dealt_out(self, spec: Spec, batch: int) -> Spec | None:
+        """In strides."""
+        return spec if batch == 1 else None
+
+    def variants(self, seed: int) -> tuple[Spec, ...]:
+        """None: `tf_shuffle` has these orders; that they are dealt out shows in the opens."""
+        return ()
+
+    def unusual(self, seed: int) -> tuple[Spec, ...]:
+        """None, as `variants`."""
+        return ()
 
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None

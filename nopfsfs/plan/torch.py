@@ -23,6 +23,9 @@ STATE = Option("the generator's state instead of the seed: base64 of 624 words a
 BASE_SEED = Option(
     "who else draws: the loader each epoch, once, or never", str, "epoch", choices=("epoch", "once", "never")
 )
+DROP_BATCH: Mapping[str, Option] = {
+    "drop_batch": Option("DataLoader(drop_last=True): its batch size; 0: it reads all", least=0)
+}
 DRAWING: Mapping[str, Option] = {
     "replacement": Option("replacement=True", bool),
     "num_samples": Option("samples an epoch; 0: as many as there are", least=0),
@@ -68,7 +71,7 @@ def draw(spec: Spec, state: np.random.RandomState, n: int, count: int | None = N
 class Distributed(Sampler):
     """`DistributedSampler(shuffle, seed, drop_last)` after `set_epoch(epoch)`.
 
-    Options: `sequential` (1: shuffle=False), `drop_last` (1). The generator is seeded with seed + epoch.
+    Options: `sequential` (1: shuffle=False), `drop_last` (1), `drop_batch`. The generator is seeded with seed + epoch.
     """
 
     name = "distributed"
@@ -79,6 +82,7 @@ class Distributed(Sampler):
     options: Mapping[str, Option] = {
         "sequential": Option("shuffle=False", bool),
         "drop_last": Option("drop_last=True", bool),
+        **DROP_BATCH,
     }
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
@@ -87,11 +91,16 @@ class Distributed(Sampler):
             return np.arange(n if count is None else min(n, count), dtype=np.int64)
         return torch_random.randperm(torch_random.generator(spec.seed + epoch), n, count)
 
+    def dealt_out(self, spec: Spec, batch: int) -> Spec | None:
+        """In batches: as transformers' Trainer does."""
+        if batch == 1:
+            return spec
+        return Spec("hf_trainer", spec.seed, spec.options).with_option("drop_last", 0).with_option("batch", batch)
+
     def variants(self, seed: int) -> tuple[Spec, ...]:
-        """Shuffled; with the default seed, which most scripts leave to it; in order. drop_last is not tried: it
-        changes at most the last place of a rank."""
-        seeds = dict.fromkeys((seed, 0))
-        return *(Spec(self.name, each) for each in seeds), Spec(self.name, seed, (("sequential", 1),))
+        """Shuffled; with the default seed, which most scripts leave to it. drop_last is not tried: it changes at most
+        the last place of a rank."""
+        return tuple(Spec(self.name, each) for each in dict.fromkeys((seed, 0)))
 
     def epochs(self, spec: Spec) -> int:
         """Any epoch costs the same, so all that jobs usually run."""
@@ -110,7 +119,8 @@ class Random(Sampler):
     workers); "never": the sampler alone has it. `left_early`: how many of the epochs before were left before
     the sampler was exhausted: those have not drawn the trailing permutation that the sampler draws (and
     mostly throws away) at its end. `replacement`, `num_samples` (0: n): as RandomSampler has them. `state`: the
-    generator's state before epoch 0 (`torch_random.torch_state`), instead of the seed.
+    generator's state before epoch 0 (`torch_random.torch_state`), instead of the seed. `drop_batch`: of a loader with
+    drop_last; what it drops was drawn.
     """
 
     name = "random"
@@ -121,6 +131,7 @@ class Random(Sampler):
         "base_seed": BASE_SEED,
         "left_early": Option("epochs before that were left before their end", least=0),
         **DRAWING,
+        **DROP_BATCH,
         "state": STATE,
     }
 
@@ -173,14 +184,14 @@ class SubsetRandom(Sampler):
     """`SubsetRandomSampler(range(n), generator)`: one permutation an epoch and no trailing one. The samples are those
     of the subset, in its order. Over torch's global generator it is `global` with `direct`.
 
-    Options: `base_seed`, `state` as `random` has them. Nothing to try: `random` finds the same orders, as epochs
-    that were left early.
+    Options: `base_seed`, `drop_batch`, `state` as `random` has them. Nothing to try: `random` finds the same orders,
+    as epochs that were left early.
     """
 
     name = "subset_random"
     summary = "torch.utils.data.SubsetRandomSampler with a generator of its own"
     seeds = SEEDS
-    options: Mapping[str, Option] = {"base_seed": BASE_SEED, "state": STATE}
+    options: Mapping[str, Option] = {"base_seed": BASE_SEED, **DROP_BATCH, "state": STATE}
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
         """This epoch's permutation. Costs the words of all epochs before: about 4 ms a million."""
@@ -207,6 +218,11 @@ class Sequential(Sampler):
     summary = "in order: SequentialSampler, and any reader that goes through the files as they are listed"
     dealt = Dealt.ALL
     seeds = None
+    options = DROP_BATCH
+
+    def dealt_out(self, spec: Spec, batch: int) -> Spec | None:
+        """As DistributedSampler with shuffle=False, or as evaluation by transformers' Trainer."""
+        return Distributed().dealt_out(Spec(Distributed.name, 0, (("sequential", 1),)), batch)
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
         """0..n-1."""

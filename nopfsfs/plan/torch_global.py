@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from nopfsfs.plan import torch_random
 from nopfsfs.plan.spec import Dealt, Option, Sampler, Spec
-from nopfsfs.plan.torch import DRAWING, SEED_WORDS, SEEDS, STATE, draw, num_samples, stream
+from nopfsfs.plan.torch import DRAWING, DROP_BATCH, SEED_WORDS, SEEDS, STATE, draw, num_samples, stream
 
 # Words from one epoch's sampler to the next one's: a base seed and a sampler's seed.
 USUAL_STEP = 2 * SEED_WORDS
 # Other steps, likeliest first: each loader iteration in between (validation) draws 2 more, shuffled ones 4;
 # persistent workers draw 2 less.
-_STEPS = (USUAL_STEP, 6, 2, 8, 10, 12, 14, 16, 20)
+STEPS = (USUAL_STEP, 6, 2, 8, 10, 12, 14, 16, 20)
 # Words that programs draw before the loader, when it is not the model that draws (then it is millions).
 _OFFSETS = (2, -2, 6, 10, 14, 18, 22, 1, 3, 5, 7, 9, 16, 20, 24, 28, 32, 36, 40, 64)
 
@@ -35,7 +35,7 @@ class Global(Sampler):
     next one's (4; with persistent workers 2; with a validation loader 6). `direct`: the samples are drawn from
     the global generator itself (SubsetRandomSampler; RandomSampler up to torch 1.7): the draw of epoch 0 begins at
     word `offset` + 2, each later one `step` - 2 words after the end of the one before. `replacement`,
-    `num_samples`: as RandomSampler has them.
+    `num_samples`: as RandomSampler has them. `drop_batch`: of a loader with drop_last.
     """
 
     name = "global"
@@ -49,6 +49,7 @@ class Global(Sampler):
         "step": Option("words from one epoch's sampler to the next one's", default=USUAL_STEP, least=1),
         "direct": Option("drawn from the global generator itself, as SubsetRandomSampler does", bool),
         **DRAWING,
+        **DROP_BATCH,
         "state": STATE,
     }
 
@@ -76,6 +77,10 @@ class Global(Sampler):
         later = tuple(Spec(self.name, seed, (("offset", offset),)) for offset in _OFFSETS)
         return *later, Spec(self.name, seed, (("replacement", 1),))
 
+    def after(self, spec: Spec, words: int) -> Spec:
+        """With the offset that many words later."""
+        return spec.with_option("offset", spec.number("offset") + words)
+
     def epochs(self, spec: Spec) -> int:
         """Few: the generator is seeded in the program, so a job that starts again begins at 0 again."""
         return 4
@@ -87,19 +92,20 @@ class Global(Sampler):
         Another step moves `offset` as well, so that this epoch keeps its place and all later ones follow in the new
         step; the epochs before it then are not where they were, unless this was the first.
         """
-        steps = (other for other in _STEPS if other != _step(spec))
-        nexts = [(spec, epoch + 1), *((_with_step(spec, epoch, step), epoch + 1) for step in steps)]
+        steps = (other for other in STEPS if other != step_of(spec))
+        nexts = [(spec, epoch + 1), *((with_step(spec, epoch, step), epoch + 1) for step in steps)]
         return tuple(dict.fromkeys((*nexts[:9], (spec, epoch), (spec, 0))))
 
 
-def _step(spec: Spec) -> int:
+def step_of(spec: Spec) -> int:
+    """Words from one epoch's sampler to the next one's."""
     return int(spec.get("step", USUAL_STEP))
 
 
 def first_word(spec: Spec, n: int, epoch: int) -> int:
     """The word of the generator's stream, counted from 0, at which this epoch's sampler begins to draw: the first of
     the two of its seed, or when `direct` the first of the permutation."""
-    begin = spec.number("offset") + SEED_WORDS + epoch * _step(spec)
+    begin = spec.number("offset") + SEED_WORDS + epoch * step_of(spec)
     if not spec.number("direct"):
         return begin
     if spec.number("replacement"):
@@ -117,8 +123,9 @@ def beginning_at(spec: Spec, n: int, epoch: int, word: int) -> Spec:
     return spec.with_option("offset", offset)
 
 
-def _with_step(spec: Spec, epoch: int, step: int) -> Spec:
-    moved = spec.with_option("offset", spec.number("offset") + (_step(spec) - step) * epoch)
+def with_step(spec: Spec, epoch: int, step: int) -> Spec:
+    """Another step from this epoch on, which keeps its place."""
+    moved = spec.with_option("offset", spec.number("offset") + (step_of(spec) - step) * epoch)
     if step == USUAL_STEP:  # a default is left out
         options = tuple(pair for pair in moved.options if pair[0] != "step")
         return Spec(moved.sampler, moved.seed, options)

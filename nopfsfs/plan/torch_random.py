@@ -21,6 +21,8 @@ _STATE_WORDS = 624
 _TORCH_LEFT, _TORCH_NEXT, _TORCH_STATE = 8, 16, 24
 # Words thrown away at a time when skipping: bounds memory at 4 MiB.
 _SKIP_CHUNK = 1 << 20
+# Steps that are made of words at a time: larger arrays come from the kernel, page by page.
+_PIECE = 1 << 15
 
 
 def generator(seed: int, skip: int = 0) -> np.random.RandomState:
@@ -96,10 +98,7 @@ def randperm(state: np.random.RandomState, n: int, count: int | None = None) -> 
 
     torch swaps r[i] with r[i + word % (n - i)] for i = 0 .. n-2.
     """
-    if not 0 <= n < MAX_N:
-        raise ValueError(f"randperm of {n}: must be between 0 and {MAX_N - 1}")
-    count = n if count is None else min(count, n)
-    return swaps.forward(_targets(state, n, count))
+    return swaps.forward(targets(state, n, n if count is None else min(count, n)))
 
 
 def randint(state: np.random.RandomState, n: int, count: int) -> NDArray[np.int64]:
@@ -130,10 +129,21 @@ def randperm_heads(drawn: NDArray[np.uint32], n: int) -> NDArray[np.int64]:
     return result.reshape(m, k)
 
 
-def _targets(state: np.random.RandomState, n: int, count: int) -> NDArray[np.int64]:
-    """The place that each of the first `count` steps swaps with, int64[count]. The step n-1 draws no word."""
-    step = np.arange(count, dtype=np.int64)
-    drawn = min(count, max(n - 1, 0))
-    target: NDArray[np.int64] = step.copy()
-    target[:drawn] += words(state, drawn) % (n - step[:drawn])
+def targets(
+    state: np.random.RandomState, n: int, count: int, buffer: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """The place that each of the first `count` steps of `randperm` swaps with, int64[count], count <= n: i + word %
+    (n - i). The step n-1 draws no word. Written into `buffer`, if that is given. Raises ValueError when n is negative
+    or at least `MAX_N`."""
+    if not 0 <= n < MAX_N:
+        raise ValueError(f"randperm of {n}: must be between 0 and {MAX_N - 1}")
+    target = np.empty(count, dtype=np.int64) if buffer is None else buffer[:count]
+    target[-1:] = n - 1  # unless that draws a word
+    steps = min(count, max(n - 1, 0))
+    for begin in range(0, steps, _PIECE):
+        end = min(begin + _PIECE, steps)
+        drawn = words(state, end - begin)
+        # 32-bit numbers are divided twice as fast as 64-bit ones
+        drawn %= np.arange(n - begin, n - end, -1, dtype=np.uint32)
+        np.add(drawn, np.arange(begin, end), out=target[begin:end])
     return target

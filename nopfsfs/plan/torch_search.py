@@ -138,7 +138,7 @@ class GlobalSearch:
         per_block = max(1, _BLOCK // width)
         for begin in range(0, len(places), per_block):
             block = places[begin : begin + per_block]
-            drawn = words[block[:, None] + np.arange(width)] if direct else _outputs(words[block], width)
+            drawn = words[block[:, None] + np.arange(width)] if direct else outputs(words[block], width)
             heads = torch_random.randperm_heads(drawn, n)
             for index, target in targets:
                 for row in np.flatnonzero(_plausible(heads, target)).tolist():
@@ -159,7 +159,7 @@ class GlobalSearch:
                 head = torch_random.randperm(self._at(place), target.n, reach)
             else:
                 head = torch_random.randperm(torch_random.generator(int(words[place])), target.n, reach)
-        agreed, of, batch, workers = _agreement(head, target.samples)
+        agreed, of, batch, workers = agreement(head, target.samples)
         # by chance each sample is one of those that are left; where the loader was chosen, so was that
         chance = -sum(math.log(target.n - i) for i in range(agreed))
         chance += math.log(_MOST_WORKERS) if workers else 0.0
@@ -215,7 +215,7 @@ def _plausible(heads: NDArray[np.int64], target: Target) -> NDArray[np.bool_]:
     return plausible
 
 
-def _agreement(head: NDArray[np.int64], samples: NDArray[np.int64]) -> tuple[int, int, int, int]:
+def agreement(head: NDArray[np.int64], samples: NDArray[np.int64]) -> tuple[int, int, int, int]:
     """(agreed, of, batch, workers): how many of a reader's samples, from the first on, stand where worker 0 of a
     loader reads them: batch 0, batch W, batch 2 W, ... of the order."""
     m = min(len(samples), len(head))
@@ -241,11 +241,11 @@ def _first_outputs(seeds: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """The first word of the generator that each seed begins, uint32[m]."""
     result = np.empty_like(seeds)
     for begin in range(0, len(seeds), _BLOCK):
-        result[begin : begin + _BLOCK] = _outputs(seeds[begin : begin + _BLOCK], 1)[:, 0]
+        result[begin : begin + _BLOCK] = outputs(seeds[begin : begin + _BLOCK], 1)[:, 0]
     return result
 
 
-def _outputs(seeds: NDArray[np.uint32], count: int) -> NDArray[np.uint32]:
+def outputs(seeds: NDArray[np.uint32], count: int) -> NDArray[np.uint32]:
     """The first words of the generators that the seeds begin, uint32[m, count], count <= 227.
 
     They need only 0..count and 397..396+count of the 624 words of the initial state.

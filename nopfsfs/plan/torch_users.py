@@ -16,9 +16,6 @@ from nopfsfs.plan.torch import SEED_WORDS, SEEDS, STATE, Distributed, stream
 from nopfsfs.plan.torch_global import Global
 
 _GLOBAL, _DISTRIBUTED = Global(), Distributed()
-# Batch sizes of one process, likeliest first; the default of transformers is 8.
-_BATCHES = (8, 16, 32, 64)
-_OTHER_BATCHES = (4, 128, 2, 1, 256, 24, 12, 48)
 
 
 class _ByWorld(Sampler):
@@ -26,7 +23,7 @@ class _ByWorld(Sampler):
 
     dealt = Dealt.OWN
     seeds = SEEDS
-    options: Mapping[str, Option] = {name: Global.options[name] for name in ("offset", "step", "state")}
+    options: Mapping[str, Option] = {name: Global.options[name] for name in ("offset", "step", "drop_batch", "state")}
 
     def distributed_seed(self, spec: Spec) -> int:
         """The seed of DistributedSampler."""
@@ -43,6 +40,7 @@ class _ByWorld(Sampler):
         if world == 1:
             return _GLOBAL.order(spec, n, epoch, world, ranks, count)
         several = Spec(_DISTRIBUTED.name, self.distributed_seed(spec))
+        several = several.with_option("drop_batch", spec.number("drop_batch"))
         return _DISTRIBUTED.order(several, n, epoch, world, ranks, count)
 
     def variants(self, seed: int) -> tuple[Spec, ...]:
@@ -72,7 +70,8 @@ class Lightning(_ByWorld):
 
 class Timm(_ByWorld):
     """`timm.data.create_loader(is_training=True)`: DistributedSampler with seed 0 in several processes, whatever the
-    script's seed. Options: as `global`, for one process: the model draws some million words first."""
+    script's seed. Options: as `global`, for one process: the model draws some million words first; its loader drops
+    the last batch (`drop_batch`)."""
 
     name = "timm"
     summary = "timm.data.create_loader: global in one process, distributed with seed 0 in several"
@@ -141,7 +140,7 @@ class _Batched(Sampler):
     number of processes.
     """
 
-    dealt = Dealt.OWN
+    dealt = Dealt.BATCHES
     seeds = SEEDS
 
     def order(
@@ -220,12 +219,8 @@ class Accelerate(_Batched):
         return dealing.everyone(whole, world, ranks)
 
     def variants(self, seed: int) -> tuple[Spec, ...]:
-        """`prepare` right after set_seed, with the batch sizes that are usual."""
-        return tuple(Spec(self.name, seed, (("batch", batch),)) for batch in _BATCHES)
-
-    def unusual(self, seed: int) -> tuple[Spec, ...]:
-        """Other batch sizes."""
-        return tuple(Spec(self.name, seed, (("batch", batch),)) for batch in _OTHER_BATCHES)
+        """`prepare` right after set_seed; the batch shows in the opens."""
+        return (Spec(self.name, seed),)
 
     def epochs(self, spec: Spec) -> int:
         """One: the generator is seeded in the program."""
@@ -241,27 +236,24 @@ class HFTrainer(_Batched):
     """transformers' `Trainer`, and Accelerate with use_seedable_sampler=True: randperm(n) seeded with seed + epoch,
     whatever the model drew. The seed is data_seed, else seed (42 by default).
 
-    Options: `batch`: per_device_train_batch_size; `uneven`: even_batches=False; `drop_last`: dataloader_drop_last.
+    Options: `batch`: per_device_train_batch_size; `uneven`: even_batches=False; `drop_last`: dataloader_drop_last;
+    `sequential`: in order, as evaluation is.
     """
 
     name = "hf_trainer"
     alone = False
     summary = "transformers.Trainer; Accelerate with use_seedable_sampler=True"
-    options = _BATCHED
+    options: Mapping[str, Option] = {**_BATCHED, "sequential": Option("in order, as evaluation is", bool)}
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """randperm(n), seeded seed + epoch."""
+        """randperm(n), seeded seed + epoch; 0..n-1."""
+        if spec.number("sequential"):
+            return np.arange(n if count is None else min(n, count), dtype=np.int64)
         return torch_random.randperm(torch_random.generator(spec.seed + epoch), n, count)
 
     def variants(self, seed: int) -> tuple[Spec, ...]:
-        """The batch sizes that are usual; 8 is the default. In one process they are all as `distributed`."""
-        return tuple(Spec(self.name, seed, (("batch", batch),)) for batch in _BATCHES)
-
-    def unusual(self, seed: int) -> tuple[Spec, ...]:
-        """Other batch sizes; the default seed."""
-        batches = (*_OTHER_BATCHES, *(_BATCHES if seed != 42 else ()))
-        seeds = [seed] * len(_OTHER_BATCHES) + [42] * len(_BATCHES)
-        return tuple(Spec(self.name, s, (("batch", b),)) for s, b in zip(seeds, batches, strict=False))
+        """None: `distributed` has these orders; that batches are dealt out shows in the opens."""
+        return ()
 
     def epochs(self, spec: Spec) -> int:
         """Few: trainings of this kind are short."""

@@ -20,6 +20,7 @@ from nopfsfs.plan.foresight import successor
 from nopfsfs.plan.loader import LoaderWatch
 from nopfsfs.plan.showing import Showing
 from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.suspects import Proof
 
 # Opens of one rank in a row that lie in the next epoch and show that this one is over.
 _WELL_IN = 4
@@ -40,9 +41,15 @@ _NEAR_WINDOWS = 4
 _RECENT = 32
 
 
-# Opens remembered, whatever they were.
-_LATELY = 64
+# Opens remembered, whatever they were: those of this epoch, with who opened.
+_LATELY = 1024
 _OPENED = b"\1"
+# Numbers of opens after which to look again to whom the epoch is dealt: these, then whenever they have doubled.
+_REDEAL_FROM, _REDEAL_EVERY = 16, 8192
+# Where a lane begins, so many of its opens lie within so many places and K.
+_BEGUN, _BEGUN_WITHIN = 4, 64
+# K is widened to so many times the distance that nearly all opens lay ahead.
+_AHEAD, _NEARLY_ALL = 2.0, 0.95
 
 
 class State(str, Enum):
@@ -74,6 +81,7 @@ class Track:
         all do."""
         self.state = State.WATCHING
         self.was_locked = False
+        self.proof: Proof | None = None  # by which its sampler and seed were known first
         self._make = make
         self.generation = 0  # changes when the stream foretold before no longer holds
         self.base = 0  # merged stream position of the beginning of this epoch
@@ -86,13 +94,15 @@ class Track:
         self._inflight = inflight
         self._loader = LoaderWatch() if inflight is None and showing is None else None
         self._showing = showing
-        self._lately: deque[int] = deque(maxlen=_LATELY)  # opens, whatever they were; kept where few show
+        self._lately: deque[tuple[int, int]] = deque(maxlen=_LATELY)
+        self._redeal_at = _REDEAL_FROM
         self._agreeing = 0
         self._forgive = False
         self._enter(order)
 
     def _enter(self, order: EpochOrder) -> None:
         self.now = order
+        self._lately.clear()
         self.ahead: EpochOrder | None = None
         self._left: Hypothesis | None = None  # the epoch before, if this one followed it as expected
         self._first: list[int] = []  # rows opened first in this epoch, until it is verified
@@ -106,8 +116,7 @@ class Track:
         if self._showing is not None:
             self.k = self._showing.window(places)
         self.cursors = [
-            Cursor(each, self.k, order.absent(lane), self._hidden(order, lane), places)
-            for lane in range(self.lanes)
+            Cursor(each, self.k, order.absent(lane), self._hidden(order, lane), places) for lane in range(self.lanes)
         ]
         self._recent: deque[int] = deque(maxlen=max(1, min(_RECENT * self.lanes, order.length // 16)))
 
@@ -139,6 +148,11 @@ class Track:
         return self.state is State.LOCKED and self.hits >= enough
 
     @property
+    def inflight(self) -> int | None:
+        """K of whole epochs where it is known."""
+        return self._inflight
+
+    @property
     def hypothesis(self) -> Hypothesis:
         """What is believed of the epoch that is read."""
         return self.now.hypothesis
@@ -148,8 +162,7 @@ class Track:
     def feed(self, row: int, reader: int = 0) -> Seen:
         """An open by process or thread `reader` (0: not known)."""
         now = self.now
-        if self._showing is not None:
-            self._lately.append(row)
+        self._lately.append((row, reader))
         offset = row - now.base
         place = now.place[offset] if 0 <= offset < len(now.place) else -1
         if place >= 0:
@@ -317,13 +330,61 @@ class Track:
         return tuple(self._with(*other) for other in family.following(before.spec, before.epoch))
 
     def rows_opened(self) -> list[int]:
-        """The rows opened so far in this epoch, in the order of its plan."""
-        rows: list[int] = self.now.rows[self.consumed(self.base, self.now.length)].tolist()
+        """The rows opened so far in this epoch, in the order of its plan; where few opens show, those passed by too."""
+        gone = self.consumed(self.base, self.now.length)
+        if self._showing is None:
+            for lane, cursor in enumerate(self.cursors):
+                states = np.frombuffer(bytes(cursor.opened[: cursor.length]), dtype=np.uint8)
+                gone[lane :: self.lanes] = states == _OPENED[0]
+        rows: list[int] = self.now.rows[gone].tolist()
         return rows
 
-    def lately(self) -> list[int]:
-        """What was opened lately, expected or not, as far as that is worth knowing."""
+    def lately(self) -> list[tuple[int, int]]:
+        """What was opened lately in this epoch, expected or not, and by whom: (row, reader)."""
         return list(self._lately)
+
+    @property
+    def to_be_redealt(self) -> bool:
+        """Whether to look (again) to whom this epoch is dealt, unless a user said it; asking means that it is done."""
+        if self.given or self.hits < self._redeal_at:
+            return False
+        self._redeal_at = self.hits + min(self.hits, _REDEAL_EVERY)
+        return True
+
+    def begun_lanes(self) -> list[int]:
+        """By rank that reads here, how many of its files were opened in this epoch."""
+        return [cursor.opened.count(_OPENED, 0, cursor.length) for cursor in self.cursors]
+
+    def begin(self, opens: list[int]) -> None:
+        """These rows were opened in this epoch, the last of them last. What lies before a lane's first opens was read
+        before this mount, or is read elsewhere; what lay ahead of what was to come tells how far loaders read ahead."""
+        places: list[list[int]] = [[] for _ in self.cursors]
+        for row in opens:
+            place = self.now.find(row)
+            if place >= 0:
+                places[place % self.lanes].append(place // self.lanes)
+        firsts = [
+            _first_of_many(sorted(set(mine)), _BEGUN_WITHIN + cursor.reach) if mine else -1
+            for cursor, mine in zip(self.cursors, places, strict=True)
+        ]
+        # who has opened nothing yet begins about where the others did
+        seen = [first for first in firsts if first >= 0]
+        others = 2 * min(seen, default=0) - max(seen, default=0)
+        ahead: list[int] = []
+        for cursor, mine, first in zip(self.cursors, places, firsts, strict=True):
+            begun = first if first >= 0 else others
+            if begun > cursor.reach:
+                cursor.abandon(begun)
+            ahead += _ahead(mine, cursor.lo)
+        if ahead and self._inflight is None and self._showing is None:
+            nearly_all = sorted(ahead)[int(_NEARLY_ALL * (len(ahead) - 1))]
+            self.widen(int(_AHEAD * nearly_all))
+
+    def widen(self, k: int) -> None:
+        """K of this epoch is so much, if that is more than before; at most half of what a rank reads."""
+        self.k = max(self.k, min(k, self.now.length // self.lanes // 2))
+        for cursor in self.cursors:
+            cursor.widen(self.k)
 
     def catch_up(self, rows: list[int]) -> None:
         """These were opened while another epoch was believed in: of this one are those before where its reader is.
@@ -343,8 +404,10 @@ class Track:
             if place >= 0:
                 self.cursors[place % self.lanes].already(place // self.lanes)
 
-    def lock(self) -> None:
-        """The plan is confirmed."""
+    def lock(self, proof: Proof | None = None) -> None:
+        """The plan is confirmed; by what opens, unless it is one that was confirmed before."""
+        if self.proof is None or (proof is not None and _named(self.proof.of) != _named(self.hypothesis)):
+            self.proof = proof
         if self.state is State.MISMATCH:
             self.generation += 1
         self.state = State.LOCKED
@@ -421,6 +484,7 @@ class Track:
         each = cursors[0].length
         if not all(done) and max(cursor.lo for cursor in cursors) - each < 0.75 * each:
             return
+        self._lately.clear()
         self.base += self.now.length
         self._left, self._tail = self.hypothesis, self._last_opened()
         self.now, self.ahead = self.ahead, None
@@ -497,3 +561,22 @@ class Track:
         past = min(max(-begin, 0), count)
         result[past:] = flat[: count - past]
         return result
+
+
+def _named(hypothesis: Hypothesis) -> tuple[int, str, int]:
+    """What stays over the epochs of a plan."""
+    return hypothesis.dataset, hypothesis.spec.sampler, hypothesis.spec.seed
+
+
+def _first_of_many(places: list[int], within: int) -> int:
+    """The first of the places, in order, after which more come soon: those before are strays."""
+    for at, place in enumerate(places):
+        if places[min(at + _BEGUN, len(places)) - 1] - place <= within and at + _BEGUN <= len(places):
+            return place
+    return places[0]
+
+
+def _ahead(places: list[int], first: int) -> list[int]:
+    """How far each open, in order, lay beyond where a reader would be that takes one place after the other."""
+    mine = [place for place in dict.fromkeys(places) if place >= first]
+    return [max(0, place - first - nth) for nth, place in enumerate(mine)]

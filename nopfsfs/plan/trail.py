@@ -7,37 +7,40 @@ takes long.
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan import search
-from nopfsfs.plan.candidates import Depth
 from nopfsfs.plan.epochs import DataSet
-from nopfsfs.plan.search import View
+from nopfsfs.plan.search import MIN_OPENS, Search
+from nopfsfs.plan.suspects import MAX_OPENS, Proof, Suspect, View
 
-# Numbers of opens at which a search is worth while, and how much is tried then.
-_SEARCHES = {
-    4: Depth.USUAL, 8: Depth.UNUSUAL, 16: Depth.ALL, 32: Depth.UNUSUAL, 48: Depth.ALL, 96: Depth.UNUSUAL,
-    192: Depth.ALL,
-}  # fmt: skip
-# Numbers of opens at which the plans at hand are looked at.
-LOOKS = frozenset((3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 192, 256))
-# A search over so many opens that finds nothing is the last word: nothing known explains them.
+# Numbers of opens at which the plans at hand are looked at; beyond the last at every so many.
+_LOOKS = frozenset((3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56))
+_LOOK_EVERY = 64
+# Numbers of opens at which what was said is tried (again): these, then whenever they have doubled.
+_QUICK = (4, 6, 8, 12, 16, 24, 32)
+# A search of all begins with so many opens.
+_FULL_FROM = 16
+# A search of all that was begun with fewer opens than this is begun again at once; others when opens have doubled.
+_ENOUGH = 32
+# Bits by which it is certain that nobody reads all of a data set of which only a part was read.
+_NONE_OUTSIDE = 10.0
+# First opens of a reader that are kept, and readers.
+_FIRSTS, _FIRST_READERS = 16, 256
+# A search over so many opens that finds nothing means that what is read is not known for now.
 _LAST_WORD = 48
-# Without any search finished: so many unexplained opens are.
-_TOO_MANY = 256
 # Opens that are kept, to be followed again once their plan is known.
 _KEPT = 65_536
+# A file that is opened again within so many others is opened twice for one access.
+_TWICE = 64
 # A reader that comes later than so many opens of others after a cohort's last belongs to another.
 _TOGETHER = 512
 _COHORTS = 8
 _READERS = 4096
-# Readers whose opens are also looked at alone, in case those of two jobs are mixed.
-_ALONE = 4
-_ALONE_FROM = 8
 
 
 Open = tuple[int, int, int]  # row, reader, the mount's count of opens
@@ -57,10 +60,19 @@ class Ownership:
             for order in datasets[index].orders:
                 owner[order.rows] = index
         self.of: memoryview = owner.data
+        self.total = int(np.count_nonzero(owner >= 0))  # files
+        self._files = largest
         self._within = [
             tuple(sorted({int(who) for order in one.orders for who in np.unique(owner[order.rows])}))
             for one in datasets
         ]  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self._within)
+
+    def files(self, index: int) -> int:
+        """How many files a data set has."""
+        return self._files[index]
 
     def within(self, index: int) -> tuple[int, ...]:
         """The data sets whose rows that one holds, itself included."""
@@ -74,14 +86,25 @@ class Cohort:
         self._ownership = ownership
         self.readers: set[int] = set()
         self.last = now  # the mount's count of opens at the last of these
-        self.era = 0  # changes when the opens kept are no longer those that a search has seen
-        self.hopeless = False
-        self.stuck = False  # only what takes long is left to try
-        self._deep = 0  # opens with which that was tried last
+        self.opens: deque[Open] = deque(maxlen=_KEPT)
+        self.proof: Proof | None = None  # of the plan that was last found to be certain
         self._forgive = True  # the first time does not count
-        self.opens: list[Open] = []
-        self._distinct: dict[int, int] = {}  # row: reader
-        self._searched = 0  # distinct opens that the last search saw
+        self._begin()
+
+    def _begin(self) -> None:
+        self.era = getattr(self, "era", 0) + 1  # changes when the opens kept are no longer those that a search has seen
+        self.suspects: list[Suspect] = []
+        self.quick: Search | None = None  # of what was said
+        self.full: Search | None = None  # of all
+        self.settled = False  # what was said has been tried
+        self.stuck = False  # it is time to try what takes long
+        self.searched_s = 0.0  # seconds that its searches have taken
+        self.despaired = False  # all was tried in vain
+        self.count = 0  # opens of another file than lately
+        self._distinct: OrderedDict[int, tuple[int, int]] = OrderedDict()  # row: reader, count
+        self._firsts: dict[int, list[int]] = {}  # by reader: rows that it opened first
+        self._quick_at = self._full_at = 0  # opens with which the last search began
+        self._deep = 0  # opens with which what takes long was tried last
 
     @property
     def began(self) -> int:
@@ -94,48 +117,53 @@ class Cohort:
     def add(self, row: int, reader: int, now: int) -> bool:
         """An open. True: have a look at the plans at hand now."""
         self.last = now
-        if len(self.opens) < _KEPT:
-            self.opens.append((row, reader, now))
-        if len(self._distinct) >= search.MAX_OPENS or row in self._distinct:
+        self.opens.append((row, reader, now))
+        if not self._take(row, reader):
             return False
-        self._distinct[row] = reader
-        return len(self._distinct) in LOOKS
+        return self.count in _LOOKS or self.count % _LOOK_EVERY == 0
+
+    def _take(self, row: int, reader: int) -> bool:
+        """Notes the file as opened last; False if it was opened a moment ago."""
+        before = self._distinct.get(row)
+        if before is not None:
+            if self.count - before[1] < min(_TWICE, len(self._distinct) // 2 + 1):
+                return False
+            del self._distinct[row]
+        self.count += 1
+        self._distinct[row] = (reader, self.count)
+        if len(firsts := self._firsts.setdefault(reader, [])) < _FIRSTS and len(self._firsts) <= _FIRST_READERS:
+            firsts.append(row)
+        if len(self._distinct) > MAX_OPENS:
+            self._distinct.popitem(last=False)
+        return True
 
     def forgive(self) -> None:
         """Its readers do what is expected of them: for every other such open the oldest one here was a stray."""
         self._forgive = not self._forgive
         if self.opens and self._forgive:
-            row, _, _ = self.opens.pop(0)
+            row, _, _ = self.opens.popleft()
             self._distinct.pop(row, None)
-            self._searched = min(self._searched, len(self._distinct))
+
+    def view(self) -> View:
+        """The opens of now."""
+        rows = np.fromiter(self._distinct, np.int64, len(self._distinct))
+        readers = np.fromiter((reader for reader, _ in self._distinct.values()), np.int64, len(self._distinct))
+        firsts = tuple(np.array(mine, np.int64) for mine in self._firsts.values())
+        return View(rows, readers, self._ownership.total, firsts)
 
     def rows(self, index: int) -> NDArray[np.int64]:
-        """The distinct rows of a data set that were opened, in order, int64[<= MAX_OPENS]."""
+        """The distinct rows of a data set that were opened lately, in order, int64[<= MAX_OPENS]."""
         within, owner = self._ownership.within(index), self._ownership.of
         return np.array([row for row in self._distinct if owner[row] in within], dtype=np.int64)
-
-    def views(self, index: int) -> list[View]:
-        """What one plan may explain of a data set's opens: all of them, or those of one reader."""
-        within, owner = self._ownership.within(index), self._ownership.of
-        here = [(row, reader) for row, reader in self._distinct.items() if owner[row] in within]
-        rows, readers = np.array(here, dtype=np.int64).reshape(-1, 2).T
-        found = [View(index, rows, readers)]
-        counts = Counter(readers.tolist())
-        if len(counts) > 1:
-            for reader, count in counts.most_common(_ALONE):
-                if count >= _ALONE_FROM:
-                    mine = readers == reader
-                    found.append(View(index, rows[mine], readers[mine], pooled=False))
-        return found
 
     def firsts(self, index: int, count: int) -> list[NDArray[np.int64]]:
         """The first rows that each reader opened of a data set, those of at least 4: int64[<= count]."""
         within, owner = self._ownership.within(index), self._ownership.of
-        whose: dict[int, list[int]] = {}
-        for row, reader in self._distinct.items():
-            if owner[row] in within:
-                whose.setdefault(reader, []).append(row)
-        return [np.array(rows[:count], np.int64) for rows in whose.values() if len(rows) >= search.MIN_OPENS]
+        whose: dict[int, dict[int, None]] = {}
+        for row, reader, _ in self.opens:
+            if owner[row] in within and len(mine := whose.setdefault(reader, {})) < count:
+                mine[row] = None
+        return [np.array(list(rows), np.int64) for rows in whose.values() if len(rows) >= MIN_OPENS]
 
     def datasets(self) -> list[int]:
         """Whose rows these are, with all that hold them; those that hold most of them first."""
@@ -144,48 +172,62 @@ class Cohort:
         for row in self._distinct:
             counts[owner[row]] = counts.get(owner[row], 0) + 1
         found: dict[int, int] = {}
-        for index in range(len(self._ownership._within)):
+        for index in range(len(self._ownership)):
             held = sum(counts.get(who, 0) for who in self._ownership.within(index))
             if held:
                 found[index] = held
+        for index in list(found):
+            for other in self._ownership.within(index):
+                share = self._ownership.files(other) / max(self._ownership.files(index), 1)
+                if found.get(other) == found[index] and -found[index] * math.log2(max(share, 1e-9)) > _NONE_OUTSIDE:
+                    del found[index]  # of so many opens some would lie outside of the smaller one
+                    break
         return sorted(found, key=lambda index: (-found[index], len(self._ownership.within(index)), index))
 
-    def due(self) -> Depth | None:
-        """How much is to be tried when there are enough new opens for another search; asking means that it is done."""
-        count = len(self._distinct)
-        depths = [depth for at, depth in _SEARCHES.items() if self._searched < at <= count]
-        self._searched = count if depths else self._searched
-        return max(depths, default=None)
+    def quick_due(self) -> bool:
+        """Whether to try (again) what was said; asking means that it is done."""
+        due = any(self._quick_at < at <= self.count for at in _QUICK)
+        due = due or self.count >= 2 * max(self._quick_at, MIN_OPENS)
+        self._quick_at = self.count if due else self._quick_at
+        return due
 
-    def looked_deep(self, opens: int) -> bool:
-        """Whether there are enough new opens to try what takes long (again); asking means that it is done."""
-        if opens < 4 * self._deep:
-            return False
-        self._deep = opens
-        return True
-
-    def searched(self, opens: int, files: int) -> None:
-        """A search over so many opens has found nothing."""
-        if opens >= min(_LAST_WORD, files // 2):
-            self.hopeless = True
+    def full_due(self) -> bool:
+        """Whether to try everything (again); asking means that it is done."""
+        due = self.count >= self.full_from
+        self._full_at = self.count if due else self._full_at
+        return due
 
     @property
-    def too_many(self) -> bool:
-        """More than a search can leave unexplained."""
-        return len(self.opens) >= _TOO_MANY and len(self._distinct) >= search.MAX_OPENS // 2
+    def full_from(self) -> int:
+        """The opens with which everything is tried (again)."""
+        if not self._full_at:
+            return min(_FULL_FROM, self._ownership.total // 2)
+        return _ENOUGH if self._full_at < _ENOUGH else 2 * self._full_at
 
-    def restart(self, opens: Sequence[Open] = (), *, searched: bool = False) -> None:
-        """Nothing before counts, but these; `searched`: they alone are no reason for another search."""
-        self.era += 1
-        self.hopeless = self.stuck = False
-        self._deep = 0
-        self.opens = list(opens)
-        self._distinct = {}
+    @property
+    def thorough(self) -> bool:
+        """Whether there were enough opens for a search that found nothing to mean something."""
+        return self.count >= min(_LAST_WORD, self._ownership.total // 2)
+
+    def suspect(self, found: Sequence[Suspect], most: int) -> None:
+        """Takes what a search has found; keeps so many, those with the most evidence."""
+        known = {one.candidate for one in found}
+        self.suspects = [*found, *(one for one in self.suspects if one.candidate not in known)]
+        self.suspects = sorted(self.suspects, key=lambda one: -one.worth)[:most]
+
+    def looked_deep(self) -> bool:
+        """Whether there are enough new opens to try what takes long (again); asking means that it is done."""
+        if self.count < 4 * self._deep:
+            return False
+        self._deep = self.count
+        return True
+
+    def restart(self, opens: Sequence[Open] = ()) -> None:
+        """Nothing before counts, but these."""
+        self._begin()
+        self.opens = deque(opens, maxlen=_KEPT)
         for row, reader, _ in self.opens:
-            if len(self._distinct) >= search.MAX_OPENS:
-                break
-            self._distinct.setdefault(row, reader)
-        self._searched = len(self._distinct) if searched else 0
+            self._take(row, reader)
 
 
 class Trail:
@@ -211,7 +253,7 @@ class Trail:
         if len(self._of) >= _READERS:
             self._of.clear()
         for cohort in reversed(self.cohorts):
-            if not cohort.hopeless and len(cohort) < search.MAX_OPENS and now - cohort.last <= _TOGETHER:
+            if cohort.count < MAX_OPENS and now - cohort.last <= _TOGETHER:
                 found = cohort
                 break
         else:

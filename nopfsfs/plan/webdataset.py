@@ -7,6 +7,7 @@ Without a seed (and without WDS_SEED) WebDataset draws one; ResampledShards draw
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,15 @@ from numpy.typing import NDArray
 from nopfsfs.plan import dealing, python_random
 from nopfsfs.plan.spec import Dealt, Option, Sampler, Spec
 
-# What WebDataset takes for shardshuffle=True, and what `shuffle` takes for `initial`.
+# What WebDataset takes for shardshuffle=True, and what `shuffle` takes for `initial` and for its buffer.
 _BUFFER = 100
 _INITIAL = 100
+_SHUFFLE_BUFFER = 1000
+# What open_clip 3.3 takes (open_clip_train/data.py).
+_CLIP = (("initial", 500), ("shardshuffle", 2000))
 _WORDS = 256
+_SIZE = "shards to choose from at a time"
+_BEFORE = "shards in the buffer before the first is read"
 
 
 def picked(seed: int, n: int, size: int, initial: int = _INITIAL, count: int | None = None) -> NDArray[np.int64]:
@@ -56,51 +62,38 @@ class WebDataset(Sampler):
     """`WebDataset(urls, shardshuffle, detshuffle, seed, nodesplitter=split_by_node)`: ranks have the shards r, r + R,
     ..., their workers w, w + W, ... of those, and each worker shuffles its own.
 
-    Options: `method`: "shuffle" (the same in every epoch), "detshuffle" (seed + epoch, where workers live on), or
-    "list" (`SimpleShardList(urls, seed)`: all shards are shuffled, then shared out; the same in every epoch);
+    Options: `method`: "shuffle" (the same in every epoch) or "detshuffle" (seed + epoch, where workers live on);
     `shardshuffle`: the size of the buffer; `initial` of the buffer; `workers`.
     """
 
     name = "webdataset"
-    summary = (
-        "webdataset.WebDataset(shardshuffle, detshuffle, seed), webdataset.SimpleShardList(urls, seed): .tar files"
-    )
+    summary = "webdataset.WebDataset(shardshuffle, detshuffle, seed): .tar files"
     dealt = Dealt.OWN
-    files = ("sorted_files",)
+    files = ("shards",)
     options: Mapping[str, Option] = {
-        "method": Option(
-            "shuffle, detshuffle, or list: SimpleShardList(urls, seed)",
-            str,
-            "shuffle",
-            choices=("shuffle", "detshuffle", "list"),
-        ),
-        "shardshuffle": Option("shards to choose from at a time", default=_BUFFER, least=1),
-        "initial": Option("shards in the buffer before the first is read", default=_INITIAL, least=1),
+        "method": Option("shuffle or detshuffle", str, "shuffle", choices=("shuffle", "detshuffle")),
+        "shardshuffle": Option(_SIZE, default=_BUFFER, least=1),
+        "initial": Option(_BEFORE, default=_INITIAL, least=1),
         "workers": Option("workers of each rank's loader", least=0, most=1 << 12),
     }
 
     def _own(self, spec: Spec, n: int, epoch: int, world: int, rank: int, count: int | None) -> NDArray[np.int64]:
         """The shards of one rank, its workers' interleaved."""
-        method = spec.get("method", "shuffle")
         shards = np.arange(n, dtype=np.int64)
-        if method == "list":
-            shards = python_random.shuffled(python_random.Words(spec.seed), n)
+        seed = spec.seed + (epoch if spec.get("method", "shuffle") == "detshuffle" else 0)
         workers = max(spec.number("workers"), 1)
         size = int(spec.get("shardshuffle", _BUFFER))
         initial = int(spec.get("initial", _INITIAL))
         parts = []
         for worker in range(workers):
             part = shards[rank::world][worker::workers]
-            if method != "list":
-                seed = spec.seed + (epoch if method == "detshuffle" else 0)
-                part = part[picked(seed, len(part), size, initial, count)]
-            parts.append(part)
+            parts.append(part[picked(seed, len(part), size, initial, count)])
         merged = dealing.interleave(parts)
         own: NDArray[np.int64] = merged[merged != dealing.NOTHING][:count]
         return own
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """The shards of a single rank. A head costs in proportion to `count`, but for the method "list"."""
+        """The shards of a single rank. A head costs in proportion to `count`."""
         return self._own(spec, n, epoch, 1, 0, count)
 
     def order(
@@ -111,13 +104,13 @@ class WebDataset(Sampler):
         return dealing.interleave([self._own(spec, n, epoch, world, rank, count) for rank in ranks])
 
     def variants(self, seed: int) -> tuple[Spec, ...]:
-        """The buffer, the same in every epoch or not; the list."""
-        kinds = (0, "detshuffle", "list")
+        """The buffer, the same in every epoch or not."""
+        kinds = (0, "detshuffle")
         return tuple(spec.with_option("method", kind) for spec in super().variants(seed) for kind in kinds)
 
     def unusual(self, seed: int) -> tuple[Spec, ...]:
-        """Other buffers; some workers, which make no difference to a list that was shuffled before."""
-        buffered = self.variants(seed)[:2]
+        """Other buffers; some workers."""
+        buffered = self.variants(seed)
         sizes = tuple(spec.with_option("shardshuffle", size) for spec in buffered for size in (10, 1000))
         return sizes + tuple(spec.with_option("workers", workers) for spec in buffered for workers in (2, 4, 8, 16))
 
@@ -133,4 +126,65 @@ class WebDataset(Sampler):
         return tuple(dict.fromkeys(((spec, epoch + 1), (spec, epoch), (spec, 0), *others)))
 
 
-FAMILIES: tuple[Sampler, ...] = (WebDataset(),)
+class WebDatasetSplit(Sampler):
+    """All shards are shuffled with one seed, then shared out (`split_by_node`, `split_by_worker`): rank r has the
+    places r, r + R, ..., whatever its workers. `SimpleShardList(urls, seed)`, or a pipeline as open_clip's, which
+    shuffles before it splits.
+
+    Options: `method`: "list" (SimpleShardList: the same in every epoch), "shuffle" (the same in every epoch) or
+    "detshuffle" (seed + epoch); `shardshuffle` and `initial` of the buffer of the latter two.
+    """
+
+    name = "webdataset_split"
+    summary = "webdataset.SimpleShardList(urls, seed), or detshuffle before split_by_node (open_clip): .tar files"
+    dealt = Dealt.STRIDED
+    files = ("shards",)
+    options: Mapping[str, Option] = {
+        "method": Option("list, shuffle or detshuffle", str, "list", choices=("list", "shuffle", "detshuffle")),
+        "shardshuffle": Option(_SIZE, default=_SHUFFLE_BUFFER, least=1),
+        "initial": Option(_BEFORE, default=_INITIAL, least=1),
+    }
+
+    def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
+        """The shards before they are shared out. A head of a list costs the whole, of a buffer in proportion to
+        `count`."""
+        method = spec.get("method", "list")
+        if method == "list":
+            return python_random.shuffled(python_random.Words(spec.seed), n)[:count]
+        size = int(spec.get("shardshuffle", _SHUFFLE_BUFFER))
+        seed = spec.seed + (epoch if method == "detshuffle" else 0)
+        return picked(seed, n, size, int(spec.get("initial", _INITIAL)), count)
+
+    def order(
+        self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
+    ) -> NDArray[np.int64]:
+        """As `Sampler.order`: nothing is padded, so that some ranks may have one shard more."""
+        dealing.check_ranks(world, ranks)
+        full = self.shared(spec, n, epoch, None if count is None else count * world)
+        return dealing.interleave([full[rank::world][:count] for rank in ranks])
+
+    def variants(self, seed: int) -> tuple[Spec, ...]:
+        """The list; open_clip's buffer."""
+        specs = super().variants(seed)
+        det = tuple(spec.with_option("method", "detshuffle") for spec in specs)
+        return *specs, *(replace(spec, options=tuple(sorted((*_CLIP, *spec.options)))) for spec in det)
+
+    def unusual(self, seed: int) -> tuple[Spec, ...]:
+        """Other buffers, also the same in every epoch. They begin much as those of `webdataset` do."""
+        kinds = (("detshuffle", 0), ("shuffle", 0), ("shuffle", 100), ("detshuffle", 100))
+        return tuple(
+            spec.with_option("method", method).with_option("shardshuffle", size)
+            for spec in super().variants(seed)
+            for method, size in kinds
+        )
+
+    def epochs(self, spec: Spec) -> int:
+        """Of seed + epoch as many as jobs usually run."""
+        return 16 if spec.get("method", "list") == "detshuffle" else 1
+
+    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
+        """The next epoch; the same again (a stream that goes on, workers made anew); the first."""
+        return tuple(dict.fromkeys(((spec, epoch + 1), (spec, epoch), (spec, 0))))
+
+
+FAMILIES: tuple[Sampler, ...] = (WebDataset(), WebDatasetSplit())

@@ -82,9 +82,9 @@ LONG += [
     "--source-concurrency",
     "9",
 ]
-LONG += ["--follow-symlinks", "--rescan", "--no-allow-other", "-f", "--seed", "-7"]
+LONG += ["--follow-symlinks", "--rescan", "--no-remember", "--no-allow-other", "-f", "--seed", "-7"]
 FSTAB = 'seed=-7,sampler=distributed,world_size=8,ranks="0-3,6",ram=4G,disk=/x:10G,disk=/y,index-dir=/i,'
-FSTAB += "io_timeout=5m,log_file=/l,source_concurrency=9,follow_symlinks,rescan,noexec,no_allow_other,"
+FSTAB += "io_timeout=5m,log_file=/l,source_concurrency=9,follow_symlinks,rescan,noexec,no_remember,no_allow_other,"
 FSTAB += "foreground=yes"
 TOML = """
 seed = -7
@@ -99,6 +99,7 @@ log_file = "/l"
 source_concurrency = 9
 follow_symlinks = true
 rescan = true
+remember = false
 allow_other = false
 foreground = true
 """
@@ -127,6 +128,7 @@ def test_every_way_says_the_same(way: str, tmp_path: Path) -> None:
     assert config.follow_symlinks
     assert config.rescan
     assert config.foreground
+    assert not config.remember
     assert not config.allow_other
     assert config.mount_options == (("noexec",) if way == "fstab" else ())
     assert MountConfig.from_json(config.to_json()) == config

@@ -32,6 +32,7 @@ BELIEVED = {
         },
         {"dataset": "val", "sampler": "sequential", "seed": None, "epoch": 0, "world": 1, "ranks": [0]},
     ],
+    "explanation": {"text": "The files in train/ are read. " * 5 + "Known after 9 opens.", "needed": 40.0},
 }  # fmt: skip
 
 
@@ -54,6 +55,9 @@ def test_what_a_mount_believes(mounted: Path, capsys: pytest.CaptureFixture[str]
 
     assert text.splitlines() == [
         "/mnt/fast: locked",
+        "The files in train/ are read. The files in train/ are read. The files in train/ are read. The files",
+        "in train/ are read. The files in train/ are read. Known after 9 opens.",
+        "",
         "train: locked, distributed, seed 42, epoch 1, drop_last = 1, ranks 0-3 of 16, at 1,005 of 20,000",
         "  train/b/1.jpg",
         "  train/a/ü.jpg",

@@ -81,10 +81,11 @@ def test_orders_that_each_rank_has_for_itself(name: str) -> None:
     if spec is None:
         pytest.skip("cannot be guessed")
     world = nodes = 4
-    found = deals.readers(Hypothesis(0, 0, spec, 0, world), N, nodes, 3)
+    n = N // world * world  # Hugging Face's streams are not dealt out where the ranks do not divide the shards
+    found = deals.readers(Hypothesis(0, 0, spec, 0, world), n, nodes, 3)
     assert found is not None
     assert len(found) == 3
-    orders = [registry.order(spec, N, 0, world, rank) for rank in range(world)]
+    orders = [registry.order(spec, n, 0, world, rank) for rank in range(world)]
     for rank, order in enumerate(orders):
         mine = np.flatnonzero(found[0] == rank)
         assert len(mine) > 0

@@ -12,8 +12,10 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.control import plans as module
 from nopfsfs.control.plans import Plans, make_follower
+from nopfsfs.control.socket import Caller
 from nopfsfs.dataset.scan import scan
 from tests.asynchronous import in_trio
+from tests.control.test_socket import say, served
 
 FILES = 20
 
@@ -72,3 +74,20 @@ async def test_an_answer_has_no_more_paths_than_the_commands_take(
     monkeypatch.setattr(module, "NEXT_BYTES", 6 * FILES - 1)
     with pytest.raises(ValueError, match=f"next: the paths of {FILES} files have too many bytes; ask for less"):
         await plans.describe({"command": "plan", "next": FILES})
+
+
+@in_trio
+async def test_a_mount_says_why_it_believes_what_it_does(plans: Plans, tmp_path: Path) -> None:
+    async def answer(asked: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        return await plans.describe(asked)
+
+    async with served(tmp_path, answer) as path:
+        (before,) = await say(path, b'{"command": "plan"}')
+        await plans.register(request())
+        (after,) = await say(path, b'{"command": "plan"}')
+    assert before["record"]["explanation"]["text"] == "Nothing was read yet."
+    why = after["record"]["explanation"]
+    said = {"what": "plan", "value": "random, seed 1, epoch 0", "origin": "said", "verdict": "open", "shows": None}
+    assert why["said"] == [said]
+    assert [(one["origin"], one["after"], one["plan"]["seed"]) for one in why["plans"]] == [("said", None, 1)]
+    assert why["text"].endswith("You registered random, seed 1, epoch 0: the opens have not judged it yet.")

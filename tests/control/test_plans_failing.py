@@ -55,7 +55,7 @@ def run(monkeypatch: pytest.MonkeyPatch, followers: list[Any], seconds: float) -
     """Let plans run so long, in virtual time, with these followers one after the other, the last again and again."""
     made: list[float] = []
     loop = Loop()
-    plans = Plans(cast(Any, loop), cast(Any, None), cast(Any, SimpleNamespace(plans=())))
+    plans = Plans(cast(Any, loop), cast(Any, None), cast(Any, SimpleNamespace(plans=(), remember=False)))
 
     async def make() -> Any:
         made.append(trio.current_time())

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.orders import ORDERS, View, candidate_roots, image_folder, sorted_files
+from nopfsfs.dataset.orders import ORDERS, View, candidate_roots, class_sizes, image_folder, sorted_files
 from nopfsfs.dataset.scan import scan
 from tests.dataset import trees
 from tests.framework_setup import import_torchvision
@@ -28,6 +28,13 @@ def image_folder_by_hand(root: str) -> list[str]:
     return found
 
 
+def class_sizes_by_hand(root: str) -> tuple[int, ...]:
+    """How many of these paths are in each directory right below."""
+    paths = image_folder_by_hand(root)
+    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    return tuple(sum(path.startswith(os.path.join(root, name, "")) for path in paths) for name in classes)
+
+
 def sources_of(index: Index, root: bytes, rows: np.ndarray) -> list[bytes]:
     """What the rows are at the source, links followed to their end."""
     return [os.path.realpath(os.path.join(root, index.path(row))) for row in rows.tolist()]
@@ -43,6 +50,7 @@ def test_image_folder_of_any_tree(files) -> None:
     with trees.tree(files) as root:
         index = scan(root).index
         assert sources_of(index, root, image_folder(index, 0)) == resolved(image_folder_by_hand(os.fsdecode(root)))
+        assert class_sizes(index, 0) == class_sizes_by_hand(os.fsdecode(root))
 
 
 targets = st.sampled_from([b"a", b"../a", b"b", b"../b/a", b"a b", b"../a.b", b"missing.jpg", b"a.jpg", b"../z"])
@@ -63,6 +71,7 @@ def test_image_folder_with_links(files, links) -> None:
         index = scan(root).index
         rows = image_folder(index, 0)
         assert sources_of(index, root, rows) == resolved(image_folder_by_hand(os.fsdecode(root)))
+        assert class_sizes(index, 0) == class_sizes_by_hand(os.fsdecode(root))
 
 
 def _leads_nowhere(path: bytes) -> bool:
@@ -205,3 +214,49 @@ def test_an_order_of_nothing_is_empty(name: str, tmp_path: Path) -> None:
     rows = ORDERS[name](scan(str(tmp_path)).index, 0, None)
     assert rows.dtype == np.uint32
     assert len(rows) == 0
+
+
+SHARDS = ["train/00000.tar", "train/00001.TAR", "train/00000.parquet", "train/00001.parquet", "train/index.json"]
+SHARDS += ["train/00000_stats.json", "val/00000.tar", "README.md", ".cache/00000.tar"]
+
+
+@pytest.mark.parametrize(
+    ("name", "root", "expected"),
+    [
+        ("shards", "train", ["train/00000.tar", "train/00001.TAR"]),
+        ("shards", "", [".cache/00000.tar", "train/00000.tar", "train/00001.TAR", "val/00000.tar"]),
+        ("hf_shards", "", ["train/00000.tar", "train/00001.TAR"]),
+        ("hf_shards", "val", ["val/00000.tar"]),
+    ],
+)
+def test_shards_are_of_the_kind_of_which_there_are_most(name: str, root: str, expected: list[str]) -> None:
+    with trees.tree([os.fsencode(path) for path in SHARDS]) as at:
+        index = scan(at).index
+        rows = ORDERS[name](index, index.lookup(0, os.fsencode(root)) if root else 0, None)
+        assert [os.fsdecode(index.path(row)) for row in rows.tolist()] == expected
+
+
+SHARD_NAMES = [
+    "a.tar",
+    "a.mds.zstd",
+    "b.jsonl.zst",
+    "B.JSONL",
+    "c.json.gz",
+    "d.tar.gz",
+    "e.parquet",
+    "f.tgz",
+    "x.jpg",
+    "y",
+]
+
+
+@slow
+@given(st.lists(st.tuples(st.sampled_from(["", "a/", "a.b/", "ä/"]), st.sampled_from(SHARD_NAMES)), unique=True))
+def test_shards_of_any_tree(files: list[tuple[str, str]]) -> None:
+    kinds = [(".tar", ".tar.gz", ".tgz"), (".parquet",), (), (".jsonl", ".jsonl.zst", ".json.gz"), (".mds.zstd",)]
+    paths = sorted(directory + name for directory, name in files)
+    by_kind = [[path for path in paths if path.lower().endswith(kind)] for kind in kinds]
+    with trees.tree([os.fsencode(path) for path in paths]) as root:
+        index = scan(root).index
+        rows = ORDERS["shards"](index, 0, None)
+        assert [os.fsdecode(index.path(row)) for row in rows.tolist()] == max(by_kind, key=len)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frameworks.training import EPOCHS, TRAIN, VAL, Training, needs
+from tests.frameworks.training import EPOCHS, TRAIN, UNSAID, VAL, Training, needs
 
 pytestmark = needs("tensorflow", "keras")
 
@@ -36,12 +36,9 @@ def test_shuffle(training: Training, seed: int, buffer: int) -> None:
 
 @pytest.mark.parametrize(("seed", "parallel"), [(1, 0), (42, 8), (2024, 8)])
 def test_shuffle_found(training: Training, seed: int, parallel: int) -> None:
-    # parallel calls open on while the plan is looked for: how many files, the machine decides
-    share = 0.95 if parallel else 0.99
-    training.foreseen(
-        "tensorflow_job", "--seed", str(seed), share=share, kind="shuffle", warm_up=True, batch=8, seed=seed,
-        parallel=parallel,
-    )  # fmt: skip
+    training.found(
+        "tensorflow_job", "--seed", str(seed), kind="shuffle", bar=UNSAID, batch=8, seed=seed, parallel=parallel
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 42])
@@ -76,9 +73,7 @@ def test_fit(training: Training, seed: int, validation: bool) -> None:
 def test_directory(training: Training, seed: int, batch: int, fit: bool) -> None:
     flags = ["--sampler", "keras_directory"]
     flags += ["--sampler-option", f"batch={batch}"] if batch != 32 else []
-    training.foreseen(
-        "tensorflow_job", "--seed", str(seed), *flags, kind="directory", warm_up=True, batch=batch, fit=fit, seed=seed
-    )  # fmt: skip
+    training.found("tensorflow_job", "--seed", str(seed), *flags, kind="directory", batch=batch, fit=fit, seed=seed)
 
 
 @pytest.mark.parametrize(("seed", "fit"), [(1, False), (42, True), (2024, True)])

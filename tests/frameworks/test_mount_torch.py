@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frameworks.training import EPOCHS, TRAIN, VAL, Training, needs
+from tests.frameworks.training import EPOCHS, FOUND_EPOCHS, SAID, TRAIN, UNSAID, VAL, Training, needs
 
 pytestmark = needs("torch", "torchvision")
 
@@ -15,19 +15,11 @@ TWO = [(1, 0), (42, 2)]
 
 @pytest.mark.parametrize(("seed", "workers"), ALL)
 def test_distributed_alone(training: Training, seed: int, workers: int) -> None:
-    record = training.foreseen(
-        "torch_job",
-        "--seed",
-        str(seed),
-        kind="distributed",
-        warm_up=True,
-        world=1,
-        ranks=[0],
-        seed=seed,
-        workers=workers,
+    record = training.found(
+        "torch_job", "--seed", str(seed), kind="distributed", world=1, ranks=[0], seed=seed, workers=workers
     )
 
-    assert record["opens"]["total"] == EPOCHS * TRAIN
+    assert record["opens"]["total"] == FOUND_EPOCHS * TRAIN
     assert record["plan"]["sampler"] == "distributed"
     assert record["plan"]["seed"] == seed
 
@@ -60,7 +52,7 @@ def test_distributed(training: Training, world: int, ranks: str, seed: int, work
         loader = {{ workers = {workers}, batch = 8 }}
     """
     record = training.foreseen(
-        "torch_job", *flags, plan="" if flags else plan, epochs=epochs, warm_up=bool(flags),
+        "torch_job", *flags, plan="" if flags else plan, epochs=epochs,
         kind="distributed", world=world, ranks=local, seed=seed, workers=workers, batch=8,
     )  # fmt: skip
 
@@ -80,9 +72,7 @@ def test_distributed_otherwise(training: Training, options: dict[str, bool]) -> 
 
 @pytest.mark.parametrize(("seed", "workers"), ALL)
 def test_on_the_global_generator(training: Training, seed: int, workers: int) -> None:
-    record = training.foreseen(
-        "torch_job", "--seed", str(seed), kind="global", warm_up=True, seed=seed, workers=workers
-    )
+    record = training.found("torch_job", "--seed", str(seed), kind="global", seed=seed, workers=workers)
 
     assert record["plan"]["sampler"] == "global"
     assert record["plan"]["seed"] == seed
@@ -90,30 +80,28 @@ def test_on_the_global_generator(training: Training, seed: int, workers: int) ->
 
 @pytest.mark.parametrize(("seed", "workers"), TWO)
 def test_on_the_global_generator_after_a_model(training: Training, seed: int, workers: int) -> None:
-    training.foreseen(
-        "torch_job", "--seed", str(seed), kind="global", warm_up=True, model=True, seed=seed, workers=workers
-    )
+    training.found("torch_job", "--seed", str(seed), kind="global", bar=UNSAID, model=True, seed=seed, workers=workers)
 
 
 @pytest.mark.parametrize(("seed", "workers"), FEW)
 def test_training_and_validation_by_turns(training: Training, seed: int, workers: int) -> None:
-    record = training.foreseen(
+    record = training.found(
         "torch_job",
         "--seed",
         str(seed),
+        bar=UNSAID,
         kind="global",
-        warm_up=True,
         validation=True,
         model=True,
         seed=seed,
         workers=workers,
     )
 
-    assert record["opens"]["total"] == EPOCHS * (TRAIN + VAL)
+    assert record["opens"]["total"] == FOUND_EPOCHS * (TRAIN + VAL)
 
 
 def test_persistent_workers(training: Training) -> None:
-    training.foreseen("torch_job", "--seed", "9", kind="global", warm_up=True, seed=9, workers=2, persistent=True)
+    training.found("torch_job", "--seed", "9", kind="global", seed=9, workers=2, persistent=True)
 
 
 @pytest.mark.parametrize(
@@ -123,17 +111,15 @@ def test_a_generator_of_its_own(training: Training, seed: int, workers: int, sam
     flags = ["--seed", str(seed)]
     if sampler:
         flags += ["--sampler", "random", "--sampler-option", "base_seed=never"]
-    record = training.foreseen(
-        "torch_job", *flags, kind="generator", warm_up=True, sampler=sampler, seed=seed, workers=workers
-    )
+    record = training.found("torch_job", *flags, kind="generator", sampler=sampler, seed=seed, workers=workers)
 
     assert record["plan"]["sampler"] == "random"
 
 
 @pytest.mark.parametrize(("flags", "workers"), [("", 0), ("--seed 3", 2), ("--sampler sequential", 2)])
 def test_in_order(training: Training, flags: str, workers: int) -> None:
-    found = "sampler" not in flags
-    record = training.foreseen("torch_job", *flags.split(), kind="sequential", warm_up=found, workers=workers)
+    bar = SAID if flags else UNSAID
+    record = training.found("torch_job", *flags.split(), bar=bar, kind="sequential", workers=workers)
 
     assert record["plan"]["sampler"] == "sequential"
 

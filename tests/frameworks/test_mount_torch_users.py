@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frameworks.training import EPOCHS, TRAIN, VAL, Training, needs
+from tests.frameworks.training import EPOCHS, FOUND_EPOCHS, TRAIN, UNSAID, VAL, Training, needs
 
 pytestmark = needs("torch", "torchvision", "lightning", "accelerate", "transformers", "timm")
 
@@ -13,20 +13,26 @@ RUNS = [(1, 0, False), (42, 2, False), (7, 2, True)]  # seed, workers, validatio
 
 @pytest.mark.parametrize(("seed", "workers", "validation"), RUNS)
 def test_lightning(training: Training, seed: int, workers: int, validation: bool) -> None:
-    training.foreseen(
-        "torch_users_job", "--seed", str(seed), kind="lightning", warm_up=True, batch=8,
+    training.found(
+        "torch_users_job", "--seed", str(seed), bar=UNSAID, kind="lightning", batch=8,
         seed=seed, workers=workers, validation=validation,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(("seed", "workers", "seedable"), [(1, 0, False), (42, 2, False), (7, 2, True), (3, 0, True)])
 def test_accelerate(training: Training, seed: int, workers: int, seedable: bool) -> None:
-    record = training.foreseen(
-        "torch_users_job", "--seed", str(seed), kind="accelerate", warm_up=True,
-        seed=seed, workers=workers, seedable=seedable,
-    )  # fmt: skip
+    record = training.found(
+        "torch_users_job",
+        "--seed",
+        str(seed),
+        bar=UNSAID,
+        kind="accelerate",
+        seed=seed,
+        workers=workers,
+        seedable=seedable,
+    )
 
-    assert record["opens"]["total"] == EPOCHS * TRAIN
+    assert record["opens"]["total"] == FOUND_EPOCHS * TRAIN
 
 
 @pytest.mark.parametrize(("seed", "workers", "validation"), RUNS)
@@ -41,9 +47,9 @@ def test_trainer(training: Training, seed: int, workers: int, validation: bool) 
 
 @pytest.mark.parametrize(("seed", "workers", "validation"), RUNS)
 def test_timm(training: Training, seed: int, workers: int, validation: bool) -> None:
-    record = training.foreseen(
-        "torch_users_job", "--seed", str(seed), kind="timm", warm_up=True,
+    record = training.found(
+        "torch_users_job", "--seed", str(seed), bar=UNSAID, kind="timm",
         seed=seed, workers=workers, validation=validation,
     )  # fmt: skip
 
-    assert record["opens"]["total"] == EPOCHS * (TRAIN + VAL * validation)
+    assert record["opens"]["total"] == FOUND_EPOCHS * (TRAIN + VAL * validation)

@@ -34,15 +34,28 @@ def test_detshuffle(n: int) -> None:
 @pytest.mark.parametrize("n", SIZES)
 def test_shard_list(n: int) -> None:
     real = [int(shard["url"]) for shard in webdataset.SimpleShardList([str(i) for i in range(n)], seed=7)]
-    assert registry.order(Spec("webdataset", 7, (("method", "list"),)), n).tolist() == real
+    assert registry.order(Spec("webdataset_split", 7), n).tolist() == real
+
+
+SHUFFLES = {
+    "list": (),
+    "shuffle": (lambda: webdataset.filters.shuffle(100, seed=7),),
+    "detshuffle": (lambda: webdataset.detshuffle(100, seed=7),),
+}
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
-@pytest.mark.parametrize("method", ["shuffle", "detshuffle", "list"])
-def test_shards_of_ranks_and_workers(workers: int, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", SHUFFLES)
+@pytest.mark.parametrize("family", ["webdataset", "webdataset_split"])
+def test_shards_of_ranks_and_workers(workers: int, method: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     n, world = 50, 3
-    spec = Spec("webdataset", 7).with_option("workers", workers)
-    spec = spec.with_option("method", 0 if method == "shuffle" else method)
+    if family == "webdataset":  # each worker shuffles its own
+        if method == "list":
+            return
+        spec = Spec(family, 7).with_option("workers", workers)
+    else:
+        spec = Spec(family, 7).with_option("shardshuffle", 100)
+    spec = spec.with_option("method", method)
     monkeypatch.setenv("WORLD_SIZE", str(world))
     for rank in range(world):
         monkeypatch.setenv("RANK", str(rank))
@@ -51,12 +64,13 @@ def test_shards_of_ranks_and_workers(workers: int, method: str, monkeypatch: pyt
             monkeypatch.setenv("WORKER", str(worker))
             monkeypatch.setenv("NUM_WORKERS", str(max(workers, 1)))
             stages = [webdataset.SimpleShardList([str(i) for i in range(n)], seed=7 if method == "list" else None)]
-            stages += [webdataset.split_by_node, webdataset.split_by_worker]
-            if method == "shuffle":
-                stages.append(webdataset.filters.shuffle(100, seed=7))
-            elif method == "detshuffle":
-                stages.append(webdataset.detshuffle(100, seed=7))
-            lanes.append([int(shard["url"]) for shard in webdataset.DataPipeline(*stages)])
-        turns = range(max(map(len, lanes)))
-        real = [lane[turn] for turn in turns for lane in lanes if turn < len(lane)]
-        assert registry.order(spec, n, 0, world, rank).tolist() == real
+            split = [webdataset.split_by_node, webdataset.split_by_worker]
+            shuffle = [made() for made in SHUFFLES[method]]
+            stages += [*split, *shuffle] if family == "webdataset" else [*shuffle, *split]
+            pipeline = webdataset.DataPipeline(*stages)
+            epochs = [[int(shard["url"]) for shard in pipeline] for _ in range(2)]
+            lanes.append(epochs)
+        for epoch in range(2):
+            turns = range(max(len(lane[epoch]) for lane in lanes))
+            real = [lane[epoch][turn] for turn in turns for lane in lanes if turn < len(lane[epoch])]
+            assert registry.order(spec, n, epoch, world, rank).tolist() == real

@@ -13,19 +13,25 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from identifying import bars
 
-from tests.mount.harness import Mounted
+from tests.mount.harness import END_S, Mounted
 
 TRAIN, VAL = 6000, 400  # images
 EPOCHS = 3
-SHARE = 0.99  # of the opens are predicted, those by which the plan is found included
+SHARE = bars.SHARE  # of the opens are predicted, those by which the plan is found included
+FOUND_EPOCHS = 2  # of a job whose plan must be found, and that decodes: past any bar, and a change of epochs
+LOOK_S = 0.02
+LOOKS = 10  # right after the bar: the supervisor is some opens behind
 JOB_S = 100.0
 HANGS_S = 130.0  # of a mount: more than a job takes
 ROOT = Path(__file__).parents[2]
@@ -44,6 +50,31 @@ def needs(*packages: str) -> list[pytest.MarkDecorator]:
 
 
 @dataclass(frozen=True)
+class Bar:
+    """From which open of a rank on a job must be foreseen, or from how many seconds after its first open, if that is
+    later. They are of a machine that does nothing else: as many half milliseconds are as many opens at least."""
+
+    opens: int
+    seconds: float
+
+
+SAID = Bar(bars.FROM_OPEN, bars.T_SAID_S)
+SAID_MIDDLE = Bar(bars.FROM_OPEN, bars.T_S)
+# Also: something wrong is said, or not how much of torch's global generator a model has drawn, or tf.data's buffer.
+UNSAID = Bar(bars.FROM_OPEN_UNSAID, bars.T_S)
+UNSAID_MIDDLE = Bar(bars.FROM_OPEN_UNSAID, bars.T_UNSAID_MIDDLE_S)
+
+
+@dataclass(frozen=True)
+class Look:
+    """At the counters of a mount."""
+
+    at: float
+    opens: int
+    predicted: int
+
+
+@dataclass(frozen=True)
 class Training:
     """Runs jobs over mounts of `source`. `work` is the test's own directory."""
 
@@ -51,10 +82,21 @@ class Training:
     work: Path
     mounting: Callable[..., AbstractContextManager[Mounted]]
 
-    def run(self, job: str, *flags: str, plan: str = "", source: Path | None = None, **settings: Any) -> dict[str, Any]:
-        """Mounts with `flags` and the text of a plan file, runs the job, unmounts; the final record. Asserts that it
-        counts what the job read.
+    def run(
+        self,
+        job: str,
+        *flags: str,
+        plan: str = "",
+        source: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        processes: int = 0,
+        looks: list[Look] | None = None,
+        **settings: Any,
+    ) -> dict[str, Any]:
+        """Mounts with `flags`, the text of a plan file and this environment, runs the job, unmounts; the final record.
+        Asserts that it counts what the job read.
 
+        `processes`: that torchrun starts, where it starts the job. `looks` at the counters while it runs are added.
         `settings`: what the job is told.
         """
         if plan:
@@ -62,48 +104,101 @@ class Training:
             file.write_text(plan)
             flags = (*flags, "--plan", str(file))
         source = source or self.source
-        own = {"source": str(source), "epochs": EPOCHS, "count": str(self.work / "count")}
-        with self.mounting(source, *flags) as m:
-            said = self._run_job(job, {"mount": str(m.path), **own, **settings})
-        opens = m.report["opens"]
+        count = self.work / "count"
+        own = {"source": str(source), "epochs": EPOCHS, "count": str(count)}
+        with ExitStack() as stack:
+            with mock.patch.dict(os.environ, environment or {}):
+                m = stack.enter_context(self.mounting(source, *flags))
+
+            def look() -> None:
+                if looks is not None:
+                    opens = m.status()["opens"]
+                    looks.append(Look(time.monotonic(), opens["total"], opens["predicted"]))
+
+            said = self._run_job(job, {"mount": str(m.path), **own, **settings}, processes, look)
+        opens, read = m.report["opens"], count.stat().st_size
         assert said["wrong"] == 0
-        assert opens["total"] == said["read"] if said["exact"] else opens["total"] >= said["read"]
+        assert opens["total"] == read if said["exact"] else opens["total"] >= read
         assert opens["unobserved"] == 0
         assert m.report["read_errors"] == 0
         return m.report
 
+    def before(self, job: str, **settings: Any) -> None:
+        """Runs a job over the source itself, as one that is resumed later over a mount."""
+        own = {"mount": str(self.source), "source": str(self.source), "epochs": FOUND_EPOCHS, "count": os.devnull}
+        self._run_job(job, {**own, **settings}, settings.get("processes", 0), lambda: None)
+
     def foreseen(self, job: str, *flags: str, share: float = SHARE, **settings: Any) -> dict[str, Any]:
-        """`run`; asserts that nearly all opens were predicted, `share` of them at least."""
+        """`run` of a job of which enough is said; asserts that nearly all opens were predicted, `share` of them at
+        least."""
         record = self.run(job, *flags, **settings)
         opens, plan = record["opens"], record["plan"]
         assert plan["state"] == "locked", (opens, plan)
         assert opens["predicted"] >= share * opens["total"], (opens, plan)
         return record
 
-    def _run_job(self, job: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """What the job says last. Its processes form a group, of which nothing is left."""
+    def found(self, job: str, *flags: str, bar: Bar = SAID, lanes: int = 1, **settings: Any) -> dict[str, Any]:
+        """`run` of a job that decodes, and waits for nothing; asserts that nearly all opens after the bar were
+        predicted. `lanes`: ranks that read through the mount."""
+        looks: list[Look] = []
+        record = self.run(job, *flags, looks=looks, decodes=True, **{"epochs": FOUND_EPOCHS, **settings})
+        opens, plan = record["opens"], record["plan"]
+        first = next(look.at for look in looks if look.opens)
+        from_open = max(bar.opens * (bars.DRIFT * lanes if lanes > 1 else 1), bar.seconds / bars.OPEN_S)
+        after = [look for look in looks if look.opens >= from_open and look.at - first >= bar.seconds]
+        assert after, "the job is too short to tell"
+        judged = opens["total"] - after[0].opens
+        before = min(look.opens - look.predicted for look in after[:LOOKS])
+        missed = opens["total"] - opens["predicted"] - before
+        seen = {"bar": after[0].opens, "missed before": before, "judged": judged, "missed": missed}
+        print(job, *flags, seen, plan)
+        assert judged >= bars.AFTER_BAR, "the job is too short to tell"
+        assert missed <= (1 - SHARE) * judged, (seen, opens, plan)
+        return record
+
+    def _run_job(
+        self, job: str, settings: Mapping[str, Any], processes: int, look: Callable[[], None]
+    ) -> dict[str, Any]:
+        """What the job says last; it is looked at meanwhile. Its processes form a group, of which nothing is left."""
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")},
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "scripts"))),
             "HF_HOME": str(self.work / "hf"),
             "HF_HUB_OFFLINE": "1",
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "TF_ENABLE_ONEDNN_OPTS": "0",
             "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
         }
-        with tempfile.TemporaryFile("w+") as errors:
+        started = [sys.executable, *(torchrun(processes) if processes else [])]
+        with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile("w+") as out:
             process = subprocess.Popen(
-                [sys.executable, str(JOBS / f"{job}.py"), json.dumps(settings)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=self.work,
-                env=environment, start_new_session=True,
+                [*started, str(JOBS / f"{job}.py"), json.dumps(settings)],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=errors, cwd=self.work, env=environment,
+                start_new_session=True,
             )  # fmt: skip
             try:
-                out, _ = process.communicate(timeout=JOB_S)
+                deadline = time.monotonic() + JOB_S
+                while process.poll() is None and time.monotonic() < deadline:
+                    look()
+                    time.sleep(LOOK_S)
             finally:
+                if processes:  # torchrun's are in groups of their own; it ends them
+                    process.terminate()
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(END_S)
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            errors.seek(0)
-            assert process.returncode == 0, (process.returncode, out[-2000:], errors.read()[-6000:])
-        said: dict[str, Any] = json.loads(out.splitlines()[-1])
+            for file in (out, errors):
+                file.seek(0)
+            lines = out.read()
+            assert process.returncode == 0, (process.returncode, lines[-2000:], errors.read()[-6000:])
+        said: dict[str, Any] = json.loads(lines.splitlines()[-1])
         return said
+
+
+def torchrun(processes: int) -> list[str]:
+    """The words after `python` that start a job in so many processes, which talk over the loopback alone."""
+    words = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    return [*words, "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]

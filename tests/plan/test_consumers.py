@@ -14,6 +14,8 @@ from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.spec import Orders, Spec
 from tests.plan.test_follow import HEADS, SEED, SHUFFLED, epoch_opens, feed, tree
 
+pytestmark = pytest.mark.usefixtures("small_budget")
+
 LOADER = Loader(2, 2, 16)
 
 

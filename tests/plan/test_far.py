@@ -11,6 +11,8 @@ from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.foresight import HORIZON, Foresight
 from nopfsfs.plan.spec import Spec
 
+pytestmark = pytest.mark.usefixtures("small_budget")
+
 FILES, WORLD, FIRST = 4000, 8, 5
 LENGTH = FILES // WORLD
 

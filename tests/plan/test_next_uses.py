@@ -14,6 +14,8 @@ from nopfsfs.plan.spec import Spec
 from nopfsfs.plan.unread import Unread
 from tests.plan.test_follow import HEADS, IN_ORDER, SEED, SHUFFLED, epoch_opens, feed, tree
 
+pytestmark = pytest.mark.usefixtures("small_budget")
+
 IN_TURN = Loader(0, 1, 1)  # reads in the order of the sampler
 
 

@@ -17,7 +17,7 @@ from nopfsfs.plan.grain import index_shuffle
 from nopfsfs.plan.mersenne64 import Mersenne64
 from nopfsfs.plan.spec import Orders, Spec
 
-NAMES = ("numpy", "numpy_legacy", "python", "grain", "hf_datasets", "webdataset", "dali")
+NAMES = ("numpy", "numpy_legacy", "python", "grain", "hf_datasets", "webdataset", "webdataset_split", "dali")
 sizes = st.integers(1, 1500)
 seeds = st.integers(0, 2**32 - 1)
 

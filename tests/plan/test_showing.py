@@ -16,6 +16,8 @@ from nopfsfs.plan.spec import Spec
 from nopfsfs.tiers.tripwires import Tripwires
 from tests.plan.test_follow import SHUFFLED, epoch_opens, feed, tree
 
+pytestmark = pytest.mark.usefixtures("small_budget")
+
 HEADS = Heads(512 << 20)
 THIN = Heads(512 << 20)
 WORLDS = [(1, (0,)), (2, (0, 1)), (4, (1,)), (8, (4, 5, 6, 7))]

@@ -46,6 +46,40 @@ def test_distributed_sampler(n: int, shuffle: bool, drop_last: bool) -> None:
                     np.testing.assert_array_equal(registry.order(spec, n, epoch, world, rank), list(real))
 
 
+@pytest.mark.parametrize(("n", "world", "batch"), [(100, 1, 8), (97, 4, 8), (96, 4, 8), (31, 3, 16), (5, 2, 8)])
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_last_batch_that_is_dropped_of_distributed_sampler(n: int, world: int, batch: int, cut: bool) -> None:
+    options = {"drop_batch": batch, "drop_last": cut}
+    for name in ("distributed", "lightning") if world > 1 and not cut else ("distributed",):
+        family = registry.sampler(name)
+        spec = registry.make_spec(family, 3, {k: v for k, v in options.items() if k in family.options})
+        orders = []
+        for rank in range(world):
+            sampler = torch.utils.data.DistributedSampler(range(n), world, rank, seed=3, drop_last=cut)
+            loader = torch.utils.data.DataLoader(range(n), batch, sampler=sampler, drop_last=True)
+            orders.append(read(loader))
+            np.testing.assert_array_equal(registry.order(spec, n, 0, world, rank), orders[-1])
+        merged = family.order(spec, n, 0, world, range(world))
+        np.testing.assert_array_equal(merged, np.array(orders, np.int64).T.reshape(-1))
+
+
+@pytest.mark.parametrize("n", [64, 97])
+@pytest.mark.parametrize("name", ["random", "global", "sequential", "subset_random"])
+def test_what_is_dropped_was_drawn(name: str, n: int) -> None:
+    state = torch.get_rng_state()
+    torch.manual_seed(5)
+    g = torch.Generator().manual_seed(5)
+    own = {"random": {"shuffle": True, "generator": g}, "global": {"shuffle": True}, "sequential": {}}
+    sampler = torch.utils.data.SubsetRandomSampler(range(n), g)
+    loader = torch.utils.data.DataLoader(
+        range(n), 10, drop_last=True, **own.get(name, {"sampler": sampler, "generator": g})
+    )
+    spec = registry.make_spec(registry.sampler(name), 5, {"drop_batch": 10})
+    for epoch in range(3):
+        np.testing.assert_array_equal(registry.order(spec, n, epoch), read(loader))
+    torch.set_rng_state(state)
+
+
 def _loader(kind: str, n: int, seed: int):
     generator = torch.Generator().manual_seed(seed)
     data = torch.utils.data

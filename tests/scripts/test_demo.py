@@ -132,7 +132,7 @@ def test_files_never_opened_are_counted() -> None:
         (["epoch/bytes/*"], ["epoch/*"]),
         (["plan/*/1281167/*"], ["plan/*/1281167/*"]),
         (["plan/grain/*", "index/*"], ["index/*", "plan/*/1281167/*", "plan/*/14197122/*"]),
-        (["identify/*/opens"], ["identify/*"]),
+        (["identify/*/opens"], ["identify/*", "identify/job/*"]),
         (["nothing"], []),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -13,32 +12,35 @@ from collections.abc import Iterable
 from typing import Any
 
 SETTINGS: dict[str, Any] = json.loads(sys.argv[1])
-MOUNT, SOURCE = SETTINGS["mount"], SETTINGS["source"]
+RANK = int(os.environ.get("RANK", "0"))  # as torchrun says it
+HERE = RANK in SETTINGS.get("here", [RANK])  # not on another node, which reads the source
+SOURCE = SETTINGS["source"]
+MOUNT = SETTINGS["mount"] if HERE else SOURCE
 EPOCHS: int = SETTINGS["epochs"]
 SEED: int = SETTINGS.get("seed", 0)
 WORKERS: int = SETTINGS.get("workers", 0)
 BATCH: int = SETTINGS.get("batch", 16)
 TRAIN = os.path.join(MOUNT, "train")
 VAL = os.path.join(MOUNT, "val")
-WARM_UP = 4  # steps
-WARM_UP_S = 30.0
+DECODE_S = 0.0005  # a file
 _COUNT = os.open(SETTINGS["count"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)  # a byte for each open, of all processes
 _wrong = 0
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """A file of the mount. Raises AssertionError where it is not what it is at the source."""
+    """A file of the mount, decoded. Raises AssertionError where it is not what it is at the source."""
     count(1)
     with open(path, "rb") as file:
         data = file.read()
     with open(os.path.join(SOURCE, os.path.relpath(path, MOUNT)), "rb") as file:
         assert data == file.read(), f"{path}: wrong bytes"
+    decode()
     return data
 
 
 def count(opens: int) -> None:
     """Files of the mount were opened without `read`."""
-    os.write(_COUNT, bytes(opens))
+    os.write(_COUNT, bytes(opens * HERE))
 
 
 def raw(path: str) -> bytes:
@@ -52,21 +54,12 @@ def files(root: str) -> list[str]:
     return sorted(os.path.join(at, name) for at, _, names in os.walk(root) for name in names)
 
 
-def step(number: int, dataset: str = "train") -> None:
-    """What a training does between two batches. Where the test says so, the first steps take long, as those do in
-    which kernels are compiled and chosen: until the plan of that data set, "val" or another, is found, but not for
-    ever."""
-    if not SETTINGS.get("warm_up") or number >= WARM_UP:
-        return
-    deadline = time.monotonic() + WARM_UP_S / WARM_UP
-    while time.monotonic() < deadline:
-        shown = subprocess.run(
-            [sys.executable, "-m", "nopfsfs.cli.nopfs", "plan", MOUNT, "--json"], capture_output=True, check=True
-        )
-        plans = json.loads(shown.stdout)["plans"]
-        if any(plan["state"] == "locked" and (plan["dataset"] == "val") == (dataset == "val") for plan in plans):
-            return
-        time.sleep(0.2)
+def decode(files: int = 1) -> None:
+    """Computes for as long as decoding takes, where the test says so: jobs whose plan must be found do not only
+    read."""
+    until = time.perf_counter() + files * DECODE_S * SETTINGS.get("decodes", False)
+    while time.perf_counter() < until:
+        pass
 
 
 class Pixels:
@@ -99,7 +92,9 @@ def _digest(sample: Any) -> bytes:
 
 
 def say(exact: bool = True) -> None:
-    """The last word of a job: how many files of the mount it has opened (`exact`, or at least), and how many samples
-    were not what they are at the source."""
-    opens = os.fstat(_COUNT).st_size
-    print(json.dumps({"read": opens, "exact": exact, "wrong": _wrong}), flush=True)
+    """The last word of a job: whether it counted all files of the mount that it opened (`exact`), or some of them, and
+    how many samples were not what they are at the source."""
+    if RANK == 0:
+        print(json.dumps({"exact": exact, "wrong": _wrong}), flush=True)
+    if "RANK" in os.environ:
+        os._exit(0)  # gloo's destructors now and then wait for ever for the interpreter's lock

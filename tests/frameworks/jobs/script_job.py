@@ -5,18 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from job import BATCH, EPOCHS, SEED, SETTINGS, TRAIN, files, say, step
-from job import read as read_file
-
-_read = 0
-
-
-def read(name: str) -> None:
-    global _read
-    read_file(name)
-    _read += 1
-    if _read % BATCH == 0:
-        step(_read // BATCH - 1)
+from job import EPOCHS, SEED, SETTINGS, TRAIN, files, read, say
 
 
 def permutation(names: list[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import tensorflow as tf
-from job import BATCH, EPOCHS, SEED, SETTINGS, SOURCE, TRAIN, VAL, Pixels, count, files, raw, say, step
+from job import BATCH, EPOCHS, SEED, SETTINGS, SOURCE, TRAIN, VAL, Pixels, count, decode, files, raw, say
 
 SIDE = 8
 PATTERN = "*/*.JPEG"
@@ -16,9 +16,9 @@ SOURCE_TRAIN = os.path.join(SOURCE, "train")
 def check(batches, epochs: int = EPOCHS, root: str = SOURCE_TRAIN) -> None:
     """Reads all; bytes are those of the source."""
     seen = Pixels()
-    for epoch in range(epochs):
-        for number, batch in enumerate(batches):
-            step(number if epoch == 0 else 1 << 30)
+    for _ in range(epochs):
+        for batch in batches:
+            decode(len(batch))
             seen.add(batch.numpy())
     count(seen.total)
     seen.check(epochs, map(raw, files(root)))
@@ -52,16 +52,11 @@ def model() -> tf.keras.Model:
     return found
 
 
-class WarmUp(tf.keras.callbacks.Callback):
-    """Steps of `fit`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps = 0
+class Decoding(tf.keras.callbacks.Callback):
+    """What the images of a batch take, where a model is fitted."""
 
     def on_train_batch_end(self, batch, logs=None) -> None:
-        step(self.steps)
-        self.steps += 1
+        decode(BATCH)
 
 
 def fit() -> None:
@@ -72,7 +67,7 @@ def fit() -> None:
     if SETTINGS.get("validation"):
         checks = tf.data.Dataset.from_tensor_slices(files(VAL)).map(image).batch(BATCH)
         steps = len(files(VAL))
-    model().fit(data, epochs=EPOCHS, validation_data=checks, verbose=0, callbacks=[WarmUp()])
+    model().fit(data, epochs=EPOCHS, validation_data=checks, verbose=0, callbacks=[Decoding()])
     count(EPOCHS * (len(names) + steps))
 
 
@@ -88,14 +83,14 @@ def directory() -> None:
     source = [one for images, _ in right for one in images.numpy()]
     if SETTINGS.get("fit"):
         data, checks = made if split else (made, None)
-        model().fit(data, epochs=EPOCHS, validation_data=checks, verbose=0, callbacks=[WarmUp()])
+        model().fit(data, epochs=EPOCHS, validation_data=checks, verbose=0, callbacks=[Decoding()])
         count(EPOCHS * len(source))
         return
     seen = Pixels()
-    for epoch in range(EPOCHS):
+    for _ in range(EPOCHS):
         for part in made if split else (made,):
-            for number, (images, _) in enumerate(part):
-                step(number if epoch == 0 else 1 << 30)
+            for images, _ in part:
+                decode(len(images))
                 seen.add(images.numpy())
     count(seen.total)
     seen.check(EPOCHS, source)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torchvision_import  # noqa: F401 - before torchvision
-from job import BATCH, EPOCHS, SEED, SETTINGS, TRAIN, VAL, WORKERS, read, say, step
+from job import BATCH, EPOCHS, SEED, SETTINGS, TRAIN, VAL, WORKERS, read, say
 from torch.utils.data import (
     DataLoader,
     RandomSampler,
@@ -31,12 +32,10 @@ def loader(data, **options) -> DataLoader:
 
 
 def train(batches: DataLoader, checks: Sequence[DataLoader] = ()) -> None:
-    for epoch in range(EPOCHS):
-        for number, _ in enumerate(batches):
-            step(number if epoch == 0 else 1 << 30)
-        for one in checks:
-            for number, _ in enumerate(one):
-                step(number if epoch == 0 else 1 << 30, "val")
+    for _ in range(EPOCHS):
+        for one in (batches, *checks):
+            for _ in one:
+                pass
 
 
 def distributed(rank: int, world: int, together) -> None:
@@ -45,9 +44,8 @@ def distributed(rank: int, world: int, together) -> None:
     batches = loader(data, sampler=sampler)
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
-        for number, _ in enumerate(batches):
+        for _ in batches:
             together.wait()  # as for the gradients of all ranks
-            step(number if not epoch and rank == SETTINGS["ranks"][0] else 1 << 30)
 
 
 def ranks() -> None:
@@ -61,6 +59,42 @@ def ranks() -> None:
     for process in processes:
         process.join()
         assert process.exitcode == 0
+
+
+def torchrun() -> Any:
+    """One of the processes that torchrun starts; what must outlive it."""
+    torch.distributed.init_process_group("gloo")
+    data = folder(TRAIN)
+    sampler = DistributedSampler(data, seed=SEED)
+    batches = loader(data, sampler=sampler)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)
+        for sizes, _ in batches:
+            model(sizes[:, None].float()).mean().backward()
+    return model
+
+
+def stateful() -> None:
+    """torchdata's loader: up to a step, or on from there."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+    torch.manual_seed(SEED)
+    data = folder(TRAIN)
+    sampler = None
+    if "rank" in SETTINGS:
+        sampler = StatefulDistributedSampler(data, SETTINGS["world"], SETTINGS["rank"], seed=SEED)
+    batches = StatefulDataLoader(data, BATCH, sampler=sampler, shuffle=sampler is None, num_workers=WORKERS)
+    if "stop" not in SETTINGS:
+        batches.load_state_dict(torch.load(SETTINGS["state"], weights_only=False))
+    for epoch in range(EPOCHS):
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        for number, _ in enumerate(batches, 1):
+            if number == SETTINGS.get("stop"):
+                torch.save(batches.state_dict(), SETTINGS["state"])
+                return
 
 
 def on_global_generator() -> None:
@@ -109,8 +143,10 @@ KINDS = {
     "sequential": in_order,
     "subset_random": subset_random,
     "split": split,
+    "torchrun": torchrun,
+    "stateful": stateful,
 }
 
 if __name__ == "__main__":
-    KINDS[SETTINGS["kind"]]()
+    kept = KINDS[SETTINGS["kind"]]()
     say()

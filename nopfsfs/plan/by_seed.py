@@ -1,0 +1,105 @@
+"""What randperm seeded with one number could be read: DistributedSampler's orders, and those of all who share them.
+
+Their generator is seeded with seed + epoch, so that one number s is to be found, whoever chose it. Turns the numbers
+that `torch_seeds` finds into suspects, under the likeliest name. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.plan import registry, torch_seeds
+from nopfsfs.plan.candidates import Candidate, Seeds, Target
+from nopfsfs.plan.epochs import Hypothesis
+from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.suspects import View
+from nopfsfs.plan.torch_seeds import SeedSearch
+
+FAMILY = "distributed"
+_SEEDED = (FAMILY, "hf_trainer")
+# Epochs of a likely seed that are looked at before other seeds.
+_EPOCHS = 300
+# Epochs by which readers of one job may be apart.
+_NEIGHBOURS = 2
+# Bits that it takes to name any of the seeds that are tried.
+_ANY = 15.0
+# Of the readers that opened most so many are looked at, and so many opens of each.
+_READERS, _BEGIN_OPENS, _MIDDLE_OPENS = 12, 16, 8
+_LEAST_OPENS, _LEAST_FILES = 4, 16
+# All seeds are looked at in the middle of an epoch only in so many enumerations of the files.
+_TARGETS = 2
+# Files up to which the middle of an epoch takes a second or two for all seeds.
+_QUICK = 16_384
+# World sizes of up to 16 times more than usual show in longer beginnings.
+_LONG = 16 * torch_seeds.REACH
+
+
+@dataclass(frozen=True, eq=False)
+class BySeed:
+    """One way to look for seeds in one enumeration of files."""
+
+    target: Target
+    make: Callable[[list[NDArray[np.int64]], int], SeedSearch]
+    in_middle: bool
+
+    def begin(self, view: View, samples_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> SeedSearch | None:
+        """A search over what was opened; None where that is too little. `samples_of`: the samples of rows, -1: none."""
+        readers = view.lasts(_MIDDLE_OPENS) if self.in_middle else view.begun
+        found = [samples[samples >= 0] for samples in map(samples_of, readers)]
+        found = sorted((one for one in found if len(one) >= _LEAST_OPENS), key=len, reverse=True)[:_READERS]
+        if not found or self.target.n < _LEAST_FILES:
+            return None
+        try:
+            return self.make(found, self.target.n)
+        except ValueError:  # more files than torch shuffles so
+            return None
+
+
+def ways(targets: Iterable[Target], seeds: Seeds, *, first_only: bool) -> Iterator[BySeed]:
+    """What to look at, likeliest first; `first_only`: only the seed that was given, and the defaults, in an epoch's
+    beginning."""
+    here = [target for target in targets if set(registry.sampler(FAMILY).files) & set(target.names)]
+    likely = list(dict.fromkeys(s for seed in seeds.first for s in range(max(seed, 0), max(seed, 0) + _EPOCHS)))
+    for target in here:
+        yield BySeed(target, lambda readers, n: torch_seeds.beginnings(readers, n, likely), in_middle=False)
+    if first_only:
+        return
+    for target in here:
+        yield BySeed(target, torch_seeds.beginnings, in_middle=False)
+    for target in here:
+        yield BySeed(target, lambda readers, n: torch_seeds.middles(readers, n, likely), in_middle=True)
+
+
+def thorough(targets: Iterable[Target]) -> tuple[list[BySeed], list[BySeed]]:
+    """All seeds, in long beginnings and in the middle of an epoch: what takes some seconds, and what takes longer."""
+    here = [target for target in targets if set(registry.sampler(FAMILY).files) & set(target.names)][:_TARGETS]
+    middles = [BySeed(target, torch_seeds.middles, in_middle=True) for target in here]
+    beginnings = [
+        BySeed(target, lambda readers, n: torch_seeds.beginnings(readers, n, torch_seeds.SEEDS, _LONG), in_middle=False)
+        for target in here
+    ]
+    quick = [one for one in middles if one.target.n <= _QUICK]
+    return quick, [*beginnings, *(one for one in middles if one not in quick)]
+
+
+def named(s: int, target: Target, seeds: Seeds) -> tuple[Candidate, float]:
+    """The number under its likeliest name, and the bits that this takes."""
+    names = [(seeds.cost(seed) + 2 * math.log2(s - seed + 1), seed) for seed in seeds.first if 0 <= s - seed < _EPOCHS]
+    cost, seed = min(names, default=(_ANY, s))
+    return Candidate(target.dataset, target.order, Spec(FAMILY, seed), s - seed), cost + target.order
+
+
+def renamed(hypothesis: Hypothesis, known: Hypothesis) -> Hypothesis:
+    """The same order by the seed of what is known, where that is this epoch, or one right before or after it."""
+    here, there = hypothesis.spec, known.spec
+    of_seed = here.sampler in _SEEDED and there.sampler in _SEEDED
+    if not of_seed or here.number("sequential") or there.number("sequential"):
+        return hypothesis
+    epoch = here.seed + hypothesis.epoch - there.seed
+    near = epoch >= 0 and abs(epoch - known.epoch) <= _NEIGHBOURS
+    return replace(hypothesis, spec=replace(here, seed=there.seed), epoch=epoch) if near else hypothesis

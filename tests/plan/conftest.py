@@ -1,0 +1,13 @@
+"""What tests of the plan share."""
+
+from __future__ import annotations
+
+import pytest
+
+from nopfsfs.plan import identify
+
+
+@pytest.fixture
+def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches that find nothing may take 3 s instead of 10: for tests that go on without a plan."""
+    monkeypatch.setattr(identify, "_BUDGET_S", 3.0)
