@@ -142,7 +142,7 @@ class Suspect:
             return True
         step, times = steps.most_common(1)[0]
         if 2 * times > told:
-            return step > 0 and (self.candidate.world is None or step == len(self.candidate.world[1]))
+            return step > 0 and (self.candidate.world is None or step in self._own_steps(len(self.candidate.world[1])))
         dealt = deal.read(self.ledger.followed, self.table.n)
         near = _WHILE * (dealt.world if dealt is not None else 1)
         if 2 * sum(times for step, times in steps.items() if abs(step) <= near) >= told:
@@ -154,6 +154,10 @@ class Suspect:
                 compared += len(places) - lag
                 back += sum(after < before for before, after in zip(places, places[lag:], strict=False))
         return compared >= _COMPARED and back <= _DISORDER * compared
+
+    def _own_steps(self, ranks: int) -> tuple[int, int]:
+        """From one place of a rank, or of one of its workers that has files of its own, to the next."""
+        return ranks, ranks * max(self.candidate.spec.number("workers"), 1)
 
     @property
     def regular(self) -> bool:
