@@ -52,6 +52,8 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     call = pickle.load(sys.stdin.buffer)
     sys.stdout.buffer.write(pickle.dumps(call()))
+    sys.stdout.buffer.flush()
+    os._exit(0)  # the interpreter would take a while to end, and the result is waited for
 
 
 def _end_with_parent(parent: int) -> None:

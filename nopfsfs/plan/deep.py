@@ -20,7 +20,7 @@ from nopfsfs.plan.candidates import Seeds
 from nopfsfs.plan.epochs import DataSet, Hypothesis
 from nopfsfs.plan.spec import Spec
 from nopfsfs.plan.split_search import SplitTarget
-from nopfsfs.plan.suspects import Table
+from nopfsfs.plan.suspects import Table, leading
 from nopfsfs.plan.torch_search import Found, GlobalSearch, Target
 from nopfsfs.plan.torch_weighted import KINDS
 from nopfsfs.plan.trail import Cohort
@@ -91,9 +91,9 @@ def task(
         for at, order in enumerate(datasets[index].orders):
             if set(order.names) & files and len(found) < _TARGETS:
                 table = Table(order.rows)
-                samples = [_leading(table.places(rows)) for rows in firsts]
+                samples = [leading(table.places(rows)) for rows in firsts]
                 whole = tuple(one for one in samples if len(one) >= 4)
-                pooled_samples = _leading(table.places(pooled))
+                pooled_samples = leading(table.places(pooled))
                 found.append(Enumeration(index, at, len(order.rows), whole, pooled_samples, order.classes))
     likely = (*seeds.first, *seeds.common[:_COMMON_SEEDS])
     limits = [_GIVEN if seeds.given is not None else _LIKELY, *[_LIKELY] * (len(seeds.first) - 1)]
@@ -110,12 +110,6 @@ def task(
         if end <= limit
     ]
     return Task(tuple(found), (*again, *first), likely, *(name in wanted for name in (TORCH, TENSORFLOW, WEIGHTED)))
-
-
-def _leading(samples: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The samples before the first file that is not in the order."""
-    outside = np.flatnonzero(samples < 0)
-    return samples[: outside[0]] if len(outside) else samples
 
 
 def find(work: Task) -> tuple[Hypothesis, int] | None:

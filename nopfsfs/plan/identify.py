@@ -35,9 +35,8 @@ from nopfsfs.plan.trail import Cohort, Ownership, Trail
 INLINE = 200_000
 # A track is idle when its own readers had fewer hits than this share of the opens that it does not explain.
 _IDLE = 0.25
-# Opens from which on the searches that take long are begun; and seconds that others have taken until then, unless a
-# seed was said.
-_DEEP_FROM, _DEEP_AFTER_S = 16, 1.0
+# Opens from which on the searches that take long are begun.
+_DEEP_FROM = 16
 _LATE = 4
 # Epochs that may have gone by until an order is found; and until that of readers is found who have ended meanwhile.
 _EPOCHS_LATE, _EPOCHS_MISSED = 3, 64
@@ -128,7 +127,6 @@ class Identifier:
         self._resumed = {candidate_of(plan) for plan in recorded[:1]}  # may be gone on with in the middle
         self.trail = Trail(ownership)
         self._largest = max(size for size, _ in worlds)
-        self._deep_after = 0.0 if seed is not None else _DEEP_AFTER_S
         self._heads = heads
         self._budget = Budget(clock)
         self._others: list[tuple[Candidate, Candidate]] = []  # what was believed, and the same order by another name
@@ -463,13 +461,12 @@ class Identifier:
         def deliver(result: tuple[list[Suspect], float]) -> None:
             found, seconds = result
             self._budget.spend(seconds)
-            cohort.searched_s += seconds
             if cohort.era != era or cohort not in self.trail.cohorts:
                 return
             cohort.suspect(found, SUSPECTS_MOST)
             if search.done:
                 self._searched(cohort, search)
-            if cohort.count >= _DEEP_FROM and cohort.searched_s >= self._deep_after and cohort.looked_deep():
+            if cohort.count >= _DEEP_FROM and search.past_streams and cohort.looked_deep():
                 cohort.stuck = True
             if search.done or any(one.worth >= LOCK for one in cohort.suspects):
                 self._judge(cohort, cohort.view())

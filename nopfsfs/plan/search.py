@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -21,7 +22,10 @@ from nopfsfs.plan.candidates import WHOLE, Candidate, Heads, Seeds, Stage, Targe
 from nopfsfs.plan.deal import World, listed
 from nopfsfs.plan.epochs import DataSet
 from nopfsfs.plan.spec import Dealt
-from nopfsfs.plan.suspects import Suspect, Table, View
+from nopfsfs.plan.suspects import SURE, Suspect, Table, View, leading
+from nopfsfs.plan.torch_global import Global
+from nopfsfs.plan.torch_search import GlobalSearch
+from nopfsfs.plan.torch_search import Target as FirstOpened
 from nopfsfs.plan.torch_seeds import SeedSearch
 
 MIN_OPENS = 4
@@ -41,6 +45,10 @@ _LATER = 12
 _SHORT_EACH = 100
 # World sizes for which beginnings are long enough, where nobody has said one.
 _WORLD = 64
+# Words of a seed's global generator in which the place of a loader's draw is looked for here (0.1 s); the further ones
+# are looked at in a process apart. What readers opened first, of so many.
+_WORDS = 1 << 20
+_READERS_FIRST = 8
 
 
 class Glance:
@@ -136,12 +144,15 @@ class Search:
         self._opens: Opens | None = None  # those of now
         self._largest = max(_WORLD, max(size for size, _ in worlds))
         targets = list(candidates.targets(datasets, among))
-        by_seed = any(family.name == FAMILY for family in registry.families(sampler)) and heads.spacing == 1
+        names = [family.name for family in registry.families(sampler)]
+        by_seed = FAMILY in names and heads.spacing == 1
+        streams = Global.name in names and heads.spacing == 1 and not first_only
         self._parts = self._parts_done = 0
-        self._left = self._steps(targets, sampler, by_seed=by_seed, first_only=first_only)
+        self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams, first_only=first_only)
         self.done = False
+        self.past_streams = False  # what is further on in torch's generator may be looked at now
 
-    def within(self, part: int) -> bool:
+    def within(self, part: int | None) -> bool:
         """Whether it is still at that part, in which others that are as likely may follow."""
         return not self.done and part == self._parts_done
 
@@ -150,7 +161,9 @@ class Search:
         """How much of what there is to try was tried, about."""
         return self._parts_done / max(self._parts, 1)
 
-    def _steps(self, targets: Sequence[Target], sampler: str, *, by_seed: bool, first_only: bool) -> Iterator[Step]:
+    def _steps(
+        self, targets: Sequence[Target], sampler: str, *, by_seed: bool, streams: bool, first_only: bool
+    ) -> Iterator[Step]:
         likely = list(ways(targets, self._seeds, first_only=True)) if by_seed else []
         more: list[BySeed] = []
         quick: list[BySeed] = []
@@ -162,9 +175,15 @@ class Search:
             more = list(ways(targets, self._seeds, first_only=False))
             quick, long = thorough(targets)
         self._parts = len(likely + more + quick + long) + len(targets) * len([first, second, *stages])
+        said = () if self._seeds.given is None else (self._seeds.given,)
+        others = [seed for seed in self._seeds.first if seed not in said]
+        yield from self._in_streams(said if streams else (), targets)
+        self.past_streams = bool(said) and not first_only
         yield from self._by_seed(likely)
         yield from self._of(first, targets)
         yield from self._of(second, targets)
+        yield from self._in_streams(others if streams else (), targets)
+        self.past_streams = not first_only
         yield from self._by_seed([*more, *quick])
         rest = (step for stage in stages for step in self._of(stage, targets))
         yield from _in_turn(self._by_seed(long), rest)
@@ -197,6 +216,22 @@ class Search:
                 yield step
             self._parts_done += 1
 
+    def _in_streams(self, seeds: Iterable[int], targets: Sequence[Target]) -> Iterator[Step]:
+        """A loader that shuffles takes its seed from the global generator, of which a model has drawn before."""
+        usual = set(registry.sampler(Global.name).files)
+        among = [target for target in targets if usual & set(target.names)]
+        for seed in seeds:
+            running: list[_InStream] = []
+
+            def step(opens: Opens, seed: int = seed, running: list[_InStream] = running) -> Any:
+                if not running:
+                    running.append(_InStream(seed, among, opens))
+                return running[0].step(opens, self._heads, self._largest), _PLACES + 1
+
+            yield step
+            while running and not running[0].done:
+                yield step
+
     def _seed(self, s: int, target: Target, opens: Opens) -> Suspect:
         candidate, cost = named(s, target, self._seeds)
         order = self._heads.whole(candidate, target.n)
@@ -211,7 +246,7 @@ class Search:
         for step in self._left:
             suspects, computed = step(opens)
             for suspect in suspects:
-                suspect.part = self._parts_done
+                suspect.part = self._parts_done if suspect.part is None else suspect.part
             found += suspects
             places += computed
             if places > _PLACES:
@@ -236,6 +271,42 @@ class Search:
         suspect = Suspect(candidate, Table(np.where(head >= 0, files[head], -1), length), cost)
         suspect.weigh(opens.view)
         return [suspect] if suspect.worth >= PLAUSIBLE else [], computed + len(head)
+
+
+class _InStream:
+    """The place in the stream of one seed at which what readers opened first was drawn. Raises no error: a seed that
+    torch would not take has no stream."""
+
+    def __init__(self, seed: int, among: Sequence[Target], opens: Opens) -> None:
+        self._whose: list[Target] = []
+        firsts: list[FirstOpened] = []
+        for target in among:
+            for rows in opens.view.firsts[:_READERS_FIRST]:
+                samples = leading(opens.samples(target, rows))
+                if len(samples) >= MIN_OPENS:
+                    self._whose.append(target)
+                    firsts.append(FirstOpened(target.n, samples))
+        self._search: GlobalSearch | None = None
+        with suppress(ValueError):
+            self._search = GlobalSearch(seed, firsts, _WORDS)
+        self.done = self._search is None or self._search.done
+
+    def step(self, opens: Opens, heads: Heads, largest: int) -> list[Suspect]:
+        """Looks at some more words. `largest`: the largest world that readers may belong to."""
+        if self.done or self._search is None:
+            return []
+        for found in self._search.step():
+            self.done = True
+            target = self._whose[found.target]
+            candidate = Candidate(target.dataset, target.order, self._search.spec(found), 0)
+            whole = target.n <= WHOLE
+            order = heads.whole(candidate, target.n) if whole else heads.full(candidate, target.n, largest)
+            table = Table(opens.files(target)[order], target.n)
+            suspect = Suspect(candidate, table, math.log2(_WORDS * len(self._whose)), part=SURE)
+            suspect.weigh(opens.view)
+            return [suspect]
+        self.done = self._search.done
+        return []
 
 
 def _in_turn(long: Iterator[Step], short: Iterator[Step]) -> Iterator[Step]:

@@ -38,6 +38,8 @@ _NEXT = 16
 _DISORDER, _WHILE, _COMPARED = 0.25, 64, 64
 # A step of one place is told in so many bits less than this one that MARGIN decides.
 _REGULAR = 16
+# The part of a search in which is found what nothing as likely can follow.
+SURE = -1
 # Places are looked up at once where rows are at most so many times more than places; else by halving.
 _SPREAD = 4
 
@@ -118,7 +120,7 @@ class Suspect:
     candidate: Candidate
     table: Table
     cost: float
-    part: int = -1  # of the search in which it was found
+    part: int | None = None  # of the search in which it was found; SURE: nothing as likely can follow
     said: bool = False  # by a user: then it need not show how far readers run ahead
     ledger: Ledger = field(init=False)
     worth: float = field(init=False, default=0.0)  # bits of the ledger, less the cost
@@ -183,6 +185,12 @@ class Suspect:
         """Whether a reader that follows both reads other files next in the one than in the other."""
         here, there = self.reads_next(), other.reads_next()
         return any(here[reader] != there[reader] for reader in here.keys() & there.keys())
+
+
+def leading(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those before the first file that is not in the order."""
+    outside = np.flatnonzero(places < 0)
+    return places[: outside[0]] if len(outside) else places
 
 
 def certain(suspects: Sequence[Suspect], least: float = LOCK) -> Suspect | None:

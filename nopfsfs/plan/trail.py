@@ -98,7 +98,6 @@ class Cohort:
         self.full: Search | None = None  # of all
         self.settled = False  # what was said has been tried
         self.stuck = False  # it is time to try what takes long
-        self.searched_s = 0.0  # seconds that its searches have taken
         self.despaired = False  # all was tried in vain
         self.count = 0  # opens of another file than lately
         self._distinct: OrderedDict[int, tuple[int, int]] = OrderedDict()  # row: reader, count
