@@ -49,6 +49,8 @@ _WORLD = 64
 # are looked at in a process apart. What readers opened first, of so many.
 _WORDS = 1 << 20
 _READERS_FIRST = 8
+# Of data sets with fewer files than this for each reader fewer words are looked at.
+_COSTLY = 100
 
 
 class Glance:
@@ -287,8 +289,10 @@ class _InStream:
                     self._whose.append(target)
                     firsts.append(FirstOpened(target.n, samples))
         self._search: GlobalSearch | None = None
+        # in few files any word may be the right one, and takes long to compare
+        self._words = min(_WORDS, int(_WORDS * sum(target.n for target in firsts) / (_COSTLY * len(firsts) ** 2 + 1)))
         with suppress(ValueError):
-            self._search = GlobalSearch(seed, firsts, _WORDS)
+            self._search = GlobalSearch(seed, firsts, self._words)
         self.done = self._search is None or self._search.done
 
     def step(self, opens: Opens, heads: Heads, largest: int) -> list[Suspect]:
@@ -302,7 +306,7 @@ class _InStream:
             whole = target.n <= WHOLE
             order = heads.whole(candidate, target.n) if whole else heads.full(candidate, target.n, largest)
             table = Table(opens.files(target)[order], target.n)
-            suspect = Suspect(candidate, table, math.log2(_WORDS * len(self._whose)), part=SURE)
+            suspect = Suspect(candidate, table, math.log2(self._words * len(self._whose)), part=SURE)
             suspect.weigh(opens.view)
             return [suspect]
         self.done = self._search.done

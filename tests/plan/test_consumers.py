@@ -124,7 +124,7 @@ def test_a_stray_reader_does_not_disturb() -> None:
     assert follower.status().state == "locked"
 
 
-@pytest.mark.parametrize("drawn", [0, 1_000_003])
+@pytest.mark.parametrize("drawn", [0, 1_200_003])
 def test_the_place_in_the_global_generator_is_found(drawn: int) -> None:
     rng = np.random.default_rng(6)
     parts = tree(20_000, 0)
@@ -135,6 +135,20 @@ def test_the_place_in_the_global_generator_is_found(drawn: int) -> None:
     follower.settle(apart=True)
     status = follower.status()
     assert (status.state, status.sampler, dict(status.options).get("offset", 0)) == ("locked", "global", drawn)
+    assert read(follower, opens[64:]).mean() >= 0.999
+
+
+@pytest.mark.parametrize(("seed", "drawn"), [(SEED, 700_001), (None, 300_001)])
+def test_the_beginning_of_the_global_generator_needs_no_process_of_its_own(seed: int | None, drawn: int) -> None:
+    rng = np.random.default_rng(6)
+    parts = tree(20_000, 0)
+    spec = Spec("global", SEED, (("offset", drawn),))
+    follower = Follower(parts, seed, heads=HEADS, inflight=LOADER.inflight)
+    opens = job(parts[0], spec, range(2), rng, 1000)
+    read(follower, opens[:64])
+    follower.settle()
+    status = follower.status()
+    assert (status.state, status.sampler, dict(status.options).get("offset")) == ("locked", "global", drawn)
     assert read(follower, opens[64:]).mean() >= 0.999
 
 
@@ -231,7 +245,7 @@ def test_the_rhythm_of_seeds_is_learned(step: int, buffer: int) -> None:
 def test_a_place_that_is_found_after_its_epoch_leads_to_that_of_this_one() -> None:
     rng = np.random.default_rng(12)
     parts = tree(3000, 0)
-    spec = Spec("global", SEED, (("offset", 500_001),))
+    spec = Spec("global", SEED, (("offset", 1_500_001),))
     follower = Follower(parts, None, heads=HEADS, inflight=LOADER.inflight)
     opens = job(parts[0], spec, range(3), rng, 1000)
     read(follower, opens[:3000])

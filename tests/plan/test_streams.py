@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loader_model import Loader
 
 from nopfsfs.plan import candidates, dealing, huggingface, registry
-from nopfsfs.plan.epochs import DataSet, FileOrder
+from nopfsfs.plan.epochs import DataSet, FileOrder, Hypothesis, build
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.spec import Spec, Value
 
@@ -199,3 +199,22 @@ def test_streams_are_found(spec: Spec, world: int, rank: int) -> None:
             follower.settle()
         assert np.concatenate(flags)[64 if epoch == 0 else 16 :].mean() >= 0.95, (epoch, follower.status())
     assert follower.status().state == "locked"
+
+
+@pytest.mark.parametrize("method", ["shuffle", "detshuffle"])
+def test_workers_that_are_made_anew_begin_anew(method: str) -> None:
+    """Each counts its epochs from 0: the first one is read again, and nothing else."""
+    rng = np.random.default_rng(4)
+    rows = np.arange(1, 501, dtype=np.int64)
+    dataset = DataSet(0, "train", (FileOrder(("sorted_files", "shards"), rows),))
+    spec = Spec("webdataset", 7, (("method", method), ("workers", 2)))
+    follower = Follower([dataset], 7, heads=HEADS)
+    follower.register([(build(Hypothesis(0, 0, spec), [dataset]), None)])
+    order = rows[registry.order(spec, len(rows), 0)].tolist()
+    for epoch in range(3):
+        opens = [(sample, 10 * epoch + worker + 1) for sample, worker in Loader(2, 2, 1).reads(order, rng)]
+        # all at once, as a supervisor sees them that is busy meanwhile
+        samples, readers = np.array(opens, np.int64).T
+        flags = follower.observe(samples, readers)
+        follower.settle()
+        assert flags.sum() >= len(rows) - (8 if epoch == 1 else 0), epoch
