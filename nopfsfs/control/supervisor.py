@@ -559,6 +559,7 @@ def main() -> None:
     handoff = begin(sys.argv)
     if handoff.config.peers:
         unbind()
+    failed = False
     with contextlib.ExitStack() as resources:
         supervisor = Supervisor(handoff, resources)
         try:
@@ -566,12 +567,14 @@ def main() -> None:
         except BaseException as e:
             log.exception("the supervisor failed")
             supervisor.fail_start(_reason(e))
-            raise SystemExit(1) from None
+            failed = True
         finally:
             # After a failure the log stays there, until the next mount or nopfs-umount clears it away.
             if not supervisor.keeps_state:
                 remove_state_dir(handoff.config.state_dir)
-    raise SystemExit(1 if supervisor.failed else 0)
+    # At once: a thread that still searches would be unwound where C++ does not allow it, and abort the process.
+    logging.shutdown()
+    os._exit(1 if failed or supervisor.failed else 0)
 
 
 def _reason(error: BaseException) -> str:
