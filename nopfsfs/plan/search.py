@@ -147,7 +147,7 @@ class Search:
         self._largest = max(_WORLD, max(size for size, _ in worlds))
         targets = list(candidates.targets(datasets, among))
         names = [family.name for family in registry.families(sampler)]
-        by_seed = FAMILY in names and heads.spacing == 1
+        by_seed = FAMILY in names
         streams = Global.name in names and heads.spacing == 1 and not first_only
         self._parts = self._parts_done = 0
         self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams, first_only=first_only)
@@ -166,7 +166,7 @@ class Search:
     def _steps(
         self, targets: Sequence[Target], sampler: str, *, by_seed: bool, streams: bool, first_only: bool
     ) -> Iterator[Step]:
-        likely = list(ways(targets, self._seeds, first_only=True)) if by_seed else []
+        likely = list(ways(targets, self._seeds, self._heads.spacing, first_only=True)) if by_seed else []
         more: list[BySeed] = []
         quick: list[BySeed] = []
         long: list[BySeed] = []
@@ -174,8 +174,8 @@ class Search:
         if first_only:
             stages = []
         elif by_seed:
-            more = list(ways(targets, self._seeds, first_only=False))
-            quick, long = thorough(targets)
+            more = list(ways(targets, self._seeds, self._heads.spacing, first_only=False))
+            quick, long = thorough(targets, self._heads.spacing)
         self._parts = len(likely + more + quick + long) + len(targets) * len([first, second, *stages])
         said = () if self._seeds.given is None else (self._seeds.given,)
         others = [seed for seed in self._seeds.first if seed not in said]
