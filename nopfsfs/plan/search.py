@@ -237,7 +237,7 @@ class Search:
     def _seed(self, s: int, target: Target, opens: Opens) -> Suspect:
         candidate, cost = named(s, target, self._seeds)
         order = self._heads.whole(candidate, target.n)
-        suspect = Suspect(candidate, Table(opens.files(target)[order]), cost)
+        suspect = Suspect(candidate, Table(opens.files(target)[order]), cost, part=SURE)  # no other seed is near
         suspect.weigh(opens.view)
         return suspect
 
