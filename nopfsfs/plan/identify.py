@@ -418,7 +418,7 @@ class Identifier:
         wanted = [
             candidate_of(hypothesis)
             for track in self._consumers.tracks() if track.state is not State.MISMATCH
-            for hypothesis in (track.hypothesis, *track.alternatives())
+            for hypothesis in (track.hypothesis, *track.alternatives(), *self._instead(track.hypothesis))
         ]  # fmt: skip
         for candidate in (*wanted, *self._recorded):
             if candidate not in self._tables and 2 * self._bytes < _KEPT_BYTES:

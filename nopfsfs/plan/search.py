@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -21,12 +22,13 @@ from nopfsfs.plan.by_seed import FAMILY, BySeed, named, thorough, ways
 from nopfsfs.plan.candidates import WHOLE, Candidate, Heads, Seeds, Stage, Target
 from nopfsfs.plan.deal import World, listed
 from nopfsfs.plan.epochs import DataSet
-from nopfsfs.plan.spec import Dealt
+from nopfsfs.plan.spec import Dealt, Spec
 from nopfsfs.plan.suspects import SURE, Suspect, Table, View, leading
 from nopfsfs.plan.torch_global import Global
 from nopfsfs.plan.torch_search import GlobalSearch
 from nopfsfs.plan.torch_search import Target as FirstOpened
 from nopfsfs.plan.torch_seeds import SeedSearch
+from nopfsfs.plan.torch_stateful import Stateful
 
 MIN_OPENS = 4
 # Places of orders that are computed in one call, and what a candidate costs beside: together some 50 ms.
@@ -280,6 +282,7 @@ class _InStream:
     torch would not take has no stream."""
 
     def __init__(self, seed: int, among: Sequence[Target], opens: Opens) -> None:
+        self._seed = seed
         self._whose: list[Target] = []
         firsts: list[FirstOpened] = []
         for target in among:
@@ -306,9 +309,15 @@ class _InStream:
             whole = target.n <= WHOLE
             order = heads.whole(candidate, target.n) if whole else heads.full(candidate, target.n, largest)
             table = Table(opens.files(target)[order], target.n)
-            suspect = Suspect(candidate, table, math.log2(self._words * len(self._whose)), part=SURE)
-            suspect.weigh(opens.view)
-            return [suspect]
+            names = [candidate]
+            if not found.direct:  # the same first epoch; the later ones differ
+                loader = Spec(Stateful.name, self._seed).with_option("offset", found.word)
+                names.append(replace(candidate, spec=loader))
+            cost = math.log2(self._words * len(self._whose))
+            suspects = [Suspect(name, table, cost + nth, part=SURE) for nth, name in enumerate(names)]
+            for suspect in suspects:
+                suspect.weigh(opens.view)
+            return suspects
         self.done = self._search.done
         return []
 

@@ -152,6 +152,22 @@ def test_the_beginning_of_the_global_generator_needs_no_process_of_its_own(seed:
     assert read(follower, opens[64:]).mean() >= 0.999
 
 
+@pytest.mark.parametrize("options", [{"every": 2}, {}, {"offset": 300_000}], ids=str)
+def test_a_loader_that_keeps_a_generator_is_found(options: dict[str, int]) -> None:
+    """torchdata's, also on from the middle of an epoch."""
+    rng = np.random.default_rng(8)
+    parts = tree(6000, 0)
+    spec = Spec("torchdata", SEED, tuple(options.items()))
+    opens = job(parts[0], spec, range(3), rng, 1000)
+    for begin in (0,) if "offset" in options else (0, 2400):
+        follower = Follower(parts, SEED, heads=HEADS, inflight=LOADER.inflight)
+        flags = read(follower, opens[begin:])
+        assert follower.status().state == "locked"
+        if options:
+            assert follower.status().sampler == "torchdata"
+        assert flags[64:].mean() >= 0.995
+
+
 def test_an_unknown_buffer_is_found() -> None:
     rng = np.random.default_rng(7)
     parts = tree(20_000, 0)
