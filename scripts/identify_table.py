@@ -4,6 +4,7 @@
 python scripts/identify_table.py                           all cells at 4,000 files, 300 drawn at 60,000; an hour
 python scripts/identify_table.py --files 4000 --draw 40    some 40 drawn cells
 python scripts/identify_table.py --mounts 150              drawn cells on real mounts, at half a millisecond an open
+python scripts/identify_table.py --tripwires --beyond      the same where OPEN is refused: only tripwires are seen
 python scripts/identify_table.py --only '*/w16/*/start/*'  cells of these names (FILES/wWORLD/LOCAL/workersN/BEGIN/SAID)
 
 Nothing is mounted: the follower alone is shown what the job opens, one file each half millisecond of a virtual clock
@@ -32,11 +33,11 @@ from lab import Progress
 DRAWN = {60_000: 300}
 
 
-def table(chosen: Sequence[Cell], jobs: int, *, beyond: bool) -> list[Result]:
+def table(chosen: Sequence[Cell], jobs: int, *, beyond: bool, tripwires: bool = False) -> list[Result]:
     """All of them, in order; what falls short is said at once."""
     found: dict[str, Result] = {}
     apart = multiprocessing.get_context("spawn")
-    run = partial(results.run, beyond=beyond)
+    run = partial(results.run, beyond=beyond, tripwires=tripwires)
     with Progress(len(chosen)) as progress, ProcessPoolExecutor(jobs, apart) as pool:
         for done in as_completed([pool.submit(run, cell) for cell in chosen]):
             result = done.result()
@@ -67,6 +68,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=16, help="of what is drawn")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="cells with such a name")
     parser.add_argument("--beyond", action="store_true", help="go on where the bar lies after two epochs")
+    parser.add_argument("--tripwires", action="store_true", help="only the opens of tripwires are seen, and count")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many processes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results there")
     parser.add_argument("--mounts", type=int, metavar="N", help="instead: N drawn cells on real mounts")
@@ -78,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     chosen = cells.chosen(files, options.only, drawn, options.seed)
     if not chosen:
         parser.error("no such cell")
-    found = table(chosen, options.jobs, beyond=options.beyond)
+    found = table(chosen, options.jobs, beyond=options.beyond, tripwires=options.tripwires)
     for line in results.summary(found):
         print(line)
     if options.json is not None:

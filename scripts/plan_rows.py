@@ -68,6 +68,9 @@ def torch_rows() -> Iterator[Row]:
     yield Row(torch, "the same with `persistent_workers=True`", _read("global", step=2))
     yield Row(torch, "the same, validation after each epoch", replace(_read("global", step=6), validation=True))
     yield Row(torch, "the same, after a model drew 25.6 million words", _read("global", offset=DRAWN))
+    stateful = "torchdata's `StatefulDataLoader(shuffle=True)` after `torch.manual_seed(42)`"
+    yield Row(torch, stateful, _read("torchdata"))
+    yield Row(torch, "the same with workers", _read("torchdata", every=2))
     yield Row(torch, "`SubsetRandomSampler(range(n), generator=g)`", _read("subset_random"))
     yield Row(torch, "`SubsetRandomSampler(range(n))` after `torch.manual_seed(42)`", _read("global", direct=True))
     split = replace(_read("distributed"), subset=_subset("random_split"))

@@ -46,10 +46,11 @@ class BySeed:
     target: Target
     make: Callable[[list[NDArray[np.int64]], int], SeedSearch]
     in_middle: bool
+    middle_opens: int = _MIDDLE_OPENS
 
     def begin(self, view: View, samples_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> SeedSearch | None:
         """A search over what was opened; None where that is too little. `samples_of`: the samples of rows, -1: none."""
-        readers = view.lasts(_MIDDLE_OPENS) if self.in_middle else view.begun
+        readers = view.lasts(self.middle_opens) if self.in_middle else view.begun
         found = [samples[samples >= 0] for samples in map(samples_of, readers)]
         found = sorted((one for one in found if len(one) >= _LEAST_OPENS), key=len, reverse=True)[:_READERS]
         if not found or self.target.n < _LEAST_FILES:
@@ -60,31 +61,38 @@ class BySeed:
             return None
 
 
-def ways(targets: Iterable[Target], seeds: Seeds, *, first_only: bool) -> Iterator[BySeed]:
+def ways(targets: Iterable[Target], seeds: Seeds, spacing: int = 1, *, first_only: bool) -> Iterator[BySeed]:
     """What to look at, likeliest first; `first_only`: only the seed that was given, and the defaults, in an epoch's
-    beginning."""
+    beginning. `spacing`: one open in so many is seen."""
     here = [target for target in targets if set(registry.sampler(FAMILY).files) & set(target.names)]
     likely = list(dict.fromkeys(s for seed in seeds.first for s in range(max(seed, 0), max(seed, 0) + _EPOCHS)))
     for target in here:
-        yield BySeed(target, lambda readers, n: torch_seeds.beginnings(readers, n, likely), in_middle=False)
+        yield _beginnings(target, likely, spacing * torch_seeds.REACH)
     if first_only:
         return
     for target in here:
-        yield BySeed(target, torch_seeds.beginnings, in_middle=False)
+        yield _beginnings(target, torch_seeds.SEEDS, spacing * torch_seeds.REACH)
     for target in here:
-        yield BySeed(target, lambda readers, n: torch_seeds.middles(readers, n, likely), in_middle=True)
+        yield _middles(target, likely, spacing)
 
 
-def thorough(targets: Iterable[Target]) -> tuple[list[BySeed], list[BySeed]]:
+def thorough(targets: Iterable[Target], spacing: int = 1) -> tuple[list[BySeed], list[BySeed]]:
     """All seeds, in long beginnings and in the middle of an epoch: what takes some seconds, and what takes longer."""
     here = [target for target in targets if set(registry.sampler(FAMILY).files) & set(target.names)][:_TARGETS]
-    middles = [BySeed(target, torch_seeds.middles, in_middle=True) for target in here]
-    beginnings = [
-        BySeed(target, lambda readers, n: torch_seeds.beginnings(readers, n, torch_seeds.SEEDS, _LONG), in_middle=False)
-        for target in here
-    ]
+    middles = [_middles(target, torch_seeds.SEEDS, spacing) for target in here]
+    beginnings = [_beginnings(target, torch_seeds.SEEDS, spacing * _LONG) for target in here]
     quick = [one for one in middles if one.target.n <= _QUICK]
     return quick, [*beginnings, *(one for one in middles if one not in quick)]
+
+
+def _beginnings(target: Target, seeds: Iterable[int], reach: int) -> BySeed:
+    return BySeed(target, lambda readers, n: torch_seeds.beginnings(readers, n, seeds, reach), in_middle=False)
+
+
+def _middles(target: Target, seeds: Iterable[int], spacing: int) -> BySeed:
+    # a step between two opens that show tells less
+    opens = _MIDDLE_OPENS if spacing == 1 else _BEGIN_OPENS
+    return BySeed(target, lambda readers, n: torch_seeds.middles(readers, n, seeds), in_middle=True, middle_opens=opens)
 
 
 def named(s: int, target: Target, seeds: Seeds) -> tuple[Candidate, float]:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nopfsfs.plan import by_seed, deal, deep, registry
+from nopfsfs.plan import by_seed, deal, deep, registry, repeats
 from nopfsfs.plan.candidates import SAID, Candidate, Heads, Seeds, candidate_of
 from nopfsfs.plan.consumers import Consumers
 from nopfsfs.plan.deal import World
@@ -334,6 +334,12 @@ class Identifier:
             return candidate.hypothesis()
         followed = {reader: places for reader, places in ledger.followed.items() if ledger.follows(reader)}
         found = deal.read(followed, suspect.table.n, said)
+        if found is not None and found.batch == 1 and candidate.spec.sampler == by_seed.FAMILY:
+            # steps that no world tells may be those of a sampler that repeats samples before it deals them out
+            repeated = repeats.deal_of(followed, suspect.table.n, found.world)
+            if repeated is not None:
+                spec, number = Spec(repeats.FAMILY), candidate.spec.seed + candidate.epoch
+                return replace(candidate, spec=spec, epoch=number).hypothesis(*repeated)
         if found is None:
             return candidate.hypothesis() if family.dealt is Dealt.ALL else None
         if family.dealt is Dealt.BATCHES and found.whole and found.world == 1:
@@ -418,7 +424,7 @@ class Identifier:
         wanted = [
             candidate_of(hypothesis)
             for track in self._consumers.tracks() if track.state is not State.MISMATCH
-            for hypothesis in (track.hypothesis, *track.alternatives())
+            for hypothesis in (track.hypothesis, *track.alternatives(), *self._instead(track.hypothesis))
         ]  # fmt: skip
         for candidate in (*wanted, *self._recorded):
             if candidate not in self._tables and 2 * self._bytes < _KEPT_BYTES:

@@ -8,15 +8,39 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+
+from nopfsfs.plan.deal import World
+
+FAMILY = "repeat_aug"
 
 # Steps that must agree, and their share of all: a loader's worker leaps from each batch to its next one.
 _STEPS_LEAST = 5
 _SHARE = 0.5
 _WORLD_MOST = 1024
+_USUAL = 3  # repeats
+# The share of steps that may be multiples of another world size.
+_PLAIN = 0.7
 # After so many steps ranks that read the same so far read the same for ever, for repeats of up to one digit.
 _ALIKE = 10
+
+
+def deal_of(followed: Mapping[int, Sequence[int]], n: int, otherwise: int) -> World | None:
+    """The world and the ranks of readers by the places that each opened, where all that opened enough of them are of
+    one world, and do not make steps of the world size `otherwise`."""
+    found: set[tuple[int, int]] = set()
+    for reader, places in followed.items():
+        if not reader or len(places) <= _STEPS_LEAST:
+            continue
+        steps = Counter(after - before for before, after in pairwise(places))
+        plain = steps[1] if otherwise == 1 else sum(times for step, times in steps.items() if step % otherwise == 0)
+        one = None if plain > _PLAIN * steps.total() else repeats_deal(places, n)
+        if one is None or one[0] % _USUAL == 0:  # of such a world a rank reads what one of a smaller reads once
+            return None
+        found.add(one)
+    worlds = {world for world, _ in found}
+    return (worlds.pop(), tuple(sorted({rank for _, rank in found}))) if len(worlds) == 1 else None
 
 
 def repeats_deal(places: Sequence[int], n: int, repeats: float = 3.0) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -21,12 +22,13 @@ from nopfsfs.plan.by_seed import FAMILY, BySeed, named, thorough, ways
 from nopfsfs.plan.candidates import WHOLE, Candidate, Heads, Seeds, Stage, Target
 from nopfsfs.plan.deal import World, listed
 from nopfsfs.plan.epochs import DataSet
-from nopfsfs.plan.spec import Dealt
+from nopfsfs.plan.spec import Dealt, Spec
 from nopfsfs.plan.suspects import SURE, Suspect, Table, View, leading
 from nopfsfs.plan.torch_global import Global
 from nopfsfs.plan.torch_search import GlobalSearch
 from nopfsfs.plan.torch_search import Target as FirstOpened
 from nopfsfs.plan.torch_seeds import SeedSearch
+from nopfsfs.plan.torch_stateful import Stateful
 
 MIN_OPENS = 4
 # Places of orders that are computed in one call, and what a candidate costs beside: together some 50 ms.
@@ -147,7 +149,7 @@ class Search:
         self._largest = max(_WORLD, max(size for size, _ in worlds))
         targets = list(candidates.targets(datasets, among))
         names = [family.name for family in registry.families(sampler)]
-        by_seed = FAMILY in names and heads.spacing == 1
+        by_seed = FAMILY in names
         streams = Global.name in names and heads.spacing == 1 and not first_only
         self._parts = self._parts_done = 0
         self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams, first_only=first_only)
@@ -166,7 +168,7 @@ class Search:
     def _steps(
         self, targets: Sequence[Target], sampler: str, *, by_seed: bool, streams: bool, first_only: bool
     ) -> Iterator[Step]:
-        likely = list(ways(targets, self._seeds, first_only=True)) if by_seed else []
+        likely = list(ways(targets, self._seeds, self._heads.spacing, first_only=True)) if by_seed else []
         more: list[BySeed] = []
         quick: list[BySeed] = []
         long: list[BySeed] = []
@@ -174,8 +176,8 @@ class Search:
         if first_only:
             stages = []
         elif by_seed:
-            more = list(ways(targets, self._seeds, first_only=False))
-            quick, long = thorough(targets)
+            more = list(ways(targets, self._seeds, self._heads.spacing, first_only=False))
+            quick, long = thorough(targets, self._heads.spacing)
         self._parts = len(likely + more + quick + long) + len(targets) * len([first, second, *stages])
         said = () if self._seeds.given is None else (self._seeds.given,)
         others = [seed for seed in self._seeds.first if seed not in said]
@@ -237,7 +239,7 @@ class Search:
     def _seed(self, s: int, target: Target, opens: Opens) -> Suspect:
         candidate, cost = named(s, target, self._seeds)
         order = self._heads.whole(candidate, target.n)
-        suspect = Suspect(candidate, Table(opens.files(target)[order]), cost)
+        suspect = Suspect(candidate, Table(opens.files(target)[order]), cost, part=SURE)  # no other seed is near
         suspect.weigh(opens.view)
         return suspect
 
@@ -280,6 +282,7 @@ class _InStream:
     torch would not take has no stream."""
 
     def __init__(self, seed: int, among: Sequence[Target], opens: Opens) -> None:
+        self._seed = seed
         self._whose: list[Target] = []
         firsts: list[FirstOpened] = []
         for target in among:
@@ -306,9 +309,15 @@ class _InStream:
             whole = target.n <= WHOLE
             order = heads.whole(candidate, target.n) if whole else heads.full(candidate, target.n, largest)
             table = Table(opens.files(target)[order], target.n)
-            suspect = Suspect(candidate, table, math.log2(self._words * len(self._whose)), part=SURE)
-            suspect.weigh(opens.view)
-            return [suspect]
+            names = [candidate]
+            if not found.direct:  # the same first epoch; the later ones differ
+                loader = Spec(Stateful.name, self._seed).with_option("offset", found.word)
+                names.append(replace(candidate, spec=loader))
+            cost = math.log2(self._words * len(self._whose))
+            suspects = [Suspect(name, table, cost + nth, part=SURE) for nth, name in enumerate(names)]
+            for suspect in suspects:
+                suspect.weigh(opens.view)
+            return suspects
         self.done = self._search.done
         return []
 

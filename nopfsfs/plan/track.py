@@ -468,9 +468,12 @@ class Track:
     def _near_end(self) -> None:
         """Makes the next epoch known when the window has reached it, and goes over to it when this one is
         done."""
+        self._know_next()
+        self._roll()
+
+    def _know_next(self) -> None:
         if self.ahead is None:
             self.expect(self._make(self.following()))
-        self._roll()
 
     def _roll(self) -> None:
         """Goes over to the next epoch when every rank has, or one has been through most of it.
@@ -491,8 +494,9 @@ class Track:
         self._first, self._next_first, self.verified = self._next_first, [], False
         for cursor in cursors:
             cursor.roll()
+        # one epoch an open: of those in which nothing is seen to be opened there would be no end
         if any(cursor.hi >= cursor.length for cursor in cursors):
-            self._near_end()
+            self._know_next()
 
     def _last_opened(self) -> frozenset[int]:
         """The rows opened among the last 2 K places of this epoch: a slower reader of the same may still

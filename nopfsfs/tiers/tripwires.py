@@ -7,8 +7,6 @@ Which these are follows from their rows alone, so all processes agree upon it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -17,8 +15,9 @@ import numpy.typing as npt
 MOST_APART = 32
 BYTES_APART = 4 << 20
 ENOUGH = 256  # tripwires of a data set, if it has so many files: what they show must tell one order from another
-_GOLDEN = 0x9E3779B1  # 2**32 over the golden ratio: rows next to each other fall evenly
-_WORD = 1 << 32
+# Of xxHash32. Rows must not show in what is made of them: with a multiplication alone, tripwires lie at distances that
+# come again and again in the order of the files, and whatever is read looks like an order.
+_FIRST, _SECOND, _WORD = 0x9E3779B1, 0x85EBCA77, 1 << 32
 
 
 class Tripwires:
@@ -31,11 +30,15 @@ class Tripwires:
         self._below = _WORD // self.apart
 
     def __contains__(self, row: int) -> bool:
-        return row >= self.first and row * _GOLDEN % _WORD < self._below
+        mixed = row * _FIRST % _WORD
+        mixed = (mixed ^ mixed >> 15) * _SECOND % _WORD
+        return row >= self.first and mixed ^ mixed >> 13 < self._below
 
     def mask(self) -> npt.NDArray[np.bool_]:
         """bool[n]: which rows are tripwires."""
-        rows = np.arange(self.n, dtype=np.uint64)
-        found: npt.NDArray[Any] = rows * np.uint64(_GOLDEN) % np.uint64(_WORD) < np.uint64(self._below)
+        mixed = np.arange(self.n, dtype=np.uint32) * np.uint32(_FIRST)
+        mixed = (mixed ^ mixed >> np.uint32(15)) * np.uint32(_SECOND)
+        mixed ^= mixed >> np.uint32(13)
+        found: npt.NDArray[np.bool_] = mixed.astype(np.uint64) < np.uint64(self._below)
         found[: self.first] = False
         return found

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from identifying.cells import NOTHING, Cell
 from identifying.opens import Opens, opens
+from nopfsfs.plan.showing import Showing
 
 OPEN_S = 0.0005  # between any two opens of the mount
 SHARE = 0.99
@@ -50,25 +51,30 @@ def from_open(cell: Cell) -> int:
     return FROM_OPEN if cell.true_said else FROM_OPEN_UNSAID
 
 
-def case(cell: Cell, *, beyond: bool) -> Case:
-    """The case of a cell."""
+def case(cell: Cell, *, beyond: bool, showing: Showing | None = None) -> Case:
+    """The case of a cell. `showing`: only the opens of some rows are seen, and it is those that count."""
+    apart = showing.spacing if showing is not None else 1
     lanes, two_epochs = len(cell.ranks), _two_epochs(cell)
-    before_bar = max(seconds(cell) / OPEN_S, DRIFT * lanes * max(from_open(cell), cell.each)) + DRIFT * 2 * lanes
-    most = int(before_bar) + AFTER_BAR + 1
+    bar = max(seconds(cell) / OPEN_S, DRIFT * lanes * max(apart * from_open(cell), cell.each))
+    most = int(bar + DRIFT * 2 * lanes * apart) + apart * AFTER_BAR + 1
     if not beyond:
         most = min(most, two_epochs)
     there = opens(cell, most)
+    if showing is not None:
+        there = there.showing(showing.mask)
     judged = judge(cell, there)
-    bar = _bar(cell, there, judged)
-    end = bar + min(AFTER_BAR, EPOCHS * lanes * cell.each) if beyond else min(bar + AFTER_BAR, two_epochs)
+    begun = _bar(cell, there, judged)
+    end = begun + min(AFTER_BAR, EPOCHS * lanes * cell.each // apart)
+    if not beyond:
+        end = min(begun + AFTER_BAR, len(there))
     return Case(there.until(end), judged[:end])
 
 
 def judge(cell: Cell, there: Opens) -> NDArray[np.bool_]:
     """Which opens come after their rank's bar, bool[m]."""
-    first = np.full(len(cell.ranks), len(there))
-    np.minimum.at(first, there.lanes, np.arange(len(there)))
-    waited = (np.arange(len(there)) - first[there.lanes]) * OPEN_S
+    first = np.full(len(cell.ranks), there.number[-1] if len(there) else 0)
+    np.minimum.at(first, there.lanes, there.number)
+    waited = (there.number - first[there.lanes]) * OPEN_S
     judged = (there.nth >= from_open(cell)) & (waited >= seconds(cell) - OPEN_S / 2)
     if cell.each < from_open(cell):
         judged &= there.epochs >= 1

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -32,20 +32,38 @@ _FIRST_PID = 1000
 @dataclass(frozen=True, eq=False)
 class Opens:
     """By open: the row, who opens (a process id), whose rank (an index of `Cell.ranks`), the how many-th epoch of the
-    job it is for that rank, and which open of that rank; int64[m] each."""
+    job it is for that rank, which open of that rank, and which of the mount; int64[m] each."""
 
     rows: NDArray[np.int64]
     readers: NDArray[np.int64]
     lanes: NDArray[np.int64]
     epochs: NDArray[np.int64]
     nth: NDArray[np.int64]
+    number: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def until(self, end: int) -> Opens:
         """The first ones."""
-        return Opens(self.rows[:end], self.readers[:end], self.lanes[:end], self.epochs[:end], self.nth[:end])
+        return self._of(slice(end))
+
+    def showing(self, mask: NDArray[np.bool_]) -> Opens:
+        """Those of these rows, b[rows], counted anew for each rank."""
+        shown = self._of(mask[self.rows])
+        return replace(shown, nth=_counted(shown.lanes))
+
+    def _of(self, which: slice | NDArray[np.bool_]) -> Opens:
+        return Opens(*(getattr(self, field.name)[which] for field in fields(self)))
+
+
+def _counted(lanes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which open of its rank each is, int64[m]."""
+    nth = np.zeros(len(lanes), np.int64)
+    for lane in np.unique(lanes):
+        own = np.flatnonzero(lanes == lane)
+        nth[own] = np.arange(len(own))
+    return nth
 
 
 def rows_of(files: int) -> NDArray[np.integer[Any]]:
@@ -61,11 +79,8 @@ def opens(cell: Cell, count: int) -> Opens:
     turns = itertools.islice(_turns(len(lanes), random.Random(cell.group)), count)
     taken = np.array([(*next(lanes[lane]), lane) for lane in turns], np.int64).reshape(-1, 4)
     samples, readers, epochs, of = taken.T
-    nth = np.zeros(len(taken), np.int64)
-    for lane in range(len(lanes)):
-        own = np.flatnonzero(of == lane)
-        nth[own] = np.arange(len(own))
-    return Opens(rows_of(cell.files)[samples].astype(np.int64), readers.copy(), of.copy(), epochs.copy(), nth)
+    rows = rows_of(cell.files)[samples].astype(np.int64)
+    return Opens(rows, readers.copy(), of.copy(), epochs.copy(), _counted(of), np.arange(len(taken)))
 
 
 def _turns(lanes: int, rng: random.Random) -> Iterator[int]:

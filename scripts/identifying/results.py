@@ -20,6 +20,8 @@ from nopfsfs.cli.worlds import candidate_worlds
 from nopfsfs.config import MountConfig
 from nopfsfs.control.plans import make_follower
 from nopfsfs.plan.follow import Follower
+from nopfsfs.plan.showing import Showing
+from nopfsfs.tiers.tripwires import Tripwires
 from nopfsfs.units import format_ranks
 
 # What is said, and what says more of it.
@@ -72,6 +74,13 @@ class Result:
         }
 
 
+def showing(cell: Cell) -> Showing:
+    """Whose opens show on a mount of the cell's files that refuses OPEN."""
+    index = plan_play.index(cell.files)
+    wires = Tripwires(index.n_dirs, index.n, index.total_bytes)
+    return Showing(wires.mask(), wires.apart)
+
+
 def follower_of(cell: Cell) -> Follower:
     """As a mount of the cell's files makes it."""
     worlds = candidate_worlds(cell.environment)
@@ -79,11 +88,14 @@ def follower_of(cell: Cell) -> Follower:
     return make_follower(plan_play.index(cell.files), config)
 
 
-def run(cell: Cell, beyond: bool) -> Result:
+def run(cell: Cell, beyond: bool, tripwires: bool = False) -> Result:
     """One cell. What fails is a result."""
     try:
-        case = bars.case(cell, beyond=beyond)
-        played = virtual.play(follower_of(cell), case.opens)
+        shown = showing(cell) if tripwires else None
+        case, follower = bars.case(cell, beyond=beyond, showing=shown), follower_of(cell)
+        if shown is not None:
+            follower.show_only(shown)
+        played = virtual.play(follower, case.opens)
     except Exception:
         return Result(cell, error=traceback.format_exc())
     status = played.status

@@ -165,19 +165,21 @@ def play(follower: Following, there: Opens, clock: Callable[[], float] = time.pr
     foreseen = np.zeros(len(there), np.uint8)
     locked: int | None = None
     seen, look = 0, 0.0
+    last = int(there.number[-1]) + 1 if len(there) else 0
     gc.collect()  # what others have left is not this follower's cost
     while seen < len(there):
         next_one = min(thread, process, key=lambda worker: worker.due)
         if next_one.due <= look:
-            took = next_one.act(running, len(there) * OPEN_S)
+            took = next_one.act(running, last * OPEN_S)
             if next_one is process:
                 running.costs.apart += took
             else:
                 running.costs.jobs += took
                 running.costs.longest_job = max(running.costs.longest_job, took)
             continue
-        end = min(len(there), int(look / OPEN_S + 1e-6) + 1)
-        foreseen[seen:end] = running.observe(there, seen, end)
+        end = int(np.searchsorted(there.number, look / OPEN_S + 1e-6, side="right"))
+        if end > seen:
+            foreseen[seen:end] = running.observe(there, seen, end)
         seen = end
         running.other(lambda: follower.upcoming(follower.position, AHEAD))
         if locked is None and follower.status().state == LOCKED:

@@ -30,6 +30,30 @@ def _read(loader) -> list[int]:
     return [i for batch in loader for i in batch.tolist()]
 
 
+# -- torchdata --
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("drawn", [0, 3])
+@pytest.mark.parametrize(("n", "workers"), [(1, 0), (2, 2), (97, 0), (97, 2), (1000, 0)])
+def test_stateful_loader(n: int, workers: int, drawn: int) -> None:
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    torch.manual_seed(42)
+    torch.empty(drawn).uniform_()
+    made = loaders.StatefulDataLoader(range(n), 16, shuffle=True, num_workers=workers)
+    again = loaders.StatefulDataLoader(range(n), 16, shuffle=True, num_workers=workers)
+    spec = _spec("torchdata", 42, offset=drawn, every=2 if workers else 1)
+    for epoch in range(3):
+        order = registry.order(spec, n, epoch).tolist()
+        batches = iter(made)
+        first = next(batches).tolist()
+        state = made.state_dict()
+        assert first + [i for batch in batches for i in batch.tolist()] == order
+    again.load_state_dict(state)  # in the middle of the last epoch
+    assert _read(again) == order[16:]
+    assert _read(again) == registry.order(spec, n, 3).tolist()
+
+
 # -- timm --
 
 

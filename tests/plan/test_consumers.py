@@ -12,6 +12,8 @@ from nopfsfs.plan import registry
 from nopfsfs.plan.epochs import Hypothesis, build
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.spec import Orders, Spec
+from tests.plan.jobs import mixed as mixed_up
+from tests.plan.jobs import workers_of
 from tests.plan.test_follow import HEADS, SEED, SHUFFLED, epoch_opens, feed, tree
 
 pytestmark = pytest.mark.usefixtures("small_budget")
@@ -150,6 +152,40 @@ def test_the_beginning_of_the_global_generator_needs_no_process_of_its_own(seed:
     status = follower.status()
     assert (status.state, status.sampler, dict(status.options).get("offset")) == ("locked", "global", drawn)
     assert read(follower, opens[64:]).mean() >= 0.999
+
+
+@pytest.mark.parametrize("options", [{"every": 2}, {}, {"offset": 300_000}], ids=str)
+def test_a_loader_that_keeps_a_generator_is_found(options: dict[str, int]) -> None:
+    """torchdata's, also on from the middle of an epoch."""
+    rng = np.random.default_rng(8)
+    parts = tree(6000, 0)
+    spec = Spec("torchdata", SEED, tuple(options.items()))
+    opens = job(parts[0], spec, range(3), rng, 1000)
+    for begin in (0,) if "offset" in options else (0, 2400):
+        follower = Follower(parts, SEED, heads=HEADS, inflight=LOADER.inflight)
+        flags = read(follower, opens[begin:])
+        assert follower.status().state == "locked"
+        if options:
+            assert follower.status().sampler == "torchdata"
+        assert flags[64:].mean() >= 0.995
+
+
+@pytest.mark.parametrize(("world", "ranks"), [(8, (3,)), (8, (3, 4)), (16, (0, 1, 2, 3)), (64, (63,))])
+def test_the_world_of_samples_that_are_repeated_is_found(world: int, ranks: tuple[int, ...]) -> None:
+    """Of timm's RepeatAugSampler, when nobody has said it."""
+    rng, parts = np.random.default_rng(9), tree(20_000, 0)
+    rows = parts[0].orders[0].rows
+    follower = Follower(parts, SEED, heads=HEADS, inflight=LOADER.inflight)
+    flags = []
+    for epoch in range(2):
+        dealt = [registry.order(Spec("repeat_aug"), len(rows), epoch, world, rank) for rank in ranks]
+        readers = [one for rank in dealt for one in workers_of(rank, 2, 16)]
+        opens = mixed_up(readers, rng)
+        flags.append(read(follower, [(int(rows[sample]), 100 * (epoch + 1) + reader) for sample, reader in opens]))
+    status = follower.status()
+    assert (status.state, status.sampler, status.world) == ("locked", "repeat_aug", world)
+    # neighbouring ranks read many of the same files
+    assert np.concatenate(flags)[128 * len(ranks) :].mean() >= (0.98 if len(ranks) == 1 else 0.9)
 
 
 def test_an_unknown_buffer_is_found() -> None:

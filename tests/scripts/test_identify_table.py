@@ -145,7 +145,7 @@ def alternating(lanes: Sequence[int], each: int) -> Opens:
     """Opens of ranks in this order, each with so many files an epoch."""
     of = np.array(lanes, np.int64)
     nth = np.array([lanes[:at].count(lane) for at, lane in enumerate(lanes)], np.int64)
-    return Opens(np.arange(len(of)), of + 1, of, nth // each, nth)
+    return Opens(np.arange(len(of)), of + 1, of, nth // each, nth, np.arange(len(of)))
 
 
 def test_the_later_of_open_64_and_the_seconds_counts() -> None:
