@@ -334,12 +334,13 @@ class Identifier:
             return candidate.hypothesis()
         followed = {reader: places for reader, places in ledger.followed.items() if ledger.follows(reader)}
         found = deal.read(followed, suspect.table.n, said)
-        if found is not None and found.batch == 1 and candidate.spec.sampler == by_seed.FAMILY:
+        shuffled = candidate.spec.sampler == by_seed.FAMILY and not candidate.spec.number("sequential")
+        if found is not None and found.batch == 1 and shuffled:
             # steps that no world tells may be those of a sampler that repeats samples before it deals them out
             repeated = repeats.deal_of(followed, suspect.table.n, found.world)
             if repeated is not None:
-                spec, number = Spec(repeats.FAMILY), candidate.spec.seed + candidate.epoch
-                return replace(candidate, spec=spec, epoch=number).hypothesis(*repeated)
+                number = candidate.spec.seed + candidate.epoch
+                return replace(candidate, spec=Spec(repeats.FAMILY), epoch=number).hypothesis(*repeated)
         if found is None:
             return candidate.hypothesis() if family.dealt is Dealt.ALL else None
         if family.dealt is Dealt.BATCHES and found.whole and found.world == 1:
