@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.plan import dealing, philox, swaps
-from nopfsfs.plan.spec import Dealt, Option, Sampler, Spec, Value
+from nopfsfs.plan.spec import STRIDED, STRIDED_OPTION, Dealt, Option, Sampler, Spec, Value
 
 # set_seed and shuffle take any whole number; these are what other frameworks take too.
 SEEDS = (-(2**63), 2**64 - 1)
@@ -103,7 +103,8 @@ class Shuffled(Sampler):
 
     def _make(self, seed: int, **options: Value) -> Spec:
         """A spec without the options that have their default."""
-        changed = ((name, value) for name, value in options.items() if value != self.options[name].default)
+        known = {STRIDED: STRIDED_OPTION, **self.options}
+        changed = ((name, value) for name, value in options.items() if value != known[name].default)
         return Spec(self.name, seed, tuple(sorted(changed)))
 
     def _with(self, spec: Spec, **options: Value) -> Spec:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.plan import registry, torch_random
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.spec import STRIDED, Dealt, Spec
 
 sizes = st.integers(1, 3000)
 seeds = st.integers(-(2**63), 2**64 - 1)
@@ -88,3 +88,11 @@ def test_unknown_sampler_names_the_known() -> None:
 def test_ranks_outside_the_world_are_refused(world: int, rank: int) -> None:
     with pytest.raises(ValueError, match="do not fit"):
         registry.order(Spec("distributed"), 10, 0, world, rank)
+
+
+@pytest.mark.parametrize("name", [name for name, family in registry.SAMPLERS.items() if family.dealt is Dealt.ALL])
+def test_what_follows_an_order_that_is_sliced_is_sliced(name: str) -> None:
+    family = registry.sampler(name)
+    for spec in family.variants(42):
+        for follows, _ in family.following(spec.with_option(STRIDED, 1), 1):
+            assert follows.number(STRIDED) == 1
