@@ -35,7 +35,7 @@ from nopfsfs.system.outages import Backoff
 log = logging.getLogger(__name__)
 ROOTS_MOST = 16  # directories that are looked at as data sets of their own
 LOOK_PAUSE_S = 0.03  # between looks for work of the plan
-FAR_LOOK_S = 1.0  # the same for epochs further ahead
+FAR_LOOK_S = 0.1  # the same for epochs further ahead: what is kept depends on them, and an epoch may take half a second
 FAR_PAUSE = 4  # times as long as one took, before the next
 FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next, up to a minute
 SOUND_S = 60.0  # a plan that worked so long did not fail of how it was made
