@@ -45,11 +45,7 @@ def find(
     targets = [target for target in targets if len(target.samples) >= _HEAD]
     longest = max((target.n for target in targets), default=0) + 2 * SEED_WORDS
     state = stream(spec, start)
-    ahead = torch_random.words(state, longest)
-    for begin in range(start, limit, _CHUNK) if targets else ():
-        count = min(_CHUNK, limit - begin)
-        words = np.concatenate((ahead, torch_random.words(state, count)))
-        ahead = words[count:]
+    for begin, count, words in torch_random.overlapping(state, start, limit, _CHUNK, longest) if targets else ():
         for n in dict.fromkeys(target.n for target in targets):
             here = [target for target in targets if target.n == n]
             # after the cut a base seed, and of the sampler's own seed the second word

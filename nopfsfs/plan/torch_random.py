@@ -7,6 +7,7 @@ Owns: raw Mersenne Twister words and `randperm` as torch 1.9 to 2.13 draws it
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +89,19 @@ def words(state: np.random.RandomState, count: int) -> NDArray[np.uint32]:
     """The next `count` raw 32-bit words, uint32[count]."""
     drawn: NDArray[np.uint32] = state.randint(0, 1 << 32, size=count, dtype=np.uint32)
     return drawn
+
+
+def overlapping(
+    state: np.random.RandomState, start: int, limit: int, chunk: int, beyond: int
+) -> Iterator[tuple[int, int, NDArray[np.uint32]]]:
+    """The words from `start` to `limit` - 1 of a generator that has given those before, in chunks: (the first word's
+    number, how many there are, these and `beyond` more, uint32[count + beyond])."""
+    ahead = words(state, beyond)
+    for begin in range(start, limit, chunk):
+        count = min(chunk, limit - begin)
+        here = np.concatenate((ahead, words(state, count)))
+        ahead = here[count:]
+        yield begin, count, here
 
 
 def randperm(state: np.random.RandomState, n: int, count: int | None = None) -> NDArray[np.int64]:

@@ -47,11 +47,7 @@ def find(
     """
     spec = Spec(Weighted.name, 0, (("state", origin),)) if isinstance(origin, str) else Spec(Weighted.name, origin)
     state = stream(spec, start)
-    ahead = torch_random.words(state, _REACH)
-    for begin in range(start, limit, _CHUNK) if targets else ():
-        count = min(_CHUNK, limit - begin)
-        words = np.concatenate((ahead, torch_random.words(state, count)))
-        ahead = words[count:]
+    for begin, count, words in torch_random.overlapping(state, start, limit, _CHUNK, _REACH) if targets else ():
         most = math.log(FALSE_FIND) - math.log(2 * len(targets) * limit)
         found = [
             (word, -agreed, at)
