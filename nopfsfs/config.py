@@ -109,7 +109,7 @@ class MountConfig:
     calibration: str | None = None  # a file of `nopfs calibrate`: rates of the source and the tiers
     fast_path: bool = True  # answer hits before pyfuse3 sees them, where the system lets us
     servers: int | None = None  # processes that answer requests; None: by the number of cores
-    signal: str = "open"  # how the reader's progress is seen: open, tripwire, auto (docs/decisions/0006-signals.md)
+    signal: str = "auto"  # how the reader's progress is seen: open, tripwire, auto (docs/decisions/0006-signals.md)
     passthrough: str = "auto"  # reads of large files on disk inside the kernel: auto, on, off
     mount_options: tuple[str, ...] = ()  # further generic mount(8) options, e.g. noexec
     peers: bool = False  # whether this mount is one of several that MPI started

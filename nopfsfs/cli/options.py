@@ -149,7 +149,7 @@ def _add_source_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--signal",
         metavar="HOW",
-        help="how the reader is followed: open, tripwire (faster, figures are estimates), auto (default: open)",
+        help="how the reader is followed: open, tripwire (faster, figures are estimates), auto (default: auto)",
     )
     group.add_argument(
         "--passthrough",

@@ -162,4 +162,7 @@ def _modes_lines(record: Record) -> list[str]:
         return []
     words = [name if modes.get(key) else f"no {name}" for key, name in MODES.items()]
     words += [f"signal {modes.get('signal', '?')}", "mount(2)" if modes.get("privileged") else "fusermount3"]
-    return [f"modes      {', '.join(words)}"]
+    lines = [f"modes      {', '.join(words)}"]
+    if modes.get("signal_because"):
+        lines.append(f"           opens are answered one by one: {modes['signal_because']}")
+    return lines

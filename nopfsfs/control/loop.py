@@ -269,9 +269,10 @@ class EventLoop:
             if self._signal is not None:
                 self._signal.turn(self.follower, self.conductor)
         c = self.conductor
+        closes = self._signal is None or not self._signal.refusing
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == _OPEN:
-                if shown is None:
+                if closes:
                     c.opened(row)
             elif kind == _RELEASE:
                 c.released(row)

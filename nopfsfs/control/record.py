@@ -88,10 +88,11 @@ def record(
 
 
 def modes(
-    *, fast_path: bool, resend: bool, passthrough: bool, signal: str, privileged: bool, servers: int
+    *, fast_path: bool, resend: bool, passthrough: bool, signal: str, privileged: bool, servers: int, why: str = ""
 ) -> dict[str, Any]:
-    """Which ways of working were found possible, or asked for, when the mount was made. `signal`: open, tripwire."""
+    """Which ways of working were found possible, or asked for, when the mount was made. `signal`: what is seen of
+    readers now: open, tripwire, attributes; `why` that is `open` yet, where it is not what was asked for."""
     return {
-        "fast_path": fast_path, "resend": resend, "passthrough": passthrough, "signal": signal,
+        "fast_path": fast_path, "resend": resend, "passthrough": passthrough, "signal": signal, "signal_because": why,
         "privileged": privileged, "servers": servers,
     }  # fmt: skip

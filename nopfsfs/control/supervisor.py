@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.system import end_switch
 from nopfsfs.system.outages import Outages
 from nopfsfs.system.threads import living_threads
-from nopfsfs.tiers import arena, backing, shared
+from nopfsfs.tiers import arena, backing, pages, shared
 from nopfsfs.tiers.columns import BLOCKS, FIRST_SERVER, LAYOUT, SUPERVISOR, Columns, Gauge, Gauges, ServerGauges, Tier
 from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Ring
@@ -104,7 +105,7 @@ class Supervisor:
         gauge = Gauges(self._fds["gauges"], SUPERVISOR, writable=True).block
         how = config.signal if config.fast_path else "open"
         tripwires = Tripwires(self.index.n_dirs, self.index.n, self.index.total_bytes)
-        self._signal = Signal(how, tripwires, self.index.size, gauge)
+        self._signal = Signal(how, tripwires, self.index.size, gauge, self._forget_attributes(columns))
         held = int(Gauges(self._fds["gauges"], writable=False).block[Gauge.ARENA_USED])
         processes = 1 + number_of_servers(config)
         self._allowed = min(self._configured, budget.affordable(held, found.available, found.total, processes))
@@ -155,6 +156,9 @@ class Supervisor:
 
         if config.page_cache is not None and config.page_cache > self._configured:
             log.warning("--page-cache is more than the memory there is; it may take %d MiB", self._configured >> 20)
+
+    def _forget_attributes(self, columns: Columns) -> Callable[[], None]:
+        return lambda: pages.forget_all_attributes(self._fds["fuse"], self.index.n_dirs, columns.version)
 
     def _split(self, total: int) -> budget.Split:
         return budget.split(total, self._data, self._config.page_cache)
@@ -212,6 +216,7 @@ class Supervisor:
             for task in (self.loop.run, self._watch_mount, self._watch_memory):
                 nursery.start_soon(task)
             nursery.start_soon(self._plans.run)
+            nursery.start_soon(self._signal.run, lambda: self.loop.follower)
             if self._placing is not None:
                 nursery.start_soon(self._placing.run)
             await self._ended.wait()
@@ -507,7 +512,7 @@ class Supervisor:
         unobserved = max(0, opens - self.loop.pending - self.loop.observed)
         return record(
             state=self._state, source=self._config.source, mountpoint=self._config.mountpoint, plan=plan, k=k,
-            predicted=self._signal.predicted, estimated=self._signal.refusing,
+            predicted=self._signal.predicted, estimated=self._signal.estimated,
             server=self._signal.estimate(counted), stager=self._stager_gauges.block,
             budget={"total": self._allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=self._used(), processes=processes if self._state != "ended" else [], lost=unobserved,
@@ -530,7 +535,7 @@ class Supervisor:
         config, session = self._config, self._session
         return modes(
             fast_path=config.fast_path, resend=session is not None and session.resend, passthrough=self._pass_from > 0,
-            signal="tripwire" if self._signal.refusing else "open", privileged=may_mount(),
+            signal=self._signal.name, why=self._signal.why, privileged=may_mount(),
             servers=number_of_servers(config),
         )  # fmt: skip
 

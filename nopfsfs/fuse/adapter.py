@@ -27,7 +27,7 @@ from nopfsfs.tiers.columns import Columns, Gauge, Gauges, Tier
 from nopfsfs.tiers.inodes import HANDLE_FLAGS, HANDLE_ROW, HANDLE_VERSION, inode_of, row_of, version_of
 from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Event, Ring
-from nopfsfs.tiers.tripwires import Tripwires
+from nopfsfs.tiers.tripwires import Shown, Tripwires
 from nopfsfs.vfs import errors as vfs
 from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
 
@@ -37,15 +37,23 @@ _VERSION, _ROW = HANDLE_VERSION, HANDLE_ROW  # of a handle
 _INTERNAL, _COUNTED, _PASSED = 1 << HANDLE_FLAGS, 2 << HANDLE_FLAGS, 4 << HANDLE_FLAGS
 _BLOCK = 4096  # st_blksize, as local file systems have it: Python makes a buffer of that size at each open
 _NS = 1_000_000_000
-_ENTRY_OUT = struct.Struct("<QQQQIIQQQqqqIIIIIIIIII")
+_NAME_OUT = struct.Struct("<QQQQII")  # of struct fuse_entry_out, what comes before the attributes
+_ATTRIBUTES_HEAD = struct.Struct("<QII")  # the same of struct fuse_attr_out
+_ATTRIBUTES = struct.Struct("<QQQqqqIIIIIIIIII")  # struct fuse_attr
 # Bound once: looking a member of an enumeration up costs as much as counting.
 _OPEN, _READ, _RELEASE = int(Event.OPEN), int(Event.READ), int(Event.RELEASE)
-_PUSHER_THREAD, _REFUSING = int(Gauge.PUSHER_THREAD), int(Gauge.REFUSING)
+_PUSHER_THREAD, _SHOWN = int(Gauge.PUSHER_THREAD), int(Gauge.SHOWN)
 _OPENS, _OPENED_BYTES, _RELEASES = int(Gauge.OPENS), int(Gauge.OPENED_BYTES), int(Gauge.RELEASES)
 _RAM, _FROM_RAM = int(Tier.RAM), Origin.RAM
 _TRIPWIRES, _TRIPWIRE_BYTES = int(Gauge.TRIPWIRES), int(Gauge.TRIPWIRE_BYTES)
 ASKING_THREADS, ASKING_THREADS_MOST = 40, 320  # for extended attributes; the second while the source does not answer
 FOREVER_S = 1e9  # timeouts of names and attributes: the tree does not change while mounted
+_FOREVER = (int(FOREVER_S), 0)  # seconds, nanoseconds
+# Attributes, where each open is to show by the kernel's asking for them: it asks at each read, too. Who opens the file
+# again within that time is not seen.
+_FOR_A_MOMENT = (0, 20_000_000)
+_NOT_AT_ALL = (0, 0)
+_ALL_SHOW, _TRIPWIRES_SHOW = int(Shown.ALL), int(Shown.TRIPWIRES)
 _FILES = {Origin.RAM: int(Gauge.RAM_FILES), Origin.DISK: int(Gauge.DISK_FILES), Origin.PEER: int(Gauge.PEER_FILES),
           Origin.SOURCE: int(Gauge.SOURCE_FILES)}  # fmt: skip
 _BYTES = {Origin.RAM: int(Gauge.RAM_BYTES), Origin.DISK: int(Gauge.DISK_BYTES), Origin.PEER: int(Gauge.PEER_BYTES),
@@ -160,6 +168,8 @@ class Adapter(pyfuse3.Operations):
         entry = _entry(self._tree.attributes(row), inode_of(row, version))
         if self._tripwires is not None and row in self._tripwires:
             entry.entry_timeout = 0
+        if self._shown > _TRIPWIRES_SHOW and row >= self._first_file:
+            entry.attr_timeout = 0
         return entry
 
     def looked_up(self, parent: int, name: bytes, pid: int) -> bytes | None:
@@ -170,21 +180,49 @@ class Adapter(pyfuse3.Operations):
             attributes = self._tree.attributes(row)
         except (vfs.TreeError, OSError):
             return None
-        forever = int(FOREVER_S)
-        known_for = forever
-        if self._tripwires is not None and row in self._tripwires:
-            known_for = 0
-            if self.refusing and pid != self._stager_gauge[_PUSHER_THREAD]:
-                gauge = self._gauge
-                gauge[_TRIPWIRES] += 1
-                gauge[_TRIPWIRE_BYTES] += attributes.size
-                self._ring.put(_OPEN, row, pid)
-        return pack_entry(attributes, inode_of(row, version), known_for, forever)
+        tripwire = self._tripwires is not None and row in self._tripwires
+        named_for, known_for = _NOT_AT_ALL if tripwire else _FOREVER, _FOREVER
+        shown = self._shown
+        if shown and row >= self._first_file:
+            known_for = self._show(row, attributes.size, pid, shown, tripwire=tripwire)
+        return pack_entry(attributes, inode_of(row, version), named_for, known_for)
+
+    def looked_at(self, inode: int, pid: int, *, is_open: bool) -> bytes | None:
+        """A struct fuse_attr_out of a file, while OPEN is refused; None: `getattr` knows better. `is_open`: of a
+        descriptor. Raises FUSEError."""
+        row = row_of(inode)
+        if self._version[row] != version_of(inode):
+            raise pyfuse3.FUSEError(errno.ESTALE)
+        try:
+            attributes = self._tree.attributes(row)
+        except (vfs.TreeError, OSError):
+            return None
+        known_for, shown = _FOREVER, self._shown
+        if shown > _TRIPWIRES_SHOW:
+            known_for = _FOR_A_MOMENT if is_open else self._show(row, attributes.size, pid, shown, tripwire=False)
+        return pack_attributes(attributes, inode, known_for)
+
+    def _show(self, row: int, size: int, pid: int, shown: int, *, tripwire: bool) -> tuple[int, int]:
+        """What may be an open while OPEN is refused, told if it is to show; how long the kernel may know the
+        attributes: (seconds, nanoseconds)."""
+        if pid == self._stager_gauge[_PUSHER_THREAD]:
+            return _NOT_AT_ALL if shown > _TRIPWIRES_SHOW else _FOREVER  # or a reader right after it would not show
+        if shown == _ALL_SHOW or tripwire:
+            files, size_of = (_OPENS, _OPENED_BYTES) if shown == _ALL_SHOW else (_TRIPWIRES, _TRIPWIRE_BYTES)
+            self._gauge[files] += 1
+            self._gauge[size_of] += size
+            self._ring.put(_OPEN, row, pid)
+        return _FOR_A_MOMENT if shown > _TRIPWIRES_SHOW else _FOREVER
+
+    @property
+    def _shown(self) -> int:
+        """Which opens are seen, as `Shown`."""
+        return self._supervisor_gauge[_SHOWN] if self._supervisor_gauge is not None else 0
 
     @property
     def refusing(self) -> bool:
         """Whether OPEN is refused, so that the kernel opens files by itself."""
-        return self._supervisor_gauge is not None and self._supervisor_gauge[_REFUSING] != 0
+        return self._shown != 0
 
     def handle(self, inode: int) -> int:
         """The handle that a file was, or would be, opened with. Raises FUSEError: there can be no such version."""
@@ -419,10 +457,19 @@ class Adapter(pyfuse3.Operations):
         return data
 
 
-def pack_entry(a: Attributes, inode: int, entry_s: int, attributes_s: int) -> bytes:
-    """struct fuse_entry_out: what `lookup` answers, with how long name and attributes are known for."""
-    return _ENTRY_OUT.pack(
-        inode, 0, entry_s, attributes_s, 0, 0,
+def pack_entry(a: Attributes, inode: int, name: tuple[int, int], attributes: tuple[int, int]) -> bytes:
+    """struct fuse_entry_out: what `lookup` answers, with how long name and attributes are known for: (seconds,
+    nanoseconds)."""
+    return _NAME_OUT.pack(inode, 0, name[0], attributes[0], name[1], attributes[1]) + _pack(a, inode)
+
+
+def pack_attributes(a: Attributes, inode: int, known_for: tuple[int, int]) -> bytes:
+    """struct fuse_attr_out: what `getattr` answers, with how long that is known for."""
+    return _ATTRIBUTES_HEAD.pack(*known_for, 0) + _pack(a, inode)
+
+
+def _pack(a: Attributes, inode: int) -> bytes:
+    return _ATTRIBUTES.pack(
         inode, a.size, a.blocks, *(t // _NS for t in (a.atime_ns, a.mtime_ns, a.ctime_ns)),
         *(t % _NS for t in (a.atime_ns, a.mtime_ns, a.ctime_ns)), a.mode, a.nlink, a.uid, a.gid, a.rdev, _BLOCK, 0,
     )  # fmt: skip

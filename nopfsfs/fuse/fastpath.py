@@ -1,9 +1,9 @@
 """The fast path: it stands before pyfuse3, reads the FUSE descriptor, and answers what every hit needs.
 
 LOOKUP of what is there, OPEN, RELEASE, IOCTL, READ and GETXATTR of an ACL are answered here, without a scheduler in
-between; a READ that misses becomes a task, so that a hit never waits behind it, and ends at once with EINTR when its
-reader is killed. Everything else goes to pyfuse3, as it came, through a socket pair, and its reply comes back that way.
-FORGET means nothing here (inode numbers are rows).
+between, and so is GETATTR of a file while OPEN is refused; a READ that misses becomes a task, so that a hit never waits
+behind it, and ends at once with EINTR when its reader is killed. Everything else goes to pyfuse3, as it came, through
+a socket pair, and its reply comes back that way. FORGET means nothing here (inode numbers are rows).
 
 Several processes may do this on one descriptor: each request goes to one of them. Nothing is remembered between
 requests, so that any of them can die: what it had taken, the kernel delivers again.
@@ -30,10 +30,12 @@ from trio.testing import wait_all_tasks_blocked
 from nopfsfs.fuse.session import REQUEST_BYTES
 
 log = logging.getLogger(__name__)
-_LOOKUP, _FORGET, _OPEN, _READ, _RELEASE, _INTERRUPT, _IOCTL, _BATCH_FORGET = 1, 2, 14, 15, 18, 36, 39, 42
+_LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _RELEASE, _INTERRUPT, _IOCTL, _BATCH_FORGET = 1, 2, 3, 14, 15, 18, 36, 39, 42
 _GETXATTR = 22
 _ACL_NAME = b"system.posix_acl_access\0"
 _GETXATTR_IN_BYTES = 8
+_GETATTR_IN_BYTES = 16
+_GETATTR_FH = 1 << 0  # FUSE_GETATTR_FH: of a file that is open
 _READDIR, _READDIRPLUS = 28, 44
 _IN_HEADER = struct.Struct("<IIQQIIIHH")
 _READ_IN = struct.Struct("<QQI")
@@ -68,6 +70,7 @@ class Handlers(Protocol):
     def handle(self, inode: int) -> int: ...
     def acl(self, inode: int) -> bytes: ...
     def looked_up(self, parent: int, name: bytes, pid: int) -> bytes | None: ...
+    def looked_at(self, inode: int, pid: int, *, is_open: bool) -> bytes | None: ...
     def opened(self, inode: int, pid: int, flags: int) -> tuple[int, int]: ...
     def hit(self, fh: int, off: int, size: int) -> memoryview | None: ...
     async def missed(self, fh: int, off: int, size: int) -> Bytes: ...
@@ -268,6 +271,8 @@ class FastPath:
                 return self._get_acl(unique, inode, body)
             if not self._handlers.is_file(inode):
                 return False
+            if opcode == _GETATTR and self._handlers.refusing and body >= _GETATTR_IN_BYTES:
+                return self._get_attributes(unique, inode, pid)
             if opcode == _OPEN and self._handlers.refusing:
                 self._fail(unique, errno.ENOSYS)
             elif opcode == _OPEN and body >= _OPEN_IN_BYTES:
@@ -298,6 +303,14 @@ class FastPath:
             return False
         self._reply(unique, found)
         return True
+
+    def _get_attributes(self, unique: int, inode: int, pid: int) -> bool:
+        """While OPEN is refused, the kernel asks for attributes at opens that are to show."""
+        (flags,) = _SIZE.unpack_from(self._buffer, _IN_HEADER.size)
+        found = self._handlers.looked_at(inode, pid, is_open=bool(flags & _GETATTR_FH))
+        if found is not None:
+            self._reply(unique, found)
+        return found is not None
 
     def _get_acl(self, unique: int, inode: int, body: int) -> bool:
         """The ACL, which the kernel asks for at the first check of a right; other attributes are pyfuse3's."""

@@ -39,6 +39,8 @@ _PRIMARY_RUN = 8
 _USUAL_BATCH = 8
 # Readers that had a hit among so many last opens are foreseen together.
 _ACTIVE = 512
+# Unexplained opens of readers that came together, fewer than which are strays.
+_PUZZLING = 4
 # Opens that are repeated for a plan once it is certain: more than loaders hold.
 _BEGUN_WITH = 4096
 
@@ -302,6 +304,20 @@ class Follower:
         for track in self._consumers.tracks():
             track.show_only(showing)
         self._settle()
+
+    def show_all(self) -> None:
+        """From now on all opens are told again."""
+        self._showing = None
+        self._identifier.spread(1)
+        for track in self._consumers.tracks():
+            track.show_all()
+        self._settle()
+
+    @property
+    def puzzled(self) -> bool:
+        """Whether somebody opens what no plan explains."""
+        since = self.opens - _ACTIVE
+        return any(len(cohort) >= _PUZZLING and cohort.last > since for cohort in self._identifier.trail.cohorts)
 
     def believed(self) -> list[Track]:
         """What is followed: found, said or assumed, and not contradicted."""

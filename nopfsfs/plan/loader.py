@@ -15,10 +15,11 @@ _READERS_MOST = 1024  # workers come and go with the epochs; what is remembered 
 class LoaderWatch:
     """Takes (reader, place) pairs of one rank's stream until it knows `inflight`; O(1) each."""
 
-    __slots__ = ("_last", "_start", "_votes", "inflight")
+    __slots__ = ("_last", "_start", "_votes", "in_order", "inflight")
 
     def __init__(self) -> None:
         self.inflight: int | None = None  # workers x prefetch x batch + batch
+        self.in_order = True  # each reader has opened one place after the other: there are no workers that take turns
         self._last: dict[int, int] = {}
         self._start: dict[int, int] = {}
         self._votes: dict[tuple[int, int], int] = {}
@@ -33,6 +34,7 @@ class LoaderWatch:
         if place == last + 1:
             self._last[reader] = place
             return False
+        self.in_order &= place < last  # another epoch
         start, length = self._start[reader], last + 1 - self._start[reader]
         self._begin(reader, place)
         workers, rest = divmod(place - start, length)

@@ -27,6 +27,8 @@ _WELL_IN = 4
 # Contradicting opens of its own readers, beyond those that agreed, after which a locked plan is no longer believed.
 _LOST = 24
 _HITS_KEPT = 64
+# Places between two opens that show are rarely more than so many times as many as on average.
+_UNSEEN = 6
 # Opens foreseen after which a plan has held for a while.
 _STEADY = 512
 _STEADY_WITHOUT_K = 8192
@@ -141,10 +143,29 @@ class Track:
         if ahead is not None:
             self.expect(ahead)
 
+    def show_all(self) -> None:
+        """From now on all opens show again. What lies before the last that showed was opened, too; of what lies between
+        it and the next that is told, nothing is known."""
+        before = self._showing
+        if before is None:
+            return
+        opened = [_before_last(cursor) for cursor in self.cursors]
+        ahead, left = self.ahead, self._left
+        self._showing = None
+        self._loader = LoaderWatch() if self._inflight is None else None
+        self._enter(self.now)
+        self._left = left
+        for cursor, states in zip(self.cursors, opened, strict=True):
+            cursor.resume(states)
+            cursor.widen(min(self.k + _UNSEEN * before.spacing, max(self.k, cursor.length // 2)))
+        if ahead is not None:
+            self.expect(ahead)
+
     @property
     def steady(self) -> bool:
         """Its plan has held for a while, and K is known, or cannot be learned."""
-        enough = _STEADY if self._loader is None else _STEADY_WITHOUT_K
+        known = self._loader is None or self._loader.in_order
+        enough = _STEADY if known else _STEADY_WITHOUT_K
         return self.state is State.LOCKED and self.hits >= enough
 
     @property
@@ -570,6 +591,14 @@ class Track:
 def _named(hypothesis: Hypothesis) -> tuple[int, str, int]:
     """What stays over the epochs of a plan."""
     return hypothesis.dataset, hypothesis.spec.sampler, hypothesis.spec.seed
+
+
+def _before_last(cursor: Cursor) -> bytes:
+    """What of this epoch was opened, where few opens show: all before the last that did."""
+    opened = bytes(cursor.opened[: cursor.length])
+    last = opened.rfind(_OPENED)
+    passed = max(last + 1, min(cursor.passed, cursor.length))
+    return (_OPENED * passed).ljust(len(opened), b"\0")
 
 
 def _first_of_many(places: list[int], within: int) -> int:

@@ -174,7 +174,7 @@ class Gauge(IntEnum):
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41
-    REFUSING = 42  # not a counter: 1 when servers are to refuse OPEN, so that the kernel opens files by itself
+    SHOWN = 42  # not a counter: which opens servers see, and whether they refuse OPEN (`tripwires.Shown`)
     TRIPWIRES_PREDICTED = 43
     ARENA_NUMBER = 72  # not a counter: which arena the column `slot` speaks of
     QUIET = 92  # not a counter: 1 while the stager is to leave the mount alone, as a command is about to unmount it

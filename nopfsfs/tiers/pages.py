@@ -16,6 +16,11 @@ import errno
 import os
 import struct
 
+import numpy as np
+import numpy.typing as npt
+
+from nopfsfs.tiers.inodes import inode_of
+
 _NOTIFY_INVAL_INODE = 2
 _NOTIFY_INVAL_ENTRY = 3
 _NOTIFY_STORE = 4
@@ -58,6 +63,13 @@ def forget_attributes(fuse_fd: int, inode: int) -> None:
         os.write(fuse_fd, message + _INVAL_INODE.pack(inode, -1, 0))
     except FileNotFoundError:
         pass
+
+
+def forget_all_attributes(fuse_fd: int, first: int, versions: npt.NDArray[np.uint32]) -> None:
+    """The same of all files: those of the rows from `first` on. `versions` u32[rows]: of each. Some microseconds each.
+    Raises OSError when the connection is gone."""
+    for row, version in enumerate(versions[first:].tolist(), first):
+        forget_attributes(fuse_fd, inode_of(row, version))
 
 
 def drop(tree_fd: int | None, path: bytes, offset: int = 0, length: int = 0) -> None:

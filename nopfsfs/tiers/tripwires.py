@@ -3,9 +3,14 @@
 Once OPEN is refused, an open of a file whose name the kernel knows shows nowhere. One file in some is given a name that
 is known for no time at all: each open of it costs a LOOKUP, in every epoch and for every job, with nothing to re-arm.
 Which these are follows from their rows alone, so all processes agree upon it.
+
+While somebody reads what no plan explains, all opens are shown again: the kernel is made to forget the attributes of
+all files, and is given them for a moment only, so that it asks for them at each open, when it checks rights.
 """
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +23,15 @@ ENOUGH = 256  # tripwires of a data set, if it has so many files: what they show
 # Of xxHash32. Rows must not show in what is made of them: with a multiplication alone, tripwires lie at distances that
 # come again and again in the order of the files, and whatever is read looks like an order.
 _FIRST, _SECOND, _WORD = 0x9E3779B1, 0x85EBCA77, 1 << 32
+
+
+class Shown(IntEnum):
+    """Which opens the servers see. The supervisor says it (`Gauge.SHOWN`), servers go by it at each request."""
+
+    OPENED = 0  # all: OPEN is answered
+    TRIPWIRES = 1  # OPEN is refused; those of tripwires, as LOOKUPs
+    FORGETTING = 2  # the same, while the kernel is made to forget the attributes of all files
+    ALL = 3  # OPEN is refused; all, as LOOKUPs or GETATTRs
 
 
 class Tripwires:

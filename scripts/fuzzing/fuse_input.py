@@ -101,7 +101,7 @@ class FuseInput(Input):
         self.columns.backing[files[7]] = 9
 
     def play(self, rng: Random) -> None:
-        self.supervisor.block[Gauge.REFUSING] = rng.random() < 0.1
+        self.supervisor.block[Gauge.SHOWN] = rng.choice((0, 0, 0, 0, 0, 0, 0, 1, 2, 3))
         if rng.random() < 0.1:
             self._negotiate(rng)
         else:

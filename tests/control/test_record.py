@@ -51,7 +51,8 @@ def test_the_record_has_what_is_promised(gauge: memoryview) -> None:
     assert made["seconds"] == 1.235
     assert {"state", "plan", "served", "budget", "used", "page_cache", "processes", "stager"} <= made.keys()
     assert made["modes"] == {
-        "fast_path": True, "resend": True, "passthrough": False, "signal": "open", "privileged": True, "servers": 3,
+        "fast_path": True, "resend": True, "passthrough": False, "signal": "open", "signal_because": "",
+            "privileged": True, "servers": 3,
     }  # fmt: skip
     assert set(made["served"]) == {"page_cache", "ram", "disk", "peer", "source"}
 

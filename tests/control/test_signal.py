@@ -1,22 +1,42 @@
-"""When a mount goes over to tripwires by itself."""
+"""When a mount goes over to tripwires by itself, and when it has all opens shown again."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import threading
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 import pytest
+import trio
+import trio.testing
 
-from nopfsfs.control.signals import Signal
-from nopfsfs.tiers.columns import Gauge
-from nopfsfs.tiers.tripwires import Tripwires
+from nopfsfs.control.signals import PASSED_THROUGH, PUZZLED, REPLACED, WATCHING, Signal
+from nopfsfs.tiers.columns import GAUGES, Gauge
+from nopfsfs.tiers.tripwires import Shown, Tripwires
+from tests.asynchronous import in_trio
 
-N = 400
+N = 4000
+LIMIT_S = 10.0
+
+
+@dataclass
+class Follower:
+    steady: bool = True
+    shares: bool = False
+    puzzled: bool = False
+    opens: int = 0
+    told: list[str] = field(default_factory=list)
+
+    def show_only(self, showing: object) -> None:
+        self.told.append("only")
+
+    def show_all(self) -> None:
+        self.told.append("all")
 
 
 class Conductor:
-    def __init__(self, *, has_room_for_all: bool) -> None:
+    def __init__(self, *, has_room_for_all: bool = True) -> None:
         self.has_room_for_all = has_room_for_all
         self.sees_closes = True
 
@@ -24,25 +44,147 @@ class Conductor:
         self.sees_closes = False
 
 
+def gauges() -> memoryview:
+    return memoryview(np.zeros(GAUGES, np.int64))
+
+
+def make(how: str, gauge: memoryview, forget: Any = lambda: None, files: int = N) -> Signal:
+    return Signal(how, Tripwires(1, files), np.full(files, 10), gauge, forget)
+
+
+def turn(signal: Signal, follower: Follower, conductor: Conductor | None = None) -> None:
+    signal.turn(cast(Any, follower), cast(Any, conductor or Conductor()))
+
+
 @pytest.mark.parametrize(
-    ("how", "steady", "shares", "room", "turns"),
+    ("how", "follower", "room", "why"),
     [
-        ("auto", True, False, False, True),
-        ("auto", False, False, True, False),
-        ("auto", True, True, True, True),
-        ("auto", True, True, False, False),  # what stays is replaced, and that takes closes
-        ("open", True, False, True, False),
+        ("auto", Follower(), False, ""),
+        ("auto", Follower(shares=True), True, ""),
+        ("auto", Follower(steady=False), True, WATCHING),
+        ("auto", Follower(puzzled=True), True, PUZZLED),
+        ("auto", Follower(shares=True), False, REPLACED),  # what stays is replaced, and that takes closes
     ],
 )
 def test_auto_turns_when_the_plan_holds_and_no_close_is_needed(
-    how: str, steady: bool, shares: bool, room: bool, turns: bool
+    how: str, follower: Follower, room: bool, why: str
 ) -> None:
-    gauge = memoryview(np.zeros(len(Gauge), np.int64))
-    signal = Signal(how, Tripwires(1, N), np.full(N, 10), gauge)
-    follower = SimpleNamespace(steady=steady, shares=shares, show_only=lambda showing: None)
-    conductor = Conductor(has_room_for_all=room)
+    gauge = gauges()
+    signal, conductor = make(how, gauge), Conductor(has_room_for_all=room)
+    assert signal.why == WATCHING
 
-    signal.turn(cast(Any, follower), cast(Any, conductor))
+    turn(signal, follower, conductor)
 
-    assert signal.refusing == turns
-    assert conductor.sees_closes != turns
+    assert signal.why == why
+    assert signal.refusing == (not why)
+    assert signal.name == ("open" if why else "tripwire")
+    assert conductor.sees_closes == bool(why)
+    assert follower.told == ([] if why else ["only"])
+
+
+@pytest.mark.parametrize("how", ["open", "tripwire"])
+def test_what_was_asked_for_stays(how: str) -> None:
+    gauge, follower = gauges(), Follower()
+    signal = make(how, gauge)
+    for follower.puzzled in (False, True, False):
+        turn(signal, follower)
+        assert (signal.name, signal.why, follower.told) == (how, "", [])
+
+
+def test_files_that_are_passed_through_need_open() -> None:
+    signal, follower = make("auto", gauges()), Follower()
+    signal.keep_open()
+    turn(signal, follower)
+    assert (signal.name, signal.why) == ("open", PASSED_THROUGH)
+
+
+class Kernel:
+    """Forgets when it is told to go on."""
+
+    def __init__(self) -> None:
+        self.asked, self.goes_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def forget(self) -> None:
+        self.asked.release()
+        assert self.goes_on.acquire(timeout=LIMIT_S)
+
+
+async def until(condition: Any) -> None:
+    with trio.fail_after(LIMIT_S):
+        while not condition():
+            await trio.sleep(0.001)
+
+
+@in_trio
+async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_explains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nopfsfs.control.signals.LEAST_S", 0.0)
+    gauge, kernel, follower = gauges(), Kernel(), Follower()
+    signal = make("auto", gauge, kernel.forget)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signal.run, lambda: cast(Any, follower))
+        turn(signal, follower)
+        assert signal.name == "tripwire"
+        follower.puzzled = True
+        turn(signal, follower)
+        await trio.to_thread.run_sync(kernel.asked.acquire)
+        assert gauge[Gauge.SHOWN] == Shown.FORGETTING
+        assert signal.shown(np.arange(N)) is not None, "until all is forgotten, some do not show"
+        assert follower.told == ["only"]
+        kernel.goes_on.release()
+        await until(lambda: gauge[Gauge.SHOWN] == Shown.ALL)
+        assert signal.shown(np.arange(N)) is None
+        assert (follower.told, signal.name) == (["only", "all"], "attributes")
+        turn(signal, follower)
+        assert signal.name == "attributes"
+        follower.puzzled = False
+        turn(signal, follower)
+        assert signal.name == "attributes", "who reads slowly may not have been seen yet"
+        follower.opens = 10_000
+        turn(signal, follower)
+        assert (follower.told, signal.name) == (["only", "all", "only"], "tripwire")
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("before", [Shown.TRIPWIRES, Shown.FORGETTING])
+@in_trio
+async def test_a_supervisor_that_takes_over_has_all_shown_for_it_knows_no_plan(before: Shown) -> None:
+    gauge, follower = gauges(), Follower(steady=False)
+    gauge[Gauge.SHOWN] = before
+    signal = make("auto", gauge)
+    signal.tell(cast(Any, follower))
+    assert follower.told == ["only"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signal.run, lambda: cast(Any, follower))
+        await until(lambda: gauge[Gauge.SHOWN] == Shown.ALL)
+        assert follower.told == ["only", "all"]
+        nursery.cancel_scope.cancel()
+
+
+@in_trio
+async def test_where_all_files_are_tripwires_nothing_is_to_be_shown_again() -> None:
+    gauge, follower = gauges(), Follower()
+    signal = make("auto", gauge, files=100)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signal.run, lambda: cast(Any, follower))
+        turn(signal, follower)
+        follower.puzzled = True
+        turn(signal, follower)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (signal.name, follower.told) == ("tripwire", ["only"])
+        nursery.cancel_scope.cancel()
+
+
+@in_trio
+async def test_a_connection_that_is_gone_is_the_end_of_it() -> None:
+    def gone() -> None:
+        raise OSError
+
+    gauge, follower = gauges(), Follower(puzzled=True)
+    signal = make("auto", gauge, gone)
+    gauge[Gauge.SHOWN] = Shown.TRIPWIRES
+    turn(signal, follower)
+    with trio.fail_after(LIMIT_S):
+        await signal.run(lambda: cast(Any, follower))
+    assert follower.told == []

@@ -19,14 +19,14 @@ import trio.testing
 
 from nopfsfs.fetch.source import Source
 from nopfsfs.fetch.wire import Order
-from nopfsfs.fuse.adapter import Adapter
+from nopfsfs.fuse.adapter import FOREVER_S, Adapter
 from nopfsfs.fuse.misses import StagerLink
 from nopfsfs.fuse.overrides import ColumnOverrides
 from nopfsfs.tiers.columns import SUPERVISOR, Gauge, Gauges, Tier
 from nopfsfs.tiers.inodes import HANDLE_ROW, inode_of
 from nopfsfs.tiers.modes import Modes
 from nopfsfs.tiers.ring import Event, Ring
-from nopfsfs.tiers.tripwires import Tripwires
+from nopfsfs.tiers.tripwires import Shown, Tripwires
 from nopfsfs.vfs.tree import Tree
 from tests.asynchronous import in_trio
 from tests.conftest import wait_until
@@ -47,6 +47,7 @@ class Mounted:
     adapter: Adapter
     gauge: memoryview
     ring: Ring
+    supervisor: memoryview
 
     def row(self, number: int) -> int:
         return self.base.row(f"f{number:02}")
@@ -89,14 +90,15 @@ async def mounted(
         supervisor_gauges=Gauges(fds[0], SUPERVISOR, writable=False),
         modes=Modes(base.fds["modes"], base.columns.backing.data), pass_from=SIZE,
     )  # fmt: skip
-    Gauges(fds[0], SUPERVISOR, writable=True).block[Gauge.REFUSING] = tripwires
+    supervisor = Gauges(fds[0], SUPERVISOR, writable=True).block
+    supervisor[Gauge.SHOWN] = tripwires
     try:
         async with trio.open_nursery() as nursery:
             if known:
                 adapter.stager = StagerLink(stager.server, adapter.use_arena)
                 nursery.start_soon(adapter.stager.run)
                 await trio.testing.wait_all_tasks_blocked()  # the stager has said so
-            yield Mounted(base, stager, adapter, gauges.block, Ring(fds[1], writable=False))
+            yield Mounted(base, stager, adapter, gauges.block, Ring(fds[1], writable=False), supervisor)
             nursery.cancel_scope.cancel()
     finally:
         stager.end()
@@ -372,7 +374,7 @@ async def test_an_error_that_nobody_foresaw_is_eio_and_logged(root: Path, caplog
         assert "ZeroDivisionError" in caplog.text
 
 
-ENTRY = struct.Struct("<QQQQIIQQQqqqIIIIIIIIII")
+ENTRY = struct.Struct("<QQQQIIQQQqqqIIIIIIIIII")  # struct fuse_entry_out
 
 
 @in_trio
@@ -413,6 +415,46 @@ async def test_lookups_of_tripwires_tell_what_is_opened_when_open_is_refused(roo
         assert m.gauge[Gauge.TRIPWIRE_BYTES] == COUNT * SIZE
         fh = m.adapter.handle(m.inode(3))
         assert bytes(await m.adapter.read(fh, 10, 100)) == (root / "f03").read_bytes()[10:110]
+
+
+ATTRIBUTES = struct.Struct("<QIIQQQqqqIIIIIIIIII")  # struct fuse_attr_out
+
+
+@in_trio
+async def test_all_opens_show_by_attributes_that_the_kernel_may_not_remember(root: Path) -> None:
+    """OPEN cannot be answered again once it was refused."""
+    async with mounted(root, budget=64 * PAGE) as m:
+        m.supervisor[Gauge.SHOWN] = Shown.TRIPWIRES
+        Gauges(m.base.fds["gauges"], writable=True).block[Gauge.PUSHER_THREAD] = 17
+        m.adapter._tripwires = Tripwires(1, 1 << 20)  # so many that few of these are
+        name, inode, row = b"f03", m.inode(3), m.row(3)
+        assert row not in m.adapter._tripwires
+
+        def known_for(pid: int = 4711, *, is_open: bool = False) -> tuple[float, float]:
+            """For how many seconds the kernel may know attributes after a LOOKUP, and after a GETATTR."""
+            entry = ENTRY.unpack(m.adapter.looked_up(1, name, pid) or b"")
+            assert entry[2] == FOREVER_S, "the name stays"
+            found = ATTRIBUTES.unpack(m.adapter.looked_at(inode, pid, is_open=is_open) or b"")
+            assert (found[3], found[4]) == (inode, SIZE)
+            return entry[3] + entry[5] / 1e9, found[0] + found[1] / 1e9
+
+        assert known_for() == (FOREVER_S, FOREVER_S)
+        m.supervisor[Gauge.SHOWN] = Shown.FORGETTING
+        assert all(0 < seconds < 0.1 for seconds in known_for())
+        assert m.events() == [], "not before all show"
+        m.supervisor[Gauge.SHOWN] = Shown.ALL
+        assert all(0 < seconds < 0.1 for seconds in known_for())
+        assert m.events() == [(Event.OPEN, row, 4711)] * 2
+        assert all(0 < seconds < 0.1 for seconds in known_for(is_open=True)), "asked for at a read"
+        assert m.events() == [(Event.OPEN, row, 4711)], "the look-up"
+        assert known_for(17) == (0, 0), "a reader that comes after the mount's own is seen"
+        assert m.events() == []
+        assert (m.gauge[Gauge.OPENS], m.gauge[Gauge.OPENED_BYTES], m.gauge[Gauge.TRIPWIRES]) == (3, 3 * SIZE, 0)
+        assert (await m.adapter.lookup(1, name, READER)).attr_timeout == 0, "as a listing has it"
+        assert (await m.adapter.getattr(1, READER)).attr_timeout == FOREVER_S, "directories show nothing"
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            m.adapter.looked_at(inode_of(row, 1), 4711, is_open=False)
+        assert errno_of(caught) == errno.ESTALE
 
 
 @in_trio

@@ -66,6 +66,12 @@ class Handlers:
         self.log.append(("look up", pid))
         return b"entry" if (parent, name) == (1, b"seven") else None
 
+    def looked_at(self, inode: int, pid: int, *, is_open: bool) -> bytes | None:
+        self.log.append(("look at open" if is_open else "look at", pid))
+        if inode == 9:
+            raise pyfuse3.FUSEError(errno.ESTALE)
+        return b"attributes" if inode == 7 else None
+
     def opened(self, inode: int, pid: int, flags: int) -> tuple[int, int]:
         self.log.append(("open", pid))
         if inode == 9:
@@ -455,6 +461,27 @@ def test_open_is_refused_and_a_read_without_a_handle_is_of_its_inode() -> None:
         assert await b.answer(request(OPEN, 1, 7, bytes(8))) == (1, errno.ENOSYS, b"")
         assert await b.answer(request(READ, 2, 7, read_body(0, 100, 50))) == (2, 0, DATA[100:150])
         assert b.handlers.log == []
+
+    run(body)
+
+
+def test_attributes_are_told_here_while_open_is_refused() -> None:
+    async def body(b: Bench) -> None:
+        other = request(GETATTR, 1, 7, bytes(16))
+        b.send(other)
+        assert await b.pyfuse3.recv(1 << 16) == other, "OPEN is answered: nothing shows by attributes"
+        await b.pyfuse3.send(struct.pack("<IiQ", 16, -errno.EIO, 1))
+        assert await b.reply() == (1, errno.EIO, b"")
+        b.handlers.refusing = True
+        assert await b.answer(request(GETATTR, 2, 7, bytes(16))) == (2, 0, b"attributes")
+        assert await b.answer(request(GETATTR, 3, 7, struct.pack("<IIQ", 1, 0, 7))) == (3, 0, b"attributes")
+        assert await b.answer(request(GETATTR, 4, 9, bytes(16))) == (4, errno.ESTALE, b"")
+        assert b.handlers.log == [("look at", 99), ("look at open", 99), ("look at", 99)]
+        for unique, inode, body in ((5, 8, bytes(16)), (6, 1, bytes(16)), (7, 7, b"")):
+            b.send(request(GETATTR, unique, inode, body))  # not known here; no file; never sent
+            assert await b.pyfuse3.recv(1 << 16) == request(GETATTR, unique, inode, body)
+            await b.pyfuse3.send(struct.pack("<IiQ", 16, -errno.EIO, unique))
+            assert await b.reply() == (unique, errno.EIO, b"")
 
     run(body)
 

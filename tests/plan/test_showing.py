@@ -17,6 +17,7 @@ from nopfsfs.plan.showing import Showing
 from nopfsfs.plan.spec import Spec
 from nopfsfs.plan.track import Seen, Track
 from nopfsfs.tiers.tripwires import Tripwires
+from tests.conftest import slow
 from tests.plan.test_follow import SHUFFLED, epoch_opens, feed, tree
 
 pytestmark = pytest.mark.usefixtures("small_budget")
@@ -182,3 +183,68 @@ def test_nothing_is_certain_before_anything_is_known() -> None:
     follower = Follower(parts, None, heads=THIN)
     follower.observe(parts[0].orders[0].rows[[17]])
     assert not follower.steady
+
+
+@pytest.mark.parametrize("n", [2000, 6000, slow(40_000)])
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_is_followed_goes_on_when_all_opens_are_shown_again(n, world, workers) -> None:
+    rng = np.random.default_rng(n)
+    parts = tree(n)
+    seen = showing(parts)
+    loader = Loader(workers, 2, 8)
+    follower = Follower(parts, 42, heads=HEADS, worlds=[world], inflight=loader.inflight)
+    feed(follower, epoch_opens(parts[0], SHUFFLED, 0, loader, rng, *world))
+    assert follower.status().state == "locked"
+    for epoch in (1, 2, 3):
+        opens = epoch_opens(parts[0], SHUFFLED, epoch, loader, rng, *world)
+        third = len(opens) // 3
+        follower.show_only(seen)
+        assert replay(follower, opens[:third], seen)[0] >= 0.95
+        follower.show_all()
+        assert not follower.puzzled
+        assert feed(follower, opens[third:]).mean() >= 0.99
+        assert not follower.puzzled
+        assert follower.status().epoch in (epoch, epoch + 1)
+        assert follower.status().k <= max(2 * loader.inflight, 64)
+
+
+@pytest.mark.parametrize("n", [3000, 10_000])
+def test_another_order_is_found_when_all_opens_are_shown_again(n) -> None:
+    """As a mount does it: from a few tripwires that nothing explains on."""
+    rng = np.random.default_rng(0)
+    parts = tree(n)
+    seen = showing(parts)
+    loader = Loader(2, 2, 32)
+    follower = Follower(parts, 42, heads=HEADS, inflight=loader.inflight)
+    feed(follower, epoch_opens(parts[0], SHUFFLED, 0, loader, rng))
+    follower.show_only(seen)
+    assert replay(follower, epoch_opens(parts[0], SHUFFLED, 1, loader, rng), seen)[0] >= 0.98
+    other = Spec("distributed", 7654)
+    opens = epoch_opens(parts[0], other, 0, loader, rng)
+    hidden = 0
+    while not follower.puzzled:
+        part = opens[hidden : hidden + 16]
+        follower.observe(part[seen.mask[part]])
+        hidden += 16
+        assert hidden <= 16 * seen.spacing
+    follower.show_all()
+    flags = feed(follower, opens[hidden:])
+    assert (follower.status().state, follower.status().seed) == ("locked", 7654)
+    assert flags[256:].all()
+    follower.show_only(seen)
+    assert replay(follower, epoch_opens(parts[0], other, 1, loader, rng), seen)[0] >= 0.98
+
+
+def test_readers_that_each_go_on_where_they_were_take_no_turns() -> None:
+    """So that a mount need not wait to see how far a loader reads ahead."""
+    rng = np.random.default_rng(0)
+    parts = tree(2000, 0)
+    for workers, steady in ((1, True), (2, False)):
+        follower = Follower(parts, 42, heads=HEADS)
+        for epoch in (0, 1):
+            opens = epoch_opens(parts[0], SHUFFLED, epoch, Loader(1, 1, 1), rng)
+            readers = np.arange(len(opens)) % workers + 1
+            follower.observe(opens, readers)
+            follower.settle()
+        assert follower.steady is steady
