@@ -15,6 +15,7 @@ from nopfsfs.control.signals import PASSED_THROUGH, PUZZLED, REPLACED, WATCHING,
 from nopfsfs.tiers.columns import GAUGES, Gauge
 from nopfsfs.tiers.tripwires import Shown, Tripwires
 from tests.asynchronous import in_trio
+from tests.conftest import wait_until
 
 N = 4000
 LIMIT_S = 10.0
@@ -110,9 +111,7 @@ class Kernel:
 
 
 async def until(condition: Any) -> None:
-    with trio.fail_after(LIMIT_S):
-        while not condition():
-            await trio.sleep(0.001)
+    assert await trio.to_thread.run_sync(wait_until, condition, LIMIT_S)
 
 
 @in_trio
