@@ -64,7 +64,7 @@ def record(
         "plan": plan,
         "opens": {
             "total": int(server[Gauge.OPENS]),
-            "predicted": predicted,
+            "predicted": min(predicted, int(server[Gauge.OPENS])),  # either may be an estimate
             "k": k,
             "unobserved": lost,
             "estimated": estimated,

@@ -145,8 +145,9 @@ def load_fd(fd: int, *, verify: bool = False) -> Index:
     """See Index.load_fd."""
     if os.fstat(fd).st_size < BODY:
         raise IndexDamaged("shorter than its header")
-    mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-    head = mapped[: HEADER.size]
+    # Private: before Linux 6.7, sealed memory cannot be mapped as shared, not even to be read (mm/shmem.c, shmem_mmap).
+    mapped = memoryview(mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)).toreadonly()
+    head = bytes(mapped[: HEADER.size])
     magic, layout, *numbers, file_size, body, print_ = HEADER.unpack(head)
     if magic != MAGIC:
         raise IndexDamaged("not an index file")

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,6 +141,17 @@ def test_loaded_from_a_descriptor_which_can_then_be_closed() -> None:
     finally:
         os.close(fd)
     assert loaded.path(8) == b"a/b/deep"
+    assert not loaded.size.flags.writeable
+
+
+def test_the_index_is_mapped_as_old_kernels_allow_it() -> None:
+    """Before Linux 6.7, what is sealed against writing cannot be mapped as shared memory, not even to be read."""
+    fd = indexfile.to_memfd(small())
+    loaded = Index.load_fd(fd)
+    os.close(fd)
+    mapped = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "nopfs-index" in line]
+    assert loaded.n
+    assert {rights for _, rights, *_ in mapped} == {"r--p"}
 
 
 def test_every_damaged_byte_is_noticed(tmp_path) -> None:

@@ -30,6 +30,7 @@ TRAIN, VAL = 6000, 400  # images
 EPOCHS = 3
 SHARE = bars.SHARE  # of the opens are predicted, those by which the plan is found included
 FOUND_EPOCHS = 2  # of a job whose plan must be found, and that decodes: past any bar, and a change of epochs
+ESTIMATED = 0.05  # of an epoch, which opens may be off once the kernel opens files by itself (docs/commands.md)
 LOOK_S = 0.02
 LOOKS = 10  # right after the bar: the supervisor is some opens behind
 JOB_S = 100.0
@@ -47,6 +48,14 @@ def needs(*packages: str) -> list[pytest.MarkDecorator]:
         pytest.mark.timeout(HANGS_S + 20),
         pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"),
     ]
+
+
+def has_counted(record: Mapping[str, Any], read: int) -> bool:
+    """Whether a record has that many opens; about as many, where not all could be seen."""
+    opens = record["opens"]
+    off = abs(int(opens["total"]) - read)
+    print("counted", opens, "read", read)
+    return off <= (ESTIMATED * TRAIN if opens["estimated"] else 0)
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ class Training:
             said = self._run_job(job, {"mount": str(m.path), **own, **settings}, processes, look)
         opens, read = m.report["opens"], count.stat().st_size
         assert said["wrong"] == 0
-        assert opens["total"] == read if said["exact"] else opens["total"] >= read
+        assert has_counted(m.report, read) if said["exact"] else opens["total"] >= read - ESTIMATED * TRAIN
         assert opens["unobserved"] == 0
         assert m.report["read_errors"] == 0
         return m.report
