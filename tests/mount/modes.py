@@ -36,7 +36,6 @@ DEFAULT = Mode("default")
 OF_ROOT = (
     DEFAULT,
     Mode("tripwire", ("--signal", "tripwire"), expected={"signal": "tripwire"}),
-    Mode("auto", ("--signal", "auto"), slow=True),
     Mode("no fast path", ("--no-fast-path",), expected={"fast_path": False, "resend": False, "servers": 1}),
     Mode("no resend", environment={WITHOUT: "resend"}, expected={"resend": False}, slow=True),
     Mode("passthrough", ("--passthrough", "on"), disk=True, expected={"passthrough": PASSES}),
