@@ -62,8 +62,10 @@ class EventLoop:
         supervisor's block."""
         self._gauge = gauge
         self._signal = signal
-        if signal is not None and signal.refusing:
-            conductor.without_closes()
+        if signal is not None:
+            signal.pending = lambda: self.pending
+            if signal.refusing:
+                conductor.without_closes()
         self._server_rings, self._stager_ring = server_rings, stager_ring
         self.conductor = conductor
         conductor.window.behind.next_uses = conductor.kept.next_uses = self._next_uses
@@ -261,15 +263,10 @@ class EventLoop:
         shown = self._signal.shown(rows) if self._signal is not None else None
         if shown is not None:
             opened &= shown
-        if self.follower is not None and opened.any():
-            predicted = self.follower.observe(rows[opened], self._readers.processes(values[opened]))
-            count = Gauge.PREDICTED if shown is None else Gauge.TRIPWIRES_PREDICTED
-            self._gauge[count] += int(np.count_nonzero(predicted))
-            self._say_state(self.follower.status())
-            if self._signal is not None:
-                self._signal.turn(self.follower, self.conductor)
+        if opened.any():
+            self._observe(rows[opened], values[opened], all_show=shown is None)
         c = self.conductor
-        closes = self._signal is None or not self._signal.refusing
+        closes = self._signal is None or self._signal.closes
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == _OPEN:
                 if closes:
@@ -282,7 +279,23 @@ class EventLoop:
             self._unclosed -= len(kinds)
             if self._unclosed <= 0:
                 c.events_lost()
+        if self._signal is not None:
+            self._signal.taken(len(kinds), self.follower, c)
         return True
+
+    def _observe(self, rows: Rows, threads: Rows, *, all_show: bool) -> None:
+        """Opens, by these threads; or those of tripwires, which each tell of some."""
+        follower = self.follower
+        if follower is not None:
+            told, foreseen = follower.stood_for, follower.predicted_for
+            predicted = follower.observe(rows, self._readers.processes(threads))
+            if all_show:
+                self._gauge[Gauge.PREDICTED] += int(np.count_nonzero(predicted))
+            elif self._signal is not None:
+                self._signal.told(len(rows), follower.stood_for - told, follower.predicted_for - foreseen)
+            self._say_state(follower.status())
+        elif self._signal is not None and not all_show:
+            self._signal.told(len(rows))
 
     def _say_state(self, status: PlanStatus) -> None:
         """Log a change of belief, once for each."""

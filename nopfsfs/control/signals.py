@@ -38,7 +38,9 @@ WATCHING, PUZZLED, PASSED_THROUGH, REPLACED = (
 class Signal:
     """`how`: open, tripwire, auto. `sizes` i64[n]: of the files. `gauge`: the supervisor's block, in which the servers
     are told. `forget` makes the kernel ask for the attributes of all files again; it takes microseconds a file, and is
-    called in a thread."""
+    called in a thread.
+
+    Servers go by what they are told at once, the follower when the events before have been taken."""
 
     def __init__(
         self, how: str, tripwires: Tripwires, sizes: npt.NDArray[np.int64], gauge: memoryview,
@@ -47,19 +49,26 @@ class Signal:
         self._gauge, self._forget = gauge, forget
         self._auto = how == "auto"
         self.why = WATCHING if self._auto else ""  # `auto` stays with `open`
-        self._showing: Showing | None = None
+        self.pending: Callable[[], int] = lambda: 0  # events of servers that were not taken yet
+        self._before = 0  # of these, those of before the servers were told otherwise
         self._wanted = trio.Event()  # all opens are to be shown
         self._rest_until = -math.inf
         self._turns_from = (-math.inf, 0)  # seconds, opens seen
-        if how == "open" and not self.refusing:
-            return
-        mask = tripwires.mask()
-        self._showing = Showing(mask, tripwires.apart)
-        files = sizes[tripwires.first :]
-        self._files = len(files) / max(1, int(np.count_nonzero(mask)))
-        self._bytes = float(files.sum()) / max(1, int(sizes[mask].sum()))
+        self._told_of = float(gauge[Gauge.TRIPWIRES_TELL_OF])
+        self._foreseen = float(gauge[Gauge.TRIPWIRES_PREDICTED])
+        self._showing: Showing | None = None
         if how == "tripwire":
             gauge[Gauge.SHOWN] = Shown.TRIPWIRES
+        if how != "open":
+            mask = tripwires.mask()
+            files, wires = sizes[tripwires.first :], int(np.count_nonzero(mask))
+            self._showing = Showing(mask, tripwires.apart, len(files) / max(1, wires))
+            self._bytes = float(files.sum()) / max(1, int(sizes[mask].sum()))
+        self._thin = self._told_to_be_thin  # the opens of tripwires only are told
+
+    @property
+    def _told_to_be_thin(self) -> bool:
+        return self._gauge[Gauge.SHOWN] in (Shown.TRIPWIRES, Shown.FORGETTING)
 
     @property
     def tripwires(self) -> bool:
@@ -72,19 +81,14 @@ class Signal:
         return self._gauge[Gauge.SHOWN] != Shown.OPENED
 
     @property
-    def estimated(self) -> bool:
-        """Whether opens were counted by tripwires."""
-        return self.refusing and self._showing is not None
+    def closes(self) -> bool:
+        """Whether events that are taken now show closes."""
+        return not self.refusing
 
     @property
     def name(self) -> str:
         """What is seen now: open, tripwire, attributes."""
         return ("open", "tripwire", "tripwire", "attributes")[self._gauge[Gauge.SHOWN]]
-
-    @property
-    def _thin(self) -> Showing | None:
-        """Whose opens show now; None: all do."""
-        return self._showing if self._gauge[Gauge.SHOWN] in (Shown.TRIPWIRES, Shown.FORGETTING) else None
 
     def keep_open(self) -> None:
         """OPEN is needed: files are passed through."""
@@ -92,18 +96,42 @@ class Signal:
 
     def tell(self, follower: Follower) -> None:
         """Let a follower, which knows nothing yet, know whose opens it will see."""
-        if self._thin is not None:
-            follower.show_only(self._thin)
+        if self._thin and self._showing is not None:
+            follower.show_only(self._showing)
+        if self._told_to_be_thin:
             self._show_all()
 
-    def turn(self, follower: Follower, conductor: Conductor) -> None:
-        """Go over to tripwires when the time has come, or have all opens shown again."""
-        if not self._auto or self._showing is None:
+    def taken(self, events: int, follower: Follower | None, conductor: Conductor) -> None:
+        """So many events of servers were taken: go over to tripwires when the time has come, or have all opens shown
+        again."""
+        self._before -= events
+        if self._showing is None or follower is None:
             return
+        if self._thin != self._told_to_be_thin:
+            self._go_over(follower)
+        elif self._auto:
+            self._turn(follower, conductor)
+
+    def _go_over(self, follower: Follower) -> None:
+        """Servers were told otherwise; the follower is, when it has seen all that was before."""
+        if self._before > 0 or self._showing is None:
+            return
+        self._thin = self._told_to_be_thin
+        if self._thin:
+            follower.show_only(self._showing)
+        else:
+            follower.show_all()
+            self._turns_from = (time.monotonic() + LEAST_S, follower.opens + LEAST_OPENS)
+
+    def _say(self, shown: Shown) -> None:
+        self._gauge[Gauge.SHOWN] = shown
+        self._before = self.pending()
+
+    def _turn(self, follower: Follower, conductor: Conductor) -> None:
         puzzled = follower.puzzled
-        if puzzled and self._gauge[Gauge.SHOWN] == Shown.TRIPWIRES:
-            self._show_all()
-        if self._thin is not None:
+        if self._thin:
+            if puzzled:
+                self._show_all()
             return
         if not self.refusing:
             self.why = self._why(follower, conductor)
@@ -113,8 +141,8 @@ class Signal:
             conductor.without_closes()
         elif puzzled or not follower.steady or not self._shown_for_a_while(follower):
             return
-        self._gauge[Gauge.SHOWN] = Shown.TRIPWIRES
-        follower.show_only(self._showing)
+        self._say(Shown.TRIPWIRES)
+        self._go_over(follower)
 
     def _shown_for_a_while(self, follower: Follower) -> bool:
         seconds, opens = self._turns_from
@@ -134,48 +162,65 @@ class Signal:
         if self._auto and self._showing is not None and self._showing.spacing > 1:
             self._wanted.set()
 
-    async def run(self, follower: Callable[[], Follower | None]) -> None:
+    async def run(self) -> None:
         """Has the kernel forget what it knows of all files whenever all opens are to be shown. Until cancelled."""
         while True:
             await self._wanted.wait()
             await trio.sleep_until(self._rest_until)
             self._wanted = trio.Event()
-            if self._thin is None:
+            if not self._told_to_be_thin:
                 continue
             log.info("somebody reads what no plan explains: all opens are shown until it is explained")
             self._gauge[Gauge.SHOWN] = Shown.FORGETTING
-            began = time.monotonic()
+            began = trio.current_time()
             try:
                 await trio.to_thread.run_sync(self._forget, abandon_on_cancel=True)
             except OSError as e:  # the connection is gone
                 log.info("attributes cannot be forgotten: %s", e)
                 return
-            took = time.monotonic() - began
-            self._rest_until = trio.current_time() + REST * took
-            self._gauge[Gauge.SHOWN] = Shown.ALL
-            told = follower()
-            if told is not None:
-                told.show_all()
-            self._turns_from = (time.monotonic() + LEAST_S, told.opens + LEAST_OPENS if told is not None else 0)
+            ended = trio.current_time()
+            self._rest_until = ended + REST * (ended - began)
+            self._say(Shown.ALL)
 
     def shown(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
         """Which of these opens tell how far the reader is, b[m]; None: all do."""
-        thin = self._thin
-        return thin.mask[rows] if thin is not None else None
+        return self._showing.mask[rows] if self._thin and self._showing is not None else None
+
+    # ---- estimates ----------------------------------------------------------------------------------------
+
+    @property
+    def estimated(self) -> bool:
+        """Whether opens were counted by tripwires."""
+        return self.refusing and self._showing is not None
+
+    def told(self, count: int, of: float | None = None, foreseen: float = 0.0) -> None:
+        """So many opens of tripwires tell of so many opens (None: of as many as on average), and of so many that were
+        foreseen."""
+        self._told_of += count * self._apart if of is None else of
+        self._foreseen += foreseen
+        self._gauge[Gauge.TRIPWIRES_OBSERVED] += count
+        self._gauge[Gauge.TRIPWIRES_TELL_OF] = round(self._told_of)
+        self._gauge[Gauge.TRIPWIRES_PREDICTED] = round(self._foreseen)
+
+    @property
+    def _apart(self) -> float:
+        return self._showing.apart if self._showing is not None else 1.0
 
     def estimate(self, server: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The servers' counters, i64[GAUGES], with opens that did not show."""
         if not self.estimated:
             return server
         server = server.copy()
-        server[Gauge.OPENS] += round(int(server[Gauge.TRIPWIRES]) * self._files)
-        server[Gauge.OPENED_BYTES] += round(int(server[Gauge.TRIPWIRE_BYTES]) * self._bytes)
+        wires = int(server[Gauge.TRIPWIRES])
+        waiting = max(0, wires - int(self._gauge[Gauge.TRIPWIRES_OBSERVED]))
+        opens = round(int(self._gauge[Gauge.TRIPWIRES_TELL_OF]) + waiting * self._apart)
+        server[Gauge.OPENS] += opens
+        # Files of tripwires that tell of more opens than on average are not taken to be smaller.
+        each = opens / (wires * self._apart) if wires else 1.0
+        server[Gauge.OPENED_BYTES] += round(int(server[Gauge.TRIPWIRE_BYTES]) * self._bytes * each)
         return server
 
     @property
     def predicted(self) -> int:
         """Opens that were foreseen, with those that did not show."""
-        seen = int(self._gauge[Gauge.PREDICTED])
-        if not self.estimated:
-            return seen
-        return seen + round(int(self._gauge[Gauge.TRIPWIRES_PREDICTED]) * self._files)
+        return int(self._gauge[Gauge.PREDICTED] + self._gauge[Gauge.TRIPWIRES_PREDICTED])

@@ -216,7 +216,7 @@ class Supervisor:
             for task in (self.loop.run, self._watch_mount, self._watch_memory):
                 nursery.start_soon(task)
             nursery.start_soon(self._plans.run)
-            nursery.start_soon(self._signal.run, lambda: self.loop.follower)
+            nursery.start_soon(self._signal.run)
             if self._placing is not None:
                 nursery.start_soon(self._placing.run)
             await self._ended.wait()

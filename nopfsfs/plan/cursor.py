@@ -74,6 +74,11 @@ class Cursor:
         """The first place that may not have been opened yet; where closes do not show, read to its end."""
         return max(0, self._behind - self._lag) if self._thin else self.lo
 
+    def unread(self) -> tuple[int, int]:
+        """How many places of this epoch were not opened yet, as far as is known; whose opens show among them."""
+        show = self.opened.count(_UNOPENED, 0, self.length)
+        return show + self.opened.count(_HIDDEN_TAIL, 0, self.length), show
+
     @property
     def reach(self) -> int:
         """K in places."""

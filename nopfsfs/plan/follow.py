@@ -76,6 +76,7 @@ class Follower:
         self._showing = showing
         self.opens = 0
         self.predicted = 0
+        self.stood_for = self.predicted_for = 0.0  # the same, each open taken for as many as it is told of
         last = last_plans(record, self._datasets, {family.name for family in self._families})
         lately = [one.hypothesis for one in last]
         ownership = Ownership(self._datasets)
@@ -118,6 +119,8 @@ class Follower:
         whose = readers.tolist() if readers is not None else [0] * len(rows)
         owner = self._ownership.of
         known, serving = len(owner), self._consumers.serving
+        each = self._tells_of
+        self.stood_for += each * len(rows)
         for i, row in enumerate(rows.tolist()):
             self.opens += 1
             who = owner[row] if 0 <= row < known else -1
@@ -140,6 +143,9 @@ class Follower:
                 own = self._consumers.foreseen(track, reader)
                 if track.state is not State.MISMATCH:
                     out[i] = 1
+                    if each != 1.0:
+                        self.stood_for += track.stands_for - each
+                        self.predicted_for += track.stands_for - 1.0
                 if track is self._primary:
                     self._run = 0
                 else:
@@ -157,8 +163,14 @@ class Follower:
             elif seen is Seen.AGAINST:
                 self._contradicted(track, row, reader)
         self.predicted += out.count(1)
+        self.predicted_for += out.count(1)
         self._settle()
         return np.frombuffer(out, dtype=np.uint8)
+
+    @property
+    def _tells_of(self) -> float:
+        """Of how many opens one that is told is told, on average over all files."""
+        return self._showing.apart if self._showing is not None else 1.0
 
     def _elsewhere(self, track: Track) -> None:
         self._run += 1

@@ -121,6 +121,15 @@ class Track:
             Cursor(each, self.k, order.absent(lane), self._hidden(order, lane), places) for lane in range(self.lanes)
         ]
         self._recent: deque[int] = deque(maxlen=max(1, min(_RECENT * self.lanes, order.length // 16)))
+        self._stand()
+
+    def _stand(self) -> None:
+        """Of how many opens one that shows is told from now on, on average: exact over the rest of this epoch."""
+        self.stands_for = 1.0
+        if self._showing is not None:
+            counts = [cursor.unread() for cursor in self.cursors]
+            places, show = (sum(many) for many in zip(*counts, strict=True))
+            self.stands_for = places / show if show else float(self.spacing)
 
     def _hidden(self, order: EpochOrder, lane: int) -> NDArray[np.bool_] | None:
         """The places of that lane whose opens do not show."""
@@ -140,6 +149,7 @@ class Track:
         self._left = left
         for cursor, states in zip(self.cursors, opened, strict=True):
             cursor.resume(states)
+        self._stand()
         if ahead is not None:
             self.expect(ahead)
 
@@ -515,6 +525,7 @@ class Track:
         self._first, self._next_first, self.verified = self._next_first, [], False
         for cursor in cursors:
             cursor.roll()
+        self._stand()
         # one epoch an open: of those in which nothing is seen to be opened there would be no end
         if any(cursor.hi >= cursor.length for cursor in cursors):
             self._know_next()

@@ -22,7 +22,7 @@ ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one 
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 4
+LAYOUT = 5
 
 
 def check_layout(numbers: Mapping[str, int]) -> None:
@@ -175,8 +175,10 @@ class Gauge(IntEnum):
     OBSERVED = 40  # opens
     PREDICTED = 41
     SHOWN = 42  # not a counter: which opens servers see, and whether they refuse OPEN (`tripwires.Shown`)
-    TRIPWIRES_PREDICTED = 43
+    TRIPWIRES_PREDICTED = 43  # opens, of which those are told that were foreseen
     ARENA_NUMBER = 72  # not a counter: which arena the column `slot` speaks of
+    TRIPWIRES_OBSERVED = 93
+    TRIPWIRES_TELL_OF = 94  # opens, of which those are told that were observed
     QUIET = 92  # not a counter: 1 while the stager is to leave the mount alone, as a command is about to unmount it
 
 

@@ -54,7 +54,7 @@ def make(how: str, gauge: memoryview, forget: Any = lambda: None, files: int = N
 
 
 def turn(signal: Signal, follower: Follower, conductor: Conductor | None = None) -> None:
-    signal.turn(cast(Any, follower), cast(Any, conductor or Conductor()))
+    signal.taken(0, cast(Any, follower), cast(Any, conductor or Conductor()))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_expla
     gauge, kernel, follower = gauges(), Kernel(), Follower()
     signal = make("auto", gauge, kernel.forget)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(signal.run, lambda: cast(Any, follower))
+        nursery.start_soon(signal.run)
         turn(signal, follower)
         assert signal.name == "tripwire"
         follower.puzzled = True
@@ -132,7 +132,12 @@ async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_expla
         assert signal.shown(np.arange(N)) is not None, "until all is forgotten, some do not show"
         assert follower.told == ["only"]
         kernel.goes_on.release()
+        signal.pending = lambda: 7
         await until(lambda: gauge[Gauge.SHOWN] == Shown.ALL)
+        turn(signal, follower)
+        assert signal.shown(np.arange(N)) is not None, "what comes now was told before all showed"
+        signal.pending = lambda: 0
+        signal.taken(7, cast(Any, follower), cast(Any, Conductor()))
         assert signal.shown(np.arange(N)) is None
         assert (follower.told, signal.name) == (["only", "all"], "attributes")
         turn(signal, follower)
@@ -155,8 +160,9 @@ async def test_a_supervisor_that_takes_over_has_all_shown_for_it_knows_no_plan(b
     signal.tell(cast(Any, follower))
     assert follower.told == ["only"]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(signal.run, lambda: cast(Any, follower))
+        nursery.start_soon(signal.run)
         await until(lambda: gauge[Gauge.SHOWN] == Shown.ALL)
+        turn(signal, follower)
         assert follower.told == ["only", "all"]
         nursery.cancel_scope.cancel()
 
@@ -166,7 +172,7 @@ async def test_where_all_files_are_tripwires_nothing_is_to_be_shown_again() -> N
     gauge, follower = gauges(), Follower()
     signal = make("auto", gauge, files=100)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(signal.run, lambda: cast(Any, follower))
+        nursery.start_soon(signal.run)
         turn(signal, follower)
         follower.puzzled = True
         turn(signal, follower)
@@ -175,15 +181,44 @@ async def test_where_all_files_are_tripwires_nothing_is_to_be_shown_again() -> N
         nursery.cancel_scope.cancel()
 
 
+def test_what_was_opened_before_it_turned_is_told_as_it_was() -> None:
+    gauge, follower = gauges(), Follower()
+    signal = make("auto", gauge)
+    signal.pending = lambda: 300
+    turn(signal, follower)
+    assert signal.refusing
+    assert signal.shown(np.arange(N)) is None
+    for events in (299, 1):
+        assert follower.told == []
+        signal.taken(events, cast(Any, follower), cast(Any, Conductor()))
+    assert follower.told == ["only"]
+    assert signal.shown(np.arange(N)) is not None
+
+
+def test_opens_that_did_not_show_are_estimated() -> None:
+    gauge = gauges()
+    signal = make("tripwire", gauge)
+    wires = int(Tripwires(1, N).mask().sum())
+    server = np.zeros(GAUGES, np.int64)
+    server[Gauge.TRIPWIRES], server[Gauge.TRIPWIRE_BYTES], server[Gauge.OPENS] = wires, 10 * wires, 5
+    made = signal.estimate(server)
+    assert (made[Gauge.OPENS], made[Gauge.OPENED_BYTES]) == (5 + N - 1, 10 * (N - 1)), "one epoch of all files"
+    signal.told(wires, 2500.25, 2400.5)  # of a part of the files, in which there are more tripwires
+    made = signal.estimate(server)
+    assert (made[Gauge.OPENS], made[Gauge.OPENED_BYTES], signal.predicted) == (2505, 25_000, 2400)
+    again = make("tripwire", gauge)  # another supervisor takes over
+    assert again.estimate(server)[Gauge.OPENS] == 2505
+
+
 @in_trio
 async def test_a_connection_that_is_gone_is_the_end_of_it() -> None:
     def gone() -> None:
         raise OSError
 
     gauge, follower = gauges(), Follower(puzzled=True)
-    signal = make("auto", gauge, gone)
     gauge[Gauge.SHOWN] = Shown.TRIPWIRES
+    signal = make("auto", gauge, gone)
     turn(signal, follower)
     with trio.fail_after(LIMIT_S):
-        await signal.run(lambda: cast(Any, follower))
+        await signal.run()
     assert follower.told == []
