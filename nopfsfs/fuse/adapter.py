@@ -202,6 +202,13 @@ class Adapter(pyfuse3.Operations):
             known_for = _FOR_A_MOMENT if is_open else self._show(row, attributes.size, pid, shown, tripwire=False)
         return pack_attributes(attributes, inode, known_for)
 
+    def refused(self, inode: int, pid: int) -> None:
+        """An OPEN is not answered: the first, after which the kernel asks no more. Its LOOKUP may have come while OPEN
+        was answered, and not have been told."""
+        row = row_of(inode)
+        if self._tripwires is not None and row in self._tripwires:
+            self._show(row, self._source.size(row), pid, self._shown, tripwire=True)
+
     def _show(self, row: int, size: int, pid: int, shown: int, *, tripwire: bool) -> tuple[int, int]:
         """What may be an open while OPEN is refused, told if it is to show; how long the kernel may know the
         attributes: (seconds, nanoseconds)."""

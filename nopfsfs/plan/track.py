@@ -98,6 +98,7 @@ class Track:
         self._showing = showing
         self._lately: deque[tuple[int, int]] = deque(maxlen=_LATELY)
         self._redeal_at = _REDEAL_FROM
+        self._all_showed = showing is None
         self._agreeing = 0
         self._forgive = False
         self._enter(order)
@@ -173,10 +174,12 @@ class Track:
 
     @property
     def steady(self) -> bool:
-        """Its plan has held for a while, and K is known, or cannot be learned."""
+        """Its plan has held for a while, over the end of an epoch, too, and K is known, or cannot be learned. The same
+        order by another name goes on otherwise."""
         known = self._loader is None or self._loader.in_order
         enough = _STEADY if known else _STEADY_WITHOUT_K
-        return self.state is State.LOCKED and self.hits >= enough
+        went_on = self._left is not None and self.verified
+        return self.state is State.LOCKED and went_on and self.hits >= enough
 
     @property
     def inflight(self) -> int | None:
@@ -376,8 +379,9 @@ class Track:
 
     @property
     def to_be_redealt(self) -> bool:
-        """Whether to look (again) to whom this epoch is dealt, unless a user said it; asking means that it is done."""
-        if self.given or self.hits < self._redeal_at:
+        """Whether to look (again) to whom this epoch is dealt, unless a user said it; asking means that it is done.
+        What was seen while all showed is not judged by the few that show."""
+        if self.given or self.hits < self._redeal_at or (self._showing is not None and self._all_showed):
             return False
         self._redeal_at = self.hits + min(self.hits, _REDEAL_EVERY)
         return True

@@ -413,6 +413,8 @@ async def test_lookups_of_tripwires_tell_what_is_opened_when_open_is_refused(roo
         assert m.events() == [(Event.OPEN, m.row(number), READER.pid) for number in range(COUNT)]
         assert m.gauge[Gauge.TRIPWIRES] == COUNT
         assert m.gauge[Gauge.TRIPWIRE_BYTES] == COUNT * SIZE
+        m.adapter.refused(m.inode(5), READER.pid)  # it was looked up before
+        assert m.events() == [(Event.OPEN, m.row(5), READER.pid)]
         fh = m.adapter.handle(m.inode(3))
         assert bytes(await m.adapter.read(fh, 10, 100)) == (root / "f03").read_bytes()[10:110]
 

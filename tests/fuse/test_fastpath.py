@@ -72,6 +72,9 @@ class Handlers:
             raise pyfuse3.FUSEError(errno.ESTALE)
         return b"attributes" if inode == 7 else None
 
+    def refused(self, inode: int, pid: int) -> None:
+        self.log.append(("refuse", pid))
+
     def opened(self, inode: int, pid: int, flags: int) -> tuple[int, int]:
         self.log.append(("open", pid))
         if inode == 9:
@@ -460,7 +463,7 @@ def test_open_is_refused_and_a_read_without_a_handle_is_of_its_inode() -> None:
         b.handlers.refusing = True
         assert await b.answer(request(OPEN, 1, 7, bytes(8))) == (1, errno.ENOSYS, b"")
         assert await b.answer(request(READ, 2, 7, read_body(0, 100, 50))) == (2, 0, DATA[100:150])
-        assert b.handlers.log == []
+        assert b.handlers.log == [("refuse", 99)]
 
     run(body)
 

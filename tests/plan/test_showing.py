@@ -243,7 +243,8 @@ def test_readers_that_each_go_on_where_they_were_take_no_turns() -> None:
     for workers, steady in ((1, True), (2, False)):
         follower = Follower(parts, 42, heads=HEADS)
         for epoch in (0, 1):
-            opens = epoch_opens(parts[0], SHUFFLED, epoch, Loader(1, 1, 1), rng)
+            assert not follower.steady, "no end of an epoch was seen"
+            opens = epoch_opens(parts[0], SHUFFLED, epoch, Loader(1, 1, 1), rng)[: 2000 - 1000 * epoch]
             readers = np.arange(len(opens)) % workers + 1
             follower.observe(opens, readers)
             follower.settle()
