@@ -27,10 +27,11 @@ log = logging.getLogger(__name__)
 # All attributes are forgotten again after so many times as long as it took, at the earliest: a tenth of a core.
 REST = 10
 LEAST_S, LEAST_OPENS = 10.0, 512  # for which all opens are shown, so that whoever is slow is seen beside who is not
-WATCHING, PUZZLED, PASSED_THROUGH, REPLACED = (
+WATCHING, PUZZLED, PASSED_THROUGH, NO_FAST_PATH, REPLACED = (
     "the plan is not certain yet",
     "somebody reads what no plan explains",
     "files are passed through to disk, and OPEN says to which",
+    "pyfuse3 alone cannot refuse OPEN, and the fast path is off",
     "memory does not hold all files: what is read sooner replaces what is read later, and that takes closes",
 )
 
@@ -90,9 +91,10 @@ class Signal:
         """What is seen now: open, tripwire, attributes."""
         return ("open", "tripwire", "tripwire", "attributes")[self._gauge[Gauge.SHOWN]]
 
-    def keep_open(self) -> None:
-        """OPEN is needed: files are passed through."""
-        self._auto, self.why = False, PASSED_THROUGH if self._auto else self.why
+    def keep_open(self, why: str) -> None:
+        """OPEN is needed as long as the mount lives, and names of tripwires may be remembered. Before servers start."""
+        if self._auto:
+            self._auto, self.why, self._showing = False, why, None
 
     def tell(self, follower: Follower) -> None:
         """Let a follower, which knows nothing yet, know whose opens it will see."""

@@ -33,7 +33,7 @@ from nopfsfs.control.rates import Rates
 from nopfsfs.control.recheck import Rechecks
 from nopfsfs.control.record import modes, record
 from nopfsfs.control.servers import Servers, number_of_servers
-from nopfsfs.control.signals import Signal
+from nopfsfs.control.signals import NO_FAST_PATH, PASSED_THROUGH, Signal
 from nopfsfs.control.stagers import Stagers
 from nopfsfs.dataset.index import Index
 from nopfsfs.errors import NopfsError
@@ -103,9 +103,11 @@ class Supervisor:
         self._rings = self._make_shared()
         columns = Columns(self._fds["columns"], self.index.n, writable=True)
         gauge = Gauges(self._fds["gauges"], SUPERVISOR, writable=True).block
-        how = config.signal if config.fast_path else "open"
+        how = "open" if config.signal == "tripwire" and not config.fast_path else config.signal
         tripwires = Tripwires(self.index.n_dirs, self.index.n, self.index.total_bytes)
         self._signal = Signal(how, tripwires, self.index.size, gauge, self._forget_attributes(columns))
+        if not config.fast_path:
+            self._signal.keep_open(NO_FAST_PATH)
         held = int(Gauges(self._fds["gauges"], writable=False).block[Gauge.ARENA_USED])
         processes = 1 + number_of_servers(config)
         self._allowed = min(self._configured, budget.affordable(held, found.available, found.total, processes))
@@ -238,7 +240,7 @@ class Supervisor:
             log.info("files of %d bytes or more are passed through to disk", self._pass_from)
             self.loop.conductor.may_pass[:] = self.index.size >= self._pass_from
             if self.loop.conductor.may_pass.any():
-                self._signal.keep_open()
+                self._signal.keep_open(PASSED_THROUGH)
         self._session = session
         with contextlib.closing(orphans.listen(self._config.state_dir)) as listening:
             self._fds["adopt"] = os.dup(listening.fileno())

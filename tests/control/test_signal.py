@@ -94,7 +94,7 @@ def test_what_was_asked_for_stays(how: str) -> None:
 
 def test_files_that_are_passed_through_need_open() -> None:
     signal, follower = make("auto", gauges()), Follower()
-    signal.keep_open()
+    signal.keep_open(PASSED_THROUGH)
     turn(signal, follower)
     assert (signal.name, signal.why) == ("open", PASSED_THROUGH)
 
