@@ -196,6 +196,8 @@ class EventLoop:
         log.warning("events were lost: %d of the server, %d of the stager", lost[0], lost[1])
         if lost[0] != self._lost[0]:
             self.conductor.events_lost()
+            if self._signal is not None:
+                self._signal.events_lost()
         if lost[1] != self._lost[1]:
             self.conductor.resync(self._tier == Tier.RAM)
         self._lost = lost
@@ -257,7 +259,8 @@ class EventLoop:
         pending = max(ring.pending() for ring in self._server_rings)
         if not pending or (self.awaiting_plan and pending < CAPACITY // 2):
             return False  # the rings keep what is read before there is a plan to hold it against
-        kinds, rows, values = take_all(self._server_rings, EVENTS_AT_ONCE)
+        most = self._signal.most(EVENTS_AT_ONCE) if self._signal is not None else EVENTS_AT_ONCE
+        kinds, rows, values = take_all(self._server_rings, most)
         opened = kinds == _OPEN
         self._gauge[Gauge.OBSERVED] += int(np.count_nonzero(opened))
         shown = self._signal.shown(rows) if self._signal is not None else None

@@ -1,9 +1,10 @@
 """How the reader is followed: by its opens, or, once the kernel opens files by itself, by tripwires.
 
 To refuse OPEN cannot be taken back, and while OPEN is answered every open and every close is seen. So `auto` refuses it
-only when all that is read now follows plans that have held for a while, and nothing that stays in memory would have to
-be replaced. When somebody reads what no plan explains, `auto` has all opens shown again, by attributes that the kernel
-may not remember (`Shown.ALL`), until all is explained. `tripwire` refuses OPEN from the first, and sees tripwires only.
+only when all that is read now follows plans that have held for a while, and nothing that is in memory has to make
+room for anything. When somebody reads what no plan explains, `auto` has all opens shown again, by attributes that the
+kernel may not remember (`Shown.ALL`), until all is explained. `tripwire` refuses OPEN from the first, and sees
+tripwires only.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from nopfsfs.tiers.tripwires import Shown, Tripwires
 log = logging.getLogger(__name__)
 # All attributes are forgotten again after so many times as long as it took, at the earliest: a tenth of a core.
 REST = 10
-LEAST_S, LEAST_OPENS = 10.0, 512  # for which all opens are shown, so that whoever is slow is seen beside who is not
-WATCHING, PUZZLED, PASSED_THROUGH, NO_FAST_PATH, REPLACED = (
+# For which all opens are shown, and nobody opens what no plan explains: whoever is slow is seen beside who is not.
+LEAST_S, LEAST_OPENS = 10.0, 512
+WATCHING, PUZZLED, PASSED_THROUGH, NO_FAST_PATH, NO_ROOM = (
     "the plan is not certain yet",
     "somebody reads what no plan explains",
     "files are passed through to disk, and OPEN says to which",
     "pyfuse3 alone cannot refuse OPEN, and the fast path is off",
-    "memory does not hold all files: what is read sooner replaces what is read later, and that takes closes",
+    "memory does not hold all files: what was read makes room for others as soon as it is closed",
 )
 
 
@@ -54,7 +56,9 @@ class Signal:
         self._before = 0  # of these, those of before the servers were told otherwise
         self._wanted = trio.Event()  # all opens are to be shown
         self._rest_until = -math.inf
-        self._turns_from = (-math.inf, 0)  # seconds, opens seen
+        self._turns_from = 0  # opens seen
+        self._puzzled_until = -math.inf
+        self._puzzled = False
         self._told_of = float(gauge[Gauge.TRIPWIRES_TELL_OF])
         self._foreseen = float(gauge[Gauge.TRIPWIRES_PREDICTED])
         self._showing: Showing | None = None
@@ -100,8 +104,20 @@ class Signal:
         """Let a follower, which knows nothing yet, know whose opens it will see."""
         if self._thin and self._showing is not None:
             follower.show_only(self._showing)
+        elif self.refusing:
+            follower.without_closes()
+        self._watch(follower)
         if self._told_to_be_thin:
+            self._puzzled = True  # or who reads now might never be known
             self._show_all()
+
+    def events_lost(self) -> None:
+        """What was pending may be gone."""
+        self._before = 0
+
+    def most(self, events: int) -> int:
+        """How many events may be taken at once: those of before the servers were told otherwise by themselves."""
+        return min(events, self._before) if self._before > 0 else events
 
     def taken(self, events: int, follower: Follower | None, conductor: Conductor) -> None:
         """So many events of servers were taken: go over to tripwires when the time has come, or have all opens shown
@@ -123,16 +139,23 @@ class Signal:
             follower.show_only(self._showing)
         else:
             follower.show_all()
-            self._turns_from = (time.monotonic() + LEAST_S, follower.opens + LEAST_OPENS)
+            self._watch(follower)
+
+    def _watch(self, follower: Follower) -> None:
+        """All opens are shown for a while at least."""
+        self._puzzled_until = time.monotonic() + LEAST_S
+        self._turns_from = follower.opens + LEAST_OPENS
 
     def _say(self, shown: Shown) -> None:
         self._gauge[Gauge.SHOWN] = shown
         self._before = self.pending()
 
     def _turn(self, follower: Follower, conductor: Conductor) -> None:
-        puzzled = follower.puzzled
+        self._puzzled = follower.puzzled
+        if self._puzzled:
+            self._puzzled_until = time.monotonic() + LEAST_S
         if self._thin:
-            if puzzled:
+            if self._puzzled:
                 self._show_all()
             return
         if not self.refusing:
@@ -141,14 +164,10 @@ class Signal:
                 return
             log.info("the plan is certain: from now on the kernel opens files by itself")
             conductor.without_closes()
-        elif puzzled or not follower.steady or not self._shown_for_a_while(follower):
+        elif not follower.steady or follower.opens < self._turns_from or time.monotonic() < self._puzzled_until:
             return
         self._say(Shown.TRIPWIRES)
         self._go_over(follower)
-
-    def _shown_for_a_while(self, follower: Follower) -> bool:
-        seconds, opens = self._turns_from
-        return time.monotonic() >= seconds and follower.opens >= opens
 
     @staticmethod
     def _why(follower: Follower, conductor: Conductor) -> str:
@@ -157,7 +176,7 @@ class Signal:
             return WATCHING
         if follower.puzzled:
             return PUZZLED
-        return REPLACED if follower.shares and not conductor.has_room_for_all else ""
+        return "" if conductor.has_room_for_all else NO_ROOM
 
     def _show_all(self) -> None:
         """Where there are files that are no tripwires."""
@@ -170,18 +189,21 @@ class Signal:
             await self._wanted.wait()
             await trio.sleep_until(self._rest_until)
             self._wanted = trio.Event()
-            if not self._told_to_be_thin:
+            if not self._told_to_be_thin or not self._puzzled:
                 continue
             log.info("somebody reads what no plan explains: all opens are shown until it is explained")
             self._gauge[Gauge.SHOWN] = Shown.FORGETTING
             began = trio.current_time()
             try:
                 await trio.to_thread.run_sync(self._forget, abandon_on_cancel=True)
-            except OSError as e:  # the connection is gone
+            except (OSError, RuntimeError) as e:  # the connection is gone; or there is no thread
                 log.info("attributes cannot be forgotten: %s", e)
-                return
+                self._gauge[Gauge.SHOWN] = Shown.TRIPWIRES
+                self._rest_until = trio.current_time() + LEAST_S
+                continue
             ended = trio.current_time()
             self._rest_until = ended + REST * (ended - began)
+            self._wanted = trio.Event()
             self._say(Shown.ALL)
 
     def shown(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:

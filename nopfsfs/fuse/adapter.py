@@ -10,6 +10,7 @@ import errno
 import functools
 import logging
 import os
+import stat
 import struct
 import time
 from collections.abc import Awaitable, Callable
@@ -183,7 +184,7 @@ class Adapter(pyfuse3.Operations):
         tripwire = self._tripwires is not None and row in self._tripwires
         named_for, known_for = _NOT_AT_ALL if tripwire else _FOREVER, _FOREVER
         shown = self._shown
-        if shown and row >= self._first_file:
+        if shown and stat.S_ISREG(attributes.mode):
             known_for = self._show(row, attributes.size, pid, shown, tripwire=tripwire)
         return pack_entry(attributes, inode_of(row, version), named_for, known_for)
 
@@ -191,12 +192,12 @@ class Adapter(pyfuse3.Operations):
         """A struct fuse_attr_out of a file, while OPEN is refused; None: `getattr` knows better. `is_open`: of a
         descriptor. Raises FUSEError."""
         row = row_of(inode)
-        if self._version[row] != version_of(inode):
-            raise pyfuse3.FUSEError(errno.ESTALE)
         try:
             attributes = self._tree.attributes(row)
         except (vfs.TreeError, OSError):
             return None
+        if self._version[row] != version_of(inode):  # after these were read: they belong to this version then
+            raise pyfuse3.FUSEError(errno.ESTALE)
         known_for, shown = _FOREVER, self._shown
         if shown > _TRIPWIRES_SHOW:
             known_for = _FOR_A_MOMENT if is_open else self._show(row, attributes.size, pid, shown, tripwire=False)

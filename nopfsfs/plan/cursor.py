@@ -17,6 +17,7 @@ _UNOPENED = b"\0"
 _OPENED = 1
 _ABANDONED = 2  # passed over; no longer among what comes next
 _HIDDEN = 3  # read like all others, but it does not show when
+_SLACK = 64
 _HIDDEN_TAIL = bytes((_HIDDEN,))
 
 
@@ -38,22 +39,23 @@ class Cursor:
     """
 
     __slots__ = (
-        "_aged", "_behind", "_lag", "_room", "_seen", "_slack", "_thin", "ahead_run", "hi", "k", "length", "lo",
-        "opened",
+        "_accepts", "_aged", "_behind", "_lag", "_room", "_seen", "_slack", "_thin", "ahead_run", "hi", "k", "length",
+        "lo", "opened",
     )  # fmt: skip
 
     def __init__(
         self, length: int, k: int, absent: Sequence[int] = (), hidden: NDArray[np.bool_] | None = None,
         lag: int = 0,
     ) -> None:  # fmt: skip
-        """`absent`: places at which nothing is read; `hidden` b[length]: whose opens do not show, nor, of all files,
-        when they have been read. `lag`: a place may be read so many places after those that follow it."""
+        """`absent`: places at which nothing is read; `hidden` b[length]: whose opens do not show. `lag`: where it
+        does not show either when a file has been read, one may be read so many places after those that follow it."""
         self.length = length
         self.k = k
         self._lag = lag
         self._thin = hidden is not None
+        self._accepts = False  # hidden places may be seen to be opened after all
         # Beside 2 K, opens between two looks at what was never opened. Where few show, many more places lie between.
-        self._slack = 16 if self._thin else 64
+        self._slack = 16 if self._thin else _SLACK
         self.opened = bytearray(length)
         self._lack(absent, 0)
         self._hide(hidden, 0)
@@ -72,7 +74,12 @@ class Cursor:
     @property
     def passed(self) -> int:
         """The first place that may not have been opened yet; where closes do not show, read to its end."""
-        return max(0, self._behind - self._lag) if self._thin else self.lo
+        return max(0, (self._behind if self._thin else self.lo) - self._lag)
+
+    @property
+    def thin(self) -> bool:
+        """Whether there are places whose opens do not show, or did not."""
+        return self._thin
 
     def unread(self) -> tuple[int, int]:
         """How many places of this epoch were not opened yet, as far as is known; whose opens show among them."""
@@ -102,7 +109,10 @@ class Cursor:
                 self._check()
             self.ahead_run = self.ahead_run + 1 if place >= self.length else 0
             return Step.HIT
-        if state == 0:
+        if state == _HIDDEN and self._accepts and place < self.hi:
+            opened[place] = _OPENED
+            return Step.HIT
+        if state == 0 or (state == _HIDDEN and self._accepts):
             return Step.AHEAD
         near = state == _OPENED and place >= self.lo - 2 * self.reach
         return Step.REPEAT if near else Step.OLD
@@ -153,6 +163,31 @@ class Cursor:
             states: NDArray[Any] = np.frombuffer(self.opened, dtype=np.uint8)[base : base + len(hidden)]
             states[hidden & (states == 0)] = _HIDDEN
 
+    def lag_behind(self, lag: int) -> None:
+        """A place may be read so many places after those that follow it."""
+        self._lag = lag
+
+    def show_all(self, k: int) -> None:
+        """From now on all opens show. Which of the hidden places in the window were opened is not known: they do not
+        hold it up, and may still be opened; but for the last of the epoch, which is not over before. From the next
+        epoch on the window has `k` places."""
+        self._accepts = self._thin
+        known = min(self.hi, self.length - 1)
+        self.opened[known:] = self.opened[known:].replace(_HIDDEN_TAIL, _UNOPENED)
+        first = self.opened.find(_UNOPENED)
+        self.lo = min(self.lo, first) if first >= 0 else self.lo
+        self._room = self.opened.count(_UNOPENED, self.lo, self.hi)
+        self.k = k
+        self._fill()
+
+    def so_far(self) -> bytes:
+        """What of this epoch was opened, for `resume`: what does not show as far as all has that shows."""
+        opened = bytes(self.opened[: self.length])
+        if self._thin:
+            behind = min(self._behind, self.length)
+            opened = bytes((_OPENED,)) * behind + opened[behind:].replace(_HIDDEN_TAIL, _UNOPENED)
+        return opened
+
     def resume(self, opened: bytes) -> None:
         """These of the first places were opened already (0: not), hidden or not."""
         states: NDArray[Any] = np.frombuffer(self.opened, dtype=np.uint8)[: len(opened)]
@@ -165,7 +200,7 @@ class Cursor:
     def consumed(self, first: int, last: int) -> NDArray[np.bool_]:
         """Which of these places were opened or passed over, bool[last - first]; fewer where they are not known."""
         states: NDArray[np.uint8] = np.frombuffer(bytes(self.opened[first:last]), dtype=np.uint8)
-        if not self._thin:
+        if not self._thin and not self._lag:
             all_gone: NDArray[np.bool_] = states != 0
             return all_gone
         gone: NDArray[np.bool_] = (states != 0) & (states != _HIDDEN)
@@ -200,6 +235,9 @@ class Cursor:
         self.abandon(done)
         del self.opened[:done]
         self.length = len(self.opened)
+        if self._accepts:
+            self._thin = self._accepts = False
+            self._slack = _SLACK
         self.lo -= done
         self.hi -= done
         self._behind = max(0, self._behind - done)

@@ -74,6 +74,7 @@ class Follower:
         self._seed, self._sampler = seed, sampler
         self._inflight = inflight
         self._showing = showing
+        self._closes = showing is None
         self.opens = 0
         self.predicted = 0
         self.stood_for = self.predicted_for = 0.0  # the same, each open taken for as many as it is told of
@@ -249,7 +250,7 @@ class Follower:
             tables = build(hypothesis, self._datasets)
         except ValueError:  # the sampler needs options that nobody has said
             tables = build(replace(hypothesis, spec=Spec("sequential"), world=1, ranks=(0,)), self._datasets)
-        track = Track(tables, self._make, self._inflight, self._showing)
+        track = Track(tables, self._make, self._inflight, self._showing, closes=self._closes)
         self._consumers.enter(track)
         return track
 
@@ -262,7 +263,7 @@ class Follower:
             order = build(likeliest.hypothesis, self._datasets)
         except ValueError:  # the framework would refuse it with the files, or the world, of now
             return False
-        self._primary = self._guess = Track(order, self._make, self._inflight, self._showing)
+        self._primary = self._guess = Track(order, self._make, self._inflight, self._showing, closes=self._closes)
         self._guess.widen(likeliest.inflight or 0)
         self._consumers.enter(self._guess)
         return True
@@ -300,7 +301,7 @@ class Follower:
         for order, inflight in reversed(plans):
             if any(track.given and track.said == order.hypothesis for track in self._consumers.tracks()):
                 continue
-            track = Track(order, self._make, inflight or self._inflight, self._showing)
+            track = Track(order, self._make, inflight or self._inflight, self._showing, closes=self._closes)
             track.given, track.said = True, order.hypothesis
             self._consumers.enter(track)
             if self._primary is None or not self._primary.was_locked:
@@ -310,12 +311,19 @@ class Follower:
         self._settle()
 
     def show_only(self, showing: Showing) -> None:
-        """From now on only the opens of these rows are told."""
+        """From now on only the opens of these rows are told, and no closes."""
         self._showing = showing
+        self._closes = False
         self._identifier.spread(showing.spacing)
         for track in self._consumers.tracks():
             track.show_only(showing)
         self._settle()
+
+    def without_closes(self) -> None:
+        """All opens are told, but not when files have been read. Before anything is."""
+        self._closes = False
+        for track in self._consumers.tracks():
+            track.without_closes()
 
     def show_all(self) -> None:
         """From now on all opens are told again."""
@@ -343,11 +351,6 @@ class Follower:
         """All that is read now follows plans that have held for a while."""
         streams = self._streams()
         return bool(streams) and all(isinstance(one, Track) and one.steady for one in streams)
-
-    @property
-    def shares(self) -> bool:
-        """Whether ranks elsewhere read a part of what is read here."""
-        return any(len(track.hypothesis.ranks) < track.hypothesis.world for track in self._consumers.tracks())
 
     def add_order(self, dataset: int, order: FileOrder) -> int:
         """A further enumeration of a data set's files, all of which one of its others must hold; its index, an old one
@@ -426,7 +429,7 @@ class Follower:
         before: list[int] = []
         lately = [row for row, _ in track.lately()] if track is not None and self._showing is not None else []
         if track is None or track not in self._consumers.tracks():
-            track = Track(order, self._make, self._inflight, self._showing)
+            track = Track(order, self._make, self._inflight, self._showing, closes=self._closes)
         else:
             self._moving.pop(id(track), None)
             if same_order(order.hypothesis, track.hypothesis):

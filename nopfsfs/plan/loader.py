@@ -15,14 +15,19 @@ _READERS_MOST = 1024  # workers come and go with the epochs; what is remembered 
 class LoaderWatch:
     """Takes (reader, place) pairs of one rank's stream until it knows `inflight`; O(1) each."""
 
-    __slots__ = ("_last", "_start", "_votes", "in_order", "inflight")
+    __slots__ = ("_last", "_start", "_turns", "_votes", "inflight")
 
     def __init__(self) -> None:
         self.inflight: int | None = None  # workers x prefetch x batch + batch
-        self.in_order = True  # each reader has opened one place after the other: there are no workers that take turns
+        self._turns = False  # a reader has passed places over: there are workers that take turns
         self._last: dict[int, int] = {}
         self._start: dict[int, int] = {}
         self._votes: dict[tuple[int, int], int] = {}
+
+    @property
+    def in_order(self) -> bool:
+        """Whether each reader has opened one place after the other, so that there is nothing more to be learned."""
+        return bool(self._last) and not self._turns
 
     def see(self, reader: int, place: int) -> bool:
         """An open of `place` by `reader` (a process or thread id). True: `inflight` has just become known."""
@@ -34,7 +39,7 @@ class LoaderWatch:
         if place == last + 1:
             self._last[reader] = place
             return False
-        self.in_order &= place < last  # another epoch
+        self._turns |= place > last  # else it is another epoch
         start, length = self._start[reader], last + 1 - self._start[reader]
         self._begin(reader, place)
         workers, rest = divmod(place - start, length)

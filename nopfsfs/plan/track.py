@@ -27,8 +27,6 @@ _WELL_IN = 4
 # Contradicting opens of its own readers, beyond those that agreed, after which a locked plan is no longer believed.
 _LOST = 24
 _HITS_KEPT = 64
-# Places between two opens that show are rarely more than so many times as many as on average.
-_UNSEEN = 6
 # Opens foreseen after which a plan has held for a while.
 _STEADY = 512
 _STEADY_WITHOUT_K = 8192
@@ -77,10 +75,10 @@ class Track:
 
     def __init__(
         self, order: EpochOrder, make: Callable[[Hypothesis], EpochOrder], inflight: int | None = None,
-        showing: Showing | None = None,
+        showing: Showing | None = None, *, closes: bool = True,
     ) -> None:  # fmt: skip
         """`make` computes the tables of an epoch; `inflight`: K where it is known; `showing`: whose opens show, if not
-        all do."""
+        all do; `closes`: whether these show."""
         self.state = State.WATCHING
         self.was_locked = False
         self.proof: Proof | None = None  # by which its sampler and seed were known first
@@ -94,6 +92,8 @@ class Track:
         self._hits: deque[int] = deque([0], maxlen=_HITS_KEPT)  # the mount's count of opens at the last hits
         self.repeats = False  # epochs repeat: set_epoch is forgotten
         self._inflight = inflight
+        self._guessed: int | None = None  # K, where it is not known and few opens show
+        self._closes = closes and showing is None
         self._loader = LoaderWatch() if inflight is None and showing is None else None
         self._showing = showing
         self._lately: deque[tuple[int, int]] = deque(maxlen=_LATELY)
@@ -115,11 +115,12 @@ class Track:
         self.lanes = len(order.hypothesis.ranks)
         each = order.length // self.lanes
         self.spacing = self._showing.spacing if self._showing is not None else 1
-        self.k = places = window(each, self._inflight)
+        self.k = places = window(each, self._inflight or self._guessed)
         if self._showing is not None:
             self.k = self._showing.window(places)
         self.cursors = [
-            Cursor(each, self.k, order.absent(lane), self._hidden(order, lane), places) for lane in range(self.lanes)
+            Cursor(each, self.k, order.absent(lane), self._hidden(order, lane), 0 if self._closes else places)
+            for lane in range(self.lanes)
         ]
         self._recent: deque[int] = deque(maxlen=max(1, min(_RECENT * self.lanes, order.length // 16)))
         self._stand()
@@ -142,10 +143,10 @@ class Track:
     def show_only(self, showing: Showing) -> None:
         """From now on only the opens of these rows show. What was opened is kept, but for the beginning of the next
         epoch."""
-        opened = [bytes(cursor.opened[: cursor.length]) for cursor in self.cursors]
+        opened = [cursor.so_far() for cursor in self.cursors]
         ahead, left = self.ahead, self._left
-        self._inflight = self.k
-        self._loader, self._showing = None, showing
+        self._guessed = self.k
+        self._loader, self._showing, self._closes = None, showing, False
         self._enter(self.now)
         self._left = left
         for cursor, states in zip(self.cursors, opened, strict=True):
@@ -154,23 +155,23 @@ class Track:
         if ahead is not None:
             self.expect(ahead)
 
+    def without_closes(self) -> None:
+        """It does not show when files have been read. Before any was opened."""
+        self._closes = False
+        for cursor in self.cursors:
+            cursor.lag_behind(window(self.now.length // self.lanes, self._inflight))
+
     def show_all(self) -> None:
-        """From now on all opens show again. What lies before the last that showed was opened, too; of what lies between
-        it and the next that is told, nothing is known."""
-        before = self._showing
-        if before is None:
+        """From now on all opens show again, but not when files have been read."""
+        if self._showing is None:
             return
-        opened = [_before_last(cursor) for cursor in self.cursors]
-        ahead, left = self.ahead, self._left
-        self._showing = None
+        self._showing, self.spacing = None, 1
         self._loader = LoaderWatch() if self._inflight is None else None
-        self._enter(self.now)
-        self._left = left
-        for cursor, states in zip(self.cursors, opened, strict=True):
-            cursor.resume(states)
-            cursor.widen(min(self.k + _UNSEEN * before.spacing, max(self.k, cursor.length // 2)))
-        if ahead is not None:
-            self.expect(ahead)
+        self.k = window(self.now.length // self.lanes, self._inflight or self._guessed)
+        self._guessed = None
+        for cursor in self.cursors:
+            cursor.show_all(self.k)
+        self._stand()
 
     @property
     def steady(self) -> bool:
@@ -366,7 +367,7 @@ class Track:
     def rows_opened(self) -> list[int]:
         """The rows opened so far in this epoch, in the order of its plan; where few opens show, those passed by too."""
         gone = self.consumed(self.base, self.now.length)
-        if self._showing is None:
+        if self._showing is None and not any(cursor.thin for cursor in self.cursors):
             for lane, cursor in enumerate(self.cursors):
                 states = np.frombuffer(bytes(cursor.opened[: cursor.length]), dtype=np.uint8)
                 gone[lane :: self.lanes] = states == _OPENED[0]
@@ -606,14 +607,6 @@ class Track:
 def _named(hypothesis: Hypothesis) -> tuple[int, str, int]:
     """What stays over the epochs of a plan."""
     return hypothesis.dataset, hypothesis.spec.sampler, hypothesis.spec.seed
-
-
-def _before_last(cursor: Cursor) -> bytes:
-    """What of this epoch was opened, where few opens show: all before the last that did."""
-    opened = bytes(cursor.opened[: cursor.length])
-    last = opened.rfind(_OPENED)
-    passed = max(last + 1, min(cursor.passed, cursor.length))
-    return (_OPENED * passed).ljust(len(opened), b"\0")
 
 
 def _first_of_many(places: list[int], within: int) -> int:

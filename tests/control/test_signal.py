@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from nopfsfs.control.signals import PASSED_THROUGH, PUZZLED, REPLACED, WATCHING, Signal
+from nopfsfs.control.signals import NO_ROOM, PASSED_THROUGH, PUZZLED, WATCHING, Signal
 from nopfsfs.tiers.columns import GAUGES, Gauge
 from nopfsfs.tiers.tripwires import Shown, Tripwires
 from tests.asynchronous import in_trio
@@ -24,7 +24,6 @@ LIMIT_S = 10.0
 @dataclass
 class Follower:
     steady: bool = True
-    shares: bool = False
     puzzled: bool = False
     opens: int = 0
     told: list[str] = field(default_factory=list)
@@ -34,6 +33,9 @@ class Follower:
 
     def show_all(self) -> None:
         self.told.append("all")
+
+    def without_closes(self) -> None:
+        self.told.append("no closes")
 
 
 class Conductor:
@@ -60,11 +62,10 @@ def turn(signal: Signal, follower: Follower, conductor: Conductor | None = None)
 @pytest.mark.parametrize(
     ("how", "follower", "room", "why"),
     [
-        ("auto", Follower(), False, ""),
-        ("auto", Follower(shares=True), True, ""),
+        ("auto", Follower(), True, ""),
         ("auto", Follower(steady=False), True, WATCHING),
         ("auto", Follower(puzzled=True), True, PUZZLED),
-        ("auto", Follower(shares=True), False, REPLACED),  # what stays is replaced, and that takes closes
+        ("auto", Follower(), False, NO_ROOM),  # what was read has to go, and that takes closes
     ],
 )
 def test_auto_turns_when_the_plan_holds_and_no_close_is_needed(
@@ -190,6 +191,7 @@ def test_what_was_opened_before_it_turned_is_told_as_it_was() -> None:
     assert signal.shown(np.arange(N)) is None
     for events in (299, 1):
         assert follower.told == []
+        assert (signal.most(200), signal.most(4096)) == ((200, 300) if events > 1 else (1, 1))
         signal.taken(events, cast(Any, follower), cast(Any, Conductor()))
     assert follower.told == ["only"]
     assert signal.shown(np.arange(N)) is not None
@@ -211,14 +213,47 @@ def test_opens_that_did_not_show_are_estimated() -> None:
 
 
 @in_trio
-async def test_a_connection_that_is_gone_is_the_end_of_it() -> None:
+async def test_who_was_explained_meanwhile_needs_no_showing(monkeypatch: pytest.MonkeyPatch) -> None:
+    gauge, follower, forgot = gauges(), Follower(), []
+    signal = make("auto", gauge, lambda: forgot.append(True))
+    turn(signal, follower)
+    for follower.puzzled in (True, False):
+        turn(signal, follower)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signal.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (signal.name, forgot) == ("tripwire", [])
+        nursery.cancel_scope.cancel()
+
+
+def test_another_follower_counts_from_its_own_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nopfsfs.control.signals.LEAST_S", 0.0)
+    gauge, follower = gauges(), Follower(opens=0)
+    gauge[Gauge.SHOWN] = Shown.ALL
+    signal = make("auto", gauge)
+    signal.tell(cast(Any, Follower(opens=5_000_000)))
+    signal.tell(cast(Any, follower))
+    assert follower.told == ["no closes"]
+    follower.opens = 10_000
+    turn(signal, follower)
+    assert signal.name == "tripwire"
+
+
+@in_trio
+async def test_where_nothing_can_be_forgotten_tripwires_show_as_before() -> None:
+    tried: list[bool] = []
+
     def gone() -> None:
+        tried.append(True)
         raise OSError
 
     gauge, follower = gauges(), Follower(puzzled=True)
     gauge[Gauge.SHOWN] = Shown.TRIPWIRES
     signal = make("auto", gauge, gone)
     turn(signal, follower)
-    with trio.fail_after(LIMIT_S):
-        await signal.run()
-    assert follower.told == []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signal.run)
+        await until(lambda: tried)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (follower.told, signal.name) == ([], "tripwire")
+        nursery.cancel_scope.cancel()

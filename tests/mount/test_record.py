@@ -37,10 +37,12 @@ def check(record: dict[str, Any], opens: int, size: int) -> None:
     assert set(record) >= {"state", "plan", "opens", "served", "budget", "used", "wait_seconds", "processes"}
     assert set(record["plan"]) >= {"state", "sampler", "seed", "epoch", "position", "length"}
     assert set(record["served"]) == {"page_cache", "ram", "disk", "peer", "source"}
-    assert record["opens"]["total"] == opens
+    counted = record["opens"]["total"]
+    assert abs(counted - opens) <= (0.05 * COUNT if record["opens"]["estimated"] else 0)
     assert record["opens"]["unobserved"] == 0
-    assert sum(place["files"] for place in record["served"].values()) == opens
-    assert sum(place["bytes"] for place in record["served"].values()) == size
+    assert sum(place["files"] for place in record["served"].values()) == counted
+    read = sum(place["bytes"] for place in record["served"].values())
+    assert abs(read - size) <= (0.1 * size if record["opens"]["estimated"] else 0)
     assert all(record["used"][tier] <= record["budget"][tier] for tier in record["used"]), record
     assert record["budget"]["page_cache"] + record["budget"]["ram"] <= record["budget"]["total"]
     assert record["read_errors"] == 0

@@ -115,7 +115,7 @@ def test_a_second_job_in_another_order_on_a_mount_that_refuses_open(mounting: Mo
         assert missed_by_job(m, files, orders(5000, range(EPOCHS, EPOCHS + 2))) <= 0.02 * 2 * FILES
         # who reads in no order at all is seen whole, too, and the kernel is not told wrong attributes
         read_all(m, readers=2, rounds=2)
-        assert m.status()["modes"]["signal"] == "attributes"
+        m.wait_status(lambda s: s["modes"]["signal"] == "attributes")
         for path in files[::50]:
             here, there = path.stat(), (m.source / path.relative_to(m.path)).stat()
             for one in ("st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "st_mtime_ns"):

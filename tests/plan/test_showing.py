@@ -201,9 +201,20 @@ def test_what_is_followed_goes_on_when_all_opens_are_shown_again(n, world, worke
         third = len(opens) // 3
         follower.show_only(seen)
         assert replay(follower, opens[:third], seen)[0] >= 0.95
+        strays = rng.choice(opens[third:], 3)  # by somebody else
+        follower.observe(strays[seen.mask[strays]], np.full(int(seen.mask[strays].sum()), 77))
         follower.show_all()
         assert not follower.puzzled
-        assert feed(follower, opens[third:]).mean() >= 0.99
+        flags = []
+        for at in range(third, len(opens), 200):
+            coming = follower.upcoming(follower.position, len(opens))
+            assert set(opens[at:].tolist()) <= set(coming.tolist()), "nothing that is yet to be read is taken for read"
+            flags.append(feed(follower, opens[at : at + 200]))
+            lag = len(world[1]) * (4 * loader.inflight + 4 * seen.spacing)
+            if at + 200 + lag < len(opens):
+                soon = set(follower.upcoming(follower.position, lag).tolist())
+                assert soon - set(opens[: at + 200].tolist()), "and what was read is not waited for"
+        assert np.concatenate(flags).mean() >= 0.99
         assert not follower.puzzled
         assert follower.status().epoch in (epoch, epoch + 1)
         assert follower.status().k <= max(2 * loader.inflight, 64)
