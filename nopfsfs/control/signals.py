@@ -34,7 +34,7 @@ WATCHING, PUZZLED, PASSED_THROUGH, NO_FAST_PATH, NO_ROOM = (
     "somebody reads what no plan explains",
     "files are passed through to disk, and OPEN says to which",
     "pyfuse3 alone cannot refuse OPEN, and the fast path is off",
-    "memory does not hold all files: what was read makes room for others as soon as it is closed",
+    "arena and page cache do not hold all files: what was read makes room for others as soon as it is closed",
 )
 
 

@@ -93,8 +93,8 @@ class Conductor:
 
     @property
     def has_room_for_all(self) -> bool:
-        """Whether all files may stay in memory."""
-        return self.total <= self.split.homes
+        """Whether all files may stay in memory, and in the page cache."""
+        return self.total <= min(self.split.homes, self.split.pages)
 
     @property
     def homes_used(self) -> int:
