@@ -269,7 +269,7 @@ class EventLoop:
         if opened.any():
             self._observe(rows[opened], values[opened], all_show=shown is None)
         c = self.conductor
-        closes = self._signal is None or self._signal.closes
+        closes = self._signal is None or not self._signal.refusing
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == _OPEN:
                 if closes:

@@ -86,11 +86,6 @@ class Signal:
         return self._gauge[Gauge.SHOWN] != Shown.OPENED
 
     @property
-    def closes(self) -> bool:
-        """Whether events that are taken now show closes."""
-        return not self.refusing
-
-    @property
     def name(self) -> str:
         """What is seen now: open, tripwire, attributes."""
         return ("open", "tripwire", "tripwire", "attributes")[self._gauge[Gauge.SHOWN]]

@@ -25,9 +25,7 @@ SIZE = 30_000  # of a file, more or less; some 13 MB in all, and the kernel's in
 EPOCHS = 3
 BATCH = 64  # of these the plan is recognised
 PAGE_CACHE = 6 << 20
-# Drops lag behind reads by a moment (docs/architecture.md): the supervisor looks every 80 ms, in which a reader of what
-# is staged has read some sixty files, and the stager drops after that.
-BEHIND = 128 * SIZE
+BEHIND = 16 * SIZE  # drops lag behind reads by a moment (docs/architecture.md)
 
 
 @pytest.fixture
