@@ -164,7 +164,9 @@ class EventLoop:
             staged, read = self.step()
             ordered = await self._send()
             await self._look()
-            await trio.sleep(STAGING_PAUSE_S if staged or ordered else READING_PAUSE_S if read else IDLE_PAUSE_S)
+            # Where not all pages may stay, what is read has to be dropped soon.
+            busy = staged or ordered or (read and self.conductor.window.bounded)
+            await trio.sleep(STAGING_PAUSE_S if busy else READING_PAUSE_S if read else IDLE_PAUSE_S)
 
     def _begin_anew(self) -> None:
         """After a fault: take what is staged from where it is said, and all that is open for closed."""

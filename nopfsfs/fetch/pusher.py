@@ -42,6 +42,7 @@ class Pusher:
         self._fuse_fd, self._tree_fd, self._mountpoint = fuse_fd, tree_fd, mountpoint
         self._index, self._columns, self._desk, self._source = index, columns, desk, source
         self._gauge = gauges.block
+        self._urgent: deque[Task] = deque()  # what changed, and drops: reads go on while they wait, and fill more
         self._queue: deque[Task] = deque()
         self._to_see: deque[Task] = deque()  # looked at when the queue is empty
         self._wake = threading.Condition()
@@ -49,11 +50,11 @@ class Pusher:
         self._supervisor = supervisor
 
     def order(self, what: int, rows: list[int], value: int = 0) -> None:
-        """Queue work; returns at once."""
+        """Queue work; returns at once. Drops are done before pushes: no row is to be dropped while it is pushed."""
         with self._wake:
             if not self._stopped:
-                for row in rows:
-                    self._queue.append((what, row, value))
+                queue = self._urgent if what == Order.DROP else self._queue
+                queue.extend((what, row, value) for row in rows)
                 self._wake.notify()
 
     def look_at(self, rows: list[int]) -> None:
@@ -67,7 +68,7 @@ class Pusher:
     def invalidate(self, row: int) -> None:
         """Make the kernel forget a changed row, before all other work."""
         with self._wake:
-            self._queue.appendleft((INVALIDATE, row, 0))
+            self._urgent.appendleft((INVALIDATE, row, 0))
             self._wake.notify()
 
     @property
@@ -79,6 +80,7 @@ class Pusher:
         """End the thread after its present task; the tree is let go there."""
         with self._wake:
             self._stopped = True
+            self._urgent.clear()
             self._queue.clear()
             self._to_see.clear()
             self._wake.notify()
@@ -107,7 +109,7 @@ class Pusher:
     def _next(self) -> Task | None:
         """The next task, if there is one that may be done now (lock held). A change is shown all the same: that touches
         no file of the mount."""
-        queue = self._queue or self._to_see
+        queue = self._urgent or self._queue or self._to_see
         if self._stopped or not queue or (self._quiet and queue[0][0] != INVALIDATE):
             return None
         return queue.popleft()

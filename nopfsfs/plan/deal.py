@@ -26,8 +26,9 @@ _COMMON = 4
 STEPS_LEAST = 3
 # Of a reader's steps so many bits lie in that they lead forward, back, or that they fit no world.
 _FORWARD, _BACK, _STRAY = 0.85, 0.05, 0.1
-# Bits that a world is worth which was said.
-_SAID = 6.0
+# Bits that a world is worth which was said, and one that was read off already: some strays, of what was read in the
+# epoch before, make no other of it.
+SAID, HELD = 6.0, 40.0
 # Residues that are read less than this share of the mean are those of strays, or of an epoch's padding; where the mean
 # is so many opens.
 _READ, _STRAYS_FROM = 0.25, 3.0
@@ -61,30 +62,32 @@ class Deal:
 WHOLE = Deal()
 
 
-def read(followed: Mapping[int, Sequence[int]], n: int, said: Sequence[World] = ()) -> Deal | None:
+def read(
+    followed: Mapping[int, Sequence[int]], n: int, said: Sequence[World] = (), trust: float = SAID
+) -> Deal | None:
     """The deal that places of an order of `n` show; `followed`: by reader (0: those that are not known) the places it
-    opened, in order. None: too little is known yet."""
+    opened, in order; `trust`: bits that each world in `said` is worth. None: too little is known yet."""
     known = {reader: places for reader, places in followed.items() if reader and places}
     unknown = followed.get(0, ())
     if unknown and len(unknown) >= sum(map(len, known.values())):
-        return _by_residues(np.array(unknown, np.int64), n, said)
+        return _by_residues(np.array(unknown, np.int64), n, said, trust)
     steps = [after - before for places in known.values() for before, after in pairwise(places)]
     if len(steps) < STEPS_LEAST:
         return None
-    world = _by_steps(steps, n, said)
+    world = _by_steps(steps, n, said, trust)
     if world == 1:
         return _in_turn(known) or WHOLE
     return _ranks(np.concatenate([np.array(places, np.int64) for places in known.values()]), world, said)
 
 
-def _by_steps(steps: Sequence[int], n: int, said: Sequence[World]) -> int:
+def _by_steps(steps: Sequence[int], n: int, said: Sequence[World], trust: float) -> int:
     """The world size that tells the steps of known readers in the fewest bits."""
     counts = Counter(steps)
     common = sorted((step for step in counts if step > 0), key=lambda step: -counts[step])[:_COMMON]
     sizes = {1, *(size for size, _ in said)}
     for step in common:
         sizes.update(size for size in range(2, min(step, _WORLDS_MOST) + 1) if step % size == 0)
-    worth = dict.fromkeys((size for size, _ in said), _SAID)
+    worth = dict.fromkeys((size for size, _ in said), trust)
 
     def bits(size: int) -> float:
         told = 0.0
@@ -145,19 +148,20 @@ def _runs(places: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _by_residues(places: NDArray[np.int64], n: int, said: Sequence[World]) -> Deal | None:
-    """The world whose residues that were read first foretell those that were read later, in the most bits."""
+def _by_residues(places: NDArray[np.int64], n: int, said: Sequence[World], trust: float) -> Deal:
+    """The world whose residues that were read first foretell those that were read later, in the most bits. Where all
+    are read here, that was said holds: no other shows."""
     m = len(places)
     best, deal = _CLEAR, None
     for size, ranks in said:
         if size > 1 and len(ranks) < size:
             inside = np.isin(places % size, ranks)
-            worth = _SAID + math.log2(size / len(ranks)) * inside.sum() - math.log2(n) * (~inside).sum()
+            worth = trust + math.log2(size / len(ranks)) * inside.sum() - math.log2(n) * (~inside).sum()
             if worth > max(_CLEAR_SAID, best if deal is not None else 0.0):
                 best, deal = worth, Deal(size, tuple(sorted(ranks)))
     first = places[: 2 * m // 3 + 1]
     later = places[2 * m // 3 + 1 :]
-    worlds = dict.fromkeys((size for size, _ in said if size > 1), _SAID)
+    worlds = dict.fromkeys((size for size, _ in said if size > 1), trust)
     for size in (*worlds, *range(2, min(_WORLDS_MOST, n // 2) + 1)):
         seen = np.zeros(size, bool)
         seen[first % size] = True
@@ -170,10 +174,10 @@ def _by_residues(places: NDArray[np.int64], n: int, said: Sequence[World]) -> De
         if worth > best:
             seen[later % size] = True
             best, deal = worth, Deal(size, tuple(np.flatnonzero(seen).tolist()))
-    if deal is None:
-        return WHOLE
-    found = _ranks(places, deal.world, said)
-    return WHOLE if found.whole else found
+    found = _ranks(places, deal.world, said) if deal is not None else WHOLE
+    if not found.whole:
+        return found
+    return next((Deal(size, tuple(sorted(ranks))) for size, ranks in said if len(ranks) == size), WHOLE)
 
 
 def listed(readers: Sequence[NDArray[np.int64]], n: int) -> list[World]:

@@ -324,16 +324,16 @@ class Identifier:
         _, first = np.unique(rows, return_index=True)
         first.sort()
         suspects[0].weigh(View(rows[first], readers[first], len(rows)))
-        return self._as_dealt(suspects[0], ((here.world, here.ranks),))
+        return self._as_dealt(suspects[0], ((here.world, here.ranks),), deal.HELD)
 
-    def _as_dealt(self, suspect: Suspect, said: Sequence[World]) -> Hypothesis | None:
-        """What is read here of an order that is known; None: not known yet."""
+    def _as_dealt(self, suspect: Suspect, said: Sequence[World], trust: float = deal.SAID) -> Hypothesis | None:
+        """What is read here of an order that is known; None: not known yet. `said`, `trust`: as of `deal.read`."""
         candidate, ledger = suspect.candidate, suspect.ledger
         family = registry.sampler(candidate.spec.sampler)
         if candidate.world is not None:
             return candidate.hypothesis()
         followed = {reader: places for reader, places in ledger.followed.items() if ledger.follows(reader)}
-        found = deal.read(followed, suspect.table.n, said)
+        found = deal.read(followed, suspect.table.n, said, trust)
         shuffled = candidate.spec.sampler == by_seed.FAMILY and not candidate.spec.number("sequential")
         if found is not None and found.batch == 1 and shuffled:
             # steps that no world tells may be those of a sampler that repeats samples before it deals them out

@@ -62,7 +62,7 @@ class PageWindow:
         self.homes_used = 0
 
     @property
-    def _bounded(self) -> bool:
+    def bounded(self) -> bool:
         """Whether not all of the data set may stay."""
         return self._split.page_homes < self._data
 
@@ -74,7 +74,7 @@ class PageWindow:
     def recharge(self, row: int, more: int) -> None:
         """The row's charge is another, by so many bytes: count that where it is charged. What has grown too large to
         stay stays no more."""
-        all_could_stay = not self._bounded
+        all_could_stay = not self.bounded
         self._data += more
         if self._is_pushing[row] or self._paged_of[row] != _NONE:
             self.used += more
@@ -86,7 +86,7 @@ class PageWindow:
         if row in self._leaving:
             self._leaving[row] += more
             self._leaving_bytes += more
-        if all_could_stay and self._bounded:  # until now, nobody noted what was behind the reader
+        if all_could_stay and self.bounded:  # until now, nobody noted what was behind the reader
             self._put_all_behind(np.flatnonzero(self.paged != _NONE).tolist())
 
     # ---- pushes -------------------------------------------------------------------------------------------
@@ -245,10 +245,10 @@ class PageWindow:
 
     def resize(self, split: Split, furthest: Iterable[int]) -> None:
         """Another budget. What must leave does so in the order of `furthest`."""
-        all_could_stay = not self._bounded
+        all_could_stay = not self.bounded
         self._split = split
         excess = self.used - self._leaving_bytes - self._limit
-        track_all = self._bounded and all_could_stay  # until now, nobody noted what was behind the reader
+        track_all = self.bounded and all_could_stay  # until now, nobody noted what was behind the reader
         for row in furthest:
             if self.homes_used <= split.page_homes and excess <= 0 and not track_all:
                 break
@@ -267,7 +267,7 @@ class PageWindow:
         return row not in self._open and row not in self.awaited
 
     def _put_behind(self, row: int) -> None:
-        if self._bounded and self._droppable(row):
+        if self.bounded and self._droppable(row):
             self.behind.add(row)
 
     def _put_all_behind(self, rows: list[int]) -> None:
