@@ -25,7 +25,8 @@ SIZE = 30_000  # of a file, more or less; some 13 MB in all, and the kernel's in
 EPOCHS = 3
 BATCH = 64  # of these the plan is recognised
 PAGE_CACHE = 6 << 20
-BEHIND = 16 * SIZE  # drops lag behind reads by a moment (docs/architecture.md)
+BEHIND = 16 * SIZE  # drops lag behind reads by so much, or by
+LAG_S = 0.1  # what is read in so many seconds (docs/architecture.md)
 
 
 @pytest.fixture
@@ -94,15 +95,19 @@ def test_a_bounded_page_cache_keeps_to_its_budget_for_epochs(
         files = files_of(m)
         m.wait_status(lambda s: s["plan"]["length"] == COUNT)
         for epoch in range(EPOCHS):
-            witness = Witness(tmp_path / "backing")
+            witness, ended = Witness(tmp_path / "backing"), list[float]()
             for at, sample in enumerate(order(Spec("distributed", 42), COUNT, epoch).tolist()):
                 assert files[sample].read_bytes() == witness.read(files[sample].relative_to(m.path))
+                ended.append(time.monotonic())
                 if at % 100 == 99:
+                    lately = sum(when > ended[-1] - LAG_S for when in ended)
                     record = m.status()
                     assert record["budget"]["page_cache"] == PAGE_CACHE
-                    assert record["used"]["page_cache"] <= PAGE_CACHE + BEHIND
-        record = settled(m)
-        assert cached(files) <= record["used"]["page_cache"] <= PAGE_CACHE
+                    assert record["used"]["page_cache"] <= PAGE_CACHE + max(BEHIND, lately * SIZE)
+        record, held = settled(m), cached(files)
+        while (now := settled(m))["stager"] != record["stager"]:  # who looks opens them, which is foreseen, too
+            record, held = now, cached(files)
+        assert held <= record["used"]["page_cache"] <= PAGE_CACHE
         record = m.wait_status(lambda s: s["page_cache"]["looked_at"] >= 32)
         is_whole = witness.is_whole
 
