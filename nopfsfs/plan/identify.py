@@ -324,7 +324,8 @@ class Identifier:
         _, first = np.unique(rows, return_index=True)
         first.sort()
         suspects[0].weigh(View(rows[first], readers[first], len(rows)))
-        return self._as_dealt(suspects[0], ((here.world, here.ranks),), deal.HELD)
+        trust = deal.HELD if here.world > 1 else deal.SAID  # a world of one may be the lack of another
+        return self._as_dealt(suspects[0], ((here.world, here.ranks),), trust)
 
     def _as_dealt(self, suspect: Suspect, said: Sequence[World], trust: float = deal.SAID) -> Hypothesis | None:
         """What is read here of an order that is known; None: not known yet. `said`, `trust`: as of `deal.read`."""

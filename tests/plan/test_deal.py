@@ -110,3 +110,22 @@ def test_threads_that_overtake_each_other_are_no_batches(threads: int, world: in
     order = places[np.argsort(np.arange(len(places)) + rng.uniform(0, threads, len(places)))].tolist()
     for count in (64, 256, 1024):
         assert deal.read({7: order[:count]}, 60_000) == (WHOLE if world == 1 else Deal(world, (rank,)))
+
+
+def test_strays_make_no_other_world_of_one_that_is_known() -> None:
+    read = [(2 * at, 1) for at in range(3)] + [(2 * at + 1, 2) for at in range(3)] + [(7, 1), (8, 2)]
+    said = [(2, (0, 1))]
+    assert deal.read(followed(read), 6_000, said) == WHOLE
+    assert deal.read(followed(read), 6_000, said, deal.HELD) == Deal(2, (0, 1))
+
+
+def test_a_known_world_that_is_wrong_gives_way() -> None:
+    read = opens(60_000, 8, (4, 5, 6, 7), 2, 32, np.random.default_rng(3))
+    for world in (1, 2, 4, 16, 3):
+        assert deal.read(followed(read[:256]), 60_000, [(world, (0,))], deal.HELD) == Deal(8, (4, 5, 6, 7))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_where_all_is_read_here_the_world_that_was_said_holds(known: bool) -> None:
+    read = opens(60_000, 4, (0, 1, 2, 3), 0, 32, np.random.default_rng(5))
+    assert deal.read(followed(read[:256], known=known), 60_000, [(4, (0, 1, 2, 3))]) == Deal(4, (0, 1, 2, 3))
