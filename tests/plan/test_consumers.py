@@ -170,6 +170,7 @@ def test_a_loader_that_keeps_a_generator_is_found(options: dict[str, int]) -> No
         assert flags[64:].mean() >= 0.995
 
 
+@pytest.mark.usefixtures("whole_budget")
 @pytest.mark.parametrize(("world", "ranks"), [(8, (3,)), (8, (3, 4)), (16, (0, 1, 2, 3)), (64, (63,))])
 def test_the_world_of_samples_that_are_repeated_is_found(world: int, ranks: tuple[int, ...]) -> None:
     """Of timm's RepeatAugSampler, when nobody has said it."""

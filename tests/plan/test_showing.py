@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loader_model import Loader
 
-from nopfsfs.plan import identify, registry
+from nopfsfs.plan import registry
 from nopfsfs.plan.candidates import Heads
 from nopfsfs.plan.epochs import DataSet, Hypothesis, build
 from nopfsfs.plan.follow import Follower
@@ -109,8 +109,8 @@ def test_a_plan_is_found_by_tripwires(n, world) -> None:
     assert min(shares[1:]) >= (0.9 if n > 300 else 0.5)  # there, all opens show, and a few are much of an epoch
 
 
-def test_another_order_is_found_by_tripwires(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identify, "_BUDGET_S", 10.0)  # as it is; a slow machine needs more than 3 s
+@pytest.mark.usefixtures("whole_budget")
+def test_another_order_is_found_by_tripwires() -> None:
     rng = np.random.default_rng(0)
     parts = tree(10_000)
     seen = showing(parts)
