@@ -22,7 +22,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.recorded import PLANS_MOST, RecordedPlan, merged
 from nopfsfs.plan.spec import Value
-from nopfsfs.system.trusted_path import trusted_parent
+from nopfsfs.system.trusted_path import make_directories, trusted_parent
 from nopfsfs.wholefile import whole_file
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def read(path: str) -> tuple[RecordedPlan, ...]:
 
 def write(path: str, plans: Sequence[RecordedPlan]) -> None:
     """Put these plans before those in the file. Raises OSError."""
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    make_directories(os.path.dirname(path), 0o700)
     with whole_file(path, 0o600) as file:
         file.write(encode(merged(plans, read(path))))
 

@@ -21,7 +21,7 @@ from nopfsfs.dataset import indexfile
 from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.scan import THREADS, ScanResult, scan
-from nopfsfs.system.trusted_path import trusted_parent
+from nopfsfs.system.trusted_path import make_directories, trusted_parent
 from nopfsfs.wholefile import TEMPORARY
 
 LEFTOVER_S = 86_400.0  # a temporary file this old belongs to a scan that was killed
@@ -121,7 +121,7 @@ def _keep(path: str | None, result: ScanResult) -> Opened:
     """Write the scanned index, and put it into sealed memory, which all processes of the mount share."""
     if path is not None:
         try:
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            make_directories(os.path.dirname(path), 0o700)
             _sweep(path)
             result.index.save(path)
         except OSError as error:

@@ -27,8 +27,14 @@ def trusted_parent(path: str) -> Iterator[tuple[int, str]]:
         os.close(fd)
 
 
-def open_trusted(path: str, *, links: bool = True) -> int:
-    """Return an O_PATH descriptor of directory `path`, absolute.
+def make_directories(path: str, mode: int) -> None:
+    """Make directory `path` and those above it that are missing, all with `mode`. Raises OSError as `open_trusted`."""
+    os.close(open_trusted(os.path.abspath(path), make=mode))
+
+
+def open_trusted(path: str, *, links: bool = True, make: int | None = None) -> int:
+    """Return an O_PATH descriptor of directory `path`, absolute. `make`: directories that are missing are made with
+    this mode.
 
     Raises OSError: ELOOP where the path goes through a link of another user, or through any where `links` is false."""
     todo = _parts(path)
@@ -36,7 +42,7 @@ def open_trusted(path: str, *, links: bool = True) -> int:
     try:
         while todo:
             name = todo.pop()
-            step = os.open(name, _STEP, dir_fd=fd)
+            step = _step(fd, name, make)
             status = os.fstat(step)
             if stat.S_ISLNK(status.st_mode):
                 target = os.readlink("", dir_fd=step)
@@ -62,6 +68,17 @@ def open_trusted(path: str, *, links: bool = True) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _step(fd: int, name: str, make: int | None) -> int:
+    try:
+        return os.open(name, _STEP, dir_fd=fd)
+    except FileNotFoundError:
+        if make is None:
+            raise
+    with contextlib.suppress(FileExistsError):  # made meanwhile, by whomever: it is looked at like one that was there
+        os.mkdir(name, make, dir_fd=fd)
+    return os.open(name, _STEP, dir_fd=fd)
 
 
 def _parts(path: str) -> list[str]:

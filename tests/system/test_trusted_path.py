@@ -14,7 +14,7 @@ from nopfsfs.cli.umount import write_report
 from nopfsfs.dataset.cache import open_or_scan
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.process import _LogFile
-from nopfsfs.system.trusted_path import open_for_append, open_trusted
+from nopfsfs.system.trusted_path import make_directories, open_for_append, open_trusted
 from nopfsfs.wholefile import whole_file
 
 USER = 12345
@@ -59,6 +59,26 @@ def test_links_in_a_circle_and_links_where_none_may_be(place: Path) -> None:
         with pytest.raises(OSError) as raised:
             open_trusted(f"{place}/{path}", links=links)
         assert raised.value.errno == errno.ELOOP
+
+
+def test_directories_that_are_missing_are_made(place: Path) -> None:
+    for _ in range(2):
+        make_directories(str(place / "real" / "a" / "b"), 0o700)
+    assert [(place / "real" / name).stat().st_mode & 0o777 for name in ("a", "a/b")] == [0o700, 0o700]
+    (place / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        make_directories(str(place / "file" / "a"), 0o700)
+
+
+@needs_root
+def test_no_directory_is_made_behind_a_link_of_another_user(place: Path) -> None:
+    (place / "link").symlink_to(place.parent / "secret")
+    os.chown(place / "link", USER, USER, follow_symlinks=False)
+    with pytest.raises(OSError, match=f"a link of user {USER}"):
+        make_directories(str(place / "link" / "a"), 0o700)
+    scanned = open_or_scan(place / "real", str(place / "link" / "a"))
+    os.close(scanned.fd)
+    assert list((place.parent / "secret").iterdir()) == []
 
 
 @needs_root
