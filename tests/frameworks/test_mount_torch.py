@@ -57,7 +57,7 @@ def test_distributed(training: Training, world: int, ranks: str, seed: int, work
     )  # fmt: skip
 
     assert has_counted(record, epochs * len(local) * -(-TRAIN // world))
-    assert record["plan"]["world"] == world
+    assert record["plan"]["world"] == world, record["plan"]
     assert record["plan"]["ranks"] == local
 
 
