@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,7 @@ from nopfsfs.plan.deal import World
 from nopfsfs.plan.epochs import DataSet, EpochOrder, FileOrder, Hypothesis, build, same_order
 from nopfsfs.plan.far import Far
 from nopfsfs.plan.identify import INLINE, Identifier
+from nopfsfs.plan.ledger import before_following
 from nopfsfs.plan.outlook import Outlook
 from nopfsfs.plan.recorded import LastPlan, RecordedPlan, begun_anew, last_plans, recorded
 from nopfsfs.plan.report import Job, PlanStatus, describe
@@ -392,7 +393,7 @@ class Follower:
         self._unread.pop(track.hypothesis.dataset, None)
         if cohort is not None:
             within, owner = self._ownership.within(track.hypothesis.dataset), self._ownership.of
-            track.begin([row for row, _, _ in itertools.islice(reversed(cohort.opens), _BEGUN_WITH)][::-1])
+            track.begin([row for row, _, _ in self._in_this_epoch(track.now, cohort)])
             self._explained(track, cohort, [o for o in cohort.opens if owner[o[0]] in within and track.opened(o[0])])
 
     def _explained(self, track: Track, cohort: Cohort, opens: list[Open]) -> None:
@@ -407,6 +408,18 @@ class Follower:
         cohort.restart(left)
         if not left and cohort in self._identifier.trail.cohorts:
             self._identifier.trail.drop(cohort)
+
+    def _in_this_epoch(self, order: EpochOrder, cohort: Cohort) -> list[Open]:
+        """The last opens of a cohort in the data set of an order. Those that readers who follow it made before, in
+        another epoch, are forgotten: by them the epoch would seem to have been read everywhere."""
+        within, owner = self._ownership.within(order.hypothesis.dataset), self._ownership.of
+        opens = [one for one in cohort.opens if owner[one[0]] in within][-_BEGUN_WITH:]
+        if order.again is not None:
+            return opens
+        gone = {opens[at] for at in before_following([(order.find(row), who) for row, who, _ in opens], order.length)}
+        if gone:
+            cohort.opens = deque((one for one in cohort.opens if one not in gone), maxlen=cohort.opens.maxlen)
+        return [one for one in opens if one not in gone]
 
     def adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
         """As of `Believer`: at once if its tables are there or quickly made, else once a job has made them."""
@@ -424,8 +437,7 @@ class Follower:
 
     def _go_over(self, order: EpochOrder, cohort: Cohort, track: Track | None) -> None:
         """Follows a plan that is certain, and repeats the opens that showed it."""
-        within, owner = self._ownership.within(order.hypothesis.dataset), self._ownership.of
-        opens = [one for one in cohort.opens if owner[one[0]] in within]
+        opens = self._in_this_epoch(order, cohort)
         before: list[int] = []
         lately = [row for row, _ in track.lately()] if track is not None and self._showing is not None else []
         if track is None or track not in self._consumers.tracks():
@@ -437,8 +449,7 @@ class Follower:
             track.relocate(order)
         track.state = State.WATCHING
         track.already(before)
-        track.begin([*before, *(row for row, _, _ in opens[-_BEGUN_WITH:])])
-        opens = opens[-_BEGUN_WITH:]
+        track.begin([*before, *(row for row, _, _ in opens)])
         explained = [one for one in opens if track.feed(one[0], one[1]) is not Seen.AGAINST]
         track.catch_up(lately)
         for one in explained:

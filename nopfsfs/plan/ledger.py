@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 # The share of opens that need not fit: strays.
@@ -163,6 +163,25 @@ class Ledger:
     def follows(self, reader: int, least: float = 0.0) -> bool:
         """Whether this reader's own odds are more than so many bits."""
         return self.reader_bits(reader) > least
+
+
+def before_following(opens: Sequence[tuple[int, int]], n: int) -> list[int]:
+    """Which of these opens, (place of an order of `n`, -1 for none; reader), readers made before they began to follow
+    the order: indices. All of a reader that does not follow it are left out."""
+    ledger = Ledger(n)
+    last = {place: at for at, (place, _) in enumerate(opens) if place >= 0}
+    whose: dict[int, list[int]] = {}
+    for at, (place, reader) in enumerate(opens):
+        if place < 0 or last[place] == at:  # a file that was opened before as well was so in another epoch
+            ledger.add(place, reader)
+        whose.setdefault(reader, []).append(at)
+    found: list[int] = []
+    for reader, mine in whose.items():
+        if ledger.follows(reader):
+            places = set(ledger.followed[reader])
+            began = next(nth for nth, at in enumerate(mine) if last.get(opens[at][0]) == at and opens[at][0] in places)
+            found += mine[:began]
+    return found
 
 
 def code(x: int) -> float:

@@ -181,14 +181,16 @@ class Search:
         self._parts = len(likely + more + quick + long) + len(targets) * len([first, second, *stages])
         said = () if self._seeds.given is None else (self._seeds.given,)
         others = [seed for seed in self._seeds.first if seed not in said]
-        yield from self._in_streams(said if streams else (), targets)
-        self.past_streams = bool(said) and not first_only
         yield from self._by_seed(likely)
         yield from self._of(first, targets)
         yield from self._of(second, targets)
+        # which seed a sampler has takes less to find than where in a generator's stream it was drawn
+        yield from self._by_seed(more)
+        yield from self._in_streams(said if streams else (), targets)
+        self.past_streams = bool(said) and not first_only
+        yield from self._by_seed(quick)
         yield from self._in_streams(others if streams else (), targets)
         self.past_streams = not first_only
-        yield from self._by_seed([*more, *quick])
         rest = (step for stage in stages for step in self._of(stage, targets))
         yield from _in_turn(self._by_seed(long), rest)
 

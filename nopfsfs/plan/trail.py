@@ -21,8 +21,9 @@ from nopfsfs.plan.suspects import MAX_OPENS, Proof, Suspect, View
 # Numbers of opens at which the plans at hand are looked at; beyond the last at every so many.
 _LOOKS = frozenset((3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56))
 _LOOK_EVERY = 64
-# Numbers of opens at which what was said is tried (again): these, then whenever they have doubled.
-_QUICK = (4, 6, 8, 12, 16, 24, 32)
+# Numbers of opens at which what was said is tried (again): these, then whenever there are so many times as many. A
+# search of all begins with the same, and is delayed by it.
+_QUICK, _QUICK_AGAIN = (4, 6, 8, 12, 16, 24, 32), 4
 # A search of all begins with so many opens.
 _FULL_FROM = 16
 # A search of all that was begun with fewer opens than this is begun again at once; others when opens have doubled.
@@ -186,7 +187,7 @@ class Cohort:
     def quick_due(self) -> bool:
         """Whether to try (again) what was said; asking means that it is done."""
         due = any(self._quick_at < at <= self.count for at in _QUICK)
-        due = due or self.count >= 2 * max(self._quick_at, MIN_OPENS)
+        due = due or self.count >= _QUICK_AGAIN * max(self._quick_at, MIN_OPENS)
         self._quick_at = self.count if due else self._quick_at
         return due
 
