@@ -7,7 +7,7 @@ that `torch_seeds` finds into suspects, under the likeliest name. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,28 +61,35 @@ class BySeed:
             return None
 
 
-def ways(targets: Iterable[Target], seeds: Seeds, spacing: int = 1, *, first_only: bool) -> Iterator[BySeed]:
-    """What to look at, likeliest first; `first_only`: only the seed that was given, and the defaults, in an epoch's
-    beginning. `spacing`: one open in so many is seen."""
-    here = [target for target in targets if set(registry.sampler(FAMILY).files) & set(target.names)]
-    likely = list(dict.fromkeys(s for seed in seeds.first for s in range(max(seed, 0), max(seed, 0) + _EPOCHS)))
-    for target in here:
-        yield _beginnings(target, likely, spacing * torch_seeds.REACH)
-    if first_only:
-        return
-    for target in here:
-        yield _beginnings(target, torch_seeds.SEEDS, spacing * torch_seeds.REACH)
-    for target in here:
-        yield _middles(target, likely, spacing)
+def likely(targets: Iterable[Target], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
+    """The seed that was given, and the defaults, in an epoch's beginning. `spacing`: one open in so many is seen."""
+    return [_beginnings(target, _likely(seeds), spacing * torch_seeds.REACH) for target in _here(targets)]
+
+
+def further(targets: Iterable[Target], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
+    """Two for each target: all seeds in an epoch's beginning, the likely ones in its middle."""
+    found = []
+    for target in _here(targets):
+        found.append(_beginnings(target, torch_seeds.SEEDS, spacing * torch_seeds.REACH))
+        found.append(_middles(target, _likely(seeds), spacing))
+    return found
 
 
 def thorough(targets: Iterable[Target], spacing: int = 1) -> tuple[list[BySeed], list[BySeed]]:
     """All seeds, in long beginnings and in the middle of an epoch: what takes some seconds, and what takes longer."""
-    here = [target for target in targets if set(registry.sampler(FAMILY).files) & set(target.names)][:_TARGETS]
+    here = _here(targets)[:_TARGETS]
     middles = [_middles(target, torch_seeds.SEEDS, spacing) for target in here]
     beginnings = [_beginnings(target, torch_seeds.SEEDS, spacing * _LONG) for target in here]
     quick = [one for one in middles if one.target.n <= _QUICK]
     return quick, [*beginnings, *(one for one in middles if one not in quick)]
+
+
+def _here(targets: Iterable[Target]) -> list[Target]:
+    return [target for target in targets if set(registry.sampler(FAMILY).files) & set(target.names)]
+
+
+def _likely(seeds: Seeds) -> list[int]:
+    return list(dict.fromkeys(s for seed in seeds.first for s in range(max(seed, 0), max(seed, 0) + _EPOCHS)))
 
 
 def _beginnings(target: Target, seeds: Iterable[int], reach: int) -> BySeed:

@@ -27,7 +27,7 @@ from nopfsfs.plan.recorded import beginnings
 from nopfsfs.plan.report import Job
 from nopfsfs.plan.search import PLAUSIBLE, SUSPECTS_MOST, Search
 from nopfsfs.plan.spec import STRIDED, Dealt, Spec
-from nopfsfs.plan.suspects import FOLLOWING, LOCK, MARGIN, Proof, Suspect, Table, View, certain
+from nopfsfs.plan.suspects import FOLLOWING, LOCK, MARGIN, SURE, Proof, Suspect, Table, View, certain
 from nopfsfs.plan.track import State, Track
 from nopfsfs.plan.trail import Cohort, Ownership, Trail
 
@@ -168,8 +168,7 @@ class Identifier:
         suspects += self._later(suspects, cohort, view)
         best = certain(suspects, LOCK)
         tried = best in recorded or id(best) in believed
-        early = not cohort.settled or (cohort.full is not None and best is not None and cohort.full.within(best.part))
-        if best is not None and early and not best.regular and not tried:
+        if best is not None and not tried and not best.regular and best.part != SURE and cohort.still_at(best.part):
             return
         said = [(one.hypothesis.world, one.hypothesis.ranks) for one in believed.values() if one.given]
         hypothesis = self._as_dealt(best, (*said, *self._worlds)) if best is not None else None

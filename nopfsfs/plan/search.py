@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.plan import candidates, registry
-from nopfsfs.plan.by_seed import FAMILY, BySeed, named, thorough, ways
+from nopfsfs.plan.by_seed import FAMILY, BySeed, further, likely, named, thorough
 from nopfsfs.plan.candidates import WHOLE, Candidate, Heads, Seeds, Stage, Target
 from nopfsfs.plan.deal import World, listed
 from nopfsfs.plan.epochs import DataSet
@@ -47,6 +47,8 @@ _LATER = 12
 _SHORT_EACH = 100
 # World sizes for which beginnings are long enough, where nobody has said one.
 _WORLD = 64
+# Searches for further seeds in one enumeration of the files.
+_FURTHER = 2
 # Words of a seed's global generator in which the place of a loader's draw is looked for here (0.1 s); the further ones
 # are looked at in a process apart. What readers opened first, of so many.
 _WORDS = 1 << 20
@@ -152,6 +154,8 @@ class Search:
         by_seed = FAMILY in names
         streams = Global.name in names and heads.spacing == 1 and not first_only
         self._parts = self._parts_done = 0
+        self._likely = likely(targets, seeds, heads.spacing) if by_seed else []
+        self._likely_with = 0  # first opens of readers with which these were tried last
         self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams, first_only=first_only)
         self.done = False
         self.past_streams = False  # what is further on in torch's generator may be looked at now
@@ -168,27 +172,26 @@ class Search:
     def _steps(
         self, targets: Sequence[Target], sampler: str, *, by_seed: bool, streams: bool, first_only: bool
     ) -> Iterator[Step]:
-        likely = list(ways(targets, self._seeds, self._heads.spacing, first_only=True)) if by_seed else []
+        seeds, spacing = self._seeds, self._heads.spacing
         more: list[BySeed] = []
         quick: list[BySeed] = []
         long: list[BySeed] = []
-        first, second, *stages = candidates.stages(self._seeds, sampler)
+        first, second, *stages = candidates.stages(seeds, sampler)
         if first_only:
             stages = []
         elif by_seed:
-            more = list(ways(targets, self._seeds, self._heads.spacing, first_only=False))
-            quick, long = thorough(targets, self._heads.spacing)
-        self._parts = len(likely + more + quick + long) + len(targets) * len([first, second, *stages])
-        said = () if self._seeds.given is None else (self._seeds.given,)
-        others = [seed for seed in self._seeds.first if seed not in said]
-        yield from self._by_seed(likely)
+            more = further(targets, seeds, spacing)
+            quick, long = thorough(targets, spacing)
+        self._parts = len(more + quick + long) + len(targets) * len([first, second, *stages])
+        said = () if seeds.given is None else (seeds.given,)
+        others = [seed for seed in seeds.first if seed not in said]
         yield from self._of(first, targets)
         yield from self._of(second, targets)
-        # which seed a sampler has takes less to find than where in a generator's stream it was drawn
-        yield from self._by_seed(more)
+        # in the likeliest enumeration; whoever enumerates files otherwise seldom has a seed of their own
+        yield from self._by_seed(more[:_FURTHER])
         yield from self._in_streams(said if streams else (), targets)
         self.past_streams = bool(said) and not first_only
-        yield from self._by_seed(quick)
+        yield from self._by_seed([*quick[:1], *more[_FURTHER:], *quick[1:]])
         yield from self._in_streams(others if streams else (), targets)
         self.past_streams = not first_only
         rest = (step for stage in stages for step in self._of(stage, targets))
@@ -203,7 +206,8 @@ class Search:
                 yield partial(self._try, candidate, cost, target)
             self._parts_done += 1
 
-    def _by_seed(self, ways: Iterable[BySeed]) -> Iterator[Step]:
+    def _by_seed(self, ways: Iterable[BySeed], parts: int = 1) -> Iterator[Step]:
+        """`parts` of the search that each is."""
         for way in ways:
             running: list[SeedSearch | None] = []
 
@@ -220,7 +224,7 @@ class Search:
             yield step
             while running and running[0] is not None and not running[0].done:
                 yield step
-            self._parts_done += 1
+            self._parts_done += parts
 
     def _in_streams(self, seeds: Iterable[int], targets: Sequence[Target]) -> Iterator[Step]:
         """A loader that shuffles takes its seed from the global generator, of which a model has drawn before."""
@@ -249,6 +253,10 @@ class Search:
         """Goes on with the next candidates; those that look like what was opened."""
         opens, found, places = Opens(view, self._datasets), [], 0
         self._opens = opens
+        firsts = sum(map(len, view.firsts))
+        if firsts >= 2 * self._likely_with:  # also while others are tried: many readers had opened too little before
+            self._likely_with = firsts
+            self._left = chain(self._by_seed(self._likely, parts=0), self._left)
         for step in self._left:
             suspects, computed = step(opens)
             for suspect in suspects:

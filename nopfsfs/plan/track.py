@@ -39,8 +39,8 @@ _NEAR_WINDOWS = 4
 # A file opened twice for one access (a header check, a lazy decoder) is opened again within so many opens a
 # rank.
 _RECENT = 32
-
-
+# Readers that are remembered.
+_READERS = 4096
 # Opens remembered, whatever they were: those of this epoch, with who opened.
 _LATELY = 1024
 _OPENED = b"\1"
@@ -122,6 +122,7 @@ class Track:
             Cursor(each, self.k, order.absent(lane), self._hidden(order, lane), 0 if self._closes else places)
             for lane in range(self.lanes)
         ]
+        self._lane_of: dict[int, int] = {}  # by reader, of what rank its last hit was
         self._recent: deque[int] = deque(maxlen=max(1, min(_RECENT * self.lanes, order.length // 16)))
         self._stand()
 
@@ -201,12 +202,17 @@ class Track:
         offset = row - now.base
         place = now.place[offset] if 0 <= offset < len(now.place) else -1
         if place >= 0:
+            lane = place % self.lanes
+            if self.lanes > 1 and reader and self._begins_next(row, reader, lane):
+                return Seen.FORESEEN
             if self._loader is not None and reader:
                 self._watch(reader, place)
-            cursor = self.cursors[place % self.lanes]
+            cursor = self.cursors[lane]
             step = cursor.take(place // self.lanes)
             if step is Step.HIT:
                 self._recent.append(row)
+                if reader:
+                    self._lane_of[reader] = lane
                 if not self.verified:
                     self._first.append(row)
                 if self.against or self.state is not State.LOCKED:
@@ -270,6 +276,14 @@ class Track:
         if step is Step.REPEAT or self._in_tail(row):
             return Seen.FORESEEN
         return self._contradict()
+
+    def _begins_next(self, row: int, reader: int, lane: int) -> bool:
+        """Whether the row, which another rank has in this epoch (`lane`), is among the next K of the reader's own rank
+        in the next epoch: ranks are not all as fast, and may read the same files one epoch after the other."""
+        own = self._lane_of.get(reader, lane)
+        if own == lane or self.ahead is None or self.cursors[own].hi <= self.cursors[own].length:
+            return False
+        return self.ahead.find(row) % self.lanes == own and self._opens_next(row)
 
     def _opens_next(self, row: int) -> bool:
         """Whether the row is among the next K because the window reaches into the next epoch."""
@@ -524,6 +538,8 @@ class Track:
         if not all(done) and max(cursor.lo for cursor in cursors) - each < 0.75 * each:
             return
         self._lately.clear()
+        if len(self._lane_of) > _READERS:  # workers that are made anew for each epoch
+            self._lane_of.clear()
         self.base += self.now.length
         self._left, self._tail = self.hypothesis, self._last_opened()
         self.now, self.ahead = self.ahead, None

@@ -23,7 +23,7 @@ _LOOKS = frozenset((3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56
 _LOOK_EVERY = 64
 # Numbers of opens at which what was said is tried (again): these, then whenever there are so many times as many. A
 # search of all begins with the same, and is delayed by it.
-_QUICK, _QUICK_AGAIN = (4, 6, 8, 12, 16, 24, 32), 4
+_QUICK, _QUICK_AGAIN = (4, 6, 8, 12, 16, 24, 32, 64), 4
 # A search of all begins with so many opens.
 _FULL_FROM = 16
 # A search of all that was begun with fewer opens than this is begun again at once; others when opens have doubled.
@@ -214,6 +214,10 @@ class Cohort:
         known = {one.candidate for one in found}
         self.suspects = [*found, *(one for one in self.suspects if one.candidate not in known)]
         self.suspects = sorted(self.suspects, key=lambda one: -one.worth)[:most]
+
+    def still_at(self, part: int | None) -> bool:
+        """Whether a search may yet find what is as likely as what it found in that part."""
+        return not self.settled or (self.full is not None and self.full.within(part))
 
     def looked_deep(self) -> bool:
         """Whether there are enough new opens to try what takes long (again); asking means that it is done."""

@@ -256,6 +256,23 @@ def test_no_random_order_is_ever_locked(n: int, times: int) -> None:
                 assert suspect.worth < LOCK / 2, (suspect.candidate, suspect.worth)
 
 
+def test_what_is_likeliest_is_tried_again_as_readers_open_more() -> None:
+    """Many readers begin at once; none had opened enough when the search began, which goes on with what is less so."""
+    (part,) = parts = tree(4000, 0)
+    rows = part.orders[0].rows[registry.order(SHUFFLED, 4000, 37)].reshape(-1, 16)[:40]
+
+    def view(each: int) -> View:
+        firsts = tuple(rows[:, :each])
+        return View(rows[:, :each].T.reshape(-1), np.tile(np.arange(1, 41), each), 4000, firsts)
+
+    search = Search(parts, [0], candidates.Seeds(SEED), "auto", [(1, (0,))], candidates.Heads(), first_only=True)
+    assert search.run(view(2)) == []
+    assert not search.done
+    found = max(search.run(view(6)), key=lambda one: one.worth)
+    assert (found.candidate.spec, found.candidate.epoch) == (SHUFFLED, 37)
+    assert found.worth >= LOCK
+
+
 @pytest.mark.slow
 def test_random_orders_end_as_mismatch_on_a_mount_with_subtrees() -> None:
     rng = np.random.default_rng(14)
@@ -344,6 +361,30 @@ def test_a_rank_that_starts_late_joins() -> None:
     flags = feed(follower, both, chunk=4)
     assert follower.status().ranks == (1, 2)
     assert flags.mean() >= 0.98
+
+
+def test_ranks_that_are_not_equally_fast_read_the_same_files_in_successive_epochs() -> None:
+    """The fast one opens files of the next epoch that the slow one has just opened, or is about to, in this one."""
+    world, ranks, behind = 8, (1, 3, 5, 7), 12
+    parts = tree(800, 0)
+    rows = parts[0].orders[0].rows
+    first, second = ([rows[registry.order(SHUFFLED, 800, epoch, world, rank)] for rank in ranks] for epoch in (0, 1))
+    slow, early = np.concatenate(first[1:]), second[0][:8]
+    near = np.concatenate([mine[-2 * behind :] for mine in first[1:]])
+    assert np.isin(early, near).any(), "this seed does not show it"
+    follower = Follower(parts, SEED, heads=HEADS, worlds=[(world, ranks)])
+    together = len(first[0]) - behind
+    opens = [(int(mine[at]), 1 + lane) for at in range(together) for lane, mine in enumerate(first)]
+    opens += [(int(row), 1) for row in (*first[0][together:], *second[0][: 2 * behind])]
+    opens += [(int(mine[at]), 2 + lane) for at in range(together, 100) for lane, mine in enumerate(first[1:])]
+    opens += [(int(mine[at]), 2 + lane) for at in range(2 * behind) for lane, mine in enumerate(second[1:])]
+    opens += [(int(mine[at]), 1 + lane) for at in range(2 * behind, 100) for lane, mine in enumerate(second)]
+    assert set(slow.tolist()) <= {row for row, _ in opens}
+    flags = []
+    for row, reader in opens:
+        flags.append(follower.observe(np.array([row]), np.array([reader])))
+        follower.settle()
+    assert np.concatenate(flags).all()
 
 
 def test_without_a_seed_nothing_is_foreseen_before_it_is_known() -> None:

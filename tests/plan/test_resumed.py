@@ -200,3 +200,18 @@ def test_a_record_keeps_what_was_read_last(newer: list[RecordedPlan], older: lis
         assert kept[0] == newer[0]
     for plan in kept:
         assert plan == next(one for one in (*newer, *older) if one.name == plan.name)
+
+
+def test_what_a_reader_opened_in_an_epoch_before_does_not_tell_how_far_it_runs_ahead() -> None:
+    """It is found in its second epoch: one process that reads from the middle of an epoch on, and goes on."""
+    rng = np.random.default_rng(5)
+    unknown = FIRST_ROW + rng.permutation(FILES)[: FILES // 2]
+    known = FIRST_ROW + registry.order(Spec("distributed", SEED), FILES, 0)
+    rows = np.concatenate([unknown, known[:600]])
+    follower = Follower(tree(), SEED, heads=HEADS)
+    follower.observe(rows, np.ones_like(rows))
+    follower.settle()
+    follower.observe(known[600:620], np.ones(20, np.int64))
+    status = follower.status()
+    assert (status.state, status.seed, status.k) == ("locked", SEED, FILES // 20)
+    assert follower.observe(known[620:], np.ones(FILES - 620, np.int64)).all()
