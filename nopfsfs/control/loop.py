@@ -63,7 +63,7 @@ class EventLoop:
         self._gauge = gauge
         self._signal = signal
         if signal is not None:
-            signal.pending = lambda: self.pending
+            signal.all_taken = self._all_taken
             if signal.refusing:
                 conductor.without_closes()
         self._server_rings, self._stager_ring = server_rings, stager_ring
@@ -135,6 +135,11 @@ class EventLoop:
         """Events of the servers that are yet to be looked at."""
         return sum(ring.pending() for ring in self._server_rings)
 
+    def _all_taken(self, moment: int) -> bool:
+        """Whether no event that a server put before that moment is yet to be looked at."""
+        firsts = [ring.first() for ring in self._server_rings]
+        return all(first is None or first >= moment for first in firsts)
+
     @property
     def _server_lost(self) -> int:
         return sum(ring.lost for ring in self._server_rings)
@@ -198,8 +203,6 @@ class EventLoop:
         log.warning("events were lost: %d of the server, %d of the stager", lost[0], lost[1])
         if lost[0] != self._lost[0]:
             self.conductor.events_lost()
-            if self._signal is not None:
-                self._signal.events_lost()
         if lost[1] != self._lost[1]:
             self.conductor.resync(self._tier == Tier.RAM)
         self._lost = lost
@@ -258,11 +261,13 @@ class EventLoop:
         return len(kinds) > 0
 
     def _take_server(self) -> bool:
+        if self._signal is not None:
+            self._signal.settle(self.follower)
         pending = max(ring.pending() for ring in self._server_rings)
         if not pending or (self.awaiting_plan and pending < CAPACITY // 2):
             return False  # the rings keep what is read before there is a plan to hold it against
-        most = self._signal.most(EVENTS_AT_ONCE) if self._signal is not None else EVENTS_AT_ONCE
-        kinds, rows, values = take_all(self._server_rings, most)
+        until = self._signal.until if self._signal is not None else None
+        kinds, rows, values = take_all(self._server_rings, EVENTS_AT_ONCE, until)
         opened = kinds == _OPEN
         self._gauge[Gauge.OBSERVED] += int(np.count_nonzero(opened))
         shown = self._signal.shown(rows) if self._signal is not None else None
@@ -285,7 +290,7 @@ class EventLoop:
             if self._unclosed <= 0:
                 c.events_lost()
         if self._signal is not None:
-            self._signal.taken(len(kinds), self.follower, c)
+            self._signal.taken(self.follower, c)
         return True
 
     def _observe(self, rows: Rows, threads: Rows, *, all_show: bool) -> None:

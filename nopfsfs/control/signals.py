@@ -52,8 +52,9 @@ class Signal:
         self._gauge, self._forget = gauge, forget
         self._auto = how == "auto"
         self.why = WATCHING if self._auto else ""  # `auto` stays with `open`
-        self.pending: Callable[[], int] = lambda: 0  # events of servers that were not taken yet
-        self._before = 0  # of these, those of before the servers were told otherwise
+        # whether all events that servers put before a moment were taken
+        self.all_taken: Callable[[int], bool] = lambda moment: True
+        self._told_at = 0  # that moment, at which servers were told otherwise; 0: all of before were taken
         self._wanted = trio.Event()  # all opens are to be shown
         self._rest_until = -math.inf
         self._turns_from = 0  # opens seen
@@ -106,35 +107,32 @@ class Signal:
             self._puzzled = True  # or who reads now might never be known
             self._show_all()
 
-    def events_lost(self) -> None:
-        """What was pending may be gone."""
-        self._before = 0
+    @property
+    def until(self) -> int | None:
+        """Of which events those may be taken that were put before, as of `monotonic_ns`; None: all. Those after it are
+        told otherwise."""
+        return self._told_at or None
 
-    def most(self, events: int) -> int:
-        """How many events may be taken at once: those of before the servers were told otherwise by themselves."""
-        return min(events, self._before) if self._before > 0 else events
-
-    def taken(self, events: int, follower: Follower | None, conductor: Conductor) -> None:
-        """So many events of servers were taken: go over to tripwires when the time has come, or have all opens shown
-        again."""
-        self._before -= events
-        if self._showing is None or follower is None:
+    def settle(self, follower: Follower | None) -> None:
+        """Before events are taken: servers were told otherwise; the follower is, when it has seen all that was
+        before."""
+        if not self._told_at or not self.all_taken(self._told_at):
             return
-        if self._thin != self._told_to_be_thin:
-            self._go_over(follower)
-        elif self._auto:
-            self._turn(follower, conductor)
-
-    def _go_over(self, follower: Follower) -> None:
-        """Servers were told otherwise; the follower is, when it has seen all that was before."""
-        if self._before > 0 or self._showing is None:
-            return
+        self._told_at = 0
         self._thin = self._told_to_be_thin
+        if follower is None or self._showing is None:
+            return
         if self._thin:
             follower.show_only(self._showing)
         else:
             follower.show_all()
             self._watch(follower)
+
+    def taken(self, follower: Follower | None, conductor: Conductor) -> None:
+        """Events of servers were taken: go over to tripwires when the time has come, or have all opens shown again."""
+        self.settle(follower)
+        if self._auto and self._showing is not None and follower is not None and not self._told_at:
+            self._turn(follower, conductor)
 
     def _watch(self, follower: Follower) -> None:
         """All opens are shown for a while at least."""
@@ -143,7 +141,7 @@ class Signal:
 
     def _say(self, shown: Shown) -> None:
         self._gauge[Gauge.SHOWN] = shown
-        self._before = self.pending()
+        self._told_at = time.monotonic_ns()
 
     def _turn(self, follower: Follower, conductor: Conductor) -> None:
         self._puzzled = follower.puzzled
@@ -162,7 +160,7 @@ class Signal:
         elif not follower.steady or follower.opens < self._turns_from or time.monotonic() < self._puzzled_until:
             return
         self._say(Shown.TRIPWIRES)
-        self._go_over(follower)
+        self.settle(follower)
 
     @staticmethod
     def _why(follower: Follower, conductor: Conductor) -> str:

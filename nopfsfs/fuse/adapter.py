@@ -199,7 +199,7 @@ class Adapter(pyfuse3.Operations):
         if self._version[row] != version_of(inode):  # after these were read: they belong to this version then
             raise pyfuse3.FUSEError(errno.ESTALE)
         known_for, shown = _FOREVER, self._shown
-        if shown > _TRIPWIRES_SHOW:
+        if shown > _TRIPWIRES_SHOW and stat.S_ISREG(attributes.mode):
             known_for = _FOR_A_MOMENT if is_open else self._show(row, attributes.size, pid, shown, tripwire=False)
         return pack_attributes(attributes, inode, known_for)
 
@@ -213,7 +213,7 @@ class Adapter(pyfuse3.Operations):
     def _show(self, row: int, size: int, pid: int, shown: int, *, tripwire: bool) -> tuple[int, int]:
         """What may be an open while OPEN is refused, told if it is to show; how long the kernel may know the
         attributes: (seconds, nanoseconds)."""
-        if pid == self._stager_gauge[_PUSHER_THREAD]:
+        if pid == self._stager_gauge[_PUSHER_THREAD] != 0:
             return _NOT_AT_ALL if shown > _TRIPWIRES_SHOW else _FOREVER  # or a reader right after it would not show
         if shown == _ALL_SHOW or tripwire:
             files, size_of = (_OPENS, _OPENED_BYTES) if shown == _ALL_SHOW else (_TRIPWIRES, _TRIPWIRE_BYTES)

@@ -109,10 +109,12 @@ class Cursor:
                 self._check()
             self.ahead_run = self.ahead_run + 1 if place >= self.length else 0
             return Step.HIT
-        if state == _HIDDEN and self._accepts and place < self.hi:
+        if state == _HIDDEN and self._accepts and place >= self._behind - 2 * self.reach:
+            if place >= self.hi:
+                return Step.AHEAD
             opened[place] = _OPENED
             return Step.HIT
-        if state == 0 or (state == _HIDDEN and self._accepts):
+        if state == 0:
             return Step.AHEAD
         near = state == _OPENED and place >= self.lo - 2 * self.reach
         return Step.REPEAT if near else Step.OLD

@@ -167,11 +167,13 @@ class Ledger:
 
 def before_following(opens: Sequence[tuple[int, int]], n: int) -> list[int]:
     """Which of these opens, (place of an order of `n`, -1 for none; reader), readers made before they began to follow
-    the order: indices. All of a reader that does not follow it are left out."""
+    the order: indices. All of a reader that does not follow it, or is not known (0), are left out."""
     ledger = Ledger(n)
     last = {place: at for at, (place, _) in enumerate(opens) if place >= 0}
     whose: dict[int, list[int]] = {}
     for at, (place, reader) in enumerate(opens):
+        if not reader:
+            continue
         if place < 0 or last[place] == at:  # a file that was opened before as well was so in another epoch
             ledger.add(place, reader)
         whose.setdefault(reader, []).append(at)

@@ -211,7 +211,9 @@ class Track:
             step = cursor.take(place // self.lanes)
             if step is Step.HIT:
                 self._recent.append(row)
-                if reader:
+                if reader and self.lanes > 1:
+                    if len(self._lane_of) > _READERS:  # workers that are made anew for each epoch
+                        self._lane_of.clear()
                     self._lane_of[reader] = lane
                 if not self.verified:
                     self._first.append(row)
@@ -538,8 +540,6 @@ class Track:
         if not all(done) and max(cursor.lo for cursor in cursors) - each < 0.75 * each:
             return
         self._lately.clear()
-        if len(self._lane_of) > _READERS:  # workers that are made anew for each epoch
-            self._lane_of.clear()
         self.base += self.now.length
         self._left, self._tail = self.hypothesis, self._last_opened()
         self.now, self.ahead = self.ahead, None

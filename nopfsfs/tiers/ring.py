@@ -88,6 +88,10 @@ class Ring:
         kinds, rows, values, _ = self._take(self._look(most))
         return kinds, rows, values
 
+    def first(self) -> int | None:
+        """When the next event was put, as of `monotonic_ns`; None: there is none."""
+        return self._last(1) if self._look(1) else None
+
     def _look(self, most: int) -> int:
         """How many events there are to take, up to `most`. Gives up the oldest when the writer is about to overwrite
         them."""
@@ -119,12 +123,13 @@ class Ring:
         return kinds, (first & np.uint64(_ROW_MASK)).astype(np.int64), values, times
 
 
-def take_all(rings: Sequence[Ring], most: int = CAPACITY // 2) -> Events:
+def take_all(rings: Sequence[Ring], most: int = CAPACITY // 2, until: int | None = None) -> Events:
     """Up to `most` new events of each ring, in the order of time: what one process put because of what another had put
-    before comes after it."""
-    if len(rings) == 1:
+    before comes after it. `until`: only those that were put before, as of `monotonic_ns`."""
+    if len(rings) == 1 and until is None:
         return rings[0].take(most)
-    moment = monotonic_ns()  # what is put later waits for the next time: other rings may have more before it
+    # what is put later waits for the next time: other rings may have more before it
+    moment = monotonic_ns() if until is None else min(monotonic_ns(), until)
     counts = [ring._look(most) for ring in rings]
     for ring, count in zip(rings, counts, strict=True):
         if count == most:

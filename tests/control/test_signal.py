@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -56,7 +57,7 @@ def make(how: str, gauge: memoryview, forget: Any = lambda: None, files: int = N
 
 
 def turn(signal: Signal, follower: Follower, conductor: Conductor | None = None) -> None:
-    signal.taken(0, cast(Any, follower), cast(Any, conductor or Conductor()))
+    signal.taken(cast(Any, follower), cast(Any, conductor or Conductor()))
 
 
 @pytest.mark.parametrize(
@@ -133,13 +134,13 @@ async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_expla
         assert signal.shown(np.arange(N)) is not None, "until all is forgotten, some do not show"
         assert follower.told == ["only"]
         kernel.goes_on.release()
-        signal.pending = lambda: 7
+        signal.all_taken = lambda moment: False
         await until(lambda: gauge[Gauge.SHOWN] == Shown.ALL)
         turn(signal, follower)
         assert signal.shown(np.arange(N)) is not None, "what comes now was told before all showed"
-        signal.pending = lambda: 0
-        signal.taken(7, cast(Any, follower), cast(Any, Conductor()))
-        assert signal.shown(np.arange(N)) is None
+        signal.all_taken = lambda moment: True
+        signal.settle(cast(Any, follower))
+        assert signal.shown(np.arange(N)) is None, "also of the first events after that"
         assert (follower.told, signal.name) == (["only", "all"], "attributes")
         turn(signal, follower)
         assert signal.name == "attributes"
@@ -185,15 +186,19 @@ async def test_where_all_files_are_tripwires_nothing_is_to_be_shown_again() -> N
 def test_what_was_opened_before_it_turned_is_told_as_it_was() -> None:
     gauge, follower = gauges(), Follower()
     signal = make("auto", gauge)
-    signal.pending = lambda: 300
+    before, left = time.monotonic_ns(), [True]
+    signal.all_taken = lambda moment: not left[0]
     turn(signal, follower)
     assert signal.refusing
-    assert signal.shown(np.arange(N)) is None
-    for events in (299, 1):
+    for _ in range(2):
+        assert signal.until is not None
+        assert before <= signal.until <= time.monotonic_ns()
+        assert signal.shown(np.arange(N)) is None
         assert follower.told == []
-        assert (signal.most(200), signal.most(4096)) == ((200, 300) if events > 1 else (1, 1))
-        signal.taken(events, cast(Any, follower), cast(Any, Conductor()))
-    assert follower.told == ["only"]
+        turn(signal, follower)
+    left[0] = False
+    signal.settle(cast(Any, follower))
+    assert (follower.told, signal.until) == (["only"], None)
     assert signal.shown(np.arange(N)) is not None
 
 

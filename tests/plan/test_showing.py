@@ -248,6 +248,29 @@ def test_another_order_is_found_when_all_opens_are_shown_again(n) -> None:
     assert replay(follower, epoch_opens(parts[0], other, 1, loader, rng), seen)[0] >= 0.98
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_second_job_in_the_middle_of_an_epoch_is_not_taken_for_the_first(goes_on: bool) -> None:
+    """What the first may have read while it did not show was read: the second opens nearly all of it again."""
+    rng = np.random.default_rng(1)
+    parts = tree(6000, 0)
+    seen = showing(parts)
+    loader = Loader(2, 2, 8)
+    follower = Follower(parts, 42, heads=HEADS, inflight=loader.inflight)
+    feed(follower, epoch_opens(parts[0], SHUFFLED, 0, loader, rng))
+    first = epoch_opens(parts[0], SHUFFLED, 1, loader, rng)
+    half = len(first) // 2
+    follower.show_only(seen)
+    replay(follower, first[:half], seen)
+    follower.show_all()
+    flags = []
+    for at, row in enumerate(rng.permutation(parts[0].orders[0].rows)[:300].tolist()):
+        if goes_on:
+            follower.observe(first[half + at : half + at + 1], np.array([1]))
+        flags.append(follower.observe(np.array([row]), np.array([2]))[0])
+    assert np.mean(flags) <= 0.25
+    assert follower.puzzled, "somebody reads what no plan explains"
+
+
 def test_readers_that_each_go_on_where_they_were_take_no_turns() -> None:
     """So that a mount need not wait to see how far a loader reads ahead."""
     rng = np.random.default_rng(0)
