@@ -185,15 +185,19 @@ class Search:
         self._parts = len(more + quick + long) + len(targets) * len([first, second, *stages])
         said = () if seeds.given is None else (seeds.given,)
         others = [seed for seed in seeds.first if seed not in said]
+        yield from self._in_streams(said if streams else (), targets)
+        self.past_streams = bool(said) and not first_only
         yield from self._of(first, targets)
         yield from self._of(second, targets)
         # in the likeliest enumeration; whoever enumerates files otherwise seldom has a seed of their own
         yield from self._by_seed(more[:_FURTHER])
-        yield from self._in_streams(said if streams else (), targets)
-        self.past_streams = bool(said) and not first_only
-        yield from self._by_seed([*quick[:1], *more[_FURTHER:], *quick[1:]])
+        more = [*quick[:1], *more[_FURTHER:], *quick[1:]]
+        if said:
+            yield from self._by_seed(more)
         yield from self._in_streams(others if streams else (), targets)
         self.past_streams = not first_only
+        if not said:
+            yield from self._by_seed(more)
         rest = (step for stage in stages for step in self._of(stage, targets))
         yield from _in_turn(self._by_seed(long), rest)
 
