@@ -53,7 +53,7 @@ test-all: $(READY)
 
 # The frameworks want versions of their own of many packages, and are large: a virtual environment for them alone.
 test-frameworks: $(FRAMEWORKS)/.ready
-	@NOPFSFS_FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -q $(or $(TEST),tests/frameworks)
+	@NOPFSFS_FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -q $(or $(TEST),-m "not slow" tests/frameworks)
 
 lint: $(READY)
 	@$(BIN)/ruff check .

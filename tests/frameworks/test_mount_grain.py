@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import slow
 from tests.frameworks.training import EPOCHS, TRAIN, Training, has_counted, needs
 
 pytestmark = needs("grain")
 
-RUNS = [(1, 0), (42, 0), (7, 2), (2024, 2)]  # seed, workers
+RUNS = [slow(1, 0), (42, 0), (7, 2), slow(2024, 2)]  # seed, workers
 READ_AHEAD = 500  # grain.ReadOptions.prefetch_buffer_size
 
 
@@ -43,7 +44,7 @@ def test_data_loader_that_reads_little_ahead(training: Training, seed: int, work
 
 
 @pytest.mark.parametrize("derived", [False, True])
-@pytest.mark.parametrize("seed", [1, 42, 7])
+@pytest.mark.parametrize("seed", [slow(1), 42, slow(7)])
 def test_map_dataset(training: Training, seed: int, derived: bool) -> None:
     options = "derived = 1" if derived else ""
     training.foreseen(

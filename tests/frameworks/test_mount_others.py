@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import place_for_all
+from tests.conftest import place_for_all, slow
 from tests.frameworks.training import EPOCHS, TRAIN, Training, has_counted, needs
 
 pytestmark = needs("torch")
@@ -18,7 +18,7 @@ SHARDS, IN_SHARD = 500, 4
 # -- datasets --
 
 
-@pytest.mark.parametrize(("seed", "workers"), [(1, 0), (42, 2), (7, 2)])
+@pytest.mark.parametrize(("seed", "workers"), [(1, 0), slow(42, 2), (7, 2)])
 def test_datasets_shuffle(training: Training, seed: int, workers: int) -> None:
     pytest.importorskip("datasets")
     record = training.foreseen(
@@ -29,7 +29,7 @@ def test_datasets_shuffle(training: Training, seed: int, workers: int) -> None:
     assert record["plan"]["sampler"] == "hf_datasets"
 
 
-@pytest.mark.parametrize(("seed", "workers"), [(1, 0), (42, 2), (7, 2)])
+@pytest.mark.parametrize(("seed", "workers"), [slow(1, 0), slow(42, 2), (7, 2)])
 def test_datasets_in_a_shuffling_loader(training: Training, seed: int, workers: int) -> None:
     pytest.importorskip("datasets")
     plan = f"""
@@ -61,7 +61,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("seed", "workers", "method"),
-    [(1, 0, "shuffle"), (42, 2, "shuffle"), (7, 2, "detshuffle"), (3, 0, "detshuffle")],
+    [slow(1, 0, "shuffle"), (42, 2, "shuffle"), (7, 2, "detshuffle"), slow(3, 0, "detshuffle")],
 )
 def test_webdataset(training: Training, shards: Path, seed: int, workers: int, method: str) -> None:
     pytest.importorskip("webdataset")
@@ -112,7 +112,7 @@ def test_dali(training: Training, said: str, options: dict[str, bool]) -> None:
     ],
     ids=lambda value: value if " " not in value else "said",
 )
-@pytest.mark.parametrize("seed", [1, 42, 7])
+@pytest.mark.parametrize("seed", [slow(1), 42, slow(7)])
 def test_script(training: Training, kind: str, said: str, seed: int) -> None:
     record = training.foreseen("script_job", "--seed", str(seed), *said.split(), kind=kind, seed=seed)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import slow
 from tests.frameworks.training import EPOCHS, TRAIN, UNSAID, VAL, Training, has_counted, needs
 
 pytestmark = needs("tensorflow", "keras")
 
 
-@pytest.mark.parametrize(("seed", "parallel", "twice"), [(1, 1, False), (42, 8, False), (2024, 8, True)])
+@pytest.mark.parametrize(("seed", "parallel", "twice"), [slow(1, 1, False), (42, 8, False), (2024, 8, True)])
 def test_list_files(training: Training, seed: int, parallel: int, twice: bool) -> None:
     flags = ["--sampler", "tf_list_files"]
     flags += ["--sampler-option", "twice=true", "--sampler-option", "buffer=1000"] if twice else []
@@ -21,7 +22,7 @@ def test_list_files(training: Training, seed: int, parallel: int, twice: bool) -
     assert has_counted(record, EPOCHS * TRAIN)
 
 
-@pytest.mark.parametrize(("seed", "buffer"), [(1, 0), (42, 1000), (2024, 0)])
+@pytest.mark.parametrize(("seed", "buffer"), [slow(1, 0), (42, 1000), (2024, 0)])
 def test_shuffle(training: Training, seed: int, buffer: int) -> None:
     plan = f"""
         [[plan]]
@@ -34,14 +35,14 @@ def test_shuffle(training: Training, seed: int, buffer: int) -> None:
     training.foreseen("tensorflow_job", plan=plan, kind="shuffle", seed=seed, buffer=buffer)
 
 
-@pytest.mark.parametrize(("seed", "parallel"), [(1, 0), (42, 8), (2024, 8)])
+@pytest.mark.parametrize(("seed", "parallel"), [slow(1, 0), (42, 8), (2024, 8)])
 def test_shuffle_found(training: Training, seed: int, parallel: int) -> None:
     training.found(
         "tensorflow_job", "--seed", str(seed), kind="shuffle", bar=UNSAID, batch=8, seed=seed, parallel=parallel
     )
 
 
-@pytest.mark.parametrize("seed", [1, 42])
+@pytest.mark.parametrize("seed", [slow(1), 42])
 def test_shuffle_by_the_global_seed(training: Training, seed: int) -> None:
     training.foreseen(
         "tensorflow_job", "--seed", str(seed), "--sampler", "tf_shuffle", "--sampler-option", "seeded=global",
@@ -49,7 +50,7 @@ def test_shuffle_by_the_global_seed(training: Training, seed: int) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("seed", "validation"), [(1, False), (42, True), (2024, True)])
+@pytest.mark.parametrize(("seed", "validation"), [(1, False), slow(42, True), (2024, True)])
 def test_fit(training: Training, seed: int, validation: bool) -> None:
     plan = f"""
         [[plan]]
@@ -69,14 +70,16 @@ def test_fit(training: Training, seed: int, validation: bool) -> None:
     assert has_counted(record, EPOCHS * (TRAIN + VAL * validation))
 
 
-@pytest.mark.parametrize(("seed", "batch", "fit"), [(1, 32, False), (42, 32, True), (2024, 16, False), (7, 16, True)])
+@pytest.mark.parametrize(
+    ("seed", "batch", "fit"), [slow(1, 32, False), (42, 32, True), (2024, 16, False), slow(7, 16, True)]
+)
 def test_directory(training: Training, seed: int, batch: int, fit: bool) -> None:
     flags = ["--sampler", "keras_directory"]
     flags += ["--sampler-option", f"batch={batch}"] if batch != 32 else []
     training.found("tensorflow_job", "--seed", str(seed), *flags, kind="directory", batch=batch, fit=fit, seed=seed)
 
 
-@pytest.mark.parametrize(("seed", "fit"), [(1, False), (42, True), (2024, True)])
+@pytest.mark.parametrize(("seed", "fit"), [(1, False), slow(42, True), (2024, True)])
 def test_directory_with_validation_split(training: Training, seed: int, fit: bool) -> None:
     plan = f"""
         [[plan]]

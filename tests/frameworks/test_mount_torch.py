@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import slow
 from tests.frameworks.training import EPOCHS, FOUND_EPOCHS, SAID, TRAIN, UNSAID, VAL, Training, has_counted, needs
 
 pytestmark = needs("torch", "torchvision")
 
-ALL = [(seed, workers) for seed in (0, 42, 123456) for workers in (0, 2)]
-FEW = [(1, 0), (42, 2), (2024, 2)]
-TWO = [(1, 0), (42, 2)]
+ALL = [(0, 0), slow(0, 2), slow(42, 0), (42, 2), slow(123456, 0), (123456, 2)]
+FEW = [slow(1, 0), (42, 2), (2024, 2)]
+TWO = [slow(1, 0), (42, 2)]
 
 
 @pytest.mark.parametrize(("seed", "workers"), ALL)

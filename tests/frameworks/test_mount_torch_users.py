@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import slow
 from tests.frameworks.training import EPOCHS, FOUND_EPOCHS, TRAIN, UNSAID, VAL, Training, has_counted, needs
 
 pytestmark = needs("torch", "torchvision", "lightning", "accelerate", "transformers", "timm")
 
-RUNS = [(1, 0, False), (42, 2, False), (7, 2, True)]  # seed, workers, validation
+RUNS = [(1, 0, False), slow(42, 2, False), (7, 2, True)]  # seed, workers, validation
 
 
 @pytest.mark.parametrize(("seed", "workers", "validation"), RUNS)
@@ -19,7 +20,9 @@ def test_lightning(training: Training, seed: int, workers: int, validation: bool
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("seed", "workers", "seedable"), [(1, 0, False), (42, 2, False), (7, 2, True), (3, 0, True)])
+@pytest.mark.parametrize(
+    ("seed", "workers", "seedable"), [slow(1, 0, False), (42, 2, False), (7, 2, True), slow(3, 0, True)]
+)
 def test_accelerate(training: Training, seed: int, workers: int, seedable: bool) -> None:
     record = training.found(
         "torch_users_job",
