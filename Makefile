@@ -39,8 +39,9 @@ help:
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py $(DEMO)
 
-# What mounts nothing, waits for nothing and only computes, file by file on two processors; then all else, in order.
-PURE := $(addprefix tests/,dataset plan policy sim vfs)
+# What mounts nothing, waits for nothing and only computes, file by file on two processors; then all else, in order:
+# also tests/plan, where searches may take so many seconds of a processor.
+PURE := $(addprefix tests/,dataset policy sim vfs)
 PYTEST := $(BIN)/python -m pytest -q
 tests_but = $(PYTEST) -n 2 --dist loadfile $(PURE) $(1) && $(PYTEST) $(addprefix --ignore ,$(PURE)) --durations 20 $(1)
 

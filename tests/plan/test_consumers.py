@@ -93,6 +93,7 @@ def test_training_and_validation_at_once() -> None:
     assert flags.mean() >= 0.98
 
 
+@pytest.mark.usefixtures("whole_budget")
 def test_two_parts_of_one_directory_in_turn() -> None:
     """random_split: training and validation files lie in one directory; the same process reads both."""
     rng = np.random.default_rng(4)
