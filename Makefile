@@ -43,14 +43,14 @@ demo: $(READY)
 # also tests/plan, where searches may take so many seconds of a processor.
 PURE := $(addprefix tests/,dataset policy sim vfs)
 PYTEST := $(BIN)/python -m pytest -q
-tests_but = $(PYTEST) -n 2 --dist loadfile $(PURE) $(1) && $(PYTEST) $(addprefix --ignore ,$(PURE)) --durations 20 $(1)
+all_tests = $(PYTEST) -n 2 --dist loadfile $(PURE) $(1) && $(PYTEST) $(addprefix --ignore ,$(PURE)) --durations 20 $(1)
 
 # Who names tests wants them run.
 test: $(READY)
-	@$(if $(TEST),$(PYTEST) $(TEST),$(call tests_but,-m "not slow"))
+	@$(if $(TEST),$(PYTEST) $(TEST),$(call all_tests,-m "not slow"))
 
 test-all: $(READY)
-	@$(call tests_but)
+	@$(call all_tests)
 
 # The frameworks want versions of their own of many packages, and are large: a virtual environment for them alone.
 test-frameworks: $(FRAMEWORKS)/.ready

@@ -258,7 +258,7 @@ class Search:
         opens, found, places = Opens(view, self._datasets), [], 0
         self._opens = opens
         firsts = sum(map(len, view.firsts))
-        if firsts >= 2 * self._likely_with:  # also while others are tried: many readers had opened too little before
+        if firsts >= max(1, 2 * self._likely_with):  # also while others are tried: readers had opened too little before
             self._likely_with = firsts
             self._left = chain(self._by_seed(self._likely, parts=0), self._left)
         for step in self._left:
