@@ -33,6 +33,7 @@ FOUND_EPOCHS = 2  # of a job whose plan must be found, and that decodes: past an
 ESTIMATED = 0.05  # of an epoch, which opens may be off once the kernel opens files by itself (docs/commands.md)
 LOOK_S = 0.02
 LOOKS = 10  # right after the bar: the supervisor is some opens behind
+COURSE = 60  # looks of which it is printed how many opens were missed by then
 JOB_S = 100.0
 HANGS_S = 130.0  # of a mount: more than a job takes
 ROOT = Path(__file__).parents[2]
@@ -160,7 +161,8 @@ class Training:
         before = min(look.opens - look.predicted for look in after[:LOOKS])
         missed = opens["total"] - opens["predicted"] - before
         seen = {"bar": after[0].opens, "missed before": before, "judged": judged, "missed": missed}
-        print(job, *flags, seen, plan)
+        course = [f"{look.opens}:{look.opens - look.predicted}" for look in looks]
+        print(job, *flags, seen, plan, "missed by then", " ".join(course[:: max(1, len(course) // COURSE)]))
         assert judged >= bars.AFTER_BAR, "the job is too short to tell"
         assert missed <= (1 - SHARE) * judged, (seen, opens, plan)
         return record
