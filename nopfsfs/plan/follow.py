@@ -243,8 +243,11 @@ class Follower:
             size, ranks = 1, (0,)
         elif registry.sampler(spec.sampler).dealt is Dealt.BATCHES:
             spec = spec.with_option("batch", _USUAL_BATCH)
-        names = registry.sampler(spec.sampler).files
         orders = self._datasets[index].orders
+        names = registry.sampler(spec.sampler).files
+        if believed:
+            same = self._datasets[near.dataset].orders[near.order].names
+            names = (*(name for name in same if name in names), *names)
         order = next((at for name in names for at, one in enumerate(orders) if name in one.names), 0)
         hypothesis = Hypothesis(index, order, spec, 0, size, ranks)
         try:

@@ -189,7 +189,7 @@ class Identifier:
         suspects: list[Suspect] = []
         for track in self._tracks(cohort):
             if track.state is not State.LOCKED:
-                found = self._suspects([track.hypothesis])
+                found = self._suspects(self._assumed(track))
                 for suspect in found:
                     suspect.said = track.given or track.hypothesis.spec.sampler != "sequential"
                 suspects += found
@@ -200,6 +200,17 @@ class Identifier:
         for suspect in suspects:
             suspect.weigh(view)
         return suspects, believed, recorded
+
+    def _assumed(self, track: Track) -> list[Hypothesis]:
+        """What a track that is not certain assumes; and the same in the other file orders, unless a user said it: some
+        begin alike."""
+        here = track.hypothesis
+        family = registry.sampler(here.spec.sampler)
+        if track.given or family.by_class:
+            return [here]
+        orders = self._datasets[here.dataset].orders
+        usual = (at for at, order in enumerate(orders) if set(family.files) & set(order.names))
+        return [here, *(replace(here, order=at) for at in usual if at != here.order)]
 
     def undecided(self, most: int) -> list[tuple[Cohort, list[Suspect]]]:
         """What those may follow who have opened most without a plan, weighed by the opens of now."""

@@ -217,6 +217,11 @@ class Sequential(Sampler):
     name = "sequential"
     summary = "in order: SequentialSampler, and any reader that goes through the files as they are listed"
     dealt = Dealt.ALL
+    # validation after training goes through the files as training lists them
+    files = (
+        "image_folder", "sorted_files", "timm", "keras_images", "hf_imagefolder", "dali_files", "listed", "shards",
+        "hf_shards",
+    )  # fmt: skip
     seeds = None
     options = DROP_BATCH
 

@@ -191,6 +191,33 @@ def test_validation_in_between(world, whole: bool) -> None:
         assert follower.status().dataset == "val"
 
 
+@pytest.mark.parametrize("listed", [0, 1])
+def test_validation_of_files_that_are_listed_otherwise(listed: int) -> None:
+    """As timm lists them: 2 before 10. Both orders begin alike; training lists its files as validation, or not."""
+    rng = np.random.default_rng(15)
+    natural = [np.arange(20, 4020), np.arange(4020, 4420)]
+    parts = []
+    for key, rows in enumerate(natural):
+        by_name = np.array(sorted(rows.tolist(), key=lambda row, first=int(rows[0]): str(row - first)))
+        orders = (FileOrder(("image_folder",), by_name), FileOrder(("timm",), rows))
+        parts.append(DataSet(key, ("train", "val")[key], orders))
+    files = parts[0].orders[listed].rows
+    loader = Loader(2, 2, 16)
+    follower = Follower(parts, SEED, heads=HEADS)
+    feed(follower, np.array(loader.ranks([files[registry.order(SHUFFLED, len(files))].tolist()], rng), np.int64))
+    flags = []
+    for first in range(0, 400, 32):  # two workers, 16 files each in turn
+        batches = natural[1][first : first + 16], natural[1][first + 16 : first + 32]
+        rows = [int(batch[i]) for i in range(16) for batch in batches if i < len(batch)]
+        whose = [7 + nth for i in range(16) for nth, batch in enumerate(batches) if i < len(batch)]
+        for at in range(0, len(rows), 4):
+            flags.append(follower.observe(np.array(rows[at : at + 4]), np.array(whose[at : at + 4])))
+            follower.settle()
+    status = follower.status()
+    assert (status.dataset, status.sampler, status.files, status.world) == ("val", "sequential", "timm", 1)
+    assert np.concatenate(flags)[64:].mean() == 1.0
+
+
 def test_training_and_validation_at_once() -> None:
     rng = np.random.default_rng(9)
     parts = tree(4000, 4000)
