@@ -15,6 +15,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -28,7 +29,7 @@ _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 _CAP_SYS_ADMIN = 1 << 21
 _SYSLOG = "/dev/log"
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # by which people end a process
-_NICE = {"super": 5, "server": -10, "stager": 5}
+_NICE = {"super": 5, "server": -10, "stager": 5, "search": 0}
 
 
 @contextlib.contextmanager
@@ -104,6 +105,20 @@ def set_priority(role: str) -> None:
         if role == "super":
             os.setpriority(os.PRIO_PROCESS, 0, _NICE["server"])
         os.setpriority(os.PRIO_PROCESS, 0, _NICE[role.partition("-")[0]])
+
+
+def promptly(work: Callable[[], None]) -> None:
+    """Run what readers would be better served by soon, in a thread of the supervisor: at the priority of readers, where
+    that is allowed. Else a stager that fetches in vain holds up the search for what to fetch."""
+    thread = threading.get_native_id()
+    before = os.getpriority(os.PRIO_PROCESS, thread)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, thread, min(before, _NICE["search"]))
+    try:
+        work()
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, thread, before)  # the thread has other work later
 
 
 def unbind() -> None:

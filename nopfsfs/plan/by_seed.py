@@ -28,8 +28,10 @@ _EPOCHS = 300
 _NEIGHBOURS = 2
 # Bits that it takes to name any of the seeds that are tried.
 _ANY = 15.0
-# Of the readers that opened most so many are looked at, and so many opens of each.
-_READERS, _BEGIN_OPENS, _MIDDLE_OPENS = 12, 16, 8
+# Of the readers that opened most so many are looked at, and so many opens of each; in the middle of an epoch one that
+# follows the order is enough.
+_READERS, _MIDDLE_READERS = 12, 4
+_BEGIN_OPENS, _MIDDLE_OPENS = 16, 8
 _LEAST_OPENS, _LEAST_FILES = 4, 16
 # All seeds are looked at in the middle of an epoch only in so many enumerations of the files.
 _TARGETS = 2
@@ -52,7 +54,8 @@ class BySeed:
         """A search over what was opened; None where that is too little. `samples_of`: the samples of rows, -1: none."""
         readers = view.lasts(self.middle_opens) if self.in_middle else view.begun
         found = [samples[samples >= 0] for samples in map(samples_of, readers)]
-        found = sorted((one for one in found if len(one) >= _LEAST_OPENS), key=len, reverse=True)[:_READERS]
+        found = sorted((one for one in found if len(one) >= _LEAST_OPENS), key=len, reverse=True)
+        found = found[: _MIDDLE_READERS if self.in_middle else _READERS]
         if not found or self.target.n < _LEAST_FILES:
             return None
         try:

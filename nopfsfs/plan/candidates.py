@@ -37,8 +37,8 @@ _COSTLY_SEEDS = 24
 _WORLDS_MOST = 8
 # and ranks of one node: of more such an order takes long to compute
 _RANKS_MOST = 16
-# Families that are tried over parts of the files: more would cost more than that they are likely.
-_OVER_PARTS = ("distributed", "random", "sequential", "global")
+# Families that are tried first, and over parts of the files: more would cost more than that they are likely.
+USUAL = ("distributed", "random", "sequential", "global")
 # Places of an order that are computed to compare with: this many, and this many for each rank. Loaders
 # displace opens by some thousand places.
 _HEAD = 16_384
@@ -135,6 +135,7 @@ class Stage:
     epochs: int = 1 << 30
     unusual: bool = False
     subsets: bool = False
+    before: int = 0  # as many families were likelier
 
     def candidates(self, target: Target, worlds: Sequence[World], seeds: Seeds) -> Iterator[tuple[Candidate, float]]:
         """All that the files of `target` could be read as, each with the bits that it takes to name it."""
@@ -154,7 +155,7 @@ class Stage:
         yield from dict.fromkeys(found)
 
     def _specs(self, target: Target, seeds: Seeds, subset: Spec | None) -> Iterator[tuple[Sampler, Spec, float]]:
-        for rank, family in enumerate(self.families):
+        for rank, family in enumerate(self.families, self.before):
             if not set(family.files) & set(target.names) or (family.by_class and not target.classes):
                 continue
             seen: dict[Spec, float] = {}
@@ -190,11 +191,14 @@ def stages(seeds: Seeds, sampler: str) -> Iterator[Stage]:
     seeded = tuple(family for family in families if family.seeds is not None)
     quick = tuple(family for family in seeded if not family.costly)
     shared = tuple(family for family in families if family.dealt is not Dealt.OWN)
-    yield Stage(shared, given, epochs=_EPOCHS_FIRST)
+    usual = tuple(family for family in shared if family.name in USUAL)
+    yield Stage(usual, given, epochs=_EPOCHS_FIRST)
+    others = tuple(family for family in shared if family not in usual)
+    yield Stage(others, given, epochs=_EPOCHS_FIRST, before=len(usual))
     yield Stage(tuple(family for family in families if family not in shared), given, epochs=_EPOCHS_FIRST)
     if given != seeds.first:
         yield Stage(quick, seeds.first, epochs=_EPOCHS_FIRST)
-    over_parts = tuple(family for family in families if family.name in _OVER_PARTS)
+    over_parts = tuple(family for family in families if family.name in USUAL)
     yield Stage(over_parts, given, epochs=1, subsets=True)
     more = [
         Stage(families, given, first_epoch=_EPOCHS_FIRST),

@@ -42,6 +42,8 @@ _USUAL_BATCH = 8
 _ACTIVE = 512
 # Unexplained opens of readers that came together, fewer than which are strays.
 _PUZZLING = 4
+# Unexplained opens from which on a plan that is only assumed must foresee some.
+_TELLING = 32
 # Opens that are repeated for a plan once it is certain: more than loaders hold.
 _BEGUN_WITH = 4096
 
@@ -492,8 +494,8 @@ class Follower:
         """As of `Believer`: what these readers do is not known; what they have not read yet is all that is."""
         touched = cohort.datasets()
         watching = [one for index in touched for one in self._consumers.of(index) if one.state is State.WATCHING]
-        if any(4 * one.hits_since(cohort.began) >= min(cohort.count, 64) for one in watching):
-            return  # what is assumed does well enough
+        if any(_does_well(one, cohort) for one in watching):
+            return
         for track in watching:
             if track is self._guess and not track.was_locked:
                 self._drop_guess()
@@ -523,6 +525,8 @@ class Follower:
         yield from self._moving_job()
         yield from self._next_job()
         yield from self._identifier.jobs()
+        if not self.opens:
+            yield from self._identifier.prepare_jobs()
 
     def work_apart(self) -> Job | None:
         """The same of what takes up to minutes, and may run beside the others."""
@@ -634,9 +638,15 @@ class Follower:
         unread = self._unread.get(self._mismatch) if self._mismatch is not None else None
         primary = self._primary
         believed = unread is None or (primary is not None and (primary.was_locked or primary.given))
-        if primary is not None and primary.state is not State.MISMATCH and believed:
+        if primary is not None and primary.state is not State.MISMATCH and believed and not self._in_vain(primary):
             return [primary]
         return [] if unread is None else [unread]
+
+    def _in_vain(self, track: Track) -> bool:
+        """Whether a plan that is only assumed foresees so little that what it says comes next need not be fetched."""
+        return track.state is State.WATCHING and not (track.was_locked or track.given) and any(
+            cohort.count >= _TELLING and not _does_well(track, cohort) for cohort in self._identifier.trail.cohorts
+        )  # fmt: skip
 
     def _settle(self) -> None:
         self._outlook.settle(self._streams(), self.opens)
@@ -686,6 +696,11 @@ class Follower:
 
     def _files(self, hypothesis: Hypothesis) -> NDArray[np.integer[Any]]:
         return self._datasets[hypothesis.dataset].orders[hypothesis.order].rows
+
+
+def _does_well(track: Track, cohort: Cohort) -> bool:
+    """Whether a plan that is only assumed foresees enough of a cohort's opens."""
+    return 4 * track.hits_since(cohort.began) >= min(cohort.count, 64)
 
 
 def _files_said(hypothesis: Hypothesis) -> tuple[int, int, Spec | None]:

@@ -25,7 +25,7 @@ from nopfsfs.plan.epochs import DataSet, Hypothesis, files_of, same_order
 from nopfsfs.plan.foresight import successor
 from nopfsfs.plan.recorded import beginnings
 from nopfsfs.plan.report import Job
-from nopfsfs.plan.search import PLAUSIBLE, SUSPECTS_MOST, Search
+from nopfsfs.plan.search import PLAUSIBLE, SUSPECTS_MOST, Search, prepare
 from nopfsfs.plan.spec import STRIDED, Dealt, Spec
 from nopfsfs.plan.suspects import FOLLOWING, LOCK, MARGIN, SURE, Proof, Suspect, Table, View, certain
 from nopfsfs.plan.track import State, Track
@@ -57,6 +57,8 @@ _RESUMED_MOST = 2_000_000
 _VERIFIED = 10.0
 # The share of a reader's opens that lie behind those who follow the same order, by which it is elsewhere.
 _ELSEWHERE = 0.75
+# Steps, of some 50 ms each, in which what searches compare with first is computed before anything is opened.
+_PREPARED_STEPS = 16
 # Searches may take so many seconds of a core at once, and this share of a core in the long run.
 _BUDGET_S, _BUDGET_SHARE = 10.0, 0.03
 
@@ -129,6 +131,8 @@ class Identifier:
         self._largest = max(size for size, _ in worlds)
         self._heads = heads
         self._budget = Budget(clock)
+        self._prepared = prepare(datasets, range(len(datasets))[:_AMONG], self._seeds, sampler, self._worlds, heads)
+        self._steps_left = _PREPARED_STEPS
         self._others: list[tuple[Candidate, Candidate]] = []  # what was believed, and the same order by another name
         self._late: list[Spec] = []  # places that were found after the epoch to which they belong
         self._tables: OrderedDict[Candidate, Table] = OrderedDict()
@@ -431,6 +435,12 @@ class Identifier:
         yield from self._search_job()
         yield from self._table_job()
 
+    def prepare_jobs(self) -> Iterator[Job]:
+        """The next of those that make searches quick, before anything is opened."""
+        if self._steps_left:
+            self._steps_left -= 1
+            yield Job(partial(next, self._prepared, None), lambda _: None)
+
     def _table_job(self) -> Iterator[Job]:
         """Computes what may come next before it comes, as far as there is room."""
         wanted = [
@@ -447,6 +457,8 @@ class Identifier:
         for cohort in reversed(self.trail.cohorts):
             if cohort.quick is None and cohort.quick_due():
                 cohort.quick = self._search(cohort, first_only=True)
+            if cohort.quick is not None and cohort.quick.may_end and self._begins_with_all(cohort):
+                self._searched(cohort, cohort.quick)
             if cohort.quick is not None:
                 yield self._searching(cohort, cohort.quick)
         if not self._budget.left:
@@ -460,6 +472,11 @@ class Identifier:
             running.full = self._search(running)
         if running.full is not None:
             yield self._searching(running, running.full)
+
+    def _begins_with_all(self, cohort: Cohort) -> bool:
+        """Whether everything is tried for a cohort as soon as nothing else is."""
+        free = all(one.full is None for one in self.trail.cohorts)
+        return free and cohort.count >= cohort.full_from and self._budget.left
 
     def _search(self, cohort: Cohort, *, first_only: bool = False) -> Search:
         among = cohort.datasets()[:_AMONG]

@@ -25,7 +25,7 @@ from nopfsfs.plan.epochs import DataSet
 from nopfsfs.plan.spec import Dealt, Spec
 from nopfsfs.plan.suspects import SURE, Suspect, Table, View, leading
 from nopfsfs.plan.torch_global import Global
-from nopfsfs.plan.torch_search import GlobalSearch
+from nopfsfs.plan.torch_search import GlobalSearch, Words
 from nopfsfs.plan.torch_search import Target as FirstOpened
 from nopfsfs.plan.torch_seeds import SeedSearch
 from nopfsfs.plan.torch_stateful import Stateful
@@ -45,6 +45,8 @@ _SEEDS_MOST = 8
 _LATER = 12
 # Candidates that take as long as a step of a search by seed.
 _SHORT_EACH = 100
+# Stages that every search begins with.
+_FIRST_STAGES = 3
 # World sizes for which beginnings are long enough, where nobody has said one.
 _WORLD = 64
 # Searches for further seeds in one enumeration of the files.
@@ -158,6 +160,7 @@ class Search:
         self._likely_with = 0  # first opens of readers with which these were tried last
         self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams, first_only=first_only)
         self.done = False
+        self.may_end = False  # of a seed that nobody said no other family is as likely as any other seed
         self.past_streams = False  # what is further on in torch's generator may be looked at now
 
     def within(self, part: int | None) -> bool:
@@ -176,25 +179,35 @@ class Search:
         more: list[BySeed] = []
         quick: list[BySeed] = []
         long: list[BySeed] = []
-        first, second, *stages = candidates.stages(seeds, sampler)
+        usual, first, second, *stages = candidates.stages(seeds, sampler)
         if first_only:
             stages = []
         elif by_seed:
             more = further(targets, seeds, spacing)
             quick, long = thorough(targets, spacing)
-        self._parts = len(more + quick + long) + len(targets) * len([first, second, *stages])
+        self._parts = len(more + quick + long) + len(targets) * len([usual, first, second, *stages])
         said = () if seeds.given is None else (seeds.given,)
-        others = [seed for seed in seeds.first if seed not in said]
-        yield from self._in_streams(said if streams else (), targets)
-        self.past_streams = bool(said) and not first_only
-        yield from self._of(first, targets)
-        yield from self._of(second, targets)
+        others = [seed for seed in seeds.first if seed not in said] if streams else []
+        in_streams = said if streams else ()
+        yield from self._of(usual, targets)
+        self.may_end = not said
+        if said or first_only:
+            yield from self._of(first, targets)
+            yield from self._of(second, targets)
         # in the likeliest enumeration; whoever enumerates files otherwise seldom has a seed of their own
-        yield from self._by_seed(more[:_FURTHER])
+        yield from self._by_seed(more[:1])
+        yield from self._in_streams(in_streams, targets, Words.LIKELY)
+        self.past_streams = bool(said) and not first_only
+        yield from self._by_seed(more[1:_FURTHER])
+        if not said and not first_only:
+            yield from self._of(first, targets)
+            yield from self._of(second, targets)
         more = [*quick[:1], *more[_FURTHER:], *quick[1:]]
         if said:
-            yield from self._by_seed(more)
-        yield from self._in_streams(others if streams else (), targets)
+            yield from self._by_seed(more[:1])
+            yield from self._in_streams(in_streams, targets, Words.REST)
+            yield from self._by_seed(more[1:])
+        yield from self._in_streams(others, targets, Words.ALL)
         self.past_streams = not first_only
         if not said:
             yield from self._by_seed(more)
@@ -230,7 +243,7 @@ class Search:
                 yield step
             self._parts_done += parts
 
-    def _in_streams(self, seeds: Iterable[int], targets: Sequence[Target]) -> Iterator[Step]:
+    def _in_streams(self, seeds: Iterable[int], targets: Sequence[Target], which: Words) -> Iterator[Step]:
         """A loader that shuffles takes its seed from the global generator, of which a model has drawn before."""
         usual = set(registry.sampler(Global.name).files)
         among = [target for target in targets if usual & set(target.names)]
@@ -239,7 +252,7 @@ class Search:
 
             def step(opens: Opens, seed: int = seed, running: list[_InStream] = running) -> Any:
                 if not running:
-                    running.append(_InStream(seed, among, opens))
+                    running.append(_InStream(seed, among, opens, which))
                 return running[0].step(opens, self._heads, self._largest), _PLACES + 1
 
             yield step
@@ -291,11 +304,26 @@ class Search:
         return [suspect] if suspect.worth >= PLAUSIBLE else [], computed + len(head)
 
 
+def prepare(
+    datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World], heads: Heads
+) -> Iterator[None]:  # fmt: skip
+    """Computes what searches compare with first, some of it at each step, while there is nothing to be compared."""
+    largest = max(_WORLD, max(size for size, _ in worlds))
+    places = 0
+    for stage in islice(candidates.stages(seeds, sampler), _FIRST_STAGES):
+        for target in candidates.targets(datasets, among):
+            for candidate, _ in stage.candidates(target, worlds, seeds):
+                places += _EACH + len(heads.first(candidate, target.n, largest))
+                if places > _PLACES:
+                    places = 0
+                    yield
+
+
 class _InStream:
     """The place in the stream of one seed at which what readers opened first was drawn. Raises no error: a seed that
     torch would not take has no stream."""
 
-    def __init__(self, seed: int, among: Sequence[Target], opens: Opens) -> None:
+    def __init__(self, seed: int, among: Sequence[Target], opens: Opens, which: Words) -> None:
         self._seed = seed
         self._whose: list[Target] = []
         firsts: list[FirstOpened] = []
@@ -309,7 +337,7 @@ class _InStream:
         # in few files any word may be the right one, and takes long to compare
         self._words = min(_WORDS, int(_WORDS * sum(target.n for target in firsts) / (_COSTLY * len(firsts) ** 2 + 1)))
         with suppress(ValueError):
-            self._search = GlobalSearch(seed, firsts, self._words)
+            self._search = GlobalSearch(seed, firsts, self._words, which=which)
         self.done = self._search is None or self._search.done
 
     def step(self, opens: Opens, heads: Heads, largest: int) -> list[Suspect]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,15 @@ class Found:
     log_chance: float
 
 
+class Words(IntEnum):
+    """Which words are looked at. All are drawn in pairs where each sampler's seed is, and where models have an even
+    number of weights: then the second of a pair is odd, and the place of a seed's word."""
+
+    REST = 0  # those that LIKELY leaves out
+    LIKELY = 1  # as seeds every second word; as permutations all
+    ALL = 2
+
+
 class GlobalSearch:
     """A search over the words `start` .. `limit` - 1 of a generator's stream.
 
@@ -76,8 +86,9 @@ class GlobalSearch:
     """
 
     def __init__(
-        self, seed_or_state: int | str, targets: Sequence[Target], limit: int = 50_000_000, start: int = 0
-    ) -> None:
+        self, seed_or_state: int | str, targets: Sequence[Target], limit: int = 50_000_000, start: int = 0,
+        which: Words = Words.ALL,
+    ) -> None:  # fmt: skip
         """`seed_or_state`: what manual_seed was given, or a state as `torch_random.torch_state` writes it.
 
         Costs 4 ms for a million words before `start`. Raises ValueError: a seed or state that torch would not take, n
@@ -88,6 +99,7 @@ class GlobalSearch:
         for target in self._targets:
             _check(target)
         self._limit = limit
+        self._which = which
         self._start = self._next = start
         self._state = stream(self._spec, start)
         self._ahead = torch_random.words(self._state, _HEAD)
@@ -112,11 +124,14 @@ class GlobalSearch:
             return ()
         words = np.concatenate((self._ahead, torch_random.words(self._state, count)))
         self._ahead = words[count:].copy()
-        seeded = _first_outputs(words[:count])
+        every = slice(0, count, 1)
+        seeds = every if self._which is Words.ALL else slice((self._next + self._which) % 2, count, 2)
+        seeded = _first_outputs(words[seeds])
         found: list[Found] = []
         for n in dict.fromkeys(target.n for target in self._targets):
-            found += self._of_size(n, words, seeded % np.uint32(n), direct=False)
-            found += self._of_size(n, words, words[:count] % np.uint32(n), direct=True)
+            found += self._of_size(n, words, seeds, seeded % np.uint32(n), direct=False)
+            if self._which is not Words.REST:
+                found += self._of_size(n, words, every, words[every] % np.uint32(n), direct=True)
         torch_random.skipped(self._behind, count)
         self._next += count
         return tuple(sorted(found, key=lambda one: one.log_chance))
@@ -128,12 +143,12 @@ class GlobalSearch:
         return beginning_at(spec, self._targets[found.target].n, 0, found.word)
 
     def _of_size(
-        self, n: int, words: NDArray[np.uint32], first: NDArray[np.uint32], *, direct: bool
+        self, n: int, words: NDArray[np.uint32], which: slice, first: NDArray[np.uint32], *, direct: bool
     ) -> Iterator[Found]:
-        """The finds among the targets with n samples; `first`: the first sample that each word would give."""
+        """The finds among the targets with n samples; `first`: the first sample that each of those words would give."""
         targets = [(i, target) for i, target in enumerate(self._targets) if target.n == n]
         begins = np.array([target.samples[0] for _, target in targets], dtype=np.uint32)
-        places = np.flatnonzero(np.isin(first, begins))
+        places = which.start + which.step * np.flatnonzero(np.isin(first, begins))
         width = min(n, _HEAD)
         per_block = max(1, _BLOCK // width)
         for begin in range(0, len(places), per_block):

@@ -134,7 +134,9 @@ class _Words:
     """The first words of some generators at once, as what the steps of permutations add to their places."""
 
     def __init__(self, rows: int, n: int, count: int) -> None:
-        self._generator = np.random.RandomState(0)
+        # of few words RandomState takes as long to check what it is asked for
+        self._bits = np.random.MT19937(0)
+        self._generator = np.random.RandomState(self._bits)
         self._left = np.arange(n, n - count, -1, dtype=np.uint32)
         self._drawn = np.empty((rows, count), dtype=np.uint32)
 
@@ -144,7 +146,7 @@ class _Words:
         for row, seed in zip(drawn, seeds, strict=True):
             # seeding anew takes 1 us, making a generator 70
             self._generator.seed(seed & 0xFFFFFFFF)
-            row[:] = torch_random.words(self._generator, len(row))
+            row[:] = self._bits.random_raw(len(row))
         drawn %= self._left
         return drawn
 

@@ -38,10 +38,14 @@ FILE_BYTES = 200
 _PROCESSES = 100
 # Opens of an epoch. Where fewer come after the bar, ten of them may be missed unseen.
 _EPOCH = 200
+# Looks take the supervisor a millisecond each: there are none long before the bar.
 _LOOK_S = 0.005
-_LOOKS_S = 0.1  # after the bar
+_LOOKS_FROM_S, _LOOKS_S = 0.2, 0.1  # before the bar, and after it
 _QUIET_S = 0.3  # until the last open has been looked at
 _LIMIT_S = 60.0
+# By which a job ends later than it was to where the machine has time for it: it is begun, and ends. Readers of one that
+# is later are further apart than those of a loader, which wait for each other.
+LATE_S = 0.35
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ def measure(cell: Cell, root: Path, work: Path, status: Callable[[], Record]) ->
     with subprocess.Popen([sys.executable, "-I", "-S", JOB, said]) as job:
         try:
             missed, looked = bar, 0.0  # no more can be missed before it
+            time.sleep(max(0.0, bar * bars.OPEN_S - _LOOKS_FROM_S))
             while job.poll() is None and not looked >= _LOOKS_S:
                 time.sleep(_LOOK_S)
                 total, predicted = _count(status())
