@@ -225,6 +225,11 @@ class Heads:
         self._kept: OrderedDict[object, NDArray[np.integer[Any]]] = OrderedDict()
         self._bytes = 0
 
+    @property
+    def kept_bytes(self) -> int:
+        """Of those that are kept."""
+        return self._bytes
+
     def first(self, candidate: Candidate, n: int, largest_world: int) -> NDArray[np.integer[Any]]:
         """The first thousand or so samples; all of a small data set."""
         glance = (_GLANCE + _GLANCE_PER_RANK * largest_world) * self.spacing

@@ -45,7 +45,8 @@ _SEEDS_MOST = 8
 _LATER = 12
 # Candidates that take as long as a step of a search by seed.
 _SHORT_EACH = 100
-# Stages that every search begins with.
+# Stages that every search begins with; they are prepared in steps that are so much shorter.
+_SHORTER = 16
 _FIRST_STAGES = 3
 # World sizes for which beginnings are long enough, where nobody has said one.
 _WORLD = 64
@@ -314,7 +315,7 @@ def prepare(
         for target in candidates.targets(datasets, among):
             for candidate, _ in stage.candidates(target, worlds, seeds):
                 places += _EACH + len(heads.first(candidate, target.n, largest))
-                if places > _PLACES:
+                if places > _PLACES // _SHORTER:  # whoever opens something waits for no more
                     places = 0
                     yield
 

@@ -9,6 +9,7 @@ import pytest
 from loader_model import Loader
 
 from nopfsfs.plan import registry
+from nopfsfs.plan.candidates import Heads
 from nopfsfs.plan.epochs import Hypothesis, build
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.spec import Orders, Spec
@@ -235,6 +236,41 @@ def test_a_plan_that_is_said_again_goes_on_and_another_replaces_it() -> None:
     assert read(follower, job(parts[0], other, range(1), rng, 300)).mean() >= 0.99
     follower.forget()
     assert follower.plans(1) == []
+
+
+def test_what_is_only_assumed_and_foresees_nothing_is_not_fetched() -> None:
+    rng = np.random.default_rng(5)
+    parts = tree(4000, 0)
+    follower = Follower(parts, 1234567, heads=HEADS)
+    assert len(follower.upcoming(0, 100)) == 100
+    opens = rng.permutation(parts[0].orders[0].rows)
+    feed(follower, opens[:40], chunk=4)
+    assert follower.status().state == "watching"
+    assert len(follower.upcoming(follower.position, 100)) == 0
+
+
+def test_what_is_assumed_and_is_read_by_a_rank_of_two_is_fetched_on() -> None:
+    parts = tree(4000, 0)
+    follower = Follower(parts, SEED, heads=HEADS)
+    order = parts[0].orders[0].rows[registry.order(SHUFFLED, 4000, 0, 2, 1)]
+    for at in range(0, 40, 4):  # without a search
+        follower.observe(order[at : at + 4])
+        assert len(follower.upcoming(follower.position, 100)) == 100
+
+
+def test_what_searches_compare_with_first_is_computed_before_anything_is_opened() -> None:
+    parts = tree(4000, 0)
+    heads = Heads()
+    follower = Follower(parts, SEED, heads=heads)
+    follower.settle()
+    kept = heads.kept_bytes
+    assert kept > 100 * 4 * 4000
+    feed(follower, np.array(registry.order(SHUFFLED, 4000, 0) + parts[0].orders[0].rows[0])[:64])
+    assert follower.status().state == "locked"
+    opened = Follower(parts, SEED, heads=(none := Heads()))
+    opened.observe(parts[0].orders[0].rows[:1])
+    opened.settle()
+    assert none.kept_bytes < kept
 
 
 def test_what_is_left_unread_comes_first_where_the_order_is_not_known() -> None:

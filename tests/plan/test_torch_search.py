@@ -7,7 +7,7 @@ import pytest
 
 from nopfsfs.plan import registry, torch_random, torch_search
 from nopfsfs.plan.spec import Spec
-from nopfsfs.plan.torch_search import Found, GlobalSearch, Target
+from nopfsfs.plan.torch_search import Found, GlobalSearch, Target, Words
 from tests.conftest import slow
 
 
@@ -51,6 +51,22 @@ def test_six_opens_of_a_thousand_files_are_enough(opens: int) -> None:
     order = registry.order(Spec("global", 1, (("offset", 800_000),)), 1000)
     (found,) = _run(GlobalSearch(1, [Target(1000, order[:opens])]))
     assert (found.word, found.agreed) == (800_002, opens)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("offset", [100_000, 100_001])
+@pytest.mark.parametrize("start", [0, 77_777])
+def test_half_of_the_words_are_looked_at_first(offset: int, start: int, direct: bool) -> None:
+    spec = Spec("global", 3, (("direct", int(direct)), ("offset", offset)))
+    order = registry.sampler("global").shared(spec, 1000, 0, 20)
+    halves = [
+        _run(GlobalSearch(3, [Target(1000, order)], limit=1 << 17, start=start, which=which))
+        for which in (Words.LIKELY, Words.REST)
+    ]
+    # the loader draws a pair before that of the sampler
+    assert [[one.word for one in half] for half in halves] == (
+        [[offset + 2], []] if direct or offset % 2 == 0 else [[], [offset + 2]]
+    )
 
 
 def test_nothing_is_found_where_nothing_is() -> None:
