@@ -38,7 +38,7 @@ _WORLDS_MOST = 8
 # and ranks of one node: of more such an order takes long to compute
 _RANKS_MOST = 16
 # Families that are tried first, and over parts of the files: more would cost more than that they are likely.
-USUAL = ("distributed", "random", "sequential", "global")
+_USUAL = ("distributed", "random", "sequential", "global")
 # Places of an order that are computed to compare with: this many, and this many for each rank. Loaders
 # displace opens by some thousand places.
 _HEAD = 16_384
@@ -191,14 +191,14 @@ def stages(seeds: Seeds, sampler: str) -> Iterator[Stage]:
     seeded = tuple(family for family in families if family.seeds is not None)
     quick = tuple(family for family in seeded if not family.costly)
     shared = tuple(family for family in families if family.dealt is not Dealt.OWN)
-    usual = tuple(family for family in shared if family.name in USUAL)
+    usual = tuple(family for family in shared if family.name in _USUAL)
     yield Stage(usual, given, epochs=_EPOCHS_FIRST)
     others = tuple(family for family in shared if family not in usual)
     yield Stage(others, given, epochs=_EPOCHS_FIRST, before=len(usual))
     yield Stage(tuple(family for family in families if family not in shared), given, epochs=_EPOCHS_FIRST)
     if given != seeds.first:
         yield Stage(quick, seeds.first, epochs=_EPOCHS_FIRST)
-    over_parts = tuple(family for family in families if family.name in USUAL)
+    over_parts = tuple(family for family in families if family.name in _USUAL)
     yield Stage(over_parts, given, epochs=1, subsets=True)
     more = [
         Stage(families, given, first_epoch=_EPOCHS_FIRST),
@@ -224,11 +224,6 @@ class Heads:
         self.spacing = spacing
         self._kept: OrderedDict[object, NDArray[np.integer[Any]]] = OrderedDict()
         self._bytes = 0
-
-    @property
-    def kept_bytes(self) -> int:
-        """Of those that are kept."""
-        return self._bytes
 
     def first(self, candidate: Candidate, n: int, largest_world: int) -> NDArray[np.integer[Any]]:
         """The first thousand or so samples; all of a small data set."""

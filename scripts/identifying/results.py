@@ -27,8 +27,9 @@ from nopfsfs.units import format_ranks
 # What is said, and what says more of it.
 _MORE = ((NOTHING, SEED), (SEED, WORLD), (NOTHING, WORLD))
 _FALSE = ((NOTHING, WRONG),)
-# Opens that may be foreseen or not by how long jobs happened to take: those of a tenth of a second.
-_CHANCE_OPENS = 0.1 / bars.OPEN_S
+# A share of the opens that may be foreseen or not by how long a job happened to take.
+_CHANCE = 0.002
+_CHANCE_OPENS = 4
 _RANKS_WIDTH = 12
 # A cell without a result has this one, beside its error.
 _NOTHING: NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -131,7 +132,7 @@ def _pairs(results: Sequence[Result], pairs: Sequence[tuple[str, str]]) -> Itera
                 continue
             both = min(said[less].opens, said[more].opens)
             counts = [int(said[one].foreseen[:both].sum()) for one in (less, more)]
-            if counts[0] > counts[1] + _CHANCE_OPENS:
+            if counts[0] > counts[1] + max(_CHANCE_OPENS, _CHANCE * both):
                 yield said[less], said[more], counts[0], counts[1]
 
 

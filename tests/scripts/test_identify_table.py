@@ -341,10 +341,10 @@ def test_saying_more_is_compared_over_the_opens_that_both_saw() -> None:
     assert not list(results.less_for_more(better))
     assert not list(results.less_for_false(better))
 
-    worse = [result("nothing", 0.9), result("seed", 0.4, 500), result("wrong", 0.1)]
-    assert [pair[2:] for pair in results.less_for_more(worse)] == [(500, 200)]
+    worse = [result("nothing", 0.9), result("seed", 0.8, 500), result("wrong", 0.1)]
+    assert [pair[2:] for pair in results.less_for_more(worse)] == [(500, 400)]
     assert [pair[2:] for pair in results.less_for_false(worse)] == [(900, 100)]
-    nearly = [result("nothing", 0.9), result("seed", 0.75)]
+    nearly = [result("nothing", 0.9), result("seed", 0.898)]
     assert not list(results.less_for_more(nearly))
 
 
