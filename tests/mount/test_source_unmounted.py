@@ -56,7 +56,7 @@ def test_it_can_be_unmounted_and_all_goes_on_when_it_is_back(mounting: Mounting,
         with pytest.raises(OSError) as raised:
             (m.path / "d/other").read_bytes()
         assert raised.value.errno == errno.ESTALE
-        assert wait_until(lambda: umount(source))  # whoever was refused is told before what was looked at is closed
+        assert wait_until(lambda: umount(source))  # after ESTALE the source is looked at once more
         subprocess.run(["mount", "--bind", keep, source], check=True)
         assert (m.path / "d/other").read_bytes() == content(2, LARGE)
         held.seek(LARGE - 1000)
