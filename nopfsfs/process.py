@@ -15,7 +15,6 @@ import signal
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -29,7 +28,7 @@ _CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 _CAP_SYS_ADMIN = 1 << 21
 _SYSLOG = "/dev/log"
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # by which people end a process
-_NICE = {"super": 5, "server": -10, "stager": 5, "search": 0}
+_NICE = {"super": 0, "server": -10, "stager": 5}
 
 
 @contextlib.contextmanager
@@ -99,26 +98,13 @@ def begin(argv: list[str]) -> Handoff:
 
 def set_priority(role: str) -> None:
     """Let those who answer readers run before those who work ahead of them: a request that wakes a server where the
-    supervisor or a pusher is at work waits up to a millisecond otherwise. Where that is not allowed, the stager alone
-    takes a lower priority: what the supervisor starts would inherit its own, and could not be given a better one."""
+    supervisor or a pusher is at work waits up to a millisecond otherwise. The stager has the lowest priority, lest what
+    it fetches in vain hold up the supervisor, who searches for what to fetch. All threads of the supervisor have that
+    of readers: one of a lower priority would hold the interpreter's lock while it does not get the processor."""
     with contextlib.suppress(PermissionError):
         if role == "super":
             os.setpriority(os.PRIO_PROCESS, 0, _NICE["server"])
         os.setpriority(os.PRIO_PROCESS, 0, _NICE[role.partition("-")[0]])
-
-
-def promptly(work: Callable[[], None]) -> None:
-    """Run what readers would be better served by soon, in a thread of the supervisor: at the priority of readers, where
-    that is allowed. Else a stager that fetches in vain holds up the search for what to fetch."""
-    thread = threading.get_native_id()
-    before = os.getpriority(os.PRIO_PROCESS, thread)
-    with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, thread, min(before, _NICE["search"]))
-    try:
-        work()
-    finally:
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, thread, before)  # the thread has other work later
 
 
 def unbind() -> None:

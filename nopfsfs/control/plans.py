@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import trio
 
-from nopfsfs import process
 from nopfsfs.config import MountConfig, PlanSpec
 from nopfsfs.control import apart, memory, register
 from nopfsfs.control.last_job import LastJob
@@ -163,7 +162,7 @@ class Plans:
                 continue
             worked = True
             try:
-                await trio.to_thread.run_sync(process.promptly, job.run, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
             except Exception:
                 log.exception("a computation of the plan failed")
             _finish(follower, job)  # also a failed one, or no other would begin

@@ -455,10 +455,13 @@ class Identifier:
 
     def _search_job(self) -> Iterator[Job]:
         for cohort in reversed(self.trail.cohorts):
-            if cohort.quick is None and cohort.quick_due():
+            with_all = self._begins_with_all(cohort)
+            if with_all and (cohort.quick is None or cohort.quick.past_likely or cohort.grown):
+                cohort.quick, cohort.settled = None, True  # what was said is tried as part of that
+                continue
+            beside = cohort.full is not None and self._budget.left
+            if cohort.quick is None and cohort.quick_due(beside=beside):
                 cohort.quick = self._search(cohort, first_only=True)
-            if cohort.quick is not None and cohort.quick.may_end and self._begins_with_all(cohort):
-                self._searched(cohort, cohort.quick)
             if cohort.quick is not None:
                 yield self._searching(cohort, cohort.quick)
         if not self._budget.left:
@@ -486,26 +489,32 @@ class Identifier:
 
     def _searching(self, cohort: Cohort, search: Search) -> Job:
         """Goes on with a search, over the opens of now."""
-        view, era = cohort.view(), cohort.era
+        view, among, era = cohort.view(), cohort.datasets()[:_AMONG], cohort.era
 
         def run() -> tuple[list[Suspect], float]:
             begun = time.thread_time()
-            found = search.run(view)
+            found = search.run(view, among)
             return found, time.thread_time() - begun
 
         def deliver(result: tuple[list[Suspect], float]) -> None:
             found, seconds = result
             self._budget.spend(seconds)
+            sure = max((one for one in found if one.worth >= LOCK), key=lambda one: one.worth, default=None)
             if cohort.era != era or cohort not in self.trail.cohorts:
                 return
             cohort.suspect(found, SUSPECTS_MOST)
+            tried = search.done or (search.past_likely and not cohort.despaired)
+            if tried:
+                cohort.despaired = cohort.despaired or cohort.thorough
             if search.done:
                 self._searched(cohort, search)
             if cohort.count >= _DEEP_FROM and search.past_streams and cohort.looked_deep():
                 cohort.stuck = True
             if search.done or any(one.worth >= LOCK for one in cohort.suspects):
                 self._judge(cohort, cohort.view())
-            if search.done and cohort.despaired and cohort.era == era:
+            if sure is not None and cohort.era == era:  # readers may have gone on to the next epoch meanwhile
+                self._lead(sure.candidate.hypothesis(), cohort, _EPOCHS_LATE)
+            if tried and cohort.despaired and cohort.era == era:
                 self._believer.despair(cohort)
 
         return Job(run, deliver)
@@ -516,7 +525,6 @@ class Identifier:
             cohort.quick, cohort.settled = None, True
         elif search is cohort.full:
             cohort.full = None
-        cohort.despaired = cohort.despaired or cohort.thorough
 
     def apart_job(self) -> Job | None:
         """A computation that takes up to minutes, for a cohort that nothing else explains."""
@@ -568,7 +576,7 @@ class Identifier:
             self._late = [hypothesis.spec, *self._late][:_LATE]
             self.trail.drop(cohort)
             if newer:
-                self._lead(hypothesis, newer[-1])
+                self._lead(hypothesis, newer[-1], _EPOCHS_MISSED)
             return
         for one in self._tracks(cohort):
             here = one.hypothesis
@@ -585,15 +593,16 @@ class Identifier:
             track = next(iter((*same, *(one for one in unsure if not one.given))), None)
         self._believer.adopt(hypothesis, cohort, track)
 
-    def _lead(self, hypothesis: Hypothesis, cohort: Cohort) -> None:
-        """A plan was found when its readers had ended, and others had come: these may read an epoch that follows."""
+    def _lead(self, hypothesis: Hypothesis, cohort: Cohort, most: int) -> None:
+        """A plan was found when its readers had ended, and others had come, or they themselves had gone on: one of so
+        many epochs that follow may be read now."""
         view = cohort.view()
-        for _ in range(_EPOCHS_MISSED):
+        for _ in range(most):
             hypothesis = successor(hypothesis)
             table = self._table(candidate_of(hypothesis))
             if table is None:
                 return
-            suspect = Suspect(candidate_of(hypothesis), table, SAID + math.log2(_EPOCHS_MISSED))
+            suspect = Suspect(candidate_of(hypothesis), table, SAID + math.log2(most))
             suspect.weigh(view)
             if suspect.worth >= LOCK:
                 cohort.suspect([suspect], SUSPECTS_MOST)

@@ -149,6 +149,7 @@ class Search:
     ) -> None:  # fmt: skip
         """`among`: the data sets that are looked at; `first_only`: what is likeliest, and no more."""
         self._datasets, self._heads = datasets, heads
+        self._among = frozenset(among)
         self._seeds, self._worlds = seeds, tuple(worlds)
         self._opens: Opens | None = None  # those of now
         self._largest = max(_WORLD, max(size for size, _ in worlds))
@@ -161,7 +162,7 @@ class Search:
         self._likely_with = 0  # first opens of readers with which these were tried last
         self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams, first_only=first_only)
         self.done = False
-        self.may_end = False  # of a seed that nobody said no other family is as likely as any other seed
+        self.past_likely = False  # of a seed that nobody said no other family is as likely as any other seed
         self.past_streams = False  # what is further on in torch's generator may be looked at now
 
     def within(self, part: int | None) -> bool:
@@ -191,10 +192,11 @@ class Search:
         others = [seed for seed in seeds.first if seed not in said] if streams else []
         in_streams = said if streams else ()
         yield from self._of(usual, targets)
-        self.may_end = not said
+        self.past_likely = not said
         if said or first_only:
             yield from self._of(first, targets)
             yield from self._of(second, targets)
+        self.past_likely = True
         # in the likeliest enumeration; whoever enumerates files otherwise seldom has a seed of their own
         yield from self._by_seed(more[:1])
         yield from self._in_streams(in_streams, targets, Words.LIKELY)
@@ -221,6 +223,8 @@ class Search:
             if self._opens is not None and any(family.dealt is Dealt.OWN for family in stage.families):
                 worlds = tuple(dict.fromkeys((*worlds, *listed(self._opens.readers(target), target.n))))
             for candidate, cost in stage.candidates(target, worlds, self._seeds):
+                if target.dataset not in self._among:
+                    break
                 yield partial(self._try, candidate, cost, target)
             self._parts_done += 1
 
@@ -239,19 +243,20 @@ class Search:
                 suspects = [self._seed(s, way.target, opens) for s in numbers]
                 return [one for one in suspects if one.worth >= PLAUSIBLE], _PLACES // 2
 
-            yield step
-            while running and running[0] is not None and not running[0].done:
+            while way.target.dataset in self._among and not (running and (running[0] is None or running[0].done)):
                 yield step
             self._parts_done += parts
 
     def _in_streams(self, seeds: Iterable[int], targets: Sequence[Target], which: Words) -> Iterator[Step]:
         """A loader that shuffles takes its seed from the global generator, of which a model has drawn before."""
         usual = set(registry.sampler(Global.name).files)
-        among = [target for target in targets if usual & set(target.names)]
         for seed in seeds:
+            among = [one for one in targets if usual & set(one.names) and one.dataset in self._among]
             running: list[_InStream] = []
 
-            def step(opens: Opens, seed: int = seed, running: list[_InStream] = running) -> Any:
+            def step(
+                opens: Opens, seed: int = seed, among: list[Target] = among, running: list[_InStream] = running
+            ) -> Any:
                 if not running:
                     running.append(_InStream(seed, among, opens, which))
                 return running[0].step(opens, self._heads, self._largest), _PLACES + 1
@@ -267,10 +272,12 @@ class Search:
         suspect.weigh(opens.view)
         return suspect
 
-    def run(self, view: View) -> list[Suspect]:
-        """Goes on with the next candidates; those that look like what was opened."""
+    def run(self, view: View, among: Sequence[int] | None = None) -> list[Suspect]:
+        """Goes on with the next candidates; those that look like what was opened. `among`: further opens show that only
+        these data sets may be read."""
         opens, found, places = Opens(view, self._datasets), [], 0
         self._opens = opens
+        self._among = self._among if among is None else frozenset(among)
         firsts = sum(map(len, view.firsts))
         if firsts >= max(1, 2 * self._likely_with):  # also while others are tried: readers had opened too little before
             self._likely_with = firsts

@@ -22,9 +22,9 @@ from nopfsfs.plan.suspects import MAX_OPENS, Proof, Suspect, View
 _LOOKS = frozenset((3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56))
 _LOOK_EVERY = 64
 # Numbers of opens at which what was said is tried (again): these, then whenever there are so many times as many. A
-# search of all begins with the same, and is delayed by it.
-_QUICK, _QUICK_AGAIN = (4, 6, 8, 12, 16, 24, 32, 64), 4
-# A search of all begins with so many opens.
+# search of all begins with the same, and is delayed by it: while one runs, only at so many times as many.
+_QUICK, _QUICK_AGAIN, _QUICK_BESIDE = (4, 6, 8, 12, 16, 24, 32, 64), 4, 16
+# A search of all begins with so many opens, when some reader has made several.
 _FULL_FROM = 16
 # A search of all that was begun with fewer opens than this is begun again at once; others when opens have doubled.
 _ENOUGH = 32
@@ -184,12 +184,20 @@ class Cohort:
                     break
         return sorted(found, key=lambda index: (-found[index], len(self._ownership.within(index)), index))
 
-    def quick_due(self) -> bool:
-        """Whether to try (again) what was said; asking means that it is done."""
-        due = any(self._quick_at < at <= self.count for at in _QUICK)
-        due = due or self.count >= _QUICK_AGAIN * max(self._quick_at, MIN_OPENS)
+    def quick_due(self, *, beside: bool) -> bool:
+        """Whether to try (again) what was said; asking means that it is done. `beside`: a search of all goes on."""
+        if not beside:
+            due = any(self._quick_at < at <= self.count for at in _QUICK)
+            due = due or self.count >= _QUICK_AGAIN * max(self._quick_at, MIN_OPENS)
+        else:
+            due = self.count >= _QUICK_BESIDE * max(self._quick_at, self._full_at)
         self._quick_at = self.count if due else self._quick_at
         return due
+
+    @property
+    def grown(self) -> bool:
+        """Whether the search for what was said began with far fewer opens than there are."""
+        return self.count >= _QUICK_AGAIN * max(self._quick_at, MIN_OPENS)
 
     def full_due(self) -> bool:
         """Whether to try everything (again); asking means that it is done."""
@@ -201,7 +209,8 @@ class Cohort:
     def full_from(self) -> int:
         """The opens with which everything is tried (again)."""
         if not self._full_at:
-            return min(_FULL_FROM, self._ownership.total // 2)
+            several = any(len(rows) >= MIN_OPENS for rows in self._firsts.values())
+            return min(_FULL_FROM if several else MAX_OPENS, self._ownership.total // 2)
         return _ENOUGH if self._full_at < _ENOUGH else 2 * self._full_at
 
     @property

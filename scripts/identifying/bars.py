@@ -40,29 +40,30 @@ class Case:
         return second
 
 
-def seconds(cell: Cell) -> float:
-    """T."""
+def seconds(cell: Cell, patience: float = 1.0) -> float:
+    """T, `patience` times what the issue says."""
     if cell.said == NOTHING and cell.begin == "middle":
-        return T_UNSAID_MIDDLE_S
-    return T_SAID_S if cell.true_said and cell.begin != "middle" else T_S
+        return patience * T_UNSAID_MIDDLE_S
+    return patience * (T_SAID_S if cell.true_said and cell.begin != "middle" else T_S)
 
 
 def from_open(cell: Cell) -> int:
     return FROM_OPEN if cell.true_said else FROM_OPEN_UNSAID
 
 
-def case(cell: Cell, *, beyond: bool, showing: Showing | None = None) -> Case:
-    """The case of a cell. `showing`: only the opens of some rows are seen, and it is those that count."""
+def case(cell: Cell, *, beyond: bool, showing: Showing | None = None, patience: float = 1.0) -> Case:
+    """The case of a cell. `showing`: only the opens of some rows are seen, and it is those that count. `patience`: of
+    `seconds`."""
     apart = showing.spacing if showing is not None else 1
     lanes, two_epochs = len(cell.ranks), _two_epochs(cell)
-    bar = max(seconds(cell) / OPEN_S, DRIFT * lanes * max(apart * from_open(cell), cell.each))
+    bar = max(seconds(cell, patience) / OPEN_S, DRIFT * lanes * max(apart * from_open(cell), cell.each))
     most = int(bar + DRIFT * 2 * lanes * apart) + apart * AFTER_BAR + 1
     if not beyond:
         most = min(most, two_epochs)
     there = opens(cell, most)
     if showing is not None:
         there = there.showing(showing.mask)
-    judged = judge(cell, there)
+    judged = judge(cell, there, patience)
     begun = _bar(cell, there, judged)
     end = begun + min(AFTER_BAR, EPOCHS * lanes * cell.each // apart)
     if not beyond:
@@ -70,12 +71,12 @@ def case(cell: Cell, *, beyond: bool, showing: Showing | None = None) -> Case:
     return Case(there.until(end), judged[:end])
 
 
-def judge(cell: Cell, there: Opens) -> NDArray[np.bool_]:
+def judge(cell: Cell, there: Opens, patience: float = 1.0) -> NDArray[np.bool_]:
     """Which opens come after their rank's bar, bool[m]."""
     first = np.full(len(cell.ranks), there.number[-1] if len(there) else 0)
     np.minimum.at(first, there.lanes, there.number)
     waited = (there.number - first[there.lanes]) * OPEN_S
-    judged = (there.nth >= from_open(cell)) & (waited >= seconds(cell) - OPEN_S / 2)
+    judged = (there.nth >= from_open(cell)) & (waited >= seconds(cell, patience) - OPEN_S / 2)
     if cell.each < from_open(cell):
         judged &= there.epochs >= 1
     found: NDArray[np.bool_] = judged

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 
-START_S = 0.1  # from here to the first open
+START_S = 1.0  # from here to the first open: a training script takes longer to import torch
 FORK_S = 0.02  # before a reader's first open
 
 

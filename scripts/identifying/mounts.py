@@ -28,6 +28,7 @@ import plan_play
 from identifying import bars, cells
 from identifying.bars import Case
 from identifying.cells import Cell
+from identifying.job import START_S
 from nopfsfs.control.client import Record, call
 from nopfsfs.rundir import default_run_dir, state_dir_for
 
@@ -92,9 +93,9 @@ def _processes(cell: Cell) -> int:
     return math.ceil(epochs) * len(cell.ranks) * cell.workers
 
 
-def case_of(cell: Cell) -> Case:
-    """All cells that are drawn are judged."""
-    return bars.case(cell, beyond=True)
+def case_of(cell: Cell, patience: float = 1.0) -> Case:
+    """All cells that are drawn are judged. `patience`: as of `bars.seconds`."""
+    return bars.case(cell, beyond=True, patience=patience)
 
 
 def options(cell: Cell) -> list[str]:
@@ -113,10 +114,12 @@ def fill(root: Path) -> None:
         path.write_bytes(row.to_bytes(4, "little") * (FILE_BYTES // 4))
 
 
-def measure(cell: Cell, root: Path, work: Path, status: Callable[[], Record]) -> OnMount:
-    """Runs the cell's job on a mount that has not been read before. `work`: a directory for what the job is told.
-    Raises RuntimeError where the job fails."""
-    case = case_of(cell)
+def measure(
+    cell: Cell, root: Path, work: Path, status: Callable[[], Record], patience: float = 1.0
+) -> OnMount:
+    """Runs the cell's job on a mount that has not been read before. `work`: a directory for what the job is told;
+    `patience`: as of `bars.seconds`. Raises RuntimeError where the job fails."""
+    case = case_of(cell, patience)
     bar, end = int(np.flatnonzero(case.judged)[0]), len(case.opens)
     before = _count(status())[0]
     said = work / "job.json"
@@ -125,7 +128,7 @@ def measure(cell: Cell, root: Path, work: Path, status: Callable[[], Record]) ->
     with subprocess.Popen([sys.executable, "-I", "-S", JOB, said]) as job:
         try:
             missed, looked = bar, 0.0  # no more can be missed before it
-            time.sleep(max(0.0, bar * bars.OPEN_S - _LOOKS_FROM_S))
+            time.sleep(max(0.0, START_S + bar * bars.OPEN_S - _LOOKS_FROM_S))
             while job.poll() is None and not looked >= _LOOKS_S:
                 time.sleep(_LOOK_S)
                 total, predicted = _count(status())
@@ -135,7 +138,7 @@ def measure(cell: Cell, root: Path, work: Path, status: Callable[[], Record]) ->
             failed = job.wait(_LIMIT_S)
         finally:
             job.kill()
-    late = time.monotonic() - began - end * bars.OPEN_S
+    late = time.monotonic() - began - START_S - end * bars.OPEN_S
     if failed:
         raise RuntimeError(f"{cell.name}: the job failed")
     time.sleep(_QUIET_S)

@@ -31,7 +31,7 @@ def test_servers_come_first_and_so_do_those_that_replace_them(mounting: Mounting
             pytest.skip("nobody may be given a higher priority here")
         for _ in range(2):
             nice = {role: os.getpriority(os.PRIO_PROCESS, m.pid(role)) for role in ("supervisor", "server", "stager")}
-            assert nice == {"supervisor": 5, "server": -10, "stager": 5}
+            assert nice == {"supervisor": 0, "server": -10, "stager": 5}
             before = m.kill("server")
             assert (m.path / "a").read_bytes() == b"x"
             m.wait_status(partial(has_another, before))
