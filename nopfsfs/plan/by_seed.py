@@ -32,6 +32,8 @@ _ANY = 15.0
 # follows the order is enough.
 _READERS, _MIDDLE_READERS = 12, 4
 _BEGIN_OPENS, _MIDDLE_OPENS = 16, 8
+# The same where readers are not told apart; each takes as long as all before it.
+_TOGETHER_OPENS = 256
 _LEAST_OPENS, _LEAST_FILES = 4, 16
 # All seeds are looked at in the middle of an epoch only in so many enumerations of the files.
 _TARGETS = 2
@@ -53,7 +55,7 @@ class BySeed:
     def begin(self, view: View, samples_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> SeedSearch | None:
         """A search over what was opened; None where that is too little. `samples_of`: the samples of rows, -1: none."""
         readers = view.lasts(self.middle_opens) if self.in_middle else view.begun
-        found = [samples[samples >= 0] for samples in map(samples_of, readers)]
+        found = [samples[samples >= 0][:_TOGETHER_OPENS] for samples in map(samples_of, readers)]
         found = sorted((one for one in found if len(one) >= _LEAST_OPENS), key=len, reverse=True)
         found = found[: _MIDDLE_READERS if self.in_middle else _READERS]
         if not found or self.target.n < _LEAST_FILES:

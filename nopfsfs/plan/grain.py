@@ -88,17 +88,19 @@ def _block(seed: int) -> NDArray[np.uint32]:
     return _Cipher(seed, _SMALL).encrypt(np.arange(1 << _SMALL, dtype=np.uint32))
 
 
-def _first_below(block: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
-    """Where the block leads from 0 .. n-1, over as many steps as it takes to come below n again; uint32[n].
+@functools.lru_cache(maxsize=32)
+def _first_below(seed: int, n: int) -> NDArray[np.uint32]:
+    """Where the block leads from 0 .. n-1, over as many steps as it takes to come below n again; uint32[n]. The shards
+    of most ranks have the same size.
 
     Each has some 65,536 / n steps to go, one after the other; here all of the block go twice as far at a time.
     """
-    to = block.copy()
+    to = _block(seed).copy()
     beyond = np.flatnonzero(to >= n)
     for _ in range(_SMALL):  # circles that have nothing below n go on for ever
         to[beyond] = to[to[beyond]]
         beyond = beyond[to[beyond] >= n]
-    below: NDArray[np.uint32] = to[:n]
+    below: NDArray[np.uint32] = to[:n].copy()  # not all of the block is kept
     return below
 
 
@@ -112,7 +114,7 @@ def index_shuffle(n: int, seed: int, count: int | None = None) -> NDArray[np.int
         return np.zeros(count, np.int64)
     top = n - 1
     if n <= _FEW and 32 * count > n:
-        return _first_below(_block(seed), n)[:count].astype(np.int64)
+        return _first_below(seed, n)[:count].astype(np.int64)
     bits = max(_SMALL, (top - 1).bit_length())
     if n <= 1 << _SMALL and 32 * count > n:  # some samples go through much of the block before they are below n
         step: Callable[..., NDArray[np.uint32]] = _block(seed).take

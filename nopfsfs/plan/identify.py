@@ -57,7 +57,7 @@ _RESUMED_MOST = 2_000_000
 _VERIFIED = 10.0
 # The share of a reader's opens that lie behind those who follow the same order, by which it is elsewhere.
 _ELSEWHERE = 0.75
-# Steps, of some 10 ms each, in which what searches compare with first is computed before anything is opened.
+# Steps (`PREPARED_S`) in which what searches compare with first is computed before anything is opened.
 _PREPARED_STEPS = 128
 # Searches may take so many seconds of a core at once, and this share of a core in the long run.
 _BUDGET_S, _BUDGET_SHARE = 10.0, 0.03

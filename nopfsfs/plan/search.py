@@ -7,6 +7,7 @@ beginning of its order, of small data sets the whole of it, and one glance: do r
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -42,12 +43,14 @@ _CLOSE = 1 / 4
 PLAUSIBLE = 4.0
 SUSPECTS_MOST = 8
 _SEEDS_MOST = 8
+# Bits from which on a seed is hardly found by chance.
+_CLEAR = 20.0
 _LATER = 12
 # Candidates that take as long as a step of a search by seed.
 _SHORT_EACH = 100
-# Stages that every search begins with; they are prepared in steps that are so much shorter.
-_SHORTER = 16
+# Stages that every search begins with; they are prepared in steps of so many seconds.
 _FIRST_STAGES = 3
+PREPARED_S = 0.01
 # World sizes for which beginnings are long enough, where nobody has said one.
 _WORLD = 64
 # Searches for further seeds in one enumeration of the files.
@@ -56,6 +59,8 @@ _FURTHER = 2
 # are looked at in a process apart. What readers opened first, of so many.
 _WORDS = 1 << 20
 _READERS_FIRST = 8
+# The share of them in which a small model, or none, has drawn.
+_NEAR = 1 / 4
 # Of data sets with fewer files than this for each reader fewer words are looked at.
 _COSTLY = 100
 
@@ -188,32 +193,31 @@ class Search:
             more = further(targets, seeds, spacing)
             quick, long = thorough(targets, spacing)
         self._parts = len(more + quick + long) + len(targets) * len([usual, first, second, *stages])
-        said = () if seeds.given is None else (seeds.given,)
+        # the likeliest enumeration comes first; whoever enumerates files otherwise seldom has a seed of their own
+        (beginnings, middles), elsewhere = (more[:1], more[1:_FURTHER]), [*more[_FURTHER:], *quick[1:]]
+        said = [seeds.given] if seeds.given is not None and streams else []
         others = [seed for seed in seeds.first if seed not in said] if streams else []
-        in_streams = said if streams else ()
         yield from self._of(usual, targets)
-        self.past_likely = not said
-        if said or first_only:
+        if seeds.given is not None:
             yield from self._of(first, targets)
             yield from self._of(second, targets)
-        self.past_likely = True
-        # in the likeliest enumeration; whoever enumerates files otherwise seldom has a seed of their own
-        yield from self._by_seed(more[:1])
-        yield from self._in_streams(in_streams, targets, Words.LIKELY)
-        self.past_streams = bool(said) and not first_only
-        yield from self._by_seed(more[1:_FURTHER])
-        if not said and not first_only:
+            self.past_likely = True
+            yield from self._by_seed(beginnings)
+            yield from self._in_streams(said, targets, Words.LIKELY, end=_NEAR)
+            yield from self._by_seed([*middles, *quick[:1]])
+            yield from self._in_streams(said, targets, Words.LIKELY, begin=_NEAR)
+            self.past_streams = not first_only
+            yield from self._in_streams(said, targets, Words.REST)
+            yield from self._by_seed(elsewhere)
+            yield from self._in_streams(others, targets, Words.ALL)
+        else:
+            self.past_likely = True
+            yield from self._by_seed([*beginnings, *middles])
             yield from self._of(first, targets)
             yield from self._of(second, targets)
-        more = [*quick[:1], *more[_FURTHER:], *quick[1:]]
-        if said:
-            yield from self._by_seed(more[:1])
-            yield from self._in_streams(in_streams, targets, Words.REST)
-            yield from self._by_seed(more[1:])
-        yield from self._in_streams(others, targets, Words.ALL)
-        self.past_streams = not first_only
-        if not said:
-            yield from self._by_seed(more)
+            yield from self._in_streams(others, targets, Words.ALL)
+            self.past_streams = not first_only
+            yield from self._by_seed([*quick[:1], *elsewhere])
         rest = (step for stage in stages for step in self._of(stage, targets))
         yield from _in_turn(self._by_seed(long), rest)
 
@@ -239,7 +243,9 @@ class Search:
                 found = running[0].step() if running[0] is not None else []
                 # readers may be some epochs on by now
                 later = _LATER if way.target.n <= WHOLE else 2
-                numbers = dict.fromkeys(s + epochs for s, _ in found[:_SEEDS_MOST] for epochs in range(later))
+                numbers = dict.fromkeys(
+                    s + epochs for s, bits in found[:_SEEDS_MOST] for epochs in range(later if bits >= _CLEAR else 1)
+                )
                 suspects = [self._seed(s, way.target, opens) for s in numbers]
                 return [one for one in suspects if one.worth >= PLAUSIBLE], _PLACES // 2
 
@@ -247,8 +253,11 @@ class Search:
                 yield step
             self._parts_done += parts
 
-    def _in_streams(self, seeds: Iterable[int], targets: Sequence[Target], which: Words) -> Iterator[Step]:
-        """A loader that shuffles takes its seed from the global generator, of which a model has drawn before."""
+    def _in_streams(
+        self, seeds: Iterable[int], targets: Sequence[Target], which: Words, begin: float = 0.0, end: float = 1.0
+    ) -> Iterator[Step]:
+        """A loader that shuffles takes its seed from the global generator, of which a model has drawn before. `begin`,
+        `end`: of the words that are looked at here."""
         usual = set(registry.sampler(Global.name).files)
         for seed in seeds:
             among = [one for one in targets if usual & set(one.names) and one.dataset in self._among]
@@ -258,7 +267,7 @@ class Search:
                 opens: Opens, seed: int = seed, among: list[Target] = among, running: list[_InStream] = running
             ) -> Any:
                 if not running:
-                    running.append(_InStream(seed, among, opens, which))
+                    running.append(_InStream(seed, among, opens, which, (begin, end)))
                 return running[0].step(opens, self._heads, self._largest), _PLACES + 1
 
             yield step
@@ -317,21 +326,23 @@ def prepare(
 ) -> Iterator[None]:  # fmt: skip
     """Computes what searches compare with first, some of it at each step, while there is nothing to be compared."""
     largest = max(_WORLD, max(size for size, _ in worlds))
-    places = 0
+    begun = time.thread_time()
     for stage in islice(candidates.stages(seeds, sampler), _FIRST_STAGES):
         for target in candidates.targets(datasets, among):
             for candidate, _ in stage.candidates(target, worlds, seeds):
-                places += _EACH + len(heads.first(candidate, target.n, largest))
-                if places > _PLACES // _SHORTER:  # whoever opens something waits for no more
-                    places = 0
+                heads.first(candidate, target.n, largest)
+                if time.thread_time() - begun >= PREPARED_S:  # whoever opens something waits for no more
                     yield
+                    begun = time.thread_time()
 
 
 class _InStream:
     """The place in the stream of one seed at which what readers opened first was drawn. Raises no error: a seed that
     torch would not take has no stream."""
 
-    def __init__(self, seed: int, among: Sequence[Target], opens: Opens, which: Words) -> None:
+    def __init__(
+        self, seed: int, among: Sequence[Target], opens: Opens, which: Words, part: tuple[float, float]
+    ) -> None:
         self._seed = seed
         self._whose: list[Target] = []
         firsts: list[FirstOpened] = []
@@ -345,7 +356,8 @@ class _InStream:
         # in few files any word may be the right one, and takes long to compare
         self._words = min(_WORDS, int(_WORDS * sum(target.n for target in firsts) / (_COSTLY * len(firsts) ** 2 + 1)))
         with suppress(ValueError):
-            self._search = GlobalSearch(seed, firsts, self._words, which=which)
+            begin, end = (int(share * self._words) for share in part)
+            self._search = GlobalSearch(seed, firsts, end, begin, which)
         self.done = self._search is None or self._search.done
 
     def step(self, opens: Opens, heads: Heads, largest: int) -> list[Suspect]:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 OUTSIDE, ABSENT = -1, -2
 # An open is a step from the reader's last place; or, where a stray open lay between, from the one before.
 _FROM_LAST, _FROM_BEFORE = 0.9, 0.1
+# Equal steps are looked for among so many opens of a reader.
+_EQUAL = 16
 # Whatever stands nearer than this to an epoch's beginning is worth looking at, and what chance shows so seldom.
 _BEGINNING, _SELDOM = 64, 0.01
 # Unlike any step.
@@ -22,13 +24,14 @@ _NO_STEP = -(1 << 30)
 
 
 def interesting(places: NDArray[np.int32], n: int, reach: int) -> NDArray[np.bool_]:
-    """Whether a reader shows two equal steps, or more opens at an epoch's beginning than chance would: bool[readers,
-    orders] of int32[readers, opens, orders], places below `reach` of n. Much faster than `reader_bits`."""
+    """Whether a reader shows two equal steps in its first opens, or more opens at an epoch's beginning than chance
+    would: bool[readers, orders] of int32[readers, opens, orders], places below `reach` of n. Much faster than
+    `reader_bits`."""
     readers, opens, orders = places.shape
     result = np.zeros((readers, orders), dtype=np.bool_)
     last = np.full((readers, orders), OUTSIDE, dtype=np.int32)
     steps: list[NDArray[np.int32]] = []
-    for i in range(opens):
+    for i in range(min(opens, _EQUAL)):
         inside = places[:, i] >= 0
         step = np.where(inside & (last >= 0), places[:, i] - last, np.int32(_NO_STEP - i))
         for other in steps:
@@ -52,7 +55,7 @@ def reader_bits(places: NDArray[np.int32], n: int, reach: int) -> NDArray[np.flo
     orders = places.shape[1]
     bits, within, beyond = np.zeros((3, orders))
     last = before = np.full(orders, OUTSIDE, dtype=np.int32)
-    steps = _Steps(orders, reach)
+    steps = _Steps(len(places), orders, reach)
     for place in places:
         inside, outside = place >= 0, place == OUTSIDE
         known = inside & (last >= 0)
@@ -95,10 +98,11 @@ def _more_than_chance(opens: int, share: float) -> int:
 class _Steps:
     """The steps of a reader in many orders, and how likely others are after them."""
 
-    def __init__(self, orders: int, reach: int) -> None:
+    def __init__(self, most: int, orders: int, reach: int) -> None:
         self._reach = reach
         self._each = np.arange(orders)
-        self._steps: list[NDArray[np.int32]] = []
+        self._steps = np.empty((most, orders), dtype=np.int32)
+        self._count = 0
         self._sizes = np.zeros((32, orders), dtype=np.int32)  # how many steps have so many binary digits
         self._told, self._distinct = np.zeros((2, orders))
 
@@ -117,13 +121,12 @@ class _Steps:
         self._distinct += known & (self._seen(step) == 0)
         self._told += known
         self._sizes[_digits(np.abs(step)), self._each] += known
-        self._steps.append(np.where(known, step, np.int32(_NO_STEP)))
+        self._steps[self._count] = np.where(known, step, np.int32(_NO_STEP))
+        self._count += 1
 
     def _seen(self, step: NDArray[np.int32]) -> NDArray[np.float64]:
-        result = np.zeros(len(step))
-        for other in self._steps:
-            result += other == step
-        return result
+        found: NDArray[np.float64] = (self._steps[: self._count] == step).sum(axis=0, dtype=np.float64)
+        return found
 
 
 def _digits(size: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -29,7 +29,7 @@ MARGIN = 7.0
 # Opens that are looked at.
 MAX_OPENS = 256
 # Opens of a reader, on average, in which no step shows.
-_FEW = 2
+FEW = 2
 # Files that come next by which two orders are told apart.
 _NEXT = 16
 # Readers that follow an order go forward in it: but for so many of its opens each lies beyond those of a while earlier.
@@ -68,7 +68,7 @@ class View:
     @property
     def together(self) -> NDArray[np.int64]:
         """Who opened each; 0 where each reader opens so few files that its steps do not show: then all are one."""
-        return self.readers if _FEW * len(np.unique(self.readers)) <= len(self.readers) else np.zeros_like(self.readers)
+        return self.readers if FEW * len(np.unique(self.readers)) <= len(self.readers) else np.zeros_like(self.readers)
 
     def lasts(self, count: int) -> list[NDArray[np.int64]]:
         """By reader, the rows that it opened last, int64[<= count]."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.plan.epochs import DataSet
 from nopfsfs.plan.search import MIN_OPENS, Search
-from nopfsfs.plan.suspects import MAX_OPENS, Proof, Suspect, View
+from nopfsfs.plan.suspects import FEW, MAX_OPENS, Proof, Suspect, View
 
 # Numbers of opens at which the plans at hand are looked at; beyond the last at every so many.
 _LOOKS = frozenset((3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56))
@@ -209,7 +209,8 @@ class Cohort:
     def full_from(self) -> int:
         """The opens with which everything is tried (again)."""
         if not self._full_at:
-            several = any(len(rows) >= MIN_OPENS for rows in self._firsts.values())
+            few = FEW * len(self._firsts) > self.count  # all are taken as one
+            several = few or any(len(rows) >= MIN_OPENS for rows in self._firsts.values())
             return min(_FULL_FROM if several else MAX_OPENS, self._ownership.total // 2)
         return _ENOUGH if self._full_at < _ENOUGH else 2 * self._full_at
 
