@@ -44,9 +44,8 @@ _LOOK_S = 0.005
 _LOOKS_FROM_S, _LOOKS_S = 0.2, 0.1  # before the bar, and after it
 _QUIET_S = 0.3  # until the last open has been looked at
 _LIMIT_S = 60.0
-# By which a job ends later than it was to where the machine has time for it: it is begun, and ends. Readers of one that
-# is later are further apart than those of a loader, which wait for each other.
-LATE_S = 0.35
+# Readers are at most so much of an epoch apart.
+_APART = 1 / 4
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def measure(
     bar, end = int(np.flatnonzero(case.judged)[0]), len(case.opens)
     before = _count(status())[0]
     said = work / "job.json"
-    said.write_text(json.dumps(_job(case, root)))
+    said.write_text(json.dumps(_job(cell, case, root)))
     began = time.monotonic()
     with subprocess.Popen([sys.executable, "-I", "-S", JOB, said]) as job:
         try:
@@ -153,13 +152,14 @@ def _count(record: Record) -> tuple[int, int]:
     return record["opens"]["total"], record["opens"]["predicted"]
 
 
-def _job(case: Case, root: Path) -> dict[str, object]:
+def _job(cell: Cell, case: Case, root: Path) -> dict[str, object]:
     index = plan_play.index(FILES)
     readers: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for number, (row, reader) in enumerate(zip(case.opens.rows.tolist(), case.opens.readers.tolist(), strict=True)):
         readers[reader].append((number, row))
     names = [os.fsdecode(index.path(row)) for row in range(index.n)]
-    return {"root": str(root), "names": names, "pause": bars.OPEN_S, "readers": list(readers.values())}
+    apart = int(_APART * len(cell.ranks) * cell.each)
+    return {"root": str(root), "names": names, "pause": bars.OPEN_S, "apart": apart, "readers": list(readers.values())}
 
 
 def measured(count: int, seed: int) -> Iterator[OnMount]:
