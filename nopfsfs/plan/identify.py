@@ -512,7 +512,7 @@ class Identifier:
                 cohort.stuck = True
             if search.done or any(one.worth >= LOCK for one in cohort.suspects):
                 self._judge(cohort, cohort.view())
-            if sure is not None and cohort.era == era:  # readers may have gone on to the next epoch meanwhile
+            if sure is not None and sure.worth < LOCK and cohort.era == era:  # readers have gone on to another epoch
                 self._lead(sure.candidate.hypothesis(), cohort, _EPOCHS_LATE)
             if tried and cohort.despaired and cohort.era == era:
                 self._believer.despair(cohort)

@@ -59,8 +59,6 @@ _FURTHER = 2
 # are looked at in a process apart. What readers opened first, of so many.
 _WORDS = 1 << 20
 _READERS_FIRST = 8
-# The share of them in which a small model, or none, has drawn.
-_NEAR = 1 / 4
 # Of data sets with fewer files than this for each reader fewer words are looked at.
 _COSTLY = 100
 
@@ -203,10 +201,9 @@ class Search:
             yield from self._of(second, targets)
             self.past_likely = True
             yield from self._by_seed(beginnings)
-            yield from self._in_streams(said, targets, Words.LIKELY, end=_NEAR)
-            yield from self._by_seed([*middles, *quick[:1]])
-            yield from self._in_streams(said, targets, Words.LIKELY, begin=_NEAR)
+            yield from self._in_streams(said, targets, Words.LIKELY)
             self.past_streams = not first_only
+            yield from self._by_seed([*middles, *quick[:1]])
             yield from self._in_streams(said, targets, Words.REST)
             yield from self._by_seed(elsewhere)
             yield from self._in_streams(others, targets, Words.ALL)
@@ -253,11 +250,8 @@ class Search:
                 yield step
             self._parts_done += parts
 
-    def _in_streams(
-        self, seeds: Iterable[int], targets: Sequence[Target], which: Words, begin: float = 0.0, end: float = 1.0
-    ) -> Iterator[Step]:
-        """A loader that shuffles takes its seed from the global generator, of which a model has drawn before. `begin`,
-        `end`: of the words that are looked at here."""
+    def _in_streams(self, seeds: Iterable[int], targets: Sequence[Target], which: Words) -> Iterator[Step]:
+        """A loader that shuffles takes its seed from the global generator, of which a model has drawn before."""
         usual = set(registry.sampler(Global.name).files)
         for seed in seeds:
             among = [one for one in targets if usual & set(one.names) and one.dataset in self._among]
@@ -267,7 +261,7 @@ class Search:
                 opens: Opens, seed: int = seed, among: list[Target] = among, running: list[_InStream] = running
             ) -> Any:
                 if not running:
-                    running.append(_InStream(seed, among, opens, which, (begin, end)))
+                    running.append(_InStream(seed, among, opens, which))
                 return running[0].step(opens, self._heads, self._largest), _PLACES + 1
 
             yield step
@@ -340,9 +334,7 @@ class _InStream:
     """The place in the stream of one seed at which what readers opened first was drawn. Raises no error: a seed that
     torch would not take has no stream."""
 
-    def __init__(
-        self, seed: int, among: Sequence[Target], opens: Opens, which: Words, part: tuple[float, float]
-    ) -> None:
+    def __init__(self, seed: int, among: Sequence[Target], opens: Opens, which: Words) -> None:
         self._seed = seed
         self._whose: list[Target] = []
         firsts: list[FirstOpened] = []
@@ -356,8 +348,7 @@ class _InStream:
         # in few files any word may be the right one, and takes long to compare
         self._words = min(_WORDS, int(_WORDS * sum(target.n for target in firsts) / (_COSTLY * len(firsts) ** 2 + 1)))
         with suppress(ValueError):
-            begin, end = (int(share * self._words) for share in part)
-            self._search = GlobalSearch(seed, firsts, end, begin, which)
+            self._search = GlobalSearch(seed, firsts, self._words, which=which)
         self.done = self._search is None or self._search.done
 
     def step(self, opens: Opens, heads: Heads, largest: int) -> list[Suspect]:
