@@ -32,7 +32,7 @@ _ANY = 15.0
 # follows the order is enough.
 _READERS, _MIDDLE_READERS = 12, 4
 _BEGIN_OPENS, _MIDDLE_OPENS = 16, 8
-# The same where readers are not told apart; each takes as long as all before it.
+# First opens that are looked at where readers are not told apart; each costs more than the one before.
 _TOGETHER_OPENS = 256
 _LEAST_OPENS, _LEAST_FILES = 4, 16
 # All seeds are looked at in the middle of an epoch only in so many enumerations of the files.

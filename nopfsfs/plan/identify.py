@@ -457,7 +457,7 @@ class Identifier:
         for cohort in reversed(self.trail.cohorts):
             with_all = self._begins_with_all(cohort)
             if with_all and (cohort.quick is None or cohort.quick.past_likely or cohort.grown):
-                cohort.quick, cohort.settled = None, True  # what was said is tried as part of that
+                cohort.quick, cohort.settled = None, True  # the search of all begins with what was said
                 continue
             beside = cohort.full is not None and self._budget.left
             if cohort.quick is None and cohort.quick_due(beside=beside):
@@ -504,8 +504,7 @@ class Identifier:
                 return
             cohort.suspect(found, SUSPECTS_MOST)
             tried = search.done or (search.past_likely and not cohort.despaired)
-            if tried:
-                cohort.despaired = cohort.despaired or cohort.thorough
+            cohort.despaired = cohort.despaired or (tried and cohort.thorough)
             if search.done:
                 self._searched(cohort, search)
             if cohort.count >= _DEEP_FROM and search.past_streams and cohort.looked_deep():

@@ -43,7 +43,7 @@ _CLOSE = 1 / 4
 PLAUSIBLE = 4.0
 SUSPECTS_MOST = 8
 _SEEDS_MOST = 8
-# Bits from which on a seed is hardly found by chance.
+# Bits by which a seed is hardly found by chance: only then are the epochs after it worth trying.
 _CLEAR = 20.0
 _LATER = 12
 # Candidates that take as long as a step of a search by seed.
@@ -165,7 +165,7 @@ class Search:
         self._likely_with = 0  # first opens of readers with which these were tried last
         self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams, first_only=first_only)
         self.done = False
-        self.past_likely = False  # of a seed that nobody said no other family is as likely as any other seed
+        self.past_likely = False  # what was said was tried; where no seed was, any seed is as likely as what is left
         self.past_streams = False  # what is further on in torch's generator may be looked at now
 
     def within(self, part: int | None) -> bool:

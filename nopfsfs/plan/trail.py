@@ -187,8 +187,7 @@ class Cohort:
     def quick_due(self, *, beside: bool) -> bool:
         """Whether to try (again) what was said; asking means that it is done. `beside`: a search of all goes on."""
         if not beside:
-            due = any(self._quick_at < at <= self.count for at in _QUICK)
-            due = due or self.count >= _QUICK_AGAIN * max(self._quick_at, MIN_OPENS)
+            due = self.grown or any(self._quick_at < at <= self.count for at in _QUICK)
         else:
             due = self.count >= _QUICK_BESIDE * max(self._quick_at, self._full_at)
         self._quick_at = self.count if due else self._quick_at

@@ -113,9 +113,7 @@ def fill(root: Path) -> None:
         path.write_bytes(row.to_bytes(4, "little") * (FILE_BYTES // 4))
 
 
-def measure(
-    cell: Cell, root: Path, work: Path, status: Callable[[], Record], patience: float = 1.0
-) -> OnMount:
+def measure(cell: Cell, root: Path, work: Path, status: Callable[[], Record], patience: float = 1.0) -> OnMount:
     """Runs the cell's job on a mount that has not been read before. `work`: a directory for what the job is told;
     `patience`: as of `bars.seconds`. Raises RuntimeError where the job fails."""
     case = case_of(cell, patience)
