@@ -131,16 +131,19 @@ def static(listed: list[np.ndarray], charged: np.ndarray, room: int) -> int:
 
 def test_a_calibration_is_taken_and_refined(mounting: Mounting, tmp_path: Path) -> None:
     fill(tmp_path / "source", 50, SIZE)
+    # Half a second a file is far from what a local directory takes, on however busy a machine.
     (tmp_path / "c.toml").write_text(
-        'name = "x"\nnodes = 1\ncompute = "1 GB/s"\n[source]\nlatency = "9ms"\nat_once = 5\nrate = "50 MB/s"\n'
+        'name = "x"\nnodes = 1\ncompute = "1 GB/s"\n[source]\nlatency = "0.5s"\nat_once = 5\nrate = "50 MB/s"\n'
         '[staging]\ncapacity = "1 MB"\nthreads = 1\nread = "1 GB/s"\n'
         '[[class]]\nname = "ram"\ncapacity = "1 GB"\nthreads = 1\nread = "1 GB/s"\n'
     )
     with mounting(tmp_path / "source", "--seed", str(SEED), "--calibration", str(tmp_path / "c.toml")) as m:
         before = m.status()["rates"]
         assert before["calibrated"]
-        assert before["source"]["seconds_per_file"] > 0.009, "no epoch has been read: what the file says"
+        said = before["source"]["seconds_per_file"]
+        assert said > 0.5, "no epoch has been read: what the file says"
         with Reader("follow", m.path, m.source, orders_of(m.source, [np.arange(50)]), "0") as reader:
             assert reader.result()["wrong"] == []
-        after = m.wait_status(lambda s: s["rates"]["source"]["seconds_per_file"] < 0.009)  # as a local directory has
+        # What the file says weighs as much as 64 fetches do: after 50 quick ones a little over half is left.
+        after = m.wait_status(lambda s: s["rates"]["source"]["seconds_per_file"] < 0.7 * said)
         assert after["rates"]["disk_pays"]
