@@ -37,8 +37,8 @@ _TOGETHER_OPENS = 256
 _LEAST_OPENS, _LEAST_FILES = 4, 16
 # All seeds are looked at in the middle of an epoch only in so many enumerations of the files.
 _TARGETS = 2
-# Files up to which the middle of an epoch takes a second or two for all seeds.
-_QUICK = 16_384
+# Files up to which the middle of an epoch takes a second or two for all seeds, and up to which some seconds.
+_QUICK, _SOON = 16_384, 131_072
 # World sizes of up to 16 times more than usual show in longer beginnings.
 _LONG = 16 * torch_seeds.REACH
 
@@ -80,13 +80,15 @@ def further(targets: Iterable[Target], seeds: Seeds, spacing: int = 1) -> list[B
     return found
 
 
-def thorough(targets: Iterable[Target], spacing: int = 1) -> tuple[list[BySeed], list[BySeed]]:
-    """All seeds, in long beginnings and in the middle of an epoch: what takes some seconds, and what takes longer."""
+def thorough(targets: Iterable[Target], spacing: int = 1) -> tuple[list[BySeed], list[BySeed], list[BySeed]]:
+    """All seeds, in long beginnings and in the middle of an epoch: what takes a second or two, the likeliest that takes
+    some seconds, and what takes longer."""
     here = _here(targets)[:_TARGETS]
     middles = [_middles(target, torch_seeds.SEEDS, spacing) for target in here]
     beginnings = [_beginnings(target, torch_seeds.SEEDS, spacing * _LONG) for target in here]
     quick = [one for one in middles if one.target.n <= _QUICK]
-    return quick, [*beginnings, *(one for one in middles if one not in quick)]
+    soon = [one for one in middles[:1] if _QUICK < one.target.n <= _SOON]
+    return quick, soon, [*beginnings, *(one for one in middles if one not in (*quick, *soon))]
 
 
 def _here(targets: Iterable[Target]) -> list[Target]:

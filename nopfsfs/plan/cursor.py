@@ -146,6 +146,12 @@ class Cursor:
             self.k = k
             self._fill()
 
+    def filled(self) -> float:
+        """Of the first quarter of the places up to the furthest that was opened, the share that were opened: most where
+        readers are apart; as few as of all places where the others are not read at all."""
+        quarter = (self.opened.rfind(_OPENED, self.lo) + 1 - self.lo) // 4
+        return self.opened.count(_OPENED, self.lo, self.lo + quarter) / quarter if quarter > 0 else 0.0
+
     def extend(self, length: int, absent: Sequence[int] = (), hidden: NDArray[np.bool_] | None = None) -> None:
         """Makes the next epoch's places known."""
         before = len(self.opened)

@@ -23,7 +23,7 @@ from nopfsfs.plan.deal import World
 from nopfsfs.plan.epochs import DataSet, EpochOrder, FileOrder, Hypothesis, build, same_order
 from nopfsfs.plan.far import Far
 from nopfsfs.plan.identify import INLINE, Identifier
-from nopfsfs.plan.ledger import before_following
+from nopfsfs.plan.ledger import elsewhere
 from nopfsfs.plan.outlook import Outlook
 from nopfsfs.plan.recorded import LastPlan, RecordedPlan, begun_anew, last_plans, recorded
 from nopfsfs.plan.report import Job, PlanStatus, describe
@@ -416,15 +416,18 @@ class Follower:
 
     def _in_this_epoch(self, order: EpochOrder, cohort: Cohort) -> list[Open]:
         """The last opens of a cohort in the data set of an order. Those that readers who follow it made before, in
-        another epoch, are forgotten: by them the epoch would seem to have been read everywhere."""
+        another epoch, are forgotten: by them the epoch would seem to have been read everywhere. So it would by those of
+        readers who do not follow it: they stay to be explained."""
         within, owner = self._ownership.within(order.hypothesis.dataset), self._ownership.of
         opens = [one for one in cohort.opens if owner[one[0]] in within][-_BEGUN_WITH:]
         if order.again is not None:
             return opens
-        gone = {opens[at] for at in before_following([(order.find(row), who) for row, who, _ in opens], order.length)}
+        before, others = elsewhere([(order.find(row), who) for row, who, _ in opens], order.length)
+        gone = {opens[at] for at in before}
         if gone:
             cohort.opens = deque((one for one in cohort.opens if one not in gone), maxlen=cohort.opens.maxlen)
-        return [one for one in opens if one not in gone]
+        left_out = gone | {opens[at] for at in others}
+        return [one for one in opens if one not in left_out]
 
     def adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
         """As of `Believer`: at once if its tables are there or quickly made, else once a job has made them."""

@@ -27,6 +27,9 @@ _CHAINS = 64
 _COMMON = 4
 _FORWARD = 0.9
 
+# Opens by which a reader that follows an order would show it.
+_TELLING = 4
+
 
 class Ledger:
     """The evidence that opens follow one order of `n` places. Takes some 4 microseconds an open."""
@@ -72,6 +75,10 @@ class Ledger:
         """log2 of the odds that this reader does; 0 when it did, and does no longer."""
         odds, best, _ = self._own.get(reader, (0.0, 0.0, 0))
         return odds if best - odds < LOST else 0.0
+
+    def opens(self, reader: int) -> int:
+        """How many of this reader's opens were added."""
+        return self._own[reader][2] if reader in self._own else 0
 
     def add_all(self, opens: Iterable[tuple[int, int]]) -> None:
         """`add` of many."""
@@ -165,9 +172,10 @@ class Ledger:
         return self.reader_bits(reader) > least
 
 
-def before_following(opens: Sequence[tuple[int, int]], n: int) -> list[int]:
-    """Which of these opens, (place of an order of `n`, -1 for none; reader), readers made before they began to follow
-    the order: indices. All of a reader that does not follow it, or is not known (0), are left out."""
+def elsewhere(opens: Sequence[tuple[int, int]], n: int) -> tuple[list[int], list[int]]:
+    """Which of these opens, (place of an order of `n`, -1 for none; reader), belong to no epoch of it: indices of
+    those that readers made before they began to follow the order, and of those of readers that do not. Readers that
+    are not known (0), or of whom too little is, belong to it."""
     ledger = Ledger(n)
     last = {place: at for at, (place, _) in enumerate(opens) if place >= 0}
     whose: dict[int, list[int]] = {}
@@ -177,13 +185,16 @@ def before_following(opens: Sequence[tuple[int, int]], n: int) -> list[int]:
         if place < 0 or last[place] == at:  # a file that was opened before as well was so in another epoch
             ledger.add(place, reader)
         whose.setdefault(reader, []).append(at)
-    found: list[int] = []
+    before: list[int] = []
+    others: list[int] = []
     for reader, mine in whose.items():
         if ledger.follows(reader):
             places = set(ledger.followed[reader])
             began = next(nth for nth, at in enumerate(mine) if last.get(opens[at][0]) == at and opens[at][0] in places)
-            found += mine[:began]
-    return found
+            before += mine[:began]
+        elif ledger.opens(reader) >= _TELLING:
+            others += mine
+    return before, others
 
 
 def code(x: int) -> float:

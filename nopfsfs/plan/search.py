@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -32,9 +33,11 @@ from nopfsfs.plan.torch_seeds import SeedSearch
 from nopfsfs.plan.torch_stateful import Stateful
 
 MIN_OPENS = 4
-# Places of orders that are computed in one call, and what a candidate costs beside: together some 50 ms.
+# Places of orders that are computed in one call, and what a candidate costs beside: together some 50 ms. Some samplers
+# compute all of an order for its beginning: there the clock decides.
 _PLACES = 2_000_000
 _EACH = 12_000
+_SECONDS = 0.05
 # A step is short that leads over at most this share of the order.
 _SHORT = 1 / 16
 # Where readers are not known: gaps between neighbouring places are small against those of as many random places.
@@ -48,6 +51,8 @@ _CLEAR = 20.0
 _LATER = 12
 # Candidates that take as long as a step of a search by seed.
 _SHORT_EACH = 100
+# Of data sets with more files than this, a sampler that computes all of an order for its beginning waits for others.
+_LARGE = 200_000
 # Stages that every search begins with; they are prepared in steps of so many seconds.
 _FIRST_STAGES = 3
 PREPARED_S = 0.01
@@ -183,42 +188,51 @@ class Search:
         seeds, spacing = self._seeds, self._heads.spacing
         more: list[BySeed] = []
         quick: list[BySeed] = []
+        soon: list[BySeed] = []
         long: list[BySeed] = []
         usual, first, second, *stages = candidates.stages(seeds, sampler)
         if first_only:
             stages = []
         elif by_seed:
             more = further(targets, seeds, spacing)
-            quick, long = thorough(targets, spacing)
-        self._parts = len(more + quick + long) + len(targets) * len([usual, first, second, *stages])
+            quick, soon, long = thorough(targets, spacing)
+        large = [] if first_only else [target for target in targets if target.n > _LARGE]
+        self._parts = len(more + quick + soon + long)
+        self._parts += 2 * len(large) + len(targets) * len([usual, first, second, *stages])
         # the likeliest enumeration comes first; whoever enumerates files otherwise seldom has a seed of their own
         (beginnings, middles), elsewhere = (more[:1], more[1:_FURTHER]), [*more[_FURTHER:], *quick[1:]]
         said = [seeds.given] if seeds.given is not None and streams else []
         others = [seed for seed in seeds.first if seed not in said] if streams else []
         yield from self._of(usual, targets)
         if seeds.given is not None:
-            yield from self._of(first, targets)
-            yield from self._of(second, targets)
+            yield from self._of(first, targets, costly=False)
+            yield from self._of(second, targets, costly=False)
             self.past_likely = True
             yield from self._by_seed(beginnings)
             yield from self._in_streams(said, targets, Words.LIKELY)
             self.past_streams = not first_only
             yield from self._by_seed([*middles, *quick[:1]])
+            yield from self._of(first, large, costly=True)
+            yield from self._of(second, large, costly=True)
             yield from self._in_streams(said, targets, Words.REST)
             yield from self._by_seed(elsewhere)
             yield from self._in_streams(others, targets, Words.ALL)
         else:
             self.past_likely = True
-            yield from self._by_seed([*beginnings, *middles])
-            yield from self._of(first, targets)
-            yield from self._of(second, targets)
+            yield from self._by_seed([*beginnings, *([] if large else middles)])
+            yield from self._of(first, targets, costly=False)
+            yield from self._of(second, targets, costly=False)
             yield from self._in_streams(others, targets, Words.ALL)
             self.past_streams = not first_only
-            yield from self._by_seed([*quick[:1], *elsewhere])
+            yield from self._by_seed([*(middles if large else quick[:1]), *elsewhere])
+            yield from self._of(first, large, costly=True)
+            yield from self._of(second, large, costly=True)
+        yield from self._by_seed(soon)
         rest = (step for stage in stages for step in self._of(stage, targets))
         yield from _in_turn(self._by_seed(long), rest)
 
-    def _of(self, stage: Stage, targets: Sequence[Target]) -> Iterator[Step]:
+    def _of(self, stage: Stage, targets: Sequence[Target], *, costly: bool | None = None) -> Iterator[Step]:
+        """`costly`: only samplers whose beginnings take long where there are many files, or only all others."""
         for target in targets:
             worlds = self._worlds
             if self._opens is not None and any(family.dealt is Dealt.OWN for family in stage.families):
@@ -226,6 +240,9 @@ class Search:
             for candidate, cost in stage.candidates(target, worlds, self._seeds):
                 if target.dataset not in self._among:
                     break
+                takes_long = target.n > _LARGE and registry.sampler(candidate.spec.sampler).costly
+                if costly is not None and takes_long != costly:
+                    continue
                 yield partial(self._try, candidate, cost, target)
             self._parts_done += 1
 
@@ -233,21 +250,30 @@ class Search:
         """`parts` of the search that each is."""
         for way in ways:
             running: list[SeedSearch | None] = []
+            numbers: deque[int] = deque()
 
-            def step(opens: Opens, way: BySeed = way, running: list[SeedSearch | None] = running) -> Any:
+            def step(
+                opens: Opens, way: BySeed = way, running: list[SeedSearch | None] = running,
+                numbers: deque[int] = numbers,
+            ) -> tuple[list[Suspect], int]:  # fmt: skip
                 if not running:
                     running.append(way.begin(opens.view, partial(opens.samples, way.target)))
                 found = running[0].step() if running[0] is not None else []
                 # readers may be some epochs on by now
                 later = _LATER if way.target.n <= WHOLE else 2
-                numbers = dict.fromkeys(
-                    s + epochs for s, bits in found[:_SEEDS_MOST] for epochs in range(later if bits >= _CLEAR else 1)
+                numbers.extend(
+                    dict.fromkeys(
+                        s + epochs
+                        for s, bits in found[:_SEEDS_MOST]
+                        for epochs in range(later if bits >= _CLEAR else 1)
+                    )
                 )
-                suspects = [self._seed(s, way.target, opens) for s in numbers]
-                return [one for one in suspects if one.worth >= PLAUSIBLE], _PLACES // 2
+                return [], _PLACES // 2
 
             while way.target.dataset in self._among and not (running and (running[0] is None or running[0].done)):
                 yield step
+                while numbers:
+                    yield partial(self._try_seed, numbers.popleft(), way.target)
             self._parts_done += parts
 
     def _in_streams(self, seeds: Iterable[int], targets: Sequence[Target], which: Words) -> Iterator[Step]:
@@ -268,16 +294,17 @@ class Search:
             while running and not running[0].done:
                 yield step
 
-    def _seed(self, s: int, target: Target, opens: Opens) -> Suspect:
+    def _try_seed(self, s: int, target: Target, opens: Opens) -> tuple[list[Suspect], int]:
         candidate, cost = named(s, target, self._seeds)
         order = self._heads.whole(candidate, target.n)
         suspect = Suspect(candidate, Table(opens.files(target)[order]), cost, part=SURE)  # no other seed is near
         suspect.weigh(opens.view)
-        return suspect
+        return [suspect] if suspect.worth >= PLAUSIBLE else [], len(order)
 
     def run(self, view: View, among: Sequence[int] | None = None) -> list[Suspect]:
         """Goes on with the next candidates; those that look like what was opened. `among`: further opens show that only
         these data sets may be read."""
+        begun = time.thread_time()
         opens, found, places = Opens(view, self._datasets), [], 0
         self._opens = opens
         self._among = self._among if among is None else frozenset(among)
@@ -291,7 +318,7 @@ class Search:
                 suspect.part = self._parts_done if suspect.part is None else suspect.part
             found += suspects
             places += computed
-            if places > _PLACES:
+            if places > _PLACES or time.thread_time() - begun >= _SECONDS:
                 return found
         self.done = True
         return found

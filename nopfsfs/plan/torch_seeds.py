@@ -27,12 +27,12 @@ _STEP_WORDS = 1 << 23
 _BEGINNING_WORD, _BEGINNING_OPEN, _MIDDLE_ORDER, _MIDDLE_SAMPLE = 8, 3, 5000, 150
 # Words drawn at a time: they and what is made of them stay in a core's cache.
 _BLOCK = 1 << 16
-# Orders larger than this are followed by parts.
-_LARGE = 1 << 17
+# Orders larger than a block for two are followed by parts: two halves, or so many steps at a time.
+_PART_MOST = 1 << 17
 # So many seeds a search may find by chance.
 _FALSE_FINDS = 4
-# Opens of a reader are seldom this share of an epoch apart.
-_APART = 1 / 128
+# The last opens of a reader seldom lie this share of an epoch apart; and one in so many is a stray.
+_APART, _STRAY = 1 / 32, 6
 
 
 class Opened:
@@ -115,7 +115,7 @@ def beginnings(
 def middles(readers: Sequence[NDArray[np.int64]], n: int, seeds: Iterable[int] = SEEDS) -> SeedSearch:
     """Seeds that explain readers anywhere in an epoch, by 8 samples that each opened one after the other,
     int64[k]: 6 if none is a stray, 16 of several threads. One reader is enough. All usual seeds take 0.4 s at n =
-    4,000, 4 s at 60,000, a minute at 1.28 million. Raises ValueError as `Opened`."""
+    4,000, 3 s at 60,000, a minute at 1.28 million. Raises ValueError as `Opened`."""
     opened = Opened(readers, n)
     return SeedSearch(opened, _Middles(opened), seeds)
 
@@ -197,35 +197,38 @@ class _Beginnings:
 
 
 class _Middles:
-    """Any places of orders; of large ones all OUTSIDE as soon as it is clear that no reader makes equal steps."""
+    """Any places of orders; of large ones only those up to which it is clear that no reader is further on."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
-        self.reach = opened.n
-        self.at_once = max(1, _STEP_WORDS // (opened.n + _MIDDLE_ORDER + _MIDDLE_SAMPLE * len(opened.samples)))
-        rows = max(1, _BLOCK // opened.n)
-        self._marks = np.zeros(rows * opened.n, dtype=np.bool_)
-        if opened.n > _LARGE:
-            self._generator = np.random.RandomState(0)
-            self._target = np.empty(_LARGE, dtype=np.int64)
-        else:
-            self._words = _Words(rows, opened.n, opened.n)
-            self._line = np.arange(rows * opened.n).reshape(rows, -1)
+        self.reach = n = opened.n
+        self.at_once = max(1, _STEP_WORDS // (n + _MIDDLE_ORDER + _MIDDLE_SAMPLE * len(opened.samples)))
+        rows = _BLOCK // n
+        self._whole = rows >= 2
+        self._marks = np.zeros(max(rows, 1) * n, dtype=np.bool_)
+        if self._whole:
+            self._words = _Words(rows, n, n)
+            self._line = np.arange(rows * n).reshape(rows, -1)
             self._target = np.empty_like(self._line)
+        else:
+            self._part = min(_PART_MOST, -(-n // 2))
+            self._generator = np.random.RandomState(0)
+            self._buffer = np.empty(self._part, dtype=np.int64)
+            self._made = (opened.column < len(opened.samples)).sum(axis=1)
 
     def places(self, seeds: Sequence[int]) -> NDArray[np.int32]:
         samples = self._opened.samples
         result = np.full((len(samples) + 1, len(seeds)), ABSENT, dtype=np.int32)
-        if self._opened.n > _LARGE:
-            for i, seed in enumerate(seeds):
-                result[:-1, i] = self._large(seed)
-        else:
+        if self._whole:
             rows = len(self._line)
             for i in range(0, len(seeds), rows):
-                result[:-1, i : i + rows] = self._small(seeds[i : i + rows])
+                result[:-1, i : i + rows] = self._of_all(seeds[i : i + rows])
+        else:
+            for i, seed in enumerate(seeds):
+                result[:-1, i] = self._by_parts(seed)
         return result
 
-    def _small(self, seeds: Sequence[int]) -> NDArray[np.int64]:
+    def _of_all(self, seeds: Sequence[int]) -> NDArray[np.int64]:
         """Their orders laid end to end."""
         line = self._line[: len(seeds)]
         target = np.add(self._words.of(seeds), line, out=self._target[: len(seeds)])
@@ -234,32 +237,27 @@ class _Middles:
         place = torch_places.follow(target.reshape(-1), at, self._marks).reshape(len(seeds), -1)
         return np.transpose(place - begin)
 
-    def _large(self, seed: int) -> NDArray[np.int64]:
+    def _by_parts(self, seed: int) -> NDArray[np.int64]:
         n = self._opened.n
         at = self._opened.samples.copy()
         place = np.full(len(at), OUTSIDE)
         self._generator.seed(seed & 0xFFFFFFFF)
-        for begin in range(0, n, _LARGE):
-            target = torch_random.targets(self._generator, n - begin, min(_LARGE, n - begin), self._target)
+        for begin in range(0, n, self._part):
+            target = torch_random.targets(self._generator, n - begin, min(self._part, n - begin), self._buffer)
             torch_places.advance(target, begin, at, place, self._marks)
-            if not self._hopeful(np.append(place, ABSENT)[self._opened.column], begin + len(target)):
-                place.fill(OUTSIDE)
+            if not self._further_on(place, begin + len(target)):
                 break
         return place
 
-    def _hopeful(self, places: NDArray[np.int64], end: int) -> bool:
-        """Whether a reader opened near places, or may yet turn out to: int64[readers, opens], OUTSIDE from `end` on.
+    def _further_on(self, place: NDArray[np.int64], end: int) -> bool:
+        """Whether a reader may be at `end` or after it: int64[m], OUTSIDE from there on.
 
-        More than half of its opens are near each other, unless it is another order. So a wrong one is known from half
-        of it.
+        What it opened last lies together, so that but for strays nothing of it lies well before `end`. In a wrong order
+        half of that lies in the first half. So such an order is known from half of it.
         """
-        apart = self._opened.n * _APART
-        yet = (places == OUTSIDE) | (places > end - apart)
-        if (2 * yet.sum(axis=1) > (places != ABSENT).sum(axis=1)).any():
-            return True
-        in_order = np.sort(places, axis=1)
-        near = np.diff(in_order, axis=1) < apart
-        return bool((near & (in_order[:, :-1] >= 0)).any())
+        before = np.append((place >= 0) & (place < end - self._opened.n * _APART), False)
+        gone = before[self._opened.column].sum(axis=1)
+        return bool((gone * _STRAY <= self._made).any())
 
 
 def _again(target: NDArray[np.uint32], n: int) -> NDArray[np.int32]:

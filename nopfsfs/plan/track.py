@@ -36,6 +36,9 @@ _VERIFIED_BY = 16
 _REVIVED = 24
 # An open this many windows ahead is a slow worker's neighbour, not a contradiction: 4 K is at most 20 %.
 _NEAR_WINDOWS = 4
+# Where so many such opens are more than this share of those foreseen, and several times as many as contradict, readers
+# are further apart, if most of the places behind them were opened: K grows by a half, up to this share of an epoch.
+_NEAR_LEAST, _NEAR_SHARE, _NEAR_TIMES, _FILLED, _WIDER, _WIDEST = 8, 0.005, 4, 0.7, 1.5, 0.25
 # A file opened twice for one access (a header check, a lazy decoder) is opened again within so many opens a
 # rank.
 _RECENT = 32
@@ -101,6 +104,7 @@ class Track:
         self._all_showed = showing is None
         self._agreeing = 0
         self._forgive = False
+        self._near = self._far = self._near_since = 0  # opens ahead, and against, since so many were foreseen
         self._enter(order)
 
     def _enter(self, order: EpochOrder) -> None:
@@ -266,8 +270,19 @@ class Track:
             if at >= cursor.lo + _NEAR_WINDOWS * cursor.reach:
                 return self._contradict()
             cursor.mark(at)
+            if self._showing is None:
+                self._widen_for_near(cursor)
             return Seen.NEITHER
         return self._other(row, step)
+
+    def _widen_for_near(self, cursor: Cursor) -> None:
+        """An open lay a little ahead: when there are many, readers are further apart than was thought. But not where
+        others of the places before them are not read at all: then the epoch is dealt out otherwise."""
+        self._near += 1
+        if self._near >= _NEAR_LEAST and self._near > _NEAR_SHARE * (self.hits - self._near_since):
+            if self._near >= _NEAR_TIMES * self._far and cursor.filled() >= _FILLED:
+                self.widen(min(int(_WIDER * self.k) + 1, int(_WIDEST * self.now.length // self.lanes)))
+            self._near, self._far, self._near_since = 0, 0, self.hits
 
     def _other(self, row: int, step: Step | None) -> Seen:
         """An open of a row that this epoch has read already (`step`), or does not read."""
@@ -316,6 +331,7 @@ class Track:
             self.against -= 1
 
     def _contradict(self) -> Seen:
+        self._far += 1
         self._agreeing = max(0, self._agreeing - 1)
         return Seen.AGAINST
 

@@ -249,6 +249,33 @@ def test_strays_do_not_move_the_cursor() -> None:
     assert follower.predicted >= 0.99 * (len(opens) - len(strays))
 
 
+def test_ranks_that_are_far_apart_are_foreseen() -> None:
+    """Nobody is told apart here, and opens lie up to three times K ahead of those that come last."""
+    n, apart = 4000, 600
+    follower = Follower(tree(n, 0), SEED, heads=HEADS)
+    missed = []
+    for epoch in range(2):
+        order = 20 + registry.order(SHUFFLED, n, epoch, 1, 0)
+        late = np.random.default_rng(epoch).integers(0, apart, n)
+        missed.append(1 - feed(follower, order[np.argsort(np.arange(n) + late, kind="stable")]))
+    assert missed[0][1000:].mean() < 0.01
+    assert missed[1].mean() < 0.01
+
+
+def test_who_follows_no_order_does_not_make_the_window_wider() -> None:
+    n, rng = 4000, np.random.default_rng(0)
+    follower = Follower(tree(n, 0), SEED, heads=HEADS)
+    order = 20 + registry.order(SHUFFLED, n, 0, 1, 0)
+    mixed = np.stack([order, rng.integers(20, 20 + n, n)], axis=1).reshape(-1)
+    flags = []
+    for i in range(0, len(mixed), 16):
+        flags.append(follower.observe(mixed[i : i + 16], np.tile([1, 2], 8)))
+        follower.settle()
+    seen = np.concatenate(flags)[2000:].reshape(-1, 2).mean(axis=0)
+    assert seen[0] > 0.99
+    assert seen[1] < 0.2  # as many as there are files in the window
+
+
 @pytest.mark.parametrize("n", [200, 1000, 20_000])
 def test_a_plan_that_does_not_match_is_noticed_in_the_first_batch(n: int) -> None:
     rng = np.random.default_rng(987_654_321_000 + n)  # no seed that is tried

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from nopfsfs.plan import torch_random
-from nopfsfs.plan.ledger import Ledger, before_following, code
+from nopfsfs.plan.ledger import Ledger, code, elsewhere
 from nopfsfs.plan.suspects import LOCK
 from tests.conftest import slow
 from tests.plan.jobs import opens
@@ -33,13 +33,15 @@ def test_what_readers_opened_before_they_followed_an_order() -> None:
     rng = np.random.default_rng(3)
     before = [(int(place), 1) for place in rng.permutation(n)[:200]]  # 8 of these are opened again below
     follows = [(place, 1) for place in range(0, 80, 2)]
-    elsewhere = [(int(place), 2) for place in rng.permutation(np.arange(500, n))[:60]]
-    mixed = [one for two in zip(follows, elsewhere, strict=False) for one in two]
-    found = before_following([*before, *mixed], n)
+    strays = [(int(place), 2) for place in rng.permutation(np.arange(500, n))[:60]]
+    mixed = [one for two in zip(follows, strays, strict=False) for one in two]
+    found, others = elsewhere([*before, *mixed], n)
     assert found == list(range(len(found)))
+    assert others == list(range(201, 280, 2)), "all of the other reader's"
     assert 199 <= len(found) <= 203  # the first places may fit by chance, or not be enough yet
-    assert before_following(before, n) == []
-    assert 5 <= len(before_following([*before[:5], (-1, 1), *follows], n)) <= 8
+    assert elsewhere(before, n) == ([], list(range(200)))
+    assert elsewhere(before[:3], n) == ([], []), "too little is known"
+    assert 5 <= len(elsewhere([*before[:5], (-1, 1), *follows], n)[0]) <= 8
 
 
 # 10^5 in all. The bound of a martingale: more than b bits in at most one of 2^b orders.

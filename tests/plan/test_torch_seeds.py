@@ -54,10 +54,11 @@ def test_a_reader_in_the_middle_of_an_epoch_is_found(n: int, world: int, workers
     assert [each for each, _ in found] == [seed]
 
 
-@pytest.mark.parametrize("middle", [False, True])
+# Of 40,000 and 300,000 files orders are looked at by parts.
+@pytest.mark.parametrize(("n", "middle"), [(4000, False), (4000, True), (40_000, True), slow(300_000, True)])
 @pytest.mark.parametrize(("world", "workers"), [(1, 8), (8, 0), (64, 2)])
-def test_nearly_all_are_found_in_spite_of_stray_opens(world: int, workers: int, middle: bool) -> None:
-    n, times, found = 4000, 60, 0
+def test_nearly_all_are_found_in_spite_of_stray_opens(world: int, workers: int, n: int, middle: bool) -> None:
+    times, found = 60, 0
     rng = np.random.default_rng([world, workers])
     for _ in range(times):
         seed = int(rng.integers(len(SEEDS)))
@@ -92,6 +93,16 @@ def test_hardly_any_seed_is_found_by_chance(make: type, n: int) -> None:
     rng = np.random.default_rng(n)
     found = [make([rng.permutation(n)[:8] for _ in range(3)], n).run() for _ in range(3)]
     assert sum(map(len, found)) < 6
+
+
+@pytest.mark.parametrize(("n", "cut"), [(40_000, 20_000), slow(300_000, 131_072)])
+@pytest.mark.parametrize("world", [1, 16, 64])
+def test_a_reader_is_found_wherever_an_order_is_cut(n: int, cut: int, world: int) -> None:
+    stream = _order(54, n)[world // 2 :: world]
+    for begin in range(cut // world - 9, cut // world + 2):
+        found = middles([stream[begin : begin + 8]], n, range(50, 60)).run()
+        assert found[0][0] == 54
+        assert found[0][1] > 20
 
 
 def test_all_seeds_are_looked_at_in_the_order_given() -> None:
