@@ -323,6 +323,12 @@ class Identifier:
             # one that is merely slow has made a step or two
             slow = [rank for rank, steps in zip(here.ranks, track.begun_lanes(), strict=True) if steps > 1]
             found = replace(found, ranks=tuple(sorted({*found.ranks, *slow})))
+        elif found is not None and same_order(found, here) and found.world > here.world and found.spec == here.spec:
+            table = self._table(candidate_of(here))  # of as many ranks, not all have been seen lately
+            if table is not None:
+                places = table.places(np.array(track.rows_opened(), np.int64))
+                steps = np.bincount(places[places >= 0] % found.world, minlength=found.world)
+                found = replace(found, ranks=tuple(sorted({*found.ranks, *np.flatnonzero(steps > 1).tolist()})))
         return None if found is None or _same_stream(found, here) else found
 
     def _read_again(self, track: Track, view: View | None = None) -> Hypothesis | None:

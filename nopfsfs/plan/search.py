@@ -38,6 +38,8 @@ MIN_OPENS = 4
 _PLACES = 2_000_000
 _EACH = 12_000
 _SECONDS = 0.05
+# The first calls end after this share of that: readers open more meanwhile, and what is likeliest is looked at again.
+_EARLY_CALLS, _EARLY = 8, 0.2
 # A step is short that leads over at most this share of the order.
 _SHORT = 1 / 16
 # Where readers are not known: gaps between neighbouring places are small against those of as many random places.
@@ -168,6 +170,7 @@ class Search:
         self._parts = self._parts_done = 0
         self._likely = likely(targets, seeds, heads.spacing) if by_seed else []
         self._likely_with = 0  # first opens of readers with which these were tried last
+        self._calls = 0
         self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams, first_only=first_only)
         self.done = False
         self.past_likely = False  # what was said was tried; where no seed was, any seed is as likely as what is left
@@ -268,7 +271,10 @@ class Search:
                         for epochs in range(later if bits >= _CLEAR else 1)
                     )
                 )
-                return [], _PLACES // 2
+                suspects: list[Suspect] = []
+                while numbers and way.target.n <= WHOLE:  # of more files each takes long
+                    suspects += self._try_seed(numbers.popleft(), way.target, opens)[0]
+                return suspects, _PLACES // 2
 
             while way.target.dataset in self._among and not (running and (running[0] is None or running[0].done)):
                 yield step
@@ -305,6 +311,8 @@ class Search:
         """Goes on with the next candidates; those that look like what was opened. `among`: further opens show that only
         these data sets may be read."""
         begun = time.thread_time()
+        share = _EARLY if self._calls < _EARLY_CALLS else 1.0
+        self._calls += 1
         opens, found, places = Opens(view, self._datasets), [], 0
         self._opens = opens
         self._among = self._among if among is None else frozenset(among)
@@ -318,7 +326,7 @@ class Search:
                 suspect.part = self._parts_done if suspect.part is None else suspect.part
             found += suspects
             places += computed
-            if places > _PLACES or time.thread_time() - begun >= _SECONDS:
+            if places > share * _PLACES or time.thread_time() - begun >= share * _SECONDS:
                 return found
         self.done = True
         return found
