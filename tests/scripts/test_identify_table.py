@@ -414,3 +414,13 @@ def test_a_job_of_processes_opens_each_file_in_time(tmp_path: Path) -> None:
     (tmp_path / "root" / "train").rename(tmp_path / "gone")
     with pytest.raises(RuntimeError, match="the job failed"):
         mounts.measure(cell, root, tmp_path, status)
+
+
+@pytest.mark.slow
+def test_many_ranks_of_which_not_all_were_seen_lately_stay_in_the_deal() -> None:
+    """Of 512 ranks some have made a step or two in the last 1,024 opens."""
+    ranks = tuple(range(1, 1024, 2))
+    done = results.run(Cell(60_000, 1024, "second", ranks, 0, "start", "seed", 6273, 7, all_said=False), beyond=False)
+    assert done.share is not None
+    assert done.share > 0.99
+    assert float(np.mean(done.foreseen[200:30_000])) > 0.99, "the first epoch"
