@@ -173,9 +173,9 @@ class Ledger:
 
 
 def elsewhere(opens: Sequence[tuple[int, int]], n: int) -> tuple[list[int], list[int]]:
-    """Which of these opens, (place of an order of `n`, -1 for none; reader), belong to no epoch of it: indices of
-    those that readers made before they began to follow the order, and of those of readers that do not. Readers that
-    are not known (0), or of whom too little is, belong to it."""
+    """Which of these opens, (place of an order of `n`, -1 for none; reader), are not of this epoch: the indices
+    of those that readers made before they began to follow the order, and of all that readers made who do not follow it.
+    The opens of readers that are not known (0), and of those with few opens, are of this epoch."""
     ledger = Ledger(n)
     last = {place: at for at, (place, _) in enumerate(opens) if place >= 0}
     whose: dict[int, list[int]] = {}

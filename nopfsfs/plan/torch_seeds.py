@@ -27,7 +27,7 @@ _STEP_WORDS = 1 << 23
 _BEGINNING_WORD, _BEGINNING_OPEN, _MIDDLE_ORDER, _MIDDLE_SAMPLE = 8, 3, 5000, 150
 # Words drawn at a time: they and what is made of them stay in a core's cache.
 _BLOCK = 1 << 16
-# Orders larger than a block for two are followed by parts: two halves, or so many steps at a time.
+# Orders of which no two fit into a block are followed by parts: half of the order, or at most so many steps, at a time.
 _PART_MOST = 1 << 17
 # So many seeds a search may find by chance.
 _FALSE_FINDS = 4

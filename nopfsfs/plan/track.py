@@ -104,7 +104,8 @@ class Track:
         self._all_showed = showing is None
         self._agreeing = 0
         self._forgive = False
-        self._near = self._far = self._near_since = 0  # opens ahead, and against, since so many were foreseen
+        self._near = self._far = 0  # opens a little ahead, and against, since K was last looked at
+        self._near_since = 0  # opens that had been foreseen by then
         self._enter(order)
 
     def _enter(self, order: EpochOrder) -> None:
