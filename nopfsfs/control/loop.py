@@ -27,7 +27,7 @@ from nopfsfs.policy.budget import charge
 from nopfsfs.policy.conductor import Conductor, Rows
 from nopfsfs.policy.residence import Residence
 from nopfsfs.policy.spare import nothing_known
-from nopfsfs.system.outages import Backoff, Outages
+from nopfsfs.system.outages import Backoff, Outages, reason
 from nopfsfs.tiers.columns import Gauge, Tier
 from nopfsfs.tiers.ring import CAPACITY, Event, Ring, take_all
 
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 STAGING_PAUSE_S = 0.005  # between looks at the rings while anything is ordered or done by the stager
 READING_PAUSE_S = 0.08  # while all that is read is there: each look costs some 300 µs that the readers could have
 IDLE_PAUSE_S = 0.04  # and while nothing happens; staging is far enough ahead of the reader for that
+WORK_PAUSE_S = 0.03  # between times that work of the plan is looked for, at least
 EVENTS_AT_ONCE = 4096
 LOOK_PAUSE_S = 2.0  # between looks at what the kernel has kept; it was seen to begin to evict after four seconds
 UNANSWERED = 4  # times as long, while the look before was not answered: that is still to be done
@@ -84,6 +85,8 @@ class EventLoop:
         self.outages = outages if outages is not None else Outages()
         self.follower_lost = trio.Event()  # another follower is to be made
         self.awaiting_plan = False  # set while a plan is being made
+        self.looked = trio.lowlevel.ParkingLot()  # woken after a look at the rings: the plan may have work
+        self._wake_at = -math.inf
         self._unclosed = 0  # events to come: the closes of what they opened may never be heard of
         self.stray: Callable[[list[int]], None] = lambda rows: None  # told of rows that were staged and live elsewhere
         self.holds_back = False  # set while it is not known yet where files live: nothing is fetched ahead
@@ -158,7 +161,7 @@ class EventLoop:
                 await self._turn_until(math.inf)
             except Exception as e:
                 log.exception("plan and policy failed; going on without prefetching for a while")
-                self.outages.began(WHAT, f"failed: {type(e).__name__}: {e}")
+                self.outages.began(WHAT, f"failed: {reason(e)}")
                 self.failed = True
                 self.follower, lost, self.follower_lost = None, self.follower_lost, trio.Event()
                 lost.set()
@@ -169,6 +172,9 @@ class EventLoop:
             staged, read = self.step()
             ordered = await self._send()
             await self._look()
+            if (now := trio.current_time()) >= self._wake_at:
+                self._wake_at = now + WORK_PAUSE_S
+                self.looked.unpark_all()
             # Where not all pages may stay, what is read has to be dropped soon.
             busy = staged or ordered or (read and self.conductor.window.bounded)
             await trio.sleep(STAGING_PAUSE_S if busy else READING_PAUSE_S if read else IDLE_PAUSE_S)

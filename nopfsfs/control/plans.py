@@ -17,9 +17,10 @@ import numpy as np
 import trio
 
 from nopfsfs.config import MountConfig, PlanSpec
-from nopfsfs.control import apart, memory, register
+from nopfsfs.control import register
 from nopfsfs.control.last_job import LastJob
 from nopfsfs.control.loop import EventLoop
+from nopfsfs.control.plan_jobs import PlanJobs
 from nopfsfs.dataset import explicit, orders
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.view import View
@@ -27,19 +28,15 @@ from nopfsfs.plan import registry
 from nopfsfs.plan.epochs import DataSet, EpochOrder, FileOrder, Hypothesis, build
 from nopfsfs.plan.follow import Follower
 from nopfsfs.plan.recorded import RecordedPlan
-from nopfsfs.plan.report import Job
 from nopfsfs.plan.spec import Dealt, Orders, Sampler, Spec
 from nopfsfs.plan.wording import paragraph
-from nopfsfs.system.outages import Backoff
+from nopfsfs.system.outages import Backoff, reason
 
 log = logging.getLogger(__name__)
 ROOTS_MOST = 16  # directories that are looked at as data sets of their own
-LOOK_PAUSE_S = 0.03  # between looks for work of the plan
-FAR_LOOK_S = 0.1  # the same for epochs further ahead: what is kept depends on them, and an epoch may take half a second
-FAR_PAUSE = 4  # times as long as one took, before the next
 FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next, up to a minute
 SOUND_S = 60.0  # a plan that worked so long did not fail of how it was made
-WHAT, WHAT_FAR = "plan", "plan of epochs further ahead"
+WHAT = "plan"
 ANSWER_LIMIT_S = 110.0  # for orders of millions of files; the client waits a little longer
 NEXT_BYTES = 8 << 20  # characters of paths in an answer
 PATHS_AT_ONCE = 500  # that the event loop waits for: some milliseconds
@@ -113,7 +110,7 @@ class Plans:
             except Exception as e:
                 # A plan only ever makes reads faster: without one the mount is a plain cache.
                 log.exception("the plan fails; going on as a plain cache for a while")
-                self._loop.outages.began(WHAT, f"failed: {_reason(e)}")
+                self._loop.outages.began(WHAT, f"failed: {reason(e)}")
             self._loop.follow(None)
             self._made.set()  # who waits for it gets to know
             if trio.current_time() - began > SOUND_S:
@@ -128,9 +125,7 @@ class Plans:
         self._made.set()
         self._loop.outages.ended(WHAT)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._work, follower)
-            nursery.start_soon(self._work_apart, follower)
-            nursery.start_soon(self._work_far, follower)
+            nursery.start_soon(PlanJobs(follower, self._loop.looked, self._loop.outages).run)
             nursery.start_soon(self._last_job.keep, follower)
             await self._loop.follower_lost.wait()
             nursery.cancel_scope.cancel()
@@ -149,51 +144,6 @@ class Plans:
         if self._said:
             follower.register(await self._tables(follower, self._said))
         return follower
-
-    async def _work(self, follower: Follower) -> None:
-        worked = True  # the follower was made
-        while True:
-            job = follower.work()
-            if job is None:
-                if worked:  # what orders were computed in is as large as the orders
-                    worked = False
-                    await trio.to_thread.run_sync(memory.give_back)
-                await trio.sleep(LOOK_PAUSE_S)
-                continue
-            worked = True
-            try:
-                await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
-            except Exception:
-                log.exception("a computation of the plan failed")
-            _finish(follower, job)  # also a failed one, or no other would begin
-
-    async def _work_apart(self, follower: Follower) -> None:
-        while True:
-            job = follower.work_apart()
-            if job is None:
-                await trio.sleep(4 * LOOK_PAUSE_S)
-                continue
-            job.take(await apart.compute(job.compute))
-            _finish(follower, job)
-
-    async def _work_far(self, follower: Follower) -> None:
-        """Look further ahead, with a fifth of a core."""
-        backoff = Backoff(FAILED_PAUSE_S)
-        while True:
-            began = trio.current_time()
-            try:
-                job = follower.work_far()
-                if job is not None:
-                    await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
-                    job.deliver()
-                    self._loop.outages.ended(WHAT_FAR)
-                    backoff.succeeded()
-            except Exception as e:
-                log.exception("epochs further ahead cannot be computed now")
-                self._loop.outages.began(WHAT_FAR, f"failed: {_reason(e)}")
-                await trio.sleep(backoff.failed())
-                continue
-            await trio.sleep(max(LOOK_PAUSE_S, FAR_PAUSE * (trio.current_time() - began)) if job else FAR_LOOK_S)
 
     async def remember(self) -> None:
         """Record what is followed for the next mount, where it stands now."""
@@ -328,16 +278,3 @@ class Plans:
         rule = registry.subset(plan.subset.name)
         seed = next((s for s in (plan.subset.seed, plan.seed, self._config.seed) if s is not None), 0)
         return registry.make_spec(rule, seed if rule.seeds is not None else 0, dict(plan.subset.options))
-
-
-def _reason(error: BaseException) -> str:
-    while nested := getattr(error, "exceptions", None):  # of an exception group
-        error = nested[0]
-    return f"{type(error).__name__}: {error}"
-
-
-def _finish(follower: Follower, job: Job) -> None:
-    try:
-        follower.finish(job)
-    except Exception:
-        log.exception("a result of the plan could not be used")

@@ -49,7 +49,7 @@ from nopfsfs.process import Handoff, begin, unbind
 from nopfsfs.rundir import remove_state_dir
 from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.system import end_switch
-from nopfsfs.system.outages import Outages
+from nopfsfs.system.outages import Outages, reason
 from nopfsfs.system.threads import living_threads
 from nopfsfs.tiers import arena, backing, pages, shared
 from nopfsfs.tiers.columns import BLOCKS, FIRST_SERVER, LAYOUT, SUPERVISOR, Columns, Gauge, Gauges, ServerGauges, Tier
@@ -573,7 +573,7 @@ def main() -> None:
             trio.run(supervisor.run)
         except BaseException as e:
             log.exception("the supervisor failed")
-            supervisor.fail_start(_reason(e))
+            supervisor.fail_start(reason(e))
             failed = True
         finally:
             # After a failure the log stays there, until the next mount or nopfs-umount clears it away.
@@ -582,12 +582,6 @@ def main() -> None:
     # At once: a thread that still searches would be unwound where C++ does not allow it, and abort the process.
     logging.shutdown()
     os._exit(1 if failed or supervisor.failed else 0)
-
-
-def _reason(error: BaseException) -> str:
-    while nested := getattr(error, "exceptions", None):  # of an exception group
-        error = nested[0]
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 if __name__ == "__main__":

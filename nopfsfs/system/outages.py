@@ -10,6 +10,13 @@ from typing import TypedDict
 FIRST_S, MOST_S = 0.25, 60.0
 
 
+def reason(error: BaseException) -> str:
+    """Why something failed, in one line; of a group, the first of its errors."""
+    while nested := getattr(error, "exceptions", None):
+        error = nested[0]
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 class Backoff:
     """Pauses before the next try of what has failed: each twice the one before, up to `most_s`, and never the last."""
 

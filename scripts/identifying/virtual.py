@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from identifying.bars import OPEN_S
 from identifying.opens import Opens
-from nopfsfs.control.loop import STAGING_PAUSE_S
-from nopfsfs.control.plans import LOOK_PAUSE_S
+from nopfsfs.control.loop import STAGING_PAUSE_S, WORK_PAUSE_S
 from nopfsfs.plan.report import Job, PlanStatus
 
 # Between the mount and the first open: a training script takes longer to import torch.
@@ -160,8 +159,8 @@ class _Play:
 def play(follower: Following, there: Opens, clock: Callable[[], float] = time.process_time) -> Played:
     """Shows a follower all opens. Raises what it raises."""
     running = _Play(follower, clock)
-    thread = _Worker(follower.work, LOOK_PAUSE_S, 0.0)
-    process = _Worker(follower.work_apart, 4 * LOOK_PAUSE_S, APART_START_S)
+    thread = _Worker(follower.work, WORK_PAUSE_S, 0.0)
+    process = _Worker(follower.work_apart, WORK_PAUSE_S, APART_START_S)
     foreseen = np.zeros(len(there), np.uint8)
     locked: int | None = None
     seen, look = 0, 0.0

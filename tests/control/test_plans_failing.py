@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from nopfsfs.control import plans as module
+from nopfsfs.control import plan_jobs as module
 from nopfsfs.control.plans import Plans
 from nopfsfs.system.outages import Outages
 
@@ -22,9 +22,15 @@ class Loop:
         self.outages = Outages()
         self.follower: Any = None
         self.follower_lost = trio.Event()
+        self.looked = trio.lowlevel.ParkingLot()
 
     def follow(self, follower: Any) -> None:
         self.follower, self.awaiting_plan = follower, False
+
+    async def run(self) -> None:
+        while True:
+            self.looked.unpark_all()
+            await trio.sleep(0.5)
 
 
 class Follower:
@@ -67,7 +73,9 @@ def run(monkeypatch: pytest.MonkeyPatch, followers: list[Any], seconds: float) -
     async def main() -> None:
         base = trio.current_time()
         with trio.move_on_after(seconds):
-            await plans.run()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(loop.run)
+                nursery.start_soon(plans.run)
         made[:] = [at - base for at in made]
 
     monkeypatch.setattr(plans, "_make", make)
