@@ -31,6 +31,8 @@ from demo_result import EPOCHS, Check, Job, MountedRun, checks, is_bound_by_io, 
 from lab import Epoch, Mount, Progress, train
 from slow_source import SlowSource, SourceCounters
 
+from nopfsfs.stager.young_files import NETWORK_S
+
 SEED = 42
 VAL_IMAGES = 200
 OPEN_LATENCY_S, READ_LATENCY_S = 0.005, 0.002
@@ -59,6 +61,7 @@ def run_job(demo: Demo, mode: str, tree: Path, files: int) -> Job:
     job = Job(mode, files)
     with lab.local_copy(tree) as local, slow_source(tree, demo.place / "source") as source:
         job.direct.append(timed(demo, f"{mode}: source", source.path, mode))
+        until_old(demo, tree)
         for repeat in range(demo.repeats):
             job.local.append(timed(demo, f"{mode}: local", local, mode))
             # The last I/O-bound run waits after each epoch, to read the mount's own numbers at its end.
@@ -68,6 +71,15 @@ def run_job(demo: Demo, mode: str, tree: Path, files: int) -> Job:
                 job.tripwire.append(mounted_run(demo, source, mode, files, step, "--signal", "tripwire"))
                 job.again.append(timed(demo, f"{mode}: local again", local, mode))
     return job
+
+
+def until_old(demo: Demo, tree: Path) -> None:
+    """Wait until the images are so old that a mount reads each once: what had just been written it reads twice."""
+    made = make_images.manifest_path(tree).stat().st_mtime
+    wait = made + NETWORK_S + 1 - time.time()
+    if wait > 0:
+        demo.progress.doing(f"waiting {wait:.0f} s: files that were just written are read twice")
+        time.sleep(wait)
 
 
 def slow_source(tree: Path, mountpoint: Path) -> SlowSource:
