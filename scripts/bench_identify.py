@@ -13,7 +13,7 @@ FILES = (4000, 60_000, 1_281_167)
 # (what is said, where the job begins, the true seed, opens that are shown): those that nobody says are searched for
 JOBS = {
     "said": (SEED, "start", 42, 2000),
-    "said_middle": (SEED, "middle", 42, 2000),
+    "said_middle": (SEED, "middle", 42, 8000),
     "said_epoch37": (SEED, "epoch37", 42, 8000),
     "nothing_default": (NOTHING, "start", 42, 8000),
     "nothing": (NOTHING, "start", 4711, 20_000),
