@@ -317,7 +317,9 @@ class Search:
         self._opens = opens
         self._among = self._among if among is None else frozenset(among)
         firsts = sum(map(len, view.firsts))
-        if firsts >= max(1, 2 * self._likely_with):  # also while others are tried: readers had opened too little before
+        # also while others are tried: there were too few before
+        enough = firsts if view.has_all_firsts else firsts // 2
+        if firsts > self._likely_with <= enough:
             self._likely_with = firsts
             self._left = chain(self._by_seed(self._likely, parts=0), self._left)
         for step in self._left:

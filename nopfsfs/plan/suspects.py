@@ -30,6 +30,7 @@ MARGIN = 7.0
 MAX_OPENS = 256
 # Opens of a reader, on average, in which no step shows.
 FEW = 2
+FIRSTS = 16  # rows that are kept of what each reader opened first
 # Files that come next by which two orders are told apart.
 _NEXT = 16
 # Readers that follow an order go forward in it: but for so many of its opens each lies beyond those of a while earlier.
@@ -58,12 +59,17 @@ class Proof:
 class View:
     """What is to be explained: the distinct rows that were opened lately, in order, int64[m <= 256], and who opened
     each (0: not known), int64[m]; `total`: files of the mount. `firsts`: by reader, the rows that it opened first,
-    int64[<= 16]."""
+    int64[<= FIRSTS]."""
 
     rows: NDArray[np.int64]
     readers: NDArray[np.int64]
     total: int
     firsts: tuple[NDArray[np.int64], ...] = ()
+
+    @property
+    def has_all_firsts(self) -> bool:
+        """Whether these readers will have no more first opens."""
+        return all(len(first) >= FIRSTS for first in self.firsts)
 
     @property
     def together(self) -> NDArray[np.int64]:

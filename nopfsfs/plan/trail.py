@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.plan.epochs import DataSet
 from nopfsfs.plan.search import MIN_OPENS, Search
-from nopfsfs.plan.suspects import FEW, MAX_OPENS, Proof, Suspect, View
+from nopfsfs.plan.suspects import FEW, FIRSTS, MAX_OPENS, Proof, Suspect, View
 
 # Numbers of opens at which the plans at hand are looked at; beyond the last at every so many.
 _LOOKS = frozenset((3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56))
@@ -30,8 +30,8 @@ _FULL_FROM = 16
 _ENOUGH = 32
 # Bits by which it is certain that nobody reads all of a data set of which only a part was read.
 _NONE_OUTSIDE = 10.0
-# First opens of a reader that are kept, and readers.
-_FIRSTS, _FIRST_READERS = 16, 256
+# Readers whose first opens are kept.
+_FIRST_READERS = 256
 # A search over so many opens that finds nothing means that what is read is not known for now.
 _LAST_WORD = 48
 # Opens that are kept, to be followed again once their plan is known.
@@ -131,7 +131,7 @@ class Cohort:
             del self._distinct[row]
         self.count += 1
         self._distinct[row] = (reader, self.count)
-        if len(firsts := self._firsts.setdefault(reader, [])) < _FIRSTS and len(self._firsts) <= _FIRST_READERS:
+        if len(firsts := self._firsts.setdefault(reader, [])) < FIRSTS and len(self._firsts) <= _FIRST_READERS:
             firsts.append(row)
         if len(self._distinct) > MAX_OPENS:
             self._distinct.popitem(last=False)
