@@ -58,6 +58,8 @@ _LARGE = 200_000
 # Stages that every search begins with; they are prepared in steps of so many seconds.
 _FIRST_STAGES = 3
 PREPARED_S = 0.01
+# Further stages that are of a seed that was said, where one was, and of usual samplers with defaults.
+_OF_SAID = 4
 # World sizes for which beginnings are long enough, where nobody has said one.
 _WORLD = 64
 # Searches for further seeds in one enumeration of the files.
@@ -220,6 +222,9 @@ class Search:
             yield from self._in_streams(said, targets, Words.REST)
             yield from self._by_seed(elsewhere)
             yield from self._in_streams(others, targets, Words.ALL)
+            # what is unusual of the seed that was said is likelier than any other seed in the middle of a large epoch
+            yield from (step for stage in stages[:_OF_SAID] for step in self._of(stage, targets))
+            stages = stages[_OF_SAID:]
         else:
             self.past_likely = True
             yield from self._by_seed([*beginnings, *([] if large else middles)])
