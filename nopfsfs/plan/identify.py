@@ -60,7 +60,7 @@ _ELSEWHERE = 0.75
 # Steps (`PREPARED_S`) in which what searches compare with first is computed before anything is opened.
 _PREPARED_STEPS = 128
 # Searches may take so many seconds of a core at once, and this share of a core in the long run.
-_BUDGET_S, _BUDGET_SHARE = 10.0, 0.03
+_BUDGET_S, _BUDGET_SHARE = 20.0, 0.03
 
 
 class Believer(Protocol):

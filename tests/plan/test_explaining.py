@@ -233,7 +233,7 @@ def test_searches_rest_when_they_have_taken_their_share() -> None:
     now = 0.0
     budget = Budget(lambda: now)
     assert budget.rests_s == 0
-    budget.spend(13.0)
+    budget.spend(23.0)
     assert budget.rests_s == pytest.approx(100.0)
     now = 90.0
     assert budget.rests_s == pytest.approx(10.0)
