@@ -211,8 +211,8 @@ def stages(seeds: Seeds, sampler: str) -> Iterator[Stage]:
         half = _AT_ONCE // 2 * nth
         if half < _COSTLY_SEEDS:
             common.append(Stage(costly, seeds.common[half : half + _AT_ONCE // 2], epochs=_EPOCHS_COMMON))
-    # of a seed that was said first the unusual; where none was, other seeds
-    yield from (*more, *common) if seeds.given is not None else (*common, *more)
+    # of a seed that was said first the unusual; where none was, the commonest other seeds
+    yield from (*more, *common) if seeds.given is not None else (*common[:2], *more, *common[2:])
 
 
 class Heads:
