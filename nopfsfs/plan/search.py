@@ -223,8 +223,10 @@ class Search:
             yield from self._by_seed(elsewhere)
             yield from self._in_streams(others, targets, Words.ALL)
             # what is unusual of the seed that was said is likelier than any other seed in the middle of a large epoch
-            yield from (step for stage in stages[:_OF_SAID] for step in self._of(stage, targets))
-            stages = stages[_OF_SAID:]
+            # (by tripwires alone each takes as long as a whole order)
+            unusual = _OF_SAID if spacing == 1 else 0
+            yield from (step for stage in stages[:unusual] for step in self._of(stage, targets))
+            stages = stages[unusual:]
         else:
             self.past_likely = True
             yield from self._by_seed([*beginnings, *([] if large else middles)])
