@@ -171,9 +171,8 @@ def is_right(reading: Reading, status: PlanStatus, datasets: Sequence[DataSet], 
     if status.state != "locked":
         return False
     rows = believed(reading, status, datasets)
-    # one rank's order is also that of two which take turns
-    lanes = len(status.ranks) if len(truth) > 1 else 1
-    if lanes != len(truth):
+    lanes = len(truth)
+    if lanes > 1 and len(status.ranks) != lanes:  # one rank's order is also that of two that take turns
         return False
     each = [rows[lane::lanes] for lane in range(lanes)]
     return all(np.array_equal(mine[mine >= 0][: len(real)], real) for mine, real in zip(each, truth, strict=True))

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 STAGING_PAUSE_S = 0.005  # between looks at the rings while anything is ordered or done by the stager
 READING_PAUSE_S = 0.08  # while all that is read is there: each look costs some 300 µs that the readers could have
 IDLE_PAUSE_S = 0.04  # and while nothing happens; staging is far enough ahead of the reader for that
-WORK_PAUSE_S = 0.03  # between times that work of the plan is looked for, at least
+WORK_PAUSE_S = 0.03  # between two looks for work of the plan, at least
 EVENTS_AT_ONCE = 4096
 LOOK_PAUSE_S = 2.0  # between looks at what the kernel has kept; it was seen to begin to evict after four seconds
 UNANSWERED = 4  # times as long, while the look before was not answered: that is still to be done
@@ -85,7 +85,7 @@ class EventLoop:
         self.outages = outages if outages is not None else Outages()
         self.follower_lost = trio.Event()  # another follower is to be made
         self.awaiting_plan = False  # set while a plan is being made
-        self.looked = trio.lowlevel.ParkingLot()  # woken after a look at the rings: the plan may have work
+        self.looked = trio.lowlevel.ParkingLot()  # who waits for the next look at the rings
         self._wake_at = -math.inf
         self._unclosed = 0  # events to come: the closes of what they opened may never be heard of
         self.stray: Callable[[list[int]], None] = lambda rows: None  # told of rows that were staged and live elsewhere

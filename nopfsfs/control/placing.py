@@ -31,6 +31,7 @@ from nopfsfs.policy.cluster import Cluster
 from nopfsfs.policy.conductor import Rows
 from nopfsfs.policy.frequency import NOBODY
 from nopfsfs.policy.homes import UNCOVERED
+from nopfsfs.system.outages import reason
 from nopfsfs.tiers.columns import HOME_HERE
 from nopfsfs.tiers.disk import FLOOR_BYTES
 
@@ -276,7 +277,7 @@ class Placing:
         try:
             return await trio.to_thread.run_sync(share, abandon_on_cancel=True) > WORTH
         except UNFIT as e:
-            log.error("%s cannot be placed: %s: %s", what.files or "what is read", type(e).__name__, e)
+            log.error("%s cannot be placed: %s", what.files or "what is read", reason(e))
             return False
 
     def _before(self, classes: int) -> Cluster:
@@ -304,7 +305,7 @@ class Placing:
             with trio.fail_after(COMPUTING_S):
                 cluster = await trio.to_thread.run_sync(compute, abandon_on_cancel=True)
         except (*UNFIT, trio.TooSlowError) as e:
-            log.error("placement %d cannot be computed: %s: %s", order.number, type(e).__name__, e)
+            log.error("placement %d cannot be computed: %s", order.number, reason(e))
         self._number = max(self._number, order.number)  # computed or not: all count alike
         if cluster is not None:
             if not self._lost:

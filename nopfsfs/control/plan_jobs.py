@@ -1,7 +1,8 @@
-"""Runs what a follower hands out: in threads, in processes, and what is of use in later epochs at a pace of its own.
+"""Runs the computations that a follower hands out: in a thread, in a process apart, and those of later epochs at a
+pace of their own.
 
-It is looked for when the event loop has looked at the rings. A clock of its own would wake the supervisor tens of times
-a second, each time for half a millisecond, beside readers that want the processor.
+The follower is asked for them when the event loop has looked at the rings. A clock for each would wake the supervisor
+tens of times a second, beside readers that want the processor.
 """
 
 from __future__ import annotations

@@ -58,8 +58,6 @@ _LARGE = 200_000
 # Stages that every search begins with; they are prepared in steps of so many seconds.
 _FIRST_STAGES = 3
 PREPARED_S = 0.01
-# Further stages that are of a seed that was said, where one was, and of usual samplers with defaults.
-_OF_SAID = 4
 # World sizes for which beginnings are long enough, where nobody has said one.
 _WORLD = 64
 # Searches for further seeds in one enumeration of the files.
@@ -222,11 +220,11 @@ class Search:
             yield from self._in_streams(said, targets, Words.REST)
             yield from self._by_seed(elsewhere)
             yield from self._in_streams(others, targets, Words.ALL)
-            # what is unusual of the seed that was said is likelier than any other seed in the middle of a large epoch
-            # (by tripwires alone each takes as long as a whole order)
-            unusual = _OF_SAID if spacing == 1 else 0
-            yield from (step for stage in stages[:unusual] for step in self._of(stage, targets))
-            stages = stages[unusual:]
+            # What is unusual of these seeds is likelier than any other seed in the middle of a large epoch. Where
+            # tripwires alone show, longer beginnings are compared: there it waits.
+            soonest = [stage for stage in stages if spacing == 1 and set(stage.seeds) <= set(seeds.first)]
+            yield from (step for stage in soonest for step in self._of(stage, targets))
+            stages = [stage for stage in stages if stage not in soonest]
         else:
             self.past_likely = True
             yield from self._by_seed([*beginnings, *([] if large else middles)])
