@@ -111,7 +111,8 @@ def _middles(target: Target, seeds: Iterable[int], spacing: int) -> BySeed:
 
 def named(s: int, target: Target, seeds: Seeds) -> tuple[Candidate, float]:
     """The number under its likeliest name, and the bits that this takes."""
-    names = [(seeds.cost(seed) + 2 * math.log2(s - seed + 1), seed) for seed in seeds.first if 0 <= s - seed < _EPOCHS]
+    known = (*seeds.first, *(seed for seed in seeds.common if seed == s))
+    names = [(seeds.cost(seed) + 2 * math.log2(s - seed + 1), seed) for seed in known if 0 <= s - seed < _EPOCHS]
     cost, seed = min(names, default=(_ANY, s))
     return Candidate(target.dataset, target.order, Spec(FAMILY, seed), s - seed), cost + target.order
 

@@ -215,6 +215,12 @@ def stages(seeds: Seeds, sampler: str) -> Iterator[Stage]:
     yield from (*more, *common) if seeds.given is not None else (*common[:2], *more, *common[2:])
 
 
+def usual_of_common(seeds: Seeds, sampler: str) -> Stage:
+    """The likeliest of what has a common seed that nobody said."""
+    usual = tuple(family for family in registry.families(sampler) if family.name in _USUAL and family.seeds is not None)
+    return Stage(usual, seeds.common, epochs=_EPOCHS_COMMON)
+
+
 class Heads:
     """The beginnings of orders; those computed last are kept, 64 MiB of them. Belongs to one thread at a time."""
 

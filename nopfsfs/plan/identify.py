@@ -172,7 +172,9 @@ class Identifier:
         suspects += self._later(suspects, cohort, view)
         best = certain(suspects, LOCK)
         tried = best in recorded or id(best) in believed
-        if best is not None and not tried and not best.regular and best.part != SURE and cohort.still_at(best.part):
+        # while searches rest nothing nearer can be found
+        may_follow = best is not None and self._budget.left and cohort.still_at(best.part)
+        if best is not None and may_follow and not tried and not best.regular and best.part != SURE:
             return
         said = [(one.hypothesis.world, one.hypothesis.ranks) for one in believed.values() if one.given]
         hypothesis = self._as_dealt(best, (*said, *self._worlds)) if best is not None else None

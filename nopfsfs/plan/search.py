@@ -199,9 +199,11 @@ class Search:
         elif by_seed:
             more = further(targets, seeds, spacing)
             quick, soon, long = thorough(targets, spacing)
+        # where tripwires alone show, a search by seed reads long beginnings: some 10 s for all of them
+        spread = [] if spacing == 1 or first_only else [candidates.usual_of_common(seeds, sampler)]
         large = [] if first_only else [target for target in targets if target.n > _LARGE]
         self._parts = len(more + quick + soon + long)
-        self._parts += 2 * len(large) + len(targets) * len([usual, first, second, *stages])
+        self._parts += 2 * len(large) + len(targets) * len([usual, first, second, *spread, *stages])
         # the likeliest enumeration comes first; whoever enumerates files otherwise seldom has a seed of their own
         (beginnings, middles), elsewhere = (more[:1], more[1:_FURTHER]), [*more[_FURTHER:], *quick[1:]]
         said = [seeds.given] if seeds.given is not None and streams else []
@@ -211,6 +213,7 @@ class Search:
             yield from self._of(first, targets, costly=False)
             yield from self._of(second, targets, costly=False)
             self.past_likely = True
+            yield from (step for stage in spread for step in self._of(stage, targets))
             yield from self._by_seed(beginnings)
             yield from self._in_streams(said, targets, Words.LIKELY)
             self.past_streams = not first_only
@@ -227,6 +230,7 @@ class Search:
             stages = [stage for stage in stages if stage not in soonest]
         else:
             self.past_likely = True
+            yield from (step for stage in spread for step in self._of(stage, targets))
             yield from self._by_seed([*beginnings, *([] if large else middles)])
             yield from self._of(first, targets, costly=False)
             yield from self._of(second, targets, costly=False)
