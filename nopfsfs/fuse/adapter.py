@@ -54,6 +54,7 @@ _FOREVER = (int(FOREVER_S), 0)  # seconds, nanoseconds
 # again within that time is not seen.
 _FOR_A_MOMENT = (0, 20_000_000)
 _NOT_AT_ALL = (0, 0)
+_THREADS_MOST = 4096  # whose last open is kept
 _ALL_SHOW, _TRIPWIRES_SHOW = int(Shown.ALL), int(Shown.TRIPWIRES)
 _FILES = {Origin.RAM: int(Gauge.RAM_FILES), Origin.DISK: int(Gauge.DISK_FILES), Origin.PEER: int(Gauge.PEER_FILES),
           Origin.SOURCE: int(Gauge.SOURCE_FILES)}  # fmt: skip
@@ -135,6 +136,7 @@ class Adapter(pyfuse3.Operations):
         self._io_timeout = io_timeout
         self._tripwires = tripwires
         self._supervisor_gauge = supervisor_gauges.block if supervisor_gauges is not None else None
+        self._shown_last: dict[int, int] = {}  # by thread: the row of its open that was shown last
 
     def use_arena(self) -> None:
         """The stager knows of this server, or is gone: the arena may be read."""
@@ -200,7 +202,9 @@ class Adapter(pyfuse3.Operations):
             raise pyfuse3.FUSEError(errno.ESTALE)
         known_for, shown = _FOREVER, self._shown
         if shown > _TRIPWIRES_SHOW and stat.S_ISREG(attributes.mode):
-            known_for = _FOR_A_MOMENT if is_open else self._show(row, attributes.size, pid, shown, tripwire=False)
+            # an fstat does not say that the file is open: one that comes late looks like an open
+            of_open = is_open or self._shown_last.get(pid) == row
+            known_for = _FOR_A_MOMENT if of_open else self._show(row, attributes.size, pid, shown, tripwire=False)
         return pack_attributes(attributes, inode, known_for)
 
     def refused(self, inode: int, pid: int) -> None:
@@ -220,6 +224,10 @@ class Adapter(pyfuse3.Operations):
             self._gauge[files] += 1
             self._gauge[size_of] += size
             self._ring.put(_OPEN, row, pid)
+            if shown == _ALL_SHOW:
+                if len(self._shown_last) >= _THREADS_MOST:
+                    self._shown_last.clear()
+                self._shown_last[pid] = row
         return _FOR_A_MOMENT if shown > _TRIPWIRES_SHOW else _FOREVER
 
     @property
