@@ -11,8 +11,8 @@ __all__ = ["__version__", "register"]
 
 def register(mount: str | os.PathLike[str], sampler: Any = None, **said: Any) -> bool:
     """Tell the mount at (or above) the path `mount` what will be read, by a torch sampler or DataLoader, a sampler's
-    name, or the order itself: see `nopfsfs.registering.register`, which says the keywords, and docs/python.md.
+    name, or the order itself: see `nopfsfs.registration.api.register`, which says the keywords, and docs/python.md.
     """
-    from nopfsfs import registering  # with numpy and all samplers
+    from nopfsfs.registration import api  # with numpy and all samplers
 
-    return registering.register(mount, sampler, **said)
+    return api.register(mount, sampler, **said)

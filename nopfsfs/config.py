@@ -20,7 +20,7 @@ Value = int | float | str  # of a sampler's option; bool is an int
 
 @dataclass(frozen=True, slots=True)
 class SubsetSpec:
-    """The part of the files that a program reads: a subset's name (`plan/registry.py`), its seed and options."""
+    """The part of the files that a program reads: its name (`plan/samplers/registry.py`), its seed and options."""
 
     name: str
     seed: int | None = None
@@ -33,14 +33,14 @@ class PlanSpec:
 
     sampler: str  # a name of the registry; "explicit" with `order`
     root: str | None = None  # directory below the mount, "": the whole; None: not said
-    files: str | None = None  # a name of dataset/orders.py; None: the sampler's usual
+    files: str | None = None  # a name of dataset/file_orders.py; None: the sampler's usual
     seed: int | None = None  # None: the mount's, where the sampler takes one
     epoch: int = 0
     world_size: int | None = None
     ranks: tuple[int, ...] | None = None
     options: tuple[tuple[str, Value], ...] = ()  # as they were said: true stays true
     subset: SubsetSpec | None = None
-    order: tuple[str, ...] = ()  # absolute paths of index arrays or lists of paths (dataset/explicit.py)
+    order: tuple[str, ...] = ()  # absolute paths of index arrays or lists of paths (dataset/order_files.py)
     repeats: bool = False  # whether `order` may name a file twice in an epoch
     inflight: int | None = None  # accesses that the loader has begun at most: workers x prefetch x batch + batch
 

@@ -1,5 +1,5 @@
-"""Domain errors. Each is raised close to its cause and turned into an exit code and one line in `cli/exits.py`,
-or into an errno in `fuse/adapter.py`, and nowhere else."""
+"""Domain errors. Each is raised close to its cause and turned into an exit code and one line in `cli/error_exit.py`,
+or into an errno in `server/operations.py`, and nowhere else."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ from bench_entry import Entry, median_entry
 from lab import COMMANDS, Epoch, Progress
 from slow_source import SlowSource
 
-from nopfsfs.clusterfile import read_cluster
-from nopfsfs.plan.registry import order
-from nopfsfs.plan.spec import Spec
+from nopfsfs.performance.cluster_file import read_cluster
+from nopfsfs.performance.model import Cluster
+from nopfsfs.plan.samplers.registry import order
+from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.policy import budget
-from nopfsfs.policy.model import Cluster
 from nopfsfs.sim.run import Outcome, Simulation
-from nopfsfs.sim.spec import DataSet, Training
+from nopfsfs.sim.training import DataSet, Training
 
 FILES, CLASSES, MEAN, SIGMA = 2000, 10, 110_000, 40_000
 SHARES = (30, 60, 100)  # percent of the data set that has a home in memory

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nopfsfs.dataset.build import RECORD, Listing, build
 from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.index_build import RECORD, Listing, build
 
 FILES, DIRS = 14_197_122, 21_841  # ImageNet-22k, winter 2021 release before its clean-up
 LOOKUPS = 100_000

@@ -20,7 +20,7 @@ import plan_play
 from bench_entry import Entry, median_entry
 from lab import Progress
 
-from nopfsfs.plan import registry
+from nopfsfs.plan.samplers import registry
 
 SEED, EPOCH = 42, 1
 IMAGENET, IMAGENET_22K = 1_281_167, 14_197_122

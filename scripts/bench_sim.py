@@ -23,13 +23,13 @@ from bench_entry import Entry
 from lab import Progress
 from thesis_tables import Scenario
 
-from nopfsfs.policy import placement
-from nopfsfs.policy.model import Cluster
+from nopfsfs.performance.model import Cluster
+from nopfsfs.placement import methods
 from nopfsfs.sim import thesis
-from nopfsfs.sim.orders import permutations
 from nopfsfs.sim.run import Simulation
 from nopfsfs.sim.shipped import find_cluster, find_dataset, shipped_clusters, shipped_datasets
-from nopfsfs.sim.spec import Training
+from nopfsfs.sim.training import Training
+from nopfsfs.sim.training_orders import permutations
 
 SHARE_NODES = (2, 4, 8, 16, 64)
 SHARE_SAMPLES, SHARE_EPOCHS = 64_000, 90
@@ -106,7 +106,7 @@ def share_entries() -> Iterator[Entry]:
     for nodes in SHARE_NODES:
         orders = permutations(Training(SHARE_EPOCHS, 1, drop_last=False), SHARE_SAMPLES, nodes, 1)
         room = np.full((nodes, 1), SHARE_SAMPLES // nodes, np.int64)
-        placed = placement.homes(orders.readers, SHARE_EPOCHS, np.ones(SHARE_SAMPLES, np.int64), room)
+        placed = methods.homes(orders.readers, SHARE_EPOCHS, np.ones(SHARE_SAMPLES, np.int64), room)
         yield Entry(f"sim/homes/distinct_share/N{nodes}", placed.distinct_share, "", [placed.distinct_share])
 
 

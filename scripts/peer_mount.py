@@ -23,19 +23,18 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from nopfsfs.dataset.scan import scan
-from nopfsfs.fetch import peerwire
-from nopfsfs.fetch.desk import Desk
-from nopfsfs.fetch.peerwire import Kind, Status
-from nopfsfs.fetch.source import Source
-from nopfsfs.peers import news
+from nopfsfs.dataset.tree_scan import scan
+from nopfsfs.protocol import stager_peer, supervisor_peer
+from nopfsfs.protocol.columns import HOME_HERE, Columns, Gauge, Gauges
+from nopfsfs.protocol.ring import Event, Ring
+from nopfsfs.protocol.stager_peer import Kind, Status
+from nopfsfs.stager.state import Desk
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
-from nopfsfs.tiers.columns import HOME_HERE, Columns, Gauge, Gauges
-from nopfsfs.tiers.ring import Event, Ring
+from nopfsfs.tiers.source import Source
 
 PAGE = 4096
-UNDER_WAY_BYTES, UNDER_WAY = peerwire.UNDER_WAY_BYTES, peerwire.PREFETCHES_A_PAIR
+UNDER_WAY_BYTES, UNDER_WAY = stager_peer.UNDER_WAY_BYTES, stager_peer.PREFETCHES_A_PAIR
 SILENT_S = 20.0
 ARENA_LEAST = 1 << 30  # bytes; a sixteenth of an arena is given back and keeps its memory
 PASSING_BYTES = 32 << 20  # of files on their way: they are given up when so many have come after them
@@ -67,30 +66,30 @@ class Supervisor:
     def begin(self, arena: int) -> socket.socket:
         """Give the peer process an arena and a stager's socket, of which the other end is returned."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        socket.send_fds(self.socket, [news.pack(news.Kind.ARENA)], [arena])
-        socket.send_fds(self.socket, [news.pack(news.Kind.STAGER)], [theirs.fileno()])
+        socket.send_fds(self.socket, [supervisor_peer.pack(supervisor_peer.Kind.ARENA)], [arena])
+        socket.send_fds(self.socket, [supervisor_peer.pack(supervisor_peer.Kind.STAGER)], [theirs.fileno()])
         theirs.close()
         return ours
 
     def say_ready(self, node: int) -> None:
-        self.socket.send(news.pack(news.Kind.SAY, node, b"ready"))
+        self.socket.send(supervisor_peer.pack(supervisor_peer.Kind.SAY, node, b"ready"))
 
     def await_ready(self) -> None:
-        while self._take() != news.Kind.HEAR:
+        while self._take() != supervisor_peer.Kind.HEAR:
             pass
 
     def is_over(self) -> bool:
         """Take what was said; whether the other node has left."""
-        return self._take() == news.Kind.OVER
+        return self._take() == supervisor_peer.Kind.OVER
 
-    def _take(self) -> news.Kind:
-        message = self.socket.recv(news.MESSAGE_MAX)
+    def _take(self) -> supervisor_peer.Kind:
+        message = self.socket.recv(supervisor_peer.MESSAGE_MAX)
         if not message:
             raise SystemExit("the peer process ended")
-        return news.unpack(message)[0]
+        return supervisor_peer.unpack(message)[0]
 
     def end(self) -> None:
-        self.socket.send(news.pack(news.Kind.BYE))
+        self.socket.send(supervisor_peer.pack(supervisor_peer.Kind.BYE))
         self.socket.close()
 
 
@@ -148,13 +147,13 @@ def lend_plainly(asked: Asked, supervisor: Supervisor) -> None:
                     if supervisor.is_over():
                         return
                     continue
-                kind, records = peerwire.unpack(stager.recv(peerwire.MESSAGE_MAX))
+                kind, records = stager_peer.unpack(stager.recv(stager_peer.MESSAGE_MAX))
                 if kind == Kind.LEND:
                     lent = [
                         (id, row % slots.count * slots.step, length, checks[row % slots.count], Status.OK)
                         for id, row, length, _, _ in records
                     ]
-                    for message in peerwire.pack(Kind.LENT, lent):
+                    for message in stager_peer.pack(Kind.LENT, lent):
                         stager.send(message)
 
 
@@ -178,13 +177,13 @@ def fetch_plainly(asked: Asked, supervisor: Supervisor, pids: list[dict[str, int
                 holds.update({extent: row for _, row, extent, *_ in records})
                 at_ask.update({id: extent for id, _, extent, *_ in records})
                 number += len(some)
-                for message in peerwire.pack(Kind.ASK, records):
+                for message in stager_peer.pack(Kind.ASK, records):
                     stager.send(message)
 
         at_ask: dict[int, int] = {}
         ask([slot * slots.step for slot in range(slots.count)])
         while got < count:
-            _, records = peerwire.unpack(stager.recv(peerwire.MESSAGE_MAX))
+            _, records = stager_peer.unpack(stager.recv(stager_peer.MESSAGE_MAX))
             ended = [(id, status) for id, _, status, _ in records if status != Status.COMING]
             if any(status != Status.OK for _, status in ended):
                 raise SystemExit(f"a fetch failed: {ended}")

@@ -21,10 +21,10 @@ from typing import Any
 from peer_mount import Asked, under_way
 
 from nopfsfs.config import MountConfig
-from nopfsfs.peers import mpi
-from nopfsfs.peers.environment import launched
-from nopfsfs.peers.mpi import MPI
-from nopfsfs.peers.process import serve
+from nopfsfs.peer import mpi
+from nopfsfs.peer.mpi import MPI
+from nopfsfs.peer.process import serve
+from nopfsfs.system.mpi_start import launched
 
 MOUNT = Path(__file__).with_name("peer_mount.py")
 JOB = 7  # any number that both ranks have

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from plan_play import Reading
 
-from nopfsfs.plan import registry
-from nopfsfs.plan.spec import Dealt, Orders, Sampler, Spec, Value
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Dealt, Orders, Sampler, Spec, Value
 
 # Families whose order in one process is that of another family: measured as one rank of several.
 _SEVERAL = ("repeat_aug", "tf_shuffle_shard", "tf_shard_shuffle", "accelerate", "hf_trainer", "lightning", "timm")

@@ -15,15 +15,15 @@ from bench_index import records
 from loader_model import Loader
 from numpy.typing import NDArray
 
-from nopfsfs.control.plans import data_sets
-from nopfsfs.dataset.build import Listing, build
 from nopfsfs.dataset.index import Index
-from nopfsfs.plan import registry
-from nopfsfs.plan.deep import TENSORFLOW, TORCH, WEIGHTED
-from nopfsfs.plan.epochs import DataSet
-from nopfsfs.plan.follow import Follower
-from nopfsfs.plan.report import PlanStatus
-from nopfsfs.plan.spec import Spec
+from nopfsfs.dataset.index_build import Listing, build
+from nopfsfs.plan.epoch_order import DataSet
+from nopfsfs.plan.following.follower import Follower
+from nopfsfs.plan.following.follower_output import PlanStatus
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Spec
+from nopfsfs.plan.search.slow_search import TENSORFLOW, TORCH, WEIGHTED
+from nopfsfs.supervisor.plan_worker import data_sets
 
 DIRECTORY, FILE = 0o040755, 0o100644
 CLASSES = 100
@@ -33,7 +33,7 @@ BATCH = 32
 _CHUNK = 32
 # A seed that a mount does not try.
 _NOT_COMMON = 876_234_987_123
-# What the searches that take minutes may find (`nopfsfs.plan.deep`).
+# What the searches that take minutes may find (`nopfsfs.plan.search.slow_search`).
 _APART = (TORCH, TENSORFLOW, WEIGHTED, "lightning", "timm")
 
 

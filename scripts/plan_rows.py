@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from plan_play import Reading
 
-from nopfsfs.plan import registry
-from nopfsfs.plan.spec import Orders, Spec, Value
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Orders, Spec, Value
 
 SEED = 42
 SHARDS = 2000

@@ -21,9 +21,9 @@ from plan_play import Outcome, Reading
 from plan_rows import SEED, SHARDS, Row, rows
 from tqdm import tqdm
 
-from nopfsfs.plan import registry
-from nopfsfs.plan.epochs import DataSet, Hypothesis, build
-from nopfsfs.plan.follow import Follower
+from nopfsfs.plan.epoch_order import DataSet, Hypothesis, build
+from nopfsfs.plan.following.follower import Follower
+from nopfsfs.plan.samplers import registry
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "plans.md"
 BEGIN, END = "<!-- begin: scripts/plan_table.py -->", "<!-- end: scripts/plan_table.py -->"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
-from nopfsfs.sim.spec import DataSet, Training
+from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.sim.training import DataSet, Training
 
 MB = 10**6
 GB = 1024 * MB

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from nopfsfs.fuse.mountinfo import abort_connection, find_mount
+from nopfsfs.fuse.mount_table import abort_connection, find_mount
 from nopfsfs.fuse.mounting import may_mount, unmount
-from nopfsfs.rundir import default_run_dir, remove_state_dir, state_dir_for
+from nopfsfs.system.state_dirs import default_run_dir, remove_state_dir, state_dir_for
 from tests import guard
 
 # A shell that starts the tests in the background has them, and what they start, ignore SIGINT; some tests send it.

@@ -18,9 +18,9 @@ import trio
 
 from nopfsfs.config import MountConfig
 from nopfsfs.control.client import SOCKET_NAME
-from nopfsfs.control.pids import write_pids
+from nopfsfs.control.process_list import write_pids
 from nopfsfs.fuse.mounting import mount_fuse, unmount
-from nopfsfs.rundir import make_state_dir, remove_state_dir
+from nopfsfs.system.state_dirs import make_state_dir, remove_state_dir
 
 ROOT, HELLO, SLOW = 1, 2, 3
 NAMES = {b"hello": HELLO, b"slow": SLOW}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nopfsfs.fuse.mountinfo import read_mounts
+from nopfsfs.fuse.mount_table import read_mounts
 
 SESSION = "NOPFS_TESTS_SESSION"  # in the environment of each process that the tests start
 # Programs, by a part of their command line, that only tests with the mark may start.

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.dataset.cache import open_or_scan
-from nopfsfs.dataset.scan import scan
-from nopfsfs.wholefile import TEMPORARY
+from nopfsfs.dataset.index_cache import open_or_scan
+from nopfsfs.dataset.tree_scan import scan
+from nopfsfs.system.atomic_file import TEMPORARY
 
 PACKAGE = Path(__file__).parents[1] / "nopfsfs"
 WALL = {("time", "time"), ("time", "time_ns"), ("time", "ctime"), ("time", "localtime"), ("datetime", "now"),
         ("datetime", "utcnow"), ("date", "today")}  # fmt: skip
 # Who compares with the times of files has no other clock; a date in a text decides nothing.
 KNOWN = {
-    "dataset/cache.py": "leftovers of killed scans, after a day",
-    "dataset/scan.py": "directories that changed just now are listed again",
-    "peers/scan.py": "the same",
+    "dataset/index_cache.py": "leftovers of killed scans, after a day",
+    "dataset/tree_scan.py": "directories that changed just now are listed again",
+    "peer/shared_scan.py": "the same",
     "cli/calibrate.py": "the date in a note",
-    "cli/report.py": "how long ago something was, for people",
-    "fetch/changes.py": "whether an ACL may change again within one tick of the source's clock",
+    "cli/status_text.py": "how long ago something was, for people",
+    "stager/changed_files.py": "whether an ACL may change again within one tick of the source's clock",
     "stager/recheck.py": "when a cycle ended, for people",
     "stager/young_files.py": "whether a file was written just now, by the source's clock: a jump costs a comparison",
     "system/outages.py": "since when something is off, for people",

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from nopfsfs.clusterfile import class_name
-from nopfsfs.policy import rates
+from nopfsfs.performance import fit
+from nopfsfs.performance.cluster_file import class_name
+from nopfsfs.performance.fit import Bandwidth, Latency, Level
+from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
 from nopfsfs.policy.budget import passage
-from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
-from nopfsfs.policy.rates import Bandwidth, Latency, Level
 
 Figures = Mapping[str, Any]
 Points = Sequence[tuple[int, float]]
@@ -54,11 +54,11 @@ class MeasuredStorage:
     @property
     def threads(self) -> int:
         """The fewest that read about as fast as can be."""
-        return rates.knee(self.read)
+        return fit.knee(self.read)
 
     def as_class(self, name: str, capacity: int) -> StorageClass:
         """Raises ValueError where nothing was read or written in the time."""
-        return StorageClass(name, (capacity,), self.threads, rates.curve(self.read), rates.curve(self.write))
+        return StorageClass(name, (capacity,), self.threads, fit.curve(self.read), fit.curve(self.write))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Measured:
         ram = self.ram.as_class("ram", self.ram.capacity - way)
         found = self.source
         # what the source works on at a time, which is less than what keeps it busy
-        at_once = max(1, round(rates.overlap(found.levels)))
+        at_once = max(1, round(fit.overlap(found.levels)))
         rate = max(1.0, found.bandwidth.rate)  # bytes per second; files may be empty but for one
         source = Source(Curve.flat(rate), latency=found.latency.seconds, at_once=at_once)
         staging = self.ram.as_class("staging", way)
@@ -96,7 +96,7 @@ class Measured:
                 "latency_error": found.latency.error if found.latency.fitted else None,
                 "latency_from": "sizes" if found.latency.fitted else "first bytes",
                 "stream": _finite(found.latency.stream), "at_once": found.at_once,
-                "overlap": rates.overlap(found.levels),
+                "overlap": fit.overlap(found.levels),
                 "rate": found.bandwidth.rate, "rate_is_least": found.bandwidth.least,
                 "levels": [_level(level) for level in found.levels],
                 "first_bytes": _level(found.first_bytes), "large_files": _level(found.large),
@@ -116,9 +116,9 @@ def source_of(raw: Figures) -> MeasuredSource:
         levels=levels,
         first_bytes=heads,
         large=large,
-        latency=rates.latency_of(alone[:, 0], alone[:, 1], np.array(raw["first"], np.float64)),
-        at_once=rates.knee([(level.at_once, level.files) for level in levels]),
-        bandwidth=rates.bandwidth(levels, heads, large),
+        latency=fit.latency_of(alone[:, 0], alone[:, 1], np.array(raw["first"], np.float64)),
+        at_once=fit.knee([(level.at_once, level.files) for level in levels]),
+        bandwidth=fit.bandwidth(levels, heads, large),
     )
 
 

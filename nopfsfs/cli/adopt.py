@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 
-from nopfsfs.cli.exits import say
-from nopfsfs.cli.locate import Located, locate, locate_living
-from nopfsfs.cli.options import Parser
-from nopfsfs.cli.stale import is_orphaned, stopped_supervisor
-from nopfsfs.control import adopt as control
+from nopfsfs.cli.error_exit import say
+from nopfsfs.cli.mount_options import Parser
+from nopfsfs.control import takeover as control
+from nopfsfs.control.find_mount import Located, locate, locate_living
+from nopfsfs.control.stale_mounts import is_orphaned, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError
 
 PROGRAM = "nopfs"

@@ -17,16 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nopfsfs.cli.exits import say
-from nopfsfs.cli.options import Parser
+from nopfsfs.cli.error_exit import say
+from nopfsfs.cli.mount_options import Parser
 from nopfsfs.cli.preflight import check_disks, check_source
 from nopfsfs.cli.settings import Layer, put, usage
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mountinfo import find_covering, read_mounts
-from nopfsfs.process import handling
-from nopfsfs.rundir import calibration_path, default_index_dir, make_private_dir
-from nopfsfs.units import MAX_SIZE, parse_duration
+from nopfsfs.fuse.mount_table import find_covering, read_mounts
+from nopfsfs.system.process_setup import handling
+from nopfsfs.system.state_dirs import calibration_path, default_index_dir, make_private_dir
+from nopfsfs.text.units import MAX_SIZE, parse_duration
 
 PROGRAM = "nopfs"
 DEFAULT_S = 40.0
@@ -205,8 +205,8 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _calibrate(call: Call, as_json: bool) -> None:
-    from nopfsfs.cli.calibration import table  # with numpy: bad options need none of it
-    from nopfsfs.clusterfile import write_cluster
+    from nopfsfs.cli.calibration_text import table  # with numpy: bad options need none of it
+    from nopfsfs.performance.cluster_file import write_cluster
 
     with _bar(call.seconds, sys.stderr.isatty()) as show:
         measured = _measure(call, show)
@@ -235,16 +235,16 @@ def _text(path: str) -> str:
 
 
 def _measure(call: Call, show: Show) -> Any:
-    from nopfsfs.calibrate import apart, result
-    from nopfsfs.control.memory import measure as measure_memory
+    from nopfsfs.calibrate import meter_client, result
+    from nopfsfs.system.node_memory import measure as measure_memory
 
     def part(name: str, what: str, code: Exit, seconds: float, **request: Any) -> dict[str, Any]:
         try:
-            return apart.measure(name, seconds, lambda doing: show(f"{what}: {doing}"), **request)
-        except apart.NoAnswer as error:
-            limit = f"did not answer for {apart.PATIENCE_S:.0f} s ({error})"
+            return meter_client.measure(name, seconds, lambda doing: show(f"{what}: {doing}"), **request)
+        except meter_client.NoAnswer as error:
+            limit = f"did not answer for {meter_client.PATIENCE_S:.0f} s ({error})"
             raise NopfsError(code, f"{what} {limit}; check the file system that it is on") from error
-        except apart.Failed as error:
+        except meter_client.Failed as error:
             raise NopfsError(code, f"{what} cannot be measured: {error}") from error
 
     skip = [mount.mountpoint for mount in read_mounts() if mount.is_nopfs]

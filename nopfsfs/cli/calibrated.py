@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from nopfsfs.bounded import answers
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.rundir import calibration_path, trusted_users
+from nopfsfs.system.bounded_run import answers
+from nopfsfs.system.state_dirs import calibration_path, trusted_users
 
 IN_FLIGHT = 2  # reads for each that the source works on: it must not wait for the next
 FEWEST, MOST = 8, 64
@@ -25,7 +25,7 @@ def apply(config: MountConfig) -> MountConfig:
     path = os.path.realpath(named) if named else calibration_path(config.index_dir, config.source)
     if not named and not os.path.lexists(path):
         return config
-    from nopfsfs.clusterfile import class_name, read_cluster  # with numpy: plain mounts need none of it
+    from nopfsfs.performance.cluster_file import class_name, read_cluster  # with numpy: plain mounts need none of it
 
     try:
         cluster = read_cluster(path, None if named else trusted_users(config.uid))

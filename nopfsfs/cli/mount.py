@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from nopfsfs.cli.exits import run, say
-from nopfsfs.cli.options import parse_mount
+from nopfsfs.cli.error_exit import run, say
+from nopfsfs.cli.mount_options import parse_mount
 from nopfsfs.cli.preflight import check_source, preflight
-from nopfsfs.cli.stale import is_orphaned, sweep_run_dir
 from nopfsfs.config import MountConfig
+from nopfsfs.control.stale_mounts import is_orphaned, sweep_run_dir
 from nopfsfs.errors import Exit, NopfsError, Said
-from nopfsfs.fuse.mountinfo import find_mount
-from nopfsfs.rundir import claimed_state_dir, find_state_dir, make_private_dir, remove_state_dir
+from nopfsfs.fuse.mount_table import find_mount
+from nopfsfs.system.state_dirs import claimed_state_dir, find_state_dir, make_private_dir, remove_state_dir
 
 PROGRAM = "nopfs-mount"
 BAR_AFTER_S = 2.0  # a scan that is over sooner needs no progress bar
@@ -49,7 +49,7 @@ class Parts:
 def real_parts() -> Parts:
     """Return the product's own parts. They are imported here: `--help` and bad options need none of them."""
     from nopfsfs.control.launch import launch
-    from nopfsfs.dataset.cache import open_or_scan
+    from nopfsfs.dataset.index_cache import open_or_scan
 
     def open_index(config: MountConfig, progress: Progress) -> str | int:
         opened = open_or_scan(
@@ -153,7 +153,7 @@ def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str
 def start_with_peers(config: MountConfig, env: Mapping[str, str], say_line: Callable[[str], None]) -> int:
     """As one of the processes that MPI started: returns when the mounts of all of them have ended."""
     try:
-        from nopfsfs.peers import launch as peers  # with mpi4py: other mounts need none of it
+        from nopfsfs.peer import mpi_mount as peers  # with mpi4py: other mounts need none of it
     except (ImportError, RuntimeError) as error:  # mpi4py raises either
         why = str(error).strip().splitlines()[0]
         message = f"mpi4py cannot load MPI ({why}); name the libmpi.so of the one that started this in MPI4PY_LIBMPI"
@@ -178,7 +178,7 @@ def taken_over(config: MountConfig, env: Mapping[str, str], say_line: Callable[[
     check_source(config)  # a dead one would keep us for ever
     if mount.source != os.path.realpath(config.source):
         return False
-    from nopfsfs.control.adopt import adopt
+    from nopfsfs.control.takeover import adopt
 
     adopt(state_dir)
     say_line(f"took over the mount at {config.mountpoint}, whose supervisor was dead; it is as it was first asked for")
@@ -189,8 +189,8 @@ def check_plans(config: MountConfig, index: str | int) -> None:
     """Raise NopfsError with Exit.USAGE where a plan names what the source does not have."""
     if not config.plans:
         return
-    from nopfsfs.cli.planfile import check_against
     from nopfsfs.dataset.index import Index
+    from nopfsfs.registration.plan_file import check_against
 
     loaded = Index.load_fd(index) if isinstance(index, int) else Index.load(index)
     check_against(config.plans, loaded, config)

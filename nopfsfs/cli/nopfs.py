@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from nopfsfs import __version__
 from nopfsfs.cli.adopt import add_adopt, add_upgrade
 from nopfsfs.cli.calibrate import add_calibrate
-from nopfsfs.cli.exits import printable, run
-from nopfsfs.cli.locate import locate_living
-from nopfsfs.cli.options import Parser
+from nopfsfs.cli.error_exit import printable, run
+from nopfsfs.cli.mount_options import Parser
 from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.recheck import add_recheck
-from nopfsfs.cli.report import in_words, status_text
-from nopfsfs.cli.simulate import add_simulate
+from nopfsfs.cli.simulate_options import add_simulate
+from nopfsfs.cli.status_text import in_words, status_text
 from nopfsfs.cli.wait import add_wait
+from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
 
 PROGRAM = "nopfs"

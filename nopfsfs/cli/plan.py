@@ -9,14 +9,14 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nopfsfs.cli.exits import printable
-from nopfsfs.cli.locate import locate_living
-from nopfsfs.cli.options import Parser
-from nopfsfs.cli.report import in_words
+from nopfsfs.cli.error_exit import printable
+from nopfsfs.cli.mount_options import Parser
 from nopfsfs.cli.settings import usage
+from nopfsfs.cli.status_text import in_words
 from nopfsfs.control.client import Refused
+from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
-from nopfsfs.units import format_ranks
+from nopfsfs.text.units import format_ranks
 
 REGISTER_S = 120.0  # orders of millions of files are read and computed before the answer
 _SHOW_S = 30.0  # the answer may wait for a computation
@@ -75,7 +75,7 @@ def plan(options: argparse.Namespace) -> int:
     if "path" not in said:
         raise usage(f"name {'SOURCE' if dry else 'MOUNTPOINT'}; see nopfs plan --help")
     if dry:
-        from nopfsfs.cli.dryrun import dry_run  # with numpy and all samplers
+        from nopfsfs.cli.dry_run import dry_run  # with numpy and all samplers
 
         return dry_run(said)
     if "register" in said and "forget" in said:
@@ -89,7 +89,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _register(mountpoint: str, path: str) -> int:
-    from nopfsfs.cli.planfile import read_plan_file
+    from nopfsfs.registration.plan_file import read_plan_file
 
     tables = read_plan_file(path).tables
     located = locate_living(mountpoint, os.environ)
@@ -144,7 +144,7 @@ def _words(believed: Record) -> Iterator[str]:
 
 def samplers_text() -> str:
     """All samplers and subsets with their options."""
-    from nopfsfs.plan import registry
+    from nopfsfs.plan.samplers import registry
 
     lines = []
     for title, families in (("samplers", registry.SAMPLERS), ("subsets", registry.SUBSETS)):

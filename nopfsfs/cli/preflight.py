@@ -15,18 +15,18 @@ import platform
 import stat
 from collections.abc import Callable, Mapping
 
-from nopfsfs.bounded import answers, run_bounded
 from nopfsfs.cli import calibrated
-from nopfsfs.cli.stale import clear_stale, daemon_is_dead
 from nopfsfs.config import DiskSpec, MountConfig
-from nopfsfs.control import memory
+from nopfsfs.control.stale_mounts import clear_stale, daemon_is_dead
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
-from nopfsfs.fuse.mountinfo import Mount, find_mount
+from nopfsfs.fuse.mount_table import Mount, find_mount
+from nopfsfs.system import node_memory
+from nopfsfs.system.bounded_run import answers, run_bounded
 from nopfsfs.system.closed_above import gate, gates_above, keeps_out
 from nopfsfs.system.trusted_path import open_for_append, trusted_parent
+from nopfsfs.text.units import exact_size, format_size
 from nopfsfs.tiers.tier_directory import clear_leftovers
-from nopfsfs.units import exact_size, format_size
 
 SOURCE_S = 30.0  # a parallel file system that fails over answers again within this; a dead one never does
 STRONGLY_ORDERED = ("x86_64",)  # as platform.machine() has it
@@ -182,7 +182,7 @@ def check_reach(config: MountConfig) -> None:
 
 def check_memory(config: MountConfig) -> None:
     """Raise NopfsError with Exit.USAGE where more memory is asked for than this node has: a slip of the unit."""
-    total = memory.of_node()
+    total = node_memory.of_node()
     for name, size in (("ram", config.ram), ("page-cache", config.page_cache)):
         if size is not None and total is not None and size > total:
             there = f"this node has {format_size(total)} of memory"

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nopfsfs.cli.locate import locate_living
-from nopfsfs.cli.options import Parser
+from nopfsfs.cli.mount_options import Parser
 from nopfsfs.control.client import call
+from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.units import format_duration, parse_duration
+from nopfsfs.text.units import format_duration, parse_duration
 
 DEFAULT_S = 1800.0  # a million files take less than half of that
 FIRST_PAUSE_S, PAUSE_S = 0.02, 1.0  # between two questions: the first, and the longest

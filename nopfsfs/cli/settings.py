@@ -16,7 +16,7 @@ from typing import Any
 
 from nopfsfs.config import DiskSpec
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.units import format_size, parse_duration, parse_ranks, parse_size
+from nopfsfs.text.units import format_size, parse_duration, parse_ranks, parse_size
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -70,7 +70,7 @@ def parse_seed(text: str) -> int:
 
 def parse_sampler(text: str) -> str:
     """Return the name of a known sampler."""
-    from nopfsfs.plan import registry  # with numpy: plain mounts need none of it
+    from nopfsfs.plan.samplers import registry  # with numpy: plain mounts need none of it
 
     if text not in (registry.AUTO, *registry.SAMPLERS):
         raise ValueError(f"{text!r} is not a sampler: choose one of {', '.join((registry.AUTO, *registry.SAMPLERS))}")

@@ -1,195 +1,247 @@
-"""`nopfs simulate`: how long a training takes with each policy on a cluster, without any of the two. What is asked for,
-checked; `cli/simulating.py` does it."""
+"""What `nopfs simulate` was asked for, done: reads the files or the mount, simulates, prints, draws."""
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
+import json
+import math
 import os
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
-from nopfsfs.cli.options import Parser
-from nopfsfs.cli.settings import SETTINGS, usage
-from nopfsfs.units import parse_rate, parse_size
+from nopfsfs.cli.dry_run import open_index
+from nopfsfs.cli.error_exit import say
+from nopfsfs.cli.mount import BAR_AFTER_S
+from nopfsfs.cli.settings import usage
+from nopfsfs.cli.simulate_options import Asked
+from nopfsfs.control.find_mount import locate_living
+from nopfsfs.errors import Exit
+from nopfsfs.performance.cluster_file import read_cluster
+from nopfsfs.performance.model import Cluster
+from nopfsfs.plan.samplers import registry
+from nopfsfs.sim import table
+from nopfsfs.sim.compare import Experiment, check, names
+from nopfsfs.sim.from_mount import FromMount, from_mount
+from nopfsfs.sim.run import Outcome
+from nopfsfs.sim.shipped import find_cluster, find_dataset
+from nopfsfs.sim.sweep import Point, cheapest, clusters, sweep
+from nopfsfs.system.atomic_file import whole_file
+from nopfsfs.system.state_dirs import calibration_path, default_index_dir, trusted_users
+from nopfsfs.text.toml_table import ForeignFile
 
-PLOTS = (".png", ".svg")
-MOST_EPOCHS, MOST_BATCH, MOST_NODES = 10**6, 10**7, 65_534  # as in data set files; nodes are numbered in 16 bits
-_WHOLE = re.compile(r"\d{1,12}", re.ASCII)
-_SHARE = re.compile(r"\d*\.?\d+|\d+\.", re.ASCII)
-_ONLY_MOUNT = ("calibration", "index_dir", "follow_symlinks")
-_NOT_THESIS = ("order", "slice", "source_concurrency", "from_mount")
+PROGRAM = "nopfs"
+PLAN_S = 30.0  # the answer may wait for a computation
+SWEPT = ("homes",)  # what is simulated with many capacities where nothing is said
+SWEPT_AS_THESIS = ("nopfs",)
 
-T = TypeVar("T")
+Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What was asked for, as far as it can be checked without reading anything."""
+class Setup:
+    """What is simulated: one cluster for each number of nodes."""
 
-    cluster: str | None = None  # names or paths; both or `mountpoint`
-    dataset: str | None = None
-    mountpoint: str | None = None
-    calibration: str | None = None
-    index_dir: str | None = None  # of the mount, as it was given to nopfs-mount
-    follow_symlinks: bool = False
-    policies: tuple[str, ...] = ()
-    nodes: tuple[int, ...] = ()
-    epochs: int | None = None
-    batch: int | None = None
-    seed: int | None = None
-    drop_last: bool | None = None
-    compute: float | None = None
-    at_once: int | None = None
-    order: str | None = None
-    slice_share: float | None = None
-    thesis: bool = False
-    json: bool = False
-    plot: str | None = None
-    rams: tuple[int, ...] = ()
-    disks: tuple[int, ...] = ()
+    clusters: list[Cluster]
+    experiment: Experiment
+    policies: list[str]
+    total_bytes: int
+    notes: tuple[str, ...]
 
-    @property
-    def sweeps(self) -> bool:
-        return bool(self.rams or self.disks)
+    def header(self, cluster: Cluster, outcomes: Sequence[Outcome]) -> str:
+        bound = next((one.bound_seconds for one in outcomes if one.seconds is not None), None)
+        experiment = self.experiment
+        return table.header(
+            cluster, experiment.dataset, self.total_bytes, experiment.training, as_thesis=experiment.as_thesis,
+            bound=bound,
+        )  # fmt: skip
 
 
-def add_simulate(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add `nopfs simulate`."""
-    parser = commands.add_parser(
-        "simulate",
-        usage="nopfs simulate CLUSTER DATASET [options] | --from-mount MOUNTPOINT [options]",
-        help="how long a training takes with each policy",
-        description="Print how long a training takes on a cluster with each policy, how long it waits for samples, and "
-        "where these come from (docs/simulate.md).",
-        argument_default=argparse.SUPPRESS,
-    )
-    parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help="a name, such as sc21, or a TOML file")
-    parser.add_argument("dataset", metavar="DATASET", nargs="?", help="a name, such as imagenet-1k, or a TOML file")
-    parser.add_argument("--policy", metavar="NAME[,NAME...]", action="append", help="policies; all of them: all")
-    for name, value, text in (
-        ("nodes", "N[,N...]", "nodes, in place of the cluster's"),
-        ("epochs", "N", "epochs, in place of the data set's"),
-        ("batch", "N", "samples of one rank in a step"),
-        ("seed", "N", "seed of the order"),
-        ("order", "SAMPLER", "the order of a framework's sampler (nopfs plan --samplers)"),
-        ("compute", "RATE", "what one rank trains on in a second, such as 100MB/s"),
-        ("source-concurrency", "N", "files that a node has under way at the source"),
-        ("slice", "SHARE", "part of the fastest storage class, 0 to 1, that homes leaves to Belady"),
-    ):
-        parser.add_argument(f"--{name}", metavar=value, help=text)
-    parser.add_argument(
-        "--drop-last", action=argparse.BooleanOptionalAction, help="leave out what fills no step of all ranks"
-    )
-    parser.add_argument("--thesis", action="store_true", help="as the simulator of NoPFS's predecessor does it")
-    parser.add_argument("--json", action="store_true", help="print a list of records as JSON")
-    parser.add_argument("--plot", metavar="FILE", help="draw a picture, .png or .svg")
-    sweep = parser.add_argument_group("what should I buy")
-    sweep.add_argument("--sweep-ram", metavar="SIZE[,SIZE...]", help="capacities of the fastest storage class")
-    sweep.add_argument("--sweep-disk", metavar="SIZE[,SIZE...]", help="capacities of the last storage class")
-    mount = parser.add_argument_group("of a running mount")
-    mount.add_argument("--from-mount", metavar="MOUNTPOINT", help="its data set, on nodes like this one")
-    mount.add_argument("--calibration", metavar="FILE", help="what nopfs calibrate measured, where it is not found")
-    mount.add_argument("--index-dir", metavar="D", help="the index directory, where the mount was given one")
-    mount.add_argument("--follow-symlinks", action="store_true", help="as for nopfs-mount")
-    parser.set_defaults(handler=simulate)
-
-
-def simulate(options: argparse.Namespace) -> int:
-    """Simulate; return the exit code. Raises NopfsError."""
-    asked = parse(vars(options))
-    if asked.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise usage("--plot: needs matplotlib; install it: pip install 'nopfsfs[plot]'")
-    from nopfsfs.cli.simulating import run  # with numpy: bad options need none of it
-
-    return run(asked)
-
-
-def parse(said: Mapping[str, Any]) -> Asked:
-    """What the words ask for. Raises NopfsError."""
-    _check_together(said)
-    mountpoint = said.get("from_mount")
-    if mountpoint == "":
-        raise usage("--from-mount: the path is empty; name a mountpoint")
-    return Asked(
-        cluster=said.get("cluster"),
-        dataset=said.get("dataset"),
-        mountpoint=mountpoint,
-        calibration=said.get("calibration"),
-        index_dir=_one(said, "index_dir", SETTINGS["index_dir"].parse),
-        follow_symlinks=bool(said.get("follow_symlinks")),
-        policies=tuple(said.get("policy", ())),
-        nodes=_list(said, "nodes", _whole(1, MOST_NODES)),
-        epochs=_one(said, "epochs", _whole(1, MOST_EPOCHS)),
-        batch=_one(said, "batch", _whole(1, MOST_BATCH)),
-        seed=_one(said, "seed", SETTINGS["seed"].parse),
-        drop_last=said.get("drop_last"),
-        compute=_one(said, "compute", parse_rate),
-        at_once=_one(said, "source_concurrency", SETTINGS["source_concurrency"].parse),
-        order=said.get("order"),
-        slice_share=_one(said, "slice", _share),
-        thesis=bool(said.get("thesis")),
-        json=bool(said.get("json")),
-        plot=_one(said, "plot", _plot),
-        rams=_list(said, "sweep_ram", parse_size),
-        disks=_list(said, "sweep_disk", parse_size),
-    )
-
-
-def _check_together(said: Mapping[str, Any]) -> None:
-    """Refuse options that do not go with each other."""
-    if "from_mount" in said:
-        if "cluster" in said:
-            raise usage("--from-mount: takes the place of CLUSTER and DATASET; leave them out")
-    elif "dataset" not in said:
-        raise usage("name CLUSTER and DATASET, such as sc21 imagenet-1k, or --from-mount; see nopfs simulate --help")
+def run(asked: Asked) -> int:
+    """Simulate and print; return the exit code. Raises NopfsError."""
+    setup = _setup(asked)
+    if asked.json:
+        for note in setup.notes:
+            say(PROGRAM, note)
+    if asked.sweeps:
+        _sweep(asked, setup)
     else:
-        for name in _ONLY_MOUNT:
-            if name in said:
-                raise usage(f"--{name.replace('_', '-')}: goes with --from-mount; leave it out")
-    if "thesis" in said:
-        for name in _NOT_THESIS:
-            if name in said:
-                raise usage(f"--{name.replace('_', '-')}: is not in the thesis's simulator; leave out --thesis")
+        _compare(asked, setup)
+    return Exit.OK
 
 
-def _one(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> T | None:
-    """The value of an option. Raises NopfsError that names it."""
-    if name not in said:
+def _setup(asked: Asked) -> Setup:
+    usual: dict[str, Any] = {} if not asked.sweeps else {"usual": SWEPT_AS_THESIS if asked.thesis else SWEPT}
+    policies = names(asked.policies, as_thesis=asked.thesis, **usual)
+    if asked.sweeps and (len(policies) > 1 or len(asked.nodes) > 1):
+        what = f"--policy: {len(policies)} policies" if len(policies) > 1 else "--nodes: several numbers"
+        raise usage(f"{what} are too many for a sweep of capacities; write one")
+    if asked.order is not None and asked.order not in registry.SAMPLERS:
+        raise usage(f"--order: {asked.order!r} is not a sampler: choose among {', '.join(registry.SAMPLERS)}")
+    given = _of_mount(asked) if asked.mountpoint is not None else _of_files(asked)
+    said: dict[str, Any] = {name: getattr(asked, name) for name in ("epochs", "batch", "seed", "drop_last")}
+    training = replace(given.training, **{name: value for name, value in said.items() if value is not None})
+    cluster = given.cluster
+    if asked.compute is not None:
+        cluster = replace(cluster, compute=asked.compute)
+    if asked.at_once is not None:
+        cluster = replace(cluster, source=replace(cluster.source, at_once=asked.at_once))
+    all_clusters = [replace(cluster, nodes=nodes) for nodes in asked.nodes or (cluster.nodes,)]
+    for one in all_clusters:
+        check(one, given.dataset)
+        if one.nodes > 1 and math.isinf(one.network):
+            raise usage(
+                f"--nodes {one.nodes}: cluster {cluster.name} does not say how fast its network is; "
+                'write network = "10000 MB/s" in its file'
+            )
+    experiment = Experiment(given.dataset, training, asked.order, asked.slice_share, asked.thesis)
+    total = int(given.dataset.draw().sum())
+    return Setup(all_clusters, experiment, policies, total, given.notes)
+
+
+def _of_files(asked: Asked) -> FromMount:
+    assert asked.cluster is not None
+    assert asked.dataset is not None
+    return FromMount(find_cluster(asked.cluster), *find_dataset(asked.dataset), ())
+
+
+def _of_mount(asked: Asked) -> FromMount:
+    assert asked.mountpoint is not None
+    located = locate_living(asked.mountpoint, os.environ)
+    status = located.call("status")
+    plan = located.call("plan", PLAN_S, next=0)
+    source, place = str(status["source"]), asked.index_dir or default_index_dir(os.geteuid(), os.environ)
+    index = open_index({"path": source, "index_dir": place, "follow_symlinks": asked.follow_symlinks})
+    calibration = _calibration(asked.calibration, place, source)  # the index was opened: the source answers
+    several = any(nodes > 1 for nodes in asked.nodes)
+    return from_mount(status, plan, index, calibration, several=several, disk=bool(asked.disks))
+
+
+def _calibration(named: str | None, place: str, source: str) -> Cluster | None:
+    """What is named, else what lies where `nopfs calibrate` writes it, if it is not someone else's."""
+    path = named or calibration_path(place, source)
+    if named is None and not os.path.lexists(path):
         return None
     try:
-        return read(said[name])
-    except ValueError as error:
-        raise usage(f"--{name.replace('_', '-')}: {error}") from error
+        return read_cluster(path, trusted_users() if named is None else None)
+    except ForeignFile:
+        return None
 
 
-def _list(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> tuple[T, ...]:
-    """The values of a comma list, each once, in the order given."""
-    found = _one(said, name, lambda text: tuple(dict.fromkeys(read(word.strip()) for word in text.split(","))))
-    return found or ()
+# ---- policies ---------------------------------------------------------------------------------------------
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
-            raise ValueError(f"{text!r} is not a whole number from {least} to {most}")
-        return int(text)
+def _compare(asked: Asked, setup: Setup) -> None:
+    found: list[tuple[Cluster, list[Outcome]]] = []
+    with _bar(sys.stderr.isatty(), len(setup.clusters)) as show:
+        for at, cluster in enumerate(setup.clusters):
+            found.append((cluster, setup.experiment.outcomes(cluster, setup.policies, _after(show, at))))
+    everything = [one for _, outcomes in found for one in outcomes]
+    if asked.plot is not None:
+        _plot(asked.plot, setup, everything)
+    if asked.json:
+        _print_json([_record(one, setup) for one in everything])
+    else:
+        parts = [f"{setup.header(cluster, outcomes)}\n{table.policies(outcomes)}" for cluster, outcomes in found]
+        print("\n\n".join([*_notes(setup), *parts]), flush=True)
 
-    return read
+
+def _plot(path: str, setup: Setup, outcomes: Sequence[Outcome]) -> None:
+    from nopfsfs.sim import plot
+
+    kind = path[-3:]
+    if len(setup.clusters) > 1:
+        _write(path, plot.by_nodes(outcomes, _title(setup, nodes=False), kind))
+    else:
+        _write(path, plot.bars(outcomes, _title(setup), kind))
 
 
-def _share(text: str) -> float:
-    if not _SHARE.fullmatch(text) or not float(text) <= 1:
-        raise ValueError(f"{text!r} is not a share: write a number from 0 to 1, such as 0.25")
-    return float(text)
+# ---- capacities -------------------------------------------------------------------------------------------
 
 
-def _plot(text: str) -> str:
-    path = os.path.abspath(text)
-    if not path.endswith(PLOTS):
-        raise ValueError(f"{text!r} ends neither in {' nor in '.join(PLOTS)}: the end says what is drawn")
-    if os.path.isdir(path) or not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
-        raise ValueError(f"{text} cannot be written; name a file in a directory of yours")
-    return path
+def _sweep(asked: Asked, setup: Setup) -> None:
+    [cluster], [policy] = setup.clusters, setup.policies
+    total = len(list(clusters(cluster, asked.rams, asked.disks)))
+    done = 0
+    with _bar(sys.stderr.isatty(), total) as show:
+
+        def run_one(changed: Cluster) -> Outcome:
+            nonlocal done
+            [outcome] = setup.experiment.outcomes(changed, [policy], _after(show, done))
+            done += 1
+            return outcome
+
+        points = sweep(cluster, asked.rams, asked.disks, run_one)
+    best = cheapest(points)
+    classes = [one.name for one in cluster.classes]
+    if asked.plot is not None:
+        from nopfsfs.sim import plot
+
+        _write(asked.plot, plot.swept(points, best, classes, f"{policy}: {_title(setup)}", asked.plot[-3:]))
+    if asked.json:
+        _print_json([_record(point.outcome, setup) | _capacities(point, point is best) for point in points])
+    else:
+        # The bound depends on the capacities: that of the best is said.
+        head = setup.header(cluster, [best.outcome] if best is not None else [])
+        print("\n\n".join([*_notes(setup), f"{head}\n{table.grid(points, best, policy, classes)}"]), flush=True)
+
+
+def _capacities(point: Point, best: bool) -> dict[str, Any]:
+    return {"ram_bytes": point.ram, "disk_bytes": point.disk, "cheapest": best}
+
+
+# ---- what is said -----------------------------------------------------------------------------------------
+
+
+def _record(outcome: Outcome, setup: Setup) -> dict[str, Any]:
+    training = setup.experiment.training
+    more = {"mode": "thesis" if setup.experiment.as_thesis else "physical", "epochs": training.epochs,
+            "batch": training.batch, "seed": training.seed}  # fmt: skip
+    return outcome.record() | more
+
+
+def _print_json(records: list[dict[str, Any]]) -> None:
+    print(json.dumps(records, indent=2), flush=True)
+
+
+def _notes(setup: Setup) -> list[str]:
+    return ["\n".join(f"note: {note}" for note in setup.notes)] if setup.notes else []
+
+
+def _title(setup: Setup, *, nodes: bool = True) -> str:
+    cluster, experiment = setup.clusters[0], setup.experiment
+    where = f"{cluster.name}, {table.layout(cluster)}" if nodes else cluster.name
+    return f"{experiment.dataset.name} on {where}, {experiment.training.epochs:,} epochs"
+
+
+def _after(show: Progress, done: int) -> Progress:
+    return lambda share: show(done + share)
+
+
+@contextmanager
+def _bar(enabled: bool, total: int) -> Iterator[Progress]:
+    """Yield a function that takes how many runs are done and, if `enabled`, shows a bar after a while."""
+    if not enabled:
+        yield lambda done: None
+        return
+    from tqdm import tqdm
+
+    style = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+    with tqdm(
+        desc="simulating", total=total, bar_format=style, delay=BAR_AFTER_S, leave=False, file=sys.stderr
+    ) as bar:
+
+        def show(done: float) -> None:
+            bar.update(max(0.0, done - bar.n))
+
+        yield show
+
+
+def _write(path: str, data: bytes) -> None:
+    """Write the whole file or nothing."""
+    try:
+        with whole_file(path, 0o644) as file:
+            file.write(data)
+    except OSError as error:
+        raise usage(f"--plot {path}: {error.strerror or error}; name a file in a directory of yours") from error

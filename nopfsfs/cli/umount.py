@@ -18,20 +18,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nopfsfs import __version__
-from nopfsfs.cli.exits import printable, run, say
-from nopfsfs.cli.locate import Located, locate
-from nopfsfs.cli.options import Parser
-from nopfsfs.cli.report import final_table, in_words
-from nopfsfs.cli.stale import clear_stale, daemon_is_dead, stopped_supervisor
+from nopfsfs.cli.error_exit import printable, run, say
+from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.status_text import final_table, in_words
 from nopfsfs.control.client import Connection, NoAnswer, Record, call
-from nopfsfs.control.pids import Process, living, read_pids, wait_all
+from nopfsfs.control.find_mount import Located, locate
+from nopfsfs.control.process_list import Process, living, read_pids, wait_all
+from nopfsfs.control.stale_mounts import clear_stale, daemon_is_dead, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mountinfo import HeldConnection, Holder, find_mount, holders
+from nopfsfs.fuse.mount_table import HeldConnection, Holder, find_mount, holders
 from nopfsfs.fuse.mounting import Busy, NotMounted, may_mount, unmount
-from nopfsfs.rundir import remove_state_dir
 from nopfsfs.system.as_user import as_user
-from nopfsfs.units import parse_duration
-from nopfsfs.wholefile import whole_file
+from nopfsfs.system.atomic_file import whole_file
+from nopfsfs.system.state_dirs import remove_state_dir
+from nopfsfs.text.units import parse_duration
 
 PROGRAM = "nopfs-umount"
 DEFAULT_BUSY_S = 10.0

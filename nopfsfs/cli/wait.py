@@ -6,13 +6,13 @@ import argparse
 import os
 import time
 
-from nopfsfs.bounded import probe_statvfs
-from nopfsfs.cli.locate import locate
-from nopfsfs.cli.options import Parser
-from nopfsfs.cli.stale import is_orphaned
+from nopfsfs.cli.mount_options import Parser
 from nopfsfs.control.client import NoAnswer
+from nopfsfs.control.find_mount import locate
+from nopfsfs.control.stale_mounts import is_orphaned
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.units import parse_duration
+from nopfsfs.system.bounded_run import probe_statvfs
+from nopfsfs.text.units import parse_duration
 
 DEFAULT_S = 60.0
 LOOK_S = 0.1  # between two looks at what is mounted

@@ -1,1 +1,1 @@
-"""The supervisor, its control socket, metrics and the run report."""
+"""A mount seen from outside: find it, start it, ask it, take it over."""

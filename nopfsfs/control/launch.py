@@ -13,7 +13,7 @@ import time
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mounting import mount_fuse, unmount
-from nopfsfs.process import END_SIGNALS, Handoff, command, handling
+from nopfsfs.system.process_setup import END_SIGNALS, Handoff, command, handling
 
 END_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 60.0  # a mount that has not answered by then never will
@@ -61,7 +61,7 @@ def start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:
     streams = None if config.foreground else subprocess.DEVNULL
     try:
         return subprocess.Popen(
-            command("nopfsfs.control.supervisor", fd), pass_fds=(fd, *handoff.fds.values()), cwd="/",
+            command("nopfsfs.supervisor.process", fd), pass_fds=(fd, *handoff.fds.values()), cwd="/",
             stdin=subprocess.DEVNULL, stdout=streams, stderr=streams, start_new_session=True,
         )  # fmt: skip
     finally:

@@ -247,25 +247,25 @@ class Index:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to `path`, mode 0600, replacing what is there in one step. Raises OSError."""
-        from nopfsfs.dataset import indexfile
+        from nopfsfs.dataset import index_file
 
-        indexfile.save(self, path)
+        index_file.save(self, path)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Index:
         """A copy of an index file in sealed memory, checksums verified. Raises OSError, or IndexDamaged if it is
         none."""
-        from nopfsfs.dataset import indexfile
+        from nopfsfs.dataset import index_file
 
-        return indexfile.load(path)
+        return index_file.load(path)
 
     @staticmethod
     def load_fd(fd: int, *, verify: bool = False) -> Index:
         """Map sealed memory that holds an index; the descriptor stays the caller's. `verify`: read all of it to check
         its checksum."""
-        from nopfsfs.dataset import indexfile
+        from nopfsfs.dataset import index_file
 
-        return indexfile.load_fd(fd, verify=verify)
+        return index_file.load_fd(fd, verify=verify)
 
 
 class Views:

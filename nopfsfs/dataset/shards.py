@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.dataset.hf_folder import first_split
+from nopfsfs.dataset.hf_imagefolder import first_split
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.view import LOWER, View, has_suffix
+from nopfsfs.dataset.index_walk import LOWER, View, has_suffix
 
 # Ends of names, at most 8 bytes each. img2dataset writes a table beside each .tar: where there are equally many, the
 # first kind is taken.

@@ -1,1 +1,1 @@
-"""The pyfuse3 adapter, the server process, mounting and unmounting. Knows no plans."""
+"""The kernel's FUSE interface: mounting, the connection, the mount table. Answers no request."""

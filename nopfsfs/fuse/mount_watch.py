@@ -7,7 +7,7 @@ import select
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 
-from nopfsfs.fuse.mountinfo import Mount, holders, parse_mountinfo
+from nopfsfs.fuse.mount_table import Mount, holders, parse_mountinfo
 
 
 class MountWatch:

@@ -14,10 +14,10 @@ import shutil
 import socket
 from contextlib import suppress
 
-from nopfsfs.bounded import run_bounded
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mountinfo import FSTYPE, find_mount
+from nopfsfs.fuse.mount_table import FSTYPE, find_mount
+from nopfsfs.system.bounded_run import run_bounded
 from nopfsfs.system.trusted_path import open_trusted
 
 DEV_FUSE = "/dev/fuse"

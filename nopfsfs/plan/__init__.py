@@ -1,1 +1,1 @@
-"""Pure: (seed, epoch, world, rank, n) -> order of samples; the cursor that follows a reader. No I/O."""
+"""Which samples will be read, in which order. Pure."""

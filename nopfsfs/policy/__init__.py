@@ -1,1 +1,1 @@
-"""Pure: what to fetch, push, drop and evict next, and where a file should live. No I/O."""
+"""Which files this node fetches, pushes, drops and evicts next. Pure."""

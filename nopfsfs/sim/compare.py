@@ -8,13 +8,13 @@ from difflib import get_close_matches
 from functools import partial
 
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.policy.frequency import AHEAD, NOBODY
-from nopfsfs.policy.model import Cluster
+from nopfsfs.performance.model import Cluster
+from nopfsfs.placement.access_counts import AHEAD, NOBODY
 from nopfsfs.sim import thesis
 from nopfsfs.sim.policies import POLICIES
 from nopfsfs.sim.run import Outcome, Progress, Simulation, find_policy
-from nopfsfs.sim.spec import DataSet, Training
-from nopfsfs.units import MAX_RANKS
+from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.text.units import MAX_RANKS
 
 ALL = "all"
 USUAL = ("perfect", "naive", "staging", "nopfs", "homes", "belady")

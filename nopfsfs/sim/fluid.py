@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.policy import model
-from nopfsfs.policy.model import Cluster
-from nopfsfs.sim.orders import Samples
+from nopfsfs.performance import model
+from nopfsfs.performance.model import Cluster
+from nopfsfs.sim.training_orders import Samples
 
 Floats = NDArray[np.float64]
 NOTHING = 255  # no I/O at all

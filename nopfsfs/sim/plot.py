@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from nopfsfs.sim.run import Outcome
 from nopfsfs.sim.sweep import Point
-from nopfsfs.units import format_size
+from nopfsfs.text.units import format_size
 
 # Okabe and Ito's, which people with any kind of colour vision tell apart, but for yellow, which is too light for lines;
 # more lines than colours differ in their dashes and markers.

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.policy import placement
-from nopfsfs.policy.frequency import Nodes
-from nopfsfs.policy.model import Cluster, From, Times, has_arrived
-from nopfsfs.policy.placement import NOWHERE, Placement
+from nopfsfs.performance.model import Cluster, From, Times, has_arrived
+from nopfsfs.placement import methods
+from nopfsfs.placement.access_counts import Nodes
+from nopfsfs.placement.methods import NOWHERE, Placement
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Load, Reads
-from nopfsfs.sim.kept import Copies, Slice
-from nopfsfs.sim.orders import Orders, Samples
+from nopfsfs.sim.second_copies import Copies, Slice
+from nopfsfs.sim.training_orders import Orders, Samples
 
 Ints = NDArray[np.int64]
 
@@ -196,7 +196,7 @@ class NoPFS(Placed):
 
     def place(self) -> Placement:
         job = self.job
-        return placement.nopfs(job.readers, job.epochs, job.sizes, job.room)
+        return methods.nopfs(job.readers, job.epochs, job.sizes, job.room)
 
 
 class Homes(Placed):
@@ -204,7 +204,7 @@ class Homes(Placed):
 
     def place(self) -> Placement:
         job = self.job
-        return placement.homes(
+        return methods.homes(
             job.readers, job.epochs, job.sizes, job.room, slice_share=job.slice_share
         )  # fmt: skip
 
@@ -250,7 +250,7 @@ class Sharded(Placed):
         shard = (np.arange(count) * nodes // max(1, count)).astype(np.int32)
         home, classes = np.full(count, NOWHERE, np.int32), np.full(count, NOWHERE, np.int8)
         if job.room.shape[1]:
-            kept = placement.take(shard.astype(np.int64), job.sizes, job.room[:, self.storage()].copy(), closes=True)
+            kept = methods.take(shard.astype(np.int64), job.sizes, job.room[:, self.storage()].copy(), closes=True)
             home[kept], classes[kept] = shard[kept], self.storage()
         return _alone(home, classes, nodes)
 
@@ -320,7 +320,7 @@ class LocalityAware(Sharded):
         read = read[np.argsort(first[read], kind="stable")]
         if job.room.shape[1]:
             room = job.room[:, self.storage()].copy()
-            kept = read[placement.take(first[read].astype(np.int64), job.sizes[read], room)]
+            kept = read[methods.take(first[read].astype(np.int64), job.sizes[read], room)]
             home[kept], classes[kept] = first[kept], self.storage()
         return _alone(home, classes, job.cluster.nodes)
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.policy import bounds
-from nopfsfs.policy.model import Cluster
+from nopfsfs.performance import bounds
+from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.fluid import Epoch, Fluid
-from nopfsfs.sim.orders import Orders, of_sampler, permutations
 from nopfsfs.sim.policies import POLICIES, Job, NotSupported
-from nopfsfs.sim.spec import DataSet, Training
+from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training_orders import Orders, of_sampler, permutations
 
 Progress = Callable[[float], None]
 PLACING = 0.5  # of the progress, at most, is what a policy computes before the first epoch

@@ -6,11 +6,11 @@ import difflib
 import os
 from importlib import resources
 
-from nopfsfs.clusterfile import parse_cluster, read_cluster
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.policy.model import Cluster
-from nopfsfs.sim.datasetfile import parse_dataset, read_dataset
-from nopfsfs.sim.spec import DataSet, Training
+from nopfsfs.performance.cluster_file import parse_cluster, read_cluster
+from nopfsfs.performance.model import Cluster
+from nopfsfs.sim.dataset_file import parse_dataset, read_dataset
+from nopfsfs.sim.training import DataSet, Training
 
 CLUSTERS, DATASETS = "clusters", "datasets"
 _SUFFIX = ".toml"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.policy.model import Cluster
+from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.run import Outcome
 
 NEAR = 0.01  # of the best time: who is within that is as good

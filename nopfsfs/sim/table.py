@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nopfsfs.policy.model import Cluster
+from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.run import Outcome
-from nopfsfs.sim.spec import DataSet, Training
 from nopfsfs.sim.sweep import NEAR, Point
-from nopfsfs.units import format_duration, format_size
+from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.text.units import format_duration, format_size
 
 NONE = "-"
 GAP = "  "

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
-from nopfsfs.policy.model import Cluster
-from nopfsfs.sim.spec import DataSet, Training
+from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.thesis_order import deal
 from nopfsfs.sim.thesis_setup import POLICIES, Job, NotSupported
 from nopfsfs.sim.thesis_worker import Rates, Staging, play, workers
+from nopfsfs.sim.training import DataSet, Training
 
 __all__ = ["NAMES", "PERFECT", "NotSupported", "ThesisResult", "run"]
 

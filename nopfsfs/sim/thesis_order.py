@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nopfsfs.policy.frequency import NOBODY, Nodes, Readers
-from nopfsfs.policy.model import Rows
-from nopfsfs.sim.spec import Training
+from nopfsfs.performance.model import Rows
+from nopfsfs.placement.access_counts import NOBODY, Nodes, Readers
+from nopfsfs.sim.training import Training
 
 
 @dataclass(frozen=True, slots=True, eq=False)

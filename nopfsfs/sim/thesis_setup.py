@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.policy import placement
-from nopfsfs.policy.model import Cluster, Floats, Rows
+from nopfsfs.performance.model import Cluster, Floats, Rows
+from nopfsfs.placement import methods
 from nopfsfs.sim.thesis_order import Accesses
 from nopfsfs.sim.thesis_worker import Kept, Rates
 
@@ -98,7 +98,7 @@ def nopfs(job: Job) -> Setup:
     """The classes are filled while the training runs, in the order of the first access, which takes nothing from the
     staging. Unlike NoPFS itself, the thesis's simulator asks peers on demand only."""
     accesses, count = job.accesses, len(job.sizes)
-    placed = placement.nopfs(accesses.readers(count), accesses.epochs, job.sizes, job.cluster.capacities())
+    placed = methods.nopfs(accesses.readers(count), accesses.epochs, job.sizes, job.cluster.capacities())
     kept = Kept.nothing(job.cluster.nodes, count)
     for node, (samples, numbers) in enumerate(placed.copies):
         first = accesses.first(node, count)

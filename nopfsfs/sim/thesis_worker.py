@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nopfsfs.policy.model import Cluster, Floats, Rows, Times
+from nopfsfs.performance.model import Cluster, Floats, Rows, Times
 from nopfsfs.sim.thesis_order import Accesses
 
 PROGRESS_STEPS = 100  # so often is progress told

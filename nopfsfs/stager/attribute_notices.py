@@ -11,9 +11,9 @@ import threading
 import time
 from collections import deque
 
-from nopfsfs.tiers import pages
-from nopfsfs.tiers.columns import Columns
-from nopfsfs.tiers.inodes import inode_of
+from nopfsfs.protocol.columns import Columns
+from nopfsfs.protocol.inode_numbers import inode_of
+from nopfsfs.tiers import page_cache
 
 log = logging.getLogger(__name__)
 AGAIN_S = 2.0  # a server that has not answered by then is taken for dead
@@ -62,7 +62,7 @@ class AttributeNotices:
                 # Also of versions before: an O_PATH descriptor of one may still be opened anew.
                 last = int(self._version[row])
                 for version in range(max(0, last - _VERSIONS), last + 1):
-                    pages.forget_attributes(self._fuse_fd, inode_of(row, version))
+                    page_cache.forget_attributes(self._fuse_fd, inode_of(row, version))
             except OSError as e:
                 log.debug("telling the kernel of row %d: %s", row, e)  # the connection is going away
             if first:

@@ -1,7 +1,7 @@
 """Looks again at what the source grants, in the background: who may enter which directory, who may read which file.
 
-A few threads ask the source, at a rate that `recheck_schedule` sets; what they find goes to `fetch/changes.py`. One
-that the source keeps waiting is passed by, and another is started, up to a limit: then the look stands still, and the
+A few threads ask the source, at a rate that `recheck_schedule` sets; what they find goes to
+`stager/changed_files.py`. One that the source keeps waiting is passed by, and another is started, up to a limit: then the look stands still, and the
 status says so. None of this takes anything from those who read for somebody.
 """
 
@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.fetch.changes import Changes
+from nopfsfs.protocol.columns import RECHECK_SHUT, Columns, Gauge, Tier
 from nopfsfs.stager.attribute_notices import AttributeNotices
+from nopfsfs.stager.changed_files import Changes
 from nopfsfs.stager.guarded import Guarded
 from nopfsfs.stager.recheck_schedule import Schedule
-from nopfsfs.tiers.columns import RECHECK_SHUT, Columns, Gauge, Tier
 from nopfsfs.tiers.rights import Rights
 
 log = logging.getLogger(__name__)

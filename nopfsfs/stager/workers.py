@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from statistics import median
 
-from nopfsfs.fetch.loads import Load
+from nopfsfs.stager.load import Load
 
 SPARE_MOST = 256  # threads in the places of stuck ones, or for demands that none takes
 STUCK_LEAST_S, STUCK_MOST_S = 1.0, 10.0

@@ -5,7 +5,7 @@ system's clock; one on another machine while the times are in this machine's att
 through a mapping, which changes the times when a page is first written to, and not again before the page was written
 back. So what is read of a file whose mtime or ctime is younger than these take together is noted with its checksum.
 When the file is old enough that part is read again. Other bytes under the same times are a change like any other
-(`fetch/changes.py`): what is held is withdrawn, the page cache of the mount included.
+(`stager/changed_files.py`): what is held is withdrawn, the page cache of the mount included.
 
 One thread reads, one part at a time. Safe in any thread.
 """
@@ -24,9 +24,9 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from nopfsfs.fetch.source import Changed, Identity, Source, check, close
+from nopfsfs.protocol.columns import Columns, Gauge
 from nopfsfs.system.file_system import FileSystem
-from nopfsfs.tiers.columns import Columns, Gauge
+from nopfsfs.tiers.source import Changed, Identity, Source, check, close
 
 log = logging.getLogger(__name__)
 LOCAL_S = 40.0  # vm.dirty_expire 30 s, its writeback interval 5 s, and two ticks of FAT's clock

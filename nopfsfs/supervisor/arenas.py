@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from nopfsfs.protocol.columns import Gauge
 from nopfsfs.tiers.arena import punch
-from nopfsfs.tiers.columns import Gauge
 
 
 class Arenas:

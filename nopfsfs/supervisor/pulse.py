@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 from typing import Any
 
-from nopfsfs.control.children import sequenced_pair
+from nopfsfs.supervisor.processes.children import sequenced_pair
 
 log = logging.getLogger(__name__)
 _MESSAGE = 1 << 16

@@ -1,1 +1,1 @@
-"""The operating system; knows nothing of plans, tiers or requests."""
+"""The operating system. Knows nothing of plans, tiers or requests."""

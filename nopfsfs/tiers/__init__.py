@@ -1,1 +1,1 @@
-"""Where bytes live: shared columns, RAM arena, disk tier, page cache; budgets and integrity."""
+"""Where bytes are kept: the source, the arena in RAM, disk tiers, the kernel's page cache."""

@@ -14,7 +14,7 @@ import mmap
 import os
 from collections import OrderedDict
 
-from nopfsfs.tiers import shared
+from nopfsfs.system import shared_memory
 
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, linux/falloc.h
 ADDRESS_FACTOR = 3  # address range over budget; first-fit with coalescing stays well below
@@ -29,7 +29,7 @@ class NoRoom(Exception):
 
 def create(max_budget: int) -> int:
     """A descriptor of an arena whose budget will never be above `max_budget` bytes."""
-    return shared.create("arena", ADDRESS_FACTOR * shared.page_rounded(max_budget))
+    return shared_memory.create("arena", ADDRESS_FACTOR * shared_memory.page_rounded(max_budget))
 
 
 class Extents:
@@ -133,7 +133,7 @@ class Arena:
 
     def __init__(self, fd: int, budget: int) -> None:
         self._fd = fd
-        self.memory: mmap.mmap = shared.attach(fd, writable=True)
+        self.memory: mmap.mmap = shared_memory.attach(fd, writable=True)
         self.view = memoryview(self.memory)
         self._extents = Extents(os.fstat(fd).st_size)
         self._lengths: dict[int, int] = {}  # of what is taken
@@ -170,7 +170,7 @@ class Arena:
 
     def allocate(self, size: int) -> int:
         """Offset of `size` bytes, whatever they hold (whole pages are charged). Raises NoRoom."""
-        length = shared.page_rounded(max(size, 1))
+        length = shared_memory.page_rounded(max(size, 1))
         if self.taken + length > self._budget:
             raise NoRoom
         offset = self._warm.take(length)
@@ -201,7 +201,7 @@ class Arena:
 
     def adopt(self, offset: int, size: int) -> None:
         """Take an extent that an earlier stager had filled (after a restart). Raises NoRoom if it is not free."""
-        length = shared.page_rounded(max(size, 1))
+        length = shared_memory.page_rounded(max(size, 1))
         self._extents.carve(offset, length)
         self._lengths[offset] = length
         self.taken += length

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from nopfsfs.tiers.columns import ACL_BYTES, Columns
+from nopfsfs.protocol.columns import ACL_BYTES, Columns
 
 ACL_MAX = 4096  # bytes of one ACL; the kernel asks FUSE for no more, and refuses access where there is more
 _NO_ACL, _UNKNOWN = 0, 0xFFFF_FFFF  # in `right_acl`; else 1 + the place in `acls`

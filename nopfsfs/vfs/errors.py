@@ -1,4 +1,4 @@
-"""What can go wrong in the tree. `fuse/adapter.py` turns each into an errno, and nothing else does."""
+"""What can go wrong in the tree. `server/operations.py` turns each into an errno, and nothing else does."""
 
 from __future__ import annotations
 

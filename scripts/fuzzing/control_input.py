@@ -19,12 +19,12 @@ from fuzzing.core import Input, Wrong, shape
 from fuzzing.mutate import garbage, mutated, number, signed
 from fuzzing.trees import make_tree
 from nopfsfs.config import MountConfig
-from nopfsfs.control import socket as control
 from nopfsfs.control.client import call, socket_address
-from nopfsfs.control.supervisor import Supervisor
-from nopfsfs.dataset.indexfile import to_memfd
+from nopfsfs.dataset.index_file import to_memfd
 from nopfsfs.errors import NopfsError
-from nopfsfs.process import Handoff
+from nopfsfs.supervisor import control_socket as control
+from nopfsfs.supervisor.process import Supervisor
+from nopfsfs.system.process_setup import Handoff
 
 ANSWER_S = 5.0  # for one answer of what takes no long computation; `nopfs` waits that long
 LINES = 12  # of a case

@@ -25,7 +25,7 @@ from random import Random
 from types import FrameType
 from typing import Any, ClassVar
 
-from nopfsfs.control.memory import give_back
+from nopfsfs.system.node_memory import give_back
 
 OUTCOMES_MOST = 500  # different ones that are counted
 FINDINGS_MOST = 12  # different ones, after which an input is left: the first ones tell enough

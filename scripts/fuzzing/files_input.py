@@ -13,12 +13,12 @@ import numpy as np
 from fuzzing.core import Input, Wrong, shape
 from fuzzing.mutate import garbage, mutated, signed
 from fuzzing.trees import make_tree
-from nopfsfs.cli.planfile import read_plan_file
-from nopfsfs.clusterfile import format_cluster, parse_cluster, read_cluster
-from nopfsfs.dataset import explicit
-from nopfsfs.dataset.orders import image_folder
+from nopfsfs.dataset import order_files
+from nopfsfs.dataset.file_orders import image_folder
 from nopfsfs.errors import NopfsError
-from nopfsfs.sim.datasetfile import read_dataset
+from nopfsfs.performance.cluster_file import format_cluster, parse_cluster, read_cluster
+from nopfsfs.registration.plan_file import read_plan_file
+from nopfsfs.sim.dataset_file import read_dataset
 
 A_CASE = 6  # files
 LINE_MOST = 2000  # characters of an error
@@ -108,7 +108,7 @@ class FilesInput(Input):
         self.array = saved.getvalue()
         names = [b"train/class%d/%04d.jpg" % (n % 3, n) for n in range(20)]
         self.lists = b"\n".join([*names, b"link.jpg", b"/mnt/fast/train/link.jpg", b"../x", b"train//./class0/../x"])
-        self.where = explicit.Places(explicit.directory(self.index, "train"), str(self.root), "/mnt/fast")
+        self.where = order_files.Places(order_files.directory(self.index, "train"), str(self.root), "/mnt/fast")
 
     def play(self, rng: Random) -> None:
         for _ in range(A_CASE):
@@ -149,9 +149,9 @@ class FilesInput(Input):
     def _order(self, kind: str, data: bytes, rng: Random) -> None:
         again = rng.random() < 0.5
 
-        def read() -> explicit.ExplicitOrder:
+        def read() -> order_files.ExplicitOrder:
             rows = image_folder(self.index, self.where.root)
-            return explicit.read_order([str(self.path)], self.index, self.where, lambda: rows, repeats=again)
+            return order_files.read_order([str(self.path)], self.index, self.where, lambda: rows, repeats=again)
 
         found = self._read(kind, data, read, ValueError)
         if found is not None and any(len(e) and not 0 <= e.min() <= e.max() < len(found.rows) for e in found.epochs):

@@ -24,17 +24,17 @@ import trio
 from fuzzing.core import Input, Wrong
 from fuzzing.mutate import garbage, mutated, number
 from fuzzing.trees import make_tree
-from nopfsfs.fetch.source import Source
-from nopfsfs.fuse.adapter import Adapter
-from nopfsfs.fuse.fastpath import FastPath
-from nopfsfs.fuse.overrides import ColumnOverrides
-from nopfsfs.fuse.session import REQUEST_BYTES, negotiate
-from nopfsfs.tiers import shared
-from nopfsfs.tiers.columns import SUPERVISOR, Columns, Gauge, Gauges, Tier
-from nopfsfs.tiers.inodes import inode_of
-from nopfsfs.tiers.modes import Modes
-from nopfsfs.tiers.ring import Ring
-from nopfsfs.tiers.tripwires import Tripwires
+from nopfsfs.fuse.connection import REQUEST_BYTES, negotiate
+from nopfsfs.protocol.columns import SUPERVISOR, Columns, Gauge, Gauges, Tier
+from nopfsfs.protocol.inode_numbers import inode_of
+from nopfsfs.protocol.ring import Ring
+from nopfsfs.protocol.tripwires import Tripwires
+from nopfsfs.server.column_overrides import ColumnOverrides
+from nopfsfs.server.fast_path import FastPath
+from nopfsfs.server.operations import Adapter
+from nopfsfs.system import shared_memory
+from nopfsfs.tiers.open_modes import Modes
+from nopfsfs.tiers.source import Source
 from nopfsfs.vfs.tree import Tree
 
 HEADER = struct.Struct("<IIQQIIIHH")
@@ -66,7 +66,7 @@ class FuseInput(Input):
         self.n = index.n
         # The ring counts what was put: one is used for a case, its pages again and again.
         self.fds = [Columns.create(self.n), Gauges.create(), Ring.create("fuzz"), Modes.create(self.n),
-                    shared.create("arena", 1 << 20)]  # fmt: skip
+                    shared_memory.create("arena", 1 << 20)]  # fmt: skip
         self.columns = Columns(self.fds[0], self.n, writable=True)
         self._stage()
         gauges = Gauges(self.fds[1], writable=True)
@@ -75,7 +75,7 @@ class FuseInput(Input):
         self.supervisor = Gauges(self.fds[1], SUPERVISOR, writable=True)
         self.adapter = Adapter(
             tree=Tree(index, source, overrides, overrides.own_attributes), columns=self.columns,
-            arena=memoryview(shared.attach(self.fds[4], writable=False)), gauges=gauges, stager_gauges=gauges,
+            arena=memoryview(shared_memory.attach(self.fds[4], writable=False)), gauges=gauges, stager_gauges=gauges,
             ring=Ring(self.fds[2], writable=True), source=source, stager=None, io_timeout=ANSWER_S / 2,
             tripwires=Tripwires(index.n_dirs, index.n), supervisor_gauges=self.supervisor,
             modes=Modes(self.fds[3], self.columns.backing.data), pass_from=4096,
@@ -88,7 +88,7 @@ class FuseInput(Input):
 
     def _stage(self) -> None:
         """Some files are in the arena, one has changed, one is about to."""
-        arena = memoryview(shared.attach(self.fds[4], writable=True))
+        arena = memoryview(shared_memory.attach(self.fds[4], writable=True))
         files = np.flatnonzero(self.index.mode >> 12 == 0o10).tolist()
         at = 0
         for row in files[::2]:

@@ -13,10 +13,10 @@ import xxhash
 from fuzzing.core import Input, Wrong
 from fuzzing.mutate import garbage, mutated, number
 from fuzzing.trees import make_tree
-from nopfsfs.dataset import cache, indexfile
+from nopfsfs.dataset import index_cache, index_file
 from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.scan import scan
+from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.vfs.errors import TreeError
 from nopfsfs.vfs.tree import RefreshedAttributes, Tree
 
@@ -53,8 +53,8 @@ class IndexInput(Input):
         self.path = work / "one.index"
         self.index.save(self.path)
         self.valid = self.path.read_bytes()
-        counts = indexfile._counts(self.index)
-        self.places = indexfile._places(counts)[0]
+        counts = index_file._counts(self.index)
+        self.places = index_file._places(counts)[0]
 
     def play(self, rng: Random) -> None:
         for _ in range(A_CASE):
@@ -76,14 +76,14 @@ class IndexInput(Input):
 
     def _header(self, rng: Random) -> bytes:
         """A header with other counts, and the right checksum."""
-        values = list(indexfile.HEADER.unpack_from(self.valid))
+        values = list(index_file.HEADER.unpack_from(self.valid))
         for _ in range(rng.randint(1, 3)):
             at = rng.randrange(2, len(values) - 2)
             values[at] = number(rng) if rng.random() < 0.5 else (values[at] + rng.randint(-2, 2)) % (1 << 64)
-        return self._signed(indexfile.HEADER.pack(*values), self.valid)
+        return self._signed(index_file.HEADER.pack(*values), self.valid)
 
     def _signed(self, header: bytes, data: bytes) -> bytes:
-        head = header + indexfile.SUM.pack(xxhash.xxh3_64_intdigest(header))
+        head = header + index_file.SUM.pack(xxhash.xxh3_64_intdigest(header))
         return head + data[len(head) :]
 
     def _columns(self, rng: Random) -> bytes:
@@ -98,9 +98,9 @@ class IndexInput(Input):
         digest = xxhash.xxh3_64()
         for _, dtype, length, offset in self.places:
             digest.update(data[offset : offset + length * int(dtype[-1])])
-        values = list(indexfile.HEADER.unpack_from(data))
+        values = list(index_file.HEADER.unpack_from(data))
         values[-2] = digest.intdigest()
-        return self._signed(indexfile.HEADER.pack(*values), bytes(data))
+        return self._signed(index_file.HEADER.pack(*values), bytes(data))
 
     def _load(self, data: bytes) -> None:
         self.path.write_bytes(data)
@@ -116,10 +116,10 @@ class IndexInput(Input):
         """A mount that finds the file, and scans with what it says."""
         directory = self.work / "kept"
         directory.mkdir(exist_ok=True)
-        path = cache._place(os.fsencode(self.root), str(directory), False)
+        path = index_cache._place(os.fsencode(self.root), str(directory), False)
         assert path is not None
         Path(path).write_bytes(data)
-        opened = cache.open_or_scan(str(self.root), str(directory))
+        opened = index_cache.open_or_scan(str(self.root), str(directory))
         os.close(opened.fd)
         use(opened.index)
         fresh = scan(str(self.root)).index

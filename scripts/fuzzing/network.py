@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from random import Random
 
-from nopfsfs.peers.transport import CANCELLED, FAILED, Done, Message
+from nopfsfs.peer.transport import CANCELLED, FAILED, Done, Message
 
 Transfer = tuple[int, memoryview | None]  # key, where bytes are to come, None: they are sent
 

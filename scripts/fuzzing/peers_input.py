@@ -16,20 +16,19 @@ from fuzzing.core import Input, Wrong
 from fuzzing.mutate import garbage, mutated, number, signed
 from fuzzing.network import Transport
 from fuzzing.trees import make_tree
-from nopfsfs.control.children import sequenced_pair
-from nopfsfs.fetch import peerwire
-from nopfsfs.fetch import wire as local
-from nopfsfs.fetch.desk import Desk
-from nopfsfs.fetch.links import Links
-from nopfsfs.fetch.peerwire import Kind as Local
-from nopfsfs.fetch.source import Source
-from nopfsfs.peers import news, wire
-from nopfsfs.peers.exchange import Exchange
-from nopfsfs.peers.transport import Message
+from nopfsfs.peer.router import Exchange
+from nopfsfs.peer.transport import Message
+from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
+from nopfsfs.protocol import server_stager as local
+from nopfsfs.protocol.columns import HOME_HERE, Columns, Gauges
+from nopfsfs.protocol.ring import Ring
+from nopfsfs.protocol.stager_peer import Kind as Local
+from nopfsfs.stager.server_links import Links
+from nopfsfs.stager.state import Desk
+from nopfsfs.supervisor.processes.children import sequenced_pair
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
-from nopfsfs.tiers.columns import HOME_HERE, Columns, Gauges
-from nopfsfs.tiers.ring import Ring
+from nopfsfs.tiers.source import Source
 
 JOB = 0x0123_4567_89AB_CDEF
 NODES = 4
@@ -41,11 +40,11 @@ HELD_MOST = 4096  # of anything that is kept for a node that sends nonsense: far
 # By name: the kinds of both are numbers, and equal ones are no two keys.
 RECORDS = {
     "WANT": "HqqqB", "HURRY": "H", "DROP": "H", "ANSWER": "HQB",
-} | {f"local {kind.name}": one.format.strip("<") for kind, one in peerwire.RECORDS.items()}  # fmt: skip
+} | {f"local {kind.name}": one.format.strip("<") for kind, one in stager_peer.RECORDS.items()}  # fmt: skip
 _BITS = {"B": 8, "H": 16, "I": 32, "Q": 64, "q": 64}
 
 
-def record(rng: Random, kind: wire.Kind | Local, known: list[int]) -> tuple[int, ...]:
+def record(rng: Random, kind: between_peers.Kind | Local, known: list[int]) -> tuple[int, ...]:
     """A record of a kind: some of its numbers are known ones, others small, others anything that fits."""
     found = []
     for letter in RECORDS[f"local {kind.name}" if isinstance(kind, Local) else kind.name]:
@@ -76,10 +75,11 @@ class PeersInput(Input):
 
     def _formats(self, rng: Random) -> None:
         def of_job(message: bytes) -> object:
-            return wire.unpack(message, JOB)
+            return between_peers.unpack(message, JOB)
 
         readers: list[Callable[[bytes], object]] = [
-            of_job, news.unpack, peerwire.unpack, local.unpack_order, local.unpack_demand, local.unpack_answer,
+            of_job, supervisor_peer.unpack, stager_peer.unpack,
+            local.unpack_order, local.unpack_demand, local.unpack_answer,
         ]  # fmt: skip
         for _ in range(MESSAGES):
             data = garbage(rng, 4096) if rng.random() < 0.3 else mutated(rng, self._valid(rng))
@@ -94,7 +94,7 @@ class PeersInput(Input):
     def _valid(self, rng: Random) -> bytes:
         match rng.randrange(5):
             case 0:
-                return news.pack(rng.choice(list(news.Kind)), signed(rng, 32), garbage(rng))
+                return supervisor_peer.pack(rng.choice(list(supervisor_peer.Kind)), signed(rng, 32), garbage(rng))
             case 1:
                 rows = np.array([signed(rng) for _ in range(rng.randrange(5))], np.int64)
                 return local.pack_orders(rng.choice(list(local.Order)), rows, signed(rng))[0]
@@ -105,14 +105,14 @@ class PeersInput(Input):
         return self._of_processes(rng, rng.choice(list(Local)))
 
     def _between_nodes(self, rng: Random) -> bytes:
-        kind = rng.choice(list(wire.Kind))
-        if kind == wire.Kind.NEWS:
-            return wire.pack_news(JOB, garbage(rng))
-        count = 0 if kind == wire.Kind.LEAVE else rng.randrange(4)
-        return wire.pack(kind, JOB, [record(rng, kind, self.known) for _ in range(count)])[0]
+        kind = rng.choice(list(between_peers.Kind))
+        if kind == between_peers.Kind.NEWS:
+            return between_peers.pack_news(JOB, garbage(rng))
+        count = 0 if kind == between_peers.Kind.LEAVE else rng.randrange(4)
+        return between_peers.pack(kind, JOB, [record(rng, kind, self.known) for _ in range(count)])[0]
 
     def _of_processes(self, rng: Random, kind: Local) -> bytes:
-        return peerwire.pack(kind, [record(rng, kind, self.known) for _ in range(rng.randint(1, 4))])[0]
+        return stager_peer.pack(kind, [record(rng, kind, self.known) for _ in range(rng.randint(1, 4))])[0]
 
     # ---- a peer process -----------------------------------------------------------------------------------
 

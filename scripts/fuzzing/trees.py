@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.scan import scan
+from nopfsfs.dataset.tree_scan import scan
 
 FILES = 24
 SIZES = (0, 1, 100, 4096, 4097, 13_000, 70_000)

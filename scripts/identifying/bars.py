@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from identifying.cells import NOTHING, Cell
 from identifying.opens import Opens, opens
-from nopfsfs.plan.showing import Showing
+from nopfsfs.plan.visible_opens import Showing
 
 OPEN_S = 0.0005  # between any two opens of the mount
 SHARE = 0.99

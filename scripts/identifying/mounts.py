@@ -30,7 +30,7 @@ from identifying.bars import Case
 from identifying.cells import Cell
 from identifying.job import START_S
 from nopfsfs.control.client import Record, call
-from nopfsfs.rundir import default_run_dir, state_dir_for
+from nopfsfs.system.state_dirs import default_run_dir, state_dir_for
 
 JOB = Path(__file__).with_name("job.py")
 FILES = 4000

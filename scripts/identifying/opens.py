@@ -20,8 +20,8 @@ from loader_model import Loader
 from numpy.typing import NDArray
 
 from identifying.cells import Cell
-from nopfsfs.plan import registry
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Spec
 
 PREFETCH = 2
 # Time from an open of a rank to its next one, as a share of the mean: even numbers between these.

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from identifying import bars, virtual
 from identifying.cells import NOTHING, SEED, WORLD, WRONG, Cell
-from nopfsfs.cli.worlds import candidate_worlds
 from nopfsfs.config import MountConfig
-from nopfsfs.control.plans import make_follower
-from nopfsfs.plan.follow import Follower
-from nopfsfs.plan.showing import Showing
-from nopfsfs.tiers.tripwires import Tripwires
-from nopfsfs.units import format_ranks
+from nopfsfs.plan.following.follower import Follower
+from nopfsfs.plan.visible_opens import Showing
+from nopfsfs.protocol.tripwires import Tripwires
+from nopfsfs.supervisor.plan_worker import make_follower
+from nopfsfs.system.launcher import candidate_worlds
+from nopfsfs.text.units import format_ranks
 
 # What is said, and what says more of it.
 _MORE = ((NOTHING, SEED), (SEED, WORLD), (NOTHING, WORLD))

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from identifying.bars import OPEN_S
 from identifying.opens import Opens
-from nopfsfs.control.loop import STAGING_PAUSE_S, WORK_PAUSE_S
-from nopfsfs.plan.report import Job, PlanStatus
+from nopfsfs.plan.following.follower_output import Job, PlanStatus
+from nopfsfs.supervisor.event_loop import STAGING_PAUSE_S, WORK_PAUSE_S
 
 # Between the mount and the first open: a training script takes longer to import torch.
 BEFORE_S = 1.0
@@ -38,7 +38,7 @@ AHEAD = 256
 
 
 class Following(Protocol):
-    """What the supervisor uses of `nopfsfs.plan.follow.Follower`."""
+    """What the supervisor uses of `nopfsfs.plan.following.follower.Follower`."""
 
     def observe(
         self, rows: NDArray[np.integer[Any]], readers: NDArray[np.integer[Any]] | None = None

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 from slow_source import SlowSource
 
-from nopfsfs.calibrate import apart
+from nopfsfs.calibrate import meter_client
 from nopfsfs.cli import preflight
 from nopfsfs.cli.calibrate import Call
 from nopfsfs.cli.nopfs import main
-from nopfsfs.clusterfile import class_name, read_cluster
 from nopfsfs.config import DiskSpec
 from nopfsfs.errors import Exit
-from nopfsfs.rundir import calibration_path
+from nopfsfs.performance.cluster_file import class_name, read_cluster
+from nopfsfs.system.state_dirs import calibration_path
 from tests.conftest import FakeMounts, wait_until
 from tests.dead import dead
 from tests.mount.harness import COMMAND_S, fill, module, run
@@ -158,7 +158,7 @@ def test_a_source_that_hangs(
     operation: str,
 ) -> None:
     """The process that sleeps in the kernel is left; it goes when the source answers, or is gone."""
-    monkeypatch.setattr(apart, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(meter_client, "PATIENCE_S", 1.0)
     pids = watch_workers(monkeypatch)
     with SlowSource(tree) as slow:
         slow.stall(operation)
@@ -198,7 +198,7 @@ def watch_workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         pids.append(made.pid)
         return made
 
-    monkeypatch.setattr(apart.subprocess, "Popen", start)
+    monkeypatch.setattr(meter_client.subprocess, "Popen", start)
     return pids
 
 

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.calibrate import source as source_module
-from nopfsfs.calibrate import walk as walk_module
-from nopfsfs.calibrate.crew import Crew, Hangs, Stopped
-from nopfsfs.calibrate.memory import MemoryMeter
-from nopfsfs.calibrate.source import NothingRead, SourceReader
-from nopfsfs.calibrate.storage import BYTES_MOST, DiskMeter, NoDisk
-from nopfsfs.calibrate.walk import Walk, walk
-from nopfsfs.policy import rates
+from nopfsfs.calibrate import random_walk as walk_module
+from nopfsfs.calibrate import source_meter as source_module
+from nopfsfs.calibrate.disk_meter import BYTES_MOST, DiskMeter, NoDisk
+from nopfsfs.calibrate.memory_meter import MemoryMeter
+from nopfsfs.calibrate.meter_threads import Crew, Hangs, Stopped
+from nopfsfs.calibrate.random_walk import Walk, walk
+from nopfsfs.calibrate.source_meter import NothingRead, SourceReader
+from nopfsfs.performance import fit
 from tests.mount.harness import fill
 
 SIZE = 20_000
@@ -144,7 +144,7 @@ def test_a_few_files_are_measured_as_far_as_they_go(tmp_path: Path, count: int) 
 
 
 def test_large_files_are_found_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "knee", lambda levels: 1)  # or there may be too few of them to be read at once
+    monkeypatch.setattr(fit, "knee", lambda levels: 1)  # or there may be too few of them to be read at once
     fill(tmp_path, 500, SIZE)
     for number in range(60):
         (tmp_path / f"large{number}").write_bytes(bytes(10 * SIZE))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nopfsfs import tomltable
 from nopfsfs.calibrate.result import Measured, disk_of, memory_of, source_of
-from nopfsfs.cli.calibration import table
-from nopfsfs.clusterfile import class_name, format_cluster, parse_cluster, read_cluster, write_cluster
+from nopfsfs.cli.calibration_text import table
+from nopfsfs.performance.cluster_file import class_name, format_cluster, parse_cluster, read_cluster, write_cluster
+from nopfsfs.text import toml_table
 
 GIB = 1 << 30
 SOURCE = {
@@ -104,7 +104,7 @@ def test_the_name_of_a_disk_tier_is_its_path_where_that_is_a_name() -> None:
     assert names[0].startswith("...xxx")
     assert "x/a " in names[0]
     assert len(set(names)) == len(names)
-    assert all(tomltable.name(name) == name for name in names)
+    assert all(toml_table.name(name) == name for name in names)
 
 
 def test_text_for_people(measured: Measured) -> None:

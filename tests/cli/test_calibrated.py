@@ -10,13 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from nopfsfs.cli import calibrated, mount, nopfs, preflight, simulating
+from nopfsfs.cli import calibrated, mount, nopfs, preflight, simulate
 from nopfsfs.cli.mount import Parts, main
-from nopfsfs.clusterfile import write_cluster
 from nopfsfs.config import DEFAULT_CONCURRENCY, DiskSpec, MountConfig
 from nopfsfs.errors import Exit
-from nopfsfs.policy.model import Curve
-from nopfsfs.rundir import calibration_path
+from nopfsfs.performance.cluster_file import write_cluster
+from nopfsfs.performance.model import Curve
+from nopfsfs.system.state_dirs import calibration_path
 from tests.dead import dead
 from tests.sim.clusters import with_nodes
 
@@ -96,7 +96,7 @@ def test_someone_elses_is_believed_only_where_it_is_named(
     os.chown(calibration, OTHER, OTHER)
 
     assert (ask().calibration, ask().in_flight) == (None, DEFAULT_CONCURRENCY)
-    assert simulating._calibration(None, str(tmp_path / "index"), str(source)) is None
+    assert simulate._calibration(None, str(tmp_path / "index"), str(source)) is None
     assert ask("--calibration", calibration).in_flight == 40
 
 
@@ -148,7 +148,7 @@ def test_nor_is_that_of_a_mount_which_is_simulated(
     monkeypatch.setattr(preflight, "SOURCE_S", 0.5)
     with dead(source) as path:
         located = SimpleNamespace(call=lambda *words, **more: {"source": str(path)})
-        monkeypatch.setattr(simulating, "locate_living", lambda path, env: located)
+        monkeypatch.setattr(simulate, "locate_living", lambda path, env: located)
         assert nopfs.main(["simulate", "--from-mount", "/mnt"]) == Exit.SOURCE
 
     assert "did not answer within" in capsys.readouterr().err

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from nopfsfs.cli.mount import PROGRAM
+from nopfsfs.cli.mount_options import mount_parser, parse_mount
 from nopfsfs.cli.nopfs import nopfs_parser
-from nopfsfs.cli.options import mount_parser, parse_mount
 from nopfsfs.cli.settings import SETTINGS
-from nopfsfs.clusterfile import write_cluster
 from nopfsfs.errors import Exit
+from nopfsfs.performance.cluster_file import write_cluster
 from nopfsfs.sim.shipped import find_cluster
 
 TEXT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from nopfsfs import rundir
 from nopfsfs.cli import adopt, nopfs
-from nopfsfs.cli.locate import Located
-from nopfsfs.cli.stale import is_orphaned, sweep_run_dir
 from nopfsfs.cli.umount import Limits, Unmounter
-from nopfsfs.control import pids
+from nopfsfs.control import process_list
 from nopfsfs.control.client import Connection, NoAnswer, call, socket_address
-from nopfsfs.control.pids import Process, read_pids, start_time, write_pids
+from nopfsfs.control.find_mount import Located
+from nopfsfs.control.process_list import Process, read_pids, start_time, write_pids
+from nopfsfs.control.stale_mounts import is_orphaned, sweep_run_dir
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mountinfo import Mount
+from nopfsfs.fuse.mount_table import Mount
 from nopfsfs.fuse.mounting import NotMounted, unmount
-from nopfsfs.rundir import find_state_dir, make_private_dir, remove_state_dir
+from nopfsfs.system import state_dirs
+from nopfsfs.system.state_dirs import find_state_dir, make_private_dir, remove_state_dir
 from tests.conftest import FakeMounts, tmpfs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -100,9 +100,9 @@ def test_what_lies_on_a_file_system_that_does_not_answer_is_not_waited_for(
     fake_mount: FakeMounts, mountpoint: Path, open_to_all: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user may mount a file system, which that user serves, where the state of a mount is looked for."""
-    monkeypatch.setattr(pids, "_READ_S", 0.3)
-    monkeypatch.setattr(rundir, "_FIND_S", 0.3)
-    monkeypatch.setattr(rundir, "_REMOVE_S", 0.3)
+    monkeypatch.setattr(process_list, "_READ_S", 0.3)
+    monkeypatch.setattr(state_dirs, "_FIND_S", 0.3)
+    monkeypatch.setattr(state_dirs, "_REMOVE_S", 0.3)
     os.chown(open_to_all, USER, USER)
     fake = fake_mount()
     fake.process.send_signal(signal.SIGSTOP)
@@ -112,7 +112,7 @@ def test_what_lies_on_a_file_system_that_does_not_answer_is_not_waited_for(
     with pytest.raises(NoAnswer):
         call(str(mountpoint / "state"), "status", 0.3, owner=USER)
     remove_state_dir(str(mountpoint / "state"), USER)
-    monkeypatch.setattr(rundir, "user_run_dirs", lambda uid, env: (str(mountpoint / "nopfs"),))
+    monkeypatch.setattr(state_dirs, "user_run_dirs", lambda uid, env: (str(mountpoint / "nopfs"),))
     assert find_state_dir("/mnt/x", USER, {}).startswith(f"/tmp/nopfs-{USER}/")
 
     assert time.monotonic() - began < 15

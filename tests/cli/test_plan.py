@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from nopfsfs.cli import plan as command
-from nopfsfs.cli.locate import Located
 from nopfsfs.cli.nopfs import main
-from nopfsfs.control import register
+from nopfsfs.control.find_mount import Located
 from nopfsfs.errors import Exit
-from nopfsfs.fuse.mountinfo import Mount
-from nopfsfs.plan import registry
+from nopfsfs.fuse.mount_table import Mount
+from nopfsfs.plan.samplers import registry
+from nopfsfs.registration import plan_tables
 from tests.answering import answering
 
 BELIEVED = {
@@ -65,7 +65,7 @@ def test_what_a_mount_believes(mounted: Path, capsys: pytest.CaptureFixture[str]
     ]
     assert json.loads(capsys.readouterr().out) == BELIEVED
     assert requests == [{"command": "plan", "next": 0}, {"command": "plan", "next": 2}]
-    assert register.parse_next(requests[1]) == 2
+    assert plan_tables.parse_next(requests[1]) == 2
 
 
 def test_register_and_forget(mounted: Path, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_register_and_forget(mounted: Path, tmp_path: Path) -> None:
         assert main(["plan", "/mnt/fast", "--register", str(tmp_path / "plan.toml")]) == Exit.OK
         assert main(["plan", "/mnt/fast", "--forget"]) == Exit.OK
 
-    random, explicit = register.parse(requests[0])
+    random, explicit = plan_tables.parse(requests[0])
     assert (random.sampler, random.seed) == ("random", 3)
     assert (explicit.order, explicit.root) == ((str(tmp_path / "0.npy"),), "x")
     assert requests[1] == {"command": "forget"}

@@ -12,8 +12,8 @@ from nopfsfs.cli.mount import Parts, main
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
-from nopfsfs.fuse.mountinfo import find_mount, read_mounts
-from nopfsfs.rundir import default_run_dir, state_dir_for
+from nopfsfs.fuse.mount_table import find_mount, read_mounts
+from nopfsfs.system.state_dirs import default_run_dir, state_dir_for
 from tests.conftest import FakeMounts, tmpfs
 from tests.tiers.makers import kill, start_maker
 

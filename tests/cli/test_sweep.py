@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.cli.stale import is_orphaned, sweep_run_dir
-from nopfsfs.control.pids import PIDS_FILE, start_time, write_pids
+from nopfsfs.control.process_list import PIDS_FILE, start_time, write_pids
+from nopfsfs.control.stale_mounts import is_orphaned, sweep_run_dir
 
 
 def dead_pid_in(directory: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from nopfsfs.cli import nopfs
 from nopfsfs.cli.umount import Limits, main
 from nopfsfs.errors import Exit
-from nopfsfs.fuse.mountinfo import find_mount
+from nopfsfs.fuse.mount_table import find_mount
 from nopfsfs.system.threads import is_stopped
 from tests.conftest import FakeMount, FakeMounts, wait_until
 

@@ -12,7 +12,7 @@ import pytest
 
 from nopfsfs.cli import nopfs, wait
 from nopfsfs.control.client import SOCKET_NAME
-from nopfsfs.control.pids import PIDS_FILE, write_pids
+from nopfsfs.control.process_list import PIDS_FILE, write_pids
 from nopfsfs.errors import Exit
 from tests.conftest import FakeMounts
 
@@ -108,7 +108,7 @@ def test_a_mount_that_someone_else_made_is_asked_as_by_its_readers(
     fake_mount: FakeMounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = fake_mount()
-    monkeypatch.setattr("nopfsfs.cli.locate.call", pytest.fail)
+    monkeypatch.setattr("nopfsfs.control.find_mount.call", pytest.fail)
     monkeypatch.setattr("os.geteuid", lambda: 65534)
 
     assert nopfs.main(["wait", fake.mountpoint, "--timeout", "5s"]) == Exit.OK

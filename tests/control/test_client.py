@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.control.client import Connection, NoAnswer, Refused, call, socket_address
-from nopfsfs.control.pids import Process, living, read_pids, start_time, write_pids
+from nopfsfs.control.process_list import Process, living, read_pids, start_time, write_pids
 from nopfsfs.errors import Exit, NopfsError
 
 Serve = Callable[[bytes], None]

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from nopfsfs.config import MountConfig
-from nopfsfs.control import adopt as module
-from nopfsfs.control.adopt import adopt, upgrade
+from nopfsfs.control import orphans
+from nopfsfs.control import takeover as module
+from nopfsfs.control.takeover import adopt, upgrade
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse import orphans
-from nopfsfs.tiers.columns import LAYOUT
+from nopfsfs.protocol.columns import LAYOUT
 from tests.answering import answering
 
 CONFIG = json.loads(MountConfig(source="/s", mountpoint="/m").to_json())

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nopfsfs.dataset import indexfile
-from nopfsfs.dataset.build import RECORD, Listing, build
+from nopfsfs.dataset import index_file
 from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.index_build import RECORD, Listing, build
 
 FILE, DIR, LINK = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755, stat.S_IFLNK | 0o777
 
@@ -123,7 +123,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path) -> None:
     index = small()
     index.save(tmp_path / "index")
     loaded = Index.load(tmp_path / "index")
-    for name, _, _ in indexfile.COLUMNS:
+    for name, _, _ in index_file.COLUMNS:
         np.testing.assert_array_equal(getattr(loaded, name), getattr(index, name))
         assert getattr(loaded, name).dtype == getattr(index, name).dtype
     assert loaded.fingerprint == index.fingerprint
@@ -133,7 +133,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path) -> None:
 
 
 def test_loaded_from_a_descriptor_which_can_then_be_closed() -> None:
-    fd = indexfile.to_memfd(small())
+    fd = index_file.to_memfd(small())
     try:
         with pytest.raises(PermissionError):
             os.pwrite(fd, b"x", 0)
@@ -146,7 +146,7 @@ def test_loaded_from_a_descriptor_which_can_then_be_closed() -> None:
 
 def test_the_index_is_mapped_as_old_kernels_allow_it() -> None:
     """Before Linux 6.7, what is sealed against writing cannot be mapped as shared memory, not even to be read."""
-    fd = indexfile.to_memfd(small())
+    fd = index_file.to_memfd(small())
     loaded = Index.load_fd(fd)
     os.close(fd)
     mapped = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "nopfs-index" in line]
@@ -158,8 +158,8 @@ def test_every_damaged_byte_is_noticed(tmp_path) -> None:
     path = tmp_path / "index"
     small().save(path)
     whole = path.read_bytes()
-    used = set(range(indexfile.HEADER.size))
-    places, _ = indexfile._places(indexfile._counts(small()))
+    used = set(range(index_file.HEADER.size))
+    places, _ = index_file._places(index_file._counts(small()))
     used |= {i for _, t, length, offset in places for i in range(offset, offset + length * int(t[-1]))}
     for i in sorted(used)[::7]:
         path.write_bytes(whole[:i] + bytes([whole[i] ^ 0x10]) + whole[i + 1 :])

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nopfsfs.plan import registry
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Spec
 
 dali = pytest.importorskip("nvidia.dali")
 pytestmark = [pytest.mark.framework, pytest.mark.filterwarnings("ignore")]

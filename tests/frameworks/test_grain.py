@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nopfsfs.plan import registry
-from nopfsfs.plan.grain import index_shuffle
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.grain import index_shuffle
+from nopfsfs.plan.samplers.sampler import Spec
 
 grain = pytest.importorskip("grain.python")
 module = pytest.importorskip("grain._src.python.experimental.index_shuffle.python.index_shuffle_module")

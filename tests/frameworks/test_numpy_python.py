@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from nopfsfs.plan import registry
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Spec
 
 pytestmark = pytest.mark.framework
 

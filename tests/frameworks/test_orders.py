@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.dataset import natural, orders
-from nopfsfs.dataset.scan import scan
+from nopfsfs.dataset import file_orders, natural_order
+from nopfsfs.dataset.tree_scan import scan
 from tests.dataset import trees
 from tests.framework_setup import import_torchvision
 
@@ -113,7 +113,7 @@ def sorted_listings() -> Iterator[None]:
 def listing(root: bytes, name: str) -> list[bytes]:
     """What our order lists, links followed to their end."""
     index = scan(root).index
-    rows = orders.ORDERS[name](index, 0, None)
+    rows = file_orders.ORDERS[name](index, 0, None)
     assert rows.dtype == np.uint32
     return [os.path.realpath(os.path.join(root, index.path(row))) for row in rows.tolist()]
 
@@ -147,19 +147,19 @@ def test_timm(stems: st.SearchStrategy[bytes]) -> None:
 
 
 def test_the_fast_natural_sort_is_the_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(natural, "_GROUP", 7)
-    monkeypatch.setattr(natural, "_AT_ONCE", 3)
+    monkeypatch.setattr(natural_order, "_GROUP", 7)
+    monkeypatch.setattr(natural_order, "_AT_ONCE", 3)
     rng = np.random.default_rng(1)
     files = [b"c%d/%s%d%s.jpg" % (c, [b"", b"x_", b"x0"][k % 3], k, [b"", b"-1", b"01"][k % 7 % 3])
              for c in (1, 9, 10) for k in rng.integers(0, 5000, 60).tolist()]  # fmt: skip
     files += [b"c1/sub1/%d.jpg" % k for k in range(12)] + [b"c1/sub1.jpg", b"c1/sub0.jpg", b"c1/sub2.jpg", b"12.jpg"]
     with trees.tree(files) as root:
         index = scan(root).index
-        view = orders.View(index)
+        view = file_orders.View(index)
         for row in range(index.n_dirs):
-            fast = natural.entries_naturally(view, row)
+            fast = natural_order.entries_naturally(view, row)
             is_dir = index.entry_row[fast] < index.n_dirs
-            by_paths = natural._by_whole_paths(view, row)
+            by_paths = natural_order._by_whole_paths(view, row)
             assert fast[~is_dir].tolist() == by_paths[index.entry_row[by_paths] >= index.n_dirs].tolist()
 
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from nopfsfs.plan import registry
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Spec
 
 pytestmark = [pytest.mark.framework, pytest.mark.filterwarnings("ignore")]
 

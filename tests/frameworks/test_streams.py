@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nopfsfs.dataset.orders import ORDERS
-from nopfsfs.dataset.scan import scan
-from nopfsfs.plan import dealing, huggingface, registry
-from nopfsfs.plan.spec import Spec
+from nopfsfs.dataset.file_orders import ORDERS
+from nopfsfs.dataset.tree_scan import scan
+from nopfsfs.plan.samplers import huggingface, registry, sharding
+from nopfsfs.plan.samplers.sampler import Spec
 
 pytestmark = [pytest.mark.framework, pytest.mark.filterwarnings("ignore")]
 
@@ -93,7 +93,7 @@ def test_shards_of_workers(workers: int, tmp_path: Path) -> None:
     own = registry.order(Spec("hf_stream", 42), n, epoch, world, rank)
     lanes = [huggingface.in_turn(own[worker::workers], 10) for worker in range(workers)]
     assert sorted(_turns(lane.tolist(), 10) for lane in lanes) == sorted(_turns(lane, 10) for lane in real)
-    merged = dealing.interleave(lanes)
+    merged = sharding.interleave(lanes)
     ours = registry.order(Spec("hf_streaming", 42).with_option("workers", workers), n, epoch, world, rank)
     assert ours.tolist() == merged[merged >= 0].tolist()
 

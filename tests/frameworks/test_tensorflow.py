@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nopfsfs.plan import philox, registry, tf_search
-from nopfsfs.plan.spec import Spec, Value
-from nopfsfs.plan.tensorflow import iterator_seeds, op_seeds
+from nopfsfs.plan.generators import philox
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Spec, Value
+from nopfsfs.plan.samplers.tensorflow import iterator_seeds, op_seeds
+from nopfsfs.plan.search import tf_buffer_search
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -241,7 +243,7 @@ def test_parallel_reads_stay_near_their_places_and_tell_the_buffer() -> None:
             break
     spec = _spec("tf_shuffle", 42, buffer=300)
     words = philox.words(*iterator_seeds(op_seeds(spec), 0), 0, 256)
-    assert tf_search.buffers(words, np.array(opens.log[:300]), 5000, slack=16)[0][0] == 300
+    assert tf_buffer_search.buffers(words, np.array(opens.log[:300]), 5000, slack=16)[0][0] == 300
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nopfsfs.plan import registry
-from nopfsfs.plan.spec import Spec
-from nopfsfs.plan.webdataset import picked
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Spec
+from nopfsfs.plan.samplers.webdataset import picked
 
 webdataset = pytest.importorskip("webdataset")
 pytestmark = [pytest.mark.framework, pytest.mark.filterwarnings("ignore")]

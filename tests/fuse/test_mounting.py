@@ -13,7 +13,7 @@ import pytest
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
-from nopfsfs.fuse.mountinfo import find_mount
+from nopfsfs.fuse.mount_table import find_mount
 from nopfsfs.fuse.mounting import Busy, NotMounted, mount_fuse, unmount
 from tests.conftest import FakeMounts
 

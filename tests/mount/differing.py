@@ -29,7 +29,7 @@ from slow_source import SlowSource
 from tqdm import tqdm
 
 from nopfsfs.control.client import Refused, call
-from nopfsfs.control.pids import living, read_pids
+from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.errors import NopfsError
 from tests.mount import rights
 from tests.mount.acting import Outcome, User

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from nopfsfs.control.client import call
-from nopfsfs.control.pids import Process, living, read_pids, start_time
-from nopfsfs.fuse.mountinfo import abort_connection, find_mount, read_mounts
+from nopfsfs.control.process_list import Process, living, read_pids, start_time
+from nopfsfs.fuse.mount_table import abort_connection, find_mount, read_mounts
 from nopfsfs.fuse.mounting import unmount
-from nopfsfs.rundir import default_run_dir, remove_state_dir, state_dir_for
+from nopfsfs.system.state_dirs import default_run_dir, remove_state_dir, state_dir_for
 from tests.conftest import wait_until
 from tests.mount.modes import DEFAULT, Mode
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from nopfsfs.control.pids import living, read_pids
+from nopfsfs.control.process_list import living, read_pids
 from tests.mount.harness import Mounted
 
 CGROUPS = Path("/sys/fs/cgroup")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nopfsfs.fuse.connection import WITHOUT
 from nopfsfs.fuse.mounting import DEV_FUSE, helper, may_mount
-from nopfsfs.fuse.session import WITHOUT
 
 CORES = max(1, min(4, len(os.sched_getaffinity(0)) // 4))  # servers where none are asked for
 

@@ -16,9 +16,9 @@ import pytest
 from slow_source import SlowSource
 
 from nopfsfs.control.client import call
-from nopfsfs.control.pids import living, read_pids
+from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.tiers.columns import LAYOUT
+from nopfsfs.protocol.columns import LAYOUT
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, mount_command, read_all, run

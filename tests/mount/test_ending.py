@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.errors import Exit
-from nopfsfs.fuse.mountinfo import find_mount
+from nopfsfs.fuse.mount_table import find_mount
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import TEST_ID, Mounted, Reader, fill, module, mount_command, read_all, run

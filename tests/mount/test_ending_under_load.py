@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.errors import Exit
-from nopfsfs.fuse.mountinfo import abort_connection
+from nopfsfs.fuse.mount_table import abort_connection
 from tests.conftest import slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill, run

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from slow_source import SlowSource
 
-from nopfsfs.control.pids import Process, start_time
+from nopfsfs.control.process_list import Process, start_time
 from nopfsfs.errors import Exit
-from nopfsfs.fuse.mountinfo import abort_connection, find_mount
+from nopfsfs.fuse.mount_table import abort_connection, find_mount
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import TEST_ID, Mounted, Reader, content, fill, module, mount_command, read_all, run

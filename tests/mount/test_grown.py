@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.tiers import pages
+from nopfsfs.tiers import page_cache
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content
@@ -22,7 +22,7 @@ FILES = 2
 
 def held(m: Mounted, names: list[str]) -> int:
     """Bytes that the mount has in memory: arena and page cache."""
-    return int(m.status()["used"]["ram"]) + sum(pages.cached(None, os.fsencode(m.path / name)) for name in names)
+    return int(m.status()["used"]["ram"]) + sum(page_cache.cached(None, os.fsencode(m.path / name)) for name in names)
 
 
 def found(path: Path) -> object:
@@ -40,8 +40,8 @@ def test_files_that_grew_from_4_kib_to_40_mb_stay_within_the_budget(mounting: Mo
         (source / name).write_bytes(content(number, 4096))
     try:
         # at the source: an open in the mount would have the other file staged, whose old version may then be shown
-        pages.cached(None, os.fsencode(source / names[0]))
-    except pages.Unmeasurable:
+        page_cache.cached(None, os.fsencode(source / names[0]))
+    except page_cache.Unmeasurable:
         pytest.skip("this system has no cachestat")
     with mounting(source, "--ram", "64M") as m:
         for number, name in enumerate(names):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.errors import Exit
-from nopfsfs.plan.registry import order
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.samplers.registry import order
+from nopfsfs.plan.samplers.sampler import Spec
 from tests.conftest import wait_until
 from tests.mount.harness import COMMAND_S, Mounted, content, fill, module, mounted, run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.plan.registry import order
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.samplers.registry import order
+from nopfsfs.plan.samplers.sampler import Spec
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, fill
 

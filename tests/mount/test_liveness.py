@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from slow_source import SlowSource
 
-from nopfsfs.control.pids import Process, living, read_pids, start_time
+from nopfsfs.control.process_list import Process, living, read_pids, start_time
 from nopfsfs.errors import Exit
-from nopfsfs.rundir import remove_state_dir
+from nopfsfs.system.state_dirs import remove_state_dir
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, read_all, run

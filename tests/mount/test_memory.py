@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from nopfsfs.control.client import call
-from nopfsfs.plan.registry import order
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.samplers.registry import order
+from nopfsfs.plan.samplers.sampler import Spec
 from tests.conftest import tmpfs, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill

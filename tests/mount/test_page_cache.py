@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from slow_source import SlowSource
 
-from nopfsfs.plan.registry import order
-from nopfsfs.plan.spec import Spec
-from nopfsfs.tiers import pages
+from nopfsfs.plan.samplers.registry import order
+from nopfsfs.plan.samplers.sampler import Spec
+from nopfsfs.tiers import page_cache
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, fill
 
@@ -41,8 +41,8 @@ def measurable(tmp_path: Path) -> None:
     path = tmp_path / "any"
     path.write_bytes(b"x")
     try:
-        pages.cached(None, os.fsencode(path))
-    except pages.Unmeasurable:
+        page_cache.cached(None, os.fsencode(path))
+    except page_cache.Unmeasurable:
         pytest.skip("this system has no cachestat")
 
 
@@ -53,7 +53,7 @@ def files_of(m: Mounted) -> list[Path]:
 
 def cached(files: list[Path]) -> int:
     """Bytes of them that the kernel holds, as an outsider sees it; who looks opens them."""
-    return sum(pages.cached(None, os.fsencode(path)) for path in files)
+    return sum(page_cache.cached(None, os.fsencode(path)) for path in files)
 
 
 def settled(m: Mounted) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Witness:
 
     def read(self, name: Path) -> bytes:
         path = self._source / name
-        pages.drop(None, os.fsencode(path))  # its pages are to be as old as the mount's
+        page_cache.drop(None, os.fsencode(path))  # its pages are to be as old as the mount's
         self._read.append(path)
         return path.read_bytes()
 
@@ -85,7 +85,7 @@ class Witness:
 
 
 def in_pages(files: list[Path]) -> int:
-    return sum(-(-path.stat().st_size // pages.PAGE) * pages.PAGE for path in files)
+    return sum(-(-path.stat().st_size // page_cache.PAGE) * page_cache.PAGE for path in files)
 
 
 def test_a_bounded_page_cache_keeps_to_its_budget_for_epochs(
@@ -132,13 +132,13 @@ class Mapped:
             if epoch == 0 and at == BATCH:
                 m.wait_status(lambda s: s["plan"]["state"] == "locked")
             fd = os.open(files[sample], os.O_RDONLY)
-            self.held += pages.cached_of(fd)
+            self.held += page_cache.cached_of(fd)
             self._open.append((fd, mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)))
             assert len(os.read(fd, 1 << 20)) == len(bytes(self._open[-1][1])) == files[sample].stat().st_size
 
     @property
     def cached(self) -> int:
-        return sum(pages.cached_of(fd) for fd, _ in self._open)
+        return sum(page_cache.cached_of(fd) for fd, _ in self._open)
 
     def take_half(self) -> None:
         """Drop the pages of every other one, as the kernel would, and close it."""

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.control.client import call
-from nopfsfs.control.pids import living, read_pids
-from nopfsfs.fuse.session import PASSES_FROM
+from nopfsfs.control.process_list import living, read_pids
+from nopfsfs.fuse.connection import PASSES_FROM
 from tests.conftest import place_for_all, slow, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, module, mounted, read_all, run, write

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from slow_source import SlowSource
 
-from nopfsfs.fetch.changes import SETTLE_S
+from nopfsfs.stager.changed_files import SETTLE_S
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, mounted, write

@@ -13,7 +13,7 @@ from slow_source import SlowSource
 from nopfsfs.cli.recheck import look_now
 from nopfsfs.control.client import call
 from nopfsfs.errors import Exit
-from nopfsfs.fuse.session import WITHOUT
+from nopfsfs.fuse.connection import WITHOUT
 from nopfsfs.stager.recheck import LOOKERS
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting

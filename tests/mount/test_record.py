@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from slow_source import SlowSource
 
-from nopfsfs.plan.registry import order
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.samplers.registry import order
+from nopfsfs.plan.samplers.sampler import Spec
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, fill, read_all
 

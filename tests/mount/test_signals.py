@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.plan import registry
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Spec
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, read_all, write

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nopfsfs.clusterfile import write_cluster
-from nopfsfs.rundir import calibration_path
+from nopfsfs.performance.cluster_file import write_cluster
+from nopfsfs.system.state_dirs import calibration_path
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, fill, module, run
 from tests.sim.clusters import TINY, with_nodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from nopfsfs.policy.spare import NEVER
+from nopfsfs.policy.next_use import NEVER
 
 
 class Belady:

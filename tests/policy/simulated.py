@@ -10,8 +10,8 @@ from collections import deque
 import numpy as np
 
 from nopfsfs.policy.budget import Split
-from nopfsfs.policy.conductor import FETCHES_OUTSTANDING, Conductor, Do, Home
-from nopfsfs.policy.window import PUSHES_OUTSTANDING, Paged
+from nopfsfs.policy.node_policy import FETCHES_OUTSTANDING, Conductor, Do, Home
+from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
 
 
 class World:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.policy.budget import Split
-from nopfsfs.policy.conductor import FETCHES_OUTSTANDING, Conductor, Do, Home
 from nopfsfs.policy.homes import NOWHERE, UNCOVERED, Homes
+from nopfsfs.policy.node_policy import FETCHES_OUTSTANDING, Conductor, Do, Home
 from tests.policy.simulated import World
 
 

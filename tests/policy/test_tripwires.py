@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.policy.awaited import PASSED_BY, Awaited
-from nopfsfs.policy.conductor import Do
-from nopfsfs.policy.opened import HALF_READ
+from nopfsfs.policy.node_policy import Do
+from nopfsfs.policy.open_files import HALF_READ
+from nopfsfs.policy.pending_reads import PASSED_BY, Awaited
 from tests.policy.simulated import World
-from tests.policy.test_conductor import split
+from tests.policy.test_node_policy import split
 
 
 @pytest.mark.parametrize("after", [0, 30])

@@ -17,7 +17,7 @@ from bench_files import FileSet, Result
 from bench_latency import Round
 from slow_source import cpu_seconds
 
-from nopfsfs.cli.planfile import read_plan_file
+from nopfsfs.registration.plan_file import read_plan_file
 
 SMALL = FileSet("1KB", 60, 1000)
 

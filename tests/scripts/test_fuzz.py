@@ -18,8 +18,8 @@ from fuzzing.index_input import IndexInput
 from fuzzing.mutate import mutated
 from fuzzing.peers_input import PeersInput
 
-from nopfsfs.dataset import indexfile
-from nopfsfs.peers import wire
+from nopfsfs.dataset import index_file
+from nopfsfs.protocol import between_peers
 
 SCRIPT = Path(__file__).parents[2] / "scripts/fuzz.py"
 SEED = 11
@@ -90,20 +90,20 @@ def test_memory_that_grows_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_parser_that_forgets_a_check_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it would come about: not by an input that was made for it."""
-    monkeypatch.setattr(indexfile, "check", lambda columns: None)
+    monkeypatch.setattr(index_file, "check", lambda columns: None)
     report = fuzz(IndexInput, tmp_path, SEED, 20, most=60)
 
     assert {"IndexError", "Wrong"} & {finding.what.partition(":")[0] for finding in report.findings}
 
 
 def test_a_message_of_wrong_length_that_is_taken_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = wire.unpack
+    whole = between_peers.unpack
 
     def careless(message: bytes, job: int) -> object:
-        wire._HEAD.unpack_from(message)
+        between_peers._HEAD.unpack_from(message)
         return whole(message, job)
 
-    monkeypatch.setattr(wire, "unpack", careless)
+    monkeypatch.setattr(between_peers, "unpack", careless)
     report = fuzz(PeersInput, tmp_path, SEED, 20, most=60)
 
     assert [finding.what for finding in report.findings if finding.what.startswith("error: unpack_from requires")]

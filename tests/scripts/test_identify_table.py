@@ -17,9 +17,9 @@ from identifying.cells import Cell
 from identifying.opens import Opens
 from identifying.results import Result
 
-from nopfsfs.plan.registry import order
-from nopfsfs.plan.report import Job, PlanStatus
-from nopfsfs.plan.spec import Spec
+from nopfsfs.plan.following.follower_output import Job, PlanStatus
+from nopfsfs.plan.samplers.registry import order
+from nopfsfs.plan.samplers.sampler import Spec
 
 CELL = Cell(4000, 8, "two", (2, 3), 0, "start", "seed", 42, 7, all_said=True)
 

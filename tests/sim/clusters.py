@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
 from nopfsfs.sim.run import Outcome
-from nopfsfs.sim.spec import DataSet, Training
+from nopfsfs.sim.training import DataSet, Training
 
 MB = 10**6
 STAGING = StorageClass("staging", (8 * MB,), 2, Curve.flat(1e9), Curve.flat(1e9))

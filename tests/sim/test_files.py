@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 import nopfsfs
-from nopfsfs import clusterfile
-from nopfsfs.clusterfile import format_cluster, parse_cluster, read_cluster, write_cluster
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.policy.model import MOST_CLASSES, Cluster, Curve, Source, StorageClass
-from nopfsfs.sim import datasetfile
-from nopfsfs.sim.datasetfile import parse_dataset, read_dataset
+from nopfsfs.performance import cluster_file
+from nopfsfs.performance.cluster_file import format_cluster, parse_cluster, read_cluster, write_cluster
+from nopfsfs.performance.model import MOST_CLASSES, Cluster, Curve, Source, StorageClass
+from nopfsfs.sim import dataset_file
+from nopfsfs.sim.dataset_file import parse_dataset, read_dataset
 from nopfsfs.sim.shipped import CLUSTERS, DATASETS, find_cluster, find_dataset, shipped_clusters, shipped_datasets
-from nopfsfs.sim.spec import DataSet, Training
-from nopfsfs.tomltable import SIZE_MOST
+from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.text.toml_table import SIZE_MOST
 
 MB = 10**6
 SIM = Path(nopfsfs.__file__).parent / "sim"
@@ -106,12 +106,12 @@ def test_what_a_dataset_file_says() -> None:
     assert parse_dataset(short, "") == (DataSet("x", 1, 7), Training(1, 2))
 
 
-@pytest.mark.parametrize("module", [clusterfile, datasetfile])
+@pytest.mark.parametrize("module", [cluster_file, dataset_file])
 def test_the_description_is_a_file(module: object) -> None:
     text = re.sub(r"^(?!    ).*\n", "", (module.__doc__ or "") + "\n", flags=re.MULTILINE)
     text = re.sub(r"^    ", "", text, flags=re.MULTILINE)
 
-    if module is datasetfile:
+    if module is dataset_file:
         assert parse_dataset(text, "")[0].samples == 10000
     else:
         assert parse_cluster(text + 'capacity = 0\nthreads = 1\nread = "1 MB/s"\n', "").classes[0].name == "ram"

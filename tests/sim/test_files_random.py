@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.clusterfile import format_cluster, parse_cluster, read_cluster, write_cluster
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
-from nopfsfs.sim.datasetfile import parse_dataset, read_dataset
+from nopfsfs.performance.cluster_file import format_cluster, parse_cluster, read_cluster, write_cluster
+from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.sim.dataset_file import parse_dataset, read_dataset
 from tests.sim.test_files import CLUSTER, DATASET
 
 RAM = StorageClass("ram", (1,), 1, Curve.flat(1), Curve.flat(1))

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Fluid, Load, Reads
 from nopfsfs.sim.policies import POLICIES
 from nopfsfs.sim.run import Simulation
-from nopfsfs.sim.spec import DataSet, Training
+from nopfsfs.sim.training import DataSet, Training
 
 CLASSES = 2
 SIZES = np.array([3, 8, 1, 5, 9, 4, 7, 2, 6, 10])

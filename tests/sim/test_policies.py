@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.errors import NopfsError
-from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass
-from nopfsfs.policy.placement import homes
-from nopfsfs.policy.spare import NEVER
+from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.placement.methods import homes
+from nopfsfs.policy.next_use import NEVER
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
-from nopfsfs.sim.orders import permutations
 from nopfsfs.sim.policies import POLICIES, Job, NotSupported, Placed
 from nopfsfs.sim.run import Outcome, Simulation
-from nopfsfs.sim.spec import DataSet, Training
+from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training_orders import permutations
 from tests.policy.belady import Belady
 
 SIZE = 100

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.policy.model import Cluster
+from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.policies import POLICIES
 from nopfsfs.sim.run import PLACING, Simulation
 from nopfsfs.sim.shipped import find_cluster, find_dataset
-from nopfsfs.sim.spec import DataSet, Training
+from nopfsfs.sim.training import DataSet, Training
 from tests.sim.test_fluid import clusters
 
 SIMULATION = Simulation(find_cluster("sc21"), find_dataset("mnist")[0], Training(3, 32, drop_last=False))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.errors import NopfsError
-from nopfsfs.policy.model import Cluster
+from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.run import Outcome
 from nopfsfs.sim.sweep import Point, changed, cheapest, sweep
 from tests.sim.clusters import IMPOSSIBLE, TINY, outcome

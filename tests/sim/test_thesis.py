@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thesis_tables import GB, MB, Scenario
 
-from nopfsfs.policy.model import Cluster, Curve, Source, StorageClass, ends
+from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass, ends
 from nopfsfs.sim import thesis
-from nopfsfs.sim.spec import DataSet, Training
 from nopfsfs.sim.thesis_order import deal
 from nopfsfs.sim.thesis_setup import POLICIES, Job
 from nopfsfs.sim.thesis_worker import Rates
+from nopfsfs.sim.training import DataSet, Training
 
 SCALE = 100  # of data sets and storage classes; what is published for the whole holds for the part within 2 %
 LARGE = [thesis_tables.S2, thesis_tables.S3, thesis_tables.S4]

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.fetch.wire import Order
+from nopfsfs.protocol.columns import Gauge
+from nopfsfs.protocol.ring import Event
+from nopfsfs.protocol.server_stager import Order
 from nopfsfs.stager import young_files
 from nopfsfs.stager.young_files import LOCAL_S, NETWORK_S, YoungFiles
 from nopfsfs.system.file_system import FileSystem
-from nopfsfs.tiers.columns import Gauge
-from nopfsfs.tiers.ring import Event
-from tests.fetch.rig import PAGE, Rig, content, write_files
-from tests.fetch.running import Shared, running
+from tests.stager.rig import PAGE, Rig, content, write_files
+from tests.stager.running import Shared, running
 
 NFS, EXT4 = FileSystem(0x6969, 0), FileSystem(0xEF53, 0)
 

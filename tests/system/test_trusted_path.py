@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.cli.umount import write_report
-from nopfsfs.dataset.cache import open_or_scan
+from nopfsfs.dataset.index_cache import open_or_scan
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.process import _LogFile
+from nopfsfs.system.atomic_file import whole_file
+from nopfsfs.system.process_setup import _LogFile
 from nopfsfs.system.trusted_path import make_directories, open_for_append, open_trusted
-from nopfsfs.wholefile import whole_file
 
 USER = 12345
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nopfsfs.system.shared_memory import PAGE
 from nopfsfs.tiers import arena
 from nopfsfs.tiers.arena import Arena, Extents, NoRoom
-from nopfsfs.tiers.shared import PAGE
 
 LENGTH = 64
 Make = Callable[[int], tuple[int, Arena]]

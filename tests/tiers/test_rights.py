@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nopfsfs.tiers.columns import ACL_BYTES, Columns
+from nopfsfs.protocol.columns import ACL_BYTES, Columns
 from nopfsfs.tiers.rights import ACL_MAX, RenewedRights, Rights
 
 

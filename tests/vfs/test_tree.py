@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.scan import scan
-from nopfsfs.fetch.source import Source
-from nopfsfs.tiers.columns import Columns
+from nopfsfs.dataset.tree_scan import scan
+from nopfsfs.protocol.columns import Columns
+from nopfsfs.tiers.source import Source
 from nopfsfs.vfs.errors import NameTooLong, NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
 from nopfsfs.vfs.tree import Attributes, RefreshedAttributes, Tree
 from tests.dataset import trees

@@ -1,0 +1,102 @@
+"""Starts the process that measures one part, listens to it, and never waits for it longer than it said: it may sleep in
+the kernel for ever. It clears up by itself when this process ends, however that happens (`worker`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+PATIENCE_S = 30.0  # a parallel file system that fails over answers again within this; a dead one never does
+START_S = 30.0  # for the process to say its first word, on a machine that is busy
+LEAVE_S = 10.0  # for a process that is told to end to remove what it wrote
+KILL_S = 1.0  # for one that is killed; one that sleeps in the kernel never goes
+
+Show = Callable[[str], None]  # is told several times a second what is being done
+
+
+class Failed(Exception):
+    """A part could not be measured; the text says why."""
+
+
+class NoAnswer(Failed):
+    """What was measured did not answer; the text is what was being done then."""
+
+
+def measure(part: str, seconds: float, show: Show, **request: Any) -> dict[str, Any]:
+    """The figures of one part, as `result` takes them. Raises Failed, NoAnswer."""
+    request |= {"part": part, "seconds": seconds, "patience": PATIENCE_S}
+    with _running(json.dumps(request).encode() + b"\n") as worker:
+        for message in _messages(worker, time.monotonic() + START_S + 2 * (seconds + PATIENCE_S)):
+            if "doing" in message:
+                show(message["doing"])
+            elif "result" in message:
+                result: dict[str, Any] = message["result"]
+                return result
+            elif "hangs" in message:
+                raise NoAnswer(message["hangs"])
+            elif "bug" in message:
+                raise RuntimeError(message["bug"])
+            else:
+                raise Failed(message["error"])
+    raise RuntimeError(f"the process that measures ended with status {worker.returncode}")
+
+
+def _messages(worker: subprocess.Popen[bytes], limit: float) -> Iterator[dict[str, Any]]:
+    """What it says, until it ends. Raises NoAnswer."""
+    assert worker.stdout is not None
+    said, doing, patience = b"", "measuring", START_S
+    while True:
+        wait = min(patience, limit - time.monotonic())
+        if wait <= 0 or not select.select([worker.stdout], [], [], wait)[0]:
+            raise NoAnswer(doing)
+        more = os.read(worker.stdout.fileno(), 1 << 16)
+        if not more:
+            return
+        patience = PATIENCE_S
+        *lines, said = (said + more).split(b"\n")
+        for line in lines:
+            message: dict[str, Any] = json.loads(line)
+            doing = message.get("doing", doing)
+            yield message
+
+
+@contextmanager
+def _running(request: bytes) -> Iterator[subprocess.Popen[bytes]]:
+    options = ["-P"] if sys.version_info >= (3, 11) else []  # the working directory must not decide what is imported
+    command = [sys.executable, *options, "-m", "nopfsfs.calibrate.meter_process"]
+    # A session of its own: Ctrl-C comes to this process, which then ends that one.
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True)
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    leave = LEAVE_S
+    try:
+        worker.stdin.write(request)
+        worker.stdin.flush()
+        yield worker
+    except NoAnswer:
+        leave = KILL_S  # what it does not get from the kernel now it does not get then
+        raise
+    finally:
+        worker.stdin.close()
+        try:
+            _wait(worker, leave)
+        finally:
+            worker.stdout.close()
+
+
+def _wait(worker: subprocess.Popen[bytes], leave: float) -> None:
+    """Wait for its end; leave it if it does not come."""
+    for limit in (leave, KILL_S):
+        try:
+            worker.wait(limit)
+            return
+        except subprocess.TimeoutExpired:
+            worker.kill()
+    worker.returncode = -9  # it was sent SIGKILL and ends when it wakes; nobody waits for it any more

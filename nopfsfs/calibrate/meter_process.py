@@ -1,0 +1,124 @@
+"""The process that measures one part. It may come to sleep in the kernel, on a source or a disk that does not answer,
+where no signal reaches it: so the command itself touches neither, and can leave it (`apart`).
+
+One JSON object a line. Standard input: the request, then nothing; when that closes, the command is gone, and this ends
+and clears up. Standard output: `{"doing": ...}` several times a second, at last `{"result": ...}` or `{"error": ...}`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import select
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nopfsfs.calibrate.meter_threads import Crew, Hangs, Stopped
+
+BEAT_S = 0.2
+_PR_SET_NAME = 15
+
+Request = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Line:
+    """The line to the command."""
+
+    doing: str = ""
+    stopped: bool = False  # a signal came
+    _said_at: float = 0.0
+
+    def poll(self) -> None:
+        """Say that this is alive, now and then. Raises Stopped."""
+        readable, _, _ = select.select([0], [], [], 0.0)
+        if self.stopped or readable:  # nothing more is ever written: it was closed
+            raise Stopped
+        if time.monotonic() - self._said_at >= BEAT_S:
+            self._said_at = time.monotonic()
+            self.say({"doing": self.doing})
+
+    def tell(self, doing: str) -> None:
+        """What is done from here on."""
+        self.doing = doing
+
+    def stop(self, *_: object) -> None:
+        """Take note of a signal; nothing is interrupted by it."""
+        self.stopped = True
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Raises Stopped where nobody listens any more."""
+        data = json.dumps(message).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except OSError:
+            raise Stopped from None
+
+
+def measure(request: Request, line: Line) -> dict[str, Any]:
+    """Measure what was asked for. Raises Stopped, Hangs, and NothingRead or NoDisk."""
+    crew = Crew(line.poll, request["patience"])
+    return _PARTS[request["part"]](request, crew, line.tell)
+
+
+def _source(request: Request, crew: Crew, tell: Callable[[str], None]) -> dict[str, Any]:
+    from nopfsfs.calibrate.source_meter import SourceReader
+
+    skip = frozenset(map(os.fsencode, request["skip"]))
+    return SourceReader(os.fsencode(request["path"]), crew, tell, skip, random.Random()).measure(request["seconds"])
+
+
+def _disk(request: Request, crew: Crew, tell: Callable[[str], None]) -> dict[str, Any]:
+    from nopfsfs.calibrate.disk_meter import DiskMeter
+
+    return DiskMeter(request["path"], request["size"], request["limit"], crew, tell).measure(request["seconds"])
+
+
+def _memory(request: Request, crew: Crew, tell: Callable[[str], None]) -> dict[str, Any]:
+    from nopfsfs.calibrate.memory_meter import MemoryMeter
+
+    return MemoryMeter(request["size"], request["room"], crew, tell).measure(request["seconds"])
+
+
+_PARTS = {"source": _source, "disk": _disk, "memory": _memory}
+
+
+def main() -> None:
+    line = Line()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, line.stop)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"nopfs-measure", 0, 0, 0)
+    try:
+        with open(0, "rb", buffering=0, closefd=False) as stdin:  # or select would not see what a buffer holds
+            request: Request = json.loads(stdin.readline())
+        line.say(_answer(request, line))
+    except (Stopped, json.JSONDecodeError):
+        pass  # the command is gone, perhaps before it asked for anything
+    os._exit(0)  # a thread that sleeps in the kernel must not keep the interpreter
+
+
+def _answer(request: Request, line: Line) -> dict[str, Any]:
+    from nopfsfs.calibrate.disk_meter import NoDisk
+    from nopfsfs.calibrate.source_meter import NothingRead
+
+    try:
+        return {"result": measure(request, line)}
+    except (NothingRead, NoDisk) as error:
+        return {"error": str(error)}
+    except Hangs as error:
+        return {"hangs": str(error)}
+    except Stopped:
+        raise
+    except Exception as error:
+        return {"bug": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    main()

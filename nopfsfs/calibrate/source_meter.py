@@ -1,0 +1,282 @@
+"""What a source delivers: whole files, read one by one and many at once, each only once and never from a cache.
+
+Which file is read when is left to chance. A few are looked at before (stat) to find large ones; a few are opened for
+their first byte only, which tells what a file costs beside its bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nopfsfs.calibrate.meter_threads import Crew
+from nopfsfs.calibrate.random_walk import Walk, walk
+from nopfsfs.performance import fit
+from nopfsfs.performance.fit import Level, Readings
+from nopfsfs.system.beneath import open_absolute
+
+AT_ONCE = (1, 2, 4, 8, 16, 32, 64)  # nopfs-mount reads 64 at once where nothing else is said
+CHUNK = 1 << 20  # bytes of one read; each thread has a buffer of it: 64 MiB in all
+FEWEST_EACH = 2  # files for each thread, or it is no reading of so many at once
+FEWEST_ALONE = 8  # of those read one by one
+WALK_SHARE = 0.15  # of the time
+WALK_MOST_S = 10.0
+LOOK_SHARE = 0.25  # of the files, looked at for large ones
+LOOK_MOST = 1000
+LOOK_THREADS = 16  # as the scan of a mount
+LOOK_LEAST = 64  # of fewer files none is set aside
+LARGE_FACTOR = 2.0  # the mean of the large ones over the median, or reading them tells nothing new
+LARGE_SHARE = 0.1  # of the files that were looked at
+POINTS_MOST = 2000  # times of single files that are told
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
+
+Row = tuple[float, float, int, float]  # begin, end, bytes, share of the file
+Tell = Callable[[str], None]
+
+
+class NothingRead(Exception):
+    """No file could be read; the text says why."""
+
+
+class _Skip(Exception):
+    """This file is none to measure with."""
+
+
+@dataclass(slots=True)
+class SourceReader:
+    """Measures the tree at `root`. `tell` is told what is being done."""
+
+    root: bytes
+    crew: Crew
+    tell: Tell
+    skip: frozenset[bytes] = frozenset()
+    rng: random.Random = field(default_factory=random.Random)
+    read: int = 0  # files
+    _failed: list[str] = field(default_factory=list)  # files that could not be read, and why
+    _links: set[tuple[int, int]] = field(default_factory=set)
+    _sizes: list[int] = field(default_factory=list)
+
+    def measure(self, seconds: float) -> dict[str, Any]:
+        """Measure for about so long; return the figures, as `result.source_of` takes them. Raises NothingRead, Hangs,
+        Stopped."""
+        began = time.monotonic()
+        found = self._walk(min(seconds * WALK_SHARE, WALK_MOST_S))
+        left = found.paths
+        slices = len(AT_ONCE) + 3  # the look and the first bytes of single files take half of one each
+        each = max(0.05, (seconds - (time.monotonic() - began)) / slices)
+        large = self._look_for_large(left, each / 2)
+        self.tell("first bytes")
+        count = _part(left, slices, min(FEWEST_ALONE, len(left) // 4), _later(-1))
+        first = self._run(left, count, 1, each / 2, _read_first)
+        levels, alone = self._levels(left, each)
+        if not any(level.bytes for level in levels):
+            raise NothingRead(f"all of its files that were read, {self.read}, are empty")
+        best = fit.knee([(level.at_once, level.files) for level in levels])
+        heads = self._probe("first bytes", left, levels[-1].at_once, each, _read_first)
+        return {
+            "seen": found.seen, "whole": found.whole, "read": self.read,
+            "skipped": len(self._failed) + found.skipped, "why": self._failed[0] if self._failed else found.why,
+            "median": float(np.median(self._sizes)), "smallest": min(self._sizes), "largest": max(self._sizes),
+            "alone": [[row[2], row[1] - row[0]] for row in alone[:POINTS_MOST]],
+            "first": [row[1] - row[0] for _, row in first[:POINTS_MOST]],
+            "levels": [_level(level) for level in levels],
+            "heads": _level(heads),
+            "large": _level(self._probe("large files", large, best, each, _read_whole)),
+        }  # fmt: skip
+
+    def _walk(self, seconds: float) -> Walk:
+        self.tell("looking for files")
+        found: list[Walk] = []
+
+        def entering(path: bytes) -> None:
+            self.crew.doing[0] = f"listing {os.fsdecode(path)}"
+
+        def look(_: int) -> None:
+            found.append(walk(self.root, self.crew.late, self.rng, self.skip, entering))
+
+        try:
+            self.crew.run(look, 1, seconds)
+        except OSError as error:
+            raise NothingRead(f"it cannot be listed: {error.strerror}") from error
+        if not found[0].paths:
+            raise NothingRead("it holds no files" if not found[0].skipped else f"no file found; {found[0].why}")
+        return found[0]
+
+    def _look_for_large(self, left: list[bytes], seconds: float) -> list[bytes]:
+        """Paths of the largest of some files, largest last; the others are put back, to be read last."""
+        count = min(int(len(left) * LOOK_SHARE), LOOK_MOST) if len(left) >= LOOK_LEAST else 0
+        if count == 0:
+            return []
+        self.tell("looking for large files")
+        looked, left[-count:] = left[-count:], []
+        waiting, sizes = list(looked), dict[bytes, int]()
+
+        def look(number: int) -> None:
+            while not self.crew.late() and (path := _pop(waiting)) is not None:
+                self.crew.doing[number] = f"looking at {os.fsdecode(path)}"
+                try:
+                    sizes[path] = _size(path)
+                except OSError:
+                    continue  # whoever reads it will say so
+
+        self.crew.run(look, LOOK_THREADS, seconds)
+        in_order = sorted(sizes, key=sizes.__getitem__)
+        large = in_order[len(in_order) - int(len(in_order) * LARGE_SHARE) :]
+        worth = bool(large) and np.mean([sizes[p] for p in large]) >= LARGE_FACTOR * np.median(list(sizes.values()))
+        kept = set(large) if worth else set()
+        left[:0] = [path for path in looked if path not in kept]
+        return [path for path in in_order if path in kept]
+
+    def _levels(self, left: list[bytes], each: float) -> tuple[list[Level], list[Row]]:
+        """What came with 1, 2, 4, ... files at once, as far as the files go; and the readings of single ones. Raises
+        NothingRead."""
+        levels: list[Level] = []
+        alone: list[Row] = []
+        for number, at_once in enumerate(AT_ONCE):
+            fewest = FEWEST_EACH * at_once if levels else FEWEST_ALONE
+            if levels and len(left) < fewest:
+                break
+            self.tell(f"{at_once} at once")
+            count = _part(left, len(AT_ONCE) - number + 1, fewest, _later(number))
+            rows = self._run(left, count, at_once, each, _read_whole)
+            if not rows:
+                break
+            if not levels:
+                alone = [row for _, row in rows]
+            self._sizes += [row[2] for _, row in rows if row[3] == 1.0]
+            levels.append(fit.throughput(_readings(rows), at_once))
+        if not levels:
+            raise NothingRead(f"none of {len(self._failed)} files could be read, such as {self._failed[0]}")
+        if not self._sizes:  # each was cut short by the end of its time: they are larger than that
+            self._sizes = [row[2] for row in alone]
+        return levels, alone
+
+    def _probe(self, what: str, left: list[bytes], at_once: int, seconds: float, how: How) -> Level | None:
+        """What came of further files; None where there are too few."""
+        if len(left) < FEWEST_EACH * at_once:
+            return None
+        self.tell(f"{what}, {at_once} at once")
+        rows = self._run(left, len(left), at_once, seconds, how)
+        return fit.throughput(_readings(rows), at_once) if rows else None
+
+    def _run(self, left: list[bytes], count: int, at_once: int, seconds: float, how: How) -> list[tuple[int, Row]]:
+        """Read `count` files from the end of `left`, or as many as there is time for: (thread, reading) of each."""
+        if count == 0:
+            return []
+        paths, left[-count:] = left[-count:], []
+        rows: list[list[Row]] = [[] for _ in range(at_once)]
+
+        def read(number: int) -> None:
+            buffer = memoryview(bytearray(CHUNK))
+            while not self.crew.late() and (path := _pop(paths)) is not None:
+                self.crew.doing[number] = f"reading {os.fsdecode(path)}"
+                try:
+                    rows[number].append(self._read(path, buffer, how))
+                except _Skip:
+                    continue
+                except OSError as error:
+                    self._failed.append(f"{os.fsdecode(path)}: {error.strerror}")
+
+        self.crew.run(read, at_once, seconds)
+        left += paths  # for which there was no time
+        done = [(number, row) for number, of_one in enumerate(rows) for row in of_one]
+        self.read += len(done)
+        return done
+
+    def _read(self, path: bytes, buffer: memoryview, how: How) -> Row:
+        """One reading. The time that it takes to drop what an earlier reader left in the page cache is left out."""
+        begin = time.monotonic()
+        fd = open_absolute(path, _FLAGS)
+        try:
+            found = os.fstat(fd)
+            opened = time.monotonic()
+            if not stat.S_ISREG(found.st_mode) or self._is_known(found):
+                raise _Skip
+            _advise(fd, os.POSIX_FADV_DONTNEED)
+            if how is _read_first:
+                _advise(fd, os.POSIX_FADV_RANDOM)  # no read-ahead: one page
+            begin += time.monotonic() - opened
+            size, share = how(fd, found.st_size, buffer, self.crew.late)
+            end = time.monotonic()
+            _advise(fd, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+        return begin, end, size, share
+
+    def _is_known(self, found: os.stat_result) -> bool:
+        """Whether this is another name of a file that was read."""
+        if found.st_nlink < 2:
+            return False
+        key = (found.st_dev, found.st_ino)
+        known = key in self._links
+        self._links.add(key)
+        return known
+
+
+How = Callable[[int, int, memoryview, Callable[[], bool]], tuple[int, float]]
+
+
+def _read_whole(fd: int, size: int, buffer: memoryview, late: Callable[[], bool]) -> tuple[int, float]:
+    """Bytes read, and their share of the file: less than 1 where the time was over before."""
+    done = 0
+    while done < size:
+        got = os.preadv(fd, [buffer], done)
+        if got == 0:
+            break  # it was cut short meanwhile
+        done += got
+        if done < size and late():
+            return done, done / size
+    return done, 1.0
+
+
+def _read_first(fd: int, size: int, buffer: memoryview, late: Callable[[], bool]) -> tuple[int, float]:
+    return os.preadv(fd, [buffer[:1]], 0), 1.0
+
+
+def _advise(fd: int, advice: int) -> None:
+    try:
+        os.posix_fadvise(fd, 0, 0, advice)
+    except OSError:
+        pass  # some file systems refuse the advice; it is only an advice
+
+
+def _size(path: bytes) -> int:
+    fd = open_absolute(path, os.O_PATH)
+    try:
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+
+
+def _pop(paths: list[bytes]) -> bytes | None:
+    try:
+        return paths.pop()  # in one step, so that no two threads get the same
+    except IndexError:
+        return None
+
+
+def _part(left: list[bytes], slices: int, fewest: int, later: int) -> int:
+    """How many files one of so many slices of the time takes: its share, but `later` are left where that many are, and
+    `fewest` are taken in any case."""
+    return min(len(left), max(fewest, min(len(left) // slices, len(left) - later)))
+
+
+def _later(number: int) -> int:
+    """How many files the levels after that one take at least, and the first bytes after them."""
+    return FEWEST_EACH * (sum(AT_ONCE[number + 1 :]) + AT_ONCE[-1])
+
+
+def _readings(rows: Sequence[tuple[int, Row]]) -> Readings:
+    columns = np.array([(*row, thread) for thread, row in rows], np.float64).T
+    return Readings(*columns)
+
+
+def _level(level: Level | None) -> list[float] | None:
+    return None if level is None else [level.at_once, level.files, level.bytes]

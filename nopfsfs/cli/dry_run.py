@@ -1,0 +1,184 @@
+"""`nopfs plan --dry-run`: the order in which a job would read a data set, without mounting anything."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.cli.error_exit import say
+from nopfsfs.cli.mount import scan_bar
+from nopfsfs.cli.plan_options import said_options
+from nopfsfs.cli.preflight import check_source
+from nopfsfs.cli.settings import SETTINGS, usage
+from nopfsfs.config import MountConfig, PlanSpec
+from nopfsfs.dataset import order_files
+from nopfsfs.dataset.file_orders import ORDERS, candidate_roots
+from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.index_cache import open_or_scan
+from nopfsfs.plan.samplers import registry
+from nopfsfs.registration.plan_file import explicit_order, read_plan_file
+from nopfsfs.registration.plan_tables import EXPLICIT, PlanError, parse_plans
+from nopfsfs.system.atomic_file import whole_file
+from nopfsfs.system.state_dirs import default_index_dir
+
+PROGRAM = "nopfs"
+HEAD = 20  # files that are printed where nothing else is said
+_AT_ONCE = 8192  # paths in one write
+_WHOLE_NUMBERS = ("seed", "epoch", "world_size")
+
+Samples = NDArray[np.int64]
+
+
+def dry_run(said: Mapping[str, Any]) -> int:
+    """Print the order of each plan, a path relative to SOURCE in each line. Raises NopfsError."""
+    plans = _plans(said)
+    head = None if said.get("all") else _number("--head", said["head"]) if "head" in said else HEAD
+    out = said.get("order_out")
+    if "head" in said and said.get("all"):
+        raise usage("--all: goes without --head")
+    if out is not None and len(plans) > 1:
+        raise usage(f"--order-out: {len(plans)} plans have {len(plans)} orders; write a file of one plan")
+    silent = out is not None and not said.get("all") and "head" not in said
+    index = open_index(said)
+    for plan in plans:
+        rows, samples = order_of(plan, index, said["path"], None if out is not None else head)
+        if out is not None:
+            _save(out, samples)
+        if silent:
+            continue
+        shown = len(samples) if head is None else min(head, len(samples))
+        _print(index, rows, samples[:shown])
+        if head == HEAD and "head" not in said and shown == HEAD:
+            say(PROGRAM, f"the first {HEAD}; --head N prints N of them, --all prints all")
+    return 0
+
+
+def _plans(said: Mapping[str, Any]) -> tuple[PlanSpec, ...]:
+    """The plans of --plan, with what other options say instead of it; or the plan of the options alone."""
+    table = {name: said[name] for name in ("sampler", "root", "files", "ranks") if name in said}
+    table |= {name: _number(f"--{name.replace('_', '-')}", said[name]) for name in _WHOLE_NUMBERS if name in said}
+    if os.path.isabs(table.get("root", "")):
+        table["root"] = os.path.relpath(table["root"], os.path.abspath(said["path"]))
+    texts = said.get("sampler_option", ())
+    if "plan" in said:
+        if texts or "sampler" in table:
+            raise usage("--sampler: the plan file names it; leave one of the two out")
+        tables = [{**plan, **table} for plan in read_plan_file(said["plan"]).tables]
+    else:
+        if "sampler" not in table:
+            raise usage("--sampler: name it, or a plan file with --plan; nopfs plan --samplers lists samplers")
+        tables = [{**table, "options": said_options(table["sampler"], texts)}]
+    try:
+        return parse_plans(tables)
+    except PlanError as error:
+        first, _, rest = error.key.partition(".")
+        origin = f"--sampler-option {rest}" if first == "options" else f"--{first.replace('_', '-')}"
+        raise usage(f"{origin}: {error.reason}") from error
+
+
+def _number(origin: str, text: str) -> int:
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 20):
+        raise usage(f"{origin}: {text!r} is not a whole number")
+    return int(text)
+
+
+def open_index(said: Mapping[str, Any]) -> Index:
+    """The index of SOURCE, kept where nopfs-mount keeps it; a scan of more than two seconds shows a bar."""
+    if not said["path"]:
+        raise usage("SOURCE: the path is empty")
+    source = os.path.abspath(said["path"])
+    check_source(MountConfig(source=source, mountpoint=""))
+    place = said["index_dir"] if "index_dir" in said else default_index_dir(os.geteuid(), os.environ)
+    follow = bool(said.get("follow_symlinks"))
+    with scan_bar(sys.stderr.isatty()) as progress:
+        opened = open_or_scan(
+            os.path.realpath(source), SETTINGS["index_dir"].parse(place), follow_symlinks=follow, progress=progress
+        )
+    os.close(opened.fd)
+    for warning in opened.result.warnings:
+        say(PROGRAM, warning)
+    return opened.index
+
+
+def order_of(plan: PlanSpec, index: Index, source: str, count: int | None) -> tuple[NDArray[np.int64], Samples]:
+    """The file list (rows, int64[n]) of a plan, and the samples of it that its ranks read in its epoch (int64[m]),
+    place by place; at least the first `count`. Raises NopfsError with Exit.USAGE."""
+    try:
+        root = _root(plan, index)
+        if plan.order:
+            rows, epochs = explicit_order(plan, index, root, os.path.realpath(source), "")
+            return rows, epochs[plan.epoch % len(epochs)]
+        if plan.sampler == EXPLICIT:
+            raise ValueError("order: is missing")
+        return _computed(plan, index, root, count)
+    except ValueError as error:
+        raise usage(str(error)) from error
+
+
+def _root(plan: PlanSpec, index: Index) -> int:
+    if plan.root is not None:
+        try:
+            return order_files.directory(index, plan.root)
+        except ValueError as error:
+            raise ValueError(f"root: {error}") from error
+    return int(candidate_roots(index, classes=False)[0])
+
+
+def _computed(plan: PlanSpec, index: Index, root: int, count: int | None) -> tuple[NDArray[np.int64], Samples]:
+    family = registry.sampler(plan.sampler)
+    options = dict(plan.options)
+    if plan.seed is None and family.seeds is not None and "state" not in options:
+        raise ValueError(f"seed: {family.name} has one; say which, such as 42")
+    spec = registry.make_spec(family, plan.seed or 0, options)
+    rows = _listed(plan, index, root, family.files)
+    chosen = None
+    if plan.subset is not None:
+        rule = registry.subset(plan.subset.name)
+        seed = plan.subset.seed if plan.subset.seed is not None else plan.seed
+        chosen = rule.samples(registry.make_spec(rule, seed or 0, dict(plan.subset.options)), len(rows))
+    if plan.world_size is None and plan.ranks is not None and plan.ranks != (0,):
+        raise ValueError("world_size: how many ranks has the job? Without, it is 1")
+    world = plan.world_size or 1
+    ranks = plan.ranks if plan.ranks is not None else tuple(range(world))
+    n = len(rows) if chosen is None else len(chosen)
+    each = None if count is None else -(-count // len(ranks))
+    samples = family.order(spec, n, plan.epoch, world, ranks, each)
+    samples = samples[samples >= 0]  # places at which a rank has nothing
+    return rows, samples if chosen is None else chosen[samples]
+
+
+def _listed(plan: PlanSpec, index: Index, root: int, usual: tuple[str, ...]) -> NDArray[np.int64]:
+    """The file list that a plan names, or the first of the usual ones that has files."""
+    for name in (plan.files,) if plan.files is not None else usual:
+        rows = ORDERS[name](index, root, None)
+        if len(rows):
+            return rows.astype(np.int64)
+    names, where = plan.files or " or ".join(usual), os.fsdecode(index.path(root)) or "SOURCE"
+    raise ValueError(f"files: {names} finds none in {where}; name another order or root")
+
+
+def _print(index: Index, rows: NDArray[np.int64], samples: Samples) -> None:
+    for part in _parts(samples):
+        paths = [index.path(row) for row in rows[part].tolist()]
+        sys.stdout.buffer.write(b"\n".join(paths) + b"\n")
+    sys.stdout.buffer.flush()  # here, where a broken pipe is no error
+
+
+def _parts(samples: Samples) -> Iterator[Samples]:
+    for start in range(0, len(samples), _AT_ONCE):
+        yield samples[start : start + _AT_ONCE]
+
+
+def _save(path: str, samples: Samples) -> None:
+    """Write the whole file or nothing."""
+    try:
+        with whole_file(path, 0o644) as file:
+            np.save(file, samples)
+    except OSError as error:
+        raise usage(f"--order-out {path}: {error.strerror or error}; name a file in a directory of yours") from error

@@ -1,0 +1,195 @@
+"""`nopfs simulate`: how long a training takes with each policy on a cluster, without any of the two. What is asked for,
+checked; `cli/simulate.py` does it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.settings import SETTINGS, usage
+from nopfsfs.text.units import parse_rate, parse_size
+
+PLOTS = (".png", ".svg")
+MOST_EPOCHS, MOST_BATCH, MOST_NODES = 10**6, 10**7, 65_534  # as in data set files; nodes are numbered in 16 bits
+_WHOLE = re.compile(r"\d{1,12}", re.ASCII)
+_SHARE = re.compile(r"\d*\.?\d+|\d+\.", re.ASCII)
+_ONLY_MOUNT = ("calibration", "index_dir", "follow_symlinks")
+_NOT_THESIS = ("order", "slice", "source_concurrency", "from_mount")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for, as far as it can be checked without reading anything."""
+
+    cluster: str | None = None  # names or paths; both or `mountpoint`
+    dataset: str | None = None
+    mountpoint: str | None = None
+    calibration: str | None = None
+    index_dir: str | None = None  # of the mount, as it was given to nopfs-mount
+    follow_symlinks: bool = False
+    policies: tuple[str, ...] = ()
+    nodes: tuple[int, ...] = ()
+    epochs: int | None = None
+    batch: int | None = None
+    seed: int | None = None
+    drop_last: bool | None = None
+    compute: float | None = None
+    at_once: int | None = None
+    order: str | None = None
+    slice_share: float | None = None
+    thesis: bool = False
+    json: bool = False
+    plot: str | None = None
+    rams: tuple[int, ...] = ()
+    disks: tuple[int, ...] = ()
+
+    @property
+    def sweeps(self) -> bool:
+        return bool(self.rams or self.disks)
+
+
+def add_simulate(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `nopfs simulate`."""
+    parser = commands.add_parser(
+        "simulate",
+        usage="nopfs simulate CLUSTER DATASET [options] | --from-mount MOUNTPOINT [options]",
+        help="how long a training takes with each policy",
+        description="Print how long a training takes on a cluster with each policy, how long it waits for samples, and "
+        "where these come from (docs/simulate.md).",
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument("cluster", metavar="CLUSTER", nargs="?", help="a name, such as sc21, or a TOML file")
+    parser.add_argument("dataset", metavar="DATASET", nargs="?", help="a name, such as imagenet-1k, or a TOML file")
+    parser.add_argument("--policy", metavar="NAME[,NAME...]", action="append", help="policies; all of them: all")
+    for name, value, text in (
+        ("nodes", "N[,N...]", "nodes, in place of the cluster's"),
+        ("epochs", "N", "epochs, in place of the data set's"),
+        ("batch", "N", "samples of one rank in a step"),
+        ("seed", "N", "seed of the order"),
+        ("order", "SAMPLER", "the order of a framework's sampler (nopfs plan --samplers)"),
+        ("compute", "RATE", "what one rank trains on in a second, such as 100MB/s"),
+        ("source-concurrency", "N", "files that a node has under way at the source"),
+        ("slice", "SHARE", "part of the fastest storage class, 0 to 1, that homes leaves to Belady"),
+    ):
+        parser.add_argument(f"--{name}", metavar=value, help=text)
+    parser.add_argument(
+        "--drop-last", action=argparse.BooleanOptionalAction, help="leave out what fills no step of all ranks"
+    )
+    parser.add_argument("--thesis", action="store_true", help="as the simulator of NoPFS's predecessor does it")
+    parser.add_argument("--json", action="store_true", help="print a list of records as JSON")
+    parser.add_argument("--plot", metavar="FILE", help="draw a picture, .png or .svg")
+    sweep = parser.add_argument_group("what should I buy")
+    sweep.add_argument("--sweep-ram", metavar="SIZE[,SIZE...]", help="capacities of the fastest storage class")
+    sweep.add_argument("--sweep-disk", metavar="SIZE[,SIZE...]", help="capacities of the last storage class")
+    mount = parser.add_argument_group("of a running mount")
+    mount.add_argument("--from-mount", metavar="MOUNTPOINT", help="its data set, on nodes like this one")
+    mount.add_argument("--calibration", metavar="FILE", help="what nopfs calibrate measured, where it is not found")
+    mount.add_argument("--index-dir", metavar="D", help="the index directory, where the mount was given one")
+    mount.add_argument("--follow-symlinks", action="store_true", help="as for nopfs-mount")
+    parser.set_defaults(handler=simulate)
+
+
+def simulate(options: argparse.Namespace) -> int:
+    """Simulate; return the exit code. Raises NopfsError."""
+    asked = parse(vars(options))
+    if asked.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise usage("--plot: needs matplotlib; install it: pip install 'nopfsfs[plot]'")
+    from nopfsfs.cli.simulate import run  # with numpy: bad options need none of it
+
+    return run(asked)
+
+
+def parse(said: Mapping[str, Any]) -> Asked:
+    """What the words ask for. Raises NopfsError."""
+    _check_together(said)
+    mountpoint = said.get("from_mount")
+    if mountpoint == "":
+        raise usage("--from-mount: the path is empty; name a mountpoint")
+    return Asked(
+        cluster=said.get("cluster"),
+        dataset=said.get("dataset"),
+        mountpoint=mountpoint,
+        calibration=said.get("calibration"),
+        index_dir=_one(said, "index_dir", SETTINGS["index_dir"].parse),
+        follow_symlinks=bool(said.get("follow_symlinks")),
+        policies=tuple(said.get("policy", ())),
+        nodes=_list(said, "nodes", _whole(1, MOST_NODES)),
+        epochs=_one(said, "epochs", _whole(1, MOST_EPOCHS)),
+        batch=_one(said, "batch", _whole(1, MOST_BATCH)),
+        seed=_one(said, "seed", SETTINGS["seed"].parse),
+        drop_last=said.get("drop_last"),
+        compute=_one(said, "compute", parse_rate),
+        at_once=_one(said, "source_concurrency", SETTINGS["source_concurrency"].parse),
+        order=said.get("order"),
+        slice_share=_one(said, "slice", _share),
+        thesis=bool(said.get("thesis")),
+        json=bool(said.get("json")),
+        plot=_one(said, "plot", _plot),
+        rams=_list(said, "sweep_ram", parse_size),
+        disks=_list(said, "sweep_disk", parse_size),
+    )
+
+
+def _check_together(said: Mapping[str, Any]) -> None:
+    """Refuse options that do not go with each other."""
+    if "from_mount" in said:
+        if "cluster" in said:
+            raise usage("--from-mount: takes the place of CLUSTER and DATASET; leave them out")
+    elif "dataset" not in said:
+        raise usage("name CLUSTER and DATASET, such as sc21 imagenet-1k, or --from-mount; see nopfs simulate --help")
+    else:
+        for name in _ONLY_MOUNT:
+            if name in said:
+                raise usage(f"--{name.replace('_', '-')}: goes with --from-mount; leave it out")
+    if "thesis" in said:
+        for name in _NOT_THESIS:
+            if name in said:
+                raise usage(f"--{name.replace('_', '-')}: is not in the thesis's simulator; leave out --thesis")
+
+
+def _one(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> T | None:
+    """The value of an option. Raises NopfsError that names it."""
+    if name not in said:
+        return None
+    try:
+        return read(said[name])
+    except ValueError as error:
+        raise usage(f"--{name.replace('_', '-')}: {error}") from error
+
+
+def _list(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> tuple[T, ...]:
+    """The values of a comma list, each once, in the order given."""
+    found = _one(said, name, lambda text: tuple(dict.fromkeys(read(word.strip()) for word in text.split(","))))
+    return found or ()
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
+            raise ValueError(f"{text!r} is not a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def _share(text: str) -> float:
+    if not _SHARE.fullmatch(text) or not float(text) <= 1:
+        raise ValueError(f"{text!r} is not a share: write a number from 0 to 1, such as 0.25")
+    return float(text)
+
+
+def _plot(text: str) -> str:
+    path = os.path.abspath(text)
+    if not path.endswith(PLOTS):
+        raise ValueError(f"{text!r} ends neither in {' nor in '.join(PLOTS)}: the end says what is drawn")
+    if os.path.isdir(path) or not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
+        raise ValueError(f"{text} cannot be written; name a file in a directory of yours")
+    return path

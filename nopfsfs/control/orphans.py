@@ -1,0 +1,88 @@
+"""Servers whose supervisor died serve on, and hold what another supervisor needs to take over the mount.
+
+The listening socket lies in the mount's state directory, which only its owner may enter. Any server that was left
+alone answers there: one JSON object, with the descriptors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+
+import trio
+
+from nopfsfs.config import MountConfig
+from nopfsfs.system.process_setup import Handoff
+
+SOCKET_NAME = "adopt.sock"
+GIVEN = ("fuse", "index", "columns", "arena", "gauges", "modes", "init")
+_MESSAGE = 1 << 20
+_FDS = 16
+_LIMIT_S = 5.0
+
+
+def listen(state_dir: str) -> socket.socket:
+    """The socket, to be passed to the servers. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    directory = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        address = f"/proc/self/fd/{directory}/{SOCKET_NAME}"
+        if os.path.lexists(address):
+            os.unlink(address)
+        sock.bind(address)
+        sock.listen(8)
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.close(directory)
+    return sock
+
+
+async def answer(handoff: Handoff) -> None:
+    """Give whoever asks what a supervisor needs. Never returns."""
+    names = [name for name in GIVEN if name in handoff.fds]
+    text = {"config": handoff.config.to_json(), "fds": names, "numbers": handoff.numbers}
+    fds = [handoff.fds[name] for name in names]
+    with trio.socket.from_stdlib_socket(socket.socket(fileno=handoff.fds["adopt"])) as listening:
+        while True:
+            caller, _ = await listening.accept()
+            # One that has hung up, perhaps while there was a supervisor still, is no concern of the next.
+            with trio.move_on_after(_LIMIT_S), contextlib.suppress(OSError), caller:
+                await trio.to_thread.run_sync(_give, caller.fileno(), json.dumps(text).encode(), fds)
+
+
+def _give(fd: int, message: bytes, fds: list[int]) -> None:
+    with socket.socket(fileno=os.dup(fd)) as sock:
+        sock.settimeout(_LIMIT_S)
+        socket.send_fds(sock, [message], fds)
+
+
+def ask(state_dir: str) -> Handoff | None:
+    """What the next supervisor is given, from one of the servers; None when none answers.
+
+    Raises ValueError for what another release of nopfsfs gives, whose settings may be others."""
+    directory = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as sock:
+            sock.settimeout(_LIMIT_S)
+            sock.connect(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
+            message, fds, _, _ = socket.recv_fds(sock, _MESSAGE, _FDS)
+    except OSError:
+        return None
+    finally:
+        os.close(directory)
+    if not message:
+        return None
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    try:
+        text = json.loads(message)
+        given = dict(zip(text["fds"], fds, strict=True))
+        return Handoff("super", MountConfig.from_json(text["config"]), given, text["numbers"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        for fd in fds:
+            os.close(fd)
+        raise ValueError(f"not understood: {error}") from error

@@ -1,0 +1,321 @@
+"""A look at one directory of the source: its entries, or that they are still those of the previous index.
+
+Whoever may rename in the source while it is scanned leads nobody elsewhere: directories are opened below the root
+without following links, entries below their directory, and attributes and ACL of a file are those of one inode.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.dataset.index import FOLLOWED, HAS_ACL, LEAVES, UNSURE, Index
+from nopfsfs.dataset.index_build import COPIED, LINK, RECORD, Acls, Listing
+from nopfsfs.dataset.symlinks import is_inside, presented
+from nopfsfs.system.beneath import by_descriptor, open_absolute, open_beneath, open_followed, place_of
+
+# A directory that changed less than this before it was listed may change again within one tick of the
+# source's clock (4 ms on ext4, 1 s on ext3 and HFS+, 2 s on FAT; the rest is for clocks that disagree) and
+# look unchanged.
+RACY_NS = 3_000_000_000
+ACL_NAME = "system.posix_acl_access"
+PACK = struct.Struct("<IIIIqqqQQBI").pack  # build.RECORD
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A directory to look at."""
+
+    path: bytes
+    was: int = -1  # its row in the previous index
+    at: bytes = b""  # its absolute path, free of links, where it is reached through a followed link
+    chain: tuple[tuple[int, int], ...] = ()  # (st_dev, st_ino) of the directories above, nearest last
+
+    @property
+    def followed(self) -> bool:
+        """Whether the directory is reached through a followed link."""
+        return bool(self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A directory that was looked at; `listing` is None where the previous index still holds."""
+
+    task: Task
+    own: bytes  # packed RECORD
+    listing: Listing | None
+    children: list[Task]
+    leaving: int = 0
+    vanished: tuple[tuple[bytes, str], ...] = ()
+    moved: bool = False  # reused, but the device number of the source changed
+
+
+def listing_of(found: Found, previous: Index | None) -> Listing:
+    """The listing of a directory, taken from the previous index if it was not listed again."""
+    if found.listing is not None:
+        return found.listing
+    assert previous is not None
+    was = found.task.was
+    first, last = int(previous.first_entry[was]), int(previous.first_entry[was + 1])
+    rows = previous.entry_row[first:last]
+    starts = previous.name_start[first : last + 1]
+    records = np.empty(last - first, RECORD)
+    for name in COPIED:
+        records[name] = getattr(previous, name)[rows]
+    records["acl"] = acl_numbers(previous, rows)
+    own = np.frombuffer(found.own, RECORD).copy()
+    device = previous.devices[previous.src_dev[rows]]
+    # The same file system may have got a new number since, for example by a reboot.
+    device[device == previous.devices[previous.src_dev[was]]] = own["dev"][0]
+    records["dev"] = device
+    # A row of several names has the flags of the first. Directories that hold followed links are always listed again.
+    records["flags"] &= 0xFF ^ FOLLOWED
+    if found.task.followed:
+        records["flags"][records["mode"] >> 12 != LINK] |= FOLLOWED
+    links = np.flatnonzero(records["mode"] >> 12 == LINK).tolist()
+    return Listing(
+        found.task.path,
+        own,
+        previous.names[int(starts[0]) : int(starts[-1])].tobytes(),
+        np.diff(starts).astype(np.uint32),
+        records,
+        {position: previous.readlink(int(rows[position])) for position in links},
+    )
+
+
+def acl_numbers(previous: Index, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Of rows of an index, numbers in `Acls(previous.acl_values())`."""
+    numbers = np.zeros(len(rows), np.uint32)
+    have = np.flatnonzero(previous.flags[rows] & HAS_ACL)
+    numbers[have] = previous.acl_number[np.searchsorted(previous.acl_row, rows[have])] + 1
+    return numbers
+
+
+class Look:
+    """Looks at one directory at a time; called from many threads."""
+
+    def __init__(
+        self, root: bytes, real_root: bytes, follow: bool, previous: Index | None, clock_ns: Callable[[], int]
+    ) -> None:
+        self.root = root
+        self.real_root = real_root
+        self.follow = follow
+        self.previous = previous
+        self.clock_ns = clock_ns
+        self.acls = Acls(previous.acl_values() if previous is not None else ())
+        self.no_acl: set[int] = set()  # devices that know no ACLs
+        self.entries = 0  # for progress only: a lost update does no harm
+
+    def __call__(self, task: Task) -> Found:
+        """Raises OSError if the directory cannot be listed."""
+        fd = self._open(task)
+        try:
+            if self.previous is not None and task.was >= 0:
+                st = os.fstat(fd)
+                if self._unchanged(st, task.was):
+                    return self._reuse(task, st, self.previous)
+            listed = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+        finally:
+            os.close(fd)
+        try:
+            return self._list(task, listed)
+        finally:
+            os.close(listed)
+
+    def _open(self, task: Task) -> int:
+        """An O_PATH descriptor of the directory. Raises OSError."""
+        flags = os.O_PATH | os.O_DIRECTORY
+        if task.at:
+            return open_absolute(task.at, flags)
+        root = open_absolute(self.real_root, flags)
+        try:
+            return open_beneath(root, task.path, flags) if task.path else os.dup(root)
+        finally:
+            os.close(root)
+
+    def _unchanged(self, st: os.stat_result, was: int) -> bool:
+        assert self.previous is not None
+        at = self.previous.at
+        return (
+            not at.flags[was] & UNSURE
+            and st.st_mtime_ns == at.mtime_ns[was]
+            and st.st_ctime_ns == at.ctime_ns[was]
+            and st.st_ino == at.src_ino[was]
+        )
+
+    def _reuse(self, task: Task, st: os.stat_result, previous: Index) -> Found:
+        was = task.was
+        first, last = int(previous.first_entry[was]), int(previous.first_entry[was + 1])
+        rows = previous.entry_row[first:last]
+        here = (*task.chain, (st.st_dev, st.st_ino))
+        children = []
+        for position in np.flatnonzero(rows < previous.n_dirs).tolist():
+            row, name = int(rows[position]), previous.name(first + position)
+            children.append(Task(_join(task.path, name), row, _join(task.at, name) if task.at else b"", here))
+        self.entries += last - first
+        leaving = int(np.count_nonzero(previous.flags[rows] & LEAVES))
+        moved = int(previous.devices[previous.src_dev[was]]) != st.st_dev
+        own = self._pack(st, previous.at.flags[was], self.acls.number(previous.acl(was)))
+        return Found(task, own, None, children, leaving, moved=moved)
+
+    def _list(self, task: Task, fd: int) -> Found:
+        st = os.fstat(fd)
+        here = (st.st_dev, st.st_ino)
+        if here in task.chain:
+            raise OSError(errno.ELOOP, "a loop of followed links")
+        acl = self._acl(fd, st)
+        flags = FOLLOWED if task.followed else 0
+        if st.st_ctime_ns > self.clock_ns() - RACY_NS:
+            flags |= UNSURE
+        into = _Entries(task, fd, st.st_dev, (*task.chain, here))
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                self._entry(into, entry)
+        self.entries += len(into.packed)
+        if into.unsure:
+            flags |= UNSURE
+        own = self._pack(st, flags, acl)
+        return Found(task, own, into.listing(own), into.children, into.leaving, tuple(into.vanished))
+
+    def _entry(self, into: _Entries, entry: os.DirEntry[str]) -> None:
+        name = os.fsencode(entry.name)
+        try:
+            if entry.is_file(follow_symlinks=False) and into.device not in self.no_acl:
+                st, acl = self._file(into, name)
+            else:
+                st, acl = entry.stat(follow_symlinks=False), 0
+            if stat.S_ISLNK(st.st_mode):
+                self._link(into, name, st)
+                return
+        except OSError as error:
+            into.vanished.append((_join(into.task.path, name), error.strerror or "error"))
+            return
+        flags = FOLLOWED if into.task.followed else 0
+        if stat.S_ISDIR(st.st_mode):
+            into.child(name, self._was(into, name))
+        into.packed.append((name, self._pack(st, flags, acl)))
+
+    def _file(self, into: _Entries, name: bytes) -> tuple[os.stat_result, int]:
+        """Attributes and the ACL of one inode, whatever is renamed meanwhile. Raises OSError."""
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=into.fd)
+        try:
+            st = os.fstat(fd)
+            return st, self._acl(fd, st) if stat.S_ISREG(st.st_mode) else 0
+        finally:
+            os.close(fd)
+
+    def _was(self, into: _Entries, name: bytes) -> int:
+        """The row that a subdirectory had in the previous index, or -1."""
+        if self.previous is None or into.task.was < 0:
+            return -1
+        row = self.previous.lookup(into.task.was, name)
+        return row if row < self.previous.n_dirs else -1
+
+    def _link(self, into: _Entries, name: bytes, st: os.stat_result) -> None:
+        """Raises OSError if the link vanished."""
+        target = os.readlink(name, dir_fd=into.fd)
+        # Text only: it decides how the link is shown, and opens nothing.
+        above = into.task.at or self.real_root.rstrip(b"/") + b"/" + into.task.path
+        real = os.path.realpath(above.rstrip(b"/") + b"/" + name)
+        inside = is_inside(real, self.real_root)
+        if inside:
+            target = presented(target, real, self.real_root, into.task.path, into.task.followed)
+        elif self.follow:
+            into.unsure = True  # what lies behind it may change, and no directory of the source with it
+            try:
+                self._follow(into, name)
+                return
+            except OSError:
+                into.leaving += 1  # it leads nowhere today
+        else:
+            into.leaving += 1
+        into.packed.append((name, self._pack(st, 0 if inside else LEAVES)))
+        into.targets[name] = target
+
+    def _follow(self, into: _Entries, name: bytes) -> None:
+        """Enter what the link leads to in its place. Raises OSError if it leads nowhere."""
+        fd = open_followed(into.fd, name)
+        try:
+            st, place = os.fstat(fd), place_of(fd)
+            acl = self._acl(fd, st) if stat.S_ISREG(st.st_mode) else 0
+        finally:
+            os.close(fd)
+        if stat.S_ISDIR(st.st_mode):
+            into.child(name, self._was(into, name), place)
+        into.packed.append((name, self._pack(st, FOLLOWED, acl)))
+        into.led[name] = place
+
+    def _acl(self, fd: int, st: os.stat_result) -> int:
+        """The number of the ACL of a descriptor's file, 0 for none. A file system that knows no ACLs is asked once."""
+        if st.st_dev in self.no_acl:
+            return 0
+        try:
+            return self.acls.number(os.getxattr(by_descriptor(fd), ACL_NAME))
+        except OSError as error:
+            if error.errno in (errno.ENOTSUP, errno.ENOSYS):
+                self.no_acl.add(st.st_dev)
+            return 0
+
+    def _pack(self, st: os.stat_result, flags: int, acl: int = 0) -> bytes:
+        flags |= HAS_ACL if acl else 0
+        special = stat.S_ISCHR(st.st_mode) or stat.S_ISBLK(st.st_mode)
+        return PACK(
+            st.st_mode,
+            st.st_uid,
+            st.st_gid,
+            st.st_nlink,
+            st.st_rdev if special else st.st_size,
+            st.st_mtime_ns,
+            st.st_ctime_ns,
+            st.st_ino,
+            st.st_dev,
+            flags,
+            acl,
+        )
+
+
+class _Entries:
+    """What has been found in a directory so far."""
+
+    def __init__(self, task: Task, fd: int, device: int, chain: tuple[tuple[int, int], ...]) -> None:
+        self.task = task
+        self.fd = fd  # the directory's
+        self.device = device
+        self.chain = chain
+        self.packed: list[tuple[bytes, bytes]] = []  # name, RECORD
+        self.targets: dict[bytes, bytes] = {}
+        self.led: dict[bytes, bytes] = {}  # where followed links lead
+        self.children: list[Task] = []
+        self.vanished: list[tuple[bytes, str]] = []
+        self.leaving = 0
+        self.unsure = False
+
+    def child(self, name: bytes, was: int, place: bytes = b"") -> None:
+        """`place`: the absolute path where a followed link leads."""
+        at = place or (_join(self.task.at, name) if self.task.at else b"")
+        self.children.append(Task(_join(self.task.path, name), was, at, self.chain))
+
+    def listing(self, own: bytes) -> Listing:
+        self.packed.sort()
+        names = [name for name, _ in self.packed]
+        positions = {name: i for i, name in enumerate(names)} if self.targets or self.led else {}
+        return Listing(
+            self.task.path,
+            np.frombuffer(own, RECORD).copy(),
+            b"".join(names),
+            np.fromiter(map(len, names), np.uint32, len(names)),
+            np.frombuffer(b"".join([record for _, record in self.packed]), RECORD),
+            {positions[name]: target for name, target in self.targets.items()},
+            {positions[name]: place for name, place in self.led.items()},
+        )
+
+
+def _join(directory: bytes, name: bytes) -> bytes:
+    return directory + b"/" + name if directory else name

@@ -1,0 +1,154 @@
+"""The index on disk, so that a restarted job does not scan a million files again.
+
+One file for each source and set of options, replaced in one step: mounts of one source at one time do not
+disturb each other. No mount needs the file once it has begun: each has a copy in sealed memory. A file that is
+damaged, of another version or of another owner is ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import xxhash
+
+from nopfsfs.dataset import index_file
+from nopfsfs.dataset.errors import IndexDamaged
+from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.tree_scan import THREADS, ScanResult, scan
+from nopfsfs.system.atomic_file import TEMPORARY
+from nopfsfs.system.trusted_path import make_directories, trusted_parent
+
+LEFTOVER_S = 86_400.0  # a temporary file this old belongs to a scan that was killed
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An index that other processes can map too."""
+
+    index: Index
+    fd: int  # of the sealed memory that `index` maps; the caller closes it, `index` outlives that
+    path: str | None  # of the file that keeps it for the next mount; None if none does
+    result: ScanResult
+
+
+def open_or_scan(
+    source: str | bytes,
+    index_dir: str,
+    *,
+    rescan: bool = False,
+    follow_symlinks: bool = False,
+    progress: Callable[[int], None] | None = None,
+    threads: int = THREADS,
+) -> Opened:
+    """The index of the source: the one kept in `index_dir` where its directories are unchanged, the rest
+    scanned, and kept there again. `rescan` lists every directory. An empty `index_dir` keeps nothing; one
+    that cannot be written adds a warning to the result.
+
+    Raises NopfsError (Exit.SOURCE) as `scan` does."""
+
+    def scanned(previous: Index | None) -> ScanResult:
+        return scan(source, threads=threads, follow_symlinks=follow_symlinks, previous=previous, progress=progress)
+
+    return open_or(scanned, source, index_dir, rescan=rescan, follow_symlinks=follow_symlinks)
+
+
+def open_or(
+    scanned: Callable[[Index | None], ScanResult],
+    source: str | bytes,
+    index_dir: str,
+    *,
+    rescan: bool = False,
+    follow_symlinks: bool = False,
+) -> Opened:
+    """As `open_or_scan`, by another way to scan: `scanned` takes the kept index, if there is one, and may return it."""
+    path = _place(source, index_dir, follow_symlinks)
+    fd, previous = (-1, None) if rescan or path is None else _kept(path)
+    try:
+        result = scanned(previous)
+        if previous is not None and result.index is previous:
+            return Opened(previous, os.dup(fd), path, result)
+        return _keep(path, result)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _place(source: str | bytes, index_dir: str, follow_symlinks: bool) -> str | None:
+    """Where the index of this source is kept. The device number is no part of it: network file systems get a
+    new one at every mount, and an index of something else that stood here before agrees with no directory's
+    times."""
+    if not index_dir:
+        return None
+    real = os.path.realpath(os.fsencode(source))
+    try:
+        inode = os.stat(real).st_ino
+    except OSError:
+        return None  # the scan says what is wrong
+    key = xxhash.xxh3_128_hexdigest(b"%s\0%d\0%d" % (real, inode, follow_symlinks))
+    return os.path.join(index_dir, key + ".index")
+
+
+def _kept(path: str) -> tuple[int, Index | None]:
+    """A descriptor of a sealed copy of the kept file, and the index; (-1, None) if there is none that can be used."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return -1, None
+    fd = -1
+    try:
+        st = os.fstat(file)
+        if st.st_uid != os.geteuid() or not stat.S_ISREG(st.st_mode):
+            raise IndexDamaged("not a file of this user")
+        fd = index_file.copy_sealed(file)
+        return fd, Index.load_fd(fd, verify=True)
+    except (OSError, IndexDamaged) as error:
+        if fd >= 0:
+            os.close(fd)
+        log.info("index %s is not used: %s", path, error)
+        return -1, None
+    finally:
+        os.close(file)
+
+
+def _keep(path: str | None, result: ScanResult) -> Opened:
+    """Write the scanned index, and put it into sealed memory, which all processes of the mount share."""
+    if path is not None:
+        try:
+            make_directories(os.path.dirname(path), 0o700)
+            _sweep(path)
+            result.index.save(path)
+        except OSError as error:
+            path = None
+            why = f"the index is not kept, the next mount scans again: {error}"
+            result = dataclasses.replace(result, warnings=(*result.warnings, why))
+    return _mapped(index_file.to_memfd(result.index), path, result)
+
+
+def _mapped(fd: int, path: str | None, result: ScanResult) -> Opened:
+    try:
+        index = Index.load_fd(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return Opened(index, fd, path, dataclasses.replace(result, index=index))
+
+
+def _sweep(path: str) -> None:
+    """Remove what killed scans left beside the index at `path`. Raises OSError."""
+    before = time.time() - LEFTOVER_S
+    prefix, suffix = TEMPORARY
+    with trusted_parent(path) as (directory, _), os.scandir(f"/proc/self/fd/{directory}") as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix) and entry.name.endswith(suffix):
+                try:
+                    if entry.stat(follow_symlinks=False).st_mtime < before:
+                        os.unlink(entry.name, dir_fd=directory)
+                except OSError:
+                    pass  # another mount was faster

@@ -1,0 +1,200 @@
+"""The scan of a source: directories in parallel, names as bytes, no Python object kept for a file.
+
+What it finds:
+- Hard links share a row. Devices, FIFOs and sockets are presented with their mode; nobody reads them from the
+  source.
+- What cannot be read or vanishes meanwhile is left out and counted. Only the root's own failure ends the
+  scan.
+- Links that leave the source stay links, or with `follow_symlinks` become what they lead to; a directory that
+  is met again below itself in this way is left out.
+- With `previous`, a directory with the same inode, mtime and ctime is not listed again, and its files are not
+  asked for. A file overwritten in place changes no directory: that is noticed by the fstat around every read,
+  not here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nopfsfs.dataset.directory_scan import Found, Look, Task, listing_of
+from nopfsfs.dataset.index import UNSURE, Index
+from nopfsfs.dataset.index_build import Acls, Listing, build
+from nopfsfs.errors import Exit, NopfsError
+
+THREADS = 16  # at most: hides the latency of a parallel file system
+FIRST_THREADS = 2  # a local file system is bound by the GIL: more than these made it slower (16: by 40 %)
+WAITING_SHARE = 0.7  # the number of threads doubles while the process uses less of one core than this
+PROGRESS_S = 0.1
+
+Failure = tuple[bytes, str]  # the path of what could not be read, and why
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """What a scan found, and what it left out."""
+
+    index: Index
+    warnings: tuple[str, ...]  # one line for each kind of trouble
+    links_leaving: int  # links out of the source that stayed links
+    skipped: int  # entries left out: unreadable, vanished, or a loop of followed links
+    dirs_reused: int  # directories that were not listed again
+
+
+def scan(
+    source: str | bytes,
+    *,
+    threads: int = THREADS,
+    follow_symlinks: bool = False,
+    previous: Index | None = None,
+    progress: Callable[[int], None] | None = None,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> ScanResult:
+    """Index the tree at `source`. `previous`: an index of it made with the same `follow_symlinks`; it is
+    returned itself if nothing changed. `progress` is called now and then and at the end, in the calling
+    thread, with the entries found so far.
+
+    Raises NopfsError (Exit.SOURCE) if the source is missing, is no directory, or cannot be read."""
+    root = os.path.abspath(os.fsencode(source))
+    look = Look(root, os.path.realpath(root), follow_symlinks, previous, clock_ns)
+    share = Pool(look).run([Task(b"", 0 if previous else -1)], threads, progress)
+    return result_of(share.found, share.failures, previous, look.acls)
+
+
+def result_of(
+    found: Sequence[Found], failed: Sequence[Failure], previous: Index | None, acls: Acls
+) -> ScanResult:
+    """What a scan found, from all directories that were looked at and those that `failed`."""
+    values = acls.values()
+    failures = [*failed, *(failure for f in found for failure in f.vanished)]
+    leaving = sum(f.leaving for f in found)
+    reused = sum(f.listing is None for f in found)
+    if previous is not None and not failures and reused == len(found) == previous.n_dirs:
+        unchanged = not any(f.moved for f in found)
+        index = previous if unchanged else build((listing_of(f, previous) for f in found), values)
+    else:
+        unsure = {path.rpartition(b"/")[0] for path, _ in failures}
+        index = build((_marked(listing_of(f, previous), unsure) for f in found), values)
+    return ScanResult(index, _warnings(failures, leaving), leaving, len(failures), reused)
+
+
+def _warnings(failures: Sequence[Failure], leaving: int) -> tuple[str, ...]:
+    lines = []
+    if failures:
+        path, why = min(failures)
+        shown = os.fsdecode(path).encode(errors="backslashreplace").decode()
+        lines.append(f"{len(failures)} left out that could not be read, for example {shown}: {why}")
+    if leaving:
+        lines.append(f"{leaving} symbolic links lead out of the source (--follow-symlinks follows them)")
+    return tuple(lines)
+
+
+def _marked(listing: Listing, unsure: set[bytes]) -> Listing:
+    """The listing; where an entry was left out, marked so that the next scan tries again."""
+    if listing.path in unsure:
+        listing.own["flags"] |= UNSURE
+    return listing
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one walk found."""
+
+    found: list[Found]
+    failures: list[Failure]  # directories that could not be looked at
+    left: list[Task]  # directories that are not to be looked at here
+
+
+class Pool:
+    """Threads that look at directories, deepest first: so few wait at a time, however many there are in
+    all. `mine`: whether a directory is to be looked at here; all are where it is None."""
+
+    def __init__(self, look: Look, mine: Callable[[Task], bool] | None = None) -> None:
+        self._look = look
+        self._mine = mine
+        self._left: list[Task] = []
+        self._changed = threading.Condition()
+        self._waiting: list[Task] = []
+        self._busy = 0
+        self._found: list[Found] = []
+        self._failures: list[Failure] = []
+        self._fatal: BaseException | None = None
+
+    def run(self, tasks: Sequence[Task], threads: int, progress: Callable[[int], None] | None) -> Share:
+        """Everything at and below `tasks`. Raises NopfsError if the root of the tree is among them and failed."""
+        self._waiting += tasks
+        workers: list[threading.Thread] = []
+        try:
+            self._start(workers, max(1, min(threads, FIRST_THREADS)))
+            while alive := [worker for worker in workers if worker.is_alive()]:
+                busy = time.process_time()
+                alive[0].join(PROGRESS_S)
+                waiting = time.process_time() - busy < PROGRESS_S * WAITING_SHARE
+                if waiting and self._fatal is None and alive[0].is_alive():
+                    self._start(workers, min(threads - len(workers), len(workers)))
+                if progress is not None:
+                    progress(self._look.entries)
+        except BaseException as error:
+            self._end(error)
+            raise
+        finally:
+            for worker in workers:
+                worker.join()
+        if self._fatal is not None:
+            raise self._fatal
+        if progress is not None:
+            progress(self._look.entries)
+        return Share(self._found, self._failures, self._left)
+
+    def _start(self, workers: list[threading.Thread], more: int) -> None:
+        for _ in range(more):
+            worker = threading.Thread(target=self._work, name=f"scan-{len(workers)}", daemon=True)
+            worker.start()
+            workers.append(worker)
+
+    def _end(self, error: BaseException) -> None:
+        with self._changed:
+            self._fatal = self._fatal or error
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while (task := self._next()) is not None:
+            found: Found | None = None
+            try:
+                found = self._look(task)
+            except OSError as error:
+                self._failed(task, error)
+            except BaseException as error:
+                self._end(error)
+            with self._changed:
+                self._busy -= 1
+                if found is not None:
+                    self._found.append(found)
+                    self._add(found.children)
+                if len(self._waiting) > 1 or not (self._waiting or self._busy):
+                    self._changed.notify_all()
+
+    def _add(self, children: list[Task]) -> None:
+        for child in children:
+            (self._waiting if self._mine is None or self._mine(child) else self._left).append(child)
+
+    def _next(self) -> Task | None:
+        with self._changed:
+            while not self._waiting and self._busy and self._fatal is None:
+                self._changed.wait()
+            if self._fatal is not None or not self._waiting:
+                return None
+            self._busy += 1
+            return self._waiting.pop()
+
+    def _failed(self, task: Task, error: OSError) -> None:
+        why = error.strerror or "error"
+        if task.path:
+            with self._changed:
+                self._failures.append((task.path, why))
+        else:
+            shown = os.fsdecode(self._look.root)
+            self._end(NopfsError(Exit.SOURCE, f"cannot read the source {shown}: {why}"))

@@ -1,0 +1,263 @@
+"""What is mounted where, who holds it open, and how to end its connection: read from /proc and /sys only.
+
+Nothing here touches a mountpoint in this process: a daemon that hangs would take us with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nopfsfs.system.bounded_run import probe_statvfs, run_bounded
+
+FSTYPE = "fuse.nopfs"
+CONNECTIONS = "/sys/fs/fuse/connections"
+PROBE_S = 2.0  # a living daemon answers statfs from memory; one busy for longer counts as hung
+HOLDERS_S = 5.0  # for a look at all processes of a large node
+_ABORT_S = 5.0  # for the helper that mounts the control file system in a namespace of its own
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+# The control file system is not mounted in every container: mount it where nobody else sees it.
+_ABORT_PRIVATELY = 'mount -t fusectl fusectl "$1" && echo 1 > "$1/$2/abort"'
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo."""
+
+    mount_id: int
+    parent_id: int
+    major: int
+    minor: int
+    root: str
+    mountpoint: str
+    options: tuple[str, ...]
+    fstype: str
+    source: str
+    super_options: tuple[str, ...]
+
+    @property
+    def is_nopfs(self) -> bool:
+        return self.fstype == FSTYPE
+
+    @property
+    def is_fuse(self) -> bool:
+        return self.fstype in ("fuse", "fuseblk") or self.fstype.startswith("fuse.")
+
+    @property
+    def owner(self) -> int:
+        """The uid that mounted it; 0 where the file system does not say."""
+        found = (o.partition("=")[2] for o in self.super_options if o.startswith("user_id="))
+        return int(next(found, "0"))
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that keeps a mount busy: `what` is `cwd`, `root`, `exe`, `mmap PATH` or `open PATH`."""
+
+    pid: int
+    command: str
+    what: str
+
+
+def parse_mountinfo(text: str) -> tuple[Mount, ...]:
+    """Return the mounts of a /proc/PID/mountinfo, in its order: of two at one place, the later is on top."""
+    return tuple(_parse_line(line) for line in text.splitlines() if line)
+
+
+def _parse_line(line: str) -> Mount:
+    fields = line.split(" ")
+    separator = fields.index("-", 6)  # after any number of optional fields
+    major, _, minor = fields[2].partition(":")
+    fstype, source, *rest = fields[separator + 1 :]
+    return Mount(
+        mount_id=int(fields[0]),
+        parent_id=int(fields[1]),
+        major=int(major),
+        minor=int(minor),
+        root=_unescape(fields[3]),
+        mountpoint=_unescape(fields[4]),
+        options=tuple(fields[5].split(",")),
+        fstype=fstype,
+        source=_unescape(source),
+        super_options=tuple(rest[0].split(",")) if rest else (),
+    )
+
+
+def _unescape(field: str) -> str:
+    """Undo mountinfo's octal escapes. `field` is as from os.fsdecode; escapes stand for single bytes."""
+    return os.fsdecode(_ESCAPE.sub(lambda m: chr(int(m[1], 8)), os.fsencode(field).decode("latin-1")).encode("latin-1"))
+
+
+def read_mounts(path: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:
+    """Return what is mounted in this process's namespace."""
+    with open(path, "rb") as file:
+        return parse_mountinfo(os.fsdecode(file.read()))
+
+
+def find_mount(mountpoint: str, mounts: Iterable[Mount] | None = None) -> Mount | None:
+    """Return the topmost mount at exactly `mountpoint` (a real path), or None."""
+    found = None
+    for mount in read_mounts() if mounts is None else mounts:
+        if mount.mountpoint == mountpoint:
+            found = mount
+    return found
+
+
+def find_covering(path: str, mounts: Iterable[Mount] | None = None) -> Mount | None:
+    """Return the mount that `path` (a real path) lies on, or None."""
+    found = None
+    for mount in read_mounts() if mounts is None else mounts:
+        if _inside(path, mount.mountpoint) and (found is None or len(mount.mountpoint) >= len(found.mountpoint)):
+            found = mount
+    return found
+
+
+def is_stale(mount: Mount, limit_s: float = PROBE_S) -> bool:
+    """Return whether the daemon of FUSE mount `mount` is dead. A hanging daemon is not: see `probe_statvfs`.
+
+    Root's look at a user's mount is answered by the kernel itself; ask then whether the daemon's processes
+    live.
+    """
+    return probe_statvfs(mount.mountpoint, limit_s) == errno.ENOTCONN
+
+
+def set_read_ahead(mount: Mount, kib: int) -> bool:
+    """How far ahead of a reader the kernel reads a file of the mount; FUSE's own way to say that (INIT) cannot say more
+    than 128 KiB. Whether that was allowed: it takes root, and a sysfs that may be written."""
+    try:
+        with open(f"/sys/class/bdi/{mount.major}:{mount.minor}/read_ahead_kb", "wb", buffering=0) as file:
+            file.write(b"%d" % kib)
+    except OSError:
+        return False
+    return True
+
+
+def set_background(mount: Mount, requests: int, congested: int) -> bool:
+    """How many READs ahead of readers may wait for answers before others wait in the kernel; from `congested` on it
+    reads less ahead. For a mount whose INIT pyfuse3 has answered, which leaves it at 12. Whether that was allowed."""
+    try:
+        for name, value in (("max_background", requests), ("congestion_threshold", congested)):
+            with open(f"{CONNECTIONS}/{mount.minor}/{name}", "wb", buffering=0) as file:
+                file.write(b"%d" % value)
+    except OSError:
+        return False
+    return True
+
+
+def abort_connection(minor: int) -> bool:
+    """Abort the FUSE connection of the mount with device minor `minor`; return whether the kernel was told.
+
+    All its requests, sent and to come, then fail with ENOTCONN, and whoever waited for one wakes up.
+    """
+    try:
+        with open(f"{CONNECTIONS}/{minor}/abort", "wb", buffering=0) as file:
+            file.write(b"1")
+        return True
+    except OSError:
+        pass
+    if os.geteuid() != 0 or os.path.ismount(CONNECTIONS):
+        return False
+    script = ["unshare", "-m", "sh", "-c", _ABORT_PRIVATELY, "sh", CONNECTIONS, str(minor)]
+    try:
+        done = run_bounded(script, _ABORT_S)
+    except OSError:
+        return False
+    return done is not None and done.code == 0
+
+
+class HeldConnection:
+    """The FUSE connection of a mount that is there now, to be aborted later, when its number may be that of another
+    mount."""
+
+    def __init__(self, mount: Mount) -> None:
+        self._mount = mount
+        self._fd = -1
+        with suppress(OSError):  # fusectl is not mounted, or the mount is another user's
+            self._fd = os.open(f"{CONNECTIONS}/{mount.minor}/abort", os.O_WRONLY | os.O_CLOEXEC)
+        if not self._is_there():
+            self.close()
+
+    def _is_there(self) -> bool:
+        return find_mount(self._mount.mountpoint) == self._mount
+
+    def abort(self, *, in_use: bool) -> bool:
+        """As `abort_connection`; nothing when the connection has ended. `in_use`: the mount was detached lazily, in use
+        by readers that now wait: it is in mountinfo no more, but as long as they wait its number is its own."""
+        if self._fd < 0:
+            return (in_use or self._is_there()) and abort_connection(self._mount.minor)
+        try:
+            os.write(self._fd, b"1")
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def holders(mount: Mount, ignore: Iterable[int] = (), limit_s: float = HOLDERS_S) -> tuple[Holder, ...]:
+    """Return who keeps `mount` busy, one entry a process, without the pids in `ignore`.
+
+    Reads links and tables in /proc only. Processes of other users are seen by root alone. After `limit_s` seconds,
+    those found until then: the kernel lets nobody look at a process for as long as it changes its memory map.
+    """
+    found: list[Holder] = []
+    thread = threading.Thread(target=_find_holders, args=(mount, set(ignore), found), daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return tuple(found)
+
+
+def _find_holders(mount: Mount, skip: set[int], found: list[Holder]) -> None:
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        what = next(_uses(pid, mount), None) if pid not in skip else None
+        if what is not None:
+            found.append(Holder(pid, _command(pid), what))
+
+
+def _uses(pid: int, mount: Mount) -> Iterator[str]:
+    """Yield how `pid` uses the mount. A process that ends meanwhile, or is not ours to see, uses nothing."""
+    base = f"/proc/{pid}"
+    for name in ("cwd", "root", "exe"):
+        with suppress(OSError):
+            if _inside(os.readlink(f"{base}/{name}"), mount.mountpoint):
+                yield name
+    with suppress(OSError):
+        for fd in os.listdir(f"{base}/fd"):
+            path = _open_on(base, fd, mount)
+            if path is not None:
+                yield f"open {path}"
+    with suppress(OSError), open(f"{base}/maps", "rb") as maps:
+        device = f"{mount.major:02x}:{mount.minor:02x}".encode()
+        for line in maps:
+            fields = line.rstrip(b"\n").split(maxsplit=5)
+            if len(fields) == 6 and fields[3] == device:
+                yield f"mmap {os.fsdecode(fields[5])}"
+
+
+def _open_on(base: str, fd: str, mount: Mount) -> str | None:
+    """Return the path that `fd` has open on the mount, else None. Mount ids are exact in any namespace."""
+    with suppress(OSError):
+        with open(f"{base}/fdinfo/{fd}") as info:
+            mount_id = next((int(line[7:]) for line in info if line.startswith("mnt_id:")), None)
+        if mount_id == mount.mount_id:
+            return os.readlink(f"{base}/fd/{fd}")
+    return None
+
+
+def _inside(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
+        return os.fsdecode(file.read().rstrip(b"\n"))
+    return "?"

@@ -1,0 +1,1 @@
+"""The peer process: other nodes over MPI."""

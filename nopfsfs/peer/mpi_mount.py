@@ -1,0 +1,209 @@
+"""The life of `nopfs-mount` under MPI: agree, scan together, start the mount, and be its peer process until it ends.
+
+A mount is none of MPI's processes: it is started in a session of its own, and MPI's end does not end it. This process
+must not return before its mount has ended: to MPI that would be the end of all.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from nopfsfs.config import MountConfig
+from nopfsfs.control import launch as control
+from nopfsfs.dataset.index_cache import Opened, open_or
+from nopfsfs.errors import NopfsError, Said
+from nopfsfs.fuse.mount_table import find_mount
+from nopfsfs.peer import mpi
+from nopfsfs.peer.end_signals import Told, ending_at_signals
+from nopfsfs.peer.mpi import MPI
+from nopfsfs.peer.process import serve
+from nopfsfs.peer.shared_scan import Scan, check_same, check_view, scan_together
+from nopfsfs.peer.startup_agreement import Group, asked, check_asked, place, together
+from nopfsfs.protocol import supervisor_peer
+from nopfsfs.system.file_system import file_system_at
+from nopfsfs.system.mpi_start import Launched, launched
+from nopfsfs.system.state_dirs import claimed_state_dir, remove_state_dir
+
+ENDED_S = 10.0  # for a supervisor that has closed its sockets to be gone
+
+Say = Callable[[str], None]
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What `nopfs-mount` does with or without peers."""
+
+    preflight: Callable[[MountConfig], MountConfig]
+    reading_as: Callable[[MountConfig], AbstractContextManager[MountConfig]]
+    bar: Callable[[bool], AbstractContextManager[Progress]]
+    check_plans: Callable[[MountConfig, int], None]
+
+
+def run(config: MountConfig, parts: Parts, env: Mapping[str, str], say: Say) -> int:
+    """Mount on all ranks; returns the exit code when the mounts have ended. Raises NopfsError; then nothing of this
+    rank's is mounted or running."""
+    found = launched(env)
+    assert found is not None  # or there were no peers in `config`
+    with ending_at_signals():
+        world = _begin(found)
+        try:
+            ranks, signals, peers = (mpi.copy(world) for _ in range(3))
+            told = Told(signals, say)
+            with ExitStack() as listening:
+                with ExitStack() as stack:
+                    life = _start(
+                        mpi.Ranks(ranks), config, parts, say, stack,
+                        answers=lambda: listening.enter_context(told.listening()),
+                    )  # fmt: skip
+                code = _stay(life, peers, told, say)
+        except NopfsError as error:
+            if not isinstance(error, Said):
+                say(error.message)  # now: the first process that ends may end the others
+            mpi.end(world)
+            raise Said(error.exit_code, error.message) from error
+        mpi.finalize()
+        return code
+
+
+def _begin(found: Launched) -> MPI.Intracomm:
+    try:
+        return mpi.begin(found)
+    except NopfsError as error:
+        if found.rank:
+            raise Said(error.exit_code, error.message) from error  # one says it for all
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A mount that answers, as do those of all ranks."""
+
+    config: MountConfig
+    daemon: subprocess.Popen[bytes]
+    supervisor: socket.socket  # this process's end
+    fingerprint: int
+
+
+def _start(
+    ranks: Group, config: MountConfig, parts: Parts, say: Say, stack: ExitStack, answers: Callable[[], None]
+) -> Life:
+    """Everything up to where all mounts answer. Raises NopfsError, on every rank. `answers` is called when this one
+    does."""
+
+    def ask() -> bytes:
+        nonlocal config
+        config = parts.preflight(config)
+        return asked(config, place())
+
+    rescan = check_asked(ranks, together(ranks, "checking what was asked for", ask))
+    together(ranks, "claiming the mountpoint", lambda: _claim(config, stack))
+    opened = _index(ranks, replace(config, rescan=rescan), parts, say)
+    check_same(ranks, opened.index)
+    with parts.reading_as(config):
+        check_view(_AsBefore(ranks), config.source, opened.index)
+        config = replace(config, source_fs=file_system_at(os.fsencode(config.source)))
+    daemon, ours = _mount(ranks, config, opened, parts, answers)
+    return Life(config, daemon, ours, int(opened.index.fingerprint[:16], 16))
+
+
+def _claim(config: MountConfig, stack: ExitStack) -> bytes:
+    """Hold the state directory; at the end it is removed, unless a mount is there whose servers may serve on."""
+
+    def clear() -> None:
+        if find_mount(config.mountpoint) is None:
+            remove_state_dir(config.state_dir)
+
+    stack.enter_context(claimed_state_dir(config.state_dir, os.geteuid()))
+    stack.callback(clear)
+    return b""
+
+
+def _index(ranks: Group, config: MountConfig, parts: Parts, say: Say) -> Opened:
+    how = Scan(config.source, config.follow_symlinks, config.io_timeout)
+    shown = ranks.rank == 0 and sys.stderr.isatty()
+    with parts.reading_as(config) as reader, parts.bar(shown) as progress:
+        opened = open_or(
+            lambda previous: scan_together(_AsBefore(ranks), how, previous, progress),
+            config.source,
+            reader.index_dir,
+            rescan=config.rescan,
+            follow_symlinks=config.follow_symlinks,
+        )
+    for warning in opened.result.warnings:
+        say(warning)
+    return opened
+
+
+class _AsBefore:
+    """The ranks, spoken to as the user that this process was started by: it may be another while it scans, and the
+    memory of a process cannot be read by another user's, which is how messages come."""
+
+    def __init__(self, ranks: Group) -> None:
+        self._ranks = ranks
+        self.rank, self.size = ranks.rank, ranks.size
+
+    def gather(self, data: bytes, awaited: str) -> list[memoryview]:
+        with self._back():
+            return self._ranks.gather(data, awaited)
+
+    def beat(self) -> None:
+        with self._back():
+            self._ranks.beat()
+
+    @contextmanager
+    def _back(self) -> Iterator[None]:
+        now = os.geteuid()
+        if now == os.getuid():
+            yield
+            return
+        os.seteuid(os.getuid())
+        try:
+            yield
+        finally:
+            os.seteuid(now)
+
+
+def _mount(
+    ranks: Group, config: MountConfig, opened: Opened, parts: Parts, answers: Callable[[], None]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Mount on every rank, or on none. Returns the supervisor, and the socket to it."""
+    daemon: subprocess.Popen[bytes] | None = None
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def start() -> bytes:
+        nonlocal daemon
+        parts.check_plans(config, opened.fd)
+        daemon = control.mount(config, opened.fd, {"peer": theirs.detach()})
+        answers()
+        return b""
+
+    try:
+        together(ranks, "mounting", start)
+    except BaseException:
+        if daemon is not None:
+            control.end(daemon, config.mountpoint)
+        raise
+    assert daemon is not None
+    with suppress(OSError):  # it has ended
+        ours.send(supervisor_peer.pack(supervisor_peer.Kind.AGREED))
+    return daemon, ours
+
+
+def _stay(life: Life, peers: MPI.Intracomm, told: Told, say: Say) -> int:
+    """Serve until the mounts of all have ended. Whatever goes wrong here ends no mount."""
+    told.ends(life.daemon.terminate)
+    code = serve(peers, life.supervisor, life.config, life.fingerprint, told)
+    life.supervisor.close()
+    with suppress(subprocess.TimeoutExpired):
+        status = life.daemon.wait(ENDED_S)
+        if status < 0:  # no failure of this process: servers may serve on, and another supervisor take over
+            say(f"the supervisor of {life.config.mountpoint} was killed by signal {-status}")
+        code = code or max(0, status)
+    return code

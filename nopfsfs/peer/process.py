@@ -1,0 +1,329 @@
+"""The peer process, once all mounts answer: one loop between the other nodes, the stager and the supervisor.
+
+It ends when its mount has ended and all other nodes have left, or were lost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import logging
+import mmap
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nopfsfs.config import MountConfig
+from nopfsfs.control.process_list import writes_no_more
+from nopfsfs.peer.node_health import Why
+from nopfsfs.peer.router import Exchange
+from nopfsfs.peer.transport import Transport
+from nopfsfs.protocol import stager_peer, supervisor_peer
+from nopfsfs.protocol.between_peers import Record
+from nopfsfs.protocol.supervisor_peer import Kind
+from nopfsfs.system.process_setup import set_up_logging
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+log = logging.getLogger(__name__)
+# The loop waits for a part of the time for which nothing has come: so what comes is late by that part of it, at most.
+# The shortest wait is long enough for several messages to come together; half as long where much is under way.
+MANY_BYTES = 4 << 20
+SHORTEST_S, PART, LONGEST_S = 150e-6, 1 / 8, 20e-3
+MOVING_S, STALLED_S = 1e-3, 10.0  # at most while bytes are under way, which MPI moves on when it is asked; for so long
+AT_ONCE = 8  # messages of the stager, taken before others have their turn
+BEHIND_MOST = 64 << 20  # bytes of messages that a process of the mount has not taken: then it is as good as gone
+END_LIMIT_S = 5.0  # for bytes to arrive when all have left
+QUIET_LIMIT_S = 0.5  # for receives to end when the stager has gone
+STATUS_PAUSE_S = 0.5
+_PR_SET_TIMERSLACK = 29  # linux/prctl.h; else a wait is 50 µs longer than asked
+
+
+class Outbox:
+    """One end of a socket pair to a process of this mount: what cannot be sent now waits, in order."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.socket = sock
+        self.gone = False
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+
+    @property
+    def behind(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._waiting)
+
+    def send(self, message: bytes) -> None:
+        self._waiting.append(message)
+        self._bytes += len(message)
+        self.flush()
+        if self._bytes > BEHIND_MOST:
+            log.error("a process of this mount takes no messages; it is given up")
+            self.gone = True
+
+    def flush(self) -> None:
+        while self._waiting:
+            try:
+                self.socket.send(self._waiting[0])
+            except BlockingIOError:
+                return
+            except OSError:  # its end is noticed where it is read: it may have said something before
+                self._waiting.clear()
+                self._bytes = 0
+                return
+            self._bytes -= len(self._waiting.popleft())
+
+    def receive(self, size: int, fds: list[int] | None = None) -> bytes:
+        """A message, its descriptors into `fds`; an empty one if there is none now."""
+        try:
+            if fds is None:
+                message = self.socket.recv(size)
+            else:
+                message, fds[:], _, _ = socket.recv_fds(self.socket, size, 1)
+        except (BlockingIOError, ConnectionResetError):  # the latter comes before what was sent last
+            return b""
+        except OSError:
+            message = b""
+        self.gone |= not message
+        return message
+
+
+class Peer:
+    """Owns the sockets, the exchange, and the clock of the loop."""
+
+    def __init__(
+        self, transport: Transport, supervisor: socket.socket, job: int, turn: Callable[[], None] = lambda: None,
+        checker: Executor | None = None, quiet: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`turn` is called in each turn of the loop, every 20 ms at least; `checker`: as of the exchange; `quiet` when
+        the mount was killed and nothing will write its arena any more."""
+        self._transport, self._job, self._turn, self._checker = transport, job, turn, checker
+        self._say_quiet = quiet
+        self._supervisor = Outbox(supervisor)
+        self._stager: Outbox | None = None
+        self._closing: list[socket.socket] = []  # of stagers that were, until nothing writes what is theirs
+        self._exchange: Exchange | None = None
+        self._over = False  # the mount has ended
+        self._ends_by = 0.0  # all others have left as well; 0: they have not
+        self._said_bye = False
+        self._quiet_by = 0.0  # the supervisor waits for QUIET; 0: it does not
+        self._said: bytes = b""
+        self._say_at = 0.0
+
+    def run(self) -> int:
+        """Until all is over; the exit code."""
+        last = time.monotonic()  # that something came
+        while not self._is_over():
+            self._turn()
+            active = self._wait_and_take(self._limit(time.monotonic() - last))
+            if self._exchange is not None:
+                active |= self._exchange.step()
+                self._say_status()
+                self._see_to_quiet(self._exchange)
+            for box in (self._supervisor, self._stager):
+                if box is not None:
+                    box.flush()
+            if active:
+                last = time.monotonic()
+        self._close()
+        return 0
+
+    def _is_over(self) -> bool:
+        """Whether nobody needs this process any more."""
+        if not self._over or self._exchange is None or not self._exchange.alone:
+            return False
+        now = time.monotonic()
+        self._ends_by = self._ends_by or now + END_LIMIT_S
+        return not self._transport.busy or now > self._ends_by
+
+    def _limit(self, idle_s: float) -> float:
+        """How long to wait for the sockets, seconds, when nothing has come for so long."""
+        if self._exchange is None:
+            return LONGEST_S
+        if self._transport.has_more:
+            return 0.0
+        under_way = max(self._exchange.borrower.under_way, self._exchange.lender.under_way)
+        least = SHORTEST_S / 2 if under_way >= MANY_BYTES else SHORTEST_S
+        most = MOVING_S if self._transport.busy and idle_s < STALLED_S else LONGEST_S
+        return min(max(least, PART * idle_s), most)
+
+    def _wait_and_take(self, limit_s: float) -> bool:
+        """Take what the mount's processes say; whether there was anything."""
+        boxes = [box for box in (self._supervisor, self._stager) if box is not None and not box.gone]
+        ready, _, _ = select.select([box.socket for box in boxes], [], [], limit_s)
+        for sock in ready:
+            if sock is self._supervisor.socket:
+                self._take_supervisor()
+            elif self._stager is not None and sock is self._stager.socket:  # not replaced just now
+                self._take_stager(self._stager)
+        if self._supervisor.gone and not self._over:
+            self._mount_ended()
+        if self._stager is not None and self._stager.gone:
+            self._lose_stager()
+        return bool(ready)
+
+    # ---- supervisor ---------------------------------------------------------------------------------------
+
+    def _take_supervisor(self) -> None:
+        fds: list[int] = []
+        message = self._supervisor.receive(supervisor_peer.MESSAGE_MAX, fds)
+        if not message:
+            return
+        try:
+            self._obey(*supervisor_peer.unpack(message), fds)
+        except (ValueError, OSError) as e:
+            log.error("a message of the supervisor is refused: %s", e)
+        for fd in fds:
+            os.close(fd)
+
+    def _obey(self, kind: Kind, node: int, body: bytes, fds: list[int]) -> None:
+        """Raises ValueError for what cannot be. Takes from `fds` what it keeps."""
+        if (kind in (Kind.ARENA, Kind.STAGER)) != bool(fds):
+            raise ValueError(f"{kind.name} with {len(fds)} descriptors")
+        if kind == Kind.ARENA:
+            exchange = self._exchange
+            if exchange is not None and (self._stager is not None or exchange.borrower.writes()):
+                raise ValueError("another arena, while the one before is in use")
+            size = os.fstat(fds[0]).st_size
+            arena = memoryview(mmap.mmap(fds[0], size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE))
+            if exchange is None:
+                self._begin(arena)
+            else:
+                exchange.use_arena(arena)
+        elif self._exchange is None:
+            raise ValueError(f"{kind.name} before the arena")
+        elif kind == Kind.STAGER:
+            sock = socket.socket(fileno=fds[0])
+            fds.clear()
+            self._lose_stager()
+            self._stager = Outbox(sock)
+            self._exchange.stager_came()
+        elif kind == Kind.NO_STAGER:
+            self._lose_stager()
+            self._quiet_by = time.monotonic() + QUIET_LIMIT_S
+        elif kind == Kind.SAY:
+            self._exchange.say(node, body)
+        elif kind == Kind.BYE:
+            self._said_bye = True
+        else:
+            raise ValueError(f"{kind.name} is not for the peer process")
+
+    def _begin(self, arena: memoryview) -> None:
+        self._exchange = Exchange(
+            self._transport, arena, self._job, to_stager=self._to_stager,
+            hear=lambda node, body: self._tell(supervisor_peer.pack(Kind.HEAR, node, body)),
+            over=self._tell_over, clock=time.monotonic, checker=self._checker,
+        )  # fmt: skip
+
+    def _tell_over(self, node: int, why: Why) -> None:
+        self._tell(supervisor_peer.pack(Kind.OVER, node, why.value.encode()))
+
+    def _mount_ended(self) -> None:
+        self._over = True
+        self._lose_stager()
+        if self._exchange is None:
+            self._begin(memoryview(b""))  # the others wait for this one to leave all the same
+        assert self._exchange is not None
+        self._exchange.leave()
+        if not self._said_bye:  # it was killed: another may take over the mount, and use its arena again
+            self._quiet_by = time.monotonic() + QUIET_LIMIT_S
+
+    def _see_to_quiet(self, exchange: Exchange) -> None:
+        """Say that nothing will write the arena any more, when that is so. A process that cannot stop to write ends."""
+        if not self._quiet_by and not self._closing:
+            return
+        if not exchange.borrower.writes():
+            self._close()
+            if self._quiet_by:
+                self._quiet_by = 0.0
+                self._tell(supervisor_peer.pack(Kind.QUIET))
+                if self._over:
+                    self._say_quiet()
+        elif self._quiet_by and time.monotonic() > self._quiet_by:
+            log.error("bytes of another node do not arrive, and may not be waited for: the peers are given up")
+            os._exit(1)
+
+    def _say_status(self) -> None:
+        now = time.monotonic()
+        if now < self._say_at or self._exchange is None or self._supervisor.behind:
+            return
+        self._say_at = now + STATUS_PAUSE_S
+        exchange = self._exchange
+        borrower, lender, nodes = exchange.borrower, exchange.lender, exchange.nodes
+        said = json.dumps({
+            "fetched_files": borrower.files, "fetched_bytes": borrower.bytes, "refused": borrower.refused,
+            "late": borrower.late, "corrupt": borrower.corrupt, "lent_files": lender.files, "lent_bytes": lender.bytes,
+            "garbage": exchange.garbage, "over": {str(node): why.value for node, why in nodes.over.items()},
+            "resting": nodes.resting(now),
+        }).encode()  # fmt: skip
+        if said != self._said:
+            self._said = said
+            self._tell(supervisor_peer.pack(Kind.STATUS, -1, said))
+
+    def _tell(self, message: bytes) -> None:
+        """To the supervisor, if there is one."""
+        if not self._over:
+            self._supervisor.send(message)
+
+    # ---- stager -------------------------------------------------------------------------------------------
+
+    def _take_stager(self, box: Outbox) -> None:
+        assert self._exchange is not None
+        for _ in range(AT_ONCE):
+            message = box.receive(stager_peer.MESSAGE_MAX)
+            if not message:
+                return
+            try:
+                kind, records = stager_peer.unpack(message)
+                self._exchange.from_stager(kind, records)
+            except ValueError as e:
+                log.error("a message of the stager is refused: %s", e)
+
+    def _to_stager(self, kind: stager_peer.Kind, records: list[Record]) -> None:
+        if self._stager is not None:
+            for message in stager_peer.pack(kind, records):
+                self._stager.send(message)
+
+    def _lose_stager(self) -> None:
+        """Go on without. Its socket ends when nothing writes what it may think is its own: if it lives it takes that
+        for the end of this process."""
+        if self._stager is not None:
+            self._closing.append(self._stager.socket)
+            self._stager = None
+            if self._exchange is not None:
+                self._exchange.stager_gone()
+
+    def _close(self) -> None:
+        for sock in self._closing:
+            sock.close()
+        self._closing.clear()
+
+
+def serve(
+    comm: MPI.Intracomm, supervisor: socket.socket, config: MountConfig, fingerprint: int, turn: Callable[[], None]
+) -> int:
+    """Be the peer process of a mount until that has ended, and all others have left. Returns the exit code.
+    `fingerprint`: what all ranks have in common; `comm` is not used by anybody else from now on. `turn` is called again
+    and again, every 20 ms at least."""
+    from nopfsfs.peer.mpi_transport import MpiTransport
+
+    set_up_logging(config, "peer", quiet=not config.foreground)
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    gc.freeze()  # what is here now stays
+    with ThreadPoolExecutor(1, "check") as checker:
+        try:
+            job = fingerprint & (1 << 64) - 1
+            quiet = partial(writes_no_more, config.state_dir)
+            return Peer(MpiTransport(comm), supervisor, job, turn, checker, quiet).run()
+        except Exception:
+            log.exception("the peer process fails")
+            os._exit(1)  # at once: whoever sees the sockets' end takes it that nothing is written any more

@@ -1,0 +1,165 @@
+"""What other nodes ask of this one: their requests go to the stager, its answers and the bytes to them. Pure but for
+the transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from nopfsfs.peer.transport import Transport
+from nopfsfs.protocol.between_peers import TAGS, Kind, Record
+from nopfsfs.protocol.stager_peer import LENGTH_MOST, Status
+from nopfsfs.protocol.stager_peer import Kind as Local
+
+LENT_A_NODE = 1024  # requests of one node that wait or are answered; who asks for more is not one of us
+TO_BE_SENT = -1
+Out = Callable[[int, Kind, Record], None]
+
+
+class ToStager(Protocol):
+    """Sends a record to the stager; `soon`: somebody waits for it."""
+
+    def __call__(self, kind: Local, record: Record, *, soon: bool = True) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Loan:
+    """A file that `node` wants under `tag`. `key`: of its transfer, 0 before it was lent, TO_BE_SENT then; `recalled`:
+    the stager is gone, and with it what it had lent."""
+
+    id: int
+    node: int
+    tag: int
+    row: int
+    length: int
+    mtime_ns: int
+    urgent: bool
+    key: int = 0
+    recalled: bool = False
+
+
+class Lender:
+    """See the module. `out(node, kind, record)` sends to a node; `to_stager(kind, record)`, while there is one."""
+
+    def __init__(self, transport: Transport, arena: memoryview, out: Out, to_stager: ToStager) -> None:
+        self._transport, self._arena, self._out, self._to_stager = transport, arena, out, to_stager
+        self._loans: dict[int, Loan] = {}
+        self._of: dict[tuple[int, int], Loan] = {}  # by node and tag, until the answer
+        self._by_key: dict[int, Loan] = {}
+        self._to_send: list[tuple[Loan, memoryview]] = []
+        self._count = [0] * transport.size
+        self._next = 1
+        self.lends = False  # whether there is a stager
+        self.under_way = 0  # bytes that are wanted
+        self.files = self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._loans)
+
+    def want(self, node: int, tag: int, row: int, length: int, mtime_ns: int, urgent: int) -> None:
+        """A node wants a file. Raises ValueError for what nobody would ask."""
+        if not 1 <= tag <= TAGS or row < 0 or length <= 0 or urgent > 1:
+            raise ValueError("a request that cannot be")
+        if (node, tag) in self._of or self._count[node] >= LENT_A_NODE:
+            raise ValueError("a request too many")
+        if not self.lends or length > LENGTH_MOST:
+            self._out(node, Kind.ANSWER, (tag, 0, Status.NO))
+            return
+        loan = Loan(self._next, node, tag, row, length, mtime_ns, bool(urgent))
+        self._next += 1
+        self._loans[loan.id] = self._of[node, tag] = loan
+        self._count[node] += 1
+        self.under_way += length
+        self._to_stager(Local.LEND, (loan.id, row, length, mtime_ns, urgent))
+
+    def hurry(self, node: int, tag: int) -> None:
+        """A reader waits for it there. What has been answered needs no hurry."""
+        loan = self._of.get((node, tag))
+        if loan is not None and not loan.urgent:
+            loan.urgent = True
+            self._to_stager(Local.LEND, (loan.id, loan.row, loan.length, loan.mtime_ns, 1))
+
+    def drop(self, node: int, tag: int) -> None:
+        """It is not wanted any more there. Bytes that are on their way arrive."""
+        loan = self._of.get((node, tag))
+        if loan is not None:
+            self._give_back(loan.id)
+            self._end(loan)
+            self._out(node, Kind.ANSWER, (tag, 0, Status.NO))
+
+    def lent(self, id: int, extent: int, length: int, check: int, status: int) -> None:
+        """The stager's answer. What it lends is sent by `send`, once the answer is on its way: bytes that come first
+        are in the way of it, for a node that looks for messages."""
+        loan = self._loans.get(id)
+        if loan is None or loan.key:
+            if status == Status.OK and loan is None:
+                self._give_back(id)  # dropped meanwhile
+            return
+        if status == Status.COMING:
+            self._out(loan.node, Kind.ANSWER, (loan.tag, 0, Status.COMING))
+            return
+        whole = length == loan.length and extent >= 0 and extent + length <= len(self._arena)
+        if status != Status.OK or not whole:
+            if status == Status.OK:
+                self._give_back(id)
+            self._end(loan)
+            self._out(loan.node, Kind.ANSWER, (loan.tag, 0, Status.NO))
+            return
+        self._out(loan.node, Kind.ANSWER, (loan.tag, check, Status.OK))
+        loan.key = TO_BE_SENT
+        self._to_send.append((loan, self._arena[extent : extent + length]))
+        del self._of[loan.node, loan.tag]  # who has the bytes may use the tag again
+
+    def send(self) -> None:
+        """Begin to send what was lent."""
+        some, self._to_send = self._to_send, []
+        for loan, view in some:
+            loan.key = self._transport.start_send(loan.node, loan.tag, view)
+            self._by_key[loan.key] = loan
+
+    def sent(self, key: int, length: int) -> bool:
+        """A transfer has ended; whether it was one of these."""
+        loan = self._by_key.pop(key, None)
+        if loan is None:
+            return False
+        if length >= 0:
+            self.files += 1
+            self.bytes += loan.length
+        if not loan.recalled:
+            self._give_back(loan.id)
+        self._end(loan)
+        return True
+
+    def use_arena(self, arena: memoryview) -> None:
+        """Extents lie there from now on."""
+        self._arena = arena
+
+    def stager_gone(self) -> None:
+        """What waits for it is answered with NO; what is being sent was lent by it, and may be overwritten: the node
+        that gets it compares its checksum."""
+        self.lends = False
+        for loan in list(self._loans.values()):
+            if loan.key:
+                loan.recalled = True
+            else:
+                self._end(loan)
+                self._out(loan.node, Kind.ANSWER, (loan.tag, 0, Status.NO))
+
+    def node_gone(self, node: int) -> None:
+        """Nobody waits there any more."""
+        for loan in [loan for loan in self._loans.values() if loan.node == node and not loan.key]:
+            if self.lends:
+                self._give_back(loan.id)
+            self._end(loan)
+
+    def _give_back(self, id: int) -> None:
+        self._to_stager(Local.BACK, (id,), soon=False)
+
+    def _end(self, loan: Loan) -> None:
+        del self._loans[loan.id]
+        if not loan.key:
+            del self._of[loan.node, loan.tag]
+        self._count[loan.node] -= 1
+        self.under_way -= loan.length

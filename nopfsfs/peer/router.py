@@ -1,0 +1,215 @@
+"""The exchange between the nodes, as one of them sees it: what to do with each message, of a node or of the stager, and
+with each transfer that has ended. Waits for nothing; `system/process_setup.py` calls it. Pure but for the transport.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+from nopfsfs.peer.node_health import Nodes, Why
+from nopfsfs.peer.requester import Borrower
+from nopfsfs.peer.responder import Lender
+from nopfsfs.peer.transport import Transport
+from nopfsfs.protocol import between_peers
+from nopfsfs.protocol.between_peers import Kind, Record
+from nopfsfs.protocol.stager_peer import Kind as Local
+
+log = logging.getLogger(__name__)
+_GOT, _BACK = Local.GOT, Local.BACK
+TICK_S = 0.1  # between looks at the limits
+# That are kept for those that come next: to wake a process costs more than all the rest of a fetch.
+GOTS_MOST, BACKS_MOST = 16, 64
+
+
+def _each(records: list[Any], do: Callable[..., None]) -> None:
+    """Do it for each record. Raises ValueError in the end if one was wrong: those after it are none the worse."""
+    wrong = None
+    for record in records:
+        try:
+            do(*record)
+        except ValueError as e:
+            wrong = e
+    if wrong is not None:
+        raise wrong
+
+
+class Exchange:
+    """See the module. `arena`: the mapped arena. `job`: what all ranks have in common. `to_stager(kind, records)` sends
+    there; `hear(node, body)`: news of another node's supervisor; `over(node, why)`: it is asked no more."""
+
+    def __init__(
+        self, transport: Transport, arena: memoryview, job: int, *, to_stager: Callable[[Local, list[Record]], None],
+        hear: Callable[[int, bytes], None], over: Callable[[int, Why], None], clock: Callable[[], float],
+        checker: Executor | None = None,
+    ) -> None:  # fmt: skip
+        self._transport, self._job, self._clock = transport, job, clock
+        self._send_stager, self._hear, self._tell_over = to_stager, hear, over
+        self.nodes = Nodes(transport.rank, transport.size)
+        # Records by kind, in their order. Between those of two kinds that of the kinds' numbers is as good as that in
+        # which they came: of one file a HURRY is after its WANT and before its DROP, a BACK after its LEND.
+        self._out: defaultdict[tuple[Kind, int], list[Record]] = defaultdict(list)
+        self._local: defaultdict[Local, list[Record]] = defaultdict(list)
+        self._pressing = False  # somebody waits for one of the latter
+        self.lender = Lender(transport, arena, self._put, self._put_local)
+        self.borrower = Borrower(
+            transport, arena, self.nodes, self._put, self._put_local, self._over, clock, checker
+        )
+        self._ticked = clock()
+        self._left = False
+        self.garbage = 0
+
+    # ---- one round ----------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Take what has come from the nodes, and end what has ended; whether there was anything."""
+        came = self._transport.receive()
+        for node, body in came:
+            self._take(node, body)
+        active = bool(came) | self.borrower.checked()
+        for key, length in self._transport.done() if self._transport.busy else ():
+            active = True
+            if not self.borrower.received(key, length):
+                self.lender.sent(key, length)
+        now = self._clock()
+        if now - self._ticked >= TICK_S:
+            self._ticked = now
+            self.borrower.tick()
+        self.flush(more=active)
+        return active
+
+    def flush(self, *, more: bool = False) -> None:
+        """Send what is to be sent. `more`: there may be more soon, and what nobody waits for goes with it."""
+        out, self._out = self._out, defaultdict(list)
+        for kind, node in sorted(out):
+            for message in between_peers.pack(kind, self._job, out[kind, node]):
+                self._send(node, message)
+        self.lender.send()
+        self._flush_local(more=more)
+
+    def _flush_local(self, *, more: bool) -> None:
+        local, self._local = self._local, defaultdict(list)
+        pressing, self._pressing = self._pressing, False
+        if self._transport.has_more and not pressing and 0 < len(local.get(_GOT, ())) < GOTS_MOST:
+            self._local[_GOT] = local.pop(_GOT)
+        if more and 0 < len(local.get(_BACK, ())) < BACKS_MOST:
+            self._local[_BACK] = local.pop(_BACK)
+        if self.lender.lends:
+            for what in sorted(local):
+                self._send_stager(what, local[what])
+
+    def _send(self, node: int, message: bytes) -> None:
+        if node not in self.nodes.lost and not self._transport.send(node, message):
+            self._over(node, Why.LOST)
+
+    def _put(self, node: int, kind: Kind, record: Record) -> None:
+        self._out[kind, node].append(record)
+
+    def _put_local(self, kind: Local, record: Record, *, soon: bool = True) -> None:
+        self._local[kind].append(record)
+        if soon:
+            self._pressing = True
+
+    # ---- the stager ---------------------------------------------------------------------------------------
+
+    def stager_came(self) -> None:
+        self._local.clear()
+        self.lender.lends = True
+
+    def use_arena(self, arena: memoryview) -> None:
+        """The next stager has another arena. While there is no stager, and nothing writes the arena before."""
+        self.lender.use_arena(arena)
+        self.borrower.use_arena(arena)
+
+    def stager_gone(self) -> None:
+        self.lender.stager_gone()
+        self.borrower.stager_gone()
+        self.flush()
+        self._local.clear()
+
+    def from_stager(self, kind: Local, records: list[Record]) -> None:
+        """Raises ValueError for what cannot be; all else is done."""
+        match kind:
+            case Local.ASK:
+                _each(records, self.borrower.ask)
+            case Local.HURRY:
+                for (ask,) in records:
+                    self.borrower.hurry(ask)
+            case Local.GIVE_UP:
+                for (ask,) in records:
+                    self.borrower.give_up(ask)
+            case Local.LENT:
+                for record in records:
+                    self.lender.lent(*record)
+            case _:
+                raise ValueError(f"{kind.name} is not for the peer process")
+
+    # ---- the nodes ----------------------------------------------------------------------------------------
+
+    def say(self, node: int, body: bytes) -> None:
+        """News to a node's supervisor; below 0: to all. Raises ValueError: too long."""
+        message = between_peers.pack_news(self._job, body)
+        others = self.nodes.others()
+        for one in others if node < 0 else [node] if node in others else []:
+            self._send(one, message)
+
+    def leave(self) -> None:
+        """Tell all that this node is not to be asked any more, once, and that it will not ask."""
+        if not self._left:
+            self._left = True
+            self.flush()
+            (message,) = between_peers.pack(Kind.LEAVE, self._job, [])
+            for node in range(self.nodes.size):
+                if node != self.nodes.own:
+                    self._transport.send(node, message)  # lost ones, too: one that lives waits for it
+
+    @property
+    def alone(self) -> bool:
+        """Whether all others have left."""
+        return self.nodes.alone
+
+    def _take(self, node: int, body: bytes | None) -> None:
+        if node in self.nodes.lost:
+            return
+        try:
+            if body is None:
+                raise ValueError("a message too long")
+            kind, records = between_peers.unpack(body, self._job)
+            self._deal(node, kind, records)
+        except ValueError as e:
+            self.garbage += 1
+            if node not in self.nodes.over:
+                log.error("node %d sent garbage: %s", node, e)
+            self._over(node, Why.GARBAGE)  # what it sends further is dealt with: it has bytes of ours, and may leave
+
+    def _deal(self, node: int, kind: Kind, records: list[Any]) -> None:
+        match kind:
+            case Kind.ANSWER:
+                _each(records, partial(self.borrower.answered, node))
+            case Kind.WANT:
+                _each(records, partial(self.lender.want, node))
+            case Kind.HURRY:
+                _each(records, partial(self.lender.hurry, node))
+            case Kind.DROP:
+                _each(records, partial(self.lender.drop, node))
+            case Kind.NEWS:
+                self._hear(node, records[0])
+            case Kind.LEAVE:
+                self._over(node, Why.LEFT)
+
+    def _over(self, node: int, why: Why) -> None:
+        """Ask it no more."""
+        was_gone = node in self.nodes.gone
+        news = self.nodes.end(node, why)
+        if news:
+            level = logging.INFO if why == Why.LEFT else logging.WARNING
+            log.log(level, "node %d is asked no more: %s", node, why.value)
+            self._tell_over(node, why)
+        if news or why == Why.LOST:
+            self.borrower.node_gone(node)
+        if node in self.nodes.gone and not was_gone:
+            self.lender.node_gone(node)

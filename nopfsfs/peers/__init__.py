@@ -1,1 +1,0 @@
-"""Fetching from other nodes over MPI."""

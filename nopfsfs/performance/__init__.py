@@ -1,0 +1,1 @@
+"""The performance model of NoPFS: source, tiers and network, as figures."""

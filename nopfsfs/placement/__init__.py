@@ -1,0 +1,1 @@
+"""Which node of a cluster keeps which file. Pure."""

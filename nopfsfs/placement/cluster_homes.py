@@ -1,0 +1,112 @@
+"""Which node of a cluster has the home of each file of a mount: placements, one after the other. Pure.
+
+All nodes compute the same, each for itself. A further placement gives homes to files that those before did not cover,
+in the room that these have left; it moves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.placement.access_counts import NOBODY, Nodes, Readers, shuffled
+from nopfsfs.placement.methods import Placement, homes, nopfs
+from nopfsfs.policy.homes import NOWHERE, UNCOVERED
+
+Ints = NDArray[np.int64]
+Place = Callable[[Readers, int, Ints, Ints], Placement]
+METHODS: Mapping[str, Place] = MappingProxyType({"homes": homes, "nopfs": nopfs})
+# Files that are placed at once: what that takes is some 100 bytes for each. Each block has its share of every room.
+BLOCK = 1 << 21
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Cluster:
+    """What is placed. `home` u16[n]: the node with the home of each row, or NOBODY; `local` i8[n]: in which class this
+    node has it (0: in memory; 1, 2, ...: on that disk tier), NOWHERE, or UNCOVERED; `used` i64[nodes, classes], bytes.
+    """
+
+    home: Nodes
+    local: NDArray[np.int8]
+    used: Ints
+
+    @staticmethod
+    def empty(n: int, nodes: int, classes: int) -> Cluster:
+        """Of n rows, none of them placed."""
+        return Cluster(
+            np.full(n, NOBODY, np.uint16), np.full(n, UNCOVERED, np.int8), np.zeros((nodes, classes), np.int64)
+        )
+
+    @property
+    def distinct_share(self) -> float:
+        """Share of the rows covered that have a home."""
+        covered = int(np.count_nonzero(self.local != UNCOVERED))
+        return int(np.count_nonzero(self.home != NOBODY)) / covered if covered else 1.0
+
+    def to_cover(self, rows: NDArray[np.integer], charges: Ints, limit: int) -> NDArray[np.bool_]:
+        """Which of m rows a further placement is to cover, b[m]: each once, none that is covered, no empty file and
+        none of more than `limit` bytes, which no node keeps whole."""
+        wanted: NDArray[np.bool_] = self.local[rows] == UNCOVERED
+        size = charges[rows]
+        wanted &= (size > 0) & (size <= limit)
+        seen = np.zeros(len(charges), np.bool_)
+        seen[rows] = True
+        if np.count_nonzero(seen) < len(rows):
+            first = np.zeros(len(rows), np.bool_)
+            first[np.unique(rows, return_index=True)[1]] = True
+            wanted &= first
+        return wanted
+
+
+def by_hash(rows: NDArray[np.integer], nodes: int) -> Nodes:
+    """Deal m rows out evenly, where nothing says who reads what: u16[m]. Neighbours have different nodes."""
+    order = np.argsort(shuffled(0, rows.astype(np.int64)), kind="stable")
+    found = np.empty(len(rows), np.uint16)
+    found[order] = (np.arange(len(rows), dtype=np.int64) % nodes).astype(np.uint16)
+    return found
+
+
+def extend(
+    before: Cluster, rows: NDArray[np.integer], readers: Readers, epochs: int, charges: Ints, rooms: Ints,
+    *, node: int, method: str = "homes", block: int = BLOCK,
+) -> Cluster:  # fmt: skip
+    """A further placement, of m rows that are `to_cover`, as `node` has it. `readers`: of epochs 0 .. `epochs` - 1, who
+    reads each, u16[m]; `charges` i64[n]; `rooms` i64[nodes, classes], bytes, with what earlier placements use."""
+    home, local, used = before.home.copy(), before.local.copy(), before.used.copy()
+    left = np.maximum(rooms - used, 0)
+    parts = [slice(first, first + block) for first in range(0, len(rows), block)]
+    total = [int(charges[rows[part]].sum()) for part in parts]
+    for number, part in enumerate(parts):
+        some = rows[part]
+        share = total[number] / max(1, sum(total[number:]))
+        room = left if share == 1 else (left * share).astype(np.int64)
+        placed = METHODS[method](_of(readers, part), epochs, charges[some], room)
+        home[some] = np.where(placed.home >= 0, placed.home, NOBODY)
+        local[some] = placed.local(node, np.arange(len(some)))
+        taken = _taken(placed, charges[some], *rooms.shape)
+        left -= taken
+        used += taken
+    return Cluster(home, local, used)
+
+
+def _of(readers: Readers, part: slice) -> Readers:
+    return lambda epoch: readers(epoch)[part]
+
+
+def _taken(placed: Placement, sizes: Ints, nodes: int, classes: int) -> Ints:
+    """Bytes of each class of each node, i64[nodes, classes]."""
+    at_home = np.flatnonzero(placed.home >= 0)
+    at = placed.home[at_home].astype(np.int64) * classes + placed.home_class[at_home]
+    found = _sums(at, sizes[at_home], nodes * classes)
+    for node, (kept, number) in enumerate(placed.copies):
+        besides = (placed.home[kept] != node) & (number != NOWHERE)
+        found[node * classes : (node + 1) * classes] += _sums(number[besides], sizes[kept[besides]], classes)
+    return found.reshape(nodes, classes)
+
+
+def _sums(at: NDArray[np.integer], sizes: Ints, count: int) -> Ints:
+    return np.bincount(at, weights=sizes, minlength=count).astype(np.int64)

@@ -1,0 +1,81 @@
+"""What a follower hands out besides the stream: its status, and computations for another thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nopfsfs.plan.epoch_order import DataSet
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Value
+from nopfsfs.plan.tracking.track import Track
+
+
+@dataclass(frozen=True)
+class PlanStatus:
+    """What `nopfs status` shows of the plan of the data set that is read."""
+
+    state: str
+    sampler: str | None = None
+    seed: int | None = None
+    epoch: int = 0
+    position: int = 0  # accesses of this epoch before the first that is still to come, all local ranks
+    length: int = 0  # accesses of this epoch, all local ranks
+    dataset: str | None = None
+    k: int = 0  # window of one rank
+    world: int = 1
+    ranks: tuple[int, ...] = (0,)
+    options: tuple[tuple[str, Value], ...] = ()
+    files: str | None = None  # how the files are listed
+    subset: tuple[str, int, tuple[tuple[str, Value], ...]] | None = None  # name, seed, options
+
+
+def describe(track: Track, datasets: Sequence[DataSet], seed: int | None) -> PlanStatus:
+    """What is believed by one track; `seed`: what a user has given, shown where the sampler has none."""
+    here = track.hypothesis
+    order = datasets[here.dataset].orders[here.order]
+    return PlanStatus(
+        state=track.state.value,
+        sampler=here.spec.sampler,
+        seed=here.spec.seed if registry.sampler(here.spec.sampler).seeds is not None else seed,
+        epoch=here.epoch,
+        position=min(track.position - track.base, track.now.length),
+        length=track.now.length,
+        dataset=datasets[here.dataset].name,
+        k=track.k,
+        world=here.world,
+        ranks=here.ranks,
+        options=here.spec.options,
+        files=order.names[0],
+        subset=None if here.subset is None else (here.subset.sampler, here.subset.seed, here.subset.options),
+    )
+
+
+class Job:
+    """A computation to run outside of the follower's thread: `run` there, then `Follower.finish`.
+
+    `apart`: it takes up to minutes, and is made of plain values: `compute` may run in another process, at low priority
+    (`take` its result then).
+    """
+
+    def __init__(self, compute: Callable[[], Any], deliver: Callable[[Any], None], *, apart: bool = False) -> None:
+        self.compute = compute
+        self.apart = apart
+        self._deliver = deliver
+        self._result: Any = None
+        self._ran = False
+
+    def run(self) -> None:
+        """Computes. Touches nothing of the follower; may take seconds for millions of files."""
+        self.take(self.compute())
+
+    def take(self, result: Any) -> None:
+        """What `compute` has given elsewhere."""
+        self._result = result
+        self._ran = True
+
+    def deliver(self) -> None:
+        """Hands the result over; called by `Follower.finish`."""
+        if self._ran:
+            self._deliver(self._result)

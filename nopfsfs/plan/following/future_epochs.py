@@ -1,0 +1,110 @@
+"""What is foreseen of the tracks that read another part of the files in each epoch: a foresight of each, made when it
+is locked, kept as it goes on, also while another reads (a validation), forgotten with the track.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.plan.epoch_order import DataSet, Hypothesis, build, files_of
+from nopfsfs.plan.following.follower_output import Job
+from nopfsfs.plan.following.foresight import Foresight, places, reads_a_part, successor
+from nopfsfs.plan.tracking.track import State, Track
+
+TABLES = 2  # epochs whose order is known in full from the track: what it reads now, and the next
+MOST = 2  # tracks of which more is foreseen, those that were locked first: each takes 8 bytes for each file
+
+
+class Far:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._tracks: list[tuple[Track, Foresight]] = []
+        self._whole: list[tuple[Track, Hypothesis]] = []  # of these epochs it is known that they read all
+
+    @property
+    def known(self) -> bool:
+        """Whether more is foreseen than the tables of the tracks show."""
+        return any(foresight.known > TABLES and _has_a_future(track) for track, foresight in self._tracks)
+
+    def job(self, tracks: Sequence[Track], datasets: Sequence[DataSet]) -> Job | None:
+        """What to compute next; `tracks`: all there are. To be run, then delivered, before the next is asked for."""
+        self._forget(tracks)
+        for track in tracks:
+            if _has_a_future(track) and track.ahead is not None:
+                foresight = self._follow(track, datasets)
+                if foresight is not None and foresight.wants:
+                    following = successor(foresight.last)
+                    if following != foresight.last:
+                        return self._job(foresight, following, datasets)
+        return None
+
+    def _job(self, foresight: Foresight, following: Hypothesis, datasets: Sequence[DataSet]) -> Job:
+        def compute() -> None:
+            foresight.write(build(following, datasets))
+
+        return Job(compute, lambda _: foresight.add(following))
+
+    def next_uses(
+        self, rows: NDArray[np.int64], uses: NDArray[np.int64], position: int, reading: Sequence[object]
+    ) -> NDArray[np.int64]:
+        """`uses` i64[m]: the next stream positions of these rows, as far as the tables of the tracks that are `reading`
+        now show, else -1; with these filled in from what else is known. `position`: of the stream."""
+        for track, foresight in self._tracks:
+            missing = np.flatnonzero(uses < 0)
+            if not len(missing) or not _has_a_future(track) or not _keep_up(foresight, track):
+                continue
+            some = rows[missing]
+            shift = position - track.position
+            here = np.full(len(some), -1, np.int64)
+            if track not in reading:  # it waits, and will go on
+                here = track.next_uses(some)
+            epoch = foresight.next_epochs(some, TABLES if track.ahead is not None else 1)
+            length = track.now.length
+            later = shift + track.base + epoch * length + places(some, length)
+            uses[missing] = np.where(here >= 0, here + shift, np.where(epoch >= 0, later, -1))
+        return uses
+
+    def _forget(self, tracks: Sequence[Track]) -> None:
+        """What was known of tracks that are no more, or that are not what they were thought to be."""
+        self._tracks = [one for one in self._tracks if one[0] in tracks and _has_a_future(one[0])]
+        self._whole = [one for one in self._whole if one[0] in tracks]
+
+    def _follow(self, track: Track, datasets: Sequence[DataSet]) -> Foresight | None:
+        """The foresight of this track, up to its epoch; None where it has none."""
+        here = track.hypothesis
+        found = next((foresight for one, foresight in self._tracks if one is track), None)
+        if found is not None:
+            if _keep_up(found, track):
+                return found
+            self._tracks = [one for one in self._tracks if one[0] is not track]
+        if len(self._tracks) >= MOST or (track, here) in self._whole:
+            return None
+        files = files_of(here, datasets)
+        if not reads_a_part(track.now, len(files)):
+            self._whole = [one for one in self._whole if one[0] is not track] + [(track, here)]
+            return None
+        made = Foresight(int(files.max()) + 1, here)
+        made.write(track.now)
+        made.add(here)
+        self._tracks.append((track, made))
+        return made
+
+
+def _has_a_future(track: Track) -> bool:
+    """Whether its epochs to come are known, and not all the same."""
+    return track.state is State.LOCKED and not track.repeats
+
+
+def _keep_up(foresight: Foresight, track: Track) -> bool:
+    """Go on to the epoch that the track reads now; whether it is one of those that were foreseen."""
+    here = track.hypothesis
+    while foresight.first != here:
+        if foresight.known <= 1:
+            return False
+        foresight.first = successor(foresight.first)
+        foresight.advance()
+    return True

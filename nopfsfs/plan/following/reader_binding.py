@@ -1,0 +1,102 @@
+"""Who reads what: the tracks of a mount, and to which of them a reader belongs.
+
+Owns the tracks by the data sets that they explain, and the binding of readers (processes or threads) to tracks. A
+reader is bound by what it opens: four opens in a row that a track foresaw. So the workers of two jobs on one data set
+are told apart, and new workers of the next epoch are recognised, without asking whose child they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nopfsfs.plan.search.unexplained_opens import Ownership
+from nopfsfs.plan.tracking.track import State, Track
+
+# Opens foreseen by a track, less those foreseen by another, after which a reader belongs to it; and the most counted.
+_BOUND = 4
+_FIRMLY = 8
+_READERS = 4096
+# Tracks kept of one data set: training, validation, two jobs, and one that has ended.
+_TRACKS = 4
+
+
+class Consumers:
+    """See the module."""
+
+    def __init__(self, ownership: Ownership, count: int) -> None:
+        """`count`: of data sets."""
+        self._ownership = ownership
+        self.serving: list[list[Track]] = [[] for _ in range(count)]
+        self._bound: dict[int, tuple[Track, int]] = {}
+
+    def tracks(self) -> list[Track]:
+        """All, each once."""
+        return list({id(track): track for tracks in self.serving for track in tracks}.values())
+
+    def of(self, index: int) -> list[Track]:
+        """The tracks of one data set, not those of larger ones that hold it; also where smaller ones hold all its
+        files."""
+        return [track for track in self.tracks() if track.hypothesis.dataset == index]
+
+    # -- readers --
+
+    def choose(self, tracks: list[Track], row: int, reader: int) -> Track:
+        """To which of several tracks an open is to be shown."""
+        bound = self._bound.get(reader)
+        own = bound[0] if bound is not None and bound[1] >= _BOUND and bound[0] in tracks else None
+        if own is not None and own.expects(row):
+            return own
+        expecting = [track for track in tracks if track.expects(row)]
+        for track in expecting:
+            if track.state is State.LOCKED:
+                return track
+        return own or max(expecting or tracks, key=lambda track: track.last_hit)
+
+    def foreseen(self, track: Track, reader: int) -> bool:
+        """The track has foreseen an open of the reader. True: it has been the reader's for a while."""
+        bound = self._bound.get(reader)
+        if bound is None:
+            if len(self._bound) >= _READERS:
+                self._bound.clear()
+            self._bound[reader] = (track, 1)
+        elif bound[0] is track:
+            if bound[1] >= _FIRMLY:
+                return True
+            self._bound[reader] = (track, bound[1] + 1)
+        elif bound[1] > 1:
+            self._bound[reader] = (bound[0], bound[1] - 1)
+        else:
+            self._bound[reader] = (track, 1)
+        return False
+
+    def surprised(self, track: Track, reader: int) -> bool:
+        """The track has not foreseen an open of the reader. True: the reader belongs to the track."""
+        bound = self._bound.get(reader)
+        if bound is None or bound[0] is not track:
+            return False
+        if bound[1] >= _BOUND:
+            return True
+        del self._bound[reader]
+        return False
+
+    def bind(self, track: Track, readers: Iterable[int]) -> None:
+        """These readers were found to follow the track."""
+        for reader in readers:
+            self._bound[reader] = (track, _FIRMLY)
+
+    # -- tracks --
+
+    def enter(self, track: Track) -> None:
+        """A new track, or one that now explains another data set. It takes the place of what was merely assumed of the
+        same files; of the others those read last are kept."""
+        index = track.hypothesis.dataset
+        for owner in self._ownership.within(index):
+            others = [
+                one
+                for one in self.serving[owner]
+                if one is not track and (one.was_locked or one.given or one.hypothesis.dataset not in (index, owner))
+            ]
+            believed = sorted(others, key=lambda one: -one.last_hit)[: _TRACKS - 1]
+            self.serving[owner] = [track, *believed]
+        kept = {id(one) for one in self.tracks()}
+        self._bound = {reader: bound for reader, bound in self._bound.items() if id(bound[0]) in kept}

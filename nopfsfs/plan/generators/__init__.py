@@ -1,0 +1,1 @@
+"""Random numbers and shuffles, bit for bit. Pure."""

@@ -1,0 +1,1 @@
+"""What each framework reads, bit for bit. Pure."""

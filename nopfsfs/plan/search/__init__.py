@@ -1,0 +1,1 @@
+"""Finding the order that opens follow. Pure."""

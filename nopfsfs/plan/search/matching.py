@@ -1,0 +1,438 @@
+"""Which candidates are worth a ledger? Tries them by stages, a few at a time, against the opens of now.
+
+Pure: `Search` is told the opens with each call and keeps its place among the candidates. A candidate costs the
+beginning of its order, of small data sets the whole of it, and one glance: do readers take like steps, or short ones?
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.plan.epoch_order import DataSet
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Dealt, Spec
+from nopfsfs.plan.samplers.torch_global import Global
+from nopfsfs.plan.samplers.torch_stateful import Stateful
+from nopfsfs.plan.search import candidates
+from nopfsfs.plan.search.by_seed import FAMILY, BySeed, further, likely, named, thorough
+from nopfsfs.plan.search.candidates import WHOLE, Candidate, Heads, Seeds, Stage, Target
+from nopfsfs.plan.search.deal import World, listed
+from nopfsfs.plan.search.suspects import SURE, Suspect, Table, View, leading
+from nopfsfs.plan.search.torch_seeds import SeedSearch
+from nopfsfs.plan.search.torch_stream_search import GlobalSearch, Words
+from nopfsfs.plan.search.torch_stream_search import Target as FirstOpened
+
+MIN_OPENS = 4
+# Places of orders that are computed in one call, and what a candidate costs beside: together some 50 ms. Some samplers
+# compute all of an order for its beginning: there the clock decides.
+_PLACES = 2_000_000
+_EACH = 12_000
+_SECONDS = 0.05
+# The first calls end after this share of that: readers open more meanwhile, and what is likeliest is looked at again.
+_EARLY_CALLS, _EARLY = 8, 0.2
+# A step is short that leads over at most this share of the order.
+_SHORT = 1 / 16
+# Where readers are not known: gaps between neighbouring places are small against those of as many random places.
+_CLOSE = 1 / 4
+# Bits of evidence, less the cost, from which on a candidate is suspected.
+PLAUSIBLE = 4.0
+SUSPECTS_MOST = 8
+_SEEDS_MOST = 8
+# Bits by which a seed is hardly found by chance: only then are the epochs after it worth trying.
+_CLEAR = 20.0
+_LATER = 12
+# Candidates that take as long as a step of a search by seed.
+_SHORT_EACH = 100
+# Of data sets with more files than this, a sampler that computes all of an order for its beginning waits for others.
+_LARGE = 200_000
+# Stages that every search begins with; they are prepared in steps of so many seconds.
+_FIRST_STAGES = 3
+PREPARED_S = 0.01
+# World sizes for which beginnings are long enough, where nobody has said one.
+_WORLD = 64
+# Searches for further seeds in one enumeration of the files.
+_FURTHER = 2
+# Words of a seed's global generator in which the place of a loader's draw is looked for here (0.1 s); the further ones
+# are looked at in a process apart. What readers opened first, of so many.
+_WORDS = 1 << 20
+_READERS_FIRST = 8
+# Of data sets with fewer files than this for each reader fewer words are looked at.
+_COSTLY = 100
+
+
+class Glance:
+    """The opens of a view, prepared to be compared with many orders."""
+
+    def __init__(self, view: View) -> None:
+        self.rows = view.rows
+        last: dict[int, int] = {}
+        pairs: list[tuple[int, int]] = []
+        for at, reader in enumerate(view.together.tolist()):
+            if reader:
+                if reader in last:
+                    pairs.append((last[reader], at))
+                last[reader] = at
+        self._before, self._after = np.array(pairs, np.int64).reshape(-1, 2).T
+        self._unknown = view.together == 0
+
+    def worthwhile(self, places: NDArray[np.int64], n: int) -> bool:
+        """Whether the places, int64[m], -1 for files that the order does not hold, look like those of a reader."""
+        before, after = places[self._before], places[self._after]
+        both = (before >= 0) & (after >= 0)
+        steps = (after - before)[both]
+        if len(steps) and (_too_many(steps, n) or _alike(steps, n)):
+            return True
+        mine = np.sort(places[self._unknown & (places >= 0)])
+        if len(mine) < MIN_OPENS - 1:
+            return False
+        gaps = np.diff(mine)
+        return bool(np.median(gaps) <= max(1.0, _CLOSE * n / len(mine))) or _alike(gaps, n)
+
+
+def _too_many(steps: NDArray[np.int64], n: int) -> bool:
+    """More short steps than random ones would be."""
+    expected = 2 * _SHORT * len(steps)
+    return bool(np.count_nonzero(np.abs(steps) <= n * _SHORT) >= expected + 2 * math.sqrt(expected) + 1)
+
+
+def _alike(steps: NDArray[np.int64], n: int) -> bool:
+    """More steps of the same length than by chance."""
+    m = len(steps)
+    again = m - len(np.unique(steps))
+    return again >= max(1.0 if m < 8 else 2.0, 3 * m * m / n)
+
+
+class Opens:
+    """A view, prepared to be compared with many orders."""
+
+    def __init__(self, view: View, datasets: Sequence[DataSet]) -> None:
+        self.view = view
+        self.glance = Glance(view)
+        self._datasets = datasets
+        self._tables: dict[Target, Table] = {}
+        self._which: dict[Target, NDArray[np.int16]] = {}
+
+    def files(self, target: Target) -> NDArray[np.integer[Any]]:
+        """The row of each sample."""
+        return self._datasets[target.dataset].orders[target.order].rows
+
+    def samples(self, target: Target, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The samples of rows, int64[m], -1: none."""
+        if target not in self._tables:
+            self._tables[target] = Table(self.files(target))
+        return self._tables[target].places(rows)
+
+    def readers(self, target: Target) -> list[NDArray[np.int64]]:
+        """By reader, the samples that it opened."""
+        found = [self.samples(target, rows) for rows in self.view.lasts(len(self.view.rows))]
+        return [samples[samples >= 0] for samples in found]
+
+    def which(self, target: Target) -> NDArray[np.int16]:
+        """By sample, which of the opens it was, int16[n + 1], -1: none."""
+        if target not in self._which:
+            samples = self.samples(target, self.view.rows)
+            self._which[target] = np.full(target.n + 1, -1, np.int16)
+            self._which[target][samples] = np.arange(len(samples))
+            self._which[target][-1] = -1
+        return self._which[target]
+
+
+Step = Callable[[Opens], tuple[list[Suspect], int]]  # what it found, and how many places it computed
+
+
+class Search:
+    """See the module. `seeds`, `sampler`, `worlds`: what was said."""
+
+    def __init__(
+        self, datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World],
+        heads: Heads, *, first_only: bool = False,
+    ) -> None:  # fmt: skip
+        """`among`: the data sets that are looked at; `first_only`: what is likeliest, and no more."""
+        self._datasets, self._heads = datasets, heads
+        self._among = frozenset(among)
+        self._seeds, self._worlds = seeds, tuple(worlds)
+        self._opens: Opens | None = None  # those of now
+        self._largest = max(_WORLD, max(size for size, _ in worlds))
+        targets = list(candidates.targets(datasets, among))
+        names = [family.name for family in registry.families(sampler)]
+        by_seed = FAMILY in names
+        streams = Global.name in names and heads.spacing == 1 and not first_only
+        self._parts = self._parts_done = 0
+        self._likely = likely(targets, seeds, heads.spacing) if by_seed else []
+        self._likely_with = 0  # first opens of readers with which these were tried last
+        self._calls = 0
+        self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams, first_only=first_only)
+        self.done = False
+        self.past_likely = False  # what was said was tried; where no seed was, any seed is as likely as what is left
+        self.past_streams = False  # what is further on in torch's generator may be looked at now
+
+    def within(self, part: int | None) -> bool:
+        """Whether it is still at that part, in which others that are as likely may follow."""
+        return not self.done and part == self._parts_done
+
+    @property
+    def share(self) -> float:
+        """How much of what there is to try was tried, about."""
+        return self._parts_done / max(self._parts, 1)
+
+    def _steps(
+        self, targets: Sequence[Target], sampler: str, *, by_seed: bool, streams: bool, first_only: bool
+    ) -> Iterator[Step]:
+        seeds, spacing = self._seeds, self._heads.spacing
+        more: list[BySeed] = []
+        quick: list[BySeed] = []
+        soon: list[BySeed] = []
+        long: list[BySeed] = []
+        usual, first, second, *stages = candidates.stages(seeds, sampler)
+        if first_only:
+            stages = []
+        elif by_seed:
+            more = further(targets, seeds, spacing)
+            quick, soon, long = thorough(targets, spacing)
+        # where tripwires alone show, a search by seed reads long beginnings: some 10 s for all of them
+        spread = [] if spacing == 1 or first_only else [candidates.usual_of_common(seeds, sampler)]
+        large = [] if first_only else [target for target in targets if target.n > _LARGE]
+        self._parts = len(more + quick + soon + long)
+        self._parts += 2 * len(large) + len(targets) * len([usual, first, second, *spread, *stages])
+        # the likeliest enumeration comes first; whoever enumerates files otherwise seldom has a seed of their own
+        (beginnings, middles), elsewhere = (more[:1], more[1:_FURTHER]), [*more[_FURTHER:], *quick[1:]]
+        said = [seeds.given] if seeds.given is not None and streams else []
+        others = [seed for seed in seeds.first if seed not in said] if streams else []
+        yield from self._of(usual, targets)
+        if seeds.given is not None:
+            yield from self._of(first, targets, costly=False)
+            yield from self._of(second, targets, costly=False)
+            self.past_likely = True
+            yield from (step for stage in spread for step in self._of(stage, targets))
+            yield from self._by_seed(beginnings)
+            yield from self._in_streams(said, targets, Words.LIKELY)
+            self.past_streams = not first_only
+            yield from self._by_seed([*middles, *quick[:1]])
+            yield from self._of(first, large, costly=True)
+            yield from self._of(second, large, costly=True)
+            yield from self._in_streams(said, targets, Words.REST)
+            yield from self._by_seed(elsewhere)
+            yield from self._in_streams(others, targets, Words.ALL)
+            # What is unusual of these seeds is likelier than any other seed in the middle of a large epoch. Where
+            # tripwires alone show, longer beginnings are compared: there it waits.
+            soonest = [stage for stage in stages if spacing == 1 and set(stage.seeds) <= set(seeds.first)]
+            yield from (step for stage in soonest for step in self._of(stage, targets))
+            stages = [stage for stage in stages if stage not in soonest]
+        else:
+            self.past_likely = True
+            yield from (step for stage in spread for step in self._of(stage, targets))
+            yield from self._by_seed([*beginnings, *([] if large else middles)])
+            yield from self._of(first, targets, costly=False)
+            yield from self._of(second, targets, costly=False)
+            yield from self._in_streams(others, targets, Words.ALL)
+            self.past_streams = not first_only
+            yield from self._by_seed([*(middles if large else quick[:1]), *elsewhere])
+            yield from self._of(first, large, costly=True)
+            yield from self._of(second, large, costly=True)
+        yield from self._by_seed(soon)
+        rest = (step for stage in stages for step in self._of(stage, targets))
+        yield from _in_turn(self._by_seed(long), rest)
+
+    def _of(self, stage: Stage, targets: Sequence[Target], *, costly: bool | None = None) -> Iterator[Step]:
+        """`costly`: only samplers whose beginnings take long where there are many files, or only all others."""
+        for target in targets:
+            worlds = self._worlds
+            if self._opens is not None and any(family.dealt is Dealt.OWN for family in stage.families):
+                worlds = tuple(dict.fromkeys((*worlds, *listed(self._opens.readers(target), target.n))))
+            for candidate, cost in stage.candidates(target, worlds, self._seeds):
+                if target.dataset not in self._among:
+                    break
+                takes_long = target.n > _LARGE and registry.sampler(candidate.spec.sampler).costly
+                if costly is not None and takes_long != costly:
+                    continue
+                yield partial(self._try, candidate, cost, target)
+            self._parts_done += 1
+
+    def _by_seed(self, ways: Iterable[BySeed], parts: int = 1) -> Iterator[Step]:
+        """`parts` of the search that each is."""
+        for way in ways:
+            running: list[SeedSearch | None] = []
+            numbers: deque[int] = deque()
+
+            def step(
+                opens: Opens, way: BySeed = way, running: list[SeedSearch | None] = running,
+                numbers: deque[int] = numbers,
+            ) -> tuple[list[Suspect], int]:  # fmt: skip
+                if not running:
+                    running.append(way.begin(opens.view, partial(opens.samples, way.target)))
+                found = running[0].step() if running[0] is not None else []
+                # readers may be some epochs on by now
+                later = _LATER if way.target.n <= WHOLE else 2
+                numbers.extend(
+                    dict.fromkeys(
+                        s + epochs
+                        for s, bits in found[:_SEEDS_MOST]
+                        for epochs in range(later if bits >= _CLEAR else 1)
+                    )
+                )
+                suspects: list[Suspect] = []
+                while numbers and way.target.n <= WHOLE:  # of more files each takes long
+                    suspects += self._try_seed(numbers.popleft(), way.target, opens)[0]
+                return suspects, _PLACES // 2
+
+            while way.target.dataset in self._among and not (running and (running[0] is None or running[0].done)):
+                yield step
+                while numbers:
+                    yield partial(self._try_seed, numbers.popleft(), way.target)
+            self._parts_done += parts
+
+    def _in_streams(self, seeds: Iterable[int], targets: Sequence[Target], which: Words) -> Iterator[Step]:
+        """A loader that shuffles takes its seed from the global generator, of which a model has drawn before."""
+        usual = set(registry.sampler(Global.name).files)
+        for seed in seeds:
+            among = [one for one in targets if usual & set(one.names) and one.dataset in self._among]
+            running: list[_InStream] = []
+
+            def step(
+                opens: Opens, seed: int = seed, among: list[Target] = among, running: list[_InStream] = running
+            ) -> Any:
+                if not running:
+                    running.append(_InStream(seed, among, opens, which))
+                return running[0].step(opens, self._heads, self._largest), _PLACES + 1
+
+            yield step
+            while running and not running[0].done:
+                yield step
+
+    def _try_seed(self, s: int, target: Target, opens: Opens) -> tuple[list[Suspect], int]:
+        candidate, cost = named(s, target, self._seeds)
+        order = self._heads.whole(candidate, target.n)
+        suspect = Suspect(candidate, Table(opens.files(target)[order]), cost, part=SURE)  # no other seed is near
+        suspect.weigh(opens.view)
+        return [suspect] if suspect.worth >= PLAUSIBLE else [], len(order)
+
+    def run(self, view: View, among: Sequence[int] | None = None) -> list[Suspect]:
+        """Goes on with the next candidates; those that look like what was opened. `among`: further opens show that only
+        these data sets may be read."""
+        begun = time.thread_time()
+        share = _EARLY if self._calls < _EARLY_CALLS else 1.0
+        self._calls += 1
+        opens, found, places = Opens(view, self._datasets), [], 0
+        self._opens = opens
+        self._among = self._among if among is None else frozenset(among)
+        firsts = sum(map(len, view.firsts))
+        # also while others are tried: there were too few before
+        enough = firsts if view.has_all_firsts else firsts // 2
+        if firsts > self._likely_with <= enough:
+            self._likely_with = firsts
+            self._left = chain(self._by_seed(self._likely, parts=0), self._left)
+        for step in self._left:
+            suspects, computed = step(opens)
+            for suspect in suspects:
+                suspect.part = self._parts_done if suspect.part is None else suspect.part
+            found += suspects
+            places += computed
+            if places > share * _PLACES or time.thread_time() - begun >= share * _SECONDS:
+                return found
+        self.done = True
+        return found
+
+    def _try(self, candidate: Candidate, cost: float, target: Target, opens: Opens) -> tuple[list[Suspect], int]:
+        n, files, which = target.n, opens.files(target), opens.which(target)
+        if candidate.subset is not None:
+            part = self._heads.part(candidate.subset, n)
+            n, files, which = len(part), files[part], np.append(which[part], np.int16(-1))
+        if n < 2:
+            return [], _EACH
+        head = self._heads.first(candidate, n, self._largest)
+        length = len(head) if n <= WHOLE else n
+        computed = _EACH + len(head)
+        if not opens.glance.worthwhile(_places(which[head], len(opens.view.rows)), length):
+            return [], computed
+        if n > WHOLE:
+            head = self._heads.full(candidate, n, self._largest)
+        suspect = Suspect(candidate, Table(np.where(head >= 0, files[head], -1), length), cost)
+        suspect.weigh(opens.view)
+        return [suspect] if suspect.worth >= PLAUSIBLE else [], computed + len(head)
+
+
+def prepare(
+    datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World], heads: Heads
+) -> Iterator[None]:  # fmt: skip
+    """Computes what searches compare with first, some of it at each step, while there is nothing to be compared."""
+    largest = max(_WORLD, max(size for size, _ in worlds))
+    begun = time.thread_time()
+    for stage in islice(candidates.stages(seeds, sampler), _FIRST_STAGES):
+        for target in candidates.targets(datasets, among):
+            for candidate, _ in stage.candidates(target, worlds, seeds):
+                heads.first(candidate, target.n, largest)
+                if time.thread_time() - begun >= PREPARED_S:  # whoever opens something waits for no more
+                    yield
+                    begun = time.thread_time()
+
+
+class _InStream:
+    """The place in the stream of one seed at which what readers opened first was drawn. Raises no error: a seed that
+    torch would not take has no stream."""
+
+    def __init__(self, seed: int, among: Sequence[Target], opens: Opens, which: Words) -> None:
+        self._seed = seed
+        self._whose: list[Target] = []
+        firsts: list[FirstOpened] = []
+        for target in among:
+            for rows in opens.view.firsts[:_READERS_FIRST]:
+                samples = leading(opens.samples(target, rows))
+                if len(samples) >= MIN_OPENS:
+                    self._whose.append(target)
+                    firsts.append(FirstOpened(target.n, samples))
+        self._search: GlobalSearch | None = None
+        # in few files any word may be the right one, and takes long to compare
+        self._words = min(_WORDS, int(_WORDS * sum(target.n for target in firsts) / (_COSTLY * len(firsts) ** 2 + 1)))
+        with suppress(ValueError):
+            self._search = GlobalSearch(seed, firsts, self._words, which=which)
+        self.done = self._search is None or self._search.done
+
+    def step(self, opens: Opens, heads: Heads, largest: int) -> list[Suspect]:
+        """Looks at some more words. `largest`: the largest world that readers may belong to."""
+        if self.done or self._search is None:
+            return []
+        for found in self._search.step():
+            self.done = True
+            target = self._whose[found.target]
+            candidate = Candidate(target.dataset, target.order, self._search.spec(found), 0)
+            whole = target.n <= WHOLE
+            order = heads.whole(candidate, target.n) if whole else heads.full(candidate, target.n, largest)
+            table = Table(opens.files(target)[order], target.n)
+            names = [candidate]
+            if not found.direct:  # the same first epoch; the later ones differ
+                loader = Spec(Stateful.name, self._seed).with_option("offset", found.word)
+                names.append(replace(candidate, spec=loader))
+            cost = math.log2(self._words * len(self._whose))
+            suspects = [Suspect(name, table, cost + nth, part=SURE) for nth, name in enumerate(names)]
+            for suspect in suspects:
+                suspect.weigh(opens.view)
+            return suspects
+        self.done = self._search.done
+        return []
+
+
+def _in_turn(long: Iterator[Step], short: Iterator[Step]) -> Iterator[Step]:
+    """Both at about the same speed, until both have ended."""
+    for step in long:
+        yield step
+        yield from islice(short, _SHORT_EACH)
+    yield from short
+
+
+def _places(which: NDArray[np.int16], count: int) -> NDArray[np.int64]:
+    """The first place of each open, int64[count], -1: none; from which open is at each place."""
+    places = np.full(count, -1, np.int64)
+    at = np.flatnonzero(which >= 0)[::-1]
+    places[which[at]] = at
+    return places

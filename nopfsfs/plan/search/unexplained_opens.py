@@ -1,0 +1,286 @@
+"""The opens that no confirmed plan explains, and when to look for one that does.
+
+Owns to which data set a row belongs (`Ownership`), and who came together: readers that begin to open files at about
+the same time are a *cohort* (the workers of one job), whose opens are looked at as one sequence. Computes nothing that
+takes long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.plan.epoch_order import DataSet
+from nopfsfs.plan.search.matching import MIN_OPENS, Search
+from nopfsfs.plan.search.suspects import FEW, FIRSTS, MAX_OPENS, Proof, Suspect, View
+
+# Numbers of opens at which the plans at hand are looked at; beyond the last at every so many.
+_LOOKS = frozenset((3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56))
+_LOOK_EVERY = 64
+# Numbers of opens at which what was said is tried (again): these, then whenever there are so many times as many. A
+# search of all begins with the same, and is delayed by it: while one runs, only at so many times as many.
+_QUICK, _QUICK_AGAIN, _QUICK_BESIDE = (4, 6, 8, 12, 16, 24, 32, 64), 4, 16
+# A search of all begins with so many opens, when some reader has made several.
+_FULL_FROM = 16
+# A search of all that was begun with fewer opens than this is begun again at once; others when opens have doubled.
+_ENOUGH = 32
+# Bits by which it is certain that nobody reads all of a data set of which only a part was read.
+_NONE_OUTSIDE = 10.0
+# Readers whose first opens are kept.
+_FIRST_READERS = 256
+# A search over so many opens that finds nothing means that what is read is not known for now.
+_LAST_WORD = 48
+# Opens that are kept, to be followed again once their plan is known.
+_KEPT = 65_536
+# A file that is opened again within so many others is opened twice for one access.
+_TWICE = 64
+# A reader that comes later than so many opens of others after a cohort's last belongs to another.
+_TOGETHER = 512
+_COHORTS = 8
+_READERS = 4096
+
+
+Open = tuple[int, int, int]  # row, reader, the mount's count of opens
+
+
+class Ownership:
+    """To which data set a row belongs: the smallest that holds it. `of`: row -> index of a data set, -1 for none."""
+
+    def __init__(self, datasets: Sequence[DataSet]) -> None:
+        size = 1 + max(
+            (int(order.rows.max()) for one in datasets for order in one.orders if len(order.rows)), default=-1
+        )
+        largest = [max((len(order.rows) for order in one.orders), default=0) for one in datasets]
+        owner = np.full(size, -1, dtype=np.int16)
+        # larger ones first, to be overwritten
+        for index in sorted(range(len(datasets)), key=lambda index: (-largest[index], -index)):
+            for order in datasets[index].orders:
+                owner[order.rows] = index
+        self.of: memoryview = owner.data
+        self.total = int(np.count_nonzero(owner >= 0))  # files
+        self._files = largest
+        self._within = [
+            tuple(sorted({int(who) for order in one.orders for who in np.unique(owner[order.rows])}))
+            for one in datasets
+        ]  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self._within)
+
+    def files(self, index: int) -> int:
+        """How many files a data set has."""
+        return self._files[index]
+
+    def within(self, index: int) -> tuple[int, ...]:
+        """The data sets whose rows that one holds, itself included."""
+        return self._within[index]
+
+
+class Cohort:
+    """Unexplained opens of readers that came together."""
+
+    def __init__(self, ownership: Ownership, now: int) -> None:
+        self._ownership = ownership
+        self.readers: set[int] = set()
+        self.last = now  # the mount's count of opens at the last of these
+        self.opens: deque[Open] = deque(maxlen=_KEPT)
+        self.proof: Proof | None = None  # of the plan that was last found to be certain
+        self._forgive = True  # the first time does not count
+        self._begin()
+
+    def _begin(self) -> None:
+        self.era = getattr(self, "era", 0) + 1  # changes when the opens kept are no longer those that a search has seen
+        self.suspects: list[Suspect] = []
+        self.quick: Search | None = None  # of what was said
+        self.full: Search | None = None  # of all
+        self.settled = False  # what was said has been tried
+        self.stuck = False  # it is time to try what takes long
+        self.despaired = False  # all was tried in vain
+        self.count = 0  # opens of another file than lately
+        self._distinct: OrderedDict[int, tuple[int, int]] = OrderedDict()  # row: reader, count
+        self._firsts: dict[int, list[int]] = {}  # by reader: rows that it opened first
+        self._quick_at = self._full_at = 0  # opens with which the last search began
+        self._deep = 0  # opens with which what takes long was tried last
+
+    @property
+    def began(self) -> int:
+        """The mount's count of opens at the first of these."""
+        return self.opens[0][2] if self.opens else self.last
+
+    def __len__(self) -> int:
+        return len(self._distinct)
+
+    def add(self, row: int, reader: int, now: int) -> bool:
+        """An open. True: have a look at the plans at hand now."""
+        self.last = now
+        self.opens.append((row, reader, now))
+        if not self._take(row, reader):
+            return False
+        return self.count in _LOOKS or self.count % _LOOK_EVERY == 0
+
+    def _take(self, row: int, reader: int) -> bool:
+        """Notes the file as opened last; False if it was opened a moment ago."""
+        before = self._distinct.get(row)
+        if before is not None:
+            if self.count - before[1] < min(_TWICE, len(self._distinct) // 2 + 1):
+                return False
+            del self._distinct[row]
+        self.count += 1
+        self._distinct[row] = (reader, self.count)
+        if len(firsts := self._firsts.setdefault(reader, [])) < FIRSTS and len(self._firsts) <= _FIRST_READERS:
+            firsts.append(row)
+        if len(self._distinct) > MAX_OPENS:
+            self._distinct.popitem(last=False)
+        return True
+
+    def forgive(self) -> None:
+        """Its readers do what is expected of them: for every other such open the oldest one here was a stray."""
+        self._forgive = not self._forgive
+        if self.opens and self._forgive:
+            row, _, _ = self.opens.popleft()
+            self._distinct.pop(row, None)
+
+    def view(self) -> View:
+        """The opens of now."""
+        rows = np.fromiter(self._distinct, np.int64, len(self._distinct))
+        readers = np.fromiter((reader for reader, _ in self._distinct.values()), np.int64, len(self._distinct))
+        firsts = tuple(np.array(mine, np.int64) for mine in self._firsts.values())
+        return View(rows, readers, self._ownership.total, firsts)
+
+    def rows(self, index: int) -> NDArray[np.int64]:
+        """The distinct rows of a data set that were opened lately, in order, int64[<= MAX_OPENS]."""
+        within, owner = self._ownership.within(index), self._ownership.of
+        return np.array([row for row in self._distinct if owner[row] in within], dtype=np.int64)
+
+    def firsts(self, index: int, count: int) -> list[NDArray[np.int64]]:
+        """The first rows that each reader opened of a data set, those of at least 4: int64[<= count]."""
+        within, owner = self._ownership.within(index), self._ownership.of
+        whose: dict[int, dict[int, None]] = {}
+        for row, reader, _ in self.opens:
+            if owner[row] in within and len(mine := whose.setdefault(reader, {})) < count:
+                mine[row] = None
+        return [np.array(list(rows), np.int64) for rows in whose.values() if len(rows) >= MIN_OPENS]
+
+    def datasets(self) -> list[int]:
+        """Whose rows these are, with all that hold them; those that hold most of them first."""
+        owner = self._ownership.of
+        counts: dict[int, int] = {}
+        for row in self._distinct:
+            counts[owner[row]] = counts.get(owner[row], 0) + 1
+        found: dict[int, int] = {}
+        for index in range(len(self._ownership)):
+            held = sum(counts.get(who, 0) for who in self._ownership.within(index))
+            if held:
+                found[index] = held
+        for index in list(found):
+            for other in self._ownership.within(index):
+                share = self._ownership.files(other) / max(self._ownership.files(index), 1)
+                if found.get(other) == found[index] and -found[index] * math.log2(max(share, 1e-9)) > _NONE_OUTSIDE:
+                    del found[index]  # of so many opens some would lie outside of the smaller one
+                    break
+        return sorted(found, key=lambda index: (-found[index], len(self._ownership.within(index)), index))
+
+    def quick_due(self, *, beside: bool) -> bool:
+        """Whether to try (again) what was said; asking means that it is done. `beside`: a search of all goes on."""
+        if not beside:
+            due = self.grown or any(self._quick_at < at <= self.count for at in _QUICK)
+        else:
+            due = self.count >= _QUICK_BESIDE * max(self._quick_at, self._full_at)
+        self._quick_at = self.count if due else self._quick_at
+        return due
+
+    @property
+    def grown(self) -> bool:
+        """Whether the search for what was said began with far fewer opens than there are."""
+        return self.count >= _QUICK_AGAIN * max(self._quick_at, MIN_OPENS)
+
+    def full_due(self) -> bool:
+        """Whether to try everything (again); asking means that it is done."""
+        due = self.count >= self.full_from
+        self._full_at = self.count if due else self._full_at
+        return due
+
+    @property
+    def full_from(self) -> int:
+        """The opens with which everything is tried (again)."""
+        if not self._full_at:
+            few = FEW * len(self._firsts) > self.count  # all are taken as one
+            several = few or any(len(rows) >= MIN_OPENS for rows in self._firsts.values())
+            return min(_FULL_FROM if several else MAX_OPENS, self._ownership.total // 2)
+        return _ENOUGH if self._full_at < _ENOUGH else 2 * self._full_at
+
+    @property
+    def thorough(self) -> bool:
+        """Whether there were enough opens for a search that found nothing to mean something."""
+        return self.count >= min(_LAST_WORD, self._ownership.total // 2)
+
+    def suspect(self, found: Sequence[Suspect], most: int) -> None:
+        """Takes what a search has found; keeps so many, those with the most evidence."""
+        known = {one.candidate for one in found}
+        self.suspects = [*found, *(one for one in self.suspects if one.candidate not in known)]
+        self.suspects = sorted(self.suspects, key=lambda one: -one.worth)[:most]
+
+    def still_at(self, part: int | None) -> bool:
+        """Whether a search may yet find what is as likely as what it found in that part."""
+        return not self.settled or (self.full is not None and self.full.within(part))
+
+    def looked_deep(self) -> bool:
+        """Whether there are enough new opens to try what takes long (again); asking means that it is done."""
+        if self.count < 4 * self._deep:
+            return False
+        self._deep = self.count
+        return True
+
+    def restart(self, opens: Sequence[Open] = ()) -> None:
+        """Nothing before counts, but these."""
+        self._begin()
+        self.opens = deque(opens, maxlen=_KEPT)
+        for row, reader, _ in self.opens:
+            self._take(row, reader)
+
+
+class Trail:
+    """All cohorts of a mount."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self._ownership = ownership
+        self.cohorts: list[Cohort] = []  # the newest last
+        self._of: dict[int, Cohort] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.cohorts)
+
+    def of(self, reader: int) -> Cohort | None:
+        """Where that reader's unexplained opens are."""
+        return self._of.get(reader)
+
+    def join(self, reader: int, now: int) -> Cohort:
+        """The cohort of a reader; a new one when nobody has come along with it."""
+        found = self._of.get(reader)
+        if found is not None:
+            return found
+        if len(self._of) >= _READERS:
+            self._of.clear()
+        for cohort in reversed(self.cohorts):
+            if cohort.count < MAX_OPENS and now - cohort.last <= _TOGETHER:
+                found = cohort
+                break
+        else:
+            found = Cohort(self._ownership, now)
+            self.cohorts.append(found)
+            if len(self.cohorts) > _COHORTS:
+                self.drop(min(self.cohorts[:-1], key=lambda one: one.last))
+        found.readers.add(reader)
+        self._of[reader] = found
+        return found
+
+    def drop(self, cohort: Cohort) -> None:
+        """Forgets a cohort."""
+        self.cohorts.remove(cohort)
+        for reader in cohort.readers:
+            if self._of.get(reader) is cohort:
+                del self._of[reader]

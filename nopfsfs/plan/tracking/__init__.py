@@ -1,0 +1,1 @@
+"""Following one access stream whose order is known. Pure."""

@@ -1,0 +1,56 @@
+"""The stream that a mount hands out: positions that only grow, whoever reads.
+
+Owns the blend of those who read now, and the generation: within one, what was foretold holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.plan.tracking.blended_stream import Blend, Stream, weights
+from nopfsfs.plan.tracking.track import Track
+
+# Places that blended readers may drift apart before their speeds are measured anew.
+_DRIFT = 1024
+
+
+class Outlook:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._blend = Blend(())
+        self._shift = 0  # stream position of this mount less that of the blend
+        self._reported = 0
+
+    def settle(self, streams: Sequence[Stream], opens: int) -> None:
+        """These are read now; `opens`: the mount's count. Starts a new generation when that is another stream than
+        before."""
+        key = tuple((id(stream), stream.generation) for stream in streams)
+        if key == self._blend.key and (len(streams) < 2 or self._blend.spread() < _DRIFT):
+            return
+        before = self.position
+        if self._blend.key:
+            self.generation += 1
+        rates = [stream.rate(opens) if isinstance(stream, Track) else 1.0 for stream in streams]
+        self._blend = Blend(list(zip(streams, weights(rates), strict=True)))
+        self._shift = before - self._blend.position
+
+    @property
+    def position(self) -> int:
+        """Stream position of the first access that is still to come; never decreases."""
+        self._reported = max(self._reported, self._blend.position + self._shift)
+        return self._reported
+
+    def upcoming(self, start: int, count: int) -> NDArray[np.int64]:
+        """Rows at the positions start .. start+count-1, int64[<= count]; as of `Stream`."""
+        return self._blend.upcoming(start - self._shift, count)
+
+    def next_uses(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first position still to come of each row, int64[m]; -1 where none is known. What is read at a place that
+        this position, which never decreases, has left behind is read now."""
+        uses = self._blend.next_uses(rows)
+        return np.where(uses >= 0, np.maximum(uses + self._shift, self.position), -1)

@@ -1,0 +1,220 @@
+"""Shared state of every file: where its bytes are. One row per inode, and one writer per column.
+
+Writers publish the data first and the column that says so last. A reader of `tier` and `slot` may use the arena bytes
+they name until it next lets others run: the stager reuses a slot only after the server has passed through its
+event loop once more (`stager/extents.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nopfsfs.system import shared_memory
+
+PAGED_LATE = 3  # in the column `paged`
+HOME_HERE = 0xFFFF  # in the column `holder`
+ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one is kept once
+
+# Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
+# mount of another version must not take one column for another.
+LAYOUT = 5
+
+
+def check_layout(numbers: Mapping[str, int]) -> None:
+    """End a process that was started for a mount of another version, as happens after an installation: it would take
+    one column for another. Raises SystemExit."""
+    if numbers.get("layout", LAYOUT) != LAYOUT:
+        raise SystemExit("another version of nopfsfs was installed since this mount was made: unmount, and mount anew")
+
+
+class Tier(IntEnum):
+    """Where the server can take a file's bytes from without waiting. Values of the column `tier`."""
+
+    NONE = 0
+    RAM = 1  # whole, in the arena, at `slot`
+
+
+class Columns:
+    """The per-row columns. Arrays have length n; memory that was never written costs nothing.
+
+    Written by the stager: `tier` u8, `slot` i64 (byte offset in the arena), `check` u64 (xxh3 of the staged
+    bytes), `disk` u8 (0 or 1 + number of the disk tier), `backing` i32 (what the copy on disk is registered as with the
+    kernel, `fuse/passthrough.py`; 0: it is not; below 0: withdrawn, and kept until no open uses it), `version` u32
+    (counts changes seen at the source, up to `inodes.VERSION_LAST`), `stale` u8 (1 while the old version is being forgotten;
+    opens fail), and for rows with version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino`
+    u64. The rights of rows that have others than the index says: `renewed` u32 (counts), `right_mode`, `right_uid`,
+    `right_gid`, `right_acl` u32[2n], `acls` u8 and `acls_used` i64[1] (`tiers/rights.py`).
+    Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it; 3: the same, and a
+    push of it that is not done yet would come too late), `holder` u16 (1 + the node that has the row's home, where
+    that is another one that may be asked; HOME_HERE where it is this one; 0: there is none).
+    """
+
+    def __init__(self, fd: int, n: int, *, writable: bool) -> None:
+        found = shared_memory.arrays(shared_memory.attach(fd, writable=writable), columns_layout(n))
+        self.tier: npt.NDArray[Any] = found["tier"]
+        self.slot: npt.NDArray[Any] = found["slot"]
+        self.check: npt.NDArray[Any] = found["check"]
+        self.disk: npt.NDArray[Any] = found["disk"]
+        self.backing: npt.NDArray[Any] = found["backing"]
+        self.version: npt.NDArray[Any] = found["version"]
+        self.stale: npt.NDArray[Any] = found["stale"]
+        self.new_size: npt.NDArray[Any] = found["new_size"]
+        self.new_mtime_ns: npt.NDArray[Any] = found["new_mtime_ns"]
+        self.new_ctime_ns: npt.NDArray[Any] = found["new_ctime_ns"]
+        self.new_ino: npt.NDArray[Any] = found["new_ino"]
+        self.renewed: npt.NDArray[Any] = found["renewed"]
+        self.right_mode: npt.NDArray[Any] = found["right_mode"]
+        self.right_uid: npt.NDArray[Any] = found["right_uid"]
+        self.right_gid: npt.NDArray[Any] = found["right_gid"]
+        self.right_acl: npt.NDArray[Any] = found["right_acl"]
+        self.acls: npt.NDArray[Any] = found["acls"]
+        self.acls_used: npt.NDArray[Any] = found["acls_used"]
+        self.paged: npt.NDArray[Any] = found["paged"]
+        self.holder: npt.NDArray[Any] = found["holder"]
+
+    @staticmethod
+    def create(n: int) -> int:
+        """A descriptor of fresh columns for n rows."""
+        return shared_memory.create("columns", shared_memory.layout_size(columns_layout(n)))
+
+
+def columns_layout(n: int) -> shared_memory.Layout:
+    """The columns' dtypes, n rows each."""
+    return {
+        "tier": ("u1", n), "slot": ("i8", n), "check": ("u8", n), "disk": ("u1", n),
+        "backing": ("i4", n), "version": ("u4", n),
+        "stale": ("u1", n), "new_size": ("i8", n), "new_mtime_ns": ("i8", n), "new_ctime_ns": ("i8", n),
+        "new_ino": ("u8", n), "paged": ("u1", n), "holder": ("u2", n),
+        "renewed": ("u4", n), "right_mode": ("u4", 2 * n), "right_uid": ("u4", 2 * n), "right_gid": ("u4", 2 * n),
+        "right_acl": ("u4", 2 * n), "acls": ("u1", ACL_BYTES), "acls_used": ("i8", 1),
+    }  # fmt: skip
+
+
+class Gauge(IntEnum):
+    """Counters of the server and the stager; each process writes its own block. Times are nanoseconds."""
+
+    # server
+    OPENS = 0
+    RAM_FILES = 1
+    RAM_BYTES = 2
+    DISK_FILES = 3
+    DISK_BYTES = 4
+    SOURCE_FILES = 5
+    SOURCE_BYTES = 6
+    OPENED_BYTES = 7
+    WAIT_NS = 8
+    WAITS = 9
+    READ_ERRORS = 10
+    DIRECT_READS = 11
+    PEER_FILES = 12
+    PEER_BYTES = 13
+    RELEASES = 14
+    TRIPWIRES = 15  # opens of tripwires, seen as LOOKUPs
+    TRIPWIRE_BYTES = 16
+    # stager
+    ARENA_USED = 20
+    DISK_USED = 21
+    SOURCE_OPENS = 22
+    SOURCE_READ_BYTES = 23
+    STAGED_FILES = 24
+    STAGED_BYTES = 25
+    FETCHES_DONE = 26
+    PUSHES_DONE = 27
+    PUSHED_BYTES = 28
+    SOURCE_ERRORS = 29
+    CHANGED_FILES = 30
+    CORRUPT_COPIES = 31
+    DISK_ERRORS = 32
+    NO_ROOM = 33
+    DROPS_DONE = 34
+    DISK_WRITES = 35
+    EVICTIONS = 36
+    PUSHER_THREAD = 37  # not a counter: the thread whose opens are the mount's own
+    PUSHES_SPARED = 38  # the reader was there first
+    # stager: fetches, their bytes, and how long they took, one by one
+    SOURCE_FETCHES = 44
+    SOURCE_FETCHED_BYTES = 45
+    SOURCE_FETCH_NS = 46
+    DISK_FETCHES = 47
+    DISK_FETCHED_BYTES = 48
+    DISK_FETCH_NS = 49
+    PEER_FETCHES = 50
+    PEER_FETCHED_BYTES = 51
+    PEER_FETCH_NS = 52
+    PEER_REFUSED = 53  # the holder did not have it, or another version
+    PEER_LATE = 54  # no answer in time
+    PEER_CORRUPT = 55  # other bytes than the holder said
+    LENT_FILES = 56  # to other nodes
+    LENT_BYTES = 57
+    # stager: the look again at what the source grants (`stager/recheck.py`)
+    RECHECK_LOOKED = 64  # looks at files and directories
+    RECHECK_FOUND = 65  # looks that found a change
+    RECHECK_FAILED = 66  # looks that had an error for an answer, or none
+    RECHECK_POSITION = 67  # not a counter: files of this cycle that were looked at
+    RECHECK_ENDED_S = 68  # not a counter: when the last complete cycle ended, seconds since 1970; 0: none has yet
+    RECHECK_TOOK_MS = 69  # not a counter: how long that cycle took
+    RECHECK_ANSWERED = 70  # not a counter: the last complete look that was asked for and is done
+    RECHECK_STATE = 71  # not a counter: looks that wait without an answer, and RECHECK_SHUT
+    # stager: what hangs now, but for the third and the fourth
+    STUCK_READS = 78  # of the source
+    SPARE_WORKERS = 79  # threads in the places of stuck ones
+    STUCK_EVER = 80  # reads that were stuck, of the source or a disk tier
+    DISK_LATE = 81  # copies on disk that were given up, and the source read instead
+    LEFT_ALONE = 82  # files that are not prefetched for a while
+    DISKS_BYPASSED = 83  # disk tiers that are not read for a while
+    # stager: what was read of files that had just been written
+    YOUNG_PARTS = 88  # not a counter: parts that are to be read again and compared
+    YOUNG_COMPARED = 89  # parts
+    YOUNG_CHANGED = 90  # of these, those that held other bytes under the same times
+    # supervisor
+    OBSERVED = 40  # opens
+    PREDICTED = 41
+    SHOWN = 42  # not a counter: which opens servers see, and whether they refuse OPEN (`tripwires.Shown`)
+    TRIPWIRES_PREDICTED = 43  # opens, of which those are told that were foreseen
+    ARENA_NUMBER = 72  # not a counter: which arena the column `slot` speaks of
+    TRIPWIRES_OBSERVED = 93
+    TRIPWIRES_TELL_OF = 94  # opens, of which those are told that were observed
+    QUIET = 92  # not a counter: 1 while the stager is to leave the mount alone, as a command is about to unmount it
+
+
+RECHECK_SHUT = 1 << 16  # in RECHECK_STATE: a directory above the source keeps users out
+
+GAUGES = 96
+BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and servers
+STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
+
+
+class Gauges:
+    """One process's block of int64 counters, fast to bump: `block[Gauge.OPENS] += 1`. Each block has one writer:
+    whoever takes the place of a process that died counts on."""
+
+    def __init__(self, fd: int, block: int = STAGER, *, writable: bool) -> None:
+        memory = shared_memory.attach(fd, writable=writable)
+        at = block * GAUGES * 8
+        self.block: memoryview = memoryview(memory)[at : at + GAUGES * 8].cast("q")
+
+    @staticmethod
+    def create() -> int:
+        return shared_memory.create("gauges", BLOCKS * GAUGES * 8)
+
+
+class ServerGauges:
+    """What all servers together have counted."""
+
+    def __init__(self, fd: int) -> None:
+        memory = shared_memory.attach(fd, writable=False)
+        self._blocks = np.frombuffer(memory, dtype="i8").reshape(BLOCKS, GAUGES)[FIRST_SERVER:]
+
+    def total(self) -> npt.NDArray[np.int64]:
+        """i64[GAUGES]."""
+        total: npt.NDArray[np.int64] = self._blocks.sum(axis=0)
+        return total
+
+    def done(self, number: int) -> int:
+        """How much a server and those before it in its place have answered: opens, and reads that were staged."""
+        return int(self._blocks[number, [Gauge.OPENS, Gauge.TRIPWIRES, Gauge.RAM_FILES]].sum())

@@ -1,0 +1,1 @@
+"""A user or a training script says what will be read."""

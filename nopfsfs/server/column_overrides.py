@@ -1,0 +1,59 @@
+"""What the shared columns say about rows, in the words of the vfs: refreshed attributes, and where the bytes are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nopfsfs.dataset.index import HAS_ACL, Index
+from nopfsfs.protocol.columns import Columns, Tier
+from nopfsfs.tiers.rights import RenewedRights, Rights
+from nopfsfs.vfs.tree import RefreshedAttributes
+
+_PAGED = {0: b"", 1: b"page_cache", 2: b"page_cache(part)", 3: b"page_cache(part)"}
+_OF_OTHERS = 0o077  # permission bits
+
+
+class ColumnOverrides:
+    """Reads the columns; writes nothing. `acls`: whether the kernel asks for ACLs. Where it does not, only the owner
+    may use what has one: its mode alone would grant more."""
+
+    def __init__(self, columns: Columns, index: Index, *, acls: bool = True) -> None:
+        self._columns = columns
+        self._index = index
+        self._version = columns.version.data
+        self._rights = RenewedRights(columns)
+        self._renewed = columns.renewed.data
+        self._flags = index.flags.data
+        self._restricted = HAS_ACL if not acls else 0
+        self._acls = acls
+
+    def get(self, row: int, /) -> RefreshedAttributes | None:
+        """The attributes of a row whose file or rights have changed since it was indexed."""
+        if not self._version[row] and not self._renewed[row] and not self._flags[row] & self._restricted:
+            return None
+        index, c = self._index.at, self._columns
+        known = None if self._flags[row] & HAS_ACL else b""
+        mode, uid, gid, acl = self._rights.get(row) or Rights(index.mode[row], index.uid[row], index.gid[row], known)
+        if acl != b"" and not self._acls:
+            mode &= ~_OF_OTHERS
+        if not self._version[row]:
+            times = index.size[row], index.mtime_ns[row], index.ctime_ns[row]
+        else:
+            times = int(c.new_size[row]), int(c.new_mtime_ns[row]), int(c.new_ctime_ns[row])
+        return RefreshedAttributes(mode, uid, gid, index.nlink[row], *times)
+
+    def acl(self, row: int, /) -> bytes | None:
+        """The POSIX access ACL of a row, b"" for none; None: there is one that is not known."""
+        rights = self._rights.get(row)
+        return self._index.acl(row) if rights is None else rights.acl
+
+    def own_attributes(self, row: int) -> Mapping[bytes, bytes]:
+        """user.nopfs.tiers: where the bytes of a file are now, fastest first; user.nopfs.version: how often it was
+        seen to change."""
+        if row < self._index.n_dirs:
+            return {}
+        c = self._columns
+        tiers = [_PAGED[int(c.paged[row])]] if c.paged[row] else []
+        tiers += [b"ram"] if c.tier[row] == Tier.RAM else []
+        tiers += [b"disk"] if c.disk[row] else []
+        return {b"user.nopfs.tiers": b",".join([*tiers, b"source"]), b"user.nopfs.version": b"%d" % c.version[row]}

@@ -1,0 +1,221 @@
+"""What changed at the source: rights are renewed at once; of a file that changed, the old version is withdrawn at once
+and the new one taken up when it has settled.
+
+Owns the columns `stale`, `version`, `new_*` and those of the rights. A writer may be at work when a change is noticed:
+bytes read then may be half old and half new under attributes that no longer change. So a version is taken up only when
+it has been seen the same twice, `SETTLE_S` apart; until then opens and reads get ESTALE. Rights do not wait for that.
+
+No lock is held while the source is asked. A look that another one, begun later, has overtaken is made again: else it
+might bring back rights that were withdrawn since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import queue
+import stat
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from nopfsfs.dataset.directory_scan import RACY_NS
+from nopfsfs.dataset.index import Index
+from nopfsfs.protocol.columns import Columns, Gauge, Gauges
+from nopfsfs.protocol.inode_numbers import VERSION_LAST
+from nopfsfs.tiers.rights import ACL_MAX, RenewedRights, Rights
+from nopfsfs.tiers.source import Identity, Source
+
+log = logging.getLogger(__name__)
+SETTLE_S = 1.0  # the clock of no file system in use ticks more slowly, but for FAT's
+_LOOKS = 8  # at a row that others look at, too: each of these had to be overtaken by another that found a change
+
+
+class Seen(NamedTuple):
+    """What the source has in a row's place."""
+
+    identity: Identity
+    rights: Rights
+
+
+class _Waiting(NamedTuple):
+    """A row that settles. `renew`: give it a new version even if it looks the same."""
+
+    due: float
+    row: int
+    seen: Seen | None
+    renew: bool
+
+
+class Changes:
+    """See the module. `forget` withdraws all copies of a row; `show` makes the kernel see its new version; `tell` makes
+    the kernel ask for its rights anew."""
+
+    def __init__(
+        self, *, index: Index, columns: Columns, gauges: Gauges, source: Source, forget: Callable[[int], None],
+        show: Callable[[int], None], tell: Callable[[int], None] = lambda row: None,
+    ) -> None:  # fmt: skip
+        self._index, self._columns, self._gauge, self._source = index, columns, gauges.block, source
+        self._forget, self._show, self._tell = forget, show, tell
+        self._rights = RenewedRights(columns)
+        self._lock = threading.Lock()
+        self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._logged: set[int] = set()
+        self._told_of_acl = False
+        self._ticks = itertools.count(1)
+        self._acted: dict[int, int] = {}  # by row: the tick of the last change
+        self._sure = np.zeros(index.n, np.bool_)  # whether the ACL is known for as long as the ctime stays
+        self.restrict: Callable[[int, Rights], Rights] = lambda row, rights: rights  # makes rights less, may ask
+
+    # ---- looking ------------------------------------------------------------------------------------------
+
+    def noticed(self, row: int) -> None:
+        """A read found that the row's file is not the known one. What vanished is no change: each read of it says so,
+        until it is back."""
+        with contextlib.suppress(OSError):
+            self.look(row)
+
+    def look(self, row: int) -> bool:
+        """Look at a row again; whether there was a change. Raises OSError."""
+        if not 0 <= row < self._index.n:
+            return False
+        for _ in range(_LOOKS):
+            began = next(self._ticks)
+            seen, asked_ns = self._seen(row)
+            with self._lock:
+                if self._acted.get(row, 0) < began:
+                    self._acl_is_sure(row, seen, asked_ns)
+                    return self._act(row, seen)
+        return True
+
+    def _seen(self, row: int) -> tuple[Seen | None, int]:
+        """What there is, None where something of another kind is; and when the ACL was asked for (ns since 1970), 0
+        where the known one holds as the times are the known ones. Raises OSError."""
+        asked_ns = time.time_ns()
+        st, acl = self._source.look(row, lambda st: not self._acl_holds(row, st))
+        if stat.S_IFMT(st.st_mode) != stat.S_IFMT(int(self._index.mode[row])):
+            return None, 0
+        if acl is None:
+            asked_ns, acl = 0, self.known_rights(row).acl
+        elif len(acl) > ACL_MAX:
+            acl = None
+        identity = Identity(st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
+        return Seen(identity, self.restrict(row, Rights(st.st_mode, st.st_uid, st.st_gid, acl))), asked_ns
+
+    def _acl_holds(self, row: int, st: os.stat_result) -> bool:
+        """Whether the known ACL is that of what is there, or it is of no account."""
+        another = stat.S_IFMT(st.st_mode) != stat.S_IFMT(int(self._index.mode[row]))
+        known = self._source.identity(row)
+        return another or bool(self._sure[row] and (st.st_ctime_ns, st.st_ino) == (known.ctime_ns, known.ino))
+
+    def _acl_is_sure(self, row: int, seen: Seen | None, asked_ns: int) -> None:
+        """Remember whether an ACL need not be asked for again while the ctime stays. It may have been changed since,
+        within one tick of the source's clock."""
+        if asked_ns and seen is not None:
+            self._sure[row] = seen.identity.ctime_ns < asked_ns - RACY_NS
+
+    def known_rights(self, row: int) -> Rights:
+        """As they are served now."""
+        at = self._index.at
+        return self._rights.get(row) or Rights(at.mode[row], at.uid[row], at.gid[row], self._index.acl(row))
+
+    # ---- acting (lock held) -------------------------------------------------------------------------------
+
+    def _act(self, row: int, seen: Seen | None) -> bool:
+        is_file = row >= self._index.n_dirs
+        changed = seen is not None and self._renew(row, seen.rights)
+        if not is_file or not stat.S_ISREG(int(self._index.mode[row])):
+            return changed  # what a directory lists stays what was indexed
+        if self._columns.stale[row] or (seen is not None and seen.identity == self._source.identity(row)):
+            return changed  # it has been seen to, or is back
+        if row not in self._logged:
+            self._logged.add(row)
+            log.warning("%r changed at the source; open handles get ESTALE", self._source.path(row))
+        self._acted[row] = next(self._ticks)
+        if seen is None:
+            self._forget(row)  # no file any more: each read of it says so
+            return True
+        self._columns.stale[row] = 1
+        self._forget(row)
+        self._waiting.put(_Waiting(time.monotonic() + SETTLE_S, row, seen, renew=False))
+        return True
+
+    def _renew(self, row: int, rights: Rights) -> bool:
+        """Publish the rights and let the kernel know, if they are others; whether they are."""
+        if rights == self.known_rights(row):
+            return False
+        if rights.acl != b"" and not self._index.any_acl and not self._told_of_acl:
+            self._told_of_acl = True
+            path = self._source.path(row)
+            log.warning("%r has an ACL, the first here: only owners may use what has one until a --rescan", path)
+        self._acted[row] = next(self._ticks)
+        self._rights.renew(row, rights)
+        self._tell(row)
+        return True
+
+    # ---- settling -----------------------------------------------------------------------------------------
+
+    def renew(self, row: int) -> None:
+        """The row's file looks as it did and holds other bytes: withdraw what is held, and take the file up anew."""
+        with self._lock:
+            if self._columns.stale[row]:
+                return
+            self._columns.stale[row] = 1
+            self._forget(row)
+            self._waiting.put(_Waiting(time.monotonic() + SETTLE_S, row, None, renew=True))
+
+    def take_over(self) -> None:
+        """Finish what a stager before this one had begun when it died."""
+        for row in np.flatnonzero(self._columns.stale).tolist():
+            self._forget(row)  # it may have died before it had withdrawn the old version
+            self._waiting.put(_Waiting(time.monotonic(), row, None, renew=True))
+        for row in np.flatnonzero(self._columns.renewed).tolist():
+            self._tell(row)  # it may have died before it had told the kernel
+
+    def stop(self) -> None:
+        self._waiting.put(None)
+
+    def run(self) -> None:
+        """The life of the thread in which changed files settle."""
+        while (waiting := self._waiting.get()) is not None:
+            time.sleep(max(0.0, waiting.due - time.monotonic()))
+            try:
+                self._settle(waiting)
+            except Exception:
+                log.exception("taking up the new version of row %d failed", waiting.row)
+
+    def _settle(self, waiting: _Waiting) -> None:
+        row = waiting.row
+        began = next(self._ticks)
+        try:
+            seen, asked_ns = self._seen(row)
+        except OSError:
+            seen, asked_ns = None, 0
+        with self._lock:
+            if self._acted.get(row, 0) > began:
+                self._waiting.put(waiting._replace(due=time.monotonic(), seen=None))
+                return
+            self._acl_is_sure(row, seen, asked_ns)
+            if seen is not None:
+                self._renew(row, seen.rights)
+            if not waiting.renew and (seen is None or seen.identity == self._source.identity(row)):
+                self._columns.stale[row] = 0  # gone, or back: then nothing has to be taken up
+            elif seen is None or seen != waiting.seen:
+                self._waiting.put(waiting._replace(due=time.monotonic() + SETTLE_S, seen=seen))
+            elif self._columns.version[row] >= VERSION_LAST:
+                log.error("%r changed too often: ESTALE until a remount", self._source.path(row))  # and it stays stale
+            else:
+                self._take_up(row, seen)
+                self._show(row)
+
+    def _take_up(self, row: int, seen: Seen) -> None:
+        columns, new = self._columns, seen.identity
+        columns.new_size[row], columns.new_mtime_ns[row] = new.size, new.mtime_ns
+        columns.new_ctime_ns[row], columns.new_ino[row] = new.ctime_ns, new.ino
+        columns.version[row] = int(columns.version[row]) + 1
+        self._gauge[Gauge.CHANGED_FILES] += 1

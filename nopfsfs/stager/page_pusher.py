@@ -1,0 +1,204 @@
+"""The pusher: one thread that puts staged files into the mount's page cache, drops them, invalidates changed ones, and
+looks at what the kernel has kept of them when there is nothing else to do.
+
+It does nothing else, because it may be blocked by the kernel for as long as a READ is unanswered (design: the
+deadlock). It takes the desk's lock only for moments, and nothing ever waits for it. It touches the mount
+through a detached copy of it, so that it never makes `umount` find the mount busy.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from collections import deque
+
+import numpy as np
+
+from nopfsfs.dataset.index import Index
+from nopfsfs.protocol.columns import PAGED_LATE, Columns, Gauge, Gauges
+from nopfsfs.protocol.inode_numbers import inode_of
+from nopfsfs.protocol.ring import Event
+from nopfsfs.protocol.server_stager import Order
+from nopfsfs.stager.state import Desk
+from nopfsfs.tiers import page_cache
+from nopfsfs.tiers.source import Source
+
+log = logging.getLogger(__name__)
+QUIET_LOOK_S = 0.05  # between looks at whether the mount is to be left alone still
+INVALIDATE = -1  # beside the orders PUSH and DROP
+Task = tuple[int, int, int]  # what, row, value
+
+
+class Pusher:
+    """Owns the queue of page cache work and the descriptor of the mount's tree. `run` is its thread's body."""
+
+    def __init__(
+        self, *, fuse_fd: int, tree_fd: int, mountpoint: bytes, index: Index, columns: Columns, gauges: Gauges,
+        desk: Desk, source: Source, supervisor: memoryview,
+    ) -> None:  # fmt: skip
+        """`supervisor`: the supervisor's block of gauges."""
+        self._fuse_fd, self._tree_fd, self._mountpoint = fuse_fd, tree_fd, mountpoint
+        self._index, self._columns, self._desk, self._source = index, columns, desk, source
+        self._gauge = gauges.block
+        self._urgent: deque[Task] = deque()  # what changed, and drops: reads go on while they wait, and fill more
+        self._queue: deque[Task] = deque()
+        self._to_see: deque[Task] = deque()  # looked at when the queue is empty
+        self._wake = threading.Condition()
+        self._stopped = False
+        self._supervisor = supervisor
+
+    def order(self, what: int, rows: list[int], value: int = 0) -> None:
+        """Queue work; returns at once. Drops are done before pushes: no row is to be dropped while it is pushed."""
+        with self._wake:
+            if not self._stopped:
+                queue = self._urgent if what == Order.DROP else self._queue
+                queue.extend((what, row, value) for row in rows)
+                self._wake.notify()
+
+    def look_at(self, rows: list[int]) -> None:
+        """Say what the page cache holds of these rows once nothing else is left to do; not of those said before."""
+        with self._wake:
+            self._to_see.clear()
+            if not self._stopped:
+                self._to_see.extend((Order.LOOK, row, 0) for row in rows)
+                self._wake.notify()
+
+    def invalidate(self, row: int) -> None:
+        """Make the kernel forget a changed row, before all other work."""
+        with self._wake:
+            self._urgent.appendleft((INVALIDATE, row, 0))
+            self._wake.notify()
+
+    @property
+    def holds_tree(self) -> bool:
+        """Whether the descriptor of the mount's tree is open, which keeps the mount alive."""
+        return self._tree_fd >= 0
+
+    def stop(self) -> None:
+        """End the thread after its present task; the tree is let go there."""
+        with self._wake:
+            self._stopped = True
+            self._urgent.clear()
+            self._queue.clear()
+            self._to_see.clear()
+            self._wake.notify()
+
+    def run(self) -> None:
+        self._gauge[Gauge.PUSHER_THREAD] = threading.get_native_id()
+        try:
+            while True:
+                with self._wake:
+                    while (task := self._next()) is None and not self._stopped:
+                        self._wake.wait(timeout=QUIET_LOOK_S if self._quiet else 60)
+                if task is None:
+                    return
+                self._do(*task)
+        finally:
+            if self._tree_fd >= 0:
+                os.close(self._tree_fd)
+                self._tree_fd = -1
+
+    @property
+    def _quiet(self) -> bool:
+        """Whether the files of the mount are to be left alone for a while. The supervisor says so in shared memory: a
+        message could be lost on a stager that hangs or is replaced, and the mount would be without pushes for good."""
+        return self._supervisor[Gauge.QUIET] != 0
+
+    def _next(self) -> Task | None:
+        """The next task, if there is one that may be done now (lock held). A change is shown all the same: that touches
+        no file of the mount."""
+        queue = self._urgent or self._queue or self._to_see
+        if self._stopped or not queue or (self._quiet and queue[0][0] != INVALIDATE):
+            return None
+        return queue.popleft()
+
+    def _do(self, what: int, row: int, value: int) -> None:
+        try:
+            if what == Order.PUSH:
+                self._push(row)
+            elif what == Order.DROP:
+                self._drop(row, value)
+            elif what == Order.LOOK:
+                self._look(row)
+            else:
+                self._invalidate(row)
+        except OSError as e:
+            # The connection is going away, or the row is: neither is an error of ours to report twice.
+            log.debug("page cache work on row %d: %s", row, e)
+            self._failed(what, row, value)
+        except Exception:
+            log.exception("page cache work on row %d failed", row)
+            self._failed(what, row, value)
+
+    def _push(self, row: int) -> None:
+        if self._columns.paged[row] == PAGED_LATE:
+            self._gauge[Gauge.PUSHES_SPARED] += 1
+            self._failed(Order.PUSH, row, 0)
+            return
+        version = int(self._columns.version[row])
+        pinned = self._desk.pin(row)
+        if pinned is None:
+            self._failed(Order.PUSH, row, 0)
+            return
+        try:
+            # Unchanged before and after the pin: then the bytes are of this version, and no other inode gets them.
+            if self._columns.version[row] != version:
+                raise OSError(errno.ESTALE, "changed at the source")
+            self._store(row, inode_of(row, version), pinned.data)
+        finally:
+            pinned.data.release()
+            self._desk.unpin(pinned.slot)
+        self._gauge[Gauge.PUSHES_DONE] += 1
+        size = self._source.size(row)
+        self._gauge[Gauge.PUSHED_BYTES] += size
+        self._desk.publish(Event.PUSHED, row, size)
+
+    def _store(self, row: int, inode: int, data: memoryview) -> None:
+        try:
+            page_cache.push(self._fuse_fd, inode, data)
+        except FileNotFoundError:
+            # The kernel does not know this inode yet: looking its path up makes it known.
+            os.stat(self._path(row), dir_fd=self._dir(), follow_symlinks=False)
+            page_cache.push(self._fuse_fd, inode, data)
+
+    def _path(self, row: int) -> bytes:
+        """The row in the mount: below the detached copy where there is one, else by its path."""
+        path = self._index.path(row)
+        return path if self._tree_fd >= 0 else os.path.join(self._mountpoint, path)
+
+    def _dir(self) -> int | None:
+        return self._tree_fd if self._tree_fd >= 0 else None
+
+    def _failed(self, what: int, row: int, value: int) -> None:
+        """Tell whoever counts on it that the work is over: what the kernel holds then is for itself to reclaim."""
+        if what == Order.PUSH:
+            self._gauge[Gauge.PUSHES_DONE] += 1
+            self._desk.publish(Event.PUSH_FAILED, row)
+        elif what == Order.DROP and not value:
+            self._desk.publish(Event.DROPPED, row, self._source.size(row))
+
+    def _drop(self, row: int, value: int) -> None:
+        page_cache.drop(self._dir(), self._path(row), 0, value)
+        self._gauge[Gauge.DROPS_DONE] += 1
+        if not value:
+            self._desk.publish(Event.DROPPED, row, self._source.size(row))
+
+    def _look(self, row: int) -> None:
+        try:
+            cached = page_cache.cached(self._dir(), self._path(row))
+        except page_cache.Unmeasurable as e:
+            self._to_see.clear()
+            self._desk.publish(Event.UNMEASURED, row, e.errno or 0)
+            return
+        event = Event.PRESENT if cached >= self._source.size(row) else Event.LACKING
+        self._desk.publish(event, row, cached)
+
+    def _invalidate(self, row: int) -> None:
+        """Let the new version be opened, and make the kernel look all names of the row up anew."""
+        self._columns.stale[row] = 0
+        for entry in np.flatnonzero(self._index.entry_row == row).tolist():
+            directory = inode_of(int(self._index.entry_parent[entry]), 0)
+            page_cache.forget_name(self._fuse_fd, directory, self._index.name(entry))
+        self._desk.publish(Event.CHANGED, row, self._source.size(row))

@@ -1,0 +1,166 @@
+"""Blocks of files that are too large, or find no room, to be staged whole: begun, kept in order of use, given up.
+
+It owns which blocks there are and how much of the arena they take; the desk reads them. Everything here is called with
+the desk's lock held, so nothing here waits for anything: files are closed by whoever is given them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from nopfsfs.stager.load import RANGE_BLOCK, Load, OpenSource
+from nopfsfs.tiers.arena import NoRoom
+from nopfsfs.tiers.source import Source
+
+READ_AHEAD_BLOCKS = 4  # once a reader is seen to be sequential
+OPEN_FILES = 16  # files read by ranges that are kept open
+Key = tuple[int, int]  # row, block
+
+
+class Ranges:
+    """See the module. `allocate` gives an extent or raises NoRoom, `retire` takes it back, `close` closes a file later.
+    `budget` is what the blocks may take, bytes; `used` is what they take."""
+
+    def __init__(
+        self, source: Source, *, allocate: Callable[[int], int], retire: Callable[[int], None],
+        close: Callable[[OpenSource], None], block: int = RANGE_BLOCK,
+    ) -> None:  # fmt: skip
+        self._source = source
+        self._allocate, self._retire, self._close = allocate, retire, close
+        self.block = block
+        self.budget = 0
+        self.used = 0
+        self._loads: OrderedDict[Key, Load] = OrderedDict()  # in order of last use
+        self._files: OrderedDict[int, OpenSource] = OrderedDict()
+
+    def resize(self, budget: int) -> None:
+        """Take another budget; blocks that are read make room at once."""
+        self.budget = budget
+        while self.used > self.budget and self.drop_oldest():
+            pass
+
+    def load(self, row: int, number: int, version: int) -> Load | None:
+        """The block of this version: there already, or begun now, its job not queued; None without room."""
+        found = self._use(row, number, version)
+        if found is not None:
+            return found
+        length = self._length(row, number)
+        while self.used + length > self.budget:
+            if not self.drop_oldest():
+                return None
+        return self._begin(row, number, length, version)
+
+    def ahead(self, row: int, number: int, version: int) -> Iterator[Load]:
+        """The blocks after this one that are begun now, if its reader seems to be sequential. What this reader is yet
+        to read is not given up for them: they have what room is left."""
+        if (row, number) not in self._loads or (number and (row, number - 1) not in self._loads):
+            return
+        if self._loads[row, number].stuck:
+            return
+        size = self._source.size(row)
+        for ahead in range(number + 1, number + 1 + READ_AHEAD_BLOCKS):
+            if ahead * self.block >= size:
+                return
+            if (row, ahead) in self._loads:
+                continue
+            length = self._length(row, ahead)
+            while self.used + length > self.budget:
+                if not self.drop_oldest(spared=(row, number)):
+                    return
+            load = self._begin(row, ahead, length, version)
+            if load is None:
+                return
+            yield load
+
+    def drop_oldest(self, spared: Key | None = None) -> bool:
+        """Give up the block that was used longest ago and that nobody waits for; whether there was one. `spared`: not
+        this one, nor those after it in its file."""
+        for key, load in self._loads.items():
+            if spared is not None and key[0] == spared[0] and key[1] >= spared[1]:
+                continue
+            if load.left == 0 and not load.waiters:
+                self._drop(key)
+                return True
+        return False
+
+    def forget(self, row: int) -> None:
+        """Give up all blocks of a file that changed; those in flight when they have ended."""
+        for key in [key for key in self._loads if key[0] == row]:
+            if self._loads[key].left == 0:
+                self._drop(key)
+        file = self._files.pop(row, None)  # the next block opens it anew
+        if file is not None and not file.users:
+            self._close(file)
+
+    def is_stuck(self, load: Load) -> None:
+        """The source does not answer: what was to be read ahead of it, and is not begun, is not read."""
+        for key, ahead in list(self._loads.items()):
+            if key[0] == load.row and ahead.left and not ahead.running and not ahead.waiters:
+                ahead.failed = True
+                ahead.file.users -= 1  # the stuck one has it
+                self._drop(key)
+
+    def close_idle(self, before_s: float) -> bool:
+        """Close the files that were last used before then (time.monotonic()); whether others are kept open."""
+        for row, file in list(self._files.items()):
+            if not file.users and file.used_s < before_s:
+                self._close(self._files.pop(row))
+        return bool(self._files)
+
+    def ended(self, load: Load) -> None:
+        """All that was to be read of a block has been, or failed."""
+        file = load.file
+        file.users -= 1
+        file.used_s = time.monotonic()
+        kept = self._files.get(load.row) is file
+        if load.failed:
+            key = (load.row, load.start // self.block)
+            if self._loads.get(key) is load:
+                self._drop(key)
+            if kept and not file.users:
+                del self._files[load.row]
+                kept = False
+        if not kept and not file.users:
+            self._close(file)
+
+    def _use(self, row: int, number: int, version: int) -> Load | None:
+        load = self._loads.get((row, number))
+        if load is None:
+            return None
+        if load.left == 0 and not load.waiters and load.version != version:
+            self._drop((row, number))
+            return None
+        self._loads.move_to_end((row, number))
+        return load
+
+    def _begin(self, row: int, number: int, length: int, version: int) -> Load | None:
+        try:
+            arena = self._allocate(length)
+        except NoRoom:
+            self.drop_oldest(spared=(row, number))  # its memory comes back after a grace: for the next one
+            return None
+        load = Load(row, number * self.block, length, arena, False, self._file(row), version, block=self.block)
+        load.file.users += 1
+        self._loads[row, number] = load
+        self.used += length
+        return load
+
+    def _length(self, row: int, number: int) -> int:
+        return min(self.block, self._source.size(row) - number * self.block)
+
+    def _drop(self, key: Key) -> None:
+        load = self._loads.pop(key)
+        self.used -= load.length
+        self._retire(load.arena)
+
+    def _file(self, row: int) -> OpenSource:
+        file = self._files.get(row)
+        if file is None:
+            file = self._files[row] = OpenSource(self._source, row)
+            idle = [r for r, f in self._files.items() if not f.users and r != row]
+            for old in idle[: max(0, len(self._files) - OPEN_FILES)]:
+                self._close(self._files.pop(old))
+        self._files.move_to_end(row)
+        return file

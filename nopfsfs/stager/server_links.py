@@ -1,0 +1,141 @@
+"""The stager's sockets to the servers: which answer goes where, and when all servers have passed a grace.
+
+A server comes with a socket, and is gone when that ends: with its process, so that it reads nothing any more. Nothing
+here waits for a server: what its socket does not take is sent when it does.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from nopfsfs.protocol import server_stager
+from nopfsfs.protocol.outbox import Outbox
+from nopfsfs.protocol.server_stager import Answer, Demand
+
+# A demand is known here by its link and its own number; a server's own numbers stay below.
+_LINK_SHIFT = 48
+_NUMBER_MASK = (1 << _LINK_SHIFT) - 1
+_LINKS_MASK = 0xFFFF
+# A server has some thousand requests under way at most, and each is answered once.
+_BEHIND_MOST = 1 << 14
+log = logging.getLogger(__name__)
+
+
+class Links:
+    """The servers that are known. `passed(number)` is called, with no lock of this class held, when all of them have
+    passed grace `number`. `poke` is called, with the lock held, when `turned` has something to say. Thread-safe."""
+
+    def __init__(self, passed: Callable[[int], None], poke: Callable[[], None] = lambda: None) -> None:
+        self._passed, self._poke = passed, poke
+        self._lock = threading.Lock()
+        self._sockets: dict[int, socket.socket] = {}
+        self._boxes: dict[int, Outbox] = {}
+        self._behind: set[int] = set()  # links whose sockets are full
+        self._turned: set[int] = set()  # links that came to be full, or are no longer, since `turned`
+        self._next = 1
+        self._grace = 0
+        self._asked: set[int] = set()  # links that have not passed it
+
+    def add(self, sock: socket.socket) -> int:
+        """One more server; its link. From now on it is asked, and it is told so."""
+        with self._lock:
+            while self._next in self._sockets:
+                self._next = self._next % _LINKS_MASK + 1
+            link, self._next = self._next, self._next % _LINKS_MASK + 1
+            self._sockets[link], self._boxes[link] = sock, Outbox(sock, _BEHIND_MOST)
+            self._send(link, Answer(0, 0, 0, 0))
+        return link
+
+    def gone(self, link: int) -> None:
+        """The server's process has ended."""
+        with self._lock:
+            sock = self._sockets.pop(link)
+            del self._boxes[link]
+            sock.close()
+            self._behind.discard(link)
+            self._turned.discard(link)
+            done = self._pass(link)
+        if done:
+            self._passed(self._grace)
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def take(self, link: int, demand: Demand) -> Demand | None:
+        """A demand as the desk is to know it; None for news of a grace that has been passed, and for a ping, dealt with
+        here."""
+        if demand.id:
+            return demand._replace(id=link << _LINK_SHIFT | demand.id & _NUMBER_MASK)
+        if demand == server_stager.PING:
+            with self._lock:
+                self._send(link, server_stager.PONG)
+            return None
+        if demand.offset >= 0:
+            return demand
+        with self._lock:
+            done = -demand.offset == self._grace and self._pass(link)
+        if done:
+            self._passed(self._grace)
+        return None
+
+    def _pass(self, link: int) -> bool:
+        """Whether that was the last one asked (lock held)."""
+        if link not in self._asked:
+            return False
+        self._asked.discard(link)
+        return not self._asked
+
+    def answer(self, answer: Answer) -> None:
+        """Send an answer to the server that asked; one that is gone needs none."""
+        with self._lock:
+            self._send(answer.id >> _LINK_SHIFT, answer._replace(id=answer.id & _NUMBER_MASK))
+
+    def ask(self, number: int) -> bool:
+        """Ask all servers to pass grace `number`. Whether there is none to be waited for."""
+        with self._lock:
+            self._grace = number
+            self._asked = set(self._sockets)
+            for link in self._sockets:
+                self._send(link, Answer(0, 0, number, 0))
+            return not self._asked
+
+    def _send(self, link: int, answer: Answer) -> None:
+        """Send now, or when the server takes it (lock held)."""
+        box = self._boxes.get(link)
+        if box is None:
+            return
+        with suppress(OSError):  # it is gone; its end is noticed where it is waited for
+            box.send(server_stager.pack_answer(answer))
+        self._note(link, box)
+
+    def _note(self, link: int, box: Outbox) -> None:
+        full = len(box) > 0
+        if full == (link in self._behind):
+            return
+        self._behind ^= {link}
+        self._turned.add(link)
+        self._poke()
+
+    # ---- sockets that are full ----------------------------------------------------------------------------
+
+    def turned(self) -> list[tuple[socket.socket, int, bool]]:
+        """Sockets for whose room to wait, or no longer, since the last call: socket, link, whether to wait."""
+        if not self._turned:
+            return []
+        with self._lock:
+            found = [(self._sockets[link], link, link in self._behind) for link in self._turned]
+            self._turned.clear()
+        return found
+
+    def flush(self, link: int) -> None:
+        """Send what waits for room in the socket of a server."""
+        with self._lock:
+            box = self._boxes.get(link)
+            if box is not None:
+                with suppress(OSError):
+                    box.flush()
+                self._note(link, box)

@@ -1,0 +1,1 @@
+"""Where files live in a cluster, agreed between supervisors."""

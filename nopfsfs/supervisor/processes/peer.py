@@ -1,0 +1,180 @@
+"""The supervisor's side of the peers: the socket to the peer process, which process that is, and what it says.
+
+When that socket ends, the peers are lost and the mount goes on without them. Where it ends before all ranks have agreed
+that they have mounted, the supervisor unmounts: MPI may have killed this rank before the rank could.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import signal
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import trio
+
+from nopfsfs.control.process_list import WRITER_FILE, Process, read_pids, wait_all, write_pids
+from nopfsfs.protocol import supervisor_peer
+from nopfsfs.protocol.supervisor_peer import Kind
+from nopfsfs.supervisor.processes.children import sequenced_pair
+
+log = logging.getLogger(__name__)
+SEND_LIMIT_S = 2.0  # a peer process that takes nothing for so long is given up
+QUIET_LIMIT_S = 2.0  # for it to stop to write the arena, when the stager is gone
+END_LIMIT_S = 10.0  # for it to end when it was killed
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Hearing(Protocol):
+    """What is told of the other nodes (`supervisor/cluster/placement_agreement.py`)."""
+
+    def hear(self, node: int, body: dict[str, Any]) -> None: ...
+    def left(self, node: int) -> None: ...
+    def lost(self) -> None: ...
+
+
+class Peering:
+    """Owns the supervisor's end of the socket `fd`. `tell_stager(socket)` gives the stager one to the peer
+    process; `unmount()` ends a mount whose ranks have never agreed."""
+
+    def __init__(
+        self, fd: int, arena: int, tell_stager: Callable[[socket.socket], Awaitable[bool]],
+        unmount: Callable[[], Awaitable[None]],
+    ) -> None:  # fmt: skip
+        self._socket = socket.socket(fileno=fd)
+        self._socket.setblocking(False)
+        self._arena, self._tell_stager, self._unmount = arena, tell_stager, unmount
+        self._agreed = False
+        self._sending = trio.StrictFIFOLock()
+        self._quiet = trio.Event()
+        self._lost = False
+        self._writers: tuple[Process, ...] = ()  # the peer process, as it is written down
+        self._status: dict[str, Any] = {}
+        self.hearing: Hearing | None = None
+
+    @property
+    def lost(self) -> bool:
+        return self._lost
+
+    async def begin(self, state_dir: str) -> None:
+        """Give it what it needs; before all else. Raises OSError: it cannot be written down."""
+        raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        write_pids(state_dir, {"peer": _CREDENTIALS.unpack(raw)[0]}, WRITER_FILE)
+        self._writers = read_pids(state_dir, WRITER_FILE)
+        await self._send(Kind.ARENA, fds=[self._arena])
+
+    async def run(self) -> None:
+        """Take what the peer process says, until it is gone."""
+        while not self._lost:
+            try:
+                message = self._socket.recv(supervisor_peer.MESSAGE_MAX)
+            except BlockingIOError:
+                with contextlib.suppress(trio.ClosedResourceError):  # lost meanwhile
+                    await trio.lowlevel.wait_readable(self._socket)
+                continue
+            except OSError:
+                break
+            if not message:
+                break
+            try:
+                self._take(*supervisor_peer.unpack(message))
+            except Exception:
+                log.exception("a message of the peer process is of no use")
+        self._lose()
+        if not self._agreed:
+            log.warning("the peer process went before all ranks had mounted: unmounting")
+            await self._unmount()
+
+    def _take(self, kind: Kind, node: int, body: bytes) -> None:
+        if kind == Kind.AGREED:
+            self._agreed = True
+        elif kind == Kind.QUIET:
+            self._quiet.set()
+        elif kind == Kind.STATUS:
+            self._status = json.loads(body)
+        elif kind == Kind.HEAR and self.hearing is not None:
+            self.hearing.hear(node, json.loads(body))
+        elif kind == Kind.OVER:
+            log.log(logging.INFO if body == b"left" else logging.WARNING, "node %d: %s", node, body.decode())
+            if self.hearing is not None:
+                self.hearing.left(node)
+
+    def _lose(self) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        self._quiet.set()
+        trio.lowlevel.notify_closing(self._socket)
+        self._socket.close()
+        log.warning("the peer process is gone; this mount goes on by itself")
+        if self.hearing is not None:
+            self.hearing.lost()
+
+    # ---- what it is told ----------------------------------------------------------------------------------
+
+    async def say(self, node: int, body: dict[str, Any]) -> None:
+        """To the supervisor of a node, below 0 of all others."""
+        await self._send(Kind.SAY, node, json.dumps(body).encode())
+
+    async def introduce(self) -> None:
+        """Let it and the stager, a new one, know each other."""
+        ours, theirs = sequenced_pair()
+        with contextlib.closing(ours), contextlib.closing(theirs):
+            if await self._send(Kind.STAGER, fds=[theirs.fileno()]):
+                await self._tell_stager(ours)
+
+    async def use_arena(self, arena: int) -> None:
+        """From now on there is another arena. After `stager_gone`."""
+        self._arena = arena
+        await self._send(Kind.ARENA, fds=[arena])
+
+    async def stager_gone(self) -> None:
+        """Return when nothing will write the arena for the stager that was. A peer process that does not answer is
+        ended: it could write to what another stager uses."""
+        if self._lost:
+            return
+        self._quiet = trio.Event()
+        with trio.move_on_after(QUIET_LIMIT_S) as limit:
+            if await self._send(Kind.NO_STAGER):
+                await self._quiet.wait()
+        if limit.cancelled_caught:
+            await self._end_it()
+
+    async def bye(self) -> None:
+        """The mount ends."""
+        await self._send(Kind.BYE)
+
+    async def _end_it(self) -> None:
+        """Raises OSError: it does not end, and may write the arena for ever."""
+        for process in self._writers:
+            log.error("the peer process (%d) hangs; ending it", process.pid)
+            process.signal(signal.SIGKILL)
+        ended = await trio.to_thread.run_sync(wait_all, self._writers, END_LIMIT_S)
+        self._lose()
+        if not ended:
+            raise OSError(errno.EBUSY, "the peer process does not end")
+
+    async def _send(self, kind: Kind, node: int = -1, body: bytes = b"", fds: list[int] | None = None) -> bool:
+        """Whether there is one that takes it."""
+        message = supervisor_peer.pack(kind, node, body)
+        with trio.move_on_after(SEND_LIMIT_S):
+            async with self._sending:
+                while not self._lost:
+                    try:
+                        socket.send_fds(self._socket, [message], fds or [])
+                        return True
+                    except BlockingIOError:
+                        with contextlib.suppress(trio.ClosedResourceError):
+                            await trio.lowlevel.wait_writable(self._socket)
+                    except OSError:
+                        return False  # its end is noticed where it is read
+        return False
+
+    def status(self) -> dict[str, Any]:
+        """For the record."""
+        return {"state": "lost" if self._lost else "running", **self._status}

@@ -1,0 +1,243 @@
+"""How the reader is followed: by its opens, or, once the kernel opens files by itself, by tripwires.
+
+To refuse OPEN cannot be taken back, and while OPEN is answered every open and every close is seen. So `auto` refuses it
+only when all that is read now follows plans that have held for a while, and nothing that is in memory has to make
+room for anything. When somebody reads what no plan explains, `auto` has all opens shown again, by attributes that the
+kernel may not remember (`Shown.ALL`), until all is explained. `tripwire` refuses OPEN from the first, and sees
+tripwires only.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from nopfsfs.plan.following.follower import Follower
+from nopfsfs.plan.visible_opens import Showing
+from nopfsfs.policy.node_policy import Conductor
+from nopfsfs.protocol.columns import Gauge
+from nopfsfs.protocol.tripwires import Shown, Tripwires
+
+log = logging.getLogger(__name__)
+# All attributes are forgotten again after so many times as long as it took, at the earliest: a tenth of a core.
+REST = 10
+# For which all opens are shown, and nobody opens what no plan explains: whoever is slow is seen beside who is not.
+LEAST_S, LEAST_OPENS = 10.0, 512
+WATCHING, PUZZLED, PASSED_THROUGH, NO_FAST_PATH, NO_ROOM = (
+    "the plan is not certain yet",
+    "somebody reads what no plan explains",
+    "files are passed through to disk, and OPEN says to which",
+    "pyfuse3 alone cannot refuse OPEN, and the fast path is off",
+    "arena and page cache do not hold all files: what was read makes room for others as soon as it is closed",
+)
+
+
+class Signal:
+    """`how`: open, tripwire, auto. `sizes` i64[n]: of the files. `gauge`: the supervisor's block, in which the servers
+    are told. `forget` makes the kernel ask for the attributes of all files again; it takes microseconds a file, and is
+    called in a thread.
+
+    Servers go by what they are told at once, the follower when the events before have been taken."""
+
+    def __init__(
+        self, how: str, tripwires: Tripwires, sizes: npt.NDArray[np.int64], gauge: memoryview,
+        forget: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self._gauge, self._forget = gauge, forget
+        self._auto = how == "auto"
+        self.why = WATCHING if self._auto else ""  # `auto` stays with `open`
+        # whether all events that servers put before a moment were taken
+        self.all_taken: Callable[[int], bool] = lambda moment: True
+        self._told_at = 0  # that moment, at which servers were told otherwise; 0: all of before were taken
+        self._wanted = trio.Event()  # all opens are to be shown
+        self._rest_until = -math.inf
+        self._turns_from = 0  # opens seen
+        self._puzzled_until = -math.inf
+        self._puzzled = False
+        self._told_of = float(gauge[Gauge.TRIPWIRES_TELL_OF])
+        self._foreseen = float(gauge[Gauge.TRIPWIRES_PREDICTED])
+        self._showing: Showing | None = None
+        if how == "tripwire":
+            gauge[Gauge.SHOWN] = Shown.TRIPWIRES
+        if how != "open":
+            mask = tripwires.mask()
+            files, wires = sizes[tripwires.first :], int(np.count_nonzero(mask))
+            self._showing = Showing(mask, tripwires.apart, len(files) / max(1, wires))
+            self._bytes = float(files.sum()) / max(1, int(sizes[mask].sum()))
+        self._thin = self._told_to_be_thin  # the opens of tripwires only are told
+
+    @property
+    def _told_to_be_thin(self) -> bool:
+        return self._gauge[Gauge.SHOWN] in (Shown.TRIPWIRES, Shown.FORGETTING)
+
+    @property
+    def tripwires(self) -> bool:
+        """Whether names of tripwires must not be remembered."""
+        return self._showing is not None
+
+    @property
+    def refusing(self) -> bool:
+        """Whether the kernel is told to open files by itself."""
+        return self._gauge[Gauge.SHOWN] != Shown.OPENED
+
+    @property
+    def name(self) -> str:
+        """What is seen now: open, tripwire, attributes."""
+        return ("open", "tripwire", "tripwire", "attributes")[self._gauge[Gauge.SHOWN]]
+
+    def keep_open(self, why: str) -> None:
+        """OPEN is needed as long as the mount lives, and names of tripwires may be remembered. Before servers start."""
+        if self._auto:
+            self._auto, self.why, self._showing = False, why, None
+
+    def tell(self, follower: Follower) -> None:
+        """Let a follower, which knows nothing yet, know whose opens it will see."""
+        if self._thin and self._showing is not None:
+            follower.show_only(self._showing)
+        elif self.refusing:
+            follower.without_closes()
+        self._watch(follower)
+        if self._told_to_be_thin:
+            self._puzzled = True  # or who reads now might never be known
+            self._show_all()
+
+    @property
+    def until(self) -> int | None:
+        """Of which events those may be taken that were put before, as of `monotonic_ns`; None: all. Those after it are
+        told otherwise."""
+        return self._told_at or None
+
+    def settle(self, follower: Follower | None) -> None:
+        """Before events are taken: servers were told otherwise; the follower is, when it has seen all that was
+        before."""
+        if not self._told_at or not self.all_taken(self._told_at):
+            return
+        self._told_at = 0
+        self._thin = self._told_to_be_thin
+        if follower is None or self._showing is None:
+            return
+        if self._thin:
+            follower.show_only(self._showing)
+        else:
+            follower.show_all()
+            self._watch(follower)
+
+    def taken(self, follower: Follower | None, conductor: Conductor) -> None:
+        """Events of servers were taken: go over to tripwires when the time has come, or have all opens shown again."""
+        self.settle(follower)
+        if self._auto and self._showing is not None and follower is not None and not self._told_at:
+            self._turn(follower, conductor)
+
+    def _watch(self, follower: Follower) -> None:
+        """All opens are shown for a while at least."""
+        self._puzzled_until = time.monotonic() + LEAST_S
+        self._turns_from = follower.opens + LEAST_OPENS
+
+    def _say(self, shown: Shown) -> None:
+        self._gauge[Gauge.SHOWN] = shown
+        self._told_at = time.monotonic_ns()
+
+    def _turn(self, follower: Follower, conductor: Conductor) -> None:
+        self._puzzled = follower.puzzled
+        if self._puzzled:
+            self._puzzled_until = time.monotonic() + LEAST_S
+        if self._thin:
+            if self._puzzled:
+                self._show_all()
+            return
+        if not self.refusing:
+            self.why = self._why(follower, conductor)
+            if self.why:
+                return
+            log.info("the plan is certain: from now on the kernel opens files by itself")
+            conductor.without_closes()
+        elif not follower.steady or follower.opens < self._turns_from or time.monotonic() < self._puzzled_until:
+            return
+        self._say(Shown.TRIPWIRES)
+        self.settle(follower)
+
+    @staticmethod
+    def _why(follower: Follower, conductor: Conductor) -> str:
+        """Why OPEN is to be answered still; "" where it is not."""
+        if not follower.steady:
+            return WATCHING
+        if follower.puzzled:
+            return PUZZLED
+        return "" if conductor.has_room_for_all else NO_ROOM
+
+    def _show_all(self) -> None:
+        """Where there are files that are no tripwires."""
+        if self._auto and self._showing is not None and self._showing.spacing > 1:
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Has the kernel forget what it knows of all files whenever all opens are to be shown. Until cancelled."""
+        while True:
+            await self._wanted.wait()
+            await trio.sleep_until(self._rest_until)
+            self._wanted = trio.Event()
+            if not self._told_to_be_thin or not self._puzzled:
+                continue
+            log.info("somebody reads what no plan explains: all opens are shown until it is explained")
+            self._gauge[Gauge.SHOWN] = Shown.FORGETTING
+            began = trio.current_time()
+            try:
+                await trio.to_thread.run_sync(self._forget, abandon_on_cancel=True)
+            except (OSError, RuntimeError) as e:  # the connection is gone; or there is no thread
+                log.info("attributes cannot be forgotten: %s", e)
+                self._gauge[Gauge.SHOWN] = Shown.TRIPWIRES
+                self._rest_until = trio.current_time() + LEAST_S
+                continue
+            ended = trio.current_time()
+            self._rest_until = ended + REST * (ended - began)
+            self._wanted = trio.Event()
+            self._say(Shown.ALL)
+
+    def shown(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+        """Which of these opens tell how far the reader is, b[m]; None: all do."""
+        return self._showing.mask[rows] if self._thin and self._showing is not None else None
+
+    # ---- estimates ----------------------------------------------------------------------------------------
+
+    @property
+    def estimated(self) -> bool:
+        """Whether opens were counted by tripwires."""
+        return self.refusing and self._showing is not None
+
+    def told(self, count: int, of: float | None = None, foreseen: float = 0.0) -> None:
+        """So many opens of tripwires tell of so many opens (None: of as many as on average), and of so many that were
+        foreseen."""
+        self._told_of += count * self._apart if of is None else of
+        self._foreseen += foreseen
+        self._gauge[Gauge.TRIPWIRES_OBSERVED] += count
+        self._gauge[Gauge.TRIPWIRES_TELL_OF] = round(self._told_of)
+        self._gauge[Gauge.TRIPWIRES_PREDICTED] = round(self._foreseen)
+
+    @property
+    def _apart(self) -> float:
+        return self._showing.apart if self._showing is not None else 1.0
+
+    def estimate(self, server: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The servers' counters, i64[GAUGES], with opens that did not show."""
+        if not self.estimated:
+            return server
+        server = server.copy()
+        wires = int(server[Gauge.TRIPWIRES])
+        waiting = max(0, wires - int(self._gauge[Gauge.TRIPWIRES_OBSERVED]))
+        opens = round(int(self._gauge[Gauge.TRIPWIRES_TELL_OF]) + waiting * self._apart)
+        server[Gauge.OPENS] += opens
+        # Files of tripwires that tell of more opens than on average are not taken to be smaller.
+        each = opens / (wires * self._apart) if wires else 1.0
+        server[Gauge.OPENED_BYTES] += round(int(server[Gauge.TRIPWIRE_BYTES]) * self._bytes * each)
+        return server
+
+    @property
+    def predicted(self) -> int:
+        """Opens that were foreseen, with those that did not show."""
+        return int(self._gauge[Gauge.PREDICTED] + self._gauge[Gauge.TRIPWIRES_PREDICTED])

@@ -1,0 +1,27 @@
+"""Commands that want the mount left alone for a while, as one that unmounts it does."""
+
+from __future__ import annotations
+
+from nopfsfs.protocol.columns import Gauge
+from nopfsfs.supervisor.control_socket import Caller
+
+
+class Quiet:
+    """The callers for whom the mount is kept quiet, until the last of them has hung up: a command that was interrupted
+    leaves a mount that works on as before. `gauge`: the supervisor's block, where the stager looks."""
+
+    def __init__(self, gauge: memoryview) -> None:
+        self._gauge = gauge
+        self._callers: set[Caller] = set()
+        self._gauge[Gauge.QUIET] = 0  # of a supervisor that died: its callers know
+
+    def keep(self, caller: Caller) -> None:
+        """Keep the mount quiet until the caller hangs up."""
+        if caller not in self._callers:
+            self._callers.add(caller)
+            caller.at_end.append(lambda: self._gone(caller))
+        self._gauge[Gauge.QUIET] = 1
+
+    def _gone(self, caller: Caller) -> None:
+        self._callers.discard(caller)
+        self._gauge[Gauge.QUIET] = int(bool(self._callers))

@@ -1,0 +1,98 @@
+"""The status record: what `nopfs status --json` prints and `nopfs-umount --report` writes. One place makes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nopfsfs.protocol.columns import Gauge
+
+Counters = memoryview | npt.NDArray[np.int64]  # by Gauge
+_TIERS = {
+    "ram": (Gauge.RAM_FILES, Gauge.RAM_BYTES),
+    "disk": (Gauge.DISK_FILES, Gauge.DISK_BYTES),
+    "peer": (Gauge.PEER_FILES, Gauge.PEER_BYTES),
+    "source": (Gauge.SOURCE_FILES, Gauge.SOURCE_BYTES),
+}
+
+
+def served(gauge: Counters, *, estimated: bool = False) -> dict[str, dict[str, int]]:
+    """Files and bytes by where reads were served from. An open whose bytes the server was never asked for was served
+    by the page cache; a READ at offset 0 counts a file for the tier that answered it."""
+    result = {name: {"files": int(gauge[files]), "bytes": int(gauge[size])} for name, (files, size) in _TIERS.items()}
+    asked = {key: sum(tier[key] for tier in result.values()) for key in ("files", "bytes")}
+    cached = {
+        "files": max(0, int(gauge[Gauge.OPENS]) - asked["files"]),
+        "bytes": max(0, int(gauge[Gauge.OPENED_BYTES]) - asked["bytes"]),
+    }
+    if estimated:
+        cached["estimated"] = True
+    return {"page_cache": cached, **result}
+
+
+def stager_figures(gauge: Counters) -> dict[str, int]:
+    """What the stager has done since the mount began."""
+    names = (
+        Gauge.SOURCE_OPENS, Gauge.SOURCE_READ_BYTES, Gauge.STAGED_FILES, Gauge.STAGED_BYTES, Gauge.PUSHES_DONE,
+        Gauge.PUSHED_BYTES, Gauge.DROPS_DONE, Gauge.EVICTIONS, Gauge.SOURCE_ERRORS, Gauge.CHANGED_FILES,
+        Gauge.CORRUPT_COPIES, Gauge.DISK_ERRORS, Gauge.DISK_WRITES, Gauge.NO_ROOM, Gauge.PUSHES_SPARED,
+        Gauge.SOURCE_FETCHES, Gauge.DISK_FETCHES, Gauge.PEER_FETCHES, Gauge.PEER_FETCHED_BYTES, Gauge.PEER_REFUSED,
+        Gauge.PEER_LATE, Gauge.PEER_CORRUPT, Gauge.LENT_FILES, Gauge.LENT_BYTES, Gauge.STUCK_READS,
+        Gauge.SPARE_WORKERS, Gauge.STUCK_EVER, Gauge.DISK_LATE, Gauge.LEFT_ALONE, Gauge.DISKS_BYPASSED,
+    )  # fmt: skip
+    return {name.name.lower(): int(gauge[name]) for name in names}
+
+
+def record(
+    *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: Counters,
+    stager: Counters, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
+    page_cache: dict[str, Any], modes: dict[str, Any], rates: dict[str, Any], seconds: float, estimated: bool = False,
+    recheck: dict[str, Any], peers: dict[str, Any] | None = None, off: list[dict[str, Any]] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
+    kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched; `recheck`: of
+    `supervisor/recheck_requests.py`; `peers`: where there are any; `off`: what is switched off after a failure and tried again: `what`, `since` (seconds
+    since 1970), `why`."""
+    known = {} if peers is None else {"peers": peers}
+    return {
+        "state": state,
+        "source": source,
+        "mountpoint": mountpoint,
+        "seconds": round(seconds, 3),
+        "plan": plan,
+        "opens": {
+            "total": int(server[Gauge.OPENS]),
+            "predicted": min(predicted, int(server[Gauge.OPENS])),  # either may be an estimate
+            "k": k,
+            "unobserved": lost,
+            "estimated": estimated,
+        },
+        "served": served(server, estimated=estimated),
+        "budget": budget,
+        "used": used,
+        "page_cache": page_cache,
+        "wait_seconds": int(server[Gauge.WAIT_NS]) / 1e9,
+        "waits": int(server[Gauge.WAITS]),
+        "read_errors": int(server[Gauge.READ_ERRORS]),
+        "direct_reads": int(server[Gauge.DIRECT_READS]),
+        "stager": stager_figures(stager),
+        "processes": processes,
+        "off": off or [],
+        "modes": modes,
+        "rates": rates,
+        "recheck": recheck,
+        **known,
+    }
+
+
+def modes(
+    *, fast_path: bool, resend: bool, passthrough: bool, signal: str, privileged: bool, servers: int, why: str = ""
+) -> dict[str, Any]:
+    """Which ways of working were found possible, or asked for, when the mount was made. `signal`: what is seen of
+    readers now: open, tripwire, attributes; `why` that is `open` yet, where it is not what was asked for."""
+    return {
+        "fast_path": fast_path, "resend": resend, "passthrough": passthrough, "signal": signal, "signal_because": why,
+        "privileged": privileged, "servers": servers,
+    }  # fmt: skip

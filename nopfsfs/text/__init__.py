@@ -1,0 +1,1 @@
+"""What people write and read: sizes, rates, rank lists, TOML. Pure."""

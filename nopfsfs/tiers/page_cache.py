@@ -1,0 +1,104 @@
+"""The kernel's page cache of the mount as a tier: push bytes into it, drop them, see what is left of them, forget the
+name of a changed file, or its attributes.
+
+`push`, `forget_name` and `forget_attributes` write notifications to the FUSE descriptor. The first two may block, in
+uninterruptible sleep: `push` while a READ of that inode is unanswered, `forget_name` while a LOOKUP in that directory
+is. So they are called in threads that do nothing else, and nothing waits for those. `forget_attributes` touches no page
+and takes no lock of the inode (fs/fuse/inode.c, fuse_reverse_inval_inode with a negative offset).
+Message layouts: linux/fuse.h, struct fuse_out_header, fuse_notify_store_out, fuse_notify_inval_entry_out; linux/mman.h,
+struct cachestat_range, cachestat.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+from nopfsfs.protocol.inode_numbers import inode_of
+
+_NOTIFY_INVAL_INODE = 2
+_NOTIFY_INVAL_ENTRY = 3
+_NOTIFY_STORE = 4
+_OUT_HEADER = struct.Struct("<IiQ")
+_STORE = struct.Struct("<QQII")
+_INVAL_INODE = struct.Struct("<Qqq")
+_INVAL_ENTRY = struct.Struct("<QII")
+_RANGE = struct.Struct("<QQ")
+_CACHESTAT = struct.Struct("<5Q")  # pages in the cache, dirty, under writeback, evicted, evicted recently
+_NR_CACHESTAT = 451  # of cachestat(2), Linux 6.5, on all architectures that it is built for here
+_libc = ctypes.CDLL(None, use_errno=True)  # its calls let other threads run
+PAGE = os.sysconf("SC_PAGESIZE")
+STORE_CHUNK = 1 << 20  # bytes a notification; bounds how long the inode's pages stay locked
+
+
+def push(fuse_fd: int, inode: int, data: memoryview, offset: int = 0) -> None:
+    """Put `data` into the page cache of `inode` at `offset`. Raises FileNotFoundError while the kernel does not
+    know the inode, OSError when the connection is gone."""
+    for start in range(0, len(data), STORE_CHUNK):
+        part = data[start : start + STORE_CHUNK]
+        head = _OUT_HEADER.pack(_OUT_HEADER.size + _STORE.size + len(part), _NOTIFY_STORE, 0)
+        os.writev(fuse_fd, [head + _STORE.pack(inode, offset + start, len(part), 0), part])
+
+
+def forget_name(fuse_fd: int, directory: int, name: bytes) -> None:
+    """Make the kernel look `name` up anew in the inode `directory`. A name that it does not know is no error."""
+    size = _OUT_HEADER.size + _INVAL_ENTRY.size + len(name) + 1
+    message = _OUT_HEADER.pack(size, _NOTIFY_INVAL_ENTRY, 0) + _INVAL_ENTRY.pack(directory, len(name), 0) + name + b"\0"
+    try:
+        os.write(fuse_fd, message)
+    except FileNotFoundError:
+        pass
+
+
+def forget_attributes(fuse_fd: int, inode: int) -> None:
+    """Make the kernel ask for the attributes and ACLs of an inode anew before it next checks a right; its pages stay,
+    and an answer that is under way is not kept. An inode that it does not know is no error."""
+    message = _OUT_HEADER.pack(_OUT_HEADER.size + _INVAL_INODE.size, _NOTIFY_INVAL_INODE, 0)
+    try:
+        os.write(fuse_fd, message + _INVAL_INODE.pack(inode, -1, 0))
+    except FileNotFoundError:
+        pass
+
+
+def forget_all_attributes(fuse_fd: int, first: int, versions: npt.NDArray[np.uint32]) -> None:
+    """The same of all files: those of the rows from `first` on. `versions` u32[rows]: of each. Some microseconds each.
+    Raises OSError when the connection is gone."""
+    for row, version in enumerate(versions[first:].tolist(), first):
+        forget_attributes(fuse_fd, inode_of(row, version))
+
+
+def drop(tree_fd: int | None, path: bytes, offset: int = 0, length: int = 0) -> None:
+    """Drop the clean pages of a range of a file (length 0: to its end), best effort, keeping its attributes."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=tree_fd)
+    try:
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+class Unmeasurable(OSError):
+    """This system does not say what its page cache holds, or not to this process."""
+
+
+def cached(tree_fd: int | None, path: bytes) -> int:
+    """Bytes of a file that the page cache holds, in whole pages. Raises Unmeasurable, OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=tree_fd)
+    try:
+        return cached_of(fd)
+    finally:
+        os.close(fd)
+
+
+def cached_of(fd: int) -> int:
+    """The same of an open file."""
+    found = ctypes.create_string_buffer(_CACHESTAT.size)
+    if _libc.syscall(ctypes.c_long(_NR_CACHESTAT), fd, _RANGE.pack(0, 0), found, 0) == 0:
+        return int(_CACHESTAT.unpack(found.raw)[0]) * PAGE
+    number = ctypes.get_errno()
+    kind = Unmeasurable if number in (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP) else OSError
+    raise kind(number, os.strerror(number))

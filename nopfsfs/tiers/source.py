@@ -1,0 +1,173 @@
+"""Reading the source, every read bracketed: what is returned is what the source held when it was indexed, or an error.
+
+A file is compared with the index when it is opened and again after each read (size, mtime, ctime, inode). A writer
+updates the times before it changes bytes, so bytes read before an unchanged comparison are the indexed ones.
+Where a row's file is, and that nobody can lead this process elsewhere, is the matter of `dataset/below.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from nopfsfs.config import MountConfig
+from nopfsfs.dataset.below import BelowSource
+from nopfsfs.dataset.directory_scan import ACL_NAME
+from nopfsfs.dataset.index import Index
+from nopfsfs.protocol.columns import Columns
+from nopfsfs.system.beneath import by_descriptor
+from nopfsfs.system.file_system import FileSystem
+
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_ANOTHER_FILE = (errno.ELOOP, errno.ENOTDIR)  # a link or a file on the way
+_TYPE = 12  # bits of st_mode below the type
+_NO_ACL = (errno.ENODATA, errno.ENOTSUP, errno.ENOSYS)
+
+
+class Changed(Exception):
+    """The file at the source is not the one that was indexed."""
+
+
+class Identity(NamedTuple):
+    """What makes a file the same file: bytes, ns, ns, inode number."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    ino: int
+
+
+class Source:
+    """Opens and reads rows of the index below `root`, an absolute path free of links, and asks for their attributes;
+    `known` is the file system of the root as it was at the scan. Holds no descriptors; safe in any thread."""
+
+    def __init__(self, root: bytes, index: Index, columns: Columns, known: FileSystem | None = None) -> None:
+        self._root = root
+        self._index = index
+        self._columns = columns
+        self._below = BelowSource(root, index, known)
+        self._size = index.size.data
+        self._mtime = index.mtime_ns.data
+        self._ctime = index.ctime_ns.data
+        self._ino = index.src_ino.data
+        self._version = columns.version.data
+
+    def path(self, row: int) -> bytes:
+        """Absolute path of the row at the source, to be shown; no access goes by it."""
+        below = self._index.path(row)
+        return os.path.join(self._root, below) if below else self._root
+
+    def identity(self, row: int) -> Identity:
+        """The identity that the row's bytes must have: of the index, or of its last refresh."""
+        if self._version[row]:
+            c = self._columns
+            return Identity(
+                int(c.new_size[row]), int(c.new_mtime_ns[row]), int(c.new_ctime_ns[row]), int(c.new_ino[row])
+            )
+        return Identity(self._size[row], self._mtime[row], self._ctime[row], self._ino[row])
+
+    def size(self, row: int) -> int:
+        """The row's size in bytes."""
+        return int(self._columns.new_size[row]) if self._version[row] else self._size[row]
+
+    def stat(self, row: int) -> os.stat_result:
+        """What the source has in the row's place now. Raises OSError; ESTALE where the source is not there, and where a
+        followed link leads elsewhere."""
+        return self._below.stat(row)
+
+    def look(self, row: int, ask: Callable[[os.stat_result], bool]) -> tuple[os.stat_result, bytes | None]:
+        """As `stat`; and the POSIX access ACL of that very inode where `ask` says so of its attributes, b"" for none;
+        None: not asked. Raises OSError."""
+        with self._below.looked(row) as (fd, st):
+            return st, acl_of(fd) if ask(st) else None
+
+    def open(self, row: int) -> tuple[int, Identity]:
+        """Open the row's file: (descriptor, its identity). Raises Changed, OSError."""
+        identity = self.identity(row)
+        try:
+            fd = self._below.open(row, _OPEN_FLAGS)
+        except OSError as e:
+            if e.errno in _ANOTHER_FILE:
+                raise Changed from None
+            raise
+        try:
+            check(fd, identity)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, identity
+
+    @contextlib.contextmanager
+    def inode(self, row: int) -> Iterator[int]:
+        """An O_PATH descriptor of the very inode that the row is known by, for a moment. Raises OSError; ESTALE where
+        another one is in its place."""
+        try:
+            fd = self._below.open(row, os.O_PATH)
+        except OSError as e:
+            if e.errno in _ANOTHER_FILE:
+                raise OSError(errno.ESTALE, "another file is there") from None
+            raise
+        try:
+            st = os.fstat(fd)
+            # The number of an inode that was removed is soon given to another one, also to a link.
+            if st.st_ino != self.identity(row).ino or (st.st_mode ^ self._index.at.mode[row]) >> _TYPE:
+                raise OSError(errno.ESTALE, "another file is there")
+            yield fd
+        finally:
+            os.close(fd)
+
+    def getxattr(self, row: int, name: bytes) -> bytes:
+        """The value of an extended attribute of the row's inode. Raises OSError."""
+        with self.inode(row) as fd:
+            return os.getxattr(by_descriptor(fd), name)
+
+    def listxattr(self, row: int) -> list[bytes]:
+        """The names of the extended attributes of the row's inode. Raises OSError."""
+        with self.inode(row) as fd:
+            return [os.fsencode(name) for name in os.listxattr(by_descriptor(fd))]
+
+
+def acl_of(fd: int) -> bytes:
+    """The POSIX access ACL of a descriptor's file, b"" for none. Raises OSError."""
+    try:
+        return os.getxattr(by_descriptor(fd), ACL_NAME)
+    except OSError as e:
+        if e.errno in _NO_ACL:
+            return b""
+        raise
+
+
+def known_file_system(config: MountConfig) -> FileSystem | None:
+    """The source's file system as it was at the scan; None where a mount of an earlier release does not say."""
+    return None if config.source_fs is None else FileSystem(*config.source_fs)
+
+
+def check(fd: int, identity: Identity) -> None:
+    """Raises Changed unless the open file still has this identity."""
+    st = os.fstat(fd)
+    if (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino) != identity:
+        raise Changed
+
+
+def read_exactly(fd: int, identity: Identity, into: memoryview, offset: int) -> None:
+    """Fill `into` from `offset`, then compare. Raises Changed (also when the file ends early), OSError."""
+    done = 0
+    while done < len(into):
+        got = os.preadv(fd, [into[done:]], offset + done)
+        if got == 0:
+            raise Changed
+        done += got
+    check(fd, identity)
+
+
+def close(fd: int) -> None:
+    """Close a source file and drop its pages from the source's page cache: the tiers hold them now."""
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError:
+        pass  # some file systems refuse the advice; it is only an advice
+    with contextlib.suppress(OSError):  # nothing was written: there is nothing that closing could lose
+        os.close(fd)

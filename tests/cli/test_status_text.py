@@ -1,0 +1,52 @@
+"""Status records as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nopfsfs.cli.error_exit import printable
+from nopfsfs.cli.status_text import final_table, in_words, status_text
+from nopfsfs.supervisor.status_record import modes
+
+ALL = modes(fast_path=True, resend=True, passthrough=True, signal="tripwire", privileged=True, servers=2)
+NONE = modes(fast_path=False, resend=False, passthrough=False, signal="open", privileged=False, servers=1)
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (ALL, "modes      fast path, resend, passthrough, signal tripwire, mount(2)"),
+        (NONE, "modes      no fast path, no resend, no passthrough, signal open, fusermount3"),
+    ],
+    ids=["all", "none"],
+)
+def test_the_modes_are_told(found: dict[str, object], line: str) -> None:
+    assert line in status_text({"state": "running", "modes": found}, "/s", "/m").splitlines()
+
+
+def test_a_record_without_modes_is_printed_without_them() -> None:
+    assert "modes" not in status_text({"state": "running"}, "/s", "/m")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"served": 3},
+        {"opens": {"total": "x"}},
+        {"wait_seconds": "long"},
+        {"processes": [1]},
+        {"budget": {"ram": 10**400}},
+        {"off": [{}]},
+        {"off": [{"what": "x", "why": "y", "since": 1e300}]},
+    ],
+)
+def test_a_record_that_another_release_or_anybody_made_otherwise(record: dict[str, Any]) -> None:
+    for text in (lambda: status_text(record, "/s", "/m"), lambda: final_table(record)):
+        assert in_words(text)
+    assert "is not understood" in in_words(lambda: status_text(record, "/s", "/m"))
+
+
+def test_nothing_that_a_terminal_acts_upon_is_printed() -> None:
+    assert printable("a\x1b[2J\tb\r\n\u202eµ é\udcff") == "a\\x1b[2J\\tb\\r\n\\u202eµ é\\udcff"

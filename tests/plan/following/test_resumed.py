@@ -1,0 +1,218 @@
+"""Jobs that go on where another ended, and what the record of the last job on a source is worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from nopfsfs.plan.epoch_order import DataSet, FileOrder
+from nopfsfs.plan.following.follower import Follower
+from nopfsfs.plan.following.recorded import PLANS_MOST, RecordedPlan, last_plans, merged
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Spec
+from nopfsfs.plan.search import candidates
+from tests.conftest import slow
+from tests.plan.jobs import mixed, workers_of
+
+SEED, OTHER = 4711, 815
+FILES, BATCH, WORKERS = 6000, 16, 2
+FIRST_ROW = 20
+HEADS = candidates.Heads(256 << 20)
+# The whole job reads here; a node of two.
+WORLDS = {"alone": (1, (0,)), "ranks 4-7 of 8": (8, (4, 5, 6, 7))}
+# Epoch, batches of each rank that are skipped: Trainer's skip_first_batches, Lightning, StatefulDataLoader.
+BEGINNINGS = {"anew": (0, 0), "in epoch 0": (0, 9), "at epoch 37": (37, 0), "in epoch 37": (37, 9)}
+NEIGHBOURS = {"at epoch 36": (36, 0), "in epoch 38": (38, 9)}
+LAST = RecordedPlan("train", "image_folder", "distributed", SEED, 37)
+
+Opens = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def tree(files: int = FILES, name: str = "train") -> list[DataSet]:
+    return [DataSet(0, name, (FileOrder(("image_folder",), np.arange(FIRST_ROW, FIRST_ROW + files)),))]
+
+
+def job(world: tuple[int, tuple[int, ...]], epoch: int, skipped: int, files: int = FILES, seed: int = SEED) -> Opens:
+    """(rows, readers): a DistributedSampler's epoch from a batch on, with all workers; then the beginning of the
+    next."""
+    size, ranks = world
+    rows, readers = [], []
+    for number, first in ((epoch, skipped), (epoch + 1, 0)):
+        dealt = [registry.order(Spec("distributed", seed), files, number, size, rank) for rank in ranks]
+        each = [one for rank in dealt for one in workers_of(rank[first * BATCH :], WORKERS, BATCH)]
+        opens = mixed(each, np.random.default_rng(number))
+        rows += [FIRST_ROW + sample for sample, _ in opens]
+        readers += [100 * (1 + number - epoch) + reader for _, reader in opens]
+    return np.array(rows, np.int64), np.array(readers, np.int64)
+
+
+def foreseen(follower: Follower, opens: Opens, most: int = 600) -> NDArray[np.uint8]:
+    """Which opens were, when jobs are done one after the other."""
+    follower.settle()
+    flags = []
+    for at in range(0, min(len(opens[0]), most), 1):
+        flags.append(follower.observe(opens[0][at : at + 1], opens[1][at : at + 1]))
+        follower.settle()
+    return np.concatenate(flags)
+
+
+@pytest.mark.parametrize("seed", [None, SEED])
+@pytest.mark.parametrize("begin", BEGINNINGS)
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_job_that_goes_on_is_found_as_soon_as_one_that_begins(world: str, begin: str, seed: int | None) -> None:
+    follower = Follower(tree(), seed, heads=HEADS)
+    flags = foreseen(follower, job(WORLDS[world], *BEGINNINGS[begin]), 140)
+    assert flags[40:].mean() >= 0.99
+    status = follower.status()
+    assert (status.state, (status.seed or 0) + status.epoch) == ("locked", SEED + BEGINNINGS[begin][0])
+    assert (status.world, status.ranks) == WORLDS[world]
+
+
+@pytest.mark.parametrize("seed", [None, SEED])
+@pytest.mark.parametrize("begin", [*BEGINNINGS, *NEIGHBOURS])
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_job_that_goes_on_is_foreseen_from_its_first_opens(world: str, begin: str, seed: int | None) -> None:
+    size, ranks = WORLDS[world]
+    epoch, skipped = (BEGINNINGS | NEIGHBOURS)[begin]
+    follower = Follower(tree(), seed, heads=HEADS, record=[replace(LAST, world=size, ranks=ranks)])
+    flags = foreseen(follower, job(WORLDS[world], epoch, skipped), 120)
+    assert flags[5 * len(ranks) :].mean() >= 0.99
+    assert (follower.status().world, follower.status().ranks) == (size, ranks)
+
+
+def test_staging_begins_before_any_open() -> None:
+    size, ranks = WORLDS["ranks 4-7 of 8"]
+    record = [replace(LAST, world=size, ranks=ranks)]
+    expected = [FIRST_ROW + registry.order(Spec("distributed", SEED), FILES, 0, size, rank)[:10] for rank in ranks]
+    follower = Follower(tree(), None, heads=HEADS, record=record)
+    assert follower.status().state == "watching"
+    assert follower.upcoming(0, 40).tolist() == np.stack(expected, axis=1).reshape(-1).tolist()
+    # ranks of another node of the same job were recorded last
+    elsewhere = Follower(tree(), None, worlds=[(8, (0, 1))], heads=HEADS, record=record)
+    assert elsewhere.status().ranks == (0, 1)
+
+
+def test_what_is_said_comes_before_the_record() -> None:
+    record = [replace(LAST, seed=OTHER), LAST]
+    assert Follower(tree(), SEED, heads=HEADS, record=record).status().seed == SEED
+    assert Follower(tree(), 5, heads=HEADS, record=record).status().seed == 5
+    assert Follower(tree(), None, heads=HEADS, record=record).status().seed == OTHER
+    assert Follower(tree(), None, "sequential", heads=HEADS, record=record).status().sampler == "sequential"
+
+
+def test_an_epoch_far_from_the_last_is_found_by_the_seed_of_the_record() -> None:
+    seed = 876_234_987  # none that would be found otherwise
+    follower = Follower(tree(), None, heads=HEADS, record=[replace(LAST, seed=seed, epoch=50)])
+    flags = foreseen(follower, job((1, (0,)), 20, 0, seed=seed), 200)
+    assert flags[64:].all()
+
+
+WRONG = {
+    "another seed": replace(LAST, seed=OTHER),
+    "another world": replace(LAST, world=5, ranks=(1, 3)),
+    "another sampler": replace(LAST, sampler="random"),
+    "in order": replace(LAST, sampler="sequential", seed=0),
+    "a window that is too wide": replace(LAST, inflight=1 << 40, seed=OTHER),
+}
+OF_NO_USE = {
+    "a data set that is gone": replace(LAST, dataset="gone"),
+    "files that are listed in no such way": replace(LAST, files="timm"),
+    "no such sampler": replace(LAST, sampler="nonesuch"),
+    "no such option": replace(LAST, options=(("nonesuch", 1),)),
+    "no such rank": replace(LAST, world=4, ranks=(4,)),
+    "no such part": replace(LAST, subset=("random_split", 0, (("part", 7),))),
+    "an epoch that no job reaches": replace(LAST, epoch=1 << 40),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("world", ["alone", slow("ranks 4-7 of 8")])
+def test_a_wrong_record_makes_nothing_worse(world: str, wrong: str) -> None:
+    opens = job(WORLDS[world], 3, 0)
+    without = foreseen(Follower(tree(), None, heads=HEADS), opens, 120)
+    follower = Follower(tree(), None, heads=HEADS, record=[WRONG[wrong]])
+    flags = foreseen(follower, opens, 120)
+    assert flags[64:].all()
+    assert flags.sum() >= without.sum()
+    assert follower.status().state == "locked"
+
+
+@pytest.mark.parametrize("plan", OF_NO_USE.values(), ids=OF_NO_USE)
+def test_a_record_of_what_there_is_not_is_ignored(plan: RecordedPlan) -> None:
+    assert last_plans([plan, LAST], tree(), registry.SAMPLERS) == last_plans([LAST], tree(), registry.SAMPLERS)
+
+
+@pytest.mark.parametrize("recorded", [(8, (0, 1, 2, 3)), (5, (2,)), (1, (0,))])
+def test_ranks_of_another_node_make_a_seed_that_is_said_no_worse(recorded: tuple[int, tuple[int, ...]]) -> None:
+    size, ranks = recorded
+    follower = Follower(tree(), SEED, heads=HEADS, record=[replace(LAST, world=size, ranks=ranks)])
+    assert foreseen(follower, job(WORLDS["ranks 4-7 of 8"], 0, 0), 120).all()
+
+
+def test_a_record_of_what_is_no_longer_read_is_soon_forgotten() -> None:
+    parts = tree()
+    opens = np.random.default_rng(987_654_321_000).permutation(parts[0].orders[0].rows)[:64]
+    follower = Follower(parts, None, heads=HEADS, record=[LAST])
+    assert len(follower.upcoming(follower.position, 10)) == 10
+    for at in range(0, len(opens), 8):
+        follower.observe(opens[at : at + 8], np.full(8, 7))
+    assert len(follower.upcoming(follower.position, 10)) == 0
+    assert (follower.status().state, follower.status().sampler) == ("watching", None)
+
+
+def test_files_that_were_added_since_do_not_matter() -> None:
+    follower = Follower(tree(FILES + 500), None, heads=HEADS, record=[LAST])
+    flags = foreseen(follower, job((1, (0,)), 38, 0, FILES + 500), 200)
+    assert flags[5:].mean() >= 0.99
+
+
+def test_what_is_followed_is_what_the_next_mount_needs() -> None:
+    size, ranks = world = WORLDS["ranks 4-7 of 8"]
+    follower = Follower(tree(), None, heads=HEADS)
+    assert follower.to_record() == []
+    foreseen(follower, job(world, 0, 0), 800)
+    (plan,) = follower.to_record()
+    assert (plan.name, plan.epoch, plan.world, plan.ranks) == (LAST.name, 0, size, ranks)
+    assert 700 <= plan.position <= 800
+    (last,) = last_plans([plan], tree(), registry.SAMPLERS)
+    assert last.hypothesis.spec == Spec("distributed", SEED)
+
+
+plans = st.builds(
+    replace,
+    st.just(LAST),
+    seed=st.integers(0, 5),
+    epoch=st.integers(0, 9),
+    dataset=st.sampled_from(["train", "val"]),
+)
+
+
+@given(st.lists(plans, max_size=6), st.lists(plans, max_size=6))
+@settings(deadline=None)
+def test_a_record_keeps_what_was_read_last(newer: list[RecordedPlan], older: list[RecordedPlan]) -> None:
+    kept = merged(newer, older)
+    assert len({plan.name for plan in kept}) == len(kept) == min(PLANS_MOST, len({p.name for p in (*newer, *older)}))
+    if newer:
+        assert kept[0] == newer[0]
+    for plan in kept:
+        assert plan == next(one for one in (*newer, *older) if one.name == plan.name)
+
+
+def test_what_a_reader_opened_in_an_epoch_before_does_not_tell_how_far_it_runs_ahead() -> None:
+    """It is found in its second epoch: one process that reads from the middle of an epoch on, and goes on."""
+    rng = np.random.default_rng(5)
+    unknown = FIRST_ROW + rng.permutation(FILES)[: FILES // 2]
+    known = FIRST_ROW + registry.order(Spec("distributed", SEED), FILES, 0)
+    rows = np.concatenate([unknown, known[:600]])
+    follower = Follower(tree(), SEED, heads=HEADS)
+    follower.observe(rows, np.ones_like(rows))
+    follower.settle()
+    follower.observe(known[600:620], np.ones(20, np.int64))
+    status = follower.status()
+    assert (status.state, status.seed, status.k) == ("locked", SEED, FILES // 20)
+    assert follower.observe(known[620:], np.ones(FILES - 620, np.int64)).all()

@@ -1,0 +1,157 @@
+"""A whole stager with a peer process: how it comes, what its loop waits for, how it ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+
+from nopfsfs.protocol import server_stager, stager_peer
+from nopfsfs.protocol.columns import HOME_HERE, Gauge
+from nopfsfs.protocol.ring import Event
+from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.stager_peer import Kind, Record, Status
+from nopfsfs.stager import remote_fetches
+from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.system import shared_memory
+from tests.stager.rig import PAGE, content, write_files
+from tests.stager.running import LIMIT_S, Running, Shared, running
+
+SIZES = [2 * PAGE] * 4
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Iterator[Shared]:
+    root = tmp_path / "source"
+    write_files(root, SIZES)
+    made = Shared(root, 64 * PAGE)
+    made.columns.holder[[made.row(f"f{number:02}") for number in range(len(SIZES))]] = 2
+    yield made
+    made.close()
+
+
+class Peer:
+    """The test's end of the socket."""
+
+    def __init__(self, base: Shared) -> None:
+        self.socket, end = sequenced_pair()
+        self.end = end.detach()
+        self.socket.settimeout(LIMIT_S)
+        self.arena = memoryview(shared_memory.attach(base.fds["arena"], writable=True))
+
+    def take(self, kind: Kind) -> list[Record]:
+        found, records = stager_peer.unpack(self.socket.recv(stager_peer.MESSAGE_MAX))
+        assert found == kind
+        return records
+
+    def bring(self, ask: Record, data: bytes) -> None:
+        number, _, at, *_ = ask
+        self.arena[at : at + len(data)] = data
+        self.socket.send(stager_peer.pack_one(Kind.GOT, number, xxhash.xxh3_64_intdigest(data), Status.OK, 0))
+
+
+@pytest.fixture
+def peer(base: Shared) -> Iterator[Peer]:
+    made = Peer(base)
+    yield made
+    made.socket.close()
+
+
+def attach(s: Running, peer: Peer) -> None:
+    """The supervisor gives a descriptor."""
+    (message,) = server_stager.pack_orders(Order.PEER, np.zeros(0, np.int64))
+    socket.send_fds(s.orders, [message], [peer.end])
+    os.close(peer.end)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_rows_come_from_the_peer_process_that_it_is_given(base: Shared, peer: Peer, later: bool) -> None:
+    row = base.row("f00")
+    with running(base, peer=-1 if later else peer.end) as s:
+        if later:
+            attach(s, peer)
+        s.order(Order.FETCH, [row])
+        (ask,) = peer.take(Kind.ASK)
+        peer.bring(ask, content(1, 2 * PAGE))
+        s.wait_for(Event.STAGED, row)
+        assert s.read(row) == (0, content(1, 2 * PAGE))
+        assert (base.gauge[Gauge.PEER_FETCHES], base.gauge[Gauge.SOURCE_OPENS]) == (1, 0)
+
+
+def test_a_reader_is_answered_although_the_peer_process_says_nothing(
+    base: Shared, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stager_peer, "SILENT_S", 0.05)
+    monkeypatch.setattr(remote_fetches, "MARGIN_S", 0.05)
+    with running(base, peer=peer.end) as s:
+        for number in range(4):
+            assert s.read(base.row(f"f{number:02}")) == (0, content(number + 1, 2 * PAGE))
+        assert base.gauge[Gauge.PEER_LATE] == 3, "the last is not asked for"
+
+
+def test_what_it_was_to_bring_is_read_from_the_source_when_it_ends_and_another_may_come(
+    base: Shared, peer: Peer
+) -> None:
+    rows = [base.row(f"f{number:02}") for number in range(4)]
+    with running(base, peer=peer.end) as s:
+        s.order(Order.FETCH, rows[:2])
+        assert len(peer.take(Kind.ASK)) == 2
+        peer.socket.close()
+        for row in rows[:2]:
+            s.wait_for(Event.STAGED, row)
+        other = Peer(base)
+        attach(s, other)
+        s.order(Order.FETCH, rows[2:3])
+        ((_, row, *_),) = other.take(Kind.ASK)
+        assert row == rows[2]
+        third = Peer(base)
+        attach(s, third)
+        s.wait_for(Event.STAGED, rows[2])
+        assert other.socket.recv(1) == b""
+        s.order(Order.FETCH, rows[3:])
+        (ask,) = third.take(Kind.ASK)
+        third.bring(ask, content(4, 2 * PAGE))
+        s.wait_for(Event.STAGED, rows[3])
+        assert base.gauge[Gauge.SOURCE_OPENS] == 3
+        other.socket.close()
+        third.socket.close()
+
+
+def test_what_is_lent_is_said_when_its_load_has_ended_by_whatever_thread(base: Shared, peer: Peer) -> None:
+    row = base.row("f00")
+    base.columns.holder[row] = HOME_HERE
+    mtime_ns = int(base.index.mtime_ns[row])
+    with running(base, peer=peer.end) as s:
+        peer.socket.send(stager_peer.pack_one(Kind.LEND, 7, row, 2 * PAGE, mtime_ns, 1))
+        ((*_, status),) = peer.take(Kind.LENT)
+        assert status == Status.COMING
+        ((number, at, length, _, status),) = peer.take(Kind.LENT)
+        assert (number, status, length) == (7, Status.OK, 2 * PAGE)
+        s.order(Order.EVICT, [row])
+        s.wait_for(Event.EVICTED, row)
+        assert bytes(peer.arena[at : at + 2 * PAGE]) == content(1, 2 * PAGE)
+        peer.socket.send(stager_peer.pack_one(Kind.BACK, 7))
+
+
+def test_answers_that_find_the_socket_full_are_sent_when_it_is_not(base: Shared, peer: Peer) -> None:
+    row = base.row("f00")
+    many = 3000
+    with running(base, peer=peer.end) as s:
+
+        def ask() -> None:
+            for number in range(1, many + 1):
+                peer.socket.send(stager_peer.pack_one(Kind.LEND, number, row, 1, 0, 0))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        asking.join(LIMIT_S)
+        assert not asking.is_alive(), "it takes what is sent to it, whether or not it can answer"
+        assert s.read(base.row("f01"), 0, 0) == (0, b""), "and serves others"
+        numbers = [peer.take(Kind.LENT)[0][0] for _ in range(many)]
+        assert numbers == list(range(1, many + 1))

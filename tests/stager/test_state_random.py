@@ -1,0 +1,236 @@
+"""The desk under random sequences of everything that can happen to it, and under real threads.
+
+The rig compares every answer with what the file held; here is checked what must hold between the steps: budgets, one
+open for one staging, everything answered, nothing left over.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nopfsfs.protocol.columns import Gauge
+from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.stager.state import Pinned
+from tests.stager.rig import PAGE, Rig, content, open_files_below, rig, write_files
+
+SIZES = [1, PAGE, 2 * PAGE + 100, 5 * PAGE, 3 * PAGE, 12 * PAGE, 30 * PAGE + 1]
+BUDGET = 24 * PAGE
+files = st.integers(0, len(SIZES) - 1)
+Step = tuple[str, int, int]
+
+
+def steps_of(*kinds: str) -> st.SearchStrategy[list[Step]]:
+    return st.lists(st.tuples(st.sampled_from(kinds), files, st.integers(0, 40)), min_size=1, max_size=60)
+
+
+QUIET = ("demand", "demand", "demand", "fetch", "evict", "cancel", "budget", "work", "work", "take", "pin")
+LOUD = (*QUIET, "overwrite", "shrink", "vanish", "refresh", "fail")
+
+
+class Player:
+    """Does one step after the other; `pins` are held until the end or the next pin of the row."""
+
+    def __init__(self, r: Rig) -> None:
+        self.r = r
+        self.pins: dict[int, tuple[Pinned, bytes]] = {}
+
+    def play(self, step: Step) -> None:
+        what, at, value = step
+        getattr(self, what)(self.r.files[at], value)
+
+    def demand(self, row: int, value: int) -> None:
+        self.r.demand(row, value * PAGE // 2, PAGE + value)
+
+    def fetch(self, row: int, value: int) -> None:
+        self.r.desk.fetch([row, self.r.files[value % len(SIZES)]])
+
+    def evict(self, row: int, value: int) -> None:
+        self.r.desk.evict([row])
+
+    def cancel(self, row: int, value: int) -> None:
+        self.r.desk.cancel()
+
+    def budget(self, row: int, value: int) -> None:
+        pages = BUDGET // PAGE * value // 40
+        self.r.desk.set_budget(pages * PAGE, (pages // 2) * PAGE, (pages // 4) * PAGE)
+
+    def work(self, row: int, value: int) -> None:
+        self.r.desk.run_one()
+
+    def take(self, row: int, value: int) -> None:
+        self.r.take(most=value % 4 + 1)
+
+    def pin(self, row: int, value: int) -> None:
+        if row in self.pins:
+            self.unpin(row)
+        elif (data := self.r.desk.pin(row)) is not None:
+            self.pins[row] = (data, bytes(data.data))
+
+    def unpin(self, row: int) -> None:
+        data, before = self.pins.pop(row)
+        assert bytes(data.data) == before, "changed while pinned"
+        data.data.release()
+        self.r.desk.unpin(data.slot)
+
+    def overwrite(self, row: int, value: int) -> None:
+        if self.r.path(row).exists():
+            with open(self.r.path(row), "r+b") as file:
+                file.write(content(value + 100, SIZES[self.r.files.index(row)]))
+
+    def shrink(self, row: int, value: int) -> None:
+        if self.r.path(row).exists():
+            os.truncate(self.r.path(row), value)
+
+    def vanish(self, row: int, value: int) -> None:
+        self.r.path(row).unlink(missing_ok=True)
+
+    def refresh(self, row: int, value: int) -> None:
+        for changed in {*self.r.changed, row}:
+            self.r.refresh(changed)
+        self.r.changed.clear()
+
+    def fail(self, row: int, value: int) -> None:
+        if self.r.source.errors.pop(row, None) is None:
+            self.r.source.errors[row] = errno.EIO
+
+    def end(self) -> None:
+        """Everything that was begun comes to its end."""
+        for row in list(self.pins):
+            self.unpin(row)
+        self.r.source.errors.clear()
+        self.r.run()
+
+
+def play(steps: list[Step], check: Callable[[Rig], None] = lambda r: None, **options: object) -> None:
+    root = Path(tempfile.mkdtemp())
+    try:
+        write_files(root, SIZES)
+        with rig(root, budget=BUDGET, whole_limit=13 * PAGE, range_budget=6 * PAGE, **options) as r:
+            player = Player(r)
+            used = 0
+            for step in steps:
+                player.play(step)
+                assert r.arena.used <= max(r.arena.budget, used), "grew above the budget"
+                assert r.gauge(Gauge.ARENA_USED) == r.arena.used
+                used = r.arena.used
+            player.end()
+            check(r)
+            r.desk.set_budget(BUDGET, 13 * PAGE, 6 * PAGE)
+            r.desk.evict(r.files)
+            r.desk.set_budget(BUDGET, 0, 0)
+            r.run()
+            assert set(r.results) == set(r.asked), "not answered"
+            assert r.arena.taken == 0, "a leak"
+            assert len(open_files_below(root)) <= 16, "only files read by ranges may stay open"
+    finally:
+        shutil.rmtree(root)
+
+
+options = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+
+
+@options
+@given(steps_of(*QUIET))
+def test_answers_budgets_and_ends_hold_in_any_order(steps: list[Step]) -> None:
+    def check(r: Rig) -> None:
+        errors = {result.errno for result in r.results.values()}
+        assert errors <= {0, errno.ENOSPC}, "nothing failed at the source"
+
+    play(steps, check)
+
+
+@options
+@given(steps_of(*LOUD))
+def test_so_they_do_over_a_source_that_changes_and_fails(steps: list[Step]) -> None:
+    play(steps)
+
+
+@settings(options, max_examples=60)
+@given(steps_of("demand", "fetch", "work", "take"))
+def test_a_file_is_opened_once_for_all_its_demands_and_fetches(steps: list[Step]) -> None:
+    """As long as there is room and nothing is evicted."""
+    root = Path(tempfile.mkdtemp())
+    try:
+        write_files(root, SIZES)
+        with rig(root, budget=1 << 20) as r:
+            player = Player(r)
+            for step in steps:
+                player.play(step)
+            player.end()
+            assert set(r.source.opens.values()) <= {1}
+            assert r.gauge(Gauge.SOURCE_OPENS) == len(r.source.opens)
+            assert r.gauge(Gauge.SOURCE_READ_BYTES) == sum(r.source.size(row) for row in r.source.opens)
+            r.check_at_rest()
+    finally:
+        shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_real_threads_leave_nothing_unanswered(tmp_path: Path, seed: int) -> None:
+    """Workers, a server that answers graces, and a supervisor that fetches, evicts and resizes, all at once."""
+    write_files(tmp_path, SIZES)
+    before = set(threading.enumerate())
+    with rig(tmp_path, budget=BUDGET, whole_limit=13 * PAGE, range_budget=6 * PAGE) as r:
+        r.desk.start(3, 1)
+        workers = set(threading.enumerate()) - before
+        chance = random.Random(seed)
+        waiting: set[int] = set()
+        number = 0
+
+        def take(answer: Answer) -> None:
+            if answer.id == 0:
+                r.desk.grace_passed(answer.arena)
+                return
+            row, offset, length = asked[answer.id]
+            data = bytes(r.arena.view[answer.arena : answer.arena + answer.length])
+            assert answer.errno in (0, errno.ENOSPC)
+            expected = content(r.files.index(row) + 1, r.source.size(row))[offset : offset + length]
+            assert expected.startswith(data)
+            waiting.remove(answer.id)
+
+        asked: dict[int, tuple[int, int, int]] = {}
+        for _ in range(1500):
+            row = chance.choice(r.files)
+            what = chance.random()
+            if what < 0.6:
+                number += 1
+                asked[number] = (row, chance.randrange(max(1, r.source.size(row))), chance.randrange(1, 2 * PAGE))
+                waiting.add(number)
+                r.desk.demand(Demand(number, *asked[number]))
+            elif what < 0.8:
+                r.desk.fetch([row])
+            elif what < 0.97:
+                r.desk.evict([row])
+            else:
+                pages = chance.randrange(BUDGET // PAGE)
+                r.desk.set_budget(pages * PAGE, pages * PAGE // 2, pages * PAGE // 4)
+            while r.messages and chance.random() < 0.8:
+                take(r.messages.popleft())
+        give_up = threading.Event()
+        for _ in range(500):
+            while r.messages:
+                take(r.messages.popleft())
+            if not waiting:
+                break
+            give_up.wait(0.02)
+        assert not waiting, "not answered"
+        r.desk.stop()
+        for worker in workers:
+            worker.join(10)
+            assert not worker.is_alive()
+        r.desk.evict(r.files)
+        while r.messages:
+            take(r.messages.popleft())
+    # Not their number: a thread that an earlier test left idle (trio keeps its workers for 10 s) may end meanwhile.
+    assert set(threading.enumerate()) <= before

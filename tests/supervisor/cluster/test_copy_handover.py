@@ -1,0 +1,272 @@
+"""What was read where it does not live is handed over: nodes on a bus, with stagers made of sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from nopfsfs.dataset.index import Index
+from nopfsfs.policy.budget import Split
+from nopfsfs.policy.node_policy import Conductor, Do, Home
+from nopfsfs.protocol.columns import HOME_HERE
+from nopfsfs.supervisor.cluster import copy_handover as module
+from nopfsfs.supervisor.cluster.copy_handover import Handing
+from tests.asynchronous import in_trio
+from tests.supervisor.cluster.nodes import Bus, Node
+from tests.supervisor.cluster.test_placement_agreement import (  # noqa: F401
+    CHARGE,
+    TRAIN,
+    _short,
+    check,
+    index,
+    placed,
+    rows_of,
+    running,
+    until,
+)
+
+ROWS = 12
+
+
+class Stager:
+    """Does what a node's policy orders; asks other nodes as the column says."""
+
+    def __init__(self, node: Node, all_of: dict[int, Stager]) -> None:
+        self.node, self.all = node, all_of
+        self.staged: set[int] = set()
+        self.of_source: list[int] = []
+        self.of_peers: list[int] = []
+        all_of[node.number] = self
+
+    def read(self, row: int) -> None:
+        """A reader here demands it, and nobody else is asked."""
+        self.of_source.append(row)
+        self._stage(row)
+
+    def _stage(self, row: int) -> None:
+        self.staged.add(row)
+        self.node.loop.conductor.staged(row)
+
+    async def run(self) -> None:
+        while True:
+            for do, rows, _ in self.node.loop.conductor.orders():
+                for row in rows:
+                    if do == Do.FETCH:
+                        holder = int(self.node.holder[row])
+                        there = 0 < holder < HOME_HERE and row in self.all[holder - 1].staged
+                        (self.of_peers if there else self.of_source).append(row)
+                        self._stage(row)
+                    elif do == Do.EVICT:
+                        self.staged.discard(row)
+                        self.node.loop.conductor.evicted(row)
+            await trio.sleep(0.002)
+
+
+@in_trio
+async def test_what_was_read_before_the_placement_was_known_reaches_its_home(index: Index) -> None:  # noqa: F811
+    bus, stagers = Bus(3), dict[int, Stager]()
+    for _ in range(3):
+        Stager(bus.add(index, 60 * CHARGE), stagers)
+    nodes = list(bus.all.values())
+    train = rows_of(index, "train")
+    for row in train[:20].tolist():
+        stagers[1].read(row)
+    for row in train[15:30].tolist():
+        stagers[2].read(row)
+    async with running(*nodes) as nursery:
+        for stager in stagers.values():
+            nursery.start_soon(stager.run)
+        nodes[0].plan()
+        await placed(1, *nodes)
+        there = {row: int(np.where(nodes[0].holder[row] == HOME_HERE, 0, nodes[0].holder[row] - 1))
+                 for row in train[:30].tolist()}  # fmt: skip
+
+        def all_there() -> bool:
+            return all(row in stagers[home].staged for row, home in there.items())
+
+        await until(all_there)
+        await until(lambda: not any(node.placing._handing._given for node in nodes))
+
+        def nothing_is_held() -> bool:
+            homes = [nodes[number].loop.conductor.home[list(one.staged)] for number, one in stagers.items()]
+            return all((home == Home.RAM).all() for home in homes)
+
+        await until(nothing_is_held)
+        for node in nodes:
+            assert not node.placing._handing._taking
+            assert node.loop.conductor.passing.held_bytes == 0
+        check(bus)
+    assert stagers[0].of_source == [], "all of it came from the other nodes"
+    assert stagers[0].of_peers
+    assert stagers[1].of_source == train[:20].tolist()
+    assert stagers[2].of_source == train[15:30].tolist()
+
+
+@in_trio
+async def test_what_the_home_did_not_give_is_handed_to_it_later(index: Index) -> None:  # noqa: F811
+    bus, stagers = Bus(2), dict[int, Stager]()
+    for _ in range(2):
+        Stager(bus.add(index, 80 * CHARGE), stagers)
+    nodes = list(bus.all.values())
+    async with running(*nodes) as nursery:
+        for stager in stagers.values():
+            nursery.start_soon(stager.run)
+        nodes[0].plan()
+        await placed(1, *nodes)
+        row = int(np.flatnonzero(nodes[1].holder == 1)[0])
+        stagers[1].read(row)
+        nodes[1].placing.staged_from_source([row])
+        await until(lambda: row in stagers[0].staged)
+        await until(lambda: row not in stagers[1].staged)
+        check(bus)
+    assert stagers[0].of_peers == [row]
+    assert nodes[1].placing._handing.given == nodes[0].placing._handing.taken == 1
+
+
+@in_trio
+async def test_nobody_who_takes_it(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(module, "HELD_S", 0.2)
+    bus, stagers = Bus(2), dict[int, Stager]()
+    for _ in range(2):
+        Stager(bus.add(index, 80 * CHARGE), stagers)
+    nodes = list(bus.all.values())
+    async with running(*nodes) as nursery:
+        nursery.start_soon(stagers[1].run)
+        nodes[0].plan()
+        await placed(1, *nodes)
+        bus.deaf = {0}
+        row = int(np.flatnonzero(nodes[1].holder == 1)[0])
+        stagers[1].read(row)
+        nodes[1].placing.staged_from_source([row])
+        await trio.sleep(0.05)
+        assert row in stagers[1].staged
+        await until(lambda: row not in stagers[1].staged)
+    assert nodes[1].loop.conductor.passing.held_bytes == 0
+
+
+# ---- one side alone -----------------------------------------------------------------------------------------
+
+
+class One:
+    """Node 1 of three; rows 0..3 live here, 4..7 on node 0, 8..11 on node 2. `said`: to whom, and what."""
+
+    def __init__(self) -> None:
+        split = Split(arena=200, homes=40, stream=60, ranges=60, pages=0, page_homes=0, whole_limit=1000)
+        self.conductor = Conductor(np.full(ROWS, 10), np.zeros(ROWS, np.uint8), split, [])
+        self.holder = np.repeat(np.array([HOME_HERE, 1, 3], np.uint16), 4)
+        self.said: list[tuple[int, str, list[int]]] = []
+        self.handing = Handing(self.conductor, self.holder, self._say_to)
+        self.conductor.place(np.repeat(np.array([0, -1, -1], np.int8), 4), self.conductor.held())
+        self.handing.written(1)
+
+    async def _say_to(self, node: int, body: dict[str, Any]) -> None:
+        assert body["number"] == 1
+        self.said.append((node, body["kind"], body["rows"]))
+
+    def hear(self, node: int, kind: str, rows: list[int]) -> None:
+        self.handing.hear(node, {"kind": kind, "rows": rows, "number": 1})
+
+    async def step(self) -> list[tuple[int, str, list[int]]]:
+        await self.handing.step()
+        said, self.said = self.said, []
+        return said
+
+
+@in_trio
+async def test_as_many_are_offered_as_can_be_held() -> None:
+    one = One()
+    for row in range(4, ROWS):
+        one.conductor.staged(row)
+    one.handing.offer(range(ROWS))
+    assert await one.step() == [(0, "have", [4, 5, 6])]
+    one.hear(2, "took", [4])
+    one.hear(0, "took", [5, 6, 7])
+    assert await one.step() == [(0, "have", [7]), (2, "have", [8])]
+    one.handing.left(0)
+    one.holder[one.holder == 1] = 0
+    assert await one.step() == [(2, "have", [9, 10])]
+    one.handing.lost()
+    one.handing.offer([11])
+    assert await one.step() == []
+    assert one.conductor.passing.held_bytes == 0
+
+
+@in_trio
+async def test_a_file_that_is_too_large_to_be_held_does_not_stop_the_others() -> None:
+    one = One()
+    one.conductor.charges[5] = 31
+    for row in (5, 6):
+        one.conductor.staged(row)
+    one.handing.offer([5, 6])
+    assert await one.step() == [(0, "have", [6])]
+
+
+@in_trio
+async def test_what_is_here_or_does_not_live_here_is_not_taken() -> None:
+    one = One()
+    one.conductor.staged(0)
+    one.hear(2, "have", [0, 1, 5, 1])
+    assert one.holder[1] == 3
+    assert await one.step() == [(2, "took", [0, 5])], "the third when it has come"
+    assert one.conductor.orders() == [(Do.FETCH, [1], 0)]
+    one.hear(0, "have", [1])
+    assert await one.step() == [(0, "took", [1])], "from one of them"
+    one.handing.written(1)
+    assert one.holder[1] == 3, "still"
+    one.conductor.staged(1)
+    assert await one.step() == [(2, "took", [1])]
+    assert one.holder[1] == HOME_HERE
+    assert one.handing.taken == 1
+
+
+@in_trio
+async def test_what_was_cancelled_is_taken_all_the_same() -> None:
+    one = One()
+    one.hear(2, "have", [1])
+    one.conductor.orders()
+    one.conductor.fetch_failed(1, cancelled=True)
+    assert await one.step() == []
+    assert one.conductor.orders() == [(Do.FETCH, [1], 0)]
+    one.handing.left(2)
+    assert one.holder[1] == HOME_HERE
+
+
+@in_trio
+async def test_what_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PULLING_S", 0)
+    one = One()
+    one.hear(2, "have", [1])
+    assert await one.step() == [(2, "took", [1])]
+    assert one.holder[1] == HOME_HERE
+    assert one.handing.taken == 0
+
+
+@in_trio
+async def test_what_is_offered_by_a_placement_that_is_not_computed_here_yet_waits_for_it() -> None:
+    one = One()
+    one.handing.hear(2, {"kind": "have", "rows": [1], "number": 2})
+    assert await one.step() == []
+    one.handing.written(2)
+    assert one.holder[1] == 3
+    for _ in range(2 * module.EARLY_MOST):
+        one.handing.hear(2, {"kind": "have", "rows": [1], "number": 9})
+    assert len(one.handing._early) == module.EARLY_MOST
+
+
+@in_trio
+async def test_garbage_is_refused() -> None:
+    one = One()
+    before = one.holder.tolist()
+    for body in ({}, {"rows": 5}, {"rows": [-1]}, {"rows": [ROWS]}, {"rows": [True]}, {"rows": ["a"]},
+                 {"rows": [0] * 5000}, {"rows": [0], "number": None}):  # fmt: skip
+        for kind in ("have", "took"):
+            with pytest.raises(ValueError):
+                one.handing.hear(0, {"number": 1, **body, "kind": kind})
+    assert await one.step() == []
+    assert one.holder.tolist() == before
+    assert one.handing._early == []
+    assert (one.handing.given, one.handing.taken) == (0, 0)

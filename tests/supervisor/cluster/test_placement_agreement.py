@@ -1,0 +1,449 @@
+"""Where files live, as several nodes agree upon it: joined by a bus in memory, some leave, are late, or mad."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from nopfsfs.config import World
+from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.tree_scan import scan
+from nopfsfs.plan.epoch_order import Hypothesis
+from nopfsfs.plan.following.follower_output import PlanStatus
+from nopfsfs.plan.samplers.sampler import Orders, Spec
+from nopfsfs.policy.homes import NOWHERE, UNCOVERED
+from nopfsfs.policy.node_policy import Home
+from nopfsfs.protocol.columns import HOME_HERE
+from nopfsfs.supervisor.cluster import placement_agreement as module
+from nopfsfs.supervisor.cluster.placement_proposal import Order, Room, What
+from tests.asynchronous import in_trio
+from tests.supervisor.cluster.nodes import Bus, Node
+
+TRAIN, VAL = 160, 40
+CHARGE = 4096 + 1024
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """train/ and val/ of twenty classes, and a README."""
+    root = tmp_path_factory.mktemp("tree")
+    (root / "README").write_text("x")
+    for part, count in (("train", TRAIN), ("val", VAL)):
+        for number in range(count):
+            path = root / part / f"class{number % 20:02}" / f"{number:04}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x" * 100)
+    return scan(str(root)).index
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"LOOK_S": 0.01, "ROOMS_S": 0.2, "FOLLOWER_S": 0.3, "SAYING_S": 0.5, "BEGIN_S": 0.5, "BEGIN_LATE_S": 1,
+              "HOLD_BACK_S": 0.4}  # fmt: skip
+    for name, value in limits.items():
+        monkeypatch.setattr(module, name, value)
+
+
+def rows_of(index: Index, part: str) -> np.ndarray:
+    return np.array([row for row in range(index.n_dirs, index.n) if index.path(row).startswith(part.encode())])
+
+
+@asynccontextmanager
+async def running(*nodes: Node) -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            nursery.start_soon(node.placing.run)
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+async def until(what: Any, limit_s: float = 10) -> None:
+    with trio.fail_after(limit_s):
+        while not what():  # noqa: ASYNC110
+            await trio.sleep(0.005)
+
+
+async def placed(number: int, *nodes: Node) -> None:
+    await until(lambda: all(node.placing.status()["number"] >= number for node in nodes))
+
+
+def check(bus: Bus, gone: tuple[int, ...] = ()) -> None:
+    """All nodes that are there agree, and each keeps what lives there."""
+    there = [node for number, node in bus.all.items() if number not in gone]
+    homes = []
+    for node in there:
+        holder = node.holder.astype(np.int64)
+        home = np.where(holder == HOME_HERE, node.number, holder - 1)
+        homes.append(home)
+        conductor = node.loop.conductor
+        assert np.isin(conductor.home[holder == HOME_HERE], (Home.RAM, Home.DISK)).all()
+        assert conductor.homes_used <= conductor.split.homes
+    for home in homes[1:]:
+        assert (home == homes[0]).all()
+    assert not set(homes[0].tolist()) & set(gone)
+
+
+def cluster(index: Index, count: int, files: int, plans: bool = True, **config: Any) -> Bus:
+    """Nodes with room for so many files each."""
+    bus = Bus(count)
+    for _ in range(count):
+        node = bus.add(index, files * CHARGE, **config)
+        if plans:
+            node.plan()
+    return bus
+
+
+# ---- agreement ----------------------------------------------------------------------------------------------
+
+
+@in_trio
+async def test_what_the_leader_reads_has_one_home_each(index: Index) -> None:
+    bus = cluster(index, 4, 60)
+    nodes = list(bus.all.values())
+    assert all(node.loop.holds_back for node in nodes), "nothing is fetched ahead before that"
+    async with running(*nodes):
+        await placed(1, *nodes)
+        assert not any(node.loop.holds_back for node in nodes)
+    check(bus)
+    ((speaker, body),) = bus.places()
+    assert (speaker, body["what"]["sampler"], body["what"]["world"]) == (0, "distributed", 4)
+    assert body["epochs"] == 16
+    for node in nodes:
+        status = node.placing.status()
+        assert status == {
+            "node": node.number, "nodes": 4, "placement": "homes", "number": 1, "distinct_share": 1.0,
+            "homes_here": np.count_nonzero(node.holder == HOME_HERE), "left": [],
+        }  # fmt: skip
+        assert 20 <= status["homes_here"] <= 60
+    assert sum(node.placing.status()["homes_here"] for node in nodes) == TRAIN
+    assert not nodes[0].holder[rows_of(index, "val")].any(), "nobody reads that"
+    said = nodes[0].loop.conductor.homes._said.astype(int) + UNCOVERED
+    assert (said[rows_of(index, "val")] == UNCOVERED).all()
+    assert np.isin(said[rows_of(index, "train")], (0, NOWHERE)).all()
+
+
+@in_trio
+async def test_the_paper_s_placement(index: Index) -> None:
+    bus = cluster(index, 3, 60, placement="nopfs", epochs=4)
+    nodes = list(bus.all.values())
+    async with running(*nodes):
+        await placed(1, *nodes)
+    for node in nodes:
+        kept = node.loop.conductor.home == Home.RAM
+        assert (kept | (node.holder != HOME_HERE)).all()
+        assert np.count_nonzero(kept) == 60, "each for itself"
+    assert nodes[0].placing.status()["distinct_share"] < 1
+
+
+@in_trio
+async def test_disks_and_nodes_that_differ(index: Index) -> None:
+    bus = Bus(3)
+    nodes = [bus.add(index, 30 * CHARGE, [40 * CHARGE]), bus.add(index, 20 * CHARGE),
+             bus.add(index, 0, [30 * CHARGE, 60 * CHARGE])]  # fmt: skip
+    for node in nodes:
+        node.plan()
+    async with running(*nodes):
+        await placed(1, *nodes)
+    check(bus)
+    assert [node.placing.status()["homes_here"] for node in nodes] == [70, 20, 70]
+    kept = [np.bincount(node.loop.conductor.home, minlength=3)[1:3].tolist() for node in nodes]
+    assert kept == [[30, 40], [20, 0], [0, 90]], "what room is left on disks is for second copies"
+
+
+@in_trio
+async def test_a_data_set_that_is_read_later_has_the_room_that_is_left(index: Index) -> None:
+    bus = cluster(index, 2, 90)
+    nodes = list(bus.all.values())
+    train, val = rows_of(index, "train"), rows_of(index, "val")
+    async with running(*nodes):
+        await placed(1, *nodes)
+        before = nodes[0].holder.copy()
+        nodes[0].register("val")
+        await placed(2, *nodes)
+    check(bus)
+    assert (nodes[0].holder[train] == before[train]).all(), "nothing moves"
+    assert np.count_nonzero(nodes[0].holder[val]) == 2 * 90 - TRAIN, "less than all"
+    assert len(bus.places()) == 2
+
+
+@in_trio
+async def test_an_order_that_nobody_knows_is_dealt_out_by_a_hash(index: Index) -> None:
+    bus = cluster(index, 4, 60, seed=None)
+    nodes = list(bus.all.values())
+    follower = nodes[0].loop.follower
+    assert follower is not None
+    async with running(*nodes):
+        await trio.sleep(0.3)
+        assert bus.places() == []
+        follower.status = lambda: PlanStatus("unknown")  # type: ignore[method-assign]
+        await placed(1, *nodes)
+    check(bus)
+    assert bus.places()[0][1]["what"] == {}
+    assert np.count_nonzero(nodes[0].holder) == TRAIN + VAL + 1
+    assert {50, 51} >= {node.placing.status()["homes_here"] for node in nodes}
+
+
+@in_trio
+async def test_ranks_that_do_not_fit_the_nodes_are_dealt_out_by_a_hash(index: Index) -> None:
+    bus = cluster(index, 4, 60, worlds=(World(6, (0,)),))
+    nodes = list(bus.all.values())
+    async with running(*nodes):
+        await placed(1, *nodes)
+    check(bus)
+    assert [node.placing.status()["homes_here"] for node in nodes] == [40] * 4
+
+
+# ---- late, gone, mad ----------------------------------------------------------------------------------------
+
+
+@in_trio
+async def test_a_room_that_is_not_known_in_time_counts_when_it_is(index: Index) -> None:
+    bus = cluster(index, 3, 80)
+    first, second, third = bus.all.values()
+    train, val = rows_of(index, "train"), rows_of(index, "val")
+    async with running(first, second) as nursery:
+        await placed(1, first, second)
+        assert not (first.holder == 3).any()
+        third_is_up = trio.current_time()
+        nursery.start_soon(third.placing.run)
+        await until(lambda: 2 in first.placing._rooms)
+        await placed(1, third)  # it was told while it was not there yet
+        assert trio.current_time() - third_is_up < 5
+        first.register("val")
+        await placed(2, first, second, third)
+    check(bus)
+    assert len(train) == np.count_nonzero((first.holder[train] == HOME_HERE) | (first.holder[train] == 2))
+    assert (first.holder[val] == 3).sum() == VAL, "who has the room"
+
+
+@in_trio
+async def test_a_plan_that_is_late_is_waited_for_and_then_done_without(index: Index) -> None:
+    bus = cluster(index, 2, 100, plans=False)
+    first, second = bus.all.values()
+    async with running(first, second):
+        await trio.sleep(0.1)
+        assert bus.places() == []
+        assert first.loop.holds_back
+        await until(lambda: not first.loop.holds_back)
+        first.plan()
+        await placed(1, first, second)
+    check(bus)
+    assert second.loop.follower is None
+
+
+@in_trio
+async def test_who_leaves_is_asked_no_more_and_the_next_one_leads(index: Index) -> None:
+    bus = cluster(index, 4, 60)
+    nodes = list(bus.all.values())
+    async with running(*nodes):
+        await placed(1, *nodes)
+        here = np.flatnonzero(nodes[1].holder == 1)
+        bus.leave(0)
+        assert len(here)
+        for node in nodes[1:]:
+            assert not node.holder[here].any()
+        nodes[1].register("val")
+        await placed(2, *nodes[1:])
+        assert bus.places()[-1][0] == 1
+    check(bus, gone=(0,))
+    assert nodes[2].placing.status()["left"] == [0]
+    assert not nodes[1].holder[here].any(), "still"
+    said = nodes[1].loop.conductor.homes._said.astype(int) + UNCOVERED
+    assert (said[here] == UNCOVERED).all(), "they are staged here as where there are no other nodes"
+
+
+@in_trio
+async def test_a_leader_that_is_known_to_lead_by_some_only_is_heard_in_the_end(index: Index) -> None:
+    bus = cluster(index, 3, 80)
+    nodes = list(bus.all.values())
+    order = Order(1, np.full((3, 1), 80 * CHARGE), 1 << 30, "homes", 2, What())
+    bus.deaf = {0, 1, 2}
+    nodes[2].loop.follower = None
+    async with running(nodes[2]):
+        nodes[2].placing.hear(1, order.say())
+        await trio.sleep(0.1)
+        assert nodes[2].placing.status()["number"] == 0
+        nodes[2].placing.left(0)
+        await until(lambda: bool(nodes[2].placing.status()["homes_here"]))
+        assert set(np.unique(nodes[2].holder)) == {0, HOME_HERE}, "others do not know yet what lives with them"
+        nodes[2].placing.hear(1, {"kind": "begin", "number": 1})
+        await placed(1, nodes[2])
+    assert nodes[2].placing.status()["homes_here"] > 0
+    assert set(np.unique(nodes[2].holder)) == {0, 2, HOME_HERE}
+
+
+@in_trio
+async def test_what_was_said_before_leaving_holds(index: Index) -> None:
+    bus = cluster(index, 2, 120)
+    second = bus.all[1]
+    order = Order(1, np.full((2, 1), 120 * CHARGE), 1 << 30, "homes", 2, What())
+    second.placing.hear(0, order.say())
+    second.placing.left(0)
+    async with running(second):
+        await placed(1, second)
+    assert (second.holder == 1).sum() == 0
+    assert second.placing.status()["homes_here"] == 100
+
+
+@in_trio
+async def test_all_others_are_gone(index: Index) -> None:
+    bus = cluster(index, 2, 120)
+    nodes = list(bus.all.values())
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            nursery.start_soon(node.placing.run)
+        await placed(1, *nodes)
+        for node in nodes:
+            node.placing.lost()
+        # they end by themselves
+    for node in nodes:
+        assert set(np.unique(node.holder)) == {0, HOME_HERE}
+
+
+GOOD = Order(1, np.full((3, 2), 80 * CHARGE), 1 << 30, "homes", 2, What()).say()
+PLAN = {"root": 1, "files": "image_folder", "sampler": "distributed", "seed": 1, "options": {}, "epoch": 0, "world": 4}
+
+
+def garbage() -> Iterator[dict[str, Any]]:
+    yield {}
+    yield {"kind": "what"}
+    yield {"kind": 7}
+    yield {"kind": ["room"]}
+    for room in ({}, {"ram": -1}, {"ram": True}, {"ram": 1.5}, {"ram": 1 << 70}, {"disks": 3}, {"disks": [1] * 99},
+                 {"disks": ["a"]}, {"whole_limit": None}):  # fmt: skip
+        yield {**Room(1, (), 1).say(), **room} if room else {"kind": "room"}
+    for key, values in {
+        "number": (0, -1, None, "1", 1 << 60),
+        "rooms": ([], [[1]], [[1]] * 4, [[1], [1, 2], [1]], [["x"]] * 3, 5, [[]] * 3, [[-1]] * 3, [[1] * 99] * 3),
+        "limit": (-1, None), "placement": ("best", None, ["homes"]), "epochs": (0, 5000, "x"),
+    }.items():  # fmt: skip
+        for value in values:
+            yield {**GOOD, key: value}
+    for what in ([], None, {"root": 0}, {**PLAN, "root": 1 << 40}, {**PLAN, "root": -1}, {**PLAN, "files": "none"},
+                 {**PLAN, "files": []}, {**PLAN, "sampler": "none"}, {**PLAN, "sampler": []}, {**PLAN, "seed": "x"},
+                 {**PLAN, "options": []}, {**PLAN, "options": {"drop_last": "yes"}}, {**PLAN, "options": {"x": 1}},
+                 {**PLAN, "options": {str(n): 1 for n in range(99)}}, {**PLAN, "epoch": -1}, {**PLAN, "world": 0},
+                 {**PLAN, "subset": 3}, {**PLAN, "subset": {"name": "none"}},
+                 {**PLAN, "sampler": "random", "options": {"state": "x" * 9999}}):  # fmt: skip
+        yield {**GOOD, "what": what}
+
+
+@in_trio
+async def test_garbage_is_ignored_and_spoken_of_once(index: Index, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    bus = cluster(index, 3, 80)
+    nodes = list(bus.all.values())
+    nodes[2].loop.follower = None
+    bus.deaf = {0, 1, 2}
+    async with running(nodes[2]):
+        for body in garbage():
+            nodes[2].placing.hear(0, body)
+            nodes[2].placing.hear(9, body)
+            nodes[2].placing.hear(-1, body)
+            nodes[2].placing.hear(2, body)
+        await until(lambda: not nodes[2].placing._heard)
+        assert nodes[2].placing.status()["number"] == 0
+        assert not nodes[2].holder.any()
+        assert len(caplog.records) == 1
+        nodes[2].placing.hear(0, GOOD)
+        await placed(1, nodes[2])
+    assert nodes[2].placing.status()["distinct_share"] == 1
+
+
+@in_trio
+async def test_what_cannot_be_computed_is_left_out_by_all(index: Index) -> None:
+    """A split of other files than these."""
+    bus = cluster(index, 2, 120)
+    nodes = list(bus.all.values())
+    bad = {**PLAN, "subset": {"name": "random_split", "seed": 1, "options": {"lengths": "5,7"}}}
+    order = {**GOOD, "rooms": [[CHARGE * 90]] * 2, "what": bad}
+    async with running(nodes[1]):
+        nodes[1].placing.hear(0, order)
+        nodes[1].placing.hear(0, {**order, "number": 2, "what": {}})
+        await placed(2, nodes[1])
+    assert nodes[1].placing.status()["distinct_share"] == pytest.approx(180 / (TRAIN + VAL + 1), abs=1e-3)
+
+
+@in_trio
+async def test_what_the_leader_itself_cannot_list_is_left_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = cluster(index, 2, 120)
+    nodes = list(bus.all.values())
+    bad = What.hear({**PLAN, "subset": {"name": "random_split", "seed": 1, "options": {"lengths": "5,7"}}}, 10)
+    wanted = [(bad, 1), (What(), 1)]
+    monkeypatch.setattr(nodes[0].placing, "_wanted", lambda: wanted)
+    async with running(*nodes):
+        await placed(1, *nodes)
+    check(bus)
+    assert [body["what"] for _, body in bus.places()] == [{}]
+
+
+@in_trio
+async def test_more_than_anybody_would_say_is_not_kept(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEARD_MOST", 10)
+    bus = cluster(index, 2, 100)
+    for _ in range(50):
+        bus.all[0].placing.hear(1, {})
+    assert len(bus.all[0].placing._heard) == 10
+
+
+@in_trio
+async def test_others_that_do_not_listen_are_not_waited_for(index: Index) -> None:
+    bus = cluster(index, 2, 100)
+    node = bus.all[0]
+
+    async def never(body: dict[str, Any]) -> None:
+        await trio.sleep_forever()
+
+    node.placing._say = never
+    async with running(node):
+        await placed(1, node)
+    assert node.placing.status()["homes_here"] == 100
+
+
+@in_trio
+async def test_a_fault_costs_the_placements_alone(index: Index, caplog: pytest.LogCaptureFixture) -> None:
+    bus = cluster(index, 2, 100)
+    node = bus.all[0]
+
+    async def broken(body: dict[str, Any]) -> None:
+        raise RuntimeError("it broke")
+
+    node.placing._say = broken
+    await node.placing.run()
+    assert "cannot be agreed upon" in caplog.text
+    assert not node.loop.holds_back
+    node.placing.left(1)
+    node.placing.lost()
+
+
+# ---- messages -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", [
+    What(), What(1, "image_folder"),
+    What(1, "image_folder", Hypothesis(0, 0, Spec("distributed", 42, (("drop_last", 1),)), 3, 8)),
+    What(0, "sorted_files", Hypothesis(0, 0, Spec("random", -5), 0, 1, (0,), Spec("random_split", 7, (("part", 1),)))),
+])  # fmt: skip
+def test_what_is_said_is_what_is_heard(what: What) -> None:
+    order = Order(3, np.array([[5, 6], [7, 0]]), 9, "nopfs", 4, what)
+    heard = Order.hear(order.say(), 2, 10)
+    assert heard.what == what
+    assert heard.say() == order.say()
+    assert Room.hear(Room(1, (2, 3), 4).say()) == Room(1, (2, 3), 4)
+
+
+def test_orders_that_no_message_holds_are_dealt_out_by_a_hash(index: Index) -> None:
+    bus = cluster(index, 2, 100)
+    follower = bus.all[0].loop.follower
+    assert follower is not None
+    spec = Spec("explicit", data=Orders((np.arange(3),)))
+    found = What.of(Hypothesis(0, 0, spec), follower.datasets)
+    assert found.plan is None
+    assert found.root == follower.datasets[0].key

@@ -1,0 +1,101 @@
+"""What a follower hands out is run when the event loop has looked, one job of each kind at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from nopfsfs.plan.following.follower_output import Job
+from nopfsfs.supervisor import plan_jobs as module
+from nopfsfs.supervisor.plan_jobs import FAR_LOOK_S, FAR_PAUSE, PlanJobs
+from nopfsfs.system.outages import Outages
+
+
+class Follower:
+    """Hands out so many jobs of each kind, and notes when it was asked, in virtual seconds."""
+
+    def __init__(self, work: int = 0, apart: int = 0, far: int = 0, far_s: float = 0.0) -> None:
+        self._left = {"work": work, "apart": apart, "far": far}
+        self._far_s = far_s
+        self.asked: dict[str, list[float]] = {kind: [] for kind in self._left}
+        self.done: list[str] = []
+        self.running: set[str] = set()
+
+    def _job(self, kind: str, compute: Callable[[], Any] = lambda: None) -> Job | None:
+        self.asked[kind].append(trio.current_time())
+        assert kind not in self.running, "one at a time"
+        if not self._left[kind]:
+            return None
+        self._left[kind] -= 1
+        self.running.add(kind)
+        return Job(compute, lambda _: self._delivered(kind))
+
+    def _delivered(self, kind: str) -> None:
+        self.running.remove(kind)
+        self.done.append(kind)
+
+    def work(self) -> Job | None:
+        return self._job("work")
+
+    def work_apart(self) -> Job | None:
+        return self._job("apart")
+
+    def work_far(self) -> Job | None:
+        return self._job("far", lambda: trio.from_thread.run(trio.sleep, self._far_s))
+
+    def finish(self, job: Job) -> None:
+        job.deliver()
+
+
+@pytest.fixture(autouse=True)
+def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def compute(call: Callable[[], Any]) -> Any:
+        return call()
+
+    monkeypatch.setattr(module.memory, "give_back", lambda: None)
+    monkeypatch.setattr(module.apart, "compute", compute)
+
+
+def run(follower: Follower, looks: int, pause: float) -> None:
+    """Run its jobs while an event loop looks so many times, in virtual time."""
+
+    async def main() -> None:
+        looked = trio.lowlevel.ParkingLot()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(PlanJobs(cast(Any, follower), looked, Outages()).run)
+            for _ in range(looks):
+                await trio.sleep(pause)
+                looked.unpark_all()
+            await trio.sleep(pause)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.005))
+
+
+def test_it_is_asked_for_work_when_the_event_loop_has_looked_and_at_no_other_time() -> None:
+    follower = Follower()
+    run(follower, looks=5, pause=60.0)
+    assert len(follower.asked["work"]) == 1 + 5  # at first, and after each look
+    assert len(follower.asked["apart"]) == len(follower.asked["far"]) == 5
+
+
+def test_all_the_work_there_is_is_done_at_once() -> None:
+    follower = Follower(work=7)
+    run(follower, looks=0, pause=60.0)
+    assert follower.done == ["work"] * 7
+    follower = Follower(work=7, apart=2)
+    run(follower, looks=2, pause=60.0)
+    assert sorted(follower.done) == ["apart"] * 2 + ["work"] * 7
+
+
+def test_epochs_further_ahead_take_a_part_of_the_time() -> None:
+    follower = Follower(far=4, far_s=2.0)
+    run(follower, looks=400, pause=0.1)
+    first, *later = follower.asked["far"][:5]
+    assert len(follower.done) == 4
+    ran = [later[0] - first, *(b - a for a, b in zip(later, later[1:], strict=False))]  # noqa: RUF007
+    assert all(2.0 * (1 + FAR_PAUSE) <= gap <= 2.0 * (1 + FAR_PAUSE) + 2 * FAR_LOOK_S for gap in ran)

@@ -1,0 +1,264 @@
+"""When a mount goes over to tripwires by itself, and when it has all opens shown again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from nopfsfs.protocol.columns import GAUGES, Gauge
+from nopfsfs.protocol.tripwires import Shown, Tripwires
+from nopfsfs.supervisor.progress_signal import NO_ROOM, PASSED_THROUGH, PUZZLED, WATCHING, Signal
+from tests.asynchronous import in_trio
+from tests.conftest import wait_until
+
+N = 4000
+LIMIT_S = 10.0
+
+
+@dataclass
+class Follower:
+    steady: bool = True
+    puzzled: bool = False
+    opens: int = 0
+    told: list[str] = field(default_factory=list)
+
+    def show_only(self, showing: object) -> None:
+        self.told.append("only")
+
+    def show_all(self) -> None:
+        self.told.append("all")
+
+    def without_closes(self) -> None:
+        self.told.append("no closes")
+
+
+class Conductor:
+    def __init__(self, *, has_room_for_all: bool = True) -> None:
+        self.has_room_for_all = has_room_for_all
+        self.sees_closes = True
+
+    def without_closes(self) -> None:
+        self.sees_closes = False
+
+
+def gauges() -> memoryview:
+    return memoryview(np.zeros(GAUGES, np.int64))
+
+
+def make(how: str, gauge: memoryview, forget: Any = lambda: None, files: int = N) -> Signal:
+    return Signal(how, Tripwires(1, files), np.full(files, 10), gauge, forget)
+
+
+def turn(signal: Signal, follower: Follower, conductor: Conductor | None = None) -> None:
+    signal.taken(cast(Any, follower), cast(Any, conductor or Conductor()))
+
+
+@pytest.mark.parametrize(
+    ("how", "follower", "room", "why"),
+    [
+        ("auto", Follower(), True, ""),
+        ("auto", Follower(steady=False), True, WATCHING),
+        ("auto", Follower(puzzled=True), True, PUZZLED),
+        ("auto", Follower(), False, NO_ROOM),  # what was read has to go, and that takes closes
+    ],
+)
+def test_auto_turns_when_the_plan_holds_and_no_close_is_needed(
+    how: str, follower: Follower, room: bool, why: str
+) -> None:
+    gauge = gauges()
+    signal, conductor = make(how, gauge), Conductor(has_room_for_all=room)
+    assert signal.why == WATCHING
+
+    turn(signal, follower, conductor)
+
+    assert signal.why == why
+    assert signal.refusing == (not why)
+    assert signal.name == ("open" if why else "tripwire")
+    assert conductor.sees_closes == bool(why)
+    assert follower.told == ([] if why else ["only"])
+
+
+@pytest.mark.parametrize("how", ["open", "tripwire"])
+def test_what_was_asked_for_stays(how: str) -> None:
+    gauge, follower = gauges(), Follower()
+    signal = make(how, gauge)
+    for follower.puzzled in (False, True, False):
+        turn(signal, follower)
+        assert (signal.name, signal.why, follower.told) == (how, "", [])
+
+
+def test_files_that_are_passed_through_need_open() -> None:
+    signal, follower = make("auto", gauges()), Follower()
+    signal.keep_open(PASSED_THROUGH)
+    turn(signal, follower)
+    assert (signal.name, signal.why) == ("open", PASSED_THROUGH)
+
+
+class Kernel:
+    """Forgets when it is told to go on."""
+
+    def __init__(self) -> None:
+        self.asked, self.goes_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def forget(self) -> None:
+        self.asked.release()
+        assert self.goes_on.acquire(timeout=LIMIT_S)
+
+
+async def until(condition: Any) -> None:
+    assert await trio.to_thread.run_sync(wait_until, condition, LIMIT_S)
+
+
+@in_trio
+async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_explains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nopfsfs.supervisor.progress_signal.LEAST_S", 0.0)
+    gauge, kernel, follower = gauges(), Kernel(), Follower()
+    signal = make("auto", gauge, kernel.forget)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signal.run)
+        turn(signal, follower)
+        assert signal.name == "tripwire"
+        follower.puzzled = True
+        turn(signal, follower)
+        await trio.to_thread.run_sync(kernel.asked.acquire)
+        assert gauge[Gauge.SHOWN] == Shown.FORGETTING
+        assert signal.shown(np.arange(N)) is not None, "until all is forgotten, some do not show"
+        assert follower.told == ["only"]
+        kernel.goes_on.release()
+        signal.all_taken = lambda moment: False
+        await until(lambda: gauge[Gauge.SHOWN] == Shown.ALL)
+        turn(signal, follower)
+        assert signal.shown(np.arange(N)) is not None, "what comes now was told before all showed"
+        signal.all_taken = lambda moment: True
+        signal.settle(cast(Any, follower))
+        assert signal.shown(np.arange(N)) is None, "also of the first events after that"
+        assert (follower.told, signal.name) == (["only", "all"], "attributes")
+        turn(signal, follower)
+        assert signal.name == "attributes"
+        follower.puzzled = False
+        turn(signal, follower)
+        assert signal.name == "attributes", "who reads slowly may not have been seen yet"
+        follower.opens = 10_000
+        turn(signal, follower)
+        assert (follower.told, signal.name) == (["only", "all", "only"], "tripwire")
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("before", [Shown.TRIPWIRES, Shown.FORGETTING])
+@in_trio
+async def test_a_supervisor_that_takes_over_has_all_shown_for_it_knows_no_plan(before: Shown) -> None:
+    gauge, follower = gauges(), Follower(steady=False)
+    gauge[Gauge.SHOWN] = before
+    signal = make("auto", gauge)
+    signal.tell(cast(Any, follower))
+    assert follower.told == ["only"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signal.run)
+        await until(lambda: gauge[Gauge.SHOWN] == Shown.ALL)
+        turn(signal, follower)
+        assert follower.told == ["only", "all"]
+        nursery.cancel_scope.cancel()
+
+
+@in_trio
+async def test_where_all_files_are_tripwires_nothing_is_to_be_shown_again() -> None:
+    gauge, follower = gauges(), Follower()
+    signal = make("auto", gauge, files=100)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signal.run)
+        turn(signal, follower)
+        follower.puzzled = True
+        turn(signal, follower)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (signal.name, follower.told) == ("tripwire", ["only"])
+        nursery.cancel_scope.cancel()
+
+
+def test_what_was_opened_before_it_turned_is_told_as_it_was() -> None:
+    gauge, follower = gauges(), Follower()
+    signal = make("auto", gauge)
+    before, left = time.monotonic_ns(), [True]
+    signal.all_taken = lambda moment: not left[0]
+    turn(signal, follower)
+    assert signal.refusing
+    for _ in range(2):
+        assert signal.until is not None
+        assert before <= signal.until <= time.monotonic_ns()
+        assert signal.shown(np.arange(N)) is None
+        assert follower.told == []
+        turn(signal, follower)
+    left[0] = False
+    signal.settle(cast(Any, follower))
+    assert (follower.told, signal.until) == (["only"], None)
+    assert signal.shown(np.arange(N)) is not None
+
+
+def test_opens_that_did_not_show_are_estimated() -> None:
+    gauge = gauges()
+    signal = make("tripwire", gauge)
+    wires = int(Tripwires(1, N).mask().sum())
+    server = np.zeros(GAUGES, np.int64)
+    server[Gauge.TRIPWIRES], server[Gauge.TRIPWIRE_BYTES], server[Gauge.OPENS] = wires, 10 * wires, 5
+    made = signal.estimate(server)
+    assert (made[Gauge.OPENS], made[Gauge.OPENED_BYTES]) == (5 + N - 1, 10 * (N - 1)), "one epoch of all files"
+    signal.told(wires, 2500.25, 2400.5)  # of a part of the files, in which there are more tripwires
+    made = signal.estimate(server)
+    assert (made[Gauge.OPENS], made[Gauge.OPENED_BYTES], signal.predicted) == (2505, 25_000, 2400)
+    again = make("tripwire", gauge)  # another supervisor takes over
+    assert again.estimate(server)[Gauge.OPENS] == 2505
+
+
+@in_trio
+async def test_who_was_explained_meanwhile_needs_no_showing(monkeypatch: pytest.MonkeyPatch) -> None:
+    gauge, follower, forgot = gauges(), Follower(), []
+    signal = make("auto", gauge, lambda: forgot.append(True))
+    turn(signal, follower)
+    for follower.puzzled in (True, False):
+        turn(signal, follower)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signal.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (signal.name, forgot) == ("tripwire", [])
+        nursery.cancel_scope.cancel()
+
+
+def test_another_follower_counts_from_its_own_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nopfsfs.supervisor.progress_signal.LEAST_S", 0.0)
+    gauge, follower = gauges(), Follower(opens=0)
+    gauge[Gauge.SHOWN] = Shown.ALL
+    signal = make("auto", gauge)
+    signal.tell(cast(Any, Follower(opens=5_000_000)))
+    signal.tell(cast(Any, follower))
+    assert follower.told == ["no closes"]
+    follower.opens = 10_000
+    turn(signal, follower)
+    assert signal.name == "tripwire"
+
+
+@in_trio
+async def test_where_nothing_can_be_forgotten_tripwires_show_as_before() -> None:
+    tried: list[bool] = []
+
+    def gone() -> None:
+        tried.append(True)
+        raise OSError
+
+    gauge, follower = gauges(), Follower(puzzled=True)
+    gauge[Gauge.SHOWN] = Shown.TRIPWIRES
+    signal = make("auto", gauge, gone)
+    turn(signal, follower)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(signal.run)
+        await until(lambda: tried)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (follower.told, signal.name) == ([], "tripwire")
+        nursery.cancel_scope.cancel()
