@@ -38,5 +38,5 @@ class NopfsError(Exception):
         self.message = message
 
 
-class Said(NopfsError):
+class AlreadyReported(NopfsError):
     """An error that was printed already, or that another rank prints: it only ends this process."""

@@ -31,7 +31,7 @@ from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.policy import budget
 from nopfsfs.sim.run import Outcome, Simulation
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training import SimDataSet, Training
 
 FILES, CLASSES, MEAN, SIGMA = 2000, 10, 110_000, 40_000
 SHARES = (30, 60, 100)  # percent of the data set that has a home in memory
@@ -97,7 +97,7 @@ def simulated(measured: Cluster, sizes: np.ndarray, homes: int, data: int, compu
     # first: so they are numbered in the order in which the loop, which goes class by class, reads them first.
     listed = np.argsort(np.arange(len(sizes)) % CLASSES, kind="stable")
     numbered = sizes[listed[order(Spec("distributed", SEED), len(sizes), 0)]]
-    dataset = DataSet("mount", len(sizes), float(sizes.mean()), float(sizes.std()), numbered)
+    dataset = SimDataSet("mount", len(sizes), float(sizes.mean()), float(sizes.std()), numbered)
     training = Training(EPOCHS, BATCH, drop_last=False, seed=SEED)
     return Simulation(cluster, dataset, training, order="distributed").run("homes")
 

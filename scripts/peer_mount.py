@@ -25,10 +25,10 @@ import xxhash
 
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.protocol import stager_peer, supervisor_peer
-from nopfsfs.protocol.columns import HOME_HERE, Columns, Gauge, Gauges
+from nopfsfs.protocol.columns import HOME_HERE, Columns, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.stager_peer import Kind, Status
-from nopfsfs.stager.state import Desk
+from nopfsfs.stager.state import StagerState
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.source import Source
@@ -213,14 +213,14 @@ class Stager:
         self._supervisor = supervisor
         index = scan(source).index
         self.rows = list(range(index.n_dirs, index.n))
-        columns, gauges = Columns.create(index.n), Gauges.create()
+        columns, gauges = Columns.create(index.n), MetricBlock.create()
         ring = Ring.create("bench")
         budget = max(ARENA_LEAST, 2 * sum(int(index.size[row]) for row in self.rows))
         arena = arenas.create(budget)
         self.columns = Columns(columns, index.n, writable=True)
         self.columns.holder[self.rows] = holder
-        self._gauges = Gauges(gauges, writable=True)
-        self.desk = Desk(
+        self._gauges = MetricBlock(gauges, writable=True)
+        self.desk = StagerState(
             index=index, columns=self.columns, gauges=self._gauges, ring=Ring(ring, writable=True),
             arena=Arena(arena, budget), source=Source(os.fsencode(source), index, self.columns),
             disks=NoDisks(), concurrency=4, answer=lambda answer: None, ask_grace=lambda number: True,
@@ -231,7 +231,7 @@ class Stager:
         self.index = index
         self.desk.exchange.attach(supervisor.begin(arena))
 
-    def gauge(self, gauge: Gauge) -> int:
+    def gauge(self, gauge: Metric) -> int:
         return int(self._gauges.block[gauge])
 
     def run(self, until: Callable[[], bool]) -> None:
@@ -261,7 +261,7 @@ def lend_staged(asked: Asked, supervisor: Supervisor) -> None:
     stager.desk.fetch(stager.rows)
     while stager.desk.run_one():
         pass
-    if stager.gauge(Gauge.STAGED_FILES) != len(stager.rows):
+    if stager.gauge(Metric.STAGED_FILES) != len(stager.rows):
         raise SystemExit("not all could be staged")
     supervisor.say_ready(0)
     stager.run(lambda: False)
@@ -295,7 +295,7 @@ def fetch_staged(asked: Asked, supervisor: Supervisor, pids: list[dict[str, int]
     stager.desk.evict(list(passing))
     passing.clear()
     result = measured(len(stager.rows), fetch, pids)
-    if stager.gauge(Gauge.PEER_FETCHES) != 2 * len(stager.rows):
+    if stager.gauge(Metric.PEER_FETCHES) != 2 * len(stager.rows):
         raise SystemExit("not all came from the other node")
     for row in passing:
         slot, size = int(stager.columns.slot[row]), int(stager.index.size[row])

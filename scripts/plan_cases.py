@@ -8,7 +8,7 @@ import numpy as np
 from plan_play import Reading
 
 from nopfsfs.plan.samplers import registry
-from nopfsfs.plan.samplers.sampler import Dealt, Orders, Sampler, Spec, Value
+from nopfsfs.plan.samplers.sampler import Dealt, GivenOrders, Sampler, Spec, Value
 
 # Families whose order in one process is that of another family: measured as one rank of several.
 _SEVERAL = ("repeat_aug", "tf_shuffle_shard", "tf_shard_shuffle", "accelerate", "hf_trainer", "lightning", "timm")
@@ -41,7 +41,7 @@ def specs(family: Sampler, seed: int, n: int) -> dict[str, Spec]:
     """What is computed to measure a family, by name: its first variant, and those of other algorithms."""
     if family.name == "explicit":
         backwards = np.arange(n - 1, -1, -1, dtype=np.int64)
-        return {"explicit": Spec("explicit", data=Orders((backwards,)))}
+        return {"explicit": Spec("explicit", data=GivenOrders((backwards,)))}
     found = {family.name: first(family, seed)}
     for options in _OTHERS.get(family.name, ()):
         words = "-".join(name if value is True else f"{name}={value}" for name, value in options.items())

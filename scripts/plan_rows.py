@@ -9,7 +9,7 @@ import numpy as np
 from plan_play import Reading
 
 from nopfsfs.plan.samplers import registry
-from nopfsfs.plan.samplers.sampler import Orders, Spec, Value
+from nopfsfs.plan.samplers.sampler import GivenOrders, Spec, Value
 
 SEED = 42
 SHARDS = 2000
@@ -171,7 +171,7 @@ def other_rows() -> Iterator[Row]:
     yield Row(dali, "the same, shard 3 of 8", _read("dali", True))
     yield Row(dali, "`shuffle_after_epoch=True`", _read("dali", shuffle_after_epoch=True))
     rng = np.random.default_rng(876_234_987_123)  # a seed that a mount does not try
-    yours = Spec("explicit", data=Orders(tuple(rng.permutation(20_000) for _ in range(3))))
+    yours = Spec("explicit", data=GivenOrders(tuple(rng.permutation(20_000) for _ in range(3))))
     yield Row("your own", "an order in a plan file", Reading(yours))
 
 

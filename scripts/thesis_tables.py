@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
+from nopfsfs.sim.training import SimDataSet, Training
 
 MB = 10**6
 GB = 1024 * MB
@@ -29,7 +29,7 @@ def cluster(staging: int, *classes: StorageClass) -> Cluster:
         nodes=NODES,
         compute=100e6,
         network=10_000e6,
-        source=Source(PFS, link=2_000e6),
+        source=SourceModel(PFS, link=2_000e6),
         staging=storage("staging", staging, MEMORY),
         classes=classes,
         preprocess=200e6,
@@ -43,7 +43,7 @@ CLUSTER = cluster(1 * GB, storage("memory", 50 * GB, MEMORY), storage("disk", 10
 class Scenario:
     """One of section 5.2.2, and the seconds it published for each policy; None: not supported."""
 
-    dataset: DataSet
+    dataset: SimDataSet
     training: Training
     published: dict[str, float | None]
 
@@ -55,7 +55,7 @@ POLICIES = (
 
 
 def scenario(name: str, samples: int, mean: float, sigma: float, epochs: int, *seconds: float | None) -> Scenario:
-    dataset = DataSet(name, samples, mean * MB, sigma * MB)
+    dataset = SimDataSet(name, samples, mean * MB, sigma * MB)
     return Scenario(dataset, Training(epochs, BATCH), dict(zip(POLICIES, seconds, strict=True)))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from nopfsfs.calibrate.meter_threads import Crew
+from nopfsfs.calibrate.meter_threads import MeterThreads
 from nopfsfs.text.units import format_size
 from nopfsfs.tiers.disk import FLOOR_BYTES, Disk, DiskFull
 from nopfsfs.tiers.tier_directory import clear_leftovers
@@ -37,7 +37,7 @@ class DiskMeter:
     path: str
     size: int
     limit: int | None
-    crew: Crew
+    crew: MeterThreads
     tell: Callable[[str], None]
     _rows: int = 0
     _failed: list[OSError] = field(default_factory=list)

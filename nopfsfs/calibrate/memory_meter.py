@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.calibrate.meter_threads import Crew
+from nopfsfs.calibrate.meter_threads import MeterThreads
 from nopfsfs.system import shared_memory
 from nopfsfs.tiers import arena
 
@@ -30,7 +30,7 @@ class MemoryMeter:
 
     size: int
     room: int
-    crew: Crew
+    crew: MeterThreads
     tell: Callable[[str], None]
 
     def measure(self, seconds: float) -> dict[str, Any]:

@@ -21,11 +21,11 @@ KILL_S = 1.0  # for one that is killed; one that sleeps in the kernel never goes
 Show = Callable[[str], None]  # is told several times a second what is being done
 
 
-class Failed(Exception):
+class MeterFailed(Exception):
     """A part could not be measured; the text says why."""
 
 
-class NoAnswer(Failed):
+class MeterSilent(MeterFailed):
     """What was measured did not answer; the text is what was being done then."""
 
 
@@ -40,11 +40,11 @@ def measure(part: str, seconds: float, show: Show, **request: Any) -> dict[str, 
                 result: dict[str, Any] = message["result"]
                 return result
             elif "hangs" in message:
-                raise NoAnswer(message["hangs"])
+                raise MeterSilent(message["hangs"])
             elif "bug" in message:
                 raise RuntimeError(message["bug"])
             else:
-                raise Failed(message["error"])
+                raise MeterFailed(message["error"])
     raise RuntimeError(f"the process that measures ended with status {worker.returncode}")
 
 
@@ -55,7 +55,7 @@ def _messages(worker: subprocess.Popen[bytes], limit: float) -> Iterator[dict[st
     while True:
         wait = min(patience, limit - time.monotonic())
         if wait <= 0 or not select.select([worker.stdout], [], [], wait)[0]:
-            raise NoAnswer(doing)
+            raise MeterSilent(doing)
         more = os.read(worker.stdout.fileno(), 1 << 16)
         if not more:
             return
@@ -80,7 +80,7 @@ def _running(request: bytes) -> Iterator[subprocess.Popen[bytes]]:
         worker.stdin.write(request)
         worker.stdin.flush()
         yield worker
-    except NoAnswer:
+    except MeterSilent:
         leave = KILL_S  # what it does not get from the kernel now it does not get then
         raise
     finally:

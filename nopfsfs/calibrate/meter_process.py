@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nopfsfs.calibrate.meter_threads import Crew, Hangs, Stopped
+from nopfsfs.calibrate.meter_threads import MeterHangs, MeterStopped, MeterThreads
 
 BEAT_S = 0.2
 _PR_SET_NAME = 15
@@ -27,7 +27,7 @@ Request = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Line:
+class MeterChannel:
     """The line to the command."""
 
     doing: str = ""
@@ -38,7 +38,7 @@ class Line:
         """Say that this is alive, now and then. Raises Stopped."""
         readable, _, _ = select.select([0], [], [], 0.0)
         if self.stopped or readable:  # nothing more is ever written: it was closed
-            raise Stopped
+            raise MeterStopped
         if time.monotonic() - self._said_at >= BEAT_S:
             self._said_at = time.monotonic()
             self.say({"doing": self.doing})
@@ -58,29 +58,29 @@ class Line:
             while data:
                 data = data[os.write(1, data) :]
         except OSError:
-            raise Stopped from None
+            raise MeterStopped from None
 
 
-def measure(request: Request, line: Line) -> dict[str, Any]:
+def measure(request: Request, line: MeterChannel) -> dict[str, Any]:
     """Measure what was asked for. Raises Stopped, Hangs, and NothingRead or NoDisk."""
-    crew = Crew(line.poll, request["patience"])
+    crew = MeterThreads(line.poll, request["patience"])
     return _PARTS[request["part"]](request, crew, line.tell)
 
 
-def _source(request: Request, crew: Crew, tell: Callable[[str], None]) -> dict[str, Any]:
-    from nopfsfs.calibrate.source_meter import SourceReader
+def _source(request: Request, crew: MeterThreads, tell: Callable[[str], None]) -> dict[str, Any]:
+    from nopfsfs.calibrate.source_meter import SourceMeter
 
     skip = frozenset(map(os.fsencode, request["skip"]))
-    return SourceReader(os.fsencode(request["path"]), crew, tell, skip, random.Random()).measure(request["seconds"])
+    return SourceMeter(os.fsencode(request["path"]), crew, tell, skip, random.Random()).measure(request["seconds"])
 
 
-def _disk(request: Request, crew: Crew, tell: Callable[[str], None]) -> dict[str, Any]:
+def _disk(request: Request, crew: MeterThreads, tell: Callable[[str], None]) -> dict[str, Any]:
     from nopfsfs.calibrate.disk_meter import DiskMeter
 
     return DiskMeter(request["path"], request["size"], request["limit"], crew, tell).measure(request["seconds"])
 
 
-def _memory(request: Request, crew: Crew, tell: Callable[[str], None]) -> dict[str, Any]:
+def _memory(request: Request, crew: MeterThreads, tell: Callable[[str], None]) -> dict[str, Any]:
     from nopfsfs.calibrate.memory_meter import MemoryMeter
 
     return MemoryMeter(request["size"], request["room"], crew, tell).measure(request["seconds"])
@@ -90,7 +90,7 @@ _PARTS = {"source": _source, "disk": _disk, "memory": _memory}
 
 
 def main() -> None:
-    line = Line()
+    line = MeterChannel()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, line.stop)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -99,12 +99,12 @@ def main() -> None:
         with open(0, "rb", buffering=0, closefd=False) as stdin:  # or select would not see what a buffer holds
             request: Request = json.loads(stdin.readline())
         line.say(_answer(request, line))
-    except (Stopped, json.JSONDecodeError):
+    except (MeterStopped, json.JSONDecodeError):
         pass  # the command is gone, perhaps before it asked for anything
     os._exit(0)  # a thread that sleeps in the kernel must not keep the interpreter
 
 
-def _answer(request: Request, line: Line) -> dict[str, Any]:
+def _answer(request: Request, line: MeterChannel) -> dict[str, Any]:
     from nopfsfs.calibrate.disk_meter import NoDisk
     from nopfsfs.calibrate.source_meter import NothingRead
 
@@ -112,9 +112,9 @@ def _answer(request: Request, line: Line) -> dict[str, Any]:
         return {"result": measure(request, line)}
     except (NothingRead, NoDisk) as error:
         return {"error": str(error)}
-    except Hangs as error:
+    except MeterHangs as error:
         return {"hangs": str(error)}
-    except Stopped:
+    except MeterStopped:
         raise
     except Exception as error:
         return {"bug": f"{type(error).__name__}: {error}"}

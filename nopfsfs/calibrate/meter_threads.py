@@ -12,16 +12,16 @@ LOOK_S = 0.02  # between two looks at the threads
 LEAVE_S = 5.0  # for threads to notice that they should stop
 
 
-class Stopped(Exception):
+class MeterStopped(Exception):
     """The command was ended: clear up and go."""
 
 
-class Hangs(Exception):
+class MeterHangs(Exception):
     """Something did not answer; the text is what was being done."""
 
 
 @dataclass(slots=True)
-class Crew:
+class MeterThreads:
     """Runs work on several threads for a time. `poll` is called all the while, and may raise Stopped. `patience`:
     seconds beyond their time after which threads count as hanging."""
 
@@ -54,7 +54,7 @@ class Crew:
             one.start()
         try:
             self._watch(crew, started + seconds + self.patience)
-        except Stopped:
+        except MeterStopped:
             self._until = 0.0
             leave = time.monotonic() + LEAVE_S
             for one in crew:
@@ -69,4 +69,4 @@ class Crew:
                 one.join(LOOK_S)
                 self.poll()
                 if time.monotonic() > limit and one.is_alive():
-                    raise Hangs(self.doing.get(number, "measuring"))
+                    raise MeterHangs(self.doing.get(number, "measuring"))

@@ -11,7 +11,7 @@ import numpy as np
 from nopfsfs.performance import fit
 from nopfsfs.performance.cluster_file import class_name
 from nopfsfs.performance.fit import Bandwidth, Latency, Level
-from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.policy.budget import passage
 
 Figures = Mapping[str, Any]
@@ -80,7 +80,7 @@ class Measured:
         # what the source works on at a time, which is less than what keeps it busy
         at_once = max(1, round(fit.overlap(found.levels)))
         rate = max(1.0, found.bandwidth.rate)  # bytes per second; files may be empty but for one
-        source = Source(Curve.flat(rate), latency=found.latency.seconds, at_once=at_once)
+        source = SourceModel(Curve.flat(rate), latency=found.latency.seconds, at_once=at_once)
         staging = self.ram.as_class("staging", way)
         return Cluster(name, 1, ram.read_rate, float("inf"), source, staging, (ram, *disks))
 

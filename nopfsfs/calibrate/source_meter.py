@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nopfsfs.calibrate.meter_threads import Crew
+from nopfsfs.calibrate.meter_threads import MeterThreads
 from nopfsfs.calibrate.random_walk import Walk, walk
 from nopfsfs.performance import fit
 from nopfsfs.performance.fit import Level, Readings
@@ -50,11 +50,11 @@ class _Skip(Exception):
 
 
 @dataclass(slots=True)
-class SourceReader:
+class SourceMeter:
     """Measures the tree at `root`. `tell` is told what is being done."""
 
     root: bytes
-    crew: Crew
+    crew: MeterThreads
     tell: Tell
     skip: frozenset[bytes] = frozenset()
     rng: random.Random = field(default_factory=random.Random)

@@ -241,10 +241,10 @@ def _measure(call: Call, show: Show) -> Any:
     def part(name: str, what: str, code: Exit, seconds: float, **request: Any) -> dict[str, Any]:
         try:
             return meter_client.measure(name, seconds, lambda doing: show(f"{what}: {doing}"), **request)
-        except meter_client.NoAnswer as error:
+        except meter_client.MeterSilent as error:
             limit = f"did not answer for {meter_client.PATIENCE_S:.0f} s ({error})"
             raise NopfsError(code, f"{what} {limit}; check the file system that it is on") from error
-        except meter_client.Failed as error:
+        except meter_client.MeterFailed as error:
             raise NopfsError(code, f"{what} cannot be measured: {error}") from error
 
     skip = [mount.mountpoint for mount in read_mounts() if mount.is_nopfs]

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from nopfsfs.errors import Exit, NopfsError, Said
+from nopfsfs.errors import AlreadyReported, Exit, NopfsError
 
 
 def run(program: str, body: Callable[[], int], debug: bool = False) -> int:
@@ -17,7 +17,7 @@ def run(program: str, body: Callable[[], int], debug: bool = False) -> int:
     """
     try:
         return int(body())
-    except Said as error:
+    except AlreadyReported as error:
         _trace(debug)
         return error.exit_code
     except NopfsError as error:

@@ -16,7 +16,7 @@ from nopfsfs.cli.mount_options import parse_mount
 from nopfsfs.cli.preflight import check_source, preflight
 from nopfsfs.config import MountConfig
 from nopfsfs.control.stale_mounts import is_orphaned, sweep_run_dir
-from nopfsfs.errors import Exit, NopfsError, Said
+from nopfsfs.errors import AlreadyReported, Exit, NopfsError
 from nopfsfs.fuse.mount_table import find_mount
 from nopfsfs.system.state_dirs import claimed_state_dir, find_state_dir, make_private_dir, remove_state_dir
 
@@ -39,14 +39,14 @@ class Launch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class MountSteps:
     """What the command calls; tests put their own here."""
 
     open_index: OpenIndex
     launch: Launch
 
 
-def real_parts() -> Parts:
+def real_parts() -> MountSteps:
     """Return the product's own parts. They are imported here: `--help` and bad options need none of them."""
     from nopfsfs.control.launch import launch
     from nopfsfs.dataset.index_cache import open_or_scan
@@ -63,7 +63,7 @@ def real_parts() -> Parts:
             say(PROGRAM, warning)
         return opened.fd
 
-    return Parts(open_index, launch)
+    return MountSteps(open_index, launch)
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def with_source_fs(config: MountConfig) -> MountConfig:
     return dataclasses.replace(config, source_fs=file_system_at(os.fsencode(config.source)))
 
 
-def start(config: MountConfig, parts: Callable[[], Parts], env: Mapping[str, str]) -> int:
+def start(config: MountConfig, parts: Callable[[], MountSteps], env: Mapping[str, str]) -> int:
     """Check, scan and start; return the exit code. Leaves nothing when it fails."""
     say_line = _sayer()
     if config.peers:
@@ -157,14 +157,14 @@ def start_with_peers(config: MountConfig, env: Mapping[str, str], say_line: Call
     except (ImportError, RuntimeError) as error:  # mpi4py raises either
         why = str(error).strip().splitlines()[0]
         message = f"mpi4py cannot load MPI ({why}); name the libmpi.so of the one that started this in MPI4PY_LIBMPI"
-        raise (Said if config.node else NopfsError)(Exit.START, message) from error  # one says it for all
+        raise (AlreadyReported if config.node else NopfsError)(Exit.START, message) from error  # one says it for all
 
     def checked(config: MountConfig) -> MountConfig:
         config = preflight(config, env, say_line)
         sweep_run_dir(os.path.dirname(config.state_dir))
         return config
 
-    return peers.run(config, peers.Parts(checked, reading_as, scan_bar, check_plans), env, say_line)
+    return peers.run(config, peers.MpiMountSteps(checked, reading_as, scan_bar, check_plans), env, say_line)
 
 
 def taken_over(config: MountConfig, env: Mapping[str, str], say_line: Callable[[str], None]) -> bool:
@@ -200,7 +200,7 @@ def _sayer() -> Callable[[str], None]:
     return lambda line: say(PROGRAM, line)
 
 
-def main(argv: Sequence[str] | None = None, parts: Callable[[], Parts] = real_parts) -> int:
+def main(argv: Sequence[str] | None = None, parts: Callable[[], MountSteps] = real_parts) -> int:
     """Run the command; return its exit code. `parts` is for tests."""
     words = list(sys.argv[1:] if argv is None else argv)
     called = os.path.basename(sys.argv[0])

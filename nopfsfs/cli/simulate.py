@@ -15,7 +15,7 @@ from nopfsfs.cli.dry_run import open_index
 from nopfsfs.cli.error_exit import say
 from nopfsfs.cli.mount import BAR_AFTER_S
 from nopfsfs.cli.settings import usage
-from nopfsfs.cli.simulate_options import Asked
+from nopfsfs.cli.simulate_options import SimulationRequest
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
 from nopfsfs.performance.cluster_file import read_cluster
@@ -40,7 +40,7 @@ Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class SimulationInputs:
     """What is simulated: one cluster for each number of nodes."""
 
     clusters: list[Cluster]
@@ -58,7 +58,7 @@ class Setup:
         )  # fmt: skip
 
 
-def run(asked: Asked) -> int:
+def run(asked: SimulationRequest) -> int:
     """Simulate and print; return the exit code. Raises NopfsError."""
     setup = _setup(asked)
     if asked.json:
@@ -71,7 +71,7 @@ def run(asked: Asked) -> int:
     return Exit.OK
 
 
-def _setup(asked: Asked) -> Setup:
+def _setup(asked: SimulationRequest) -> SimulationInputs:
     usual: dict[str, Any] = {} if not asked.sweeps else {"usual": SWEPT_AS_THESIS if asked.thesis else SWEPT}
     policies = names(asked.policies, as_thesis=asked.thesis, **usual)
     if asked.sweeps and (len(policies) > 1 or len(asked.nodes) > 1):
@@ -97,16 +97,16 @@ def _setup(asked: Asked) -> Setup:
             )
     experiment = Experiment(given.dataset, training, asked.order, asked.slice_share, asked.thesis)
     total = int(given.dataset.draw().sum())
-    return Setup(all_clusters, experiment, policies, total, given.notes)
+    return SimulationInputs(all_clusters, experiment, policies, total, given.notes)
 
 
-def _of_files(asked: Asked) -> FromMount:
+def _of_files(asked: SimulationRequest) -> FromMount:
     assert asked.cluster is not None
     assert asked.dataset is not None
     return FromMount(find_cluster(asked.cluster), *find_dataset(asked.dataset), ())
 
 
-def _of_mount(asked: Asked) -> FromMount:
+def _of_mount(asked: SimulationRequest) -> FromMount:
     assert asked.mountpoint is not None
     located = locate_living(asked.mountpoint, os.environ)
     status = located.call("status")
@@ -132,7 +132,7 @@ def _calibration(named: str | None, place: str, source: str) -> Cluster | None:
 # ---- policies ---------------------------------------------------------------------------------------------
 
 
-def _compare(asked: Asked, setup: Setup) -> None:
+def _compare(asked: SimulationRequest, setup: SimulationInputs) -> None:
     found: list[tuple[Cluster, list[Outcome]]] = []
     with _bar(sys.stderr.isatty(), len(setup.clusters)) as show:
         for at, cluster in enumerate(setup.clusters):
@@ -147,7 +147,7 @@ def _compare(asked: Asked, setup: Setup) -> None:
         print("\n\n".join([*_notes(setup), *parts]), flush=True)
 
 
-def _plot(path: str, setup: Setup, outcomes: Sequence[Outcome]) -> None:
+def _plot(path: str, setup: SimulationInputs, outcomes: Sequence[Outcome]) -> None:
     from nopfsfs.sim import plot
 
     kind = path[-3:]
@@ -160,7 +160,7 @@ def _plot(path: str, setup: Setup, outcomes: Sequence[Outcome]) -> None:
 # ---- capacities -------------------------------------------------------------------------------------------
 
 
-def _sweep(asked: Asked, setup: Setup) -> None:
+def _sweep(asked: SimulationRequest, setup: SimulationInputs) -> None:
     [cluster], [policy] = setup.clusters, setup.policies
     total = len(list(clusters(cluster, asked.rams, asked.disks)))
     done = 0
@@ -194,7 +194,7 @@ def _capacities(point: Point, best: bool) -> dict[str, Any]:
 # ---- what is said -----------------------------------------------------------------------------------------
 
 
-def _record(outcome: Outcome, setup: Setup) -> dict[str, Any]:
+def _record(outcome: Outcome, setup: SimulationInputs) -> dict[str, Any]:
     training = setup.experiment.training
     more = {"mode": "thesis" if setup.experiment.as_thesis else "physical", "epochs": training.epochs,
             "batch": training.batch, "seed": training.seed}  # fmt: skip
@@ -205,11 +205,11 @@ def _print_json(records: list[dict[str, Any]]) -> None:
     print(json.dumps(records, indent=2), flush=True)
 
 
-def _notes(setup: Setup) -> list[str]:
+def _notes(setup: SimulationInputs) -> list[str]:
     return ["\n".join(f"note: {note}" for note in setup.notes)] if setup.notes else []
 
 
-def _title(setup: Setup, *, nodes: bool = True) -> str:
+def _title(setup: SimulationInputs, *, nodes: bool = True) -> str:
     cluster, experiment = setup.clusters[0], setup.experiment
     where = f"{cluster.name}, {table.layout(cluster)}" if nodes else cluster.name
     return f"{experiment.dataset.name} on {where}, {experiment.training.epochs:,} epochs"

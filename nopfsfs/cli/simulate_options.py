@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SimulationRequest:
     """What was asked for, as far as it can be checked without reading anything."""
 
     cluster: str | None = None  # names or paths; both or `mountpoint`
@@ -107,13 +107,13 @@ def simulate(options: argparse.Namespace) -> int:
     return run(asked)
 
 
-def parse(said: Mapping[str, Any]) -> Asked:
+def parse(said: Mapping[str, Any]) -> SimulationRequest:
     """What the words ask for. Raises NopfsError."""
     _check_together(said)
     mountpoint = said.get("from_mount")
     if mountpoint == "":
         raise usage("--from-mount: the path is empty; name a mountpoint")
-    return Asked(
+    return SimulationRequest(
         cluster=said.get("cluster"),
         dataset=said.get("dataset"),
         mountpoint=mountpoint,

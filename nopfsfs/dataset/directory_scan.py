@@ -30,7 +30,7 @@ PACK = struct.Struct("<IIIIqqqQQBI").pack  # build.RECORD
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DirectoryTask:
     """A directory to look at."""
 
     path: bytes
@@ -45,19 +45,19 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DirectoryContents:
     """A directory that was looked at; `listing` is None where the previous index still holds."""
 
-    task: Task
+    task: DirectoryTask
     own: bytes  # packed RECORD
     listing: Listing | None
-    children: list[Task]
+    children: list[DirectoryTask]
     leaving: int = 0
     vanished: tuple[tuple[bytes, str], ...] = ()
     moved: bool = False  # reused, but the device number of the source changed
 
 
-def listing_of(found: Found, previous: Index | None) -> Listing:
+def listing_of(found: DirectoryContents, previous: Index | None) -> Listing:
     """The listing of a directory, taken from the previous index if it was not listed again."""
     if found.listing is not None:
         return found.listing
@@ -98,7 +98,7 @@ def acl_numbers(previous: Index, rows: NDArray[np.uint32]) -> NDArray[np.uint32]
     return numbers
 
 
-class Look:
+class DirectoryScan:
     """Looks at one directory at a time; called from many threads."""
 
     def __init__(
@@ -113,7 +113,7 @@ class Look:
         self.no_acl: set[int] = set()  # devices that know no ACLs
         self.entries = 0  # for progress only: a lost update does no harm
 
-    def __call__(self, task: Task) -> Found:
+    def __call__(self, task: DirectoryTask) -> DirectoryContents:
         """Raises OSError if the directory cannot be listed."""
         fd = self._open(task)
         try:
@@ -129,7 +129,7 @@ class Look:
         finally:
             os.close(listed)
 
-    def _open(self, task: Task) -> int:
+    def _open(self, task: DirectoryTask) -> int:
         """An O_PATH descriptor of the directory. Raises OSError."""
         flags = os.O_PATH | os.O_DIRECTORY
         if task.at:
@@ -150,7 +150,7 @@ class Look:
             and st.st_ino == at.src_ino[was]
         )
 
-    def _reuse(self, task: Task, st: os.stat_result, previous: Index) -> Found:
+    def _reuse(self, task: DirectoryTask, st: os.stat_result, previous: Index) -> DirectoryContents:
         was = task.was
         first, last = int(previous.first_entry[was]), int(previous.first_entry[was + 1])
         rows = previous.entry_row[first:last]
@@ -158,14 +158,14 @@ class Look:
         children = []
         for position in np.flatnonzero(rows < previous.n_dirs).tolist():
             row, name = int(rows[position]), previous.name(first + position)
-            children.append(Task(_join(task.path, name), row, _join(task.at, name) if task.at else b"", here))
+            children.append(DirectoryTask(_join(task.path, name), row, _join(task.at, name) if task.at else b"", here))
         self.entries += last - first
         leaving = int(np.count_nonzero(previous.flags[rows] & LEAVES))
         moved = int(previous.devices[previous.src_dev[was]]) != st.st_dev
         own = self._pack(st, previous.at.flags[was], self.acls.number(previous.acl(was)))
-        return Found(task, own, None, children, leaving, moved=moved)
+        return DirectoryContents(task, own, None, children, leaving, moved=moved)
 
-    def _list(self, task: Task, fd: int) -> Found:
+    def _list(self, task: DirectoryTask, fd: int) -> DirectoryContents:
         st = os.fstat(fd)
         here = (st.st_dev, st.st_ino)
         if here in task.chain:
@@ -182,7 +182,7 @@ class Look:
         if into.unsure:
             flags |= UNSURE
         own = self._pack(st, flags, acl)
-        return Found(task, own, into.listing(own), into.children, into.leaving, tuple(into.vanished))
+        return DirectoryContents(task, own, into.listing(own), into.children, into.leaving, tuple(into.vanished))
 
     def _entry(self, into: _Entries, entry: os.DirEntry[str]) -> None:
         name = os.fsencode(entry.name)
@@ -284,7 +284,7 @@ class Look:
 class _Entries:
     """What has been found in a directory so far."""
 
-    def __init__(self, task: Task, fd: int, device: int, chain: tuple[tuple[int, int], ...]) -> None:
+    def __init__(self, task: DirectoryTask, fd: int, device: int, chain: tuple[tuple[int, int], ...]) -> None:
         self.task = task
         self.fd = fd  # the directory's
         self.device = device
@@ -292,7 +292,7 @@ class _Entries:
         self.packed: list[tuple[bytes, bytes]] = []  # name, RECORD
         self.targets: dict[bytes, bytes] = {}
         self.led: dict[bytes, bytes] = {}  # where followed links lead
-        self.children: list[Task] = []
+        self.children: list[DirectoryTask] = []
         self.vanished: list[tuple[bytes, str]] = []
         self.leaving = 0
         self.unsure = False
@@ -300,7 +300,7 @@ class _Entries:
     def child(self, name: bytes, was: int, place: bytes = b"") -> None:
         """`place`: the absolute path where a followed link leads."""
         at = place or (_join(self.task.at, name) if self.task.at else b"")
-        self.children.append(Task(_join(self.task.path, name), was, at, self.chain))
+        self.children.append(DirectoryTask(_join(self.task.path, name), was, at, self.chain))
 
     def listing(self, own: bytes) -> Listing:
         self.packed.sort()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.dataset.hf_imagefolder import image_entries
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.index_walk import View, has_suffix, parents_of
+from nopfsfs.dataset.index_walk import IndexWalk, has_suffix, parents_of
 from nopfsfs.dataset.natural_order import entries_naturally
 from nopfsfs.dataset.shards import shard_entries, split_entries
 
@@ -34,10 +34,10 @@ DALI_SUFFIXES = tuple(b".flac .ogg .wav .jpg .jpeg .png .bmp .tif .tiff .pnm .pp
 MOST_SPLITS = 4
 
 Rows = NDArray[np.uint32]
-FileOrder = Callable[[Index, int, "View | None"], Rows]
+FileOrder = Callable[[Index, int, "IndexWalk | None"], Rows]
 
 
-def image_folder(index: Index, dir_row: int, view: View | None = None) -> Rows:
+def image_folder(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of `torchvision.datasets.ImageFolder(directory).samples` (torchvision 0.29, datasets/folder.py:
     find_classes, make_dataset); uint32, one per sample, empty if there is none. `view`: of the index, if there is one.
 
@@ -45,15 +45,15 @@ def image_folder(index: Index, dir_row: int, view: View | None = None) -> Rows:
     sorted, image suffixes only. A link stands for what it leads to; one that leads to nothing in the mount
     stands for itself, for ImageFolder lists it too. A directory is not entered again below itself (os.walk
     goes round such a loop of links 40 times)."""
-    view = view or View(index)
+    view = view or IndexWalk(index)
     dirs = [row for _, child in view.children(dir_row) for row in view.walk(child)]
     entries = view.sorted_entries(dirs)
     return view.rows(entries[has_suffix(index, entries, IMAGE_SUFFIXES)])
 
 
-def class_sizes(index: Index, dir_row: int, view: View | None = None) -> tuple[int, ...]:
+def class_sizes(index: Index, dir_row: int, view: IndexWalk | None = None) -> tuple[int, ...]:
     """How many samples each class of `image_folder` has, 0 too; the classes come one after the other."""
-    view = view or View(index)
+    view = view or IndexWalk(index)
     classes = [view.walk(child) for _, child in view.children(dir_row)]
     dirs = np.array([row for below in classes for row in below], np.int64)
     entries = view.entries_of(dirs.tolist())
@@ -64,66 +64,66 @@ def class_sizes(index: Index, dir_row: int, view: View | None = None) -> tuple[i
     return tuple(np.bincount(of_entry[is_sample], minlength=len(classes)).tolist())
 
 
-def sorted_files(index: Index, dir_row: int, view: View | None = None) -> Rows:
+def sorted_files(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of all regular files below the directory, sorted by full path as text; uint32.
 
     A link to a file counts as that file's row; links to directories are not entered."""
-    view = view or View(index)
+    view = view or IndexWalk(index)
     return _regular(view, view.entries_by_path(dir_row))
 
 
-def listed(index: Index, dir_row: int, view: View | None = None) -> Rows:
+def listed(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of all regular files as `os.walk`, `glob.glob` and (Python 3.11) `Path.rglob` meet them in the mount, whose
     listings are sorted by name: the files of a directory, then those of its directories one after the other; uint32."""
-    view = view or View(index)
+    view = view or IndexWalk(index)
     return _regular(view, view.entries_of(view.walk_as_listed(dir_row)))
 
 
-def timm(index: Index, dir_row: int, view: View | None = None) -> Rows:
+def timm(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of `timm.data.ImageDataset(directory)` (timm 1.0.31, data/readers/reader_image_folder.py): the images below,
     links followed, in natural order of their paths in lower case; uint32."""
-    view = view or View(index)
+    view = view or IndexWalk(index)
     entries = entries_naturally(view, dir_row)
     return view.rows(entries[has_suffix(index, entries, TIMM_SUFFIXES) & ~_only_suffix(index, entries)])
 
 
-def keras_images(index: Index, dir_row: int, view: View | None = None) -> Rows:
+def keras_images(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of `keras.utils.image_dataset_from_directory(directory, shuffle=False)` with inferred labels (keras 3.15,
     utils/dataset_utils.py: index_directory); uint32. Directories that begin with a dot are no classes; links to
     directories are followed where they are classes, not below."""
-    view = view or View(index)
+    view = view or IndexWalk(index)
     classes = [row for name, row in view.children(dir_row) if not name.startswith(b".")]
     entries = view.sorted_entries([row for child in classes for row in view.walk(child, links=False)])
     return view.rows(entries[has_suffix(index, entries, KERAS_SUFFIXES)])
 
 
-def dali_files(index: Index, dir_row: int, view: View | None = None) -> Rows:
+def dali_files(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of `nvidia.dali.fn.readers.file(file_root=directory)` without shuffling (DALI 2.4, discover_files.cc): the
     directories by name as bytes, links followed, hidden ones too; of each the files right in it by name, known suffixes
     only; uint32."""
-    view = view or View(index)
+    view = view or IndexWalk(index)
     entries = view.entries_of([row for _, row in sorted(view.children(dir_row))])
     return view.rows(entries[has_suffix(index, entries, DALI_SUFFIXES)])
 
 
-def hf_imagefolder(index: Index, dir_row: int, view: View | None = None) -> Rows:
+def hf_imagefolder(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of `datasets.load_dataset("imagefolder", data_dir=directory)`, of its first split: train, validation or test
     (datasets 5.2, see `hf_folder.py`); uint32. Empty where a metadata file says the order."""
-    view = view or View(index)
+    view = view or IndexWalk(index)
     return view.rows(image_entries(view, dir_row))
 
 
-def shards(index: Index, dir_row: int, view: View | None = None) -> Rows:
+def shards(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of the shards below the directory (`dataset/shards.py`), sorted by full path as text; uint32. Of WebDataset
     over a brace pattern, of MosaicML Streaming, of `datasets.load_dataset(data_files="*.tar", streaming=True)`."""
-    view = view or View(index)
+    view = view or IndexWalk(index)
     return _regular(view, shard_entries(view, dir_row))
 
 
-def hf_shards(index: Index, dir_row: int, view: View | None = None) -> Rows:
+def hf_shards(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of the shards of `datasets.load_dataset(directory, streaming=True)`, of its first split: train, validation
     or test (datasets 5.2); uint32."""
-    view = view or View(index)
+    view = view or IndexWalk(index)
     return _regular(view, split_entries(view, dir_row))
 
 
@@ -143,7 +143,7 @@ ORDERS: Mapping[str, FileOrder] = MappingProxyType(
 )
 
 
-def _regular(view: View, entries: NDArray[np.int64]) -> Rows:
+def _regular(view: IndexWalk, entries: NDArray[np.int64]) -> Rows:
     rows = view.rows(entries)
     is_file: NDArray[np.bool_] = view.index.mode[rows] & 0o170000 == stat.S_IFREG
     return rows[is_file]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.index_walk import View, has_suffix
+from nopfsfs.dataset.index_walk import IndexWalk, has_suffix
 
 # packaged_modules/imagefolder/imagefolder.py: IMAGE_EXTENSIONS
 SUFFIXES = tuple(
@@ -36,7 +36,7 @@ _DIR_PATTERNS = (rb"%b", rb"%b" + _SEP + rb".*", rb".*" + _SEP + rb"%b", rb".*" 
 _FILE_PATTERNS = (rb"%b" + _SEP + rb".*", rb".*" + _SEP + rb"%b" + _SEP + rb".*")
 
 
-def image_entries(view: View, dir_row: int) -> NDArray[np.int64]:
+def image_entries(view: IndexWalk, dir_row: int) -> NDArray[np.int64]:
     """Entries of the images of the first split that the directory has (train, validation, test), in order, int64. Empty
     where a metadata file says the order, or the files are no folder of images."""
     index = view.index
@@ -47,12 +47,12 @@ def image_entries(view: View, dir_row: int) -> NDArray[np.int64]:
     return entries[_is_image(index, entries)]
 
 
-def first_split(view: View, entries: NDArray[np.int64], dir_row: int) -> NDArray[np.int64]:
+def first_split(view: IndexWalk, entries: NDArray[np.int64], dir_row: int) -> NDArray[np.int64]:
     """Those of some entries below the directory that its first split has, in order, int64. Hidden ones are left out."""
     return _first_split(view.index, _shown(view, entries, dir_row), dir_row, view.ends[dir_row])
 
 
-def _shown(view: View, entries: NDArray[np.int64], dir_row: int) -> NDArray[np.int64]:
+def _shown(view: IndexWalk, entries: NDArray[np.int64], dir_row: int) -> NDArray[np.int64]:
     """The files that data sets look at."""
     index = view.index
     hidden = _hidden_dirs(index, dir_row, view.ends[dir_row])
@@ -73,7 +73,7 @@ def _is_hidden(name: bytes) -> bool:
     return name.startswith(b".") and bool(name.strip(b"."))
 
 
-def _is_file(view: View, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _is_file(view: IndexWalk, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether each entry is a regular file or a link to one."""
     index = view.index
     rows = view.targets(entries)

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedIndex:
     """An index that other processes can map too."""
 
     index: Index
@@ -46,7 +46,7 @@ def open_or_scan(
     follow_symlinks: bool = False,
     progress: Callable[[int], None] | None = None,
     threads: int = THREADS,
-) -> Opened:
+) -> OpenedIndex:
     """The index of the source: the one kept in `index_dir` where its directories are unchanged, the rest
     scanned, and kept there again. `rescan` lists every directory. An empty `index_dir` keeps nothing; one
     that cannot be written adds a warning to the result.
@@ -66,14 +66,14 @@ def open_or(
     *,
     rescan: bool = False,
     follow_symlinks: bool = False,
-) -> Opened:
+) -> OpenedIndex:
     """As `open_or_scan`, by another way to scan: `scanned` takes the kept index, if there is one, and may return it."""
     path = _place(source, index_dir, follow_symlinks)
     fd, previous = (-1, None) if rescan or path is None else _kept(path)
     try:
         result = scanned(previous)
         if previous is not None and result.index is previous:
-            return Opened(previous, os.dup(fd), path, result)
+            return OpenedIndex(previous, os.dup(fd), path, result)
         return _keep(path, result)
     finally:
         if fd >= 0:
@@ -117,7 +117,7 @@ def _kept(path: str) -> tuple[int, Index | None]:
         os.close(file)
 
 
-def _keep(path: str | None, result: ScanResult) -> Opened:
+def _keep(path: str | None, result: ScanResult) -> OpenedIndex:
     """Write the scanned index, and put it into sealed memory, which all processes of the mount share."""
     if path is not None:
         try:
@@ -131,13 +131,13 @@ def _keep(path: str | None, result: ScanResult) -> Opened:
     return _mapped(index_file.to_memfd(result.index), path, result)
 
 
-def _mapped(fd: int, path: str | None, result: ScanResult) -> Opened:
+def _mapped(fd: int, path: str | None, result: ScanResult) -> OpenedIndex:
     try:
         index = Index.load_fd(fd)
     except BaseException:
         os.close(fd)
         raise
-    return Opened(index, fd, path, dataclasses.replace(result, index=index))
+    return OpenedIndex(index, fd, path, dataclasses.replace(result, index=index))
 
 
 def _sweep(path: str) -> None:

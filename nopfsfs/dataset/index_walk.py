@@ -19,7 +19,7 @@ from nopfsfs.dataset.symlinks import resolve
 LOWER = np.frombuffer(bytes(range(256)).lower(), np.uint8)
 
 
-class View:
+class IndexWalk:
     """See the module. Making one costs a look at all directories, links and names: use one for several orders."""
 
     def __init__(self, index: Index) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.index_walk import LOWER, View, ranges
+from nopfsfs.dataset.index_walk import LOWER, IndexWalk, ranges
 
 _DIGITS = re.compile(r"(\d+)")
 _AT_ONCE = 1 << 16  # names turned into keys at a time: bounds the working memory at about 100 MiB
@@ -33,7 +33,7 @@ def natural_key(text: str) -> list[int | str]:
     return [int(part) if i % 2 else part for i, part in enumerate(parts)]
 
 
-def entries_naturally(view: View, dir_row: int) -> NDArray[np.int64]:
+def entries_naturally(view: IndexWalk, dir_row: int) -> NDArray[np.int64]:
     """All entries below the directory, links to directories followed, by the natural order of their paths; int64.
 
     Equal keys stay in the order of `os.walk(topdown=False)` through the mount, whose listings are sorted by name."""
@@ -53,7 +53,7 @@ def entries_naturally(view: View, dir_row: int) -> NDArray[np.int64]:
     return _in_tree_order(index, sorted_entries, bounds, dir_row)
 
 
-def _is_plain(view: View, dir_row: int) -> bool:
+def _is_plain(view: IndexWalk, dir_row: int) -> bool:
     """Whether names alone decide: ASCII, no link to a directory, no longer run of digits than a byte can count."""
     index = view.index
     starts = index.name_start
@@ -190,7 +190,7 @@ def _in_tree_order(
     return entries[ranges(cut[:, 0], cut[:, 1])]
 
 
-def _by_whole_paths(view: View, dir_row: int) -> NDArray[np.int64]:
+def _by_whole_paths(view: IndexWalk, dir_row: int) -> NDArray[np.int64]:
     """As timm does it: all paths, sorted. Costs some microseconds and hundreds of bytes for each."""
     index, at = view.index, view.index.at
     keyed: list[tuple[list[int | str], int, int]] = []

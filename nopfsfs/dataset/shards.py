@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.dataset.hf_imagefolder import first_split
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.index_walk import LOWER, View, has_suffix
+from nopfsfs.dataset.index_walk import LOWER, IndexWalk, has_suffix
 
 # Ends of names, at most 8 bytes each. img2dataset writes a table beside each .tar: where there are equally many, the
 # first kind is taken.
@@ -27,7 +27,7 @@ KINDS: tuple[tuple[bytes, ...], ...] = (
 _LAST = np.isin(LOWER, np.array(sorted({suffix[-1] for kind in KINDS for suffix in kind}), np.uint8))
 
 
-def shard_entries(view: View, dir_row: int) -> NDArray[np.int64]:
+def shard_entries(view: IndexWalk, dir_row: int) -> NDArray[np.int64]:
     """Entries of the shards below the directory, sorted by full path as text; int64."""
     entries = _likely(view, dir_row)
     if not len(entries):
@@ -40,13 +40,13 @@ def shard_entries(view: View, dir_row: int) -> NDArray[np.int64]:
     return by_path[np.isin(by_path, most)]
 
 
-def split_entries(view: View, dir_row: int) -> NDArray[np.int64]:
+def split_entries(view: IndexWalk, dir_row: int) -> NDArray[np.int64]:
     """Those of the first split of `load_dataset(directory, streaming=True)`: train, validation or test; int64."""
     entries = shard_entries(view, dir_row)
     return first_split(view, entries, dir_row) if len(entries) else entries
 
 
-def _likely(view: View, dir_row: int) -> NDArray[np.int64]:
+def _likely(view: IndexWalk, dir_row: int) -> NDArray[np.int64]:
     """The entries below the directory that may be shards, by their last letters: hundredths of a second a million."""
     index: Index = view.index
     first = int(index.first_entry[dir_row])

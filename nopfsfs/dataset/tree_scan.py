@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nopfsfs.dataset.directory_scan import Found, Look, Task, listing_of
+from nopfsfs.dataset.directory_scan import DirectoryContents, DirectoryScan, DirectoryTask, listing_of
 from nopfsfs.dataset.index import UNSURE, Index
 from nopfsfs.dataset.index_build import Acls, Listing, build
 from nopfsfs.errors import Exit, NopfsError
@@ -59,13 +59,13 @@ def scan(
 
     Raises NopfsError (Exit.SOURCE) if the source is missing, is no directory, or cannot be read."""
     root = os.path.abspath(os.fsencode(source))
-    look = Look(root, os.path.realpath(root), follow_symlinks, previous, clock_ns)
-    share = Pool(look).run([Task(b"", 0 if previous else -1)], threads, progress)
+    look = DirectoryScan(root, os.path.realpath(root), follow_symlinks, previous, clock_ns)
+    share = ScanPool(look).run([DirectoryTask(b"", 0 if previous else -1)], threads, progress)
     return result_of(share.found, share.failures, previous, look.acls)
 
 
 def result_of(
-    found: Sequence[Found], failed: Sequence[Failure], previous: Index | None, acls: Acls
+    found: Sequence[DirectoryContents], failed: Sequence[Failure], previous: Index | None, acls: Acls
 ) -> ScanResult:
     """What a scan found, from all directories that were looked at and those that `failed`."""
     values = acls.values()
@@ -103,27 +103,27 @@ def _marked(listing: Listing, unsure: set[bytes]) -> Listing:
 class Share:
     """What one walk found."""
 
-    found: list[Found]
+    found: list[DirectoryContents]
     failures: list[Failure]  # directories that could not be looked at
-    left: list[Task]  # directories that are not to be looked at here
+    left: list[DirectoryTask]  # directories that are not to be looked at here
 
 
-class Pool:
+class ScanPool:
     """Threads that look at directories, deepest first: so few wait at a time, however many there are in
     all. `mine`: whether a directory is to be looked at here; all are where it is None."""
 
-    def __init__(self, look: Look, mine: Callable[[Task], bool] | None = None) -> None:
+    def __init__(self, look: DirectoryScan, mine: Callable[[DirectoryTask], bool] | None = None) -> None:
         self._look = look
         self._mine = mine
-        self._left: list[Task] = []
+        self._left: list[DirectoryTask] = []
         self._changed = threading.Condition()
-        self._waiting: list[Task] = []
+        self._waiting: list[DirectoryTask] = []
         self._busy = 0
-        self._found: list[Found] = []
+        self._found: list[DirectoryContents] = []
         self._failures: list[Failure] = []
         self._fatal: BaseException | None = None
 
-    def run(self, tasks: Sequence[Task], threads: int, progress: Callable[[int], None] | None) -> Share:
+    def run(self, tasks: Sequence[DirectoryTask], threads: int, progress: Callable[[int], None] | None) -> Share:
         """Everything at and below `tasks`. Raises NopfsError if the root of the tree is among them and failed."""
         self._waiting += tasks
         workers: list[threading.Thread] = []
@@ -162,7 +162,7 @@ class Pool:
 
     def _work(self) -> None:
         while (task := self._next()) is not None:
-            found: Found | None = None
+            found: DirectoryContents | None = None
             try:
                 found = self._look(task)
             except OSError as error:
@@ -177,11 +177,11 @@ class Pool:
                 if len(self._waiting) > 1 or not (self._waiting or self._busy):
                     self._changed.notify_all()
 
-    def _add(self, children: list[Task]) -> None:
+    def _add(self, children: list[DirectoryTask]) -> None:
         for child in children:
             (self._waiting if self._mine is None or self._mine(child) else self._left).append(child)
 
-    def _next(self) -> Task | None:
+    def _next(self) -> DirectoryTask | None:
         with self._changed:
             while not self._waiting and self._busy and self._fatal is None:
                 self._changed.wait()
@@ -190,7 +190,7 @@ class Pool:
             self._busy += 1
             return self._waiting.pop()
 
-    def _failed(self, task: Task, error: OSError) -> None:
+    def _failed(self, task: DirectoryTask, error: OSError) -> None:
         why = error.strerror or "error"
         if task.path:
             with self._changed:

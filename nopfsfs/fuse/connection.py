@@ -46,7 +46,7 @@ WITHOUT = "NOPFS_WITHOUT"  # environment: what a kernel could do is left alone; 
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class KernelSession:
     """What was agreed upon. `request`: the kernel's INIT, to be repeated to each pyfuse3."""
 
     request: bytes
@@ -64,7 +64,7 @@ def passes_from(config: MountConfig) -> int:
     return 1 if config.passthrough == "on" else PASSES_FROM
 
 
-def negotiate(fuse_fd: int, *, acl: bool, limit_s: float, passthrough: bool = False) -> Session:
+def negotiate(fuse_fd: int, *, acl: bool, limit_s: float, passthrough: bool = False) -> KernelSession:
     """Take the kernel's INIT and answer it. Raises OSError (ETIMEDOUT, EPROTO)."""
     poll = select.poll()
     poll.register(fuse_fd, select.POLLIN)
@@ -84,7 +84,7 @@ def negotiate(fuse_fd: int, *, acl: bool, limit_s: float, passthrough: bool = Fa
             wanted &= ~flag
     agreed = offered & wanted
     os.write(fuse_fd, _answer(unique, min(minor, _MINORS[1]), readahead, agreed))
-    return Session(request, bool(agreed & _RESEND), bool(agreed & _PASSTHROUGH), bool(agreed & _ACL))
+    return KernelSession(request, bool(agreed & _RESEND), bool(agreed & _PASSTHROUGH), bool(agreed & _ACL))
 
 
 def _answer(unique: int, minor: int, readahead: int, flags: int) -> bytes:

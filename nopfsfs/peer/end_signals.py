@@ -29,7 +29,7 @@ def ending_at_signals() -> AbstractContextManager[None]:
     return handling(END_SIGNALS, raise_exit)
 
 
-class Told:
+class EndSignals:
     """Passes signals on, where they are of a person; once. Called in each turn of the peer process. `comm`: nobody
     else uses it."""
 

@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 
 from nopfsfs.config import MountConfig
 from nopfsfs.control import launch as control
-from nopfsfs.dataset.index_cache import Opened, open_or
-from nopfsfs.errors import NopfsError, Said
+from nopfsfs.dataset.index_cache import OpenedIndex, open_or
+from nopfsfs.errors import AlreadyReported, NopfsError
 from nopfsfs.fuse.mount_table import find_mount
 from nopfsfs.peer import mpi
-from nopfsfs.peer.end_signals import Told, ending_at_signals
+from nopfsfs.peer.end_signals import EndSignals, ending_at_signals
 from nopfsfs.peer.mpi import MPI
 from nopfsfs.peer.process import serve
-from nopfsfs.peer.shared_scan import Scan, check_same, check_view, scan_together
-from nopfsfs.peer.startup_agreement import Group, asked, check_asked, place, together
+from nopfsfs.peer.shared_scan import ScanOptions, check_same, check_view, scan_together
+from nopfsfs.peer.startup_agreement import RankGroup, asked, check_asked, place, together
 from nopfsfs.protocol import supervisor_peer
 from nopfsfs.system.file_system import file_system_at
 from nopfsfs.system.mpi_start import Launched, launched
@@ -37,7 +37,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class MpiMountSteps:
     """What `nopfs-mount` does with or without peers."""
 
     preflight: Callable[[MountConfig], MountConfig]
@@ -46,7 +46,7 @@ class Parts:
     check_plans: Callable[[MountConfig, int], None]
 
 
-def run(config: MountConfig, parts: Parts, env: Mapping[str, str], say: Say) -> int:
+def run(config: MountConfig, parts: MpiMountSteps, env: Mapping[str, str], say: Say) -> int:
     """Mount on all ranks; returns the exit code when the mounts have ended. Raises NopfsError; then nothing of this
     rank's is mounted or running."""
     found = launched(env)
@@ -55,7 +55,7 @@ def run(config: MountConfig, parts: Parts, env: Mapping[str, str], say: Say) -> 
         world = _begin(found)
         try:
             ranks, signals, peers = (mpi.copy(world) for _ in range(3))
-            told = Told(signals, say)
+            told = EndSignals(signals, say)
             with ExitStack() as listening:
                 with ExitStack() as stack:
                     life = _start(
@@ -64,10 +64,10 @@ def run(config: MountConfig, parts: Parts, env: Mapping[str, str], say: Say) -> 
                     )  # fmt: skip
                 code = _stay(life, peers, told, say)
         except NopfsError as error:
-            if not isinstance(error, Said):
+            if not isinstance(error, AlreadyReported):
                 say(error.message)  # now: the first process that ends may end the others
             mpi.end(world)
-            raise Said(error.exit_code, error.message) from error
+            raise AlreadyReported(error.exit_code, error.message) from error
         mpi.finalize()
         return code
 
@@ -77,12 +77,12 @@ def _begin(found: Launched) -> MPI.Intracomm:
         return mpi.begin(found)
     except NopfsError as error:
         if found.rank:
-            raise Said(error.exit_code, error.message) from error  # one says it for all
+            raise AlreadyReported(error.exit_code, error.message) from error  # one says it for all
         raise
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class RunningMount:
     """A mount that answers, as do those of all ranks."""
 
     config: MountConfig
@@ -92,8 +92,8 @@ class Life:
 
 
 def _start(
-    ranks: Group, config: MountConfig, parts: Parts, say: Say, stack: ExitStack, answers: Callable[[], None]
-) -> Life:
+    ranks: RankGroup, config: MountConfig, parts: MpiMountSteps, say: Say, stack: ExitStack, answers: Callable[[], None]
+) -> RunningMount:
     """Everything up to where all mounts answer. Raises NopfsError, on every rank. `answers` is called when this one
     does."""
 
@@ -107,10 +107,10 @@ def _start(
     opened = _index(ranks, replace(config, rescan=rescan), parts, say)
     check_same(ranks, opened.index)
     with parts.reading_as(config):
-        check_view(_AsBefore(ranks), config.source, opened.index)
+        check_view(_RanksAsStarter(ranks), config.source, opened.index)
         config = replace(config, source_fs=file_system_at(os.fsencode(config.source)))
     daemon, ours = _mount(ranks, config, opened, parts, answers)
-    return Life(config, daemon, ours, int(opened.index.fingerprint[:16], 16))
+    return RunningMount(config, daemon, ours, int(opened.index.fingerprint[:16], 16))
 
 
 def _claim(config: MountConfig, stack: ExitStack) -> bytes:
@@ -125,12 +125,12 @@ def _claim(config: MountConfig, stack: ExitStack) -> bytes:
     return b""
 
 
-def _index(ranks: Group, config: MountConfig, parts: Parts, say: Say) -> Opened:
-    how = Scan(config.source, config.follow_symlinks, config.io_timeout)
+def _index(ranks: RankGroup, config: MountConfig, parts: MpiMountSteps, say: Say) -> OpenedIndex:
+    how = ScanOptions(config.source, config.follow_symlinks, config.io_timeout)
     shown = ranks.rank == 0 and sys.stderr.isatty()
     with parts.reading_as(config) as reader, parts.bar(shown) as progress:
         opened = open_or(
-            lambda previous: scan_together(_AsBefore(ranks), how, previous, progress),
+            lambda previous: scan_together(_RanksAsStarter(ranks), how, previous, progress),
             config.source,
             reader.index_dir,
             rescan=config.rescan,
@@ -141,11 +141,11 @@ def _index(ranks: Group, config: MountConfig, parts: Parts, say: Say) -> Opened:
     return opened
 
 
-class _AsBefore:
+class _RanksAsStarter:
     """The ranks, spoken to as the user that this process was started by: it may be another while it scans, and the
     memory of a process cannot be read by another user's, which is how messages come."""
 
-    def __init__(self, ranks: Group) -> None:
+    def __init__(self, ranks: RankGroup) -> None:
         self._ranks = ranks
         self.rank, self.size = ranks.rank, ranks.size
 
@@ -171,7 +171,7 @@ class _AsBefore:
 
 
 def _mount(
-    ranks: Group, config: MountConfig, opened: Opened, parts: Parts, answers: Callable[[], None]
+    ranks: RankGroup, config: MountConfig, opened: OpenedIndex, parts: MpiMountSteps, answers: Callable[[], None]
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Mount on every rank, or on none. Returns the supervisor, and the socket to it."""
     daemon: subprocess.Popen[bytes] | None = None
@@ -196,7 +196,7 @@ def _mount(
     return daemon, ours
 
 
-def _stay(life: Life, peers: MPI.Intracomm, told: Told, say: Say) -> int:
+def _stay(life: RunningMount, peers: MPI.Intracomm, told: EndSignals, say: Say) -> int:
     """Serve until the mounts of all have ended. Whatever goes wrong here ends no mount."""
     told.ends(life.daemon.terminate)
     code = serve(peers, life.supervisor, life.config, life.fingerprint, told)

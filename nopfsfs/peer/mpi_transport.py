@@ -15,7 +15,7 @@ from itertools import count
 
 from mpi4py import MPI
 
-from nopfsfs.peer.transport import CANCELLED, FAILED, Done, Message
+from nopfsfs.peer.transport import CANCELLED, FAILED, Done, NodeMessage
 from nopfsfs.protocol.between_peers import MESSAGE_MAX, TAGS
 
 log = logging.getLogger(__name__)
@@ -72,8 +72,8 @@ class MpiTransport:
             self._behind[node] += len(message)
         return True
 
-    def receive(self) -> list[Message]:
-        messages: list[Message] = []
+    def receive(self) -> list[NodeMessage]:
+        messages: list[NodeMessage] = []
         try:
             self._take(messages)
             self._errors = 0
@@ -95,7 +95,7 @@ class MpiTransport:
                 del self._sent[node]
         return messages
 
-    def _take(self, messages: list[Message]) -> None:
+    def _take(self, messages: list[NodeMessage]) -> None:
         """Take what MPI has found: messages, and news of bytes, which are received where they are awaited."""
         status, probe = self._status, self._comm.Improbe
         looks = _LOOKS_BUSY if self._announced else _LOOKS
@@ -111,7 +111,7 @@ class MpiTransport:
                 self._announce((node, tag), found, length, messages)
                 continue
             if not 0 <= length <= _TAKEN_MOST:  # it is not taken: who sends such a message is not waited for
-                messages.append(Message(node, None))
+                messages.append(NodeMessage(node, None))
                 continue
             body = bytearray(length)
             request = found.Irecv([body, _BYTE])
@@ -120,7 +120,7 @@ class MpiTransport:
             else:
                 self._coming.setdefault(node, deque()).append((request, body))
 
-    def _announce(self, place: tuple[int, int], found: MPI.Message, length: int, messages: list[Message]) -> None:
+    def _announce(self, place: tuple[int, int], found: MPI.Message, length: int, messages: list[NodeMessage]) -> None:
         awaited = self._awaited.pop(place, None)
         if awaited is not None:
             key, view = awaited
@@ -128,7 +128,7 @@ class MpiTransport:
         elif len(self._early) < _EARLY_MOST:
             self._early.setdefault(place, deque()).append((found, length))
         else:
-            messages.append(Message(place[0], None))  # nobody asks for so much
+            messages.append(NodeMessage(place[0], None))  # nobody asks for so much
 
     # ---- bytes --------------------------------------------------------------------------------------------
 
@@ -241,5 +241,5 @@ def _is_done(request: MPI.Request) -> bool:
         return True  # the node is gone
 
 
-def _message(node: int, body: bytearray) -> Message:
-    return Message(node, bytes(body) if len(body) <= MESSAGE_MAX else None)
+def _message(node: int, body: bytearray) -> NodeMessage:
+    return NodeMessage(node, bytes(body) if len(body) <= MESSAGE_MAX else None)

@@ -12,7 +12,7 @@ REST_S = 10.0  # the first time; then twice as long each time
 REST_MOST_S = 640.0
 
 
-class Why(str, Enum):
+class NodeEnd(str, Enum):
     """Why a node is asked no more."""
 
     LEFT = "left"
@@ -21,12 +21,12 @@ class Why(str, Enum):
     GARBAGE = "garbage"
 
 
-class Nodes:
+class NodeHealth:
     """State of the nodes 0 .. size - 1; `own` is this one. Times are those of any clock, seconds."""
 
     def __init__(self, own: int, size: int) -> None:
         self.own, self.size = own, size
-        self.over: dict[int, Why] = {}  # asked no more
+        self.over: dict[int, NodeEnd] = {}  # asked no more
         self.gone: set[int] = set()  # and will not ask any more
         self.lost: set[int] = set()  # and cannot be reached
         self._silent = [0] * size
@@ -75,11 +75,11 @@ class Nodes:
         self._corrupt[node] += 1
         return self._corrupt[node] >= STRIKES
 
-    def end(self, node: int, why: Why) -> bool:
+    def end(self, node: int, why: NodeEnd) -> bool:
         """Ask it no more; whether that is news."""
-        if why in (Why.LEFT, Why.LOST):
+        if why in (NodeEnd.LEFT, NodeEnd.LOST):
             self.gone.add(node)
-        if why == Why.LOST:
+        if why == NodeEnd.LOST:
             self.lost.add(node)
         if node in self.over:
             return False

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from nopfsfs.config import MountConfig
 from nopfsfs.control.process_list import writes_no_more
-from nopfsfs.peer.node_health import Why
-from nopfsfs.peer.router import Exchange
+from nopfsfs.peer.node_health import NodeEnd
+from nopfsfs.peer.router import PeerRouter
 from nopfsfs.peer.transport import Transport
 from nopfsfs.protocol import stager_peer, supervisor_peer
 from nopfsfs.protocol.between_peers import Record
@@ -97,7 +97,7 @@ class Outbox:
         return message
 
 
-class Peer:
+class PeerProcess:
     """Owns the sockets, the exchange, and the clock of the loop."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Peer:
         self._supervisor = Outbox(supervisor)
         self._stager: Outbox | None = None
         self._closing: list[socket.socket] = []  # of stagers that were, until nothing writes what is theirs
-        self._exchange: Exchange | None = None
+        self._exchange: PeerRouter | None = None
         self._over = False  # the mount has ended
         self._ends_by = 0.0  # all others have left as well; 0: they have not
         self._said_bye = False
@@ -218,13 +218,13 @@ class Peer:
             raise ValueError(f"{kind.name} is not for the peer process")
 
     def _begin(self, arena: memoryview) -> None:
-        self._exchange = Exchange(
+        self._exchange = PeerRouter(
             self._transport, arena, self._job, to_stager=self._to_stager,
             hear=lambda node, body: self._tell(supervisor_peer.pack(Kind.HEAR, node, body)),
             over=self._tell_over, clock=time.monotonic, checker=self._checker,
         )  # fmt: skip
 
-    def _tell_over(self, node: int, why: Why) -> None:
+    def _tell_over(self, node: int, why: NodeEnd) -> None:
         self._tell(supervisor_peer.pack(Kind.OVER, node, why.value.encode()))
 
     def _mount_ended(self) -> None:
@@ -237,7 +237,7 @@ class Peer:
         if not self._said_bye:  # it was killed: another may take over the mount, and use its arena again
             self._quiet_by = time.monotonic() + QUIET_LIMIT_S
 
-    def _see_to_quiet(self, exchange: Exchange) -> None:
+    def _see_to_quiet(self, exchange: PeerRouter) -> None:
         """Say that nothing will write the arena any more, when that is so. A process that cannot stop to write ends."""
         if not self._quiet_by and not self._closing:
             return
@@ -323,7 +323,7 @@ def serve(
         try:
             job = fingerprint & (1 << 64) - 1
             quiet = partial(writes_no_more, config.state_dir)
-            return Peer(MpiTransport(comm), supervisor, job, turn, checker, quiet).run()
+            return PeerProcess(MpiTransport(comm), supervisor, job, turn, checker, quiet).run()
         except Exception:
             log.exception("the peer process fails")
             os._exit(1)  # at once: whoever sees the sockets' end takes it that nothing is written any more

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import xxhash
 
-from nopfsfs.peer.node_health import Nodes, Why
-from nopfsfs.peer.responder import LENT_A_NODE, Out, ToStager
+from nopfsfs.peer.node_health import NodeEnd, NodeHealth
+from nopfsfs.peer.responder import LENT_A_NODE, Out, SendToStager
 from nopfsfs.peer.transport import CANCELLED, FAILED, Transport
 from nopfsfs.protocol.between_peers import TAGS, Kind
 from nopfsfs.protocol.stager_peer import SILENT_S, Status, limit_s
@@ -31,7 +31,7 @@ CHECKED_APART = 1 << 20  # bytes; to check so many takes long enough to do it be
 
 
 @dataclass(slots=True, eq=False)
-class Want:
+class NodeRequest:
     """A file that was asked for. `due`: when it is given up; `key`: of its transfer, 0 before that; `told`: the stager
     knows how it ended, or does not wait for it; `held`: it waits for what may write its extent."""
 
@@ -49,23 +49,23 @@ class Want:
     held: bool = False
 
 
-class Borrower:
+class Requester:
     """See the module. `over(node, why)` is called when a node is to be asked no more. `checker`: threads that compute
     checksums of long files."""
 
     def __init__(
-        self, transport: Transport, arena: memoryview, nodes: Nodes, out: Out, to_stager: ToStager,
-        over: Callable[[int, Why], None], clock: Callable[[], float], checker: Executor | None,
+        self, transport: Transport, arena: memoryview, nodes: NodeHealth, out: Out, to_stager: SendToStager,
+        over: Callable[[int, NodeEnd], None], clock: Callable[[], float], checker: Executor | None,
     ) -> None:  # fmt: skip
         self._transport, self._arena, self._nodes = transport, arena, nodes
         self._out, self._to_stager, self._over, self._clock = out, to_stager, over, clock
         self._checker = checker
-        self._checking: list[tuple[Want, Future[bool]]] = []  # they have a key, and nothing writes them
+        self._checking: list[tuple[NodeRequest, Future[bool]]] = []  # they have a key, and nothing writes them
         self._tags = deque(range(1, TAGS + 1))
-        self._wants: dict[int, Want] = {}  # by tag
+        self._wants: dict[int, NodeRequest] = {}  # by tag
         self._count = [0] * nodes.size  # of them, by node
-        self._by_ask: dict[int, Want] = {}  # those that the stager waits for, or whose extents it does not use
-        self._by_key: dict[int, Want] = {}
+        self._by_ask: dict[int, NodeRequest] = {}  # those that the stager waits for, or whose extents it does not use
+        self._by_key: dict[int, NodeRequest] = {}
         self.under_way = 0  # bytes that were asked for
         self.files = self.bytes = self.refused = self.late = self.corrupt = 0
 
@@ -83,7 +83,7 @@ class Borrower:
         if not self._nodes.usable(node, now) or self._count[node] >= ASKED_A_NODE or not self._tags:
             self._to_stager(Local.GOT, (ask, 0, Status.LOST, 0))
             return
-        want = Want(ask, node, self._tags.popleft(), extent, length, bool(urgent), now + SILENT_S)
+        want = NodeRequest(ask, node, self._tags.popleft(), extent, length, bool(urgent), now + SILENT_S)
         self._wants[want.tag] = self._by_ask[ask] = want
         self._count[node] += 1
         self.under_way += length
@@ -125,7 +125,7 @@ class Borrower:
         """(offset, length) of the arena's extents that may still be written to."""
         return [(want.extent, want.length) for want in self._by_key.values() if want.extent >= 0]
 
-    def _abandon(self, want: Want) -> None:
+    def _abandon(self, want: NodeRequest) -> None:
         """Wait for it no more."""
         want.told = True
         if want.key:
@@ -162,18 +162,18 @@ class Borrower:
         else:
             raise ValueError("an answer that cannot be")
 
-    def _is_coming(self, want: Want) -> None:
+    def _is_coming(self, want: NodeRequest) -> None:
         """Once: who says no more than that for ever is late all the same."""
         if not want.coming and not want.told:
             want.coming = True
             want.due = self._due(want)
             self._to_stager(_GOT, (want.ask, 0, _COMING, 0))
 
-    def _receive(self, want: Want, view: memoryview) -> None:
+    def _receive(self, want: NodeRequest, view: memoryview) -> None:
         want.key = self._transport.start_receive(want.node, want.tag, view)
         self._by_key[want.key] = want
 
-    def _receive_nowhere(self, want: Want) -> None:
+    def _receive_nowhere(self, want: NodeRequest) -> None:
         """Bytes that nobody wants any more must be received all the same: the sender waits for that."""
         want.extent = -1
         self._receive(want, memoryview(mmap.mmap(-1, want.length)))
@@ -203,7 +203,7 @@ class Borrower:
             self._finish(want, want.length, right=right.result())
         return bool(some)
 
-    def _finish(self, want: Want, length: int, *, right: bool) -> None:
+    def _finish(self, want: NodeRequest, length: int, *, right: bool) -> None:
         """So many bytes came for it, and nothing more will."""
         self._end(want)
         if want.told:
@@ -215,17 +215,17 @@ class Borrower:
             self._tell(want, _OK, want.check, soon=want.urgent or length >= CHECKED_APART)
         elif length == FAILED:
             self._tell(want, Status.LOST)
-            self._over(want.node, Why.LOST)
+            self._over(want.node, NodeEnd.LOST)
         else:
             self.corrupt += 1
             self._tell(want, Status.CORRUPT)
             if self._nodes.corrupt(want.node):
-                self._over(want.node, Why.CORRUPT)
+                self._over(want.node, NodeEnd.CORRUPT)
 
-    def _is_right(self, want: Want) -> bool:
+    def _is_right(self, want: NodeRequest) -> bool:
         return bool(xxhash.xxh3_64_intdigest(self._arena[want.extent : want.extent + want.length]) == want.check)
 
-    def _free(self, want: Want) -> None:
+    def _free(self, want: NodeRequest) -> None:
         if want.held:
             want.held = False
             if self._by_ask.pop(want.ask, None) is not None:
@@ -250,24 +250,24 @@ class Borrower:
                 self._nodes.silent(want.node, now)
                 self._give_up_for(want, Status.LATE)
 
-    def _due(self, want: Want) -> float:
+    def _due(self, want: NodeRequest) -> float:
         """When it is to be given up, if this is the last that is heard of it."""
         return self._clock() + limit_s(coming=want.coming, urgent=want.urgent, length=want.length)
 
-    def _give_up_for(self, want: Want, status: Status) -> None:
+    def _give_up_for(self, want: NodeRequest, status: Status) -> None:
         self._abandon(want)
         self._to_stager(Local.GOT, (want.ask, 0, status, int(want.held)))
 
     # ---- small parts --------------------------------------------------------------------------------------
 
-    def _end(self, want: Want) -> None:
+    def _end(self, want: NodeRequest) -> None:
         """Nothing more comes for its tag."""
         del self._wants[want.tag]
         self._tags.append(want.tag)
         self._count[want.node] -= 1
         self.under_way -= want.length
 
-    def _tell(self, want: Want, status: int, check: int = 0, *, soon: bool = True) -> None:
+    def _tell(self, want: NodeRequest, status: int, check: int = 0, *, soon: bool = True) -> None:
         if not want.told:
             want.told = True
             del self._by_ask[want.ask]

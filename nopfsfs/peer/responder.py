@@ -18,14 +18,14 @@ TO_BE_SENT = -1
 Out = Callable[[int, Kind, Record], None]
 
 
-class ToStager(Protocol):
+class SendToStager(Protocol):
     """Sends a record to the stager; `soon`: somebody waits for it."""
 
     def __call__(self, kind: Local, record: Record, *, soon: bool = True) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class Loan:
+class NodeLease:
     """A file that `node` wants under `tag`. `key`: of its transfer, 0 before it was lent, TO_BE_SENT then; `recalled`:
     the stager is gone, and with it what it had lent."""
 
@@ -40,15 +40,15 @@ class Loan:
     recalled: bool = False
 
 
-class Lender:
+class Responder:
     """See the module. `out(node, kind, record)` sends to a node; `to_stager(kind, record)`, while there is one."""
 
-    def __init__(self, transport: Transport, arena: memoryview, out: Out, to_stager: ToStager) -> None:
+    def __init__(self, transport: Transport, arena: memoryview, out: Out, to_stager: SendToStager) -> None:
         self._transport, self._arena, self._out, self._to_stager = transport, arena, out, to_stager
-        self._loans: dict[int, Loan] = {}
-        self._of: dict[tuple[int, int], Loan] = {}  # by node and tag, until the answer
-        self._by_key: dict[int, Loan] = {}
-        self._to_send: list[tuple[Loan, memoryview]] = []
+        self._loans: dict[int, NodeLease] = {}
+        self._of: dict[tuple[int, int], NodeLease] = {}  # by node and tag, until the answer
+        self._by_key: dict[int, NodeLease] = {}
+        self._to_send: list[tuple[NodeLease, memoryview]] = []
         self._count = [0] * transport.size
         self._next = 1
         self.lends = False  # whether there is a stager
@@ -67,7 +67,7 @@ class Lender:
         if not self.lends or length > LENGTH_MOST:
             self._out(node, Kind.ANSWER, (tag, 0, Status.NO))
             return
-        loan = Loan(self._next, node, tag, row, length, mtime_ns, bool(urgent))
+        loan = NodeLease(self._next, node, tag, row, length, mtime_ns, bool(urgent))
         self._next += 1
         self._loans[loan.id] = self._of[node, tag] = loan
         self._count[node] += 1
@@ -157,7 +157,7 @@ class Lender:
     def _give_back(self, id: int) -> None:
         self._to_stager(Local.BACK, (id,), soon=False)
 
-    def _end(self, loan: Loan) -> None:
+    def _end(self, loan: NodeLease) -> None:
         del self._loans[loan.id]
         if not loan.key:
             del self._of[loan.node, loan.tag]

@@ -11,9 +11,9 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
-from nopfsfs.peer.node_health import Nodes, Why
-from nopfsfs.peer.requester import Borrower
-from nopfsfs.peer.responder import Lender
+from nopfsfs.peer.node_health import NodeEnd, NodeHealth
+from nopfsfs.peer.requester import Requester
+from nopfsfs.peer.responder import Responder
 from nopfsfs.peer.transport import Transport
 from nopfsfs.protocol import between_peers
 from nopfsfs.protocol.between_peers import Kind, Record
@@ -38,25 +38,25 @@ def _each(records: list[Any], do: Callable[..., None]) -> None:
         raise wrong
 
 
-class Exchange:
+class PeerRouter:
     """See the module. `arena`: the mapped arena. `job`: what all ranks have in common. `to_stager(kind, records)` sends
     there; `hear(node, body)`: news of another node's supervisor; `over(node, why)`: it is asked no more."""
 
     def __init__(
         self, transport: Transport, arena: memoryview, job: int, *, to_stager: Callable[[Local, list[Record]], None],
-        hear: Callable[[int, bytes], None], over: Callable[[int, Why], None], clock: Callable[[], float],
+        hear: Callable[[int, bytes], None], over: Callable[[int, NodeEnd], None], clock: Callable[[], float],
         checker: Executor | None = None,
     ) -> None:  # fmt: skip
         self._transport, self._job, self._clock = transport, job, clock
         self._send_stager, self._hear, self._tell_over = to_stager, hear, over
-        self.nodes = Nodes(transport.rank, transport.size)
+        self.nodes = NodeHealth(transport.rank, transport.size)
         # Records by kind, in their order. Between those of two kinds that of the kinds' numbers is as good as that in
         # which they came: of one file a HURRY is after its WANT and before its DROP, a BACK after its LEND.
         self._out: defaultdict[tuple[Kind, int], list[Record]] = defaultdict(list)
         self._local: defaultdict[Local, list[Record]] = defaultdict(list)
         self._pressing = False  # somebody waits for one of the latter
-        self.lender = Lender(transport, arena, self._put, self._put_local)
-        self.borrower = Borrower(
+        self.lender = Responder(transport, arena, self._put, self._put_local)
+        self.borrower = Requester(
             transport, arena, self.nodes, self._put, self._put_local, self._over, clock, checker
         )
         self._ticked = clock()
@@ -104,7 +104,7 @@ class Exchange:
 
     def _send(self, node: int, message: bytes) -> None:
         if node not in self.nodes.lost and not self._transport.send(node, message):
-            self._over(node, Why.LOST)
+            self._over(node, NodeEnd.LOST)
 
     def _put(self, node: int, kind: Kind, record: Record) -> None:
         self._out[kind, node].append(record)
@@ -184,7 +184,8 @@ class Exchange:
             self.garbage += 1
             if node not in self.nodes.over:
                 log.error("node %d sent garbage: %s", node, e)
-            self._over(node, Why.GARBAGE)  # what it sends further is dealt with: it has bytes of ours, and may leave
+            # what it sends further is dealt with: it has bytes of ours, and may leave
+            self._over(node, NodeEnd.GARBAGE)
 
     def _deal(self, node: int, kind: Kind, records: list[Any]) -> None:
         match kind:
@@ -199,17 +200,17 @@ class Exchange:
             case Kind.NEWS:
                 self._hear(node, records[0])
             case Kind.LEAVE:
-                self._over(node, Why.LEFT)
+                self._over(node, NodeEnd.LEFT)
 
-    def _over(self, node: int, why: Why) -> None:
+    def _over(self, node: int, why: NodeEnd) -> None:
         """Ask it no more."""
         was_gone = node in self.nodes.gone
         news = self.nodes.end(node, why)
         if news:
-            level = logging.INFO if why == Why.LEFT else logging.WARNING
+            level = logging.INFO if why == NodeEnd.LEFT else logging.WARNING
             log.log(level, "node %d is asked no more: %s", node, why.value)
             self._tell_over(node, why)
-        if news or why == Why.LOST:
+        if news or why == NodeEnd.LOST:
             self.borrower.node_gone(node)
         if node in self.nodes.gone and not was_gone:
             self.lender.node_gone(node)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.dataset.directory_scan import Found, Task
+from nopfsfs.dataset.directory_scan import DirectoryContents, DirectoryTask
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.index_build import RECORD, Acls, Listing
 from nopfsfs.dataset.tree_scan import Failure
@@ -55,7 +55,7 @@ class Devices:
         return {theirs: known[name] for name, theirs in names.items() if known.get(name, theirs) != theirs}
 
 
-def pack_tasks(tasks: Sequence[Task], devices: Devices) -> bytes:
+def pack_tasks(tasks: Sequence[DirectoryTask], devices: Devices) -> bytes:
     """Directories to be looked at by others. Those of one directory have one chain."""
     groups: dict[tuple[tuple[int, int], ...], list[list[Any]]] = {}
     for task in tasks:
@@ -64,19 +64,19 @@ def pack_tasks(tasks: Sequence[Task], devices: Devices) -> bytes:
     return json.dumps({"devices": devices.names(numbers), "groups": list(groups.items())}).encode()
 
 
-def unpack_tasks(data: Buffer, devices: Devices) -> list[Task]:
+def unpack_tasks(data: Buffer, devices: Devices) -> list[DirectoryTask]:
     """See `pack_tasks`; with the numbers of this machine."""
     head = json.loads(bytes(data))
     moves = devices.moves(head["devices"])
     tasks = []
     for chain, group in head["groups"]:
         ours = tuple((moves.get(device, device), inode) for device, inode in chain)
-        tasks += [Task(_bytes(path), was, _bytes(at), ours) for path, was, at in group]
+        tasks += [DirectoryTask(_bytes(path), was, _bytes(at), ours) for path, was, at in group]
     return tasks
 
 
 def pack_found(
-    found: Sequence[Found], failures: Sequence[Failure], devices: Devices, acls: Acls | None = None
+    found: Sequence[DirectoryContents], failures: Sequence[Failure], devices: Devices, acls: Acls | None = None
 ) -> bytes:
     """What one rank has found, `failures` with what vanished from directories; `acls`: those that it numbers."""
     listings = [f.listing for f in found if f.listing is not None]
@@ -117,7 +117,7 @@ _COLUMNS: tuple[np.dtype[Any], ...] = (_U4, _U1, _U4, _U4, _U1, RECORD, _U4, _U1
 
 def unpack_found(
     data: Buffer, devices: Devices, previous: Index | None, acls: Acls | None = None
-) -> tuple[list[Found], list[Failure]]:
+) -> tuple[list[DirectoryContents], list[Failure]]:
     """See `pack_found`; with the numbers of this machine, and of `acls`. `data` may be changed, and is used on."""
     view = memoryview(data)
     start = _HEAD + int.from_bytes(view[:_HEAD], "little")
@@ -148,21 +148,22 @@ def unpack_found(
             by_place.get(place, {}),
             led_by_place.get(place, {}),
         )
-        found.append(Found(Task(path), b"", listing, [], int(leaving[place])))
+        found.append(DirectoryContents(DirectoryTask(path), b"", listing, [], int(leaving[place])))
     found += _reused(was, owns, leaving[len(counts) :], previous)
     return found, [(_bytes(path), why) for path, why in head["failures"]]
 
 
 def _reused(
     was: NDArray[np.uint32], owns: NDArray[Any], leaving: NDArray[np.uint32], previous: Index | None
-) -> list[Found]:
+) -> list[DirectoryContents]:
     if not len(was):
         return []
     assert previous is not None
     found = []
     for row, own, links in zip(was.tolist(), owns, leaving.tolist(), strict=True):
         moved = int(previous.devices[previous.src_dev[row]]) != int(own["dev"])
-        found.append(Found(Task(previous.path(row), row), own.tobytes(), None, [], links, moved=moved))
+        task = DirectoryTask(previous.path(row), row)
+        found.append(DirectoryContents(task, own.tobytes(), None, [], links, moved=moved))
     return found
 
 

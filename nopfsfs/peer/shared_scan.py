@@ -18,13 +18,13 @@ import numpy as np
 import xxhash
 
 from nopfsfs.dataset.below import BelowSource
-from nopfsfs.dataset.directory_scan import Found, Look, Task
+from nopfsfs.dataset.directory_scan import DirectoryContents, DirectoryScan, DirectoryTask
 from nopfsfs.dataset.index import COLUMNS, Index
 from nopfsfs.dataset.index_build import Acls
-from nopfsfs.dataset.tree_scan import THREADS, Failure, Pool, ScanResult, result_of
+from nopfsfs.dataset.tree_scan import THREADS, Failure, ScanPool, ScanResult, result_of
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.peer.scan_messages import Devices, pack_found, pack_tasks, unpack_found, unpack_tasks
-from nopfsfs.peer.startup_agreement import Group, refuse, together
+from nopfsfs.peer.startup_agreement import RankGroup, refuse, together
 
 LOOKED_AT = 64  # directories that each rank compares with what all found
 _OF_THE_MACHINE = ("devices", "src_dev")
@@ -36,7 +36,7 @@ def owner(path: bytes, size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class ScanOptions:
     """How to scan."""
 
     source: str
@@ -47,7 +47,7 @@ class Scan:
 
 
 def scan_together(
-    group: Group, how: Scan, previous: Index | None = None, progress: Callable[[int], None] | None = None
+    group: RankGroup, how: ScanOptions, previous: Index | None = None, progress: Callable[[int], None] | None = None
 ) -> ScanResult:
     """As `dataset.scan.scan`; the same index on every rank. `previous` is used where all ranks have the same.
     `progress` is told of the entries that this rank found. Collective.
@@ -55,12 +55,12 @@ def scan_together(
     Raises NopfsError on every rank: Exit.SOURCE where the source cannot be read."""
     root = os.path.abspath(os.fsencode(how.source))
     devices, before = _begin(group, root, previous)
-    look = Look(root, os.path.realpath(root), how.follow_symlinks, before, how.clock_ns)
+    look = DirectoryScan(root, os.path.realpath(root), how.follow_symlinks, before, how.clock_ns)
     tell = _telling(group, how.idle_s, progress)
     found, failures = _rounds(group, look, how, devices, tell)
     failures += [failure for f in found for failure in f.vanished]
     parts = group.gather(pack_found(found, failures, devices, look.acls), "sending what the scan found")
-    all_found: list[Found] = []
+    all_found: list[DirectoryContents] = []
     all_failures: list[Failure] = []
     acls = Acls(before.acl_values() if before is not None else ())
     for part in parts:
@@ -72,29 +72,29 @@ def scan_together(
 
 
 def _rounds(
-    group: Group, look: Look, how: Scan, devices: Devices, tell: Callable[[int], None]
-) -> tuple[list[Found], list[Failure]]:
+    group: RankGroup, look: DirectoryScan, how: ScanOptions, devices: Devices, tell: Callable[[int], None]
+) -> tuple[list[DirectoryContents], list[Failure]]:
     """What this rank is to look at of the tree."""
 
-    def mine(task: Task) -> bool:
+    def mine(task: DirectoryTask) -> bool:
         return owner(task.path, group.size) == group.rank
 
-    def look_at(tasks: Sequence[Task]) -> bytes:
-        share = Pool(look, mine).run([task for task in tasks if mine(task)], how.threads, tell)
+    def look_at(tasks: Sequence[DirectoryTask]) -> bytes:
+        share = ScanPool(look, mine).run([task for task in tasks if mine(task)], how.threads, tell)
         found.extend(share.found)
         failures.extend(share.failures)
         return pack_tasks(share.left, devices)
 
-    found: list[Found] = []
+    found: list[DirectoryContents] = []
     failures: list[Failure] = []
-    tasks = [Task(b"", -1 if look.previous is None else 0)]
+    tasks = [DirectoryTask(b"", -1 if look.previous is None else 0)]
     while tasks:
         parts = together(group, "scanning the source", lambda: look_at(tasks))  # noqa: B023
         tasks = [task for part in parts for task in unpack_tasks(part, devices)]
     return found, failures
 
 
-def _begin(group: Group, root: bytes, previous: Index | None) -> tuple[Devices, Index | None]:
+def _begin(group: RankGroup, root: bytes, previous: Index | None) -> tuple[Devices, Index | None]:
     """The devices of this machine, and `previous`, if all ranks have the same."""
     devices: Devices | None = None
 
@@ -121,7 +121,7 @@ def _digest(index: Index) -> bytes:
     return digest.digest()
 
 
-def _telling(group: Group, idle_s: float, progress: Callable[[int], None] | None) -> Callable[[int], None]:
+def _telling(group: RankGroup, idle_s: float, progress: Callable[[int], None] | None) -> Callable[[int], None]:
     """For the scan's own thread: that it is at work. A source that answers nothing is not taken for work for ever."""
     last = (-1, time.monotonic())
 
@@ -138,7 +138,7 @@ def _telling(group: Group, idle_s: float, progress: Callable[[int], None] | None
     return tell
 
 
-def check_same(group: Group, index: Index) -> None:
+def check_same(group: RankGroup, index: Index) -> None:
     """Raises NopfsError, on every rank, where two have different indexes; it names the first directory that
     differs. Collective."""
     prints = [bytes(part).decode() for part in together(group, "the index", index.fingerprint.encode)]
@@ -173,7 +173,7 @@ def _directories(index: Index) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def check_view(group: Group, source: str, index: Index) -> None:
+def check_view(group: RankGroup, source: str, index: Index) -> None:
     """Compare the source as this rank sees it with what all found: the root and LOOKED_AT other directories at most,
     others on each rank. Raises NopfsError, on every rank, where one sees another tree. Collective."""
     parts = together(group, "comparing the source with the others", lambda: _look(group, os.fsencode(source), index))
@@ -189,7 +189,7 @@ def check_view(group: Group, source: str, index: Index) -> None:
             )  # fmt: skip
 
 
-def _look(group: Group, source: bytes, index: Index) -> bytes:
+def _look(group: RankGroup, source: bytes, index: Index) -> bytes:
     """The first row that this rank sees otherwise than the rank that listed it, and how; nothing if there is none."""
     below = BelowSource(os.path.realpath(source), index, any_root=True)
     for row in sample(index, group.rank):

@@ -1,6 +1,6 @@
 """What all ranks must agree upon before anything is mounted, so that none goes on alone and none waits for another.
 
-Pure: `Group` is MPI, or a test's threads. Each step is done by all ranks, and has a place for an error: if one rank
+Pure: `RankGroup` is MPI, or a test's threads. Each step is done by all ranks, and has a place for an error: if one rank
 fails, all do, and one of them says why.
 """
 
@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 from nopfsfs import __version__
 from nopfsfs.config import MountConfig
-from nopfsfs.errors import Exit, NopfsError, Said
+from nopfsfs.errors import AlreadyReported, Exit, NopfsError
 
 _GOOD, _BAD = b"\0", b"\1"
 
 
-class Group(Protocol):
+class RankGroup(Protocol):
     """All ranks."""
 
     rank: int
@@ -36,7 +36,7 @@ class Group(Protocol):
         ...
 
 
-def together(group: Group, awaited: str, work: Callable[[], bytes]) -> list[memoryview]:
+def together(group: RankGroup, awaited: str, work: Callable[[], bytes]) -> list[memoryview]:
     """Do `work` on every rank; return what all made of it, by rank. Raises NopfsError on every rank where it failed on
     one: its own on that rank, Said on the others."""
     failed: NopfsError | None = None
@@ -57,28 +57,28 @@ def together(group: Group, awaited: str, work: Callable[[], bytes]) -> list[memo
     for rank, part in enumerate(parts):
         if part[:1] == _BAD:
             code, message = json.loads(bytes(part[1:]))
-            raise Said(Exit(code), f"rank {rank}: {message}")
+            raise AlreadyReported(Exit(code), f"rank {rank}: {message}")
     return [part[1:] for part in parts]
 
 
-def refuse(group: Group, code: Exit, message: str) -> NopfsError:
+def refuse(group: RankGroup, code: Exit, message: str) -> NopfsError:
     """The error that all ranks have found alike; rank 0 is to say it."""
-    return NopfsError(code, message) if group.rank == 0 else Said(code, message)
+    return NopfsError(code, message) if group.rank == 0 else AlreadyReported(code, message)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankHost:
     """Where a rank runs: what tells whether two of them would mount at one place."""
 
     host: str
     machine: str  # boot id and mount namespace
 
 
-def place() -> Place:
+def place() -> RankHost:
     """Where this process runs."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
-    return Place(os.uname().nodename, f"{boot} {os.readlink('/proc/self/ns/mnt')}")
+    return RankHost(os.uname().nodename, f"{boot} {os.readlink('/proc/self/ns/mnt')}")
 
 
 # Of what must be the same on all ranks: how it is said, and what to do about it.
@@ -94,7 +94,7 @@ _ASKED: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def asked(config: MountConfig, here: Place) -> bytes:
+def asked(config: MountConfig, here: RankHost) -> bytes:
     """What a rank was asked for, as far as the others must know."""
     plans = [dataclasses.asdict(dataclasses.replace(plan, ranks=None)) for plan in config.plans]
     return json.dumps({
@@ -112,7 +112,7 @@ def asked(config: MountConfig, here: Place) -> bytes:
     }).encode()  # fmt: skip
 
 
-def check_asked(group: Group, parts: list[memoryview]) -> bool:
+def check_asked(group: RankGroup, parts: list[memoryview]) -> bool:
     """Whether any rank wants every directory listed. Raises NopfsError for the first difference between what ranks
     were asked for."""
     all_of_them: list[dict[str, Any]] = [json.loads(bytes(part)) for part in parts]

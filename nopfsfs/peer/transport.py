@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 
-class Message(NamedTuple):
+class NodeMessage(NamedTuple):
     """A message that came. `body` None: it was longer than any message is."""
 
     node: int
@@ -29,7 +29,7 @@ class Transport(Protocol):
     def send(self, node: int, message: bytes) -> bool:
         """Send a message; False where the node cannot be reached any more."""
 
-    def receive(self) -> Sequence[Message]:
+    def receive(self) -> Sequence[NodeMessage]:
         """What has come, some of it."""
 
     def start_send(self, node: int, tag: int, view: memoryview) -> int:

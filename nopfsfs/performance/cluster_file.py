@@ -35,10 +35,10 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from nopfsfs.errors import NopfsError
-from nopfsfs.performance.model import MOST_CLASSES, Cluster, Curve, Source, StorageClass
+from nopfsfs.performance.model import MOST_CLASSES, Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.system.atomic_file import whole_file
 from nopfsfs.text import toml_table
-from nopfsfs.text.toml_table import Table, rate, whole
+from nopfsfs.text.toml_table import TomlTable, rate, whole
 from nopfsfs.text.units import MAX_RANKS, MAX_SIZE, exact_duration, exact_size, format_rate
 
 KEYS = ("name", "note", "nodes", "ranks", "compute", "preprocess", "network", "source", "staging", "class")
@@ -58,7 +58,7 @@ def read_cluster(path: str, users: Collection[int] | None = None) -> Cluster:
 
 def parse_cluster(text: str, origin: str) -> Cluster:
     """The cluster of a text; `origin` is for messages. Raises NopfsError with Exit.USAGE."""
-    top = Table.parse(text, origin)
+    top = TomlTable.parse(text, origin)
     top.only(KEYS)
     top.may("note", toml_table.text, "")
     nodes = top.need("nodes", whole(1, MAX_RANKS), "4")
@@ -82,9 +82,9 @@ def parse_cluster(text: str, origin: str) -> Cluster:
     return cluster
 
 
-def _source(table: Table) -> Source:
+def _source(table: TomlTable) -> SourceModel:
     table.only(SOURCE_KEYS)
-    return Source(
+    return SourceModel(
         rate=_curve(table, "rate"),
         link=table.may("link", rate, math.inf),
         latency=table.may("latency", toml_table.seconds, 0.0),
@@ -92,12 +92,12 @@ def _source(table: Table) -> Source:
     )
 
 
-def _staging(table: Table) -> StorageClass:
+def _staging(table: TomlTable) -> StorageClass:
     table.only(STAGING_KEYS)
     return _storage(table, STAGING)
 
 
-def _classes(tables: list[Table]) -> tuple[StorageClass, ...]:
+def _classes(tables: list[TomlTable]) -> tuple[StorageClass, ...]:
     if len(tables) > MOST_CLASSES:
         raise tables[MOST_CLASSES].error(
             "name", f"{len(tables)} storage classes are given; write at most {MOST_CLASSES}"
@@ -112,7 +112,7 @@ def _classes(tables: list[Table]) -> tuple[StorageClass, ...]:
     return tuple(classes)
 
 
-def _storage(table: Table, name: str) -> StorageClass:
+def _storage(table: TomlTable, name: str) -> StorageClass:
     read = _curve(table, "read")
     return StorageClass(
         name=name,
@@ -130,7 +130,7 @@ def _capacity(value: object) -> tuple[int, ...]:
     return tuple(map(toml_table.size(), entries))
 
 
-def _curve(table: Table, key: str) -> Curve:
+def _curve(table: TomlTable, key: str) -> Curve:
     if not isinstance(table.values.get(key), dict):
         return Curve.flat(table.need(key, rate, _A_RATE))
     points = table.table(key)

@@ -6,7 +6,7 @@ SATA SSD, 10 Gbit/s Ethernet.
 
 from __future__ import annotations
 
-from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 
 SOURCE_RATE, LATENCY_S, AT_ONCE = 500e6, 0.005, 64
 RAM_RATE = 5e9
@@ -17,7 +17,7 @@ DISK = StorageClass("disk", (0,), 4, Curve.flat(DISK_READ), Curve.flat(DISK_WRIT
 STAGING = StorageClass("staging", (0,), 4, Curve.flat(RAM_RATE), Curve.flat(RAM_RATE))
 # Training takes no time beside the bytes: how long it does take is the user's to say.
 DEFAULTS = Cluster(
-    "defaults", 1, RAM_RATE, NETWORK, Source(Curve.flat(SOURCE_RATE), latency=LATENCY_S, at_once=AT_ONCE), STAGING,
+    "defaults", 1, RAM_RATE, NETWORK, SourceModel(Curve.flat(SOURCE_RATE), latency=LATENCY_S, at_once=AT_ONCE), STAGING,
     (RAM, DISK),
 )  # fmt: skip
 TEXT = (

@@ -46,7 +46,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LineFit:
     """time = latency + size * per_byte; `error` is the standard error of the latency."""
 
     latency: float
@@ -94,7 +94,7 @@ def throughput(readings: Readings, at_once: int) -> Level:
     return Level(at_once, files / seconds, size / seconds)
 
 
-def draw_line(sizes: Floats, seconds: Floats) -> Line | None:
+def draw_line(sizes: Floats, seconds: Floats) -> LineFit | None:
     """The line through times against sizes, f64[n]: least squares of relative errors, in which readings that lie far
     off count for less (Huber's weights). Neither number is below 0. None: too few readings, or all of one size."""
     if len(sizes) < FEWEST or float(np.ptp(sizes)) == 0.0:
@@ -111,7 +111,7 @@ def draw_line(sizes: Floats, seconds: Floats) -> Line | None:
         spread = _ROBUST * float(np.median(off))
         robust = np.minimum(1.0, _HUBER * spread / np.maximum(off, 1e-300)) if spread > 0 else np.ones(len(x))
         weights = robust / model**2
-    return Line(a, b / unit, _error(x, seconds - a - b * x, weights))
+    return LineFit(a, b / unit, _error(x, seconds - a - b * x, weights))
 
 
 def _solve(x: Floats, y: Floats, weights: Floats) -> tuple[float, float]:

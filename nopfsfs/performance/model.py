@@ -73,7 +73,7 @@ class StorageClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceModel:
     """The parallel file system. `rate` t(gamma): what it delivers to gamma nodes together; `link` b_fs: to one of them
     at most. `latency`: seconds for each file beside its bytes; `at_once`: files that one node has under way then."""
 
@@ -100,7 +100,7 @@ class Cluster:
     nodes: int
     compute: float
     network: float
-    source: Source
+    source: SourceModel
     staging: StorageClass
     classes: tuple[StorageClass, ...] = ()  # 1, 2, ...: fastest first
     preprocess: float = math.inf
@@ -112,7 +112,7 @@ class Cluster:
         return np.stack(columns, axis=1) if columns else np.zeros((self.nodes, 0), np.int64)
 
 
-class From(IntEnum):
+class FetchOrigin(IntEnum):
     """Where a sample is fetched from."""
 
     LOCAL = 0
@@ -154,8 +154,8 @@ class Times:
         return _times(cluster, gamma, [one.read_rate for one in cluster.classes], write, latency)
 
     def fetch_from(self, sizes: Rows, local: NDArray[np.int8], peer: NDArray[np.int8]) -> NDArray[np.uint8]:
-        """Where each of m samples comes from soonest, u8[m] of `From`. `local`, `peer` i8[m]: the class that this node
-        and a peer have it in, or NOWHERE. Of equals the nearer one. An empty one is taken as one byte."""
+        """Where each of m samples comes from soonest, u8[m] of `FetchOrigin`. `local`, `peer` i8[m]: the class that
+        this node and a peer have it in, or NOWHERE. Of equals the nearer one. An empty one is taken as one byte."""
         nearest = np.empty(len(sizes), np.uint8)
         for first in range(0, len(sizes), _BLOCK):
             part = slice(first, first + _BLOCK)

@@ -16,7 +16,7 @@ SLOWER = 1.25
 
 
 @dataclass(slots=True)
-class Service:
+class ObservedService:
     """Fetches of one kind: their number, bytes and seconds, those of long ago counted less."""
 
     files: float = 0.0
@@ -52,7 +52,7 @@ class Observed:
     """The source and the disk tiers. `cluster`: as it was calibrated, if it was; `mean`: bytes of a file."""
 
     def __init__(self, cluster: Cluster | None, mean: float) -> None:
-        self.source, self.disk = Service(), Service()
+        self.source, self.disk = ObservedService(), ObservedService()
         self.disk_pays = True
         if cluster is None or mean <= 0:
             return

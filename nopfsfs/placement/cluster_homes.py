@@ -25,7 +25,7 @@ BLOCK = 1 << 21
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Cluster:
+class ClusterHomes:
     """What is placed. `home` u16[n]: the node with the home of each row, or NOBODY; `local` i8[n]: in which class this
     node has it (0: in memory; 1, 2, ...: on that disk tier), NOWHERE, or UNCOVERED; `used` i64[nodes, classes], bytes.
     """
@@ -35,9 +35,9 @@ class Cluster:
     used: Ints
 
     @staticmethod
-    def empty(n: int, nodes: int, classes: int) -> Cluster:
+    def empty(n: int, nodes: int, classes: int) -> ClusterHomes:
         """Of n rows, none of them placed."""
-        return Cluster(
+        return ClusterHomes(
             np.full(n, NOBODY, np.uint16), np.full(n, UNCOVERED, np.int8), np.zeros((nodes, classes), np.int64)
         )
 
@@ -71,9 +71,9 @@ def by_hash(rows: NDArray[np.integer], nodes: int) -> Nodes:
 
 
 def extend(
-    before: Cluster, rows: NDArray[np.integer], readers: Readers, epochs: int, charges: Ints, rooms: Ints,
+    before: ClusterHomes, rows: NDArray[np.integer], readers: Readers, epochs: int, charges: Ints, rooms: Ints,
     *, node: int, method: str = "homes", block: int = BLOCK,
-) -> Cluster:  # fmt: skip
+) -> ClusterHomes:  # fmt: skip
     """A further placement, of m rows that are `to_cover`, as `node` has it. `readers`: of epochs 0 .. `epochs` - 1, who
     reads each, u16[m]; `charges` i64[n]; `rooms` i64[nodes, classes], bytes, with what earlier placements use."""
     home, local, used = before.home.copy(), before.local.copy(), before.used.copy()
@@ -90,7 +90,7 @@ def extend(
         taken = _taken(placed, charges[some], *rooms.shape)
         left -= taken
         used += taken
-    return Cluster(home, local, used)
+    return ClusterHomes(home, local, used)
 
 
 def _of(readers: Readers, part: slice) -> Readers:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False)
-class Showing:
+class VisibleOpens:
     """`mask` b[rows]: whose opens show; `spacing`: one in so many, on average; `apart`: the same, exactly, of all
     files."""
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nopfsfs.policy.next_use import NEVER, Spare
+from nopfsfs.policy.next_use import NEVER, NextUseOrder
 
 
-class Kept(Spare):
+class BeladySet(NextUseOrder):
     """Rows that stay and that nobody has open; they can be spared for what is read sooner."""
 
     def offered(self, rows: Sequence[int]) -> list[tuple[int, int]]:

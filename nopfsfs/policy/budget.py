@@ -26,7 +26,7 @@ WINDOW_MOST = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class MemorySplit:
     """Bytes. `arena` + `pages` is at most the whole budget.
 
     Of the arena, `homes` is for files that stay, `stream` for files on their way, `ranges` for blocks of files that are
@@ -71,7 +71,7 @@ def automatic(available: int, data: int) -> int:
     return max(0, min(available // 2, 2 * data + passage(data)))
 
 
-def split(total: int, data: int, page_cache: int | None = None) -> Split:
+def split(total: int, data: int, page_cache: int | None = None) -> MemorySplit:
     """Divide `total` bytes for a data set of `data` bytes (as files are charged). `page_cache`: how much of them the
     pages may take, less where the passage needs it; None: what the homes leave, and a window at least."""
     way = on_their_way(total, data)
@@ -85,7 +85,7 @@ def split(total: int, data: int, page_cache: int | None = None) -> Split:
         window = min(pages // 2, WINDOW_MOST)
         homes = min(data, rest - pages)
     page_homes = pages if pages >= data else max(0, pages - window)
-    return Split(
+    return MemorySplit(
         arena=homes + way, homes=homes, stream=way // 2, ranges=way - way // 2, pages=pages, page_homes=page_homes,
         whole_limit=total // WHOLE_FRACTION,
     )  # fmt: skip

@@ -17,7 +17,7 @@ class Do(IntEnum):
     CANCEL = 7
 
 
-class Orders:
+class CommandList:
     """In order: what is to be done, the rows, and a value."""
 
     def __init__(self) -> None:

@@ -136,11 +136,11 @@ class Homes:
 
     # ---- the placement of a cluster -----------------------------------------------------------------------
 
-    def cover(self, local: npt.NDArray[np.int8], may: npt.NDArray[np.bool_]) -> Rows:
+    def apply_placement(self, local: npt.NDArray[np.int8], may: npt.NDArray[np.bool_]) -> Rows:
         """What a placement says of each row, i8[n]: UNCOVERED, NOWHERE, 0 or the number of a disk tier. What was
         covered stays as it was. Those that are to live here, and `may`, b[n], get their homes as far as there is room
         without the others; which, i64[m]. What is on disk already stays there, and what has its room lives in memory.
-        These others may then have more than there is room for: see `spared` and `crowding`."""
+        These others may then have more than there is room for: see `spared` and `overflow`."""
         new = (self._said == 0) & (local > UNCOVERED)
         self._said[new] = np.where(may[new], local[new], NOWHERE) - UNCOVERED
         new &= may & (self.home != _DISK)
@@ -177,7 +177,7 @@ class Homes:
         found: list[int] = rows[(self.home[rows] == _RAM) & ~placed].tolist()
         return found
 
-    def crowding(self) -> list[int]:
+    def overflow(self) -> list[int]:
         """Rows on disk that are not placed there, and have the room of others that are: so many as must go."""
         found = []
         for tier, room in enumerate(self._disk_room):
@@ -195,7 +195,7 @@ class Homes:
     def _bytes(self, rows: Rows | npt.NDArray[np.bool_]) -> int:
         return int(self._charges[rows].sum())
 
-    def uncover(self, rows: npt.NDArray[np.bool_]) -> None:
+    def withdraw_placement(self, rows: npt.NDArray[np.bool_]) -> None:
         """Those of these rows, b[n], that live elsewhere do so no more: it is as if no placement had covered them."""
         gone = rows & (self._said == NOWHERE - UNCOVERED)
         self._said[gone] = 0

@@ -6,7 +6,7 @@ DROP_BYTES = 32 << 20  # so many are dropped at a time
 KEEP_BYTES = 8 << 20
 
 
-class Large:
+class LargeReads:
     """Those that are open, and up to which byte their pages were dropped."""
 
     def __init__(self) -> None:

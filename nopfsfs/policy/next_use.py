@@ -23,7 +23,7 @@ def nothing_known(rows: Rows) -> Rows:
     return np.full(len(rows), -1, np.int64)
 
 
-class Spare:
+class NextUseOrder:
     """A set of rows. They are sorted when one is to go, all at once, and again when many more have come: so that a row
     costs little, however many there are."""
 
@@ -50,11 +50,11 @@ class Spare:
     def discard(self, row: int) -> None:
         self._rows.pop(row, None)
 
-    def foretold_anew(self) -> None:
+    def invalidate(self) -> None:
         """What was known of next uses no longer holds."""
         self._left = 0
 
-    def soonest(self, rows: Collection[int]) -> int:
+    def first_use(self, rows: Collection[int]) -> int:
         """The position at which the first of some rows is read next, `NEVER` if none is known to be."""
         uses = self.next_uses(np.fromiter(rows, np.int64, len(rows)))
         return int(uses[uses >= 0].min(initial=NEVER))

@@ -16,15 +16,15 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from nopfsfs.policy.belady_set import Kept
-from nopfsfs.policy.budget import Split
-from nopfsfs.policy.command_list import Do, Orders
+from nopfsfs.policy.belady_set import BeladySet
+from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.command_list import CommandList, Do
 from nopfsfs.policy.homes import Home, Homes
-from nopfsfs.policy.large_reads import Large
-from nopfsfs.policy.open_files import Opened
+from nopfsfs.policy.large_reads import LargeReads
+from nopfsfs.policy.open_files import OpenFiles
 from nopfsfs.policy.passing import Passing
-from nopfsfs.policy.pending_reads import Awaited
-from nopfsfs.policy.push_scheduler import Paged, PageWindow
+from nopfsfs.policy.pending_reads import PendingReads
+from nopfsfs.policy.push_scheduler import Paged, PushScheduler
 
 Rows = npt.NDArray[np.int64]
 Upcoming = Callable[[int, int], Rows]
@@ -40,13 +40,13 @@ _UNPLACED, _RAM, _DISK, _STREAM = Home
 _NONE, _WHOLE = Paged.NONE, Paged.WHOLE
 
 
-class Conductor:
+class NodePolicy:
     """State by row: arrays of length n. `charges` i64[n]: what a copy of the file costs in memory, bytes; 0 for what
     is not a regular file or empty. `paged` u8[n] is written here and may lie in shared memory. `disk_room`: bytes by
     disk tier."""
 
     def __init__(
-        self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: Split, disk_room: list[int]
+        self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: MemorySplit, disk_room: list[int]
     ) -> None:
         n = len(charges)
         self.charges = self._size = charges
@@ -69,16 +69,16 @@ class Conductor:
         self._is_evicting, self._is_streaming = self._evicting.data, self._streaming.data
         self._is_writing, self._is_on_disk = self._writing.data, self._on_disk.data
         self._is_backed, self._may_be_backed = self._backed.data, self.may_pass.data
-        self._open = Opened()
+        self._open = OpenFiles()
         self._closes_are_seen = True
-        self._large = Large()
-        self._awaited = Awaited()  # copies that do not stay, fetched for a reading to come
+        self._large = LargeReads()
+        self._awaited = PendingReads()  # copies that do not stay, fetched for a reading to come
         self._arrived: list[int] = []  # staged since the last orders: is there a reason to hold them?
-        self.kept = Kept()  # what stays, where each epoch reads another part of the files
+        self.kept = BeladySet()  # what stays, where each epoch reads another part of the files
         self._replaces = False
         self.passing = Passing(self._charge, split, self._let_go)
         self._read: dict[int, None] = {}  # read since the last orders: is it to be kept?
-        self.window = PageWindow(charges, paged, split, self._open)
+        self.window = PushScheduler(charges, paged, split, self._open)
         self._fetch_at = 0  # stream positions: before them all is ordered
         self._push_at = 0
         self._position = 0
@@ -88,7 +88,7 @@ class Conductor:
         self.fetches_outstanding = 0
         self.stream_used = 0
         self.evictions_read = 0  # READs that showed that the kernel had taken pages
-        self._orders = Orders()
+        self._orders = CommandList()
         self._order, self._order_all = self._orders.add, self._orders.add_all
 
     @property
@@ -130,7 +130,7 @@ class Conductor:
         self._end_fetch(row)
         self._stuck.discard(row)
         if not self._is_staged[row]:
-            self._awaited.met(row)
+            self._awaited.read_done(row)
             self._uncharge_stream(row)
             self.homes.unplace(row)  # the room that it was to have is for what comes before it
 
@@ -151,7 +151,7 @@ class Conductor:
     def pushed(self, row: int) -> None:
         self.window.pushed(row)
         if not self._closes_are_seen:
-            self._awaited.met(row)  # it is read from the page cache now, and nobody would say when that is done
+            self._awaited.read_done(row)  # it is read from the page cache now, and nobody would say when that is done
         self._let_go(row)
 
     def push_failed(self, row: int) -> None:
@@ -172,7 +172,7 @@ class Conductor:
         """The kernel reads the row from its copy on disk by itself, or may not."""
         self._is_backed[row] = self._may_be_backed[row] = passes
         if passes:
-            self._awaited.met(row)  # the reading needs nothing else
+            self._awaited.read_done(row)  # the reading needs nothing else
         self._let_go(row)
 
     def off_disk(self, row: int, *, again: bool = False) -> None:
@@ -254,8 +254,8 @@ class Conductor:
         its end was read. In return all that lies behind the reader's position was read."""
         self.replace(False)
         self._closes_are_seen = False
-        self._awaited.be_strict()
-        self.window.awaited.be_strict()
+        self._awaited.expire_at_position()
+        self.window.awaited.expire_at_position()
 
     def read(self, row: int, end: int) -> None:
         """The server answered a READ up to byte `end`; so the page cache holds these bytes now."""
@@ -282,7 +282,7 @@ class Conductor:
         if self._large.closed(row):
             self._order(Do.DROP, row)
         if self._paged_of[row] != _NONE:
-            self._awaited.met(row)  # else it was opened, but not read
+            self._awaited.read_done(row)  # else it was opened, but not read
         self.window.closed(row)
         if self._replaces and self._home_of[row] != _DISK:
             self._read[row] = None
@@ -303,8 +303,8 @@ class Conductor:
         self._fetch_at = self._push_at = position
         self._anew.clear()
         self._awaited.clear()
-        self.kept.foretold_anew()
-        self.window.forsake()
+        self.kept.invalidate()
+        self.window.forget_expected()
         self._look_at_all()
 
     def advance(self, position: int, horizon: int, upcoming: Upcoming) -> None:
@@ -318,7 +318,7 @@ class Conductor:
             self._look_again = False
             self._fetch_at = self._push_at = position
         if self._anew:
-            first = self.window.behind.soonest(self._anew)
+            first = self.window.behind.first_use(self._anew)
             self._anew.clear()
             self._fetch_at, self._push_at = min(self._fetch_at, first), min(self._push_at, first)
         self._fetch_at = self._scan(max(self._fetch_at, position), position + horizon, upcoming, self._fetch_some)
@@ -510,8 +510,8 @@ class Conductor:
     def place(self, local: npt.NDArray[np.int8], furthest: Rows) -> None:
         """The placement of the cluster: `local` as of `Homes.cover`. What lives here by it has its room from now on;
         others leave memory for it in the order of `furthest`, of all that is `held`."""
-        rows = self.homes.cover(local, (self._size > 0) & (self._size <= self.split.whole_limit))
-        for row in self.homes.crowding():
+        rows = self.homes.apply_placement(local, (self._size > 0) & (self._size <= self.split.whole_limit))
+        for row in self.homes.overflow():
             if self._is_on_disk[row] or self._is_writing[row]:
                 self._order(Do.OFF_DISK, row)
             else:
@@ -538,9 +538,9 @@ class Conductor:
 
     def unplace(self, rows: npt.NDArray[np.bool_]) -> None:
         """The node where these rows, b[n], live is gone."""
-        self.homes.uncover(rows & ~self._streaming)
+        self.homes.withdraw_placement(rows & ~self._streaming)
 
-    def resize(self, split: Split, furthest: Rows) -> None:
+    def resize(self, split: MemorySplit, furthest: Rows) -> None:
         """A new division of the budget. When it is smaller, files leave in the order of `furthest` (their next use
         is furthest away); when it is larger, files that streamed are placed anew."""
         if split.homes > self.split.homes:

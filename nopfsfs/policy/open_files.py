@@ -18,7 +18,7 @@ LAST_BYTES = 2 << 12  # of a charge: who has read up to there has read all
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenCount:
     count: int
     sign: int  # how many opens there had been when it was last opened or read
     queued: int  # with which number it stands in the queue
@@ -26,11 +26,11 @@ class _Open:
     closed: bool = False  # by somebody, since then
 
 
-class Opened:
+class OpenFiles:
     """A row is in it from its first open to its last close, or until it is forgotten."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, _Open] = {}
+        self._rows: dict[int, _OpenCount] = {}
         self._queue: deque[tuple[int, int]] = deque()  # (opens by then, row)
         self._forgotten: set[int] = set()
         self._opens = 0
@@ -46,7 +46,7 @@ class Opened:
         self._opens += 1
         found = self._rows.get(row)
         if found is None:
-            self._rows[row] = _Open(1, self._opens, self._opens, 1)
+            self._rows[row] = _OpenCount(1, self._opens, self._opens, 1)
             self._queue.append((self._opens, row))
             self._forgotten.discard(row)
         else:
@@ -68,7 +68,7 @@ class Opened:
         self._rows.pop(row, None)
         if left < LAST_BYTES:
             return [row]
-        self._rows[row] = _Open(1, self._opens, self._opens, 1)  # the last of them
+        self._rows[row] = _OpenCount(1, self._opens, self._opens, 1)  # the last of them
         if len(self._rows) <= HALF_READ:
             return []
         oldest = next(iter(self._rows))

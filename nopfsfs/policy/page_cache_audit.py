@@ -26,7 +26,7 @@ CHUNKS = 8
 AHEAD_MOST = 1 << 14  # positions ahead of the reader that are looked at; then from the reader on again
 
 
-class Residence:
+class PageCacheAudit:
     """`charges` i64[n] and `paged` u8[n] are those of the conductor."""
 
     def __init__(self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nopfsfs.policy.budget import Split
+from nopfsfs.policy.budget import MemorySplit
 
 
 class Passing:
     """`sizes`: bytes by row; `let_go` frees a copy that is held for no other reason."""
 
-    def __init__(self, sizes: memoryview, split: Split, let_go: Callable[[int], None]) -> None:
+    def __init__(self, sizes: memoryview, split: MemorySplit, let_go: Callable[[int], None]) -> None:
         self._sizes, self.split, self._let_go = sizes, split, let_go
         self._held: dict[int, None] = {}
         self.held_bytes = 0

@@ -7,7 +7,7 @@ from collections import deque
 PASSED_BY = 1024  # positions behind the reader's first unopened one, after which a file was passed by
 
 
-class Awaited:
+class PendingReads:
     """A row is in it from `expect` until `met`, `passed` or `clear`. Of its readings to come the last is awaited."""
 
     def __init__(self) -> None:
@@ -28,13 +28,13 @@ class Awaited:
             self._limits[row] = limit
             self._queue.append((limit, row))
 
-    def be_strict(self) -> None:
+    def expire_at_position(self) -> None:
         """From now on, and for all that is awaited: what lies behind the reader's position was read."""
         self._limits = {row: limit - self._slack for row, limit in self._limits.items()}
         self._queue = deque((limit - self._slack, row) for limit, row in self._queue)
         self._slack = 0
 
-    def met(self, row: int) -> None:
+    def read_done(self, row: int) -> None:
         """The row was read."""
         self._limits.pop(row, None)
 

@@ -14,9 +14,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from nopfsfs.policy.budget import Split
-from nopfsfs.policy.next_use import Spare
-from nopfsfs.policy.pending_reads import Awaited
+from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.next_use import NextUseOrder
+from nopfsfs.policy.pending_reads import PendingReads
 
 PUSHES_OUTSTANDING = 64  # few: a push of what is needed now must not wait behind what is needed later
 RESERVE_MOST = 32 << 20  # bytes of the window that pushes leave to demand reads, whose pages nobody can refuse
@@ -35,11 +35,11 @@ class Paged(IntEnum):
 _NONE, _WHOLE, _SOME, _LATE = Paged
 
 
-class PageWindow:
+class PushScheduler:
     """`charges` i64[n] and `paged` u8[n] are those of the conductor, `opened` holds the rows that are open now."""
 
     def __init__(
-        self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: Split, opened: Container[int]
+        self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: MemorySplit, opened: Container[int]
     ) -> None:
         n = len(charges)
         self._size, self.paged = charges, paged
@@ -51,12 +51,13 @@ class PageWindow:
         # the same for one row at a time, as in the conductor
         self._charge, self._paged_of = charges.data, paged.data
         self._is_pushing, self._is_home = self.pushing.data, self.home.data
-        self.awaited = Awaited()
-        self.behind = Spare()  # closed, to be dropped when room is needed
+        self.awaited = PendingReads()
+        self.behind = NextUseOrder()  # closed, to be dropped when room is needed
         self._leaving: dict[int, int] = {}  # row: bytes; being dropped
         self._leaving_bytes = 0
         self._read_again: set[int] = set()  # of those being dropped
-        self._young: tuple[set[int], set[int]] = (set(), set())  # pushed since the last `age`, and the one before
+        # pushed since the last `rotate_recent`, and the one before
+        self._young: tuple[set[int], set[int]] = (set(), set())
         self.outstanding = 0
         self.used = 0
         self.homes_used = 0
@@ -135,7 +136,7 @@ class PageWindow:
     def push_failed(self, row: int) -> None:
         if self._end_push(row) and self._paged_of[row] == _NONE:
             self.used -= self._charge[row]
-            self.awaited.met(row)
+            self.awaited.read_done(row)
         if self._paged_of[row] == _LATE:
             self._paged_of[row] = _SOME
         self._put_behind(row)
@@ -184,22 +185,22 @@ class PageWindow:
         if self._is_pushing[row]:
             self._paged_of[row] = _LATE
 
-    def age(self) -> None:
+    def rotate_recent(self) -> None:
         """Call it every few seconds: what was pushed before the last time is done for certain."""
         self._young = (set(), self._young[0])
 
     def closed(self, row: int) -> None:
         """The row's last reader has closed it."""
-        self.awaited.met(row)
+        self.awaited.read_done(row)
         self._put_behind(row)
 
     def advance(self, position: int) -> None:
         """The reader is at `position` now."""
         self._put_all_behind(self.awaited.passed(position))
 
-    def forsake(self) -> None:
+    def forget_expected(self) -> None:
         """Another stream is followed: nothing that was pushed is awaited any more."""
-        self.behind.foretold_anew()
+        self.behind.invalidate()
         self._put_all_behind(self.awaited.clear())
 
     # ---- room ---------------------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ class PageWindow:
         self._paged_of[row] = _SOME if cached else _NONE
         if not cached:
             self.used -= self._charge[row]
-            self.awaited.met(row)
+            self.awaited.read_done(row)
             self.behind.discard(row)
         return True
 
@@ -243,7 +244,7 @@ class PageWindow:
                 rows.append(row)
         return rows
 
-    def resize(self, split: Split, furthest: Iterable[int]) -> None:
+    def resize(self, split: MemorySplit, furthest: Iterable[int]) -> None:
         """Another budget. What must leave does so in the order of `furthest`."""
         all_could_stay = not self.bounded
         self._split = split
@@ -257,7 +258,7 @@ class PageWindow:
                 self._is_home[row] = False
                 self.homes_used -= size
             if excess > 0:
-                self.awaited.met(row)
+                self.awaited.read_done(row)
             self._put_behind(row)
             excess -= size if row in self.behind else 0
 

@@ -45,10 +45,10 @@ class Columns:
     Written by the stager: `tier` u8, `slot` i64 (byte offset in the arena), `check` u64 (xxh3 of the staged
     bytes), `disk` u8 (0 or 1 + number of the disk tier), `backing` i32 (what the copy on disk is registered as with the
     kernel, `fuse/passthrough.py`; 0: it is not; below 0: withdrawn, and kept until no open uses it), `version` u32
-    (counts changes seen at the source, up to `inodes.VERSION_LAST`), `stale` u8 (1 while the old version is being forgotten;
-    opens fail), and for rows with version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns` i64, `new_ino`
-    u64. The rights of rows that have others than the index says: `renewed` u32 (counts), `right_mode`, `right_uid`,
-    `right_gid`, `right_acl` u32[2n], `acls` u8 and `acls_used` i64[1] (`tiers/rights.py`).
+    (counts changes seen at the source, up to `inode_numbers.VERSION_LAST`), `stale` u8 (1 while the old version is
+    being forgotten; opens fail), and for rows with version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns`
+    i64, `new_ino` u64. The rights of rows that have others than the index says: `renewed` u32 (counts), `right_mode`,
+    `right_uid`, `right_gid`, `right_acl` u32[2n], `acls` u8 and `acls_used` i64[1] (`tiers/rights.py`).
     Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it; 3: the same, and a
     push of it that is not done yet would come too late), `holder` u16 (1 + the node that has the row's home, where
     that is another one that may be asked; HOME_HERE where it is this one; 0: there is none).
@@ -95,7 +95,7 @@ def columns_layout(n: int) -> shared_memory.Layout:
     }  # fmt: skip
 
 
-class Gauge(IntEnum):
+class Metric(IntEnum):
     """Counters of the server and the stager; each process writes its own block. Times are nanoseconds."""
 
     # server
@@ -189,7 +189,7 @@ BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and
 STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 
 
-class Gauges:
+class MetricBlock:
     """One process's block of int64 counters, fast to bump: `block[Gauge.OPENS] += 1`. Each block has one writer:
     whoever takes the place of a process that died counts on."""
 
@@ -217,4 +217,4 @@ class ServerGauges:
 
     def done(self, number: int) -> int:
         """How much a server and those before it in its place have answered: opens, and reads that were staged."""
-        return int(self._blocks[number, [Gauge.OPENS, Gauge.TRIPWIRES, Gauge.RAM_FILES]].sum())
+        return int(self._blocks[number, [Metric.OPENS, Metric.TRIPWIRES, Metric.RAM_FILES]].sum())

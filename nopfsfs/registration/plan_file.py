@@ -19,7 +19,7 @@ from nopfsfs.dataset.file_orders import ORDERS
 from nopfsfs.dataset.index import Index
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.registration.plan_tables import PlanError, parse_plans
-from nopfsfs.text.toml_table import Table, usage
+from nopfsfs.text.toml_table import TomlTable, usage
 
 SIZE_MOST = 1 << 20  # bytes: sixteen tables have a few thousand
 _HEADER = re.compile(r"""\s*\[\[\s*["']?plan["']?\s*\]\]""")
@@ -36,7 +36,7 @@ class PlanFile:
 def read_plan_file(path: str) -> PlanFile:
     """Raises NopfsError with Exit.USAGE, and one line that names the file and, where there is one, line and key."""
     text = _read(path)
-    table = Table.parse(text, path).values
+    table = TomlTable.parse(text, path).values
     for key in table:
         if key != "plan":
             line_number = _line_of(text.splitlines(), (key,), 0)

@@ -60,7 +60,7 @@ AT_ONCE = 64  # requests answered before other tasks get their turn
 Bytes = bytes | bytearray | memoryview
 
 
-class Handlers(Protocol):
+class FastHandlers(Protocol):
     """What the fast path answers with; `server/operations.py` has it."""
 
     @property
@@ -101,7 +101,7 @@ def is_possible() -> bool:
     return pair is not None
 
 
-class _Wait:
+class _WaitingRead:
     """A READ that waits: its scope, and who reads."""
 
     __slots__ = ("pid", "scope")
@@ -137,7 +137,7 @@ class FastPath:
     """Owns the reading of the FUSE descriptor and our end of the pair. `run` ends when the connection does."""
 
     def __init__(
-        self, fuse_fd: int, pair: socket.socket, handlers: Handlers, others: Callable[[], list[int]],
+        self, fuse_fd: int, pair: socket.socket, handlers: FastHandlers, others: Callable[[], list[int]],
         init: bytes = b"", tell: Callable[[int], None] = lambda unique: None,
     ) -> None:  # fmt: skip
         """`others()`: descriptors beside the FUSE one on which something may come that the event loop must see to.
@@ -162,7 +162,7 @@ class FastPath:
         self._handlers = handlers
         self._buffer = bytearray(REQUEST_BYTES)
         self._view = memoryview(self._buffer)
-        self._waiting: dict[int, _Wait] = {}  # READs that wait for the source, by request
+        self._waiting: dict[int, _WaitingRead] = {}  # READs that wait for the source, by request
 
     async def run(self) -> None:
         """Serve until the connection is gone, or `stop`."""
@@ -348,7 +348,7 @@ class FastPath:
         if hit is not None:
             self._reply(unique, hit)
         else:
-            wait = self._waiting[unique] = _Wait(trio.CancelScope(), pid)
+            wait = self._waiting[unique] = _WaitingRead(trio.CancelScope(), pid)
             nursery.start_soon(self._read_later, wait.scope, unique, fh, offset, size)
 
     def _release(self, nursery: trio.Nursery, unique: int) -> None:
@@ -399,7 +399,7 @@ class FastPath:
         wait.scope.cancel()
         return True
 
-    async def _watch(self, unique: int, wait: _Wait) -> None:
+    async def _watch(self, unique: int, wait: _WaitingRead) -> None:
         """The kernel tells of the first signal only; one that kills may follow."""
         while self._waiting.get(unique) is wait:
             if is_dying(wait.pid):

@@ -20,14 +20,14 @@ import numpy as np
 import pyfuse3
 import trio
 
-from nopfsfs.protocol.columns import Columns, Gauge, Gauges, Tier
+from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, Tier
 from nopfsfs.protocol.inode_numbers import HANDLE_FLAGS, HANDLE_ROW, HANDLE_VERSION, inode_of, row_of, version_of
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Origin
 from nopfsfs.protocol.tripwires import Shown, Tripwires
-from nopfsfs.server.stager_client import DirectReader, StagerGone, StagerLink
+from nopfsfs.server.stager_client import DirectReader, StagerClient, StagerGone
 from nopfsfs.system.elastic_limiter import ElasticLimiter
-from nopfsfs.tiers.open_modes import Modes
+from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.source import Source
 from nopfsfs.vfs import errors as vfs
 from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
@@ -43,10 +43,10 @@ _ATTRIBUTES_HEAD = struct.Struct("<QII")  # the same of struct fuse_attr_out
 _ATTRIBUTES = struct.Struct("<QQQqqqIIIIIIIIII")  # struct fuse_attr
 # Bound once: looking a member of an enumeration up costs as much as counting.
 _OPEN, _READ, _RELEASE = int(Event.OPEN), int(Event.READ), int(Event.RELEASE)
-_PUSHER_THREAD, _SHOWN = int(Gauge.PUSHER_THREAD), int(Gauge.SHOWN)
-_OPENS, _OPENED_BYTES, _RELEASES = int(Gauge.OPENS), int(Gauge.OPENED_BYTES), int(Gauge.RELEASES)
+_PUSHER_THREAD, _SHOWN = int(Metric.PUSHER_THREAD), int(Metric.SHOWN)
+_OPENS, _OPENED_BYTES, _RELEASES = int(Metric.OPENS), int(Metric.OPENED_BYTES), int(Metric.RELEASES)
 _RAM, _FROM_RAM = int(Tier.RAM), Origin.RAM
-_TRIPWIRES, _TRIPWIRE_BYTES = int(Gauge.TRIPWIRES), int(Gauge.TRIPWIRE_BYTES)
+_TRIPWIRES, _TRIPWIRE_BYTES = int(Metric.TRIPWIRES), int(Metric.TRIPWIRE_BYTES)
 ASKING_THREADS, ASKING_THREADS_MOST = 40, 320  # for extended attributes; the second while the source does not answer
 FOREVER_S = 1e9  # timeouts of names and attributes: the tree does not change while mounted
 _FOREVER = (int(FOREVER_S), 0)  # seconds, nanoseconds
@@ -56,10 +56,10 @@ _FOR_A_MOMENT = (0, 20_000_000)
 _NOT_AT_ALL = (0, 0)
 _THREADS_MOST = 4096  # whose last open is kept
 _ALL_SHOW, _TRIPWIRES_SHOW = int(Shown.ALL), int(Shown.TRIPWIRES)
-_FILES = {Origin.RAM: int(Gauge.RAM_FILES), Origin.DISK: int(Gauge.DISK_FILES), Origin.PEER: int(Gauge.PEER_FILES),
-          Origin.SOURCE: int(Gauge.SOURCE_FILES)}  # fmt: skip
-_BYTES = {Origin.RAM: int(Gauge.RAM_BYTES), Origin.DISK: int(Gauge.DISK_BYTES), Origin.PEER: int(Gauge.PEER_BYTES),
-          Origin.SOURCE: int(Gauge.SOURCE_BYTES)}  # fmt: skip
+_FILES = {Origin.RAM: int(Metric.RAM_FILES), Origin.DISK: int(Metric.DISK_FILES), Origin.PEER: int(Metric.PEER_FILES),
+          Origin.SOURCE: int(Metric.SOURCE_FILES)}  # fmt: skip
+_BYTES = {Origin.RAM: int(Metric.RAM_BYTES), Origin.DISK: int(Metric.DISK_BYTES), Origin.PEER: int(Metric.PEER_BYTES),
+          Origin.SOURCE: int(Metric.SOURCE_BYTES)}  # fmt: skip
 
 _ERRNO = {
     vfs.NotFound: errno.ENOENT, vfs.NameTooLong: errno.ENAMETOOLONG, vfs.NotADirectory: errno.ENOTDIR,
@@ -105,16 +105,16 @@ def guarded(handler: Handler) -> Handler:
     return call  # type: ignore[return-value]
 
 
-class Adapter(pyfuse3.Operations):
+class FuseOperations(pyfuse3.Operations):
     """One server's request handlers. Single-threaded: all run in the event loop of `server/process.py`."""
 
     supports_dot_lookup = False
     enable_writeback_cache = False
 
     def __init__(
-        self, *, tree: Tree, columns: Columns, arena: memoryview, gauges: Gauges, stager_gauges: Gauges, ring: Ring,
-        source: Source, stager: StagerLink | None, io_timeout: float, tripwires: Tripwires | None = None,
-        supervisor_gauges: Gauges | None = None, modes: Modes | None = None, pass_from: int = 0,
+        self, *, tree: Tree, columns: Columns, arena: memoryview, gauges: MetricBlock, stager_gauges: MetricBlock,
+        ring: Ring, source: Source, stager: StagerClient | None, io_timeout: float, tripwires: Tripwires | None = None,
+        supervisor_gauges: MetricBlock | None = None, modes: OpenModes | None = None, pass_from: int = 0,
     ) -> None:  # fmt: skip
         """`tripwires`: whose names the kernel is not to remember; then `supervisor_gauges` says when to refuse OPEN.
         `modes`, and `pass_from`, bytes: files of that size or more may be passed through."""
@@ -335,8 +335,8 @@ class Adapter(pyfuse3.Operations):
             gauge[_OPENED_BYTES] += self._source.size(row)
             self._ring.put(_OPEN, row, pid)
             if number:  # no READ will tell
-                gauge[Gauge.DISK_FILES] += 1
-                gauge[Gauge.DISK_BYTES] += self._source.size(row)
+                gauge[Metric.DISK_FILES] += 1
+                gauge[Metric.DISK_BYTES] += self._source.size(row)
         return row << _ROW | mode | internal << HANDLE_FLAGS | version_of(inode), number
 
     def _enter(self, row: int, inode: int, flags: int) -> tuple[int, int]:
@@ -420,17 +420,17 @@ class Adapter(pyfuse3.Operations):
             return b""
         log.debug("miss: row %d [%d, %d) of %d", row, off, end, self._source.size(row))
         began = time.monotonic_ns()
-        self._gauge[Gauge.WAITS] += 1
+        self._gauge[Metric.WAITS] += 1
         try:
             with trio.move_on_after(self._io_timeout):
                 return await self._gather(row, version, off, end)
         except BaseException:
-            self._gauge[Gauge.READ_ERRORS] += 1
+            self._gauge[Metric.READ_ERRORS] += 1
             raise
         finally:
-            self._gauge[Gauge.WAIT_NS] += time.monotonic_ns() - began
+            self._gauge[Metric.WAIT_NS] += time.monotonic_ns() - began
         log.error("no answer from the source for %r in %g s", self._source.path(row), self._io_timeout)
-        self._gauge[Gauge.READ_ERRORS] += 1
+        self._gauge[Metric.READ_ERRORS] += 1
         raise pyfuse3.FUSEError(errno.EIO)
 
     async def _gather(self, row: int, version: int, off: int, end: int) -> Bytes:
@@ -461,7 +461,7 @@ class Adapter(pyfuse3.Operations):
         return b"".join(parts)
 
     async def _read_directly(self, row: int, version: int, off: int, end: int) -> Bytes:
-        self._gauge[Gauge.DIRECT_READS] += 1
+        self._gauge[Metric.DIRECT_READS] += 1
         try:
             data = await self._direct.read(row, off, end - off)
         except OSError as e:

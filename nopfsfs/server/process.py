@@ -20,17 +20,17 @@ import trio
 from nopfsfs.control import orphans
 from nopfsfs.dataset.index import Index
 from nopfsfs.fuse.connection import REQUEST_BYTES, resend
-from nopfsfs.protocol.columns import FIRST_SERVER, SUPERVISOR, Columns, Gauges, check_layout
+from nopfsfs.protocol.columns import FIRST_SERVER, SUPERVISOR, Columns, MetricBlock, check_layout
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.server.column_overrides import ColumnOverrides
 from nopfsfs.server.fast_path import FastPath, make_pair
-from nopfsfs.server.operations import Adapter
+from nopfsfs.server.operations import FuseOperations
 from nopfsfs.server.others import Others
-from nopfsfs.server.stager_client import StagerLink
+from nopfsfs.server.stager_client import StagerClient
 from nopfsfs.system import shared_memory
 from nopfsfs.system.process_setup import Handoff, become_reader, begin
-from nopfsfs.tiers.open_modes import Modes
+from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.source import Source, known_file_system
 from nopfsfs.vfs.tree import Tree
 
@@ -42,7 +42,7 @@ SAY_LIMIT_S = 2.0
 MAX_TASKS = 6144
 
 
-class Server:
+class ServerProcess:
     """Owns the pyfuse3 session and the link to the stager."""
 
     def __init__(self, handoff: Handoff) -> None:
@@ -62,19 +62,19 @@ class Server:
         if "init" in fds:
             self._init = os.pread(fds["init"], REQUEST_BYTES, 0)
             self._pair = make_pair()  # before root is given up
-        self._adapter = Adapter(
+        self._adapter = FuseOperations(
             tree=Tree(index, source, overrides, overrides.own_attributes),
             columns=columns,
             arena=memoryview(shared_memory.attach(fds["arena"], writable=False)),
-            gauges=Gauges(fds["gauges"], FIRST_SERVER + handoff.numbers["number"], writable=True),
-            stager_gauges=Gauges(fds["gauges"], writable=False),
+            gauges=MetricBlock(fds["gauges"], FIRST_SERVER + handoff.numbers["number"], writable=True),
+            stager_gauges=MetricBlock(fds["gauges"], writable=False),
             ring=Ring(fds["ring"], writable=True),
             source=source,
             stager=None,
             io_timeout=handoff.config.io_timeout,
             tripwires=Tripwires(index.n_dirs, index.n, index.total_bytes) if handoff.numbers.get("tripwires") else None,
-            supervisor_gauges=Gauges(fds["gauges"], SUPERVISOR, writable=False),
-            modes=Modes(fds["modes"], columns.backing.data) if handoff.numbers["pass_from"] else None,
+            supervisor_gauges=MetricBlock(fds["gauges"], SUPERVISOR, writable=False),
+            modes=OpenModes(fds["modes"], columns.backing.data) if handoff.numbers["pass_from"] else None,
             pass_from=handoff.numbers["pass_from"],
         )
         self._path: FastPath | None = None
@@ -84,8 +84,8 @@ class Server:
     def _stager_fileno(self) -> int:
         return self._adapter.stager.fileno() if self._adapter.stager is not None else -1
 
-    def _link(self, fd: int) -> StagerLink:
-        return StagerLink(socket.socket(fileno=fd), self._welcomed, self._handoff.config.io_timeout)
+    def _link(self, fd: int) -> StagerClient:
+        return StagerClient(socket.socket(fileno=fd), self._welcomed, self._handoff.config.io_timeout)
 
     def _welcomed(self) -> None:
         self._adapter.use_arena()
@@ -208,7 +208,7 @@ class Server:
         else:
             pyfuse3.terminate()
 
-    async def _confirm(self, before: StagerLink | None, arena: int, number: int) -> None:
+    async def _confirm(self, before: StagerClient | None, arena: int, number: int) -> None:
         """Say that nothing here reads arena bytes that the stager before had named: another may reuse them now."""
         if before is not None:
             await before.drained.wait()
@@ -248,7 +248,7 @@ def main() -> None:
     check_layout(handoff.numbers)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the supervisor gets it, too, and sees to the end
     logging.getLogger("pyfuse3").addFilter(_worth_telling)
-    server = Server(handoff)
+    server = ServerProcess(handoff)
     become_reader(handoff.config)
     # What was imported and made until now stays: looking it over again and again costs the hits their caches.
     gc.collect()

@@ -40,7 +40,7 @@ class StagerGone(Exception):
     """There is no stager to ask."""
 
 
-class StagerLink:
+class StagerClient:
     """Demands and answers over one socket to one stager. `run` is its task; it returns when the stager is gone, or is
     left (`leave`).
 
@@ -57,7 +57,7 @@ class StagerLink:
         self._out = Outbox(sock, BEHIND_MOST)
         self._welcomed = welcomed
         self._next = 1
-        self._waiting: dict[int, _Wait] = {}
+        self._waiting: dict[int, _WaitingDemand] = {}
         self._asked, self._full, self._left = trio.Event(), trio.Event(), trio.Event()
         self._patience = Patience()
         self._pinged = False  # a ping is not answered yet
@@ -74,7 +74,7 @@ class StagerLink:
         """The stager's answer. Raises StagerGone. No checkpoint lies between the answer and the return."""
         if not self.alive:
             raise StagerGone
-        wait = _Wait()
+        wait = _WaitingDemand()
         number = self._next
         self._next += 1
         self._waiting[number] = wait
@@ -212,7 +212,7 @@ class StagerLink:
             self._send(Demand(0, 0, -number, 0))
 
 
-class _Wait:
+class _WaitingDemand:
     __slots__ = ("answer", "event")
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from nopfsfs.placement.access_counts import AHEAD, NOBODY
 from nopfsfs.sim import thesis
 from nopfsfs.sim.policies import POLICIES
 from nopfsfs.sim.run import Outcome, Progress, Simulation, find_policy
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training import SimDataSet, Training
 from nopfsfs.text.units import MAX_RANKS
 
 ALL = "all"
@@ -30,7 +30,7 @@ HINTS = {
 class Experiment:
     """What is done with each policy and cluster. `order`: a sampler's name; `as_thesis`: the thesis's simulator."""
 
-    dataset: DataSet
+    dataset: SimDataSet
     training: Training
     order: str | None = None
     slice_share: float | None = None
@@ -89,7 +89,7 @@ class Experiment:
         return run
 
 
-def check(cluster: Cluster, dataset: DataSet) -> None:
+def check(cluster: Cluster, dataset: SimDataSet) -> None:
     """Refuse what the simulator cannot count. Raises NopfsError with Exit.USAGE."""
     if cluster.nodes > MOST_NODES:
         raise _usage(f"{cluster.nodes:,} nodes are more than the {MOST_NODES:,} that can be simulated; write fewer")

@@ -16,9 +16,9 @@ Sizes as in `units`, or in bytes.
 
 from __future__ import annotations
 
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training import SimDataSet, Training
 from nopfsfs.text import toml_table
-from nopfsfs.text.toml_table import Table, size, whole
+from nopfsfs.text.toml_table import TomlTable, size, whole
 from nopfsfs.text.units import MAX_SIZE
 
 KEYS = ("name", "note", "samples", "mean", "sigma", "training")
@@ -30,17 +30,17 @@ MAX_BATCH = 10**7
 SEED = Training(1, 1).seed
 
 
-def read_dataset(path: str) -> tuple[DataSet, Training]:
+def read_dataset(path: str) -> tuple[SimDataSet, Training]:
     """What a file describes. Raises NopfsError with Exit.USAGE, which names file, line and key."""
     return parse_dataset(toml_table.read_text(path, "a data set file"), path)
 
 
-def parse_dataset(text: str, origin: str) -> tuple[DataSet, Training]:
+def parse_dataset(text: str, origin: str) -> tuple[SimDataSet, Training]:
     """What a text describes; `origin` is for messages. Raises NopfsError with Exit.USAGE."""
-    top = Table.parse(text, origin)
+    top = TomlTable.parse(text, origin)
     top.only(KEYS)
     top.may("note", toml_table.text, "")
-    dataset = DataSet(
+    dataset = SimDataSet(
         name=top.need("name", toml_table.name, '"S1"'),
         samples=top.need("samples", whole(1, MAX_SAMPLES), "10000"),
         mean=float(top.need("mean", size(1, MAX_SAMPLE), '"0.027 MB"')),
@@ -51,7 +51,7 @@ def parse_dataset(text: str, origin: str) -> tuple[DataSet, Training]:
     return dataset, _training(top.table("training"))
 
 
-def _training(table: Table) -> Training:
+def _training(table: TomlTable) -> Training:
     table.only(TRAINING_KEYS)
     return Training(
         epochs=table.need("epochs", whole(1, MAX_EPOCHS), "10"),

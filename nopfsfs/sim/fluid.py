@@ -45,7 +45,7 @@ class Reads:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Preload:
     """What is brought from the source before the training: `samples` i64[m], each to a node, i32[m], and one of its
     storage classes, i8[m]."""
 
@@ -92,7 +92,7 @@ class Fluid:
         for clock in (self._link, self._prepare, self._in, self._out, self._class):
             np.maximum(clock, self.now, out=clock)
 
-    def load(self, load: Load) -> None:
+    def load(self, load: Preload) -> None:
         """Before the training: everything is read and written at the same time, and all wait for the slowest."""
         if not len(load.samples):
             return

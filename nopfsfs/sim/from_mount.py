@@ -16,7 +16,7 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.performance.defaults import DEFAULTS, DISK, NETWORK, RAM, TEXT
 from nopfsfs.performance.model import Cluster, StorageClass
 from nopfsfs.policy.budget import charges, on_their_way
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training import SimDataSet, Training
 
 EPOCHS, BATCH = 10, 64  # where nothing else is said
 Record = Mapping[str, Any]
@@ -27,7 +27,7 @@ class FromMount:
     """`notes`: what was guessed, for people."""
 
     cluster: Cluster
-    dataset: DataSet
+    dataset: SimDataSet
     training: Training
     notes: tuple[str, ...]
 
@@ -57,13 +57,13 @@ def from_mount(
     return FromMount(cluster, dataset, training, tuple(notes))
 
 
-def dataset_of(sizes: NDArray[np.int64], source: str) -> DataSet:
+def dataset_of(sizes: NDArray[np.int64], source: str) -> SimDataSet:
     """Of files of these sizes, i64[F]. Raises NopfsError with Exit.SOURCE: there are none."""
     if not len(sizes):
         raise NopfsError(Exit.SOURCE, f"{source} has no files; name a mount of a data set")
     sizes = sizes.clip(1)
     name = os.path.basename(source.rstrip("/")) or "/"
-    return DataSet(name, len(sizes), float(sizes.mean()), float(sizes.std()), sizes)
+    return SimDataSet(name, len(sizes), float(sizes.mean()), float(sizes.std()), sizes)
 
 
 def with_budget(cluster: Cluster, budget: Record, sizes: NDArray[np.int64], *, disk: bool = False) -> Cluster:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.performance.model import Cluster, From, Times, has_arrived
+from nopfsfs.performance.model import Cluster, FetchOrigin, Times, has_arrived
 from nopfsfs.placement import methods
 from nopfsfs.placement.access_counts import Nodes
 from nopfsfs.placement.methods import NOWHERE, Placement
-from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Load, Reads
-from nopfsfs.sim.second_copies import Copies, Slice
-from nopfsfs.sim.training_orders import Orders, Samples
+from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Preload, Reads
+from nopfsfs.sim.second_copies import BeladySlice, SecondCopies
+from nopfsfs.sim.training_orders import Samples, TrainingOrders
 
 Ints = NDArray[np.int64]
 
@@ -26,13 +26,13 @@ class NotSupported(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SimJob:
     """What a policy is given. `sizes` i64[F], `room` i64[nodes, classes], bytes; `slice_share`: of the fastest class;
     `asked` is called when what takes long before the first epoch has asked for the readers of one."""
 
     cluster: Cluster
     sizes: Ints
-    orders: Orders
+    orders: TrainingOrders
     epochs: int
     room: Ints
     slice_share: float | None = None
@@ -65,7 +65,7 @@ class Job:
 class Policy(ABC):
     """One policy at work on one job."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SimJob) -> None:
         self.job = job
         self.prepare()
 
@@ -73,7 +73,7 @@ class Policy(ABC):
         """Before the first epoch."""
         return
 
-    def load(self) -> Load | None:
+    def load(self) -> Preload | None:
         """What is brought from the source before the training begins, if anything."""
         return None
 
@@ -86,17 +86,17 @@ class Policy(ABC):
         """Share of the samples that are kept somewhere."""
         return 0.0
 
-    def _sliced(self, room: Ints, home_class: NDArray[np.int8]) -> Slice | None:
+    def _sliced(self, room: Ints, home_class: NDArray[np.int8]) -> BeladySlice | None:
         """Parts of the nodes' storage that are ruled by Belady, i64[nodes]. They hold what comes sooner from the
         fastest class than from the source and from a peer's `home_class`, i8[F]; None: nothing does."""
         job = self.job
         if not room.any():
             return None
         here = np.broadcast_to(np.int8(0), len(job.sizes))
-        useful = job.times.fetch_from(job.sizes, here, home_class) == From.LOCAL
+        useful = job.times.fetch_from(job.sizes, here, home_class) == FetchOrigin.LOCAL
         if not useful.any():
             return None
-        return Slice(job.readers, job.epochs, job.sizes, room, job.nodes, useful)
+        return BeladySlice(job.readers, job.epochs, job.sizes, room, job.nodes, useful)
 
     def _all(self, samples: Samples, where: int, *, ahead: bool = True) -> Reads:
         shape = samples.shape
@@ -117,7 +117,7 @@ class Naive(Policy):
         return self._all(self.job.orders.epoch(epoch), SOURCE, ahead=False)
 
 
-class Staging(Policy):
+class StagingBuffer(Policy):
     """A staging buffer, always filled from the source: double buffering, tf.data's prefetch."""
 
     def reads(self, epoch: int) -> Reads:
@@ -136,7 +136,7 @@ class Placed(Policy):
         self.placement = self.place()
         self._seen = np.zeros(len(job.sizes), np.bool_)
         self._at_first, self._at_peers, self._at_home = self._origins()
-        self._copies = Copies(self.placement, job.times, job.sizes, job.nodes)
+        self._copies = SecondCopies(self.placement, job.times, job.sizes, job.nodes)
         self._slice = self._sliced(self.placement.slice, self.placement.home_class)
 
     def _origins(self) -> NDArray[np.uint8]:
@@ -147,8 +147,8 @@ class Placed(Policy):
         found = np.full((3, len(sizes)), SOURCE, np.uint8)
         for row, which, code in (
             (0, number != NOWHERE, STORED),
-            (1, self.job.times.fetch_from(sizes, nowhere, number) == From.PEER, PEER),
-            (2, self.job.times.fetch_from(sizes, number, nowhere) == From.LOCAL, 0),
+            (1, self.job.times.fetch_from(sizes, nowhere, number) == FetchOrigin.PEER, PEER),
+            (2, self.job.times.fetch_from(sizes, number, nowhere) == FetchOrigin.LOCAL, 0),
         ):
             found[row, which] = number[which].astype(np.uint8) | np.uint8(code)
         return found
@@ -199,7 +199,7 @@ class NoPFS(Placed):
         return methods.nopfs(job.readers, job.epochs, job.sizes, job.room)
 
 
-class Homes(Placed):
+class HomesPolicy(Placed):
     """Ours."""
 
     def place(self) -> Placement:
@@ -235,10 +235,10 @@ class Sharded(Placed):
         if self.preloads:
             self._seen[self.placement.home >= 0] = True
 
-    def load(self) -> Load | None:
+    def load(self) -> Preload | None:
         home, number = self.placement.home, self.placement.home_class
         kept = np.flatnonzero(home >= 0)
-        return Load(kept, home[kept], number[kept]) if self.preloads else None
+        return Preload(kept, home[kept], number[kept]) if self.preloads else None
 
     def storage(self) -> int:
         """Which class: RAM."""
@@ -350,7 +350,7 @@ class LocalityAware(Sharded):
         return dealt.reshape(samples.shape)
 
 
-def _largest(job: Job) -> int:
+def _largest(job: SimJob) -> int:
     return int(np.argmax(job.room.sum(axis=0))) if job.room.shape[1] else 0
 
 
@@ -359,7 +359,7 @@ def _alone(home: NDArray[np.int32], classes: NDArray[np.int8], nodes: int) -> Pl
     return Placement(home, classes, (none,) * nodes, np.zeros(nodes, np.int64))
 
 
-def _replaced(samples: Samples, which: NDArray[np.bool_], own: list[Ints], job: Job, epoch: int) -> Samples:
+def _replaced(samples: Samples, which: NDArray[np.bool_], own: list[Ints], job: SimJob, epoch: int) -> Samples:
     """Other samples for those that are marked: of the reader's node, each in turn, in an order of its own."""
     for node, mine in enumerate(own):
         ranks = job.columns(node)
@@ -371,10 +371,10 @@ def _replaced(samples: Samples, which: NDArray[np.bool_], own: list[Ints], job: 
     return samples
 
 
-POLICIES: dict[str, Callable[[Job], Policy]] = {
+POLICIES: dict[str, Callable[[SimJob], Policy]] = {
     "perfect": Perfect,
     "naive": Naive,
-    "staging": Staging,
+    "staging": StagingBuffer,
     "deepio-ordered": DeepIOOrdered,
     "deepio-opportunistic": DeepIOOpportunistic,
     "parallel-staging": ParallelStaging,
@@ -382,6 +382,6 @@ POLICIES: dict[str, Callable[[Job], Policy]] = {
     "lbann-preloading": LbannPreloading,
     "locality-aware": LocalityAware,
     "nopfs": NoPFS,
-    "homes": Homes,
+    "homes": HomesPolicy,
     "belady": BeladyOnly,
 }

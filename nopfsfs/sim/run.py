@@ -15,9 +15,9 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.performance import bounds
 from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.fluid import Epoch, Fluid
-from nopfsfs.sim.policies import POLICIES, Job, NotSupported
-from nopfsfs.sim.training import DataSet, Training
-from nopfsfs.sim.training_orders import Orders, of_sampler, permutations
+from nopfsfs.sim.policies import POLICIES, NotSupported, SimJob
+from nopfsfs.sim.training import SimDataSet, Training
+from nopfsfs.sim.training_orders import TrainingOrders, of_sampler, permutations
 
 Progress = Callable[[float], None]
 PLACING = 0.5  # of the progress, at most, is what a policy computes before the first epoch
@@ -59,17 +59,17 @@ class Simulation:
     """One data set and training on one cluster. `order`: a sampler's name, or None: numpy's permutations."""
 
     def __init__(
-        self, cluster: Cluster, dataset: DataSet, training: Training, *, order: str | None = None,
+        self, cluster: Cluster, dataset: SimDataSet, training: Training, *, order: str | None = None,
         slice_share: float | None = None,
     ) -> None:  # fmt: skip
         self._cluster, self._dataset, self._training = cluster, dataset, training
         self.sizes = dataset.draw()
         ranks = cluster.nodes * cluster.ranks
-        how: Orders = (
+        how: TrainingOrders = (
             permutations(training, len(self.sizes), ranks, cluster.ranks)
             if order is None else of_sampler(order, training, len(self.sizes), ranks, cluster.ranks)
         )  # fmt: skip
-        self._job = Job(cluster, self.sizes, how, training.epochs, cluster.capacities(), slice_share)
+        self._job = SimJob(cluster, self.sizes, how, training.epochs, cluster.capacities(), slice_share)
         self._needed: list[float] | None = None
 
     def run(self, policy: str, progress: Progress = lambda share: None) -> Outcome:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.performance.model import NOWHERE, From, Times
+from nopfsfs.performance.model import NOWHERE, FetchOrigin, Times
 from nopfsfs.placement.access_counts import NOBODY, NOT_AGAIN, Nodes, Readers, next_readings
 from nopfsfs.placement.belady import keep
 from nopfsfs.placement.methods import Placement
@@ -16,14 +16,14 @@ from nopfsfs.sim.fluid import Reads
 Ints = NDArray[np.int64]
 
 
-class Copies:
+class SecondCopies:
     """The second copies of a placement that are of use, and which of them are there: those that their node has read."""
 
     def __init__(self, placed: Placement, times: Times, sizes: Ints, nodes: NDArray[np.int32]) -> None:
         self._nodes, self._sizes, self._home = nodes, sizes, placed.home  # nodes: of each rank, i32[ranks]
         self._keys, self._classes = _by_sample(placed.copies)
         sample = self._keys // len(placed.copies)
-        used = times.fetch_from(sizes[sample], self._classes, placed.home_class[sample]) == From.LOCAL
+        used = times.fetch_from(sizes[sample], self._classes, placed.home_class[sample]) == FetchOrigin.LOCAL
         self._keys, self._classes = self._keys[used], self._classes[used]
         self._got = np.zeros(len(self._keys), np.bool_)
 
@@ -78,7 +78,7 @@ def _write(reads: Reads, number: NDArray[np.int8] | int, node: NDArray[np.intege
         flat += np.bincount(at, weights=sizes, minlength=len(flat))
 
 
-class Slice:
+class BeladySlice:
     """The part of each node's storage that is ruled by Belady: over the epochs, all nodes at once. `room` i64[nodes];
     `nodes` i32[ranks]: of each rank; `useful` b[F]: what it may hold. What fills up an order counts for the first who
     reads it."""

@@ -10,7 +10,7 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.performance.cluster_file import parse_cluster, read_cluster
 from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.dataset_file import parse_dataset, read_dataset
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training import SimDataSet, Training
 
 CLUSTERS, DATASETS = "clusters", "datasets"
 _SUFFIX = ".toml"
@@ -34,7 +34,7 @@ def find_cluster(name_or_path: str) -> Cluster:
     return read_cluster(name_or_path)
 
 
-def find_dataset(name_or_path: str) -> tuple[DataSet, Training]:
+def find_dataset(name_or_path: str) -> tuple[SimDataSet, Training]:
     """The shipped data set of that name, or else what the file says. Raises NopfsError with Exit.USAGE."""
     if name_or_path in shipped_datasets():
         return parse_dataset(*_shipped(DATASETS, name_or_path))

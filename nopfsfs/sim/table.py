@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.run import Outcome
 from nopfsfs.sim.sweep import NEAR, Point
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training import SimDataSet, Training
 from nopfsfs.text.units import format_duration, format_size
 
 NONE = "-"
@@ -15,7 +15,7 @@ GAP = "  "
 
 
 def header(
-    cluster: Cluster, dataset: DataSet, total_bytes: int, training: Training, *, as_thesis: bool, bound: float | None
+    cluster: Cluster, dataset: SimDataSet, total_bytes: int, training: Training, *, as_thesis: bool, bound: float | None
 ) -> str:
     """One line: what was simulated."""
     words = [

@@ -12,9 +12,9 @@ from statistics import fmean
 
 from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.thesis_order import deal
-from nopfsfs.sim.thesis_setup import POLICIES, Job, NotSupported
-from nopfsfs.sim.thesis_worker import Rates, Staging, play, workers
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.thesis_setup import POLICIES, NotSupported, ThesisJob
+from nopfsfs.sim.thesis_worker import ThesisRates, ThesisStaging, play, workers
+from nopfsfs.sim.training import SimDataSet, Training
 
 __all__ = ["NAMES", "PERFECT", "NotSupported", "ThesisResult", "run"]
 
@@ -35,7 +35,7 @@ class ThesisResult:
 def run(
     policy: str,
     cluster: Cluster,
-    dataset: DataSet,
+    dataset: SimDataSet,
     training: Training,
     progress: Callable[[float], None] | None = None,
 ) -> ThesisResult:
@@ -47,14 +47,14 @@ def run(
         raise NotSupported("the thesis's simulator has one rank on each node, and no latency")
     sizes = dataset.draw()
     accesses = deal(len(sizes), training, cluster.nodes)
-    rates = Rates.of(cluster)
+    rates = ThesisRates.of(cluster)
     if policy == PERFECT:
         slowest = accesses.batch_sums(sizes).max(axis=0)
         return ThesisResult(float(slowest.sum() * rates.compute), 0.0, 0.0)
-    setup = POLICIES[policy](Job(cluster, sizes, accesses, rates, training.entropy))
+    setup = POLICIES[policy](ThesisJob(cluster, sizes, accesses, rates, training.entropy))
     buffers = cluster.staging.capacity if setup.staging else (0,)
     capacity = tuple(buffers[node % len(buffers)] for node in range(cluster.nodes))
-    staging = Staging(capacity, cluster.staging.threads, setup.from_source, setup.from_peers)
+    staging = ThesisStaging(capacity, cluster.staging.threads, setup.from_source, setup.from_peers)
     ranks = workers(setup.accesses, sizes, setup.kept, rates, staging)
     seconds = play(ranks, accesses.steps, setup.begin, progress)
     return ThesisResult(seconds, setup.begin, setup.begin + fmean(rank.waited for rank in ranks))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nopfsfs.performance.model import Cluster, Floats, Rows
 from nopfsfs.placement import methods
 from nopfsfs.sim.thesis_order import Accesses
-from nopfsfs.sim.thesis_worker import Kept, Rates
+from nopfsfs.sim.thesis_worker import ThesisCache, ThesisRates
 
 MEMORY, DISK = 0, 1  # the storage classes 1 and 2
 
@@ -29,13 +29,13 @@ class NotSupported(ValueError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class ThesisJob:
     """What a policy is given. `sizes` i64[F], bytes; `seed` of what it draws itself."""
 
     cluster: Cluster
     sizes: Rows
     accesses: Accesses
-    rates: Rates
+    rates: ThesisRates
     seed: int
 
     def capacity(self, number: int) -> Rows:
@@ -60,12 +60,12 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Setup:
+class ThesisSetup:
     """A policy at work. `begin`: when the first batch does, seconds. `staging`: whether there is a staging buffer;
     `from_source`, `from_peers`: what it is filled from beside what its node keeps."""
 
     accesses: Accesses
-    kept: Kept
+    kept: ThesisCache
     begin: float = 0.0
     staging: bool = True
     from_source: bool = False
@@ -84,29 +84,29 @@ def last(done: Floats) -> float:
     return float(done.max(initial=0.0))
 
 
-def naive(job: Job) -> Setup:
+def naive(job: ThesisJob) -> ThesisSetup:
     """Each sample is fetched when it is needed."""
     return replace(staging_only(job), staging=False, from_source=False)
 
 
-def staging_only(job: Job) -> Setup:
+def staging_only(job: ThesisJob) -> ThesisSetup:
     """Prefetching into the staging buffer, as tf.data and double buffering do."""
-    return Setup(job.accesses, Kept.nothing(job.cluster.nodes, len(job.sizes)), from_source=True)
+    return ThesisSetup(job.accesses, ThesisCache.nothing(job.cluster.nodes, len(job.sizes)), from_source=True)
 
 
-def nopfs(job: Job) -> Setup:
+def nopfs(job: ThesisJob) -> ThesisSetup:
     """The classes are filled while the training runs, in the order of the first access, which takes nothing from the
     staging. Unlike NoPFS itself, the thesis's simulator asks peers on demand only."""
     accesses, count = job.accesses, len(job.sizes)
     placed = methods.nopfs(accesses.readers(count), accesses.epochs, job.sizes, job.cluster.capacities())
-    kept = Kept.nothing(job.cluster.nodes, count)
+    kept = ThesisCache.nothing(job.cluster.nodes, count)
     for node, (samples, numbers) in enumerate(placed.copies):
         first = accesses.first(node, count)
         for number in range(len(job.cluster.classes)):
             mine = samples[numbers == number]
             mine = mine[np.argsort(first[mine])]
             kept.put(node, mine, job.filled(number, mine), job.local_cost(number))
-    return Setup(accesses, kept, from_source=True)
+    return ThesisSetup(accesses, kept, from_source=True)
 
 
 def prefix(samples: Rows, sizes: Rows, capacity: int) -> Rows:
@@ -114,19 +114,19 @@ def prefix(samples: Rows, sizes: Rows, capacity: int) -> Rows:
     return samples[: np.searchsorted(np.cumsum(sizes[samples]), capacity, side="right")]
 
 
-def load(job: Job, number: int, wanted: Sequence[Rows]) -> Setup:
+def load(job: ThesisJob, number: int, wanted: Sequence[Rows]) -> ThesisSetup:
     """Each node loads what it wants, i64[m], as far as it fits into that storage class, before the training. Peers are
     read for staging, the source is only on demand."""
-    kept = Kept.nothing(job.cluster.nodes, len(job.sizes))
+    kept = ThesisCache.nothing(job.cluster.nodes, len(job.sizes))
     begin = 0.0
     for node, capacity in enumerate(job.capacity(number)):
         samples = prefix(wanted[node], job.sizes, capacity)
         kept.put(node, samples, 0.0, job.local_cost(number))
         begin = max(begin, last(job.filled(number, samples)))
-    return Setup(job.accesses, kept, begin, from_peers=True)
+    return ThesisSetup(job.accesses, kept, begin, from_peers=True)
 
 
-def deepio_ordered(job: Job) -> Setup:
+def deepio_ordered(job: ThesisJob) -> ThesisSetup:
     """Memory holds a share on each node; of a larger data set, as many of its first samples as fit."""
     capacities = job.capacity(MEMORY)
     if job.sizes.sum() <= capacities.sum():
@@ -139,14 +139,14 @@ def deepio_ordered(job: Job) -> Setup:
     return load(job, MEMORY, wanted)
 
 
-def deepio_opportunistic(job: Job) -> Setup:
+def deepio_opportunistic(job: ThesisJob) -> ThesisSetup:
     """Only what memory holds is read, in place of what was asked for: at random, by 1/N of the node's own."""
     setup = deepio_ordered(job)
     held = np.flatnonzero(np.isfinite(setup.kept.since).any(axis=0))
     return replace(setup, accesses=redrawn(job, [held] * job.cluster.nodes))
 
 
-def parallel_staging(job: Job) -> Setup:
+def parallel_staging(job: ThesisJob) -> ThesisSetup:
     """A node loads its share into storage class 2, then what fits of the others' from them, and reads at random what it
     has."""
     setup = load(job, DISK, job.shares())
@@ -162,10 +162,10 @@ def parallel_staging(job: Job) -> Setup:
         kept.put(node, copies, 0.0, job.local_cost(DISK))
         ready = max(ready, begin + last(copied))
         held.append(np.flatnonzero(np.isfinite(kept.since[node])))
-    return Setup(redrawn(job, held), kept, ready)
+    return ThesisSetup(redrawn(job, held), kept, ready)
 
 
-def redrawn(job: Job, held: Sequence[Rows]) -> Accesses:
+def redrawn(job: ThesisJob, held: Sequence[Rows]) -> Accesses:
     """As many accesses, each of a sample that is drawn from those of its rank, with replacement."""
     if not all(map(len, held)):
         raise NotSupported("a node holds nothing that it could train on")
@@ -174,35 +174,35 @@ def redrawn(job: Job, held: Sequence[Rows]) -> Accesses:
     return replace(job.accesses, streams=tuple(rng.choice(samples, len(stream)) for samples, stream in streams))
 
 
-def lbann_preloading(job: Job) -> Setup:
+def lbann_preloading(job: ThesisJob) -> ThesisSetup:
     """The memory of all nodes holds the data set, loaded before the training."""
     _fits_memory(job)
     return load(job, MEMORY, job.shares())
 
 
-def lbann_dynamic(job: Job) -> Setup:
+def lbann_dynamic(job: ThesisJob) -> ThesisSetup:
     """The same, but a node keeps of the samples the share that it reads first, as it reads them."""
     _fits_memory(job)
-    kept = Kept.nothing(job.cluster.nodes, len(job.sizes))
+    kept = ThesisCache.nothing(job.cluster.nodes, len(job.sizes))
     for node, stream in enumerate(job.accesses.streams):
         read = stream[: len(job.sizes) // job.cluster.nodes]
         samples = read[np.sort(np.unique(read, return_index=True)[1])]
         kept.put(node, samples, job.filled(MEMORY, samples), job.local_cost(MEMORY))
-    return Setup(job.accesses, kept, from_peers=True)
+    return ThesisSetup(job.accesses, kept, from_peers=True)
 
 
-def _fits_memory(job: Job) -> None:
+def _fits_memory(job: ThesisJob) -> None:
     if job.sizes.sum() > job.capacity(MEMORY).sum():
         raise NotSupported("the data set does not fit into the memory of all nodes")
 
 
-def locality_aware(job: Job) -> Setup:
+def locality_aware(job: ThesisJob) -> ThesisSetup:
     """A node loads its share into storage class 2, as far as it fits. The order stays: that ranks exchange samples of a
     batch made no difference to the figures of the thesis."""
     return replace(load(job, DISK, job.shares()), from_source=True)
 
 
-POLICIES: dict[str, Callable[[Job], Setup]] = {
+POLICIES: dict[str, Callable[[ThesisJob], ThesisSetup]] = {
     "naive": naive,
     "staging": staging_only,
     "deepio-ordered": deepio_ordered,

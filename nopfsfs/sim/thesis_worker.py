@@ -26,7 +26,7 @@ PROGRESS_STEPS = 100  # so often is progress told
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept:
+class ThesisCache:
     """What the nodes keep in their storage classes. `since` f64[nodes, F]: from when on, seconds; inf: never. `cost`
     f64[nodes, F]: seconds a byte to read it there and to write it for the training; inf where it never is."""
 
@@ -34,8 +34,8 @@ class Kept:
     cost: Floats
 
     @staticmethod
-    def nothing(nodes: int, samples: int) -> Kept:
-        return Kept(np.full((nodes, samples), np.inf), np.full((nodes, samples), np.inf))
+    def nothing(nodes: int, samples: int) -> ThesisCache:
+        return ThesisCache(np.full((nodes, samples), np.inf), np.full((nodes, samples), np.inf))
 
     def put(self, node: int, samples: Rows, since: Floats | float, cost: float) -> None:
         self.since[node, samples] = since
@@ -43,7 +43,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class ThesisRates:
     """Seconds a byte. `compute`: to train on it; `write`: to prepare it and write it into the staging buffer; `peer`:
     to get it from a peer whose storage is no limit, and write it; `source[g]`: to get it from the source, which g nodes
     read, and write it."""
@@ -54,14 +54,15 @@ class Rates:
     source: tuple[float, ...]
 
     @staticmethod
-    def of(cluster: Cluster) -> Rates:
+    def of(cluster: Cluster) -> ThesisRates:
         times = [Times.of_thread(cluster, max(1, readers)) for readers in range(cluster.nodes + 1)]
         write = times[0].write
-        return Rates(1 / cluster.compute, write, 1 / cluster.network + write, tuple(t.source + write for t in times))
+        source = tuple(t.source + write for t in times)
+        return ThesisRates(1 / cluster.compute, write, 1 / cluster.network + write, source)
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
+class ThesisStaging:
     """The ranks' staging buffers. `capacity`: bytes of each; `threads` of each rank fill them with what its node keeps,
     and with what the source and the peers have, where that is said."""
 
@@ -72,31 +73,31 @@ class Staging:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class BufferPlace:
     """Where samples may be, for one value at a time: from when on, and the seconds a byte to get and write them."""
 
     since: array[float]
     cost: array[float]
 
     @staticmethod
-    def of(since: Floats, cost: Floats) -> Place:
-        return Place(array("d", since.tobytes()), array("d", cost.tobytes()))
+    def of(since: Floats, cost: Floats) -> BufferPlace:
+        return BufferPlace(array("d", since.tobytes()), array("d", cost.tobytes()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sight:
     """The places that a node knows beside the source: that from which its staging takes each sample, and all."""
 
-    staging: Place
-    everywhere: list[Place]
+    staging: BufferPlace
+    everywhere: list[BufferPlace]
 
 
-def sights(kept: Kept, peer_least: float, from_peers: bool) -> list[Sight]:
+def sights(kept: ThesisCache, peer_least: float, from_peers: bool) -> list[Sight]:
     """For each node. No peer is read in less than `peer_least` seconds a byte. Staging takes a sample from the node
     itself, or `from_peers` from where it is cheapest."""
-    own = [Place.of(*node) for node in zip(kept.since, kept.cost, strict=True)]
+    own = [BufferPlace.of(*node) for node in zip(kept.since, kept.cost, strict=True)]
     peer_cost = np.maximum(kept.cost, peer_least)
-    peers = [Place.of(*node) for node in zip(kept.since, peer_cost, strict=True)]
+    peers = [BufferPlace.of(*node) for node in zip(kept.since, peer_cost, strict=True)]
     used = np.flatnonzero(np.isfinite(kept.since).any(axis=1)).tolist()
     found = []
     for node, near in enumerate(own):
@@ -104,7 +105,7 @@ def sights(kept: Kept, peer_least: float, from_peers: bool) -> list[Sight]:
             cost = peer_cost.copy()
             cost[node] = kept.cost[node]
             best = np.argmin(cost, axis=0)[np.newaxis]
-            near = Place.of(np.take_along_axis(kept.since, best, 0), np.take_along_axis(cost, best, 0))
+            near = BufferPlace.of(np.take_along_axis(kept.since, best, 0), np.take_along_axis(cost, best, 0))
         found.append(Sight(near, [own[i] if i == node else peers[i] for i in used]))
     return found
 
@@ -119,8 +120,8 @@ class Worker:
         bounds: Rows,
         sizes: array[float],
         capacity: int,
-        staging: Staging,
-        rates: Rates,
+        staging: ThesisStaging,
+        rates: ThesisRates,
         sight: Sight,
     ) -> None:
         self._stream = array("q", stream.tobytes())
@@ -205,7 +206,9 @@ class Worker:
                 self._used -= self._size[sample]
 
 
-def workers(accesses: Accesses, sizes: Rows, kept: Kept, rates: Rates, staging: Staging) -> list[Worker]:
+def workers(
+    accesses: Accesses, sizes: Rows, kept: ThesisCache, rates: ThesisRates, staging: ThesisStaging
+) -> list[Worker]:
     """One for each stream of `accesses`. `sizes` i64[F], bytes."""
     lengths = array("d", sizes.astype(np.float64).tobytes())
     seen = sights(kept, rates.peer, staging.from_peers)

@@ -11,7 +11,7 @@ SIZES_SEED = 0x5A5  # of the sizes; the order has the training's
 
 
 @dataclass(frozen=True, slots=True)
-class DataSet:
+class SimDataSet:
     """`samples` F of sizes Normal(`mean`, `sigma`), bytes, drawn again below 0; or those of `sizes`, i64[F]."""
 
     name: str

@@ -20,7 +20,7 @@ ORDERS_BYTES = 320 << 20  # of orders: those of all epochs, or none
 
 
 @dataclass(slots=True)
-class Orders:
+class TrainingOrders:
     """Of `samples` samples, dealt out to `ranks` ranks, `per_node` on each node. Places are those of a rank's
     stream."""
 
@@ -62,7 +62,7 @@ class Orders:
         return found
 
 
-def permutations(training: Training, samples: int, ranks: int, per_node: int) -> Orders:
+def permutations(training: Training, samples: int, ranks: int, per_node: int) -> TrainingOrders:
     """A permutation of numpy's for each epoch."""
 
     def shuffle(epoch: int) -> NDArray[np.integer]:
@@ -70,10 +70,10 @@ def permutations(training: Training, samples: int, ranks: int, per_node: int) ->
         np.random.default_rng((training.entropy, epoch)).shuffle(order)
         return order
 
-    return Orders(training, samples, ranks, per_node, shuffle)
+    return TrainingOrders(training, samples, ranks, per_node, shuffle)
 
 
-def of_sampler(name: str, training: Training, samples: int, ranks: int, per_node: int) -> Orders:
+def of_sampler(name: str, training: Training, samples: int, ranks: int, per_node: int) -> TrainingOrders:
     """Those of a framework's sampler that all ranks share. Raises ValueError."""
     family = registry.sampler(name)
     if family.dealt is Dealt.OWN:
@@ -81,4 +81,4 @@ def of_sampler(name: str, training: Training, samples: int, ranks: int, per_node
     spec = next(iter(family.variants(training.seed)), None)
     if spec is None:
         raise ValueError(f"{name}: takes no seed {training.seed}")
-    return Orders(training, samples, ranks, per_node, lambda epoch: family.shared(spec, samples, epoch))
+    return TrainingOrders(training, samples, ranks, per_node, lambda epoch: family.shared(spec, samples, epoch))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import xxhash
 
-from nopfsfs.protocol.columns import Columns, Gauge
+from nopfsfs.protocol.columns import Columns, Metric
 from nopfsfs.stager.load import Load
 from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.source import Source, read_exactly
@@ -43,7 +43,7 @@ class BlockReader:
         """`copy_lost(row, disk)` withdraws a copy that is of no use; False when it was withdrawn before."""
         self._columns, self._gauge, self._arena, self._source, self._disks = columns, gauge, arena, source, disks
         self._copy_lost = copy_lost
-        self._told: set[tuple[int, Gauge]] = set()  # what was logged, by tier
+        self._told: set[tuple[int, Metric]] = set()  # what was logged, by tier
         self._young = young
 
     def read(self, load: Load, block: int, still: Callable[[], bool] = lambda: True) -> None:
@@ -77,21 +77,21 @@ class BlockReader:
         try:
             self._disks.read(load.from_disk, load.row, view)
         except OSError as e:
-            self._give_up(load, Gauge.DISK_ERRORS, f"cannot be read: {e}")
+            self._give_up(load, Metric.DISK_ERRORS, f"cannot be read: {e}")
             return False
         if xxhash.xxh3_64_intdigest(view) == int(self._columns.check[load.row]):
             return True
-        self._give_up(load, Gauge.CORRUPT_COPIES, "is corrupt")
+        self._give_up(load, Metric.CORRUPT_COPIES, "is corrupt")
         return False
 
-    def _give_up(self, load: Load, counter: Gauge, why: str) -> None:
+    def _give_up(self, load: Load, counter: Metric, why: str) -> None:
         if not self._copy_lost(load.row, load.from_disk):
             return  # removed in good order while it was read
         self._gauge[counter] += 1
         if (load.from_disk, counter) not in self._told:  # a disk that fails has many
             self._told.add((load.from_disk, counter))
             log.log(
-                logging.ERROR if counter == Gauge.CORRUPT_COPIES else logging.WARNING,
+                logging.ERROR if counter == Metric.CORRUPT_COPIES else logging.WARNING,
                 "a copy of %r on disk tier %d %s; reading the source. Further ones are counted: nopfs status",
                 self._source.path(load.row), load.from_disk, why,
             )  # fmt: skip

@@ -26,7 +26,7 @@ import numpy as np
 
 from nopfsfs.dataset.directory_scan import RACY_NS
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import Columns, Gauge, Gauges
+from nopfsfs.protocol.columns import Columns, Metric, MetricBlock
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.tiers.rights import ACL_MAX, RenewedRights, Rights
 from nopfsfs.tiers.source import Identity, Source
@@ -52,12 +52,12 @@ class _Waiting(NamedTuple):
     renew: bool
 
 
-class Changes:
+class ChangedFiles:
     """See the module. `forget` withdraws all copies of a row; `show` makes the kernel see its new version; `tell` makes
     the kernel ask for its rights anew."""
 
     def __init__(
-        self, *, index: Index, columns: Columns, gauges: Gauges, source: Source, forget: Callable[[int], None],
+        self, *, index: Index, columns: Columns, gauges: MetricBlock, source: Source, forget: Callable[[int], None],
         show: Callable[[int], None], tell: Callable[[int], None] = lambda row: None,
     ) -> None:  # fmt: skip
         self._index, self._columns, self._gauge, self._source = index, columns, gauges.block, source
@@ -218,4 +218,4 @@ class Changes:
         columns.new_size[row], columns.new_mtime_ns[row] = new.size, new.mtime_ns
         columns.new_ctime_ns[row], columns.new_ino[row] = new.ctime_ns, new.ino
         columns.version[row] = int(columns.version[row]) + 1
-        self._gauge[Gauge.CHANGED_FILES] += 1
+        self._gauge[Metric.CHANGED_FILES] += 1

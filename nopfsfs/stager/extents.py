@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 Retired = TypeVar("Retired")
 
 
-class Grace(Generic[Retired]):
+class GracePeriods(Generic[Retired]):
     """Retired extents, or things to be done, that wait for their grace. Not thread-safe; the caller holds its own lock.
 
     `ask(number)` makes every server pass through its event loop, after which `passed(number)` is called; True where

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import Columns, Gauge, Tier
+from nopfsfs.protocol.columns import Columns, Metric, Tier
 from nopfsfs.protocol.stager_peer import SLOWEST, UNDER_WAY_BYTES, Kind, Record, Status
 from nopfsfs.stager.pins import Pins
 from nopfsfs.tiers.arena import NoRoom
@@ -36,7 +36,7 @@ class Loads(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Lend:
+class _Lease:
     """One request of the peer process. It waits for room among those that are lent; then it is taken up: then it
     waits for room in the arena, until `due`, and for its load; then it has its extent pinned."""
 
@@ -50,7 +50,7 @@ class _Lend:
     slot: int = _NOWHERE
 
 
-class Lending:
+class Leases:
     """See the module. `send` takes a message; `poke` makes the loop look at what waits; `clock` is in seconds."""
 
     def __init__(
@@ -60,11 +60,11 @@ class Lending:
         self._loads, self._index, self._columns, self._source = loads, index, columns, source
         self._gauge, self._pins, self._send = gauge, pins, send
         self._poke, self._clock = poke, clock
-        self._lends: dict[int, _Lend] = {}
-        self._waiting: tuple[dict[int, _Lend], dict[int, _Lend]] = {}, {}  # in their order; urgent ones apart
-        self._without_room: dict[int, _Lend] = {}
+        self._lends: dict[int, _Lease] = {}
+        self._waiting: tuple[dict[int, _Lease], dict[int, _Lease]] = {}, {}  # in their order; urgent ones apart
+        self._without_room: dict[int, _Lease] = {}
         self._full_until = 0.0
-        self._loading: dict[int, list[_Lend]] = {}  # by row
+        self._loading: dict[int, list[_Lease]] = {}  # by row
         self._bytes = 0  # of what was taken up
         self._moved = 0.0  # when some of it was given back last, or was taken up first
         self._answers: list[Record] = []
@@ -79,7 +79,7 @@ class Lending:
             if known is not None:
                 self._again(known, row, bool(urgent))
                 continue
-            lend = _Lend(number, row, length, mtime_ns, bool(urgent))
+            lend = _Lease(number, row, length, mtime_ns, bool(urgent))
             if not self._matches(lend) or len(self._waiting[0]) + len(self._waiting[1]) >= WAITING_MOST:
                 self._say(lend, Status.NO)
                 continue
@@ -97,8 +97,8 @@ class Lending:
             if lend is None:
                 continue
             if lend.slot != _NOWHERE:
-                self._gauge[Gauge.LENT_FILES] += 1
-                self._gauge[Gauge.LENT_BYTES] += lend.length
+                self._gauge[Metric.LENT_FILES] += 1
+                self._gauge[Metric.LENT_BYTES] += lend.length
             self._forget(lend)
         self._advance()
         self._flush()
@@ -121,7 +121,7 @@ class Lending:
 
     # ---- one request --------------------------------------------------------------------------------------
 
-    def _matches(self, lend: _Lend) -> bool:
+    def _matches(self, lend: _Lease) -> bool:
         """Whether there is such a file, and it is the version that is asked for: that of the index. Of later ones size
         and mtime do not tell enough, and nothing else travels."""
         row = lend.row
@@ -131,7 +131,7 @@ class Lending:
         changed = self._columns.stale[row] or self._columns.version[row]
         return not changed and (identity.size, identity.mtime_ns) == (lend.length, lend.mtime_ns)
 
-    def _again(self, lend: _Lend, row: int, urgent: bool) -> None:
+    def _again(self, lend: _Lease, row: int, urgent: bool) -> None:
         """A number that is known: a reader has come to wait for it."""
         if row != lend.row:
             self.strange += 1
@@ -161,7 +161,7 @@ class Lending:
             if not self._lend_staged(lend):
                 self._load(lend)
 
-    def _load(self, lend: _Lend) -> None:
+    def _load(self, lend: _Lease) -> None:
         try:
             begun = self._matches(lend) and self._loads.load_to_lend(lend.row, urgent=lend.urgent)
         except NoRoom:
@@ -173,7 +173,7 @@ class Lending:
         else:
             self._refuse(lend)
 
-    def _await_room(self, lend: _Lend) -> None:
+    def _await_room(self, lend: _Lease) -> None:
         """What there is no room for now: what was lent leaves soon, mostly."""
         now = self._clock()
         if lend.id in self._without_room:
@@ -205,7 +205,7 @@ class Lending:
         self._advance()
         self._flush()
 
-    def _lend_staged(self, lend: _Lend) -> bool:
+    def _lend_staged(self, lend: _Lease) -> bool:
         if self._columns.tier[lend.row] != Tier.RAM or not self._matches(lend):
             return False
         lend.slot = int(self._columns.slot[lend.row])
@@ -213,11 +213,11 @@ class Lending:
         self._say(lend, Status.OK)
         return True
 
-    def _refuse(self, lend: _Lend) -> None:
+    def _refuse(self, lend: _Lease) -> None:
         self._forget(lend)
         self._say(lend, Status.NO)
 
-    def _forget(self, lend: _Lend) -> None:
+    def _forget(self, lend: _Lease) -> None:
         """Whatever it waits for, or holds, it does no more."""
         del self._lends[lend.id]
         if not lend.taken_up:
@@ -236,7 +236,7 @@ class Lending:
 
     # ---- answers ------------------------------------------------------------------------------------------
 
-    def _say(self, lend: _Lend, status: Status) -> None:
+    def _say(self, lend: _Lease, status: Status) -> None:
         ok = status == Status.OK
         check = int(self._columns.check[lend.row]) if ok else 0
         self._answers.append((lend.id, lend.slot if ok else 0, lend.length, check, status))

@@ -14,7 +14,7 @@ IDLE_S = 2.0  # after which a file that nobody reads is closed: the source can b
 RANGE_BLOCK = 1 << 20  # bytes of one block of a file that is too large, or finds no room, to be staged whole
 
 
-class OpenSource:
+class SharedOpen:
     """One open of a source file, shared by all reads of one load or of one large file."""
 
     def __init__(self, source: Source, row: int) -> None:
@@ -64,7 +64,7 @@ class Load:
     length: int
     arena: int
     whole: bool
-    file: OpenSource
+    file: SharedOpen
     version: int
     block: int = BLOCK
     from_disk: int = 0

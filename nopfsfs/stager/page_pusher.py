@@ -17,11 +17,11 @@ from collections import deque
 import numpy as np
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import PAGED_LATE, Columns, Gauge, Gauges
+from nopfsfs.protocol.columns import PAGED_LATE, Columns, Metric, MetricBlock
 from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Order
-from nopfsfs.stager.state import Desk
+from nopfsfs.stager.state import StagerState
 from nopfsfs.tiers import page_cache
 from nopfsfs.tiers.source import Source
 
@@ -31,12 +31,12 @@ INVALIDATE = -1  # beside the orders PUSH and DROP
 Task = tuple[int, int, int]  # what, row, value
 
 
-class Pusher:
+class PagePusher:
     """Owns the queue of page cache work and the descriptor of the mount's tree. `run` is its thread's body."""
 
     def __init__(
-        self, *, fuse_fd: int, tree_fd: int, mountpoint: bytes, index: Index, columns: Columns, gauges: Gauges,
-        desk: Desk, source: Source, supervisor: memoryview,
+        self, *, fuse_fd: int, tree_fd: int, mountpoint: bytes, index: Index, columns: Columns, gauges: MetricBlock,
+        desk: StagerState, source: Source, supervisor: memoryview,
     ) -> None:  # fmt: skip
         """`supervisor`: the supervisor's block of gauges."""
         self._fuse_fd, self._tree_fd, self._mountpoint = fuse_fd, tree_fd, mountpoint
@@ -86,7 +86,7 @@ class Pusher:
             self._wake.notify()
 
     def run(self) -> None:
-        self._gauge[Gauge.PUSHER_THREAD] = threading.get_native_id()
+        self._gauge[Metric.PUSHER_THREAD] = threading.get_native_id()
         try:
             while True:
                 with self._wake:
@@ -104,7 +104,7 @@ class Pusher:
     def _quiet(self) -> bool:
         """Whether the files of the mount are to be left alone for a while. The supervisor says so in shared memory: a
         message could be lost on a stager that hangs or is replaced, and the mount would be without pushes for good."""
-        return self._supervisor[Gauge.QUIET] != 0
+        return self._supervisor[Metric.QUIET] != 0
 
     def _next(self) -> Task | None:
         """The next task, if there is one that may be done now (lock held). A change is shown all the same: that touches
@@ -134,7 +134,7 @@ class Pusher:
 
     def _push(self, row: int) -> None:
         if self._columns.paged[row] == PAGED_LATE:
-            self._gauge[Gauge.PUSHES_SPARED] += 1
+            self._gauge[Metric.PUSHES_SPARED] += 1
             self._failed(Order.PUSH, row, 0)
             return
         version = int(self._columns.version[row])
@@ -150,9 +150,9 @@ class Pusher:
         finally:
             pinned.data.release()
             self._desk.unpin(pinned.slot)
-        self._gauge[Gauge.PUSHES_DONE] += 1
+        self._gauge[Metric.PUSHES_DONE] += 1
         size = self._source.size(row)
-        self._gauge[Gauge.PUSHED_BYTES] += size
+        self._gauge[Metric.PUSHED_BYTES] += size
         self._desk.publish(Event.PUSHED, row, size)
 
     def _store(self, row: int, inode: int, data: memoryview) -> None:
@@ -174,14 +174,14 @@ class Pusher:
     def _failed(self, what: int, row: int, value: int) -> None:
         """Tell whoever counts on it that the work is over: what the kernel holds then is for itself to reclaim."""
         if what == Order.PUSH:
-            self._gauge[Gauge.PUSHES_DONE] += 1
+            self._gauge[Metric.PUSHES_DONE] += 1
             self._desk.publish(Event.PUSH_FAILED, row)
         elif what == Order.DROP and not value:
             self._desk.publish(Event.DROPPED, row, self._source.size(row))
 
     def _drop(self, row: int, value: int) -> None:
         page_cache.drop(self._dir(), self._path(row), 0, value)
-        self._gauge[Gauge.DROPS_DONE] += 1
+        self._gauge[Metric.DROPS_DONE] += 1
         if not value:
             self._desk.publish(Event.DROPPED, row, self._source.size(row))
 

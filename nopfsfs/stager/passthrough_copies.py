@@ -25,7 +25,7 @@ import xxhash
 
 from nopfsfs.fuse import passthrough
 from nopfsfs.protocol.columns import Columns
-from nopfsfs.tiers.open_modes import Modes
+from nopfsfs.tiers.open_modes import OpenModes
 
 log = logging.getLogger(__name__)
 # Each keeps an open file in the kernel, with its inode: some 2 KiB of memory that cannot be reclaimed.
@@ -38,7 +38,7 @@ _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, 
 _OF_THE_TIER = (errno.ELOOP, errno.EINVAL, errno.EOPNOTSUPP)
 
 
-class Tier(Protocol):
+class CopyStore(Protocol):
     """What is needed of a disk tier."""
 
     path: str
@@ -46,13 +46,13 @@ class Tier(Protocol):
     def open_copy(self, row: int, flags: int = 0) -> int: ...
 
 
-class Backings:
+class PassthroughCopies:
     """`sizes` by row, bytes; `from_size`: files of that size or more are registered; 0: none. `after_grace(what)` calls
     `what` when all servers have passed a grace; it is called with the desk's lock held, and calls with it held. `poke`
     has `sweep` called in the disk thread."""
 
     def __init__(
-        self, *, fuse_fd: int, columns: Columns, sizes: npt.NDArray[Any], modes: Modes | None, from_size: int,
+        self, *, fuse_fd: int, columns: Columns, sizes: npt.NDArray[Any], modes: OpenModes | None, from_size: int,
         after_grace: Callable[[Callable[[], None]], None], poke: Callable[[], None],
     ) -> None:  # fmt: skip
         self._fd, self._columns, self._sizes, self._modes = fuse_fd, columns, sizes, modes
@@ -93,7 +93,7 @@ class Backings:
 
     # ---- in the disk thread -------------------------------------------------------------------------------
 
-    def register(self, tier: Tier, row: int, check: int) -> int:
+    def register(self, tier: CopyStore, row: int, check: int) -> int:
         """The number of the row's copy, to be published; 0 where there is none to be. `check`: xxh3 of what it must
         hold. Raises OSError when the copy cannot be written or read, EIO when it holds something else."""
         if not self.is_wanted(tier, row):
@@ -107,7 +107,7 @@ class Backings:
         self._registered += number > 0
         return number
 
-    def _register(self, tier: Tier, fd: int) -> int:
+    def _register(self, tier: CopyStore, fd: int) -> int:
         try:
             return passthrough.register(self._fd, fd)
         except OSError as e:
@@ -118,7 +118,7 @@ class Backings:
         """Whether the supervisor takes the row for one that may be registered."""
         return bool(self._from and self._sizes[row] >= self._from)
 
-    def is_wanted(self, tier: Tier, row: int) -> bool:
+    def is_wanted(self, tier: CopyStore, row: int) -> bool:
         """Whether the row's copy is one to be registered."""
         if not self.is_large(row):
             return False
@@ -131,7 +131,7 @@ class Backings:
         self._usable.add(tier.path)
         return True
 
-    def _takes_direct(self, tier: Tier, row: int) -> bool:
+    def _takes_direct(self, tier: CopyStore, row: int) -> bool:
         """Where no file can be opened with O_DIRECT, opens of the mount with O_DIRECT would fail."""
         try:
             os.close(tier.open_copy(row, os.O_DIRECT))
@@ -140,7 +140,7 @@ class Backings:
             return False
         return True
 
-    def _refused(self, tier: Tier, error: OSError) -> None:
+    def _refused(self, tier: CopyStore, error: OSError) -> None:
         if error.errno == errno.EPERM:
             self._permitted = False
             log.warning("passthrough is off: the right to register files (CAP_SYS_ADMIN) is missing")

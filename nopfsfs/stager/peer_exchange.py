@@ -1,8 +1,8 @@
 """The exchange with other nodes, as the stager's loop drives it: one peer process at a time, at the end of a socket.
 
-What is said there goes to `Peering` (rows that are asked for here) and `Lending` (rows that are lent) under the desk's
-lock. A peer process that is gone, or that another takes the place of, leaves nothing behind: what it was to bring is
-read from the source, and what it had been lent is free.
+What is said there goes to `RemoteFetches` (rows that are asked for here) and `Leases` (rows that are lent) under the
+lock of `StagerState`. A peer process that is gone, or that another takes the place of, leaves nothing behind: what it
+was to bring is read from the source, and what it had been lent is free.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.columns import Columns
 from nopfsfs.protocol.stager_peer import Kind, Record
 from nopfsfs.stager import leases, remote_fetches
-from nopfsfs.stager.leases import Lending
+from nopfsfs.stager.leases import Leases
 from nopfsfs.stager.peer_link import PeerLink
 from nopfsfs.stager.pins import Pins
-from nopfsfs.stager.remote_fetches import LOOK_S, Peering
+from nopfsfs.stager.remote_fetches import LOOK_S, RemoteFetches
 from nopfsfs.tiers.source import Source
 
 log = logging.getLogger(__name__)
@@ -45,10 +45,10 @@ class Exchange:
         self._lock, self._poke = lock, poke
         self._link: PeerLink | None = None
         self.strange = 0  # messages that were none
-        self.peering = Peering(
+        self.peering = RemoteFetches(
             loads, columns=columns, source=source, gauge=gauge, send=self._send, poke=poke, clock=clock
         )
-        self.lending = Lending(
+        self.lending = Leases(
             loads, index=index, columns=columns, source=source, gauge=gauge, pins=pins, send=self._send, poke=poke,
             clock=clock,
         )  # fmt: skip

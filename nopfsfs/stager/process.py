@@ -21,21 +21,21 @@ import numpy as np
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol import server_stager
-from nopfsfs.protocol.columns import SUPERVISOR, Columns, Gauge, Gauges, Tier, check_layout
+from nopfsfs.protocol.columns import SUPERVISOR, Columns, Metric, MetricBlock, Tier, check_layout
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.stager.attribute_notices import AttributeNotices
-from nopfsfs.stager.changed_files import Changes
+from nopfsfs.stager.changed_files import ChangedFiles
 from nopfsfs.stager.disk_openings import DiskOpenings
 from nopfsfs.stager.disk_watch import DiskWatch
 from nopfsfs.stager.guarded import Guarded
 from nopfsfs.stager.lifesign import LifeSign
-from nopfsfs.stager.page_pusher import Pusher
-from nopfsfs.stager.passthrough_copies import LOOK_AGAIN_S, Backings
+from nopfsfs.stager.page_pusher import PagePusher
+from nopfsfs.stager.passthrough_copies import LOOK_AGAIN_S, PassthroughCopies
 from nopfsfs.stager.peer_link import PeerLink
 from nopfsfs.stager.recheck import Recheck
-from nopfsfs.stager.server_links import Links
-from nopfsfs.stager.state import Desk
+from nopfsfs.stager.server_links import ServerLinks
+from nopfsfs.stager.state import StagerState
 from nopfsfs.stager.watch import Watch
 from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.system import end_switch
@@ -43,7 +43,7 @@ from nopfsfs.system.outages import Outages
 from nopfsfs.system.process_setup import Handoff, become_reader_with_admin, begin
 from nopfsfs.tiers.arena import Arena, NoRoom
 from nopfsfs.tiers.disk import Disk, DiskFull, Disks, TierGone
-from nopfsfs.tiers.open_modes import Modes
+from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.source import Source, known_file_system
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ REGISTER_BEHIND = 64  # copies, registered later than written: until then most a
 DEMAND_THREADS = 16  # threads that serve demands only, beside those that also prefetch
 
 
-class Stager:
+class StagerProcess:
     """Owns the threads and everything they share. `run` returns when the mount ends."""
 
     def __init__(self, handoff: Handoff) -> None:
@@ -60,11 +60,11 @@ class Stager:
         self._config = handoff.config
         self._index = Index.load_fd(fds["index"])
         self._columns = Columns(fds["columns"], self._index.n, writable=True)
-        gauges = Gauges(fds["gauges"], writable=True)
+        gauges = MetricBlock(fds["gauges"], writable=True)
         self._gauge = gauges.block
         self._orders = socket.socket(fileno=fds["orders"])
         self._poked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._links = Links(lambda number: self.desk.grace_passed(number), self._poke)
+        self._links = ServerLinks(lambda number: self.desk.grace_passed(number), self._poke)
         # before anything is used again that they may be reading
         first = [socket.socket(fileno=fd) for name, fd in fds.items() if name.startswith("demands")]
         self._peer_key: selectors.SelectorKey | None = None
@@ -79,7 +79,7 @@ class Stager:
             changed=lambda row: self.changes.noticed(row), renew=lambda row: self.changes.renew(row),
         )  # fmt: skip
         self._disks = Disks([Disk(d.path, d.size) for d in self._config.disks])
-        self.desk = Desk(
+        self.desk = StagerState(
             index=self._index, columns=self._columns, gauges=gauges, ring=Ring(fds["ring"], writable=True),
             arena=arena, source=source, disks=self._disks, concurrency=self._config.in_flight,
             answer=self._links.answer, ask_grace=self._links.ask,
@@ -87,10 +87,10 @@ class Stager:
             copy_lost=lambda row, disk: self._disk_work.put((row, -disk)),
         )  # fmt: skip
         self.desk.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
-        self.pusher = Pusher(
+        self.pusher = PagePusher(
             fuse_fd=fds["fuse"], tree_fd=fds.get("tree", -1), mountpoint=os.fsencode(self._config.mountpoint),
             index=self._index, columns=self._columns, gauges=gauges, desk=self.desk, source=source,
-            supervisor=Gauges(fds["gauges"], SUPERVISOR, writable=False).block,
+            supervisor=MetricBlock(fds["gauges"], SUPERVISOR, writable=False).block,
         )  # fmt: skip
         outages = Outages()
         self._lifesign = LifeSign(
@@ -105,15 +105,15 @@ class Stager:
             self._disk_work, refuse=lambda row: self.desk.publish(Event.OFF_DISK, row), hangs=self._disk_hangs,
             awake=self.desk.awake.set, clock=time.monotonic,
         )  # fmt: skip
-        self._backings = Backings(
+        self._backings = PassthroughCopies(
             fuse_fd=fds["fuse"], columns=self._columns, sizes=self._index.size, from_size=numbers.get("pass_from", 0),
-            modes=Modes(fds["modes"], self._columns.backing.data, writable=False) if "modes" in fds else None,
+            modes=OpenModes(fds["modes"], self._columns.backing.data, writable=False) if "modes" in fds else None,
             after_grace=self.desk.after_grace, poke=lambda: self._disk_work.put(_SWEEP),
         )  # fmt: skip
         self.desk.keep_backings(self._backings)
         if "peer" in fds:
             self.desk.exchange.attach(socket.socket(fileno=fds["peer"]))
-        self.changes = Changes(
+        self.changes = ChangedFiles(
             index=self._index, columns=self._columns, gauges=gauges, source=source, forget=self._forget,
             show=self.pusher.invalidate, tell=lambda row: self.notices.tell(row),
         )  # fmt: skip
@@ -135,7 +135,7 @@ class Stager:
         arena.reclaim()
         for row in np.flatnonzero(self._columns.disk):
             self._columns.disk[row] = 0  # those copies belonged to the stager before, and went with it
-        self._gauge[Gauge.ARENA_USED] = arena.used
+        self._gauge[Metric.ARENA_USED] = arena.used
 
     def _note_adopted(self) -> None:
         """What the stager before had noted of files just written went with it."""
@@ -365,7 +365,7 @@ class Stager:
                     self._off_disk(row, self.desk.withdraw_disk(row))
                 else:
                     self._clear_away(row, -number)
-            self._gauge[Gauge.DISK_USED] = self._disks.used()
+            self._gauge[Metric.DISK_USED] = self._disks.used()
 
     def _to_disk(self, row: int, number: int) -> None:
         disk = self._disks[number]
@@ -387,7 +387,7 @@ class Stager:
             disk.write(row, pinned.data)
             check = int(self._columns.check[row])
         except OSError as e:
-            self._gauge[Gauge.DISK_ERRORS] += 1
+            self._gauge[Metric.DISK_ERRORS] += 1
             full = isinstance(e, DiskFull)
             self.desk.publish(Event.OFF_DISK, row, not full)
             if not full:
@@ -402,7 +402,7 @@ class Stager:
         if not self._disk_watch.settle():
             disk.remove(row)  # it took too long, and nobody waits for it any more
         elif self.desk.publish_disk(row, number, version):
-            self._gauge[Gauge.DISK_WRITES] += 1
+            self._gauge[Metric.DISK_WRITES] += 1
             if self._backings.is_large(row):
                 self._to_register.append((row, number, check))
         else:
@@ -414,7 +414,7 @@ class Stager:
         try:
             number = self._backings.register(self._disks[tier], row, check)
         except OSError as e:
-            self._gauge[Gauge.DISK_ERRORS] += 1
+            self._gauge[Metric.DISK_ERRORS] += 1
             if tier not in self._told:  # a disk that fails has many
                 self._told.add(tier)
                 log.error("a copy of %r on disk tier %d is of no use: %s", self._source.path(row), tier, e)
@@ -460,7 +460,7 @@ def main() -> None:
     if "end-stager" in handoff.fds:
         end_switch.arm(handoff.fds["end-stager"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the supervisor gets it, too, and sees to the end
-    Stager(handoff).run()
+    StagerProcess(handoff).run()
     # Threads that a dead source holds in the kernel cannot be joined; nothing is left to flush.
     logging.shutdown()
     os._exit(0)

@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from nopfsfs.stager.load import RANGE_BLOCK, Load, OpenSource
+from nopfsfs.stager.load import RANGE_BLOCK, Load, SharedOpen
 from nopfsfs.tiers.arena import NoRoom
 from nopfsfs.tiers.source import Source
 
@@ -19,13 +19,13 @@ OPEN_FILES = 16  # files read by ranges that are kept open
 Key = tuple[int, int]  # row, block
 
 
-class Ranges:
+class RangeLoads:
     """See the module. `allocate` gives an extent or raises NoRoom, `retire` takes it back, `close` closes a file later.
     `budget` is what the blocks may take, bytes; `used` is what they take."""
 
     def __init__(
         self, source: Source, *, allocate: Callable[[int], int], retire: Callable[[int], None],
-        close: Callable[[OpenSource], None], block: int = RANGE_BLOCK,
+        close: Callable[[SharedOpen], None], block: int = RANGE_BLOCK,
     ) -> None:  # fmt: skip
         self._source = source
         self._allocate, self._retire, self._close = allocate, retire, close
@@ -33,7 +33,7 @@ class Ranges:
         self.budget = 0
         self.used = 0
         self._loads: OrderedDict[Key, Load] = OrderedDict()  # in order of last use
-        self._files: OrderedDict[int, OpenSource] = OrderedDict()
+        self._files: OrderedDict[int, SharedOpen] = OrderedDict()
 
     def resize(self, budget: int) -> None:
         """Take another budget; blocks that are read make room at once."""
@@ -155,10 +155,10 @@ class Ranges:
         self.used -= load.length
         self._retire(load.arena)
 
-    def _file(self, row: int) -> OpenSource:
+    def _file(self, row: int) -> SharedOpen:
         file = self._files.get(row)
         if file is None:
-            file = self._files[row] = OpenSource(self._source, row)
+            file = self._files[row] = SharedOpen(self._source, row)
             idle = [r for r, f in self._files.items() if not f.users and r != row]
             for old in idle[: max(0, len(self._files) - OPEN_FILES)]:
                 self._close(self._files.pop(old))

@@ -12,16 +12,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from nopfsfs.stager.load import PENDING, RUNNING, Load, OpenSource
+from nopfsfs.stager.load import PENDING, RUNNING, Load, SharedOpen
 from nopfsfs.stager.workers import SPARE_MOST, Worker, Workers
 
 Job = tuple[Load, int]
-Step = Job | OpenSource  # a block to be read, or a file to be closed
+Step = Job | SharedOpen  # a block to be read, or a file to be closed
 CLOSING_MOST = 16  # files that are closed only when there is nothing else to do
 SPARE_SLOTS = SPARE_MOST // 2  # slots in the places of stuck ones: what is left is for who waits
 
 
-class Work:
+class ReadQueue:
     """See the module. All is called with `lock` held, but for `next`. `begin_row`, set before first use, begins to
     stage a row, if that is to be read here: the load, none of its blocks begun."""
 
@@ -41,7 +41,7 @@ class Work:
         self._followups: deque[Job] = deque()
         self._begun: deque[Load] = deque()
         self._rows: deque[int] = deque()
-        self._closing: deque[OpenSource] = deque()  # by a worker: closing a file may wait for the source
+        self._closing: deque[SharedOpen] = deque()  # by a worker: closing a file may wait for the source
         self._slots, self._taken = slots, 0
         self._stopped = False
 
@@ -83,7 +83,7 @@ class Work:
         self._begun.append(load)
         self._any.notify()
 
-    def close(self, file: OpenSource) -> None:
+    def close(self, file: SharedOpen) -> None:
         self._closing.append(file)
         self._any.notify()
 
@@ -152,9 +152,9 @@ class Work:
             while not self._stopped:
                 step = self._take(worker.urgent)
                 if step is not None:
-                    if freed and (isinstance(step, OpenSource) or not step[0].slot):
+                    if freed and (isinstance(step, SharedOpen) or not step[0].slot):
                         self._any.notify()  # the slot is for another
-                    self._workers.begin(worker, None if isinstance(step, OpenSource) else step[0])
+                    self._workers.begin(worker, None if isinstance(step, SharedOpen) else step[0])
                     if not self.awake.is_set():
                         self.awake.set()
                     return step

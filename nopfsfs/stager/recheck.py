@@ -1,8 +1,8 @@
 """Looks again at what the source grants, in the background: who may enter which directory, who may read which file.
 
 A few threads ask the source, at a rate that `recheck_schedule` sets; what they find goes to
-`stager/changed_files.py`. One that the source keeps waiting is passed by, and another is started, up to a limit: then the look stands still, and the
-status says so. None of this takes anything from those who read for somebody.
+`stager/changed_files.py`. One that the source keeps waiting is passed by, and another is started, up to a limit: then
+the look stands still, and the status says so. None of this takes anything from those who read for somebody.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import RECHECK_SHUT, Columns, Gauge, Tier
+from nopfsfs.protocol.columns import RECHECK_SHUT, Columns, Metric, Tier
 from nopfsfs.stager.attribute_notices import AttributeNotices
-from nopfsfs.stager.changed_files import Changes
+from nopfsfs.stager.changed_files import ChangedFiles
 from nopfsfs.stager.guarded import Guarded
 from nopfsfs.stager.recheck_schedule import Schedule
 from nopfsfs.tiers.rights import Rights
@@ -42,7 +42,7 @@ class Recheck:
     """`run` is the body of its thread, which starts the others. `request` may be called from any thread."""
 
     def __init__(
-        self, *, index: Index, columns: Columns, gauge: memoryview, changes: Changes, notices: AttributeNotices,
+        self, *, index: Index, columns: Columns, gauge: memoryview, changes: ChangedFiles, notices: AttributeNotices,
         period_s: float, guarded: Guarded | None = None,
     ) -> None:  # fmt: skip
         """`period_s`: all files are looked at within this; 0: only when it is asked for. `guarded`: what is above the
@@ -87,11 +87,11 @@ class Recheck:
             while not self._requested.empty():
                 schedule.request(self._requested.get())
             given = self._tick(schedule)
-            self._gauge[Gauge.RECHECK_POSITION] = schedule.files.place
+            self._gauge[Metric.RECHECK_POSITION] = schedule.files.place
             if schedule.files.rounds != rounds:
                 rounds = schedule.files.rounds
-                self._gauge[Gauge.RECHECK_TOOK_MS] = int(1000 * schedule.files.took_s)
-                self._gauge[Gauge.RECHECK_ENDED_S] = int(time.time())
+                self._gauge[Metric.RECHECK_TOOK_MS] = int(1000 * schedule.files.took_s)
+                self._gauge[Metric.RECHECK_ENDED_S] = int(time.time())
             self._wake.wait(_TICK_S if given >= _MANY or self._last else _IDLE_TICK_S)
             self._wake.clear()
         for _ in range(MOST_LOOKERS):
@@ -117,8 +117,8 @@ class Recheck:
                 self._lookers += 1
                 threading.Thread(target=self._look_on, daemon=True, name="recheck").start()
         shut = self._guarded is not None and self._guarded.shut
-        self._gauge[Gauge.RECHECK_STATE] = stuck | (RECHECK_SHUT if shut else 0)
-        if schedule.given_out > (self._last or (self._gauge[Gauge.RECHECK_ANSWERED], 0))[0]:
+        self._gauge[Metric.RECHECK_STATE] = stuck | (RECHECK_SHUT if shut else 0)
+        if schedule.given_out > (self._last or (self._gauge[Metric.RECHECK_ANSWERED], 0))[0]:
             self._last = (schedule.given_out, self._number)
         self._answer(now)
         return len(rows)
@@ -131,7 +131,7 @@ class Recheck:
         with self._lock:
             waits = any(number <= last and now - since < GIVEN_UP_S for number, since in self._under_way.items())
         if not waits and self._notices.told(self._notices.given):
-            self._gauge[Gauge.RECHECK_ANSWERED] = request
+            self._gauge[Metric.RECHECK_ANSWERED] = request
             self._last = None
 
     def _files_in_use(self) -> Rows:
@@ -191,6 +191,6 @@ class Recheck:
             failed = True
             log.exception("looking at row %d again failed", row)
         with self._lock:  # the gauges have several writers here
-            self._gauge[Gauge.RECHECK_LOOKED] += 1
-            self._gauge[Gauge.RECHECK_FOUND] += found
-            self._gauge[Gauge.RECHECK_FAILED] += failed
+            self._gauge[Metric.RECHECK_LOOKED] += 1
+            self._gauge[Metric.RECHECK_FOUND] += found
+            self._gauge[Metric.RECHECK_FAILED] += failed

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from nopfsfs.protocol.columns import HOME_HERE, Columns, Gauge
+from nopfsfs.protocol.columns import HOME_HERE, Columns, Metric
 from nopfsfs.protocol.stager_peer import (
     LENGTH_MOST,
     MARGIN_S,
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.25  # how often limits of some seconds are looked at
 HUNG_AFTER = 3  # requests that ran out here, and not a word meanwhile: the peer process itself hangs
 _FAILED = {
-    Status.NO: Gauge.PEER_REFUSED, Status.LATE: Gauge.PEER_LATE, Status.CORRUPT: Gauge.PEER_CORRUPT,
-    Status.LOST: Gauge.PEER_REFUSED,
+    Status.NO: Metric.PEER_REFUSED, Status.LATE: Metric.PEER_LATE, Status.CORRUPT: Metric.PEER_CORRUPT,
+    Status.LOST: Metric.PEER_REFUSED,
 }  # fmt: skip
 _LAST = max(Status)
 
@@ -57,7 +57,7 @@ class Loads(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Ask:
+class _RemoteFetch:
     load: Load
     node: int
     began: float
@@ -67,7 +67,7 @@ class _Ask:
     coming: bool = False
 
 
-class Peering:
+class RemoteFetches:
     """See the module. `send` takes a message; `poke` makes the loop look at the limits; `clock` is in seconds."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Peering:
         self._version = columns.version
         self._send, self._poke, self._clock = send, poke, clock
         self._waiting: dict[int, deque[tuple[int, int]]] = {}  # by node: (number of the order, row)
-        self._asks: dict[int, _Ask] = {}
+        self._asks: dict[int, _RemoteFetch] = {}
         self._prefetches: dict[int, int] = {}  # by node
         self._prefetch_bytes = 0
         self._held: dict[int, tuple[int, int]] = {}  # extents, lengths by the ask that may still write them
@@ -108,7 +108,7 @@ class Peering:
             self._loads.free(extent)
         for ask in asks:
             self._loads.read_source(ask.load, anew=False)
-        self.pump()
+        self.send_next()
 
     def heard(self) -> None:
         """It has said something."""
@@ -158,7 +158,7 @@ class Peering:
                 ask.due = min(ask.due, self._clock() + self._limit(ask))
             self._send(Kind.HURRY, [(load.ask,)])
 
-    def pump(self) -> None:
+    def send_next(self) -> None:
         """Ask for what waits, as far as the bounds allow."""
         if not self.usable:
             self._loads.fetch_from_source(self.cancel())
@@ -201,7 +201,7 @@ class Peering:
             self._poke()
         now, node = self._clock(), load.from_peer
         load.ask = next(self._ids)
-        ask = self._asks[load.ask] = _Ask(load, node, now, now, urgent, not urgent)
+        ask = self._asks[load.ask] = _RemoteFetch(load, node, now, now, urgent, not urgent)
         ask.due = now + self._limit(ask)
         if ask.prefetch:
             self._prefetches[node] = self._prefetches.get(node, 0) + 1
@@ -210,7 +210,7 @@ class Peering:
         return load.ask, load.row, load.arena, load.length, mtime_ns, node, urgent
 
     @staticmethod
-    def _limit(ask: _Ask) -> float:
+    def _limit(ask: _RemoteFetch) -> float:
         return limit_s(coming=ask.coming, urgent=ask.urgent, length=ask.load.length) + MARGIN_S
 
     # ---- answers ------------------------------------------------------------------------------------------
@@ -231,8 +231,8 @@ class Peering:
                 self._loads.arrived(ask.load, check, int((self._clock() - ask.began) * 1e9))
             else:
                 # Bytes that are there, and may yet be written to, are not what they were.
-                self._give_up(number, _FAILED.get(Status(status), Gauge.PEER_CORRUPT), held=bool(held))
-        self.pump()
+                self._give_up(number, _FAILED.get(Status(status), Metric.PEER_CORRUPT), held=bool(held))
+        self.send_next()
 
     def freed(self, records: Sequence[Record]) -> None:
         for (number,) in records:
@@ -240,7 +240,7 @@ class Peering:
                 self._let_go(number)
             elif number in self._asks:
                 self._ignore(f"an extent given back of request {number}, which was not given up")
-        self.pump()
+        self.send_next()
 
     def look(self) -> None:
         """Give up what has run out."""
@@ -253,20 +253,20 @@ class Peering:
             return
         self._silent += len(late)
         for number in late:
-            self._give_up(number, Gauge.PEER_LATE, held=True)
+            self._give_up(number, Metric.PEER_LATE, held=True)
         self._send(Kind.GIVE_UP, [(number,) for number in late])
         if self._silent >= HUNG_AFTER > self._silent - len(late):
             log.error("the peer process does not answer: going on without it")
-        self.pump()
+        self.send_next()
 
-    def _end(self, number: int) -> _Ask:
+    def _end(self, number: int) -> _RemoteFetch:
         ask = self._asks.pop(number)
         if ask.prefetch:
             self._prefetches[ask.node] -= 1
             self._prefetch_bytes -= ask.load.length
         return ask
 
-    def _give_up(self, number: int, gauge: Gauge, *, held: bool) -> None:
+    def _give_up(self, number: int, gauge: Metric, *, held: bool) -> None:
         """It does not come from there. `held`: its extent may still be written to."""
         load = self._end(number).load
         self._gauge[gauge] += 1

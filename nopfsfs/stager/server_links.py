@@ -25,7 +25,7 @@ _BEHIND_MOST = 1 << 14
 log = logging.getLogger(__name__)
 
 
-class Links:
+class ServerLinks:
     """The servers that are known. `passed(number)` is called, with no lock of this class held, when all of them have
     passed grace `number`. `poke` is called, with the lock held, when `turned` has something to say. Thread-safe."""
 

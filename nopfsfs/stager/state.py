@@ -16,20 +16,20 @@ from functools import partial
 from typing import NamedTuple
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import Columns, Gauge, Gauges, Tier
+from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, Tier
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand, Origin
 from nopfsfs.stager import left_alone
 from nopfsfs.stager.block_reader import BlockReader, DiskReader, GivenUp, Notes
-from nopfsfs.stager.extents import Grace
+from nopfsfs.stager.extents import GracePeriods
 from nopfsfs.stager.left_alone import Tiers
-from nopfsfs.stager.load import BLOCK, IDLE_S, RANGE_BLOCK, Load, OpenSource, Waiter
-from nopfsfs.stager.passthrough_copies import Backings
+from nopfsfs.stager.load import BLOCK, IDLE_S, RANGE_BLOCK, Load, SharedOpen, Waiter
+from nopfsfs.stager.passthrough_copies import PassthroughCopies
 from nopfsfs.stager.peer_exchange import Exchange
 from nopfsfs.stager.pins import Pins
-from nopfsfs.stager.range_loads import Ranges
-from nopfsfs.stager.read_queue import Step, Work
-from nopfsfs.stager.whole_loads import Staging
+from nopfsfs.stager.range_loads import RangeLoads
+from nopfsfs.stager.read_queue import ReadQueue, Step
+from nopfsfs.stager.whole_loads import WholeLoads
 from nopfsfs.stager.workers import Worker, Workers
 from nopfsfs.tiers.arena import Arena, NoRoom
 from nopfsfs.tiers.source import Changed, Source
@@ -38,18 +38,18 @@ log = logging.getLogger(__name__)
 COUNT_S = 1.0  # between counts of what is left alone
 
 
-class Pinned(NamedTuple):
+class PinnedCopy(NamedTuple):
     """The staged bytes of a row, and where they lie in the arena: safe from reuse until `unpin(slot)`."""
 
     slot: int
     data: memoryview
 
 
-class Desk:
+class StagerState:
     """See the module. Public methods may be called from any thread unless they say otherwise."""
 
     def __init__(
-        self, *, index: Index, columns: Columns, gauges: Gauges, ring: Ring, arena: Arena, source: Source,
+        self, *, index: Index, columns: Columns, gauges: MetricBlock, ring: Ring, arena: Arena, source: Source,
         disks: DiskReader, concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], bool],
         changed: Callable[[int], None], block: int = BLOCK, range_block: int = RANGE_BLOCK,
         poke: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic,
@@ -64,17 +64,17 @@ class Desk:
         self._device, self._devices = index.src_dev.data, max(1, len(index.devices))
         self.tiers = Tiers(clock)  # disk tiers that are bypassed
         self._workers = Workers(clock, self._device.__getitem__, self._devices)
-        self._work = Work(self._lock, concurrency, self._workers)
+        self._work = ReadQueue(self._lock, concurrency, self._workers)
         self._by_hand = Worker(urgent=False)
         self._clock, self._counted_at = clock, 0.0
         self._reader = BlockReader(columns, self._gauge, arena, source, disks, self._lose_copy, young)
-        self._staging = Staging(
+        self._staging = WholeLoads(
             index=index, columns=columns, gauge=self._gauge, ring=ring, source=source, work=self._work,
             allocate=self._allocate, retire=self._retire, free=self._free, answer=answer, block=block,
             left_alone=left_alone.rows(clock), tiers=self.tiers, hangs=self._device_hangs,
             young=young,
         )  # fmt: skip
-        self._ranges = Ranges(
+        self._ranges = RangeLoads(
             source, allocate=self._allocate, retire=self._retire, close=self._work.close, block=range_block
         )
         self._pins = Pins(self._retire)
@@ -85,7 +85,7 @@ class Desk:
         )  # fmt: skip
         self._staging.peering, self._staging.lending = self.exchange.peering, self.exchange.lending
         self._work.begin_row = self._staging.begin_prefetch
-        self._grace: Grace[Callable[[], None]] = Grace(ask_grace, lambda done: done())
+        self._grace: GracePeriods[Callable[[], None]] = GracePeriods(ask_grace, lambda done: done())
         self._give_up_backing: Callable[[int], None] = lambda row: None
 
     # ---- orders -------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Desk:
         blocks of files read by ranges may take; bytes. Blocks make room at once, staged files when they are evicted."""
         with self._lock:
             self._arena.budget = budget
-            self._gauge[Gauge.ARENA_USED] = self._arena.used
+            self._gauge[Metric.ARENA_USED] = self._arena.used
             self._staging.limit = whole_limit
             self._ranges.resize(range_budget)
 
@@ -121,7 +121,7 @@ class Desk:
         with self._lock:
             answer = self._serve(demand)
             if answer is not None:
-                self._answer(answer)  # under the lock: see `Staging.block_ended`
+                self._answer(answer)  # under the lock: see `WholeLoads.block_ended`
             if 0 <= demand.row < self._index.n and demand.offset >= 0:
                 self._read_ahead(demand.row, demand.offset)
 
@@ -129,14 +129,14 @@ class Desk:
         with self._lock:
             self._grace.passed(number)
 
-    def pin(self, row: int) -> Pinned | None:
+    def pin(self, row: int) -> PinnedCopy | None:
         """None when the row is not staged."""
         with self._lock:
             if self._columns.tier[row] != Tier.RAM:
                 return None
             slot = int(self._columns.slot[row])
             self._pins.pin(slot)
-            return Pinned(slot, self._arena.view[slot : slot + self._source.size(row)])
+            return PinnedCopy(slot, self._arena.view[slot : slot + self._source.size(row)])
 
     def unpin(self, slot: int) -> None:
         with self._lock:
@@ -207,7 +207,7 @@ class Desk:
 
     # ---- registered copies --------------------------------------------------------------------------------
 
-    def keep_backings(self, backings: Backings) -> None:
+    def keep_backings(self, backings: PassthroughCopies) -> None:
         """Withdraw there what is registered of a row, with its copy on disk, and what is registered now."""
         with self._lock:
             self._give_up_backing = backings.withdraw
@@ -233,13 +233,13 @@ class Desk:
             return Answer(demand.id, 0, int(self._columns.slot[row]) + start, end - start, Origin.RAM)
         load = self._staging.of(row)
         if load is None and self._workers.exhausted:
-            self._gauge[Gauge.NO_ROOM] += 1
+            self._gauge[Metric.NO_ROOM] += 1
             return Answer(demand.id, errno.ENOSPC, 0, 0)  # the server has threads of its own
         load = load or self._staging.begin_demanded(row)
         if load is None:
             load = self._ranges.load(row, start // self._ranges.block, int(self._columns.version[row]))
             if load is None:
-                self._gauge[Gauge.NO_ROOM] += 1
+                self._gauge[Metric.NO_ROOM] += 1
                 return Answer(demand.id, errno.ENOSPC, 0, 0)
             end = min(end, load.start + load.length)
         if load.failed or load.version != self._columns.version[row]:
@@ -261,7 +261,7 @@ class Desk:
             if self._ranges.used > self._ranges.budget:
                 self._ranges.drop_oldest()
             raise
-        self._gauge[Gauge.ARENA_USED] = self._arena.used
+        self._gauge[Metric.ARENA_USED] = self._arena.used
         return arena
 
     def _read_ahead(self, row: int, start: int) -> None:
@@ -279,7 +279,7 @@ class Desk:
         slot = int(self._columns.slot[row])
         self._columns.tier[row] = Tier.NONE
         self._pins.give_up(slot)
-        self._gauge[Gauge.EVICTIONS] += 1
+        self._gauge[Metric.EVICTIONS] += 1
         self._ring.put(Event.EVICTED, row, self._source.size(row))
         return True
 
@@ -288,7 +288,7 @@ class Desk:
 
     def _free(self, arena: int) -> None:
         self._arena.free(arena)
-        self._gauge[Gauge.ARENA_USED] = self._arena.used
+        self._gauge[Metric.ARENA_USED] = self._arena.used
         self._work.room()
 
     # ---- workers ------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ class Desk:
         return True
 
     def _do(self, worker: Worker, step: Step) -> None:
-        if isinstance(step, OpenSource):
+        if isinstance(step, SharedOpen):
             step.close()
         else:
             self._run(worker, *step)
@@ -376,7 +376,7 @@ class Desk:
         if not load.whole:
             self._finish_range(load)
             return
-        self._gauge[Gauge.SOURCE_OPENS] += load.file.opens
+        self._gauge[Metric.SOURCE_OPENS] += load.file.opens
         worker.slot, load.slot = load.slot, False  # until the file is closed
         self._staging.finish(load)
 
@@ -398,7 +398,7 @@ class Desk:
                 self._work.give_on(load)
             threads, urgent = self._work.missing()
             self._count_what_hangs()
-            goes_on = self._workers.busy or bool(self._gauge[Gauge.LEFT_ALONE] or self._gauge[Gauge.DISKS_BYPASSED])
+            goes_on = self._workers.busy or bool(self._gauge[Metric.LEFT_ALONE] or self._gauge[Metric.DISKS_BYPASSED])
             if not goes_on:
                 self._work.awake.clear()
         self._start(threads, urgent)
@@ -411,20 +411,20 @@ class Desk:
 
     def _count_what_hangs(self) -> None:
         gauge, workers = self._gauge, self._workers
-        gauge[Gauge.STUCK_READS] = workers.stuck - self.tiers.stuck
-        gauge[Gauge.SPARE_WORKERS] = workers.spare
-        gauge[Gauge.STUCK_EVER] += workers.take_found()
+        gauge[Metric.STUCK_READS] = workers.stuck - self.tiers.stuck
+        gauge[Metric.SPARE_WORKERS] = workers.spare
+        gauge[Metric.STUCK_EVER] += workers.take_found()
         if (now := self._clock()) >= self._counted_at + COUNT_S:  # it may be a long list
             self._counted_at = now
-            gauge[Gauge.LEFT_ALONE] = len(self._staging.left_alone)
-        gauge[Gauge.DISKS_BYPASSED] = len(self.tiers)
+            gauge[Metric.LEFT_ALONE] = len(self._staging.left_alone)
+        gauge[Metric.DISKS_BYPASSED] = len(self.tiers)
 
     def _device_hangs(self, row: int) -> bool:
         return self._devices > 1 and self._workers.hangs(self._device[row])
 
     def _give_up_copy(self, worker: Worker, load: Load) -> None:
         """A disk tier does not answer (lock held)."""
-        self._gauge[Gauge.DISK_LATE] += 1
+        self._gauge[Metric.DISK_LATE] += 1
         if worker.disk not in self.tiers:
             log.warning("disk tier %d does not answer; the source is read instead", worker.disk)
         self.tiers.hung(worker.disk)
@@ -449,7 +449,7 @@ class Desk:
 
     def _finish_range(self, load: Load) -> None:
         if load.file.opens:
-            self._gauge[Gauge.SOURCE_OPENS] += load.file.opens
+            self._gauge[Metric.SOURCE_OPENS] += load.file.opens
             load.file.opens = 0
         self._ranges.ended(load)
         self._close_idle_later()

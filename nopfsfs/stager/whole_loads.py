@@ -10,33 +10,33 @@ import errno
 from collections.abc import Callable, Iterable
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import HOME_HERE, Columns, Gauge, Tier
+from nopfsfs.protocol.columns import HOME_HERE, Columns, Metric, Tier
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Origin
 from nopfsfs.stager.block_reader import Notes
-from nopfsfs.stager.leases import Lending
+from nopfsfs.stager.leases import Leases
 from nopfsfs.stager.left_alone import LeftAlone, Tiers
-from nopfsfs.stager.load import DONE, NOWHERE, RUNNING, Load, OpenSource
-from nopfsfs.stager.read_queue import Work
-from nopfsfs.stager.remote_fetches import Peering
+from nopfsfs.stager.load import DONE, NOWHERE, RUNNING, Load, SharedOpen
+from nopfsfs.stager.read_queue import ReadQueue
+from nopfsfs.stager.remote_fetches import RemoteFetches
 from nopfsfs.tiers.arena import NoRoom
 from nopfsfs.tiers.source import Source
 
-_SOURCE_FETCHES = (Gauge.SOURCE_FETCHES, Gauge.SOURCE_FETCHED_BYTES, Gauge.SOURCE_FETCH_NS)
-_DISK_FETCHES = (Gauge.DISK_FETCHES, Gauge.DISK_FETCHED_BYTES, Gauge.DISK_FETCH_NS)
-_PEER_FETCHES = (Gauge.PEER_FETCHES, Gauge.PEER_FETCHED_BYTES, Gauge.PEER_FETCH_NS)
+_SOURCE_FETCHES = (Metric.SOURCE_FETCHES, Metric.SOURCE_FETCHED_BYTES, Metric.SOURCE_FETCH_NS)
+_DISK_FETCHES = (Metric.DISK_FETCHES, Metric.DISK_FETCHED_BYTES, Metric.DISK_FETCH_NS)
+_PEER_FETCHES = (Metric.PEER_FETCHES, Metric.PEER_FETCHED_BYTES, Metric.PEER_FETCH_NS)
 
 
-class Staging:
+class WholeLoads:
     """See the module. `allocate` gives an extent or raises NoRoom, `retire` takes it back after a grace, `free` at
     once; `limit` is the size of the largest file that is staged whole. `left_alone` are rows that nobody prefetches
     now, `tiers` says which disk tiers may be read. `peering` and `lending` are set before first use."""
 
-    peering: Peering
-    lending: Lending
+    peering: RemoteFetches
+    lending: Leases
 
     def __init__(
-        self, *, index: Index, columns: Columns, gauge: memoryview, ring: Ring, source: Source, work: Work,
+        self, *, index: Index, columns: Columns, gauge: memoryview, ring: Ring, source: Source, work: ReadQueue,
         allocate: Callable[[int], int], retire: Callable[[int], None], free: Callable[[int], None],
         answer: Callable[[Answer], None], block: int, left_alone: LeftAlone, tiers: Tiers,
         hangs: Callable[[int], bool], young: Notes | None = None,
@@ -63,7 +63,7 @@ class Staging:
             else:
                 self.peering.queue(row, node)
         self._work.fetch(here)
-        self.peering.pump()
+        self.peering.send_next()
 
     def cancel(self) -> None:
         """Forget the queued rows that nobody has begun."""
@@ -97,7 +97,7 @@ class Staging:
                 return None
             return self._begin_fetch(row, None)
         self.peering.queue(row, node)
-        self.peering.pump()
+        self.peering.send_next()
         return None
 
     def _begin_fetch(self, row: int, node: int | None) -> Load | None:
@@ -105,7 +105,7 @@ class Staging:
         if not self._index.n_dirs <= row < self._index.n:
             return None
         if row in self._loads:
-            self._gauge[Gauge.FETCHES_DONE] += 1
+            self._gauge[Metric.FETCHES_DONE] += 1
             if self._loads[row].stuck:
                 self._ring.put(Event.STUCK, row)
             return None
@@ -118,13 +118,13 @@ class Staging:
             load = self._begin_whole(row, size, prefetch=True, node=node)
             if load is not None:
                 return load
-            self._gauge[Gauge.NO_ROOM] += 1
+            self._gauge[Metric.NO_ROOM] += 1
             event, value = Event.FAILED, errno.ENOSPC
         self._fetch_ended(row, event, value)
         return None
 
     def _fetch_ended(self, row: int, event: Event, value: int) -> None:
-        self._gauge[Gauge.FETCHES_DONE] += 1
+        self._gauge[Metric.FETCHES_DONE] += 1
         self._ring.put(event, row, value)
 
     def _begin_whole(self, row: int, size: int, *, prefetch: bool, node: int | None) -> Load | None:
@@ -141,7 +141,7 @@ class Staging:
         if from_disk and not self._tiers.may_read(from_disk):
             from_disk = 0
         load = Load(
-            row, 0, size, arena, True, OpenSource(self._source, row), version, from_disk=from_disk, prefetch=prefetch,
+            row, 0, size, arena, True, SharedOpen(self._source, row), version, from_disk=from_disk, prefetch=prefetch,
             # Copies on disk, and those of other nodes, are verified whole before any byte of them is used.
             from_peer=node, block=max(size, 1) if from_disk or node is not None else self._block,
         )  # fmt: skip
@@ -171,7 +171,7 @@ class Staging:
                 load.arena = self._allocate(load.length)
             except NoRoom:
                 load.arena = NOWHERE
-                self._gauge[Gauge.NO_ROOM] += 1
+                self._gauge[Metric.NO_ROOM] += 1
                 self._fail(load, errno.ENOSPC)
                 self.finish(load)
                 return
@@ -232,7 +232,7 @@ class Staging:
         if error:
             self._fail(load, error)
             if error != errno.ESTALE:
-                self._gauge[Gauge.SOURCE_ERRORS] += 1
+                self._gauge[Metric.SOURCE_ERRORS] += 1
         elif not load.failed:
             load.blocks[block] = DONE
             load.left -= 1
@@ -257,7 +257,7 @@ class Staging:
     def _count(self, load: Load, size: int, took_ns: int) -> None:
         gauge = self._gauge
         if not load.from_disk and load.from_peer is None:
-            gauge[Gauge.SOURCE_READ_BYTES] += size
+            gauge[Metric.SOURCE_READ_BYTES] += size
         if len(load.blocks) > 1 or not load.whole:
             return  # what a file costs that is read at once is seen from those that were
         kinds = _DISK_FETCHES if load.from_disk else _SOURCE_FETCHES if load.from_peer is None else _PEER_FETCHES
@@ -271,7 +271,7 @@ class Staging:
         row = load.row
         del self._loads[row]
         if load.prefetch:
-            self._gauge[Gauge.FETCHES_DONE] += 1
+            self._gauge[Metric.FETCHES_DONE] += 1
         self._work.ended(load)
         if load.failed or self._columns.stale[row] or self._columns.version[row] != load.version:
             if load.arena != NOWHERE:
@@ -285,8 +285,8 @@ class Staging:
             columns.tier[row] = Tier.RAM
             if load.stuck or self.left_alone.any:
                 self.left_alone.worked(row)
-            self._gauge[Gauge.STAGED_FILES] += 1
-            self._gauge[Gauge.STAGED_BYTES] += load.length
+            self._gauge[Metric.STAGED_FILES] += 1
+            self._gauge[Metric.STAGED_BYTES] += load.length
             if load.length and load.origin() == Origin.SOURCE and self._columns.holder[row] not in (0, HOME_HERE):
                 self._ring.put(Event.STRAY, row, load.length)  # before: it may not be held for long
             self._ring.put(Event.STAGED, row, load.length)

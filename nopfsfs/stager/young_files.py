@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from nopfsfs.protocol.columns import Columns, Gauge
+from nopfsfs.protocol.columns import Columns, Metric
 from nopfsfs.system.file_system import FileSystem
 from nopfsfs.tiers.source import Changed, Identity, Source, check, close
 
@@ -104,7 +104,7 @@ class YoungFiles:
                 self._overflowed = True
                 return
             heapq.heappush(self._parts, part)
-            self._gauge[Gauge.YOUNG_PARTS] = len(self._parts)
+            self._gauge[Metric.YOUNG_PARTS] = len(self._parts)
             self._wake.notify()
 
     # ---- comparing ----------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class YoungFiles:
 
     def _pop(self) -> _Part:
         part = heapq.heappop(self._parts)
-        self._gauge[Gauge.YOUNG_PARTS] = len(self._parts)
+        self._gauge[Metric.YOUNG_PARTS] = len(self._parts)
         return part
 
     def _compare(self, part: _Part) -> None:
@@ -159,11 +159,11 @@ class YoungFiles:
             log.info("%r cannot be read again yet: %s", self._source.path(row), e)
             self._add(part._replace(due_ns=self._clock_ns() + int(RETRY_S * 1e9)))
             return
-        self._gauge[Gauge.YOUNG_COMPARED] += 1
+        self._gauge[Metric.YOUNG_COMPARED] += 1
         if same:
             self._passed(part)
             return
-        self._gauge[Gauge.YOUNG_CHANGED] += 1
+        self._gauge[Metric.YOUNG_CHANGED] += 1
         log.warning("%r was written to after it was read, and its times stayed the same", self._source.path(row))
         self._suspect.add(row)
         self._renew(row)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from nopfsfs.protocol.columns import Gauge
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.tiers.arena import punch
 
 
@@ -22,7 +22,7 @@ class Arenas:
     @property
     def number(self) -> int:
         """The number of the arena that is used."""
-        return int(self._gauge[Gauge.ARENA_NUMBER])
+        return int(self._gauge[Metric.ARENA_NUMBER])
 
     def spoil(self) -> None:
         """The next stager must have another arena."""
@@ -42,5 +42,5 @@ class Arenas:
         os.dup2(self._next, arena, inheritable=False)  # the number stays: it stands in more than one place
         os.close(self._next)
         self._next = -1
-        self._gauge[Gauge.ARENA_NUMBER] = self.number + 1
+        self._gauge[Metric.ARENA_NUMBER] = self.number + 1
         self.spoiled = False

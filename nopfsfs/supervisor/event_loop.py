@@ -22,14 +22,14 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.following.follower_output import PlanStatus
 from nopfsfs.policy.budget import charge
 from nopfsfs.policy.next_use import nothing_known
-from nopfsfs.policy.node_policy import Conductor, Rows
-from nopfsfs.policy.page_cache_audit import Residence
+from nopfsfs.policy.node_policy import NodePolicy, Rows
+from nopfsfs.policy.page_cache_audit import PageCacheAudit
 from nopfsfs.protocol import server_stager
-from nopfsfs.protocol.columns import Gauge, Tier
+from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.ring import CAPACITY, Event, Ring, take_all
-from nopfsfs.supervisor.progress_signal import Signal
+from nopfsfs.supervisor.progress_signal import ProgressSignal
 from nopfsfs.system.outages import Backoff, Outages, reason
-from nopfsfs.system.thread_processes import Readers
+from nopfsfs.system.thread_processes import ThreadProcesses
 
 log = logging.getLogger(__name__)
 STAGING_PAUSE_S = 0.005  # between looks at the rings while anything is ordered or done by the stager
@@ -56,8 +56,8 @@ class EventLoop:
     """Owns follower and conductor, and the supervisor's end of the stager's order socket. One task."""
 
     def __init__(
-        self, *, server_rings: Sequence[Ring], stager_ring: Ring, conductor: Conductor, tier: npt.NDArray[np.uint8],
-        gauge: memoryview, signal: Signal | None = None, outages: Outages | None = None,
+        self, *, server_rings: Sequence[Ring], stager_ring: Ring, conductor: NodePolicy, tier: npt.NDArray[np.uint8],
+        gauge: memoryview, signal: ProgressSignal | None = None, outages: Outages | None = None,
     ) -> None:  # fmt: skip
         """`tier`: the column of that name, by which what is staged is known when events were lost. `gauge`: the
         supervisor's block."""
@@ -70,7 +70,7 @@ class EventLoop:
         self._server_rings, self._stager_ring = server_rings, stager_ring
         self.conductor = conductor
         conductor.window.behind.next_uses = conductor.kept.next_uses = self._next_uses
-        self.residence = Residence(conductor.charges, conductor.paged)
+        self.residence = PageCacheAudit(conductor.charges, conductor.paged)
         self._look_at = time.monotonic() + LOOK_PAUSE_S
         self._looked_at = -1
         self._evictions_read = 0
@@ -80,7 +80,7 @@ class EventLoop:
         self.follower: Follower | None = None
         self._generation = -1
         self._orders: socket.socket | None = None
-        self._readers = Readers()
+        self._readers = ThreadProcesses()
         self.failed = False
         self.outages = outages if outages is not None else Outages()
         self.follower_lost = trio.Event()  # another follower is to be made
@@ -126,12 +126,12 @@ class EventLoop:
     @property
     def predicted(self) -> int:
         """Opens that were foreseen, of those that showed while all did."""
-        return int(self._gauge[Gauge.PREDICTED])
+        return int(self._gauge[Metric.PREDICTED])
 
     @property
     def observed(self) -> int:
         """Opens that were seen here, or by a supervisor before."""
-        return int(self._gauge[Gauge.OBSERVED])
+        return int(self._gauge[Metric.OBSERVED])
 
     @property
     def pending(self) -> int:
@@ -196,7 +196,7 @@ class EventLoop:
             if follower.generation != self._generation:
                 self._generation = follower.generation
                 self.conductor.restart(follower.position)
-            self.conductor.replace(follower.sees_far)
+            self.conductor.replace(follower.knows_future)
             if self._orders is not None and not self.holds_back:
                 self.conductor.advance(follower.position, follower.horizon, follower.upcoming)
         return staged, read
@@ -275,7 +275,7 @@ class EventLoop:
         until = self._signal.until if self._signal is not None else None
         kinds, rows, values = take_all(self._server_rings, EVENTS_AT_ONCE, until)
         opened = kinds == _OPEN
-        self._gauge[Gauge.OBSERVED] += int(np.count_nonzero(opened))
+        self._gauge[Metric.OBSERVED] += int(np.count_nonzero(opened))
         shown = self._signal.shown(rows) if self._signal is not None else None
         if shown is not None:
             opened &= shown
@@ -306,7 +306,7 @@ class EventLoop:
             told, foreseen = follower.stood_for, follower.predicted_for
             predicted = follower.observe(rows, self._readers.processes(threads))
             if all_show:
-                self._gauge[Gauge.PREDICTED] += int(np.count_nonzero(predicted))
+                self._gauge[Metric.PREDICTED] += int(np.count_nonzero(predicted))
             elif self._signal is not None:
                 self._signal.told(len(rows), follower.stood_for - told, follower.predicted_for - foreseen)
             self._say_state(follower.status())
@@ -373,7 +373,7 @@ class EventLoop:
         unanswered = self.residence.looked_at == self._looked_at  # it is busy, hangs, or was replaced
         self._look_at = now + LOOK_PAUSE_S * (UNANSWERED if unanswered else 1)
         window = self.conductor.window
-        window.age()
+        window.rotate_recent()
         self.residence.lost(self.conductor.evictions_read - self._evictions_read)
         self._evictions_read = self.conductor.evictions_read
         follower = self.follower

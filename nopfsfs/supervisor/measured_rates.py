@@ -8,17 +8,17 @@ from typing import Any
 from nopfsfs.errors import NopfsError
 from nopfsfs.performance.cluster_file import read_cluster
 from nopfsfs.performance.model import Cluster
-from nopfsfs.performance.observed import Observed, Service
-from nopfsfs.protocol.columns import Gauge
+from nopfsfs.performance.observed import Observed, ObservedService
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.system.bounded_run import answers
 
 log = logging.getLogger(__name__)
 ANSWER_S = 5.0  # it was read a moment ago, or the mount is taken over: then its readers wait
-_SOURCE = (Gauge.SOURCE_FETCHES, Gauge.SOURCE_FETCHED_BYTES, Gauge.SOURCE_FETCH_NS)
-_DISK = (Gauge.DISK_FETCHES, Gauge.DISK_FETCHED_BYTES, Gauge.DISK_FETCH_NS)
+_SOURCE = (Metric.SOURCE_FETCHES, Metric.SOURCE_FETCHED_BYTES, Metric.SOURCE_FETCH_NS)
+_DISK = (Metric.DISK_FETCHES, Metric.DISK_FETCHED_BYTES, Metric.DISK_FETCH_NS)
 
 
-class Rates:
+class MeasuredRates:
     """`path`: of the calibration, None: there is none. `gauge`: the stager's block. `mean`: bytes of a file.
     `disks`: whether there are tiers on disk."""
 
@@ -58,7 +58,7 @@ class Rates:
         }
 
 
-def _service(service: Service) -> dict[str, float | None]:
+def _service(service: ObservedService) -> dict[str, float | None]:
     return {"seconds_per_file": service.per_file, "bytes_per_second": service.per_second}
 
 

@@ -12,7 +12,7 @@ import logging
 import trio
 
 from nopfsfs.plan.following.follower import Follower
-from nopfsfs.plan.following.follower_output import Job
+from nopfsfs.plan.following.follower_output import BackgroundJob
 from nopfsfs.system import low_priority_call, node_memory
 from nopfsfs.system.outages import Backoff, Outages, reason
 
@@ -50,7 +50,7 @@ class PlanJobs:
                 if not self._far and trio.current_time() >= self._far_at:
                     self._look_far(nursery)
 
-    async def _work(self, job: Job | None) -> None:
+    async def _work(self, job: BackgroundJob | None) -> None:
         """All that there is to do."""
         while job is not None:
             try:
@@ -63,12 +63,12 @@ class PlanJobs:
         await trio.to_thread.run_sync(node_memory.give_back)
         self._working = False
 
-    async def _work_apart(self, job: Job) -> None:
+    async def _work_apart(self, job: BackgroundJob) -> None:
         job.take(await low_priority_call.compute(job.compute))
         self._finish(job)
         self._apart = False
 
-    def _finish(self, job: Job) -> None:
+    def _finish(self, job: BackgroundJob) -> None:
         try:
             self._follower.finish(job)
         except Exception:
@@ -85,7 +85,7 @@ class PlanJobs:
             self._far = True
             nursery.start_soon(self._work_far, job)
 
-    async def _work_far(self, job: Job) -> None:
+    async def _work_far(self, job: BackgroundJob) -> None:
         began = trio.current_time()
         try:
             await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)

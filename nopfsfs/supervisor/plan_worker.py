@@ -19,13 +19,13 @@ import trio
 from nopfsfs.config import MountConfig, PlanSpec
 from nopfsfs.dataset import file_orders, order_files
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.index_walk import View
+from nopfsfs.dataset.index_walk import IndexWalk
 from nopfsfs.plan.epoch_order import DataSet, EpochOrder, FileOrder, Hypothesis, build
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.following.recorded import RecordedPlan
 from nopfsfs.plan.following.wording import paragraph
 from nopfsfs.plan.samplers import registry
-from nopfsfs.plan.samplers.sampler import Dealt, Orders, Sampler, Spec
+from nopfsfs.plan.samplers.sampler import Dealt, GivenOrders, Sampler, Spec
 from nopfsfs.registration import plan_tables
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.last_job import LastJob
@@ -50,7 +50,7 @@ def data_sets(index: Index, wanted: Sequence[str] = ()) -> list[DataSet]:
     """What a job may read, likeliest first; in each, the file orders that loaders enumerate. `wanted`: orders that are
     computed however long that takes."""
     found: list[DataSet] = []
-    view = View(index)
+    view = IndexWalk(index)
     roots = file_orders.candidate_roots(index, classes=False)[:ROOTS_MOST].tolist()
     for root in roots if 0 in roots else [*roots[:-1], 0]:
         files: list[FileOrder] = []
@@ -68,7 +68,7 @@ def data_sets(index: Index, wanted: Sequence[str] = ()) -> list[DataSet]:
     return found
 
 
-def _classes(index: Index, root: int, name: str, view: View | None = None) -> str:
+def _classes(index: Index, root: int, name: str, view: IndexWalk | None = None) -> str:
     """The classes of a file order, as `FileOrder` has them."""
     return ",".join(map(str, file_orders.class_sizes(index, root, view))) if name == "image_folder" else ""
 
@@ -88,7 +88,7 @@ def _usual(plan: PlanSpec) -> tuple[str, ...]:
     return (plan.files,) if plan.files is not None else registry.sampler(plan.sampler).files
 
 
-class Plans:
+class PlanWorker:
     """Owns the follower's making and its jobs, and what users say while the mount runs."""
 
     def __init__(self, loop: EventLoop, index: Index, config: MountConfig) -> None:
@@ -233,7 +233,7 @@ class Plans:
             said = order_files.read_order(
                 plan.order, self._index, places, lambda: self._enumerate(plan, root, family).rows, repeats=plan.repeats
             )
-            order, data = FileOrder(("explicit",), said.rows.astype(np.uint32)), Orders(said.epochs)
+            order, data = FileOrder(("explicit",), said.rows.astype(np.uint32)), GivenOrders(said.epochs)
         else:
             order = self._enumerate(plan, root, family)
         size, ranks = self._world(plan, family)
@@ -263,7 +263,7 @@ class Plans:
             raise ValueError(f"world_size: rank {max(ranks)} does not fit a world of {size}; say world_size")
         return size, ranks
 
-    def _spec(self, plan: PlanSpec, family: Sampler, data: Orders | None) -> Spec:
+    def _spec(self, plan: PlanSpec, family: Sampler, data: GivenOrders | None) -> Spec:
         options = dict(plan.options)
         seed = plan.seed if plan.seed is not None else self._config.seed
         if seed is None and family.seeds is not None and "state" not in options:

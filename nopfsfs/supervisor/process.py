@@ -26,19 +26,19 @@ from nopfsfs.control.process_list import end_writer, read_pids, wait_all, write_
 from nopfsfs.dataset.index import Index
 from nopfsfs.errors import NopfsError
 from nopfsfs.fuse import mount_table, passthrough
-from nopfsfs.fuse.connection import BACKGROUND, CONGESTION, Session, negotiate, passes_from, resend
+from nopfsfs.fuse.connection import BACKGROUND, CONGESTION, KernelSession, negotiate, passes_from, resend
 from nopfsfs.fuse.mount_watch import MountWatch, is_over, is_used
 from nopfsfs.fuse.mounting import Busy, may_mount, unmount
 from nopfsfs.policy import budget
-from nopfsfs.policy.node_policy import Conductor
+from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.columns import (
     BLOCKS,
     FIRST_SERVER,
     LAYOUT,
     SUPERVISOR,
     Columns,
-    Gauge,
-    Gauges,
+    Metric,
+    MetricBlock,
     ServerGauges,
     Tier,
 )
@@ -48,15 +48,15 @@ from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.server.fast_path import is_possible
 from nopfsfs.supervisor import control_socket, plan_worker
 from nopfsfs.supervisor.arenas import Arenas
-from nopfsfs.supervisor.cluster.placement_agreement import Placing
+from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.leftovers import tidy
-from nopfsfs.supervisor.measured_rates import Rates
+from nopfsfs.supervisor.measured_rates import MeasuredRates
 from nopfsfs.supervisor.processes.children import Child
-from nopfsfs.supervisor.processes.peer import Peering
-from nopfsfs.supervisor.processes.servers import Servers, number_of_servers
-from nopfsfs.supervisor.processes.stager import Stagers
-from nopfsfs.supervisor.progress_signal import NO_FAST_PATH, PASSED_THROUGH, Signal
+from nopfsfs.supervisor.processes.peer import PeerHandle
+from nopfsfs.supervisor.processes.servers import ServerPool, number_of_servers
+from nopfsfs.supervisor.processes.stager import StagerHandle
+from nopfsfs.supervisor.progress_signal import NO_FAST_PATH, PASSED_THROUGH, ProgressSignal
 from nopfsfs.supervisor.quiet import Quiet
 from nopfsfs.supervisor.recheck_requests import Rechecks
 from nopfsfs.supervisor.status_record import modes, record
@@ -66,7 +66,7 @@ from nopfsfs.system.process_setup import Handoff, begin, unbind
 from nopfsfs.system.state_dirs import remove_state_dir
 from nopfsfs.system.threads import living_threads
 from nopfsfs.tiers import arena, page_cache
-from nopfsfs.tiers.open_modes import Modes
+from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.tier_directory import clear_leftovers
 
 log = logging.getLogger(__name__)
@@ -113,13 +113,13 @@ class Supervisor:
         self._outages = Outages()
         self._rings = self._make_shared()
         columns = Columns(self._fds["columns"], self.index.n, writable=True)
-        gauge = Gauges(self._fds["gauges"], SUPERVISOR, writable=True).block
+        gauge = MetricBlock(self._fds["gauges"], SUPERVISOR, writable=True).block
         how = "open" if config.signal == "tripwire" and not config.fast_path else config.signal
         tripwires = Tripwires(self.index.n_dirs, self.index.n, self.index.total_bytes)
-        self._signal = Signal(how, tripwires, self.index.size, gauge, self._forget_attributes(columns))
+        self._signal = ProgressSignal(how, tripwires, self.index.size, gauge, self._forget_attributes(columns))
         if not config.fast_path:
             self._signal.keep_open(NO_FAST_PATH)
-        held = int(Gauges(self._fds["gauges"], writable=False).block[Gauge.ARENA_USED])
+        held = int(MetricBlock(self._fds["gauges"], writable=False).block[Metric.ARENA_USED])
         processes = 1 + number_of_servers(config)
         self._allowed = min(self._configured, budget.affordable(held, found.available, found.total, processes))
         if self._allowed < self._configured:
@@ -129,7 +129,7 @@ class Supervisor:
         self.loop = EventLoop(
             server_rings=[Ring(fd, writable=False) for fd in self._rings[1:]],
             stager_ring=Ring(self._rings[0], writable=False),
-            conductor=Conductor(self._charges, columns.paged, self._split(self._allowed), rooms),
+            conductor=NodePolicy(self._charges, columns.paged, self._split(self._allowed), rooms),
             tier=columns.tier,
             gauge=gauge,
             signal=self._signal,
@@ -139,23 +139,25 @@ class Supervisor:
         if self._adopted and self._arenas.number != handoff.numbers.get("arena", 0):
             # The supervisor before was about to change the arena: `slot` speaks of the other one.
             columns.tier[:] = Tier.NONE
-            gauge[Gauge.ARENA_NUMBER] = handoff.numbers.get("arena", 0)
+            gauge[Metric.ARENA_NUMBER] = handoff.numbers.get("arena", 0)
         if self._adopted:
             self.loop.conductor.adopt(columns.tier == Tier.RAM)
         self._mount = mount_table.find_mount(config.mountpoint)
-        self._plans = plan_worker.Plans(self.loop, self.index, config)
+        self._plans = plan_worker.PlanWorker(self.loop, self.index, config)
         self._server_gauges = ServerGauges(self._fds["gauges"])
-        self._stager_gauges = Gauges(self._fds["gauges"], writable=False)
+        self._stager_gauges = MetricBlock(self._fds["gauges"], writable=False)
         files = max(1, int(np.count_nonzero(self._charges)))
-        self._rates = Rates(config.calibration, self._stager_gauges.block, self._data / files, disks=bool(config.disks))
+        self._rates = MeasuredRates(
+            config.calibration, self._stager_gauges.block, self._data / files, disks=bool(config.disks)
+        )
         self._rechecks = Rechecks(self.index, config.recheck, self._stager_gauges.block, self.loop.order)
-        self._peering: Peering | None = None
-        self._placing: Placing | None = None
+        self._peering: PeerHandle | None = None
+        self._placing: PlacementAgreement | None = None
         if peer is not None:
-            self._peering = peering = Peering(
+            self._peering = peering = PeerHandle(
                 peer, self._fds["arena"], lambda sock: self.loop.introduce(sock, Order.PEER), self.stop
             )
-            self._placing = peering.hearing = Placing(
+            self._placing = peering.hearing = PlacementAgreement(
                 config, self.loop, self.index, charges=charges(self.index), holder=columns.holder,
                 say=lambda body: peering.say(-1, body), say_to=peering.say,
             )  # fmt: skip
@@ -163,9 +165,9 @@ class Supervisor:
             columns.holder[:] = 0
         self._quiet = Quiet(gauge)
         self._held: mount_table.HeldConnection | None = None
-        self._session: Session | None = None
-        self._servers: Servers | None = None
-        self._stagers: Stagers | None = None
+        self._session: KernelSession | None = None
+        self._servers: ServerPool | None = None
+        self._stagers: StagerHandle | None = None
 
         if config.page_cache is not None and config.page_cache > self._configured:
             log.warning("--page-cache is more than the memory there is; it may take %d MiB", self._configured >> 20)
@@ -173,7 +175,7 @@ class Supervisor:
     def _forget_attributes(self, columns: Columns) -> Callable[[], None]:
         return lambda: page_cache.forget_all_attributes(self._fds["fuse"], self.index.n_dirs, columns.version)
 
-    def _split(self, total: int) -> budget.Split:
+    def _split(self, total: int) -> budget.MemorySplit:
         return budget.split(total, self._data, self._config.page_cache)
 
     def _make_shared(self) -> list[int]:
@@ -182,8 +184,8 @@ class Supervisor:
         if not self._adopted:
             fds["columns"] = Columns.create(self.index.n)
             fds["arena"] = arena.create(self._configured)
-            fds["gauges"] = Gauges.create()
-            fds["modes"] = Modes.create(self.index.n)
+            fds["gauges"] = MetricBlock.create()
+            fds["modes"] = OpenModes.create(self.index.n)
         with contextlib.suppress(OSError):  # without, a supervisor that is stopped stays when the mount ends
             fds |= {"end": end_switch.create(), "end-stager": end_switch.create()}
             end_switch.arm(fds["end"])
@@ -210,8 +212,8 @@ class Supervisor:
             servers = self._servers = await self._start_servers(nursery)
             if self._adopted:
                 self._write_pids()
-                await self._relieve()
-            self._stagers = Stagers(
+                await self._end_predecessors()
+            self._stagers = StagerHandle(
                 self._config, self._fds, self._rings[0], servers, self.loop, self._write_pids, self._pass_from,
                 self._outages, self._arenas, self._minor, self._peering,
             )  # fmt: skip
@@ -238,12 +240,12 @@ class Supervisor:
                 await trio.sleep(0.05)
             nursery.cancel_scope.cancel()
 
-    async def _start_servers(self, nursery: trio.Nursery) -> Servers:
+    async def _start_servers(self, nursery: trio.Nursery) -> ServerPool:
         """Agree with the kernel upon what the mount can do, and start who answers."""
         session = None
         if self._adopted:
             self._pass_from = self._numbers["pass_from"]  # as before: opens were counted by it
-            session = Session(b"", bool(self._numbers["resend"]), self._pass_from > 0, bool(self._numbers["acl"]))
+            session = KernelSession(b"", bool(self._numbers["resend"]), self._pass_from > 0, bool(self._numbers["acl"]))
         elif self._config.fast_path:
             session = await trio.to_thread.run_sync(self._negotiate, abandon_on_cancel=True)
             self._pass_from = passes_from(self._config) if session.passthrough else 0
@@ -257,7 +259,7 @@ class Supervisor:
             self._fds["adopt"] = os.dup(listening.fileno())
         self._resources.callback(_close, self._fds["adopt"])
         acl = self.index.any_acl if session is None else session.acl
-        servers = Servers(
+        servers = ServerPool(
             self._config, self._fds, self._rings[1:], self._first_server(), session,
             {"budget": self._configured, "layout": LAYOUT, "pass_from": self._pass_from,
              "tripwires": int(self._signal.tripwires), "minor": self._minor, "arena": self._arenas.number,
@@ -276,7 +278,7 @@ class Supervisor:
         first = self._numbers["first"] + self._numbers["servers"]
         return first if first + len(self._rings) <= BLOCKS - FIRST_SERVER else 0
 
-    async def _relieve(self) -> None:
+    async def _end_predecessors(self) -> None:
         """End the processes that the supervisor before had left: ours answer now. What was taken by one that does not
         end by itself comes again."""
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -295,7 +297,7 @@ class Supervisor:
             with contextlib.suppress(OSError):  # the connection has ended
                 resend(self._fds["fuse"])
 
-    def _negotiate(self) -> Session:
+    def _negotiate(self) -> KernelSession:
         wanted = passes_from(self._config) > 0
         session = negotiate(self._fds["fuse"], acl=self.index.any_acl, limit_s=ANSWER_LIMIT_S, passthrough=wanted)
         if wanted and not (session.passthrough and passthrough.is_permitted(self._fds["fuse"])):
@@ -357,7 +359,7 @@ class Supervisor:
 
     # ---- watching -----------------------------------------------------------------------------------------
 
-    async def _watch_servers(self, servers: Servers) -> None:
+    async def _watch_servers(self, servers: ServerPool) -> None:
         await servers.over.wait()
         if servers.failed and not self._stopping:
             # Open requests must fail now, and later ones too: closing the descriptor sees to both.
@@ -511,7 +513,7 @@ class Supervisor:
     def _used(self) -> dict[str, int]:
         stager = self._stager_gauges.block
         page_cache = max(0, self.loop.conductor.pages_used)
-        return {"page_cache": page_cache, "ram": stager[Gauge.ARENA_USED], "disk": stager[Gauge.DISK_USED]}
+        return {"page_cache": page_cache, "ram": stager[Metric.ARENA_USED], "disk": stager[Metric.DISK_USED]}
 
     def record(self) -> dict[str, Any]:
         """The status record now."""
@@ -521,7 +523,7 @@ class Supervisor:
         processes += [{"role": c.role, "pid": c.pid, "running": c.running} for c in self._children()]
         plan, k = self.loop.plan_status(self._config)
         counted = self._server_gauges.total()
-        opens = int(counted[Gauge.OPENS] + counted[Gauge.TRIPWIRES])
+        opens = int(counted[Metric.OPENS] + counted[Metric.TRIPWIRES])
         unobserved = max(0, opens - self.loop.pending - self.loop.observed)
         return record(
             state=self._state, source=self._config.source, mountpoint=self._config.mountpoint, plan=plan, k=k,

@@ -19,9 +19,9 @@ import numpy.typing as npt
 import trio
 
 from nopfsfs.plan.following.follower import Follower
-from nopfsfs.plan.visible_opens import Showing
-from nopfsfs.policy.node_policy import Conductor
-from nopfsfs.protocol.columns import Gauge
+from nopfsfs.plan.visible_opens import VisibleOpens
+from nopfsfs.policy.node_policy import NodePolicy
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.tripwires import Shown, Tripwires
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ WATCHING, PUZZLED, PASSED_THROUGH, NO_FAST_PATH, NO_ROOM = (
 )
 
 
-class Signal:
+class ProgressSignal:
     """`how`: open, tripwire, auto. `sizes` i64[n]: of the files. `gauge`: the supervisor's block, in which the servers
     are told. `forget` makes the kernel ask for the attributes of all files again; it takes microseconds a file, and is
     called in a thread.
@@ -60,21 +60,21 @@ class Signal:
         self._turns_from = 0  # opens seen
         self._puzzled_until = -math.inf
         self._puzzled = False
-        self._told_of = float(gauge[Gauge.TRIPWIRES_TELL_OF])
-        self._foreseen = float(gauge[Gauge.TRIPWIRES_PREDICTED])
-        self._showing: Showing | None = None
+        self._told_of = float(gauge[Metric.TRIPWIRES_TELL_OF])
+        self._foreseen = float(gauge[Metric.TRIPWIRES_PREDICTED])
+        self._showing: VisibleOpens | None = None
         if how == "tripwire":
-            gauge[Gauge.SHOWN] = Shown.TRIPWIRES
+            gauge[Metric.SHOWN] = Shown.TRIPWIRES
         if how != "open":
             mask = tripwires.mask()
             files, wires = sizes[tripwires.first :], int(np.count_nonzero(mask))
-            self._showing = Showing(mask, tripwires.apart, len(files) / max(1, wires))
+            self._showing = VisibleOpens(mask, tripwires.apart, len(files) / max(1, wires))
             self._bytes = float(files.sum()) / max(1, int(sizes[mask].sum()))
         self._thin = self._told_to_be_thin  # the opens of tripwires only are told
 
     @property
     def _told_to_be_thin(self) -> bool:
-        return self._gauge[Gauge.SHOWN] in (Shown.TRIPWIRES, Shown.FORGETTING)
+        return self._gauge[Metric.SHOWN] in (Shown.TRIPWIRES, Shown.FORGETTING)
 
     @property
     def tripwires(self) -> bool:
@@ -84,12 +84,12 @@ class Signal:
     @property
     def refusing(self) -> bool:
         """Whether the kernel is told to open files by itself."""
-        return self._gauge[Gauge.SHOWN] != Shown.OPENED
+        return self._gauge[Metric.SHOWN] != Shown.OPENED
 
     @property
     def name(self) -> str:
         """What is seen now: open, tripwire, attributes."""
-        return ("open", "tripwire", "tripwire", "attributes")[self._gauge[Gauge.SHOWN]]
+        return ("open", "tripwire", "tripwire", "attributes")[self._gauge[Metric.SHOWN]]
 
     def keep_open(self, why: str) -> None:
         """OPEN is needed as long as the mount lives, and names of tripwires may be remembered. Before servers start."""
@@ -128,7 +128,7 @@ class Signal:
             follower.show_all()
             self._watch(follower)
 
-    def taken(self, follower: Follower | None, conductor: Conductor) -> None:
+    def taken(self, follower: Follower | None, conductor: NodePolicy) -> None:
         """Events of servers were taken: go over to tripwires when the time has come, or have all opens shown again."""
         self.settle(follower)
         if self._auto and self._showing is not None and follower is not None and not self._told_at:
@@ -140,10 +140,10 @@ class Signal:
         self._turns_from = follower.opens + LEAST_OPENS
 
     def _say(self, shown: Shown) -> None:
-        self._gauge[Gauge.SHOWN] = shown
+        self._gauge[Metric.SHOWN] = shown
         self._told_at = time.monotonic_ns()
 
-    def _turn(self, follower: Follower, conductor: Conductor) -> None:
+    def _turn(self, follower: Follower, conductor: NodePolicy) -> None:
         self._puzzled = follower.puzzled
         if self._puzzled:
             self._puzzled_until = time.monotonic() + LEAST_S
@@ -163,7 +163,7 @@ class Signal:
         self.settle(follower)
 
     @staticmethod
-    def _why(follower: Follower, conductor: Conductor) -> str:
+    def _why(follower: Follower, conductor: NodePolicy) -> str:
         """Why OPEN is to be answered still; "" where it is not."""
         if not follower.steady:
             return WATCHING
@@ -185,13 +185,13 @@ class Signal:
             if not self._told_to_be_thin or not self._puzzled:
                 continue
             log.info("somebody reads what no plan explains: all opens are shown until it is explained")
-            self._gauge[Gauge.SHOWN] = Shown.FORGETTING
+            self._gauge[Metric.SHOWN] = Shown.FORGETTING
             began = trio.current_time()
             try:
                 await trio.to_thread.run_sync(self._forget, abandon_on_cancel=True)
             except (OSError, RuntimeError) as e:  # the connection is gone; or there is no thread
                 log.info("attributes cannot be forgotten: %s", e)
-                self._gauge[Gauge.SHOWN] = Shown.TRIPWIRES
+                self._gauge[Metric.SHOWN] = Shown.TRIPWIRES
                 self._rest_until = trio.current_time() + LEAST_S
                 continue
             ended = trio.current_time()
@@ -215,9 +215,9 @@ class Signal:
         foreseen."""
         self._told_of += count * self._apart if of is None else of
         self._foreseen += foreseen
-        self._gauge[Gauge.TRIPWIRES_OBSERVED] += count
-        self._gauge[Gauge.TRIPWIRES_TELL_OF] = round(self._told_of)
-        self._gauge[Gauge.TRIPWIRES_PREDICTED] = round(self._foreseen)
+        self._gauge[Metric.TRIPWIRES_OBSERVED] += count
+        self._gauge[Metric.TRIPWIRES_TELL_OF] = round(self._told_of)
+        self._gauge[Metric.TRIPWIRES_PREDICTED] = round(self._foreseen)
 
     @property
     def _apart(self) -> float:
@@ -228,16 +228,16 @@ class Signal:
         if not self.estimated:
             return server
         server = server.copy()
-        wires = int(server[Gauge.TRIPWIRES])
-        waiting = max(0, wires - int(self._gauge[Gauge.TRIPWIRES_OBSERVED]))
-        opens = round(int(self._gauge[Gauge.TRIPWIRES_TELL_OF]) + waiting * self._apart)
-        server[Gauge.OPENS] += opens
+        wires = int(server[Metric.TRIPWIRES])
+        waiting = max(0, wires - int(self._gauge[Metric.TRIPWIRES_OBSERVED]))
+        opens = round(int(self._gauge[Metric.TRIPWIRES_TELL_OF]) + waiting * self._apart)
+        server[Metric.OPENS] += opens
         # Files of tripwires that tell of more opens than on average are not taken to be smaller.
         each = opens / (wires * self._apart) if wires else 1.0
-        server[Gauge.OPENED_BYTES] += round(int(server[Gauge.TRIPWIRE_BYTES]) * self._bytes * each)
+        server[Metric.OPENED_BYTES] += round(int(server[Metric.TRIPWIRE_BYTES]) * self._bytes * each)
         return server
 
     @property
     def predicted(self) -> int:
         """Opens that were foreseen, with those that did not show."""
-        return int(self._gauge[Gauge.PREDICTED] + self._gauge[Gauge.TRIPWIRES_PREDICTED])
+        return int(self._gauge[Metric.PREDICTED] + self._gauge[Metric.TRIPWIRES_PREDICTED])

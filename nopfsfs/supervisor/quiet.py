@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nopfsfs.protocol.columns import Gauge
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.supervisor.control_socket import Caller
 
 
@@ -13,15 +13,15 @@ class Quiet:
     def __init__(self, gauge: memoryview) -> None:
         self._gauge = gauge
         self._callers: set[Caller] = set()
-        self._gauge[Gauge.QUIET] = 0  # of a supervisor that died: its callers know
+        self._gauge[Metric.QUIET] = 0  # of a supervisor that died: its callers know
 
     def keep(self, caller: Caller) -> None:
         """Keep the mount quiet until the caller hangs up."""
         if caller not in self._callers:
             self._callers.add(caller)
             caller.at_end.append(lambda: self._gone(caller))
-        self._gauge[Gauge.QUIET] = 1
+        self._gauge[Metric.QUIET] = 1
 
     def _gone(self, caller: Caller) -> None:
         self._callers.discard(caller)
-        self._gauge[Gauge.QUIET] = int(bool(self._callers))
+        self._gauge[Metric.QUIET] = int(bool(self._callers))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import RECHECK_SHUT, Gauge
+from nopfsfs.protocol.columns import RECHECK_SHUT, Metric
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.stager.recheck_schedule import ROUND_SHARE, round_s
 
@@ -32,10 +32,10 @@ class Rechecks:
         number = request.get("number")
         before = self.status() if number is None else None  # looks may be over before the order has been sent
         if number is None:
-            number = self._requested = max(self._requested, self._gauge[Gauge.RECHECK_ANSWERED]) + 1
+            number = self._requested = max(self._requested, self._gauge[Metric.RECHECK_ANSWERED]) + 1
         elif not isinstance(number, int) or not 0 < number <= self._requested:
             raise ValueError("there is no such request: the supervisor may be another one since; ask anew")
-        done = self._gauge[Gauge.RECHECK_ANSWERED] >= number
+        done = self._gauge[Metric.RECHECK_ANSWERED] >= number
         if stager is not None and not done and (self._sent[0] is not stager or self._sent[1] < number):
             self._sent = (stager, number)
             await self._order(Order.RECHECK, value=number)
@@ -43,7 +43,7 @@ class Rechecks:
 
     def status(self) -> dict[str, Any]:
         """The part `recheck` of the record. Seconds; `ended`: since 1970, None before the first round has ended."""
-        gauge, state = self._gauge, self._gauge[Gauge.RECHECK_STATE]
+        gauge, state = self._gauge, self._gauge[Metric.RECHECK_STATE]
         takes = round_s(self._n_dirs, self._files, self._period_s) if self._period_s else None
         return {
             "period_seconds": self._period_s or None,
@@ -51,12 +51,12 @@ class Rechecks:
             "late": takes is not None and takes > ROUND_SHARE * self._period_s,
             "directories": self._n_dirs,
             "files": self._files,
-            "position": gauge[Gauge.RECHECK_POSITION],
-            "ended": gauge[Gauge.RECHECK_ENDED_S] or None,
-            "took_seconds": gauge[Gauge.RECHECK_TOOK_MS] / 1000,
-            "looked": gauge[Gauge.RECHECK_LOOKED],
-            "found": gauge[Gauge.RECHECK_FOUND],
-            "failed": gauge[Gauge.RECHECK_FAILED],
+            "position": gauge[Metric.RECHECK_POSITION],
+            "ended": gauge[Metric.RECHECK_ENDED_S] or None,
+            "took_seconds": gauge[Metric.RECHECK_TOOK_MS] / 1000,
+            "looked": gauge[Metric.RECHECK_LOOKED],
+            "found": gauge[Metric.RECHECK_FOUND],
+            "failed": gauge[Metric.RECHECK_FAILED],
             "waiting": state & (RECHECK_SHUT - 1),
             "shut": bool(state & RECHECK_SHUT),
         }

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nopfsfs.protocol.columns import Gauge
+from nopfsfs.protocol.columns import Metric
 
 Counters = memoryview | npt.NDArray[np.int64]  # by Gauge
 _TIERS = {
-    "ram": (Gauge.RAM_FILES, Gauge.RAM_BYTES),
-    "disk": (Gauge.DISK_FILES, Gauge.DISK_BYTES),
-    "peer": (Gauge.PEER_FILES, Gauge.PEER_BYTES),
-    "source": (Gauge.SOURCE_FILES, Gauge.SOURCE_BYTES),
+    "ram": (Metric.RAM_FILES, Metric.RAM_BYTES),
+    "disk": (Metric.DISK_FILES, Metric.DISK_BYTES),
+    "peer": (Metric.PEER_FILES, Metric.PEER_BYTES),
+    "source": (Metric.SOURCE_FILES, Metric.SOURCE_BYTES),
 }
 
 
@@ -24,8 +24,8 @@ def served(gauge: Counters, *, estimated: bool = False) -> dict[str, dict[str, i
     result = {name: {"files": int(gauge[files]), "bytes": int(gauge[size])} for name, (files, size) in _TIERS.items()}
     asked = {key: sum(tier[key] for tier in result.values()) for key in ("files", "bytes")}
     cached = {
-        "files": max(0, int(gauge[Gauge.OPENS]) - asked["files"]),
-        "bytes": max(0, int(gauge[Gauge.OPENED_BYTES]) - asked["bytes"]),
+        "files": max(0, int(gauge[Metric.OPENS]) - asked["files"]),
+        "bytes": max(0, int(gauge[Metric.OPENED_BYTES]) - asked["bytes"]),
     }
     if estimated:
         cached["estimated"] = True
@@ -35,12 +35,12 @@ def served(gauge: Counters, *, estimated: bool = False) -> dict[str, dict[str, i
 def stager_figures(gauge: Counters) -> dict[str, int]:
     """What the stager has done since the mount began."""
     names = (
-        Gauge.SOURCE_OPENS, Gauge.SOURCE_READ_BYTES, Gauge.STAGED_FILES, Gauge.STAGED_BYTES, Gauge.PUSHES_DONE,
-        Gauge.PUSHED_BYTES, Gauge.DROPS_DONE, Gauge.EVICTIONS, Gauge.SOURCE_ERRORS, Gauge.CHANGED_FILES,
-        Gauge.CORRUPT_COPIES, Gauge.DISK_ERRORS, Gauge.DISK_WRITES, Gauge.NO_ROOM, Gauge.PUSHES_SPARED,
-        Gauge.SOURCE_FETCHES, Gauge.DISK_FETCHES, Gauge.PEER_FETCHES, Gauge.PEER_FETCHED_BYTES, Gauge.PEER_REFUSED,
-        Gauge.PEER_LATE, Gauge.PEER_CORRUPT, Gauge.LENT_FILES, Gauge.LENT_BYTES, Gauge.STUCK_READS,
-        Gauge.SPARE_WORKERS, Gauge.STUCK_EVER, Gauge.DISK_LATE, Gauge.LEFT_ALONE, Gauge.DISKS_BYPASSED,
+        Metric.SOURCE_OPENS, Metric.SOURCE_READ_BYTES, Metric.STAGED_FILES, Metric.STAGED_BYTES, Metric.PUSHES_DONE,
+        Metric.PUSHED_BYTES, Metric.DROPS_DONE, Metric.EVICTIONS, Metric.SOURCE_ERRORS, Metric.CHANGED_FILES,
+        Metric.CORRUPT_COPIES, Metric.DISK_ERRORS, Metric.DISK_WRITES, Metric.NO_ROOM, Metric.PUSHES_SPARED,
+        Metric.SOURCE_FETCHES, Metric.DISK_FETCHES, Metric.PEER_FETCHES, Metric.PEER_FETCHED_BYTES, Metric.PEER_REFUSED,
+        Metric.PEER_LATE, Metric.PEER_CORRUPT, Metric.LENT_FILES, Metric.LENT_BYTES, Metric.STUCK_READS,
+        Metric.SPARE_WORKERS, Metric.STUCK_EVER, Metric.DISK_LATE, Metric.LEFT_ALONE, Metric.DISKS_BYPASSED,
     )  # fmt: skip
     return {name.name.lower(): int(gauge[name]) for name in names}
 
@@ -53,8 +53,8 @@ def record(
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
     kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched; `recheck`: of
-    `supervisor/recheck_requests.py`; `peers`: where there are any; `off`: what is switched off after a failure and tried again: `what`, `since` (seconds
-    since 1970), `why`."""
+    `supervisor/recheck_requests.py`; `peers`: where there are any; `off`: what is switched off after a failure and
+    tried again: `what`, `since` (seconds since 1970), `why`."""
     known = {} if peers is None else {"peers": peers}
     return {
         "state": state,
@@ -63,8 +63,8 @@ def record(
         "seconds": round(seconds, 3),
         "plan": plan,
         "opens": {
-            "total": int(server[Gauge.OPENS]),
-            "predicted": min(predicted, int(server[Gauge.OPENS])),  # either may be an estimate
+            "total": int(server[Metric.OPENS]),
+            "predicted": min(predicted, int(server[Metric.OPENS])),  # either may be an estimate
             "k": k,
             "unobserved": lost,
             "estimated": estimated,
@@ -73,10 +73,10 @@ def record(
         "budget": budget,
         "used": used,
         "page_cache": page_cache,
-        "wait_seconds": int(server[Gauge.WAIT_NS]) / 1e9,
-        "waits": int(server[Gauge.WAITS]),
-        "read_errors": int(server[Gauge.READ_ERRORS]),
-        "direct_reads": int(server[Gauge.DIRECT_READS]),
+        "wait_seconds": int(server[Metric.WAIT_NS]) / 1e9,
+        "waits": int(server[Metric.WAITS]),
+        "read_errors": int(server[Metric.READ_ERRORS]),
+        "direct_reads": int(server[Metric.DIRECT_READS]),
         "stager": stager_figures(stager),
         "processes": processes,
         "off": off or [],

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 _KNOWN_MOST = 4096
 
 
-class Readers:
+class ThreadProcesses:
     """Remembers the process of each thread; asks /proc once for each, about 30 microseconds."""
 
     def __init__(self) -> None:

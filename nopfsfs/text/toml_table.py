@@ -81,7 +81,7 @@ def usage(origin: str, line: int | None, reason: str) -> NopfsError:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TomlTable:
     """A table of a TOML file: `at` is the way to it, its `values` are as tomllib has them. All methods raise
     NopfsError with Exit.USAGE."""
 
@@ -91,14 +91,14 @@ class Table:
     values: Mapping[str, Any]
 
     @staticmethod
-    def parse(text: str, origin: str) -> Table:
+    def parse(text: str, origin: str) -> TomlTable:
         """The whole file."""
         deep = _DEEP_KEY.search(text)
         if deep is not None:
             line = text.count("\n", 0, deep.start()) + 1
             raise usage(origin, line, "a key of more than 64 parts; write one of a few")
         try:
-            return Table(origin, text, (), tomllib.loads(text))
+            return TomlTable(origin, text, (), tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
             found = _AT_LINE.search(str(error))
             line = int(found[1]) if found else max(1, len(text.splitlines()))
@@ -129,21 +129,21 @@ class Table:
         except ValueError as error:
             raise self.error(key, str(error)) from error
 
-    def table(self, key: str) -> Table:
+    def table(self, key: str) -> TomlTable:
         """The table of a key that must be there."""
         if key not in self.values:
             raise self.error(key, f"missing; write a table that begins with [{key}]")
         value = self.values[key]
         if not isinstance(value, dict):
             raise self.error(key, f"{kind(value)} is given; write a table that begins with [{key}]")
-        return Table(self.origin, self.text, (*self.at, key), value)
+        return TomlTable(self.origin, self.text, (*self.at, key), value)
 
-    def tables(self, key: str) -> list[Table]:
+    def tables(self, key: str) -> list[TomlTable]:
         """The tables [[key]], in the order of the file; none where the key is missing."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
             raise self.error(key, f"write tables that begin with [[{key}]], with two brackets on each side")
-        return [Table(self.origin, self.text, (*self.at, key, i), one) for i, one in enumerate(value)]
+        return [TomlTable(self.origin, self.text, (*self.at, key, i), one) for i, one in enumerate(value)]
 
     def only(self, known: Sequence[str]) -> None:
         """Refuse keys that are not `known`."""

@@ -87,7 +87,7 @@ class Extents:
         return list(zip(self._starts, self._lengths, strict=True))
 
 
-class Warm:
+class WarmExtents:
     """Extents that are free and keep their memory, in the order in which they were freed. Pure: it touches none."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class Arena:
         self.view = memoryview(self.memory)
         self._extents = Extents(os.fstat(fd).st_size)
         self._lengths: dict[int, int] = {}  # of what is taken
-        self._warm = Warm()
+        self._warm = WarmExtents()
         self.taken = 0
         self._budget = budget
 

@@ -15,7 +15,7 @@ import fcntl
 from nopfsfs.system import shared_memory
 
 
-class Modes:
+class OpenModes:
     """The column: i32[n], above 0 the number of opens through the page cache, below 0 of those passed through.
     `numbers`: the column `backing`. One object for each process: the locks are a process's."""
 

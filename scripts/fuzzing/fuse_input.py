@@ -25,15 +25,15 @@ from fuzzing.core import Input, Wrong
 from fuzzing.mutate import garbage, mutated, number
 from fuzzing.trees import make_tree
 from nopfsfs.fuse.connection import REQUEST_BYTES, negotiate
-from nopfsfs.protocol.columns import SUPERVISOR, Columns, Gauge, Gauges, Tier
+from nopfsfs.protocol.columns import SUPERVISOR, Columns, Metric, MetricBlock, Tier
 from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.server.column_overrides import ColumnOverrides
 from nopfsfs.server.fast_path import FastPath
-from nopfsfs.server.operations import Adapter
+from nopfsfs.server.operations import FuseOperations
 from nopfsfs.system import shared_memory
-from nopfsfs.tiers.open_modes import Modes
+from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.source import Source
 from nopfsfs.vfs.tree import Tree
 
@@ -65,20 +65,20 @@ class FuseInput(Input):
         index = self.index = make_tree(self.root)
         self.n = index.n
         # The ring counts what was put: one is used for a case, its pages again and again.
-        self.fds = [Columns.create(self.n), Gauges.create(), Ring.create("fuzz"), Modes.create(self.n),
+        self.fds = [Columns.create(self.n), MetricBlock.create(), Ring.create("fuzz"), OpenModes.create(self.n),
                     shared_memory.create("arena", 1 << 20)]  # fmt: skip
         self.columns = Columns(self.fds[0], self.n, writable=True)
         self._stage()
-        gauges = Gauges(self.fds[1], writable=True)
+        gauges = MetricBlock(self.fds[1], writable=True)
         source = Source(os.fsencode(self.root), index, self.columns)
         overrides = ColumnOverrides(self.columns, index)
-        self.supervisor = Gauges(self.fds[1], SUPERVISOR, writable=True)
-        self.adapter = Adapter(
+        self.supervisor = MetricBlock(self.fds[1], SUPERVISOR, writable=True)
+        self.adapter = FuseOperations(
             tree=Tree(index, source, overrides, overrides.own_attributes), columns=self.columns,
             arena=memoryview(shared_memory.attach(self.fds[4], writable=False)), gauges=gauges, stager_gauges=gauges,
             ring=Ring(self.fds[2], writable=True), source=source, stager=None, io_timeout=ANSWER_S / 2,
             tripwires=Tripwires(index.n_dirs, index.n), supervisor_gauges=self.supervisor,
-            modes=Modes(self.fds[3], self.columns.backing.data), pass_from=4096,
+            modes=OpenModes(self.fds[3], self.columns.backing.data), pass_from=4096,
         )  # fmt: skip
         self.adapter.use_arena()
 
@@ -101,7 +101,7 @@ class FuseInput(Input):
         self.columns.backing[files[7]] = 9
 
     def play(self, rng: Random) -> None:
-        self.supervisor.block[Gauge.SHOWN] = rng.choice((0, 0, 0, 0, 0, 0, 0, 1, 2, 3))
+        self.supervisor.block[Metric.SHOWN] = rng.choice((0, 0, 0, 0, 0, 0, 0, 1, 2, 3))
         if rng.random() < 0.1:
             self._negotiate(rng)
         else:

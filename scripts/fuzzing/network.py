@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from random import Random
 
-from nopfsfs.peer.transport import CANCELLED, FAILED, Done, Message
+from nopfsfs.peer.transport import CANCELLED, FAILED, Done, NodeMessage
 
 Transfer = tuple[int, memoryview | None]  # key, where bytes are to come, None: they are sent
 
@@ -16,7 +16,7 @@ class Transport:
 
     def __init__(self, size: int) -> None:
         self.rank, self.size = 0, size
-        self.inbox: deque[Message] = deque()
+        self.inbox: deque[NodeMessage] = deque()
         self.sent: list[tuple[int, bytes]] = []
         self.under_way: dict[int, Transfer] = {}
         self._ended: list[Done] = []
@@ -26,7 +26,7 @@ class Transport:
         self.sent.append((node, message))
         return node != self.size - 1  # the last node cannot be reached
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[NodeMessage]:
         return [self.inbox.popleft() for _ in range(min(64, len(self.inbox)))]
 
     def start_send(self, node: int, tag: int, view: memoryview) -> int:

@@ -16,15 +16,15 @@ from fuzzing.core import Input, Wrong
 from fuzzing.mutate import garbage, mutated, number, signed
 from fuzzing.network import Transport
 from fuzzing.trees import make_tree
-from nopfsfs.peer.router import Exchange
-from nopfsfs.peer.transport import Message
+from nopfsfs.peer.router import PeerRouter
+from nopfsfs.peer.transport import NodeMessage
 from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
 from nopfsfs.protocol import server_stager as local
-from nopfsfs.protocol.columns import HOME_HERE, Columns, Gauges
+from nopfsfs.protocol.columns import HOME_HERE, Columns, MetricBlock
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.stager_peer import Kind as Local
-from nopfsfs.stager.server_links import Links
-from nopfsfs.stager.state import Desk
+from nopfsfs.stager.server_links import ServerLinks
+from nopfsfs.stager.state import StagerState
 from nopfsfs.supervisor.processes.children import sequenced_pair
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
@@ -122,7 +122,7 @@ class PeersInput(Input):
         transport = Transport(NODES)
         arena = memoryview(bytearray(ARENA))
         told: list[Any] = []
-        exchange = Exchange(
+        exchange = PeerRouter(
             transport, arena, JOB, to_stager=lambda kind, records: told.extend(records),
             hear=lambda node, body: told.append(body), over=lambda node, why: told.append(why), clock=lambda: now,
         )  # fmt: skip
@@ -146,10 +146,10 @@ class PeersInput(Input):
         self._check(exchange, transport, told)
 
     def _from_node(self, transport: Transport, node: int, body: bytes | None) -> None:
-        transport.inbox.append(Message(node, body))
+        transport.inbox.append(NodeMessage(node, body))
         self.tell("a node said something")
 
-    def _from_stager(self, exchange: Exchange, rng: Random) -> None:
+    def _from_stager(self, exchange: PeerRouter, rng: Random) -> None:
         kind = rng.choice(list(Local))
         records: list[tuple[int, ...]]
         if rng.random() < 0.6:  # what can be asked
@@ -166,7 +166,7 @@ class PeersInput(Input):
         else:
             self.tell("the stager said something")
 
-    def _check(self, exchange: Exchange, transport: Transport, told: list[Any]) -> None:
+    def _check(self, exchange: PeerRouter, transport: Transport, told: list[Any]) -> None:
         kept = {"wants": len(exchange.borrower), "loans": len(exchange.lender), "told": len(told),
                 "sent": len(transport.sent)}  # fmt: skip
         for what, count in kept.items():
@@ -203,14 +203,14 @@ class Bench:
 
     def __init__(self, root: Path, index: Any, rng: Random) -> None:
         self.index, self.now = index, 1000.0
-        self.fds = [Columns.create(index.n), Gauges.create(), Ring.create("fuzz"), arenas.create(ARENA)]
+        self.fds = [Columns.create(index.n), MetricBlock.create(), Ring.create("fuzz"), arenas.create(ARENA)]
         self.columns = Columns(self.fds[0], index.n, writable=True)
         self.columns.holder[:] = rng.choices((0, HOME_HERE, 1, 2), k=index.n)
         self.arena = Arena(self.fds[3], ARENA)
-        self.links = Links(lambda number: self.desk.grace_passed(number))
+        self.links = ServerLinks(lambda number: self.desk.grace_passed(number))
         self.source = Source(os.fsencode(root), index, self.columns)
-        self.desk = Desk(
-            index=index, columns=self.columns, gauges=Gauges(self.fds[1], writable=True),
+        self.desk = StagerState(
+            index=index, columns=self.columns, gauges=MetricBlock(self.fds[1], writable=True),
             ring=Ring(self.fds[2], writable=True), arena=self.arena, source=self.source, disks=None, concurrency=4,  # type: ignore[arg-type]
             answer=self.links.answer, ask_grace=self.links.ask, changed=lambda row: None, block=BLOCK,
             range_block=BLOCK, clock=lambda: self.now,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from identifying.cells import NOTHING, Cell
 from identifying.opens import Opens, opens
-from nopfsfs.plan.visible_opens import Showing
+from nopfsfs.plan.visible_opens import VisibleOpens
 
 OPEN_S = 0.0005  # between any two opens of the mount
 SHARE = 0.99
@@ -51,7 +51,7 @@ def from_open(cell: Cell) -> int:
     return FROM_OPEN if cell.true_said else FROM_OPEN_UNSAID
 
 
-def case(cell: Cell, *, beyond: bool, showing: Showing | None = None, patience: float = 1.0) -> Case:
+def case(cell: Cell, *, beyond: bool, showing: VisibleOpens | None = None, patience: float = 1.0) -> Case:
     """The case of a cell. `showing`: only the opens of some rows are seen, and it is those that count. `patience`: of
     `seconds`."""
     apart = showing.spacing if showing is not None else 1

@@ -18,7 +18,7 @@ from identifying import bars, virtual
 from identifying.cells import NOTHING, SEED, WORLD, WRONG, Cell
 from nopfsfs.config import MountConfig
 from nopfsfs.plan.following.follower import Follower
-from nopfsfs.plan.visible_opens import Showing
+from nopfsfs.plan.visible_opens import VisibleOpens
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.supervisor.plan_worker import make_follower
 from nopfsfs.system.launcher import candidate_worlds
@@ -74,11 +74,11 @@ class Result:
         }
 
 
-def showing(cell: Cell) -> Showing:
+def showing(cell: Cell) -> VisibleOpens:
     """Whose opens show on a mount of the cell's files that refuses OPEN."""
     index = plan_play.index(cell.files)
     wires = Tripwires(index.n_dirs, index.n, index.total_bytes)
-    return Showing(wires.mask(), wires.apart)
+    return VisibleOpens(wires.mask(), wires.apart)
 
 
 def follower_of(cell: Cell) -> Follower:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from identifying.bars import OPEN_S
 from identifying.opens import Opens
-from nopfsfs.plan.following.follower_output import Job, PlanStatus
+from nopfsfs.plan.following.follower_output import BackgroundJob, PlanStatus
 from nopfsfs.supervisor.event_loop import STAGING_PAUSE_S, WORK_PAUSE_S
 
 # Between the mount and the first open: a training script takes longer to import torch.
@@ -43,9 +43,9 @@ class Following(Protocol):
     def observe(
         self, rows: NDArray[np.integer[Any]], readers: NDArray[np.integer[Any]] | None = None
     ) -> NDArray[np.uint8]: ...
-    def work(self) -> Job | None: ...
-    def work_apart(self) -> Job | None: ...
-    def finish(self, job: Job) -> None: ...
+    def work(self) -> BackgroundJob | None: ...
+    def work_apart(self) -> BackgroundJob | None: ...
+    def finish(self, job: BackgroundJob) -> None: ...
     def status(self) -> PlanStatus: ...
     def upcoming(self, start: int, count: int) -> NDArray[np.int64]: ...
     @property
@@ -80,9 +80,9 @@ class Played:
 class _Worker:
     """One task of the supervisor that asks for work, has it done elsewhere, and delivers it."""
 
-    def __init__(self, ask: Callable[[], Job | None], pause: float, start: float) -> None:
+    def __init__(self, ask: Callable[[], BackgroundJob | None], pause: float, start: float) -> None:
         self._ask, self._pause, self._start = ask, pause, start
-        self._job: Job | None = None
+        self._job: BackgroundJob | None = None
         self.due = -BEFORE_S
 
     def act(self, play: _Play, end: float) -> float:

@@ -18,9 +18,9 @@ from nopfsfs.calibrate import random_walk as walk_module
 from nopfsfs.calibrate import source_meter as source_module
 from nopfsfs.calibrate.disk_meter import BYTES_MOST, DiskMeter, NoDisk
 from nopfsfs.calibrate.memory_meter import MemoryMeter
-from nopfsfs.calibrate.meter_threads import Crew, Hangs, Stopped
+from nopfsfs.calibrate.meter_threads import MeterHangs, MeterStopped, MeterThreads
 from nopfsfs.calibrate.random_walk import Walk, walk
-from nopfsfs.calibrate.source_meter import NothingRead, SourceReader
+from nopfsfs.calibrate.source_meter import NothingRead, SourceMeter
 from nopfsfs.performance import fit
 from tests.mount.harness import fill
 
@@ -33,12 +33,12 @@ def nothing() -> None:
     """A poll that goes on."""
 
 
-def crew(poll: Callable[[], None] = nothing, patience: float = 10.0) -> Crew:
-    return Crew(poll, patience)
+def crew(poll: Callable[[], None] = nothing, patience: float = 10.0) -> MeterThreads:
+    return MeterThreads(poll, patience)
 
 
-def reader(root: Path, told: Told | None = None) -> SourceReader:
-    return SourceReader(os.fsencode(root), crew(), (told if told is not None else []).append)
+def reader(root: Path, told: Told | None = None) -> SourceMeter:
+    return SourceMeter(os.fsencode(root), crew(), (told if told is not None else []).append)
 
 
 def look(root: Path, late: Callable[[], bool] = lambda: False, skip: tuple[Path, ...] = ()) -> Walk:
@@ -252,9 +252,9 @@ def test_who_is_stopped_leaves_nothing_on_the_disk(tmp_path: Path, after: int) -
 
     def stop() -> None:
         if next(polls) >= after:
-            raise Stopped
+            raise MeterStopped
 
-    with pytest.raises(Stopped):
+    with pytest.raises(MeterStopped):
         meter(tmp_path, poll=stop).measure(60.0)
     assert os.listdir(tmp_path) == []
 
@@ -275,7 +275,7 @@ def test_a_thread_that_hangs_is_named(tmp_path: Path) -> None:
         hanging.doing[number] = "reading x"
         time.sleep(1.0)
 
-    with pytest.raises(Hangs, match="reading x"):
+    with pytest.raises(MeterHangs, match="reading x"):
         hanging.run(hang, 2, 0.0)
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from nopfsfs.cli import calibrated, mount, nopfs, preflight, simulate
-from nopfsfs.cli.mount import Parts, main
+from nopfsfs.cli.mount import MountSteps, main
 from nopfsfs.config import DEFAULT_CONCURRENCY, DiskSpec, MountConfig
 from nopfsfs.errors import Exit
 from nopfsfs.performance.cluster_file import write_cluster
@@ -22,7 +22,7 @@ from tests.sim.clusters import with_nodes
 
 OTHER = 54321  # nobody's uid
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-NONE = Parts(lambda config, progress: "index", lambda config, index: Exit.START)  # mounts nothing
+NONE = MountSteps(lambda config, progress: "index", lambda config, index: Exit.START)  # mounts nothing
 Ask = Callable[..., MountConfig]
 
 
@@ -37,7 +37,7 @@ def ask(source: Path, mountpoint: Path, tmp_path: Path) -> Ask:
             configs.append(config)
             return Exit.START
 
-        parts = Parts(lambda config, progress: "index", launch)
+        parts = MountSteps(lambda config, progress: "index", launch)
         given = [source, mountpoint, "--index-dir", tmp_path / "index", *words]
         assert main([str(word) for word in given], lambda: parts) == Exit.START
         return configs[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.cli import preflight as module
-from nopfsfs.cli.mount import Parts, main
+from nopfsfs.cli.mount import MountSteps, main
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
@@ -28,8 +28,8 @@ class Started:
         self.euid_of_scan: int | None = None
         self.code = code
 
-    def __call__(self) -> Parts:
-        return Parts(self.open_index, self.launch)
+    def __call__(self) -> MountSteps:
+        return MountSteps(self.open_index, self.launch)
 
     def open_index(self, config: MountConfig, progress: object) -> str:
         self.euid_of_scan = os.geteuid()
@@ -212,7 +212,7 @@ def test_a_second_start_at_the_same_time(source: Path, mountpoint: Path, capsys:
         codes.append(main([str(source), str(mountpoint)], Started()))
         return 1
 
-    parts = Parts(lambda config, progress: "index", launch)
+    parts = MountSteps(lambda config, progress: "index", launch)
     assert main([str(source), str(mountpoint)], lambda: parts) == 1
 
     assert codes == [Exit.BUSY_MOUNTPOINT]
@@ -326,7 +326,7 @@ def test_a_bug_is_one_line_and_says_how_to_see_more(
     def broken(config: MountConfig, progress: object) -> str:
         raise RuntimeError("oops")
 
-    parts = Parts(broken, Started().launch)
+    parts = MountSteps(broken, Started().launch)
 
     assert main([str(source), str(mountpoint)], lambda: parts) == Exit.INTERNAL
     said = capsys.readouterr().err
@@ -339,7 +339,7 @@ def test_ctrl_c(source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[st
     def interrupted(config: MountConfig, progress: object) -> str:
         raise KeyboardInterrupt
 
-    assert main([str(source), str(mountpoint)], lambda: Parts(interrupted, Started().launch)) == 130
+    assert main([str(source), str(mountpoint)], lambda: MountSteps(interrupted, Started().launch)) == 130
     assert capsys.readouterr().err == "nopfs-mount: interrupted\n"
     assert not os.path.exists(state_of(mountpoint))
 

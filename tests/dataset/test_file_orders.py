@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.dataset.file_orders import ORDERS, View, candidate_roots, class_sizes, image_folder, sorted_files
+from nopfsfs.dataset.file_orders import ORDERS, candidate_roots, class_sizes, image_folder, sorted_files
 from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.index_walk import IndexWalk
 from nopfsfs.dataset.tree_scan import scan
 from tests.dataset import trees
 from tests.framework_setup import import_torchvision
@@ -197,7 +198,7 @@ def test_each_order_of_one_tree(name: str, expected: list[str]) -> None:
     with trees.tree([os.fsencode(path) for path in TREE]) as root:
         index = scan(root).index
         train = index.lookup(0, b"train")
-        rows = ORDERS[name](index, train, View(index))
+        rows = ORDERS[name](index, train, IndexWalk(index))
         assert rows.dtype == np.uint32
         assert [os.fsdecode(index.path(row)) for row in rows.tolist()] == [f"train/{path}" for path in expected]
 

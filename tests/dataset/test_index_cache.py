@@ -9,7 +9,7 @@ import pytest
 
 from nopfsfs.dataset import directory_scan
 from nopfsfs.dataset.index import Index
-from nopfsfs.dataset.index_cache import LEFTOVER_S, Opened, open_or_scan
+from nopfsfs.dataset.index_cache import LEFTOVER_S, OpenedIndex, open_or_scan
 from nopfsfs.errors import NopfsError
 
 
@@ -23,7 +23,7 @@ def source(tmp_path, monkeypatch) -> Path:
     return tmp_path / "source"
 
 
-def opened(source: Path, index_dir: Path | str, **options: bool) -> Opened:
+def opened(source: Path, index_dir: Path | str, **options: bool) -> OpenedIndex:
     """Opened, with the descriptor checked and closed."""
     found = open_or_scan(str(source), str(index_dir), **options)
     assert Index.load_fd(found.fd).fingerprint == found.index.fingerprint
@@ -117,7 +117,7 @@ def test_leftovers_of_killed_scans_are_removed(source, tmp_path) -> None:
 
 
 def test_mounts_at_one_time(source, tmp_path) -> None:
-    found: list[Opened] = []
+    found: list[OpenedIndex] = []
     threads = [
         threading.Thread(target=lambda: found.append(open_or_scan(str(source), str(tmp_path / "kept"), rescan=True)))
         for _ in range(6)

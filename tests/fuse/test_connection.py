@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.fuse import connection as module
-from nopfsfs.fuse.connection import Session, negotiate, passes_from, resend
+from nopfsfs.fuse.connection import KernelSession, negotiate, passes_from, resend
 
 HEADER = struct.Struct("<IIQQIIIHH")
 INIT = 26
@@ -45,7 +45,9 @@ def pair() -> Iterator[Pair]:
         yield kernel, device
 
 
-def agree(request: bytes, pair: Pair, *, acl: bool = False, passthrough: bool = False) -> tuple[Session, int, int]:
+def agree(
+    request: bytes, pair: Pair, *, acl: bool = False, passthrough: bool = False
+) -> tuple[KernelSession, int, int]:
     """(the session, minor version, flags that were agreed upon)."""
     kernel, device = pair
     kernel.send(request)
@@ -67,7 +69,7 @@ def agree(request: bytes, pair: Pair, *, acl: bool = False, passthrough: bool = 
 def test_what_is_offered_and_wanted_is_agreed_upon(pair: Pair) -> None:
     request = init(EVERYTHING)
     session, minor, agreed = agree(request, pair)
-    assert session == Session(request, resend=True)
+    assert session == KernelSession(request, resend=True)
     assert minor == 40
     assert agreed == module._WANTED
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nopfsfs.peer.transport import CANCELLED, FAILED, Done, Message
+from nopfsfs.peer.transport import CANCELLED, FAILED, Done, NodeMessage
 
 RIGHT, WRONG, SHORT, LONG, BROKEN = "right", "wrong", "short", "long", "broken"
 HOWS = (RIGHT, WRONG, SHORT, LONG, BROKEN)
@@ -56,7 +56,7 @@ class Network:
         wire = self.wires[source, to]
         count = min(most, len(wire))
         for _ in range(count):
-            self.ends[to].inbox.append(Message(source, wire.popleft()))
+            self.ends[to].inbox.append(NodeMessage(source, wire.popleft()))
         return count
 
     def deliver_all(self) -> int:
@@ -64,7 +64,7 @@ class Network:
 
     def inject(self, source: int, to: int, message: bytes | None) -> None:
         """A message that nobody sent; None: one that is too long."""
-        self.ends[to].inbox.append(Message(source, message))
+        self.ends[to].inbox.append(NodeMessage(source, message))
 
     def set_out(self, most: int = 1 << 30) -> int:
         """Bytes that were begun to be sent are on their way from now on; how many."""
@@ -149,7 +149,7 @@ class End:
 
     def __init__(self, network: Network, rank: int) -> None:
         self._network, self.rank, self.size = network, rank, network.size
-        self.inbox: deque[Message] = deque()
+        self.inbox: deque[NodeMessage] = deque()
         self.halves: dict[int, Half] = {}
         self.ended: deque[Done] = deque()
         self._keys = 0
@@ -164,7 +164,7 @@ class End:
             self._network.wires[self.rank, node].append(message)
             return True
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[NodeMessage]:
         with self._network.lock:
             if self._network.automatic:
                 for source in range(self.size):

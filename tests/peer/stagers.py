@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import xxhash
 
-from nopfsfs.peer.node_health import Why
-from nopfsfs.peer.router import Exchange
+from nopfsfs.peer.node_health import NodeEnd
+from nopfsfs.peer.router import PeerRouter
 from nopfsfs.protocol.between_peers import Kind as Wire
 from nopfsfs.protocol.between_peers import Record
 from nopfsfs.protocol.stager_peer import Kind, Status
@@ -229,8 +229,8 @@ class Node:
         self.arena = memoryview(bytearray(SLOT * SLOTS))
         self.stager: Stager | None = None
         self.heard: list[tuple[int, bytes]] = []
-        self.over: list[tuple[int, Why]] = []
-        self.exchange = Exchange(
+        self.over: list[tuple[int, NodeEnd]] = []
+        self.exchange = PeerRouter(
             network.ends[rank], self.arena, JOB, to_stager=self._to_stager, clock=clock,
             hear=lambda node, body: self.heard.append((node, body)),
             over=lambda node, why: self.over.append((node, why)),

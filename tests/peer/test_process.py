@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from nopfsfs.peer import process
-from nopfsfs.peer.process import LONGEST_S, Peer
+from nopfsfs.peer.process import LONGEST_S, PeerProcess
 from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
 from nopfsfs.protocol.between_peers import Kind as Wire
 from nopfsfs.protocol.stager_peer import Kind, Status
@@ -37,7 +37,7 @@ class Mount:
     def __init__(self, network: Network, rank: int, *, arena: bool = True) -> None:
         self.supervisor, theirs = sequenced_pair()
         self.supervisor.settimeout(LIMIT_S)
-        self.peer = Peer(network.ends[rank], theirs, JOB)
+        self.peer = PeerProcess(network.ends[rank], theirs, JOB)
         self.code: int | None = None
         self.error: BaseException | None = None
         self.fd = shared_memory.create("test", LENGTH)
@@ -510,13 +510,13 @@ class Slept:
 
 
 @pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Peer, Slept]]]:
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[PeerProcess, Slept]]]:
     """A peer with an arena and a stager, to which nothing happens."""
     ends = sequenced_pair()
 
-    def make(most_s: float) -> tuple[Peer, Slept]:
+    def make(most_s: float) -> tuple[PeerProcess, Slept]:
         slept = Slept(monkeypatch, most_s)
-        peer = Peer(Network(2).ends[0], ends[1], JOB)
+        peer = PeerProcess(Network(2).ends[0], ends[1], JOB)
         peer._begin(memoryview(bytearray(LENGTH)))
         assert peer._exchange is not None
         peer._exchange.stager_came()
@@ -527,12 +527,12 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Peer,
         end.close()
 
 
-def run(peer: Peer) -> None:
+def run(peer: PeerProcess) -> None:
     with pytest.raises(Stop):
         peer.run()
 
 
-def test_an_idle_peer_looks_fifty_times_a_second(quiet: Callable[..., tuple[Peer, Slept]]) -> None:
+def test_an_idle_peer_looks_fifty_times_a_second(quiet: Callable[..., tuple[PeerProcess, Slept]]) -> None:
     peer, slept = quiet(10.0)
     run(peer)
     assert slept.waits[-1] == LONGEST_S
@@ -542,7 +542,9 @@ def test_an_idle_peer_looks_fifty_times_a_second(quiet: Callable[..., tuple[Peer
     assert len(slept.waits) - last < 200
 
 
-def test_it_waits_for_a_part_of_the_time_for_which_nothing_came(quiet: Callable[..., tuple[Peer, Slept]]) -> None:
+def test_it_waits_for_a_part_of_the_time_for_which_nothing_came(
+    quiet: Callable[..., tuple[PeerProcess, Slept]],
+) -> None:
     peer, slept = quiet(10.0)
     run(peer)
     waited = 0.0
@@ -553,7 +555,7 @@ def test_it_waits_for_a_part_of_the_time_for_which_nothing_came(quiet: Callable[
 
 
 def test_while_bytes_are_under_way_it_looks_more_often_but_not_for_ever(
-    quiet: Callable[..., tuple[Peer, Slept]],
+    quiet: Callable[..., tuple[PeerProcess, Slept]],
 ) -> None:
     peer, slept = quiet(100.0)
     exchange = peer._exchange

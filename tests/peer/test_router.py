@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nopfsfs.peer import requester
-from nopfsfs.peer.node_health import REST_S, Why
+from nopfsfs.peer.node_health import REST_S, NodeEnd
 from nopfsfs.peer.router import GOTS_MOST
 from nopfsfs.protocol import between_peers
 from nopfsfs.protocol.between_peers import Kind as Wire
@@ -437,7 +437,7 @@ def test_wrong_bytes_are_refused_and_whoever_sends_them_thrice_is_asked_no_more(
         cluster.network.finish(0, how)
         cluster.settle()
         assert ask.final == Status.CORRUPT
-    assert node.over == [(1, Why.CORRUPT)]
+    assert node.over == [(1, NodeEnd.CORRUPT)]
     assert node.exchange.borrower.corrupt == 3
     assert fetched(cluster, 9).final == Status.LOST
     theirs = fetched(cluster, 9, by=1, home=0)
@@ -478,7 +478,7 @@ def test_a_node_whose_transfers_fail_is_lost(cluster: Cluster) -> None:
     node.st.take()
     assert under_way.final == waits.final == another.final == Status.LOST
     assert (under_way.held, waits.held, another.held) == (False, False, True)
-    assert node.over == [(1, Why.LOST)]
+    assert node.over == [(1, NodeEnd.LOST)]
     cluster.network.finish(0, BROKEN)
     node.step()
     node.st.take()
@@ -492,7 +492,7 @@ def test_a_node_that_cannot_be_reached_is_lost(cluster: Cluster) -> None:
     asks = [the_ask(node.st.ask(1, row)) for row in range(3)]
     cluster.settle()
     assert {ask.final for ask in asks} == {Status.LOST}
-    assert node.over == [(1, Why.LOST)]
+    assert node.over == [(1, NodeEnd.LOST)]
     node.check_at_rest()
     assert not node.exchange.alone
     cluster.nodes[2].leave()
@@ -506,7 +506,7 @@ def test_a_node_that_is_taken_for_lost_and_lives_hears_that_this_one_has_left(cl
     cluster.network.cut.add((0, 1))
     the_ask(node.st.ask(1, 3))
     cluster.settle()
-    assert node.over == [(1, Why.LOST)]
+    assert node.over == [(1, NodeEnd.LOST)]
     cluster.network.cut.clear()
     node.leave()
     cluster.nodes[2].leave()
@@ -537,7 +537,7 @@ def test_garbage_is_counted_and_its_sender_asked_no_more(cluster: Cluster, name:
     cluster.network.inject(1, 0, GARBAGE[name])
     cluster.settle()
     assert node.exchange.garbage == 1
-    assert node.over == [(1, Why.GARBAGE)]
+    assert node.over == [(1, NodeEnd.GARBAGE)]
     assert fetched(cluster).final == Status.LOST
     from_another = fetched(cluster, home=2)
     cluster.drain()
@@ -602,7 +602,7 @@ def test_a_node_that_left_is_not_asked_and_gets_what_it_had_asked_for_nowhere(cl
     cluster.settle()
     assert waits.final == Status.NO
     assert theirs.final is None
-    assert node.over == [(1, Why.LEFT)]
+    assert node.over == [(1, NodeEnd.LEFT)]
     assert fetched(cluster, 5).final == Status.LOST
     cluster.drain()
     cluster.check_at_rest()
@@ -639,7 +639,7 @@ def test_who_asks_for_too_much_at_once_is_not_one_of_us(cluster: Cluster) -> Non
         cluster.network.inject(1, 0, message)
     cluster.nodes[0].step()
     assert len(cluster.nodes[0].exchange.lender) == 1024
-    assert cluster.nodes[0].over == [(1, Why.GARBAGE)]
+    assert cluster.nodes[0].over == [(1, NodeEnd.GARBAGE)]
 
 
 def test_a_stager_that_asks_for_too_much_at_once_is_refused_some_of_it(cluster: Cluster) -> None:

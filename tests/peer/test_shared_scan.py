@@ -14,20 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.dataset.directory_scan import RACY_NS, Look, Task
+from nopfsfs.dataset.directory_scan import RACY_NS, DirectoryScan, DirectoryTask
 from nopfsfs.dataset.index import COLUMNS, Index
 from nopfsfs.dataset.index_cache import open_or
 from nopfsfs.dataset.tree_scan import ScanResult, scan
-from nopfsfs.errors import Exit, NopfsError, Said
+from nopfsfs.errors import AlreadyReported, Exit, NopfsError
 from nopfsfs.peer.scan_messages import Devices, pack_found, pack_tasks, unpack_found, unpack_tasks
-from nopfsfs.peer.shared_scan import LOOKED_AT, Scan, check_same, check_view, owner, sample, scan_together
+from nopfsfs.peer.shared_scan import LOOKED_AT, ScanOptions, check_same, check_view, owner, sample, scan_together
 from tests.dataset import trees
 from tests.dataset.test_tree_scan import fill, find, later, paths
 from tests.peer.threads import Rank, on_ranks
 
 
 def by_ranks(size: int, source: str, previous: Index | None = None, **how: Any) -> list[Any]:
-    return on_ranks(size, lambda rank: scan_together(rank, Scan(source, **how), previous))
+    return on_ranks(size, lambda rank: scan_together(rank, ScanOptions(source, **how), previous))
 
 
 def assert_same(index: Index, other: Index) -> None:
@@ -40,13 +40,13 @@ def assert_same(index: Index, other: Index) -> None:
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bytes]]:
     """Who (by its Look) listed what."""
     found: list[tuple[int, bytes]] = []
-    real = Look._list
+    real = DirectoryScan._list
 
-    def noted(self: Look, task: Task, fd: int) -> Any:
+    def noted(self: DirectoryScan, task: DirectoryTask, fd: int) -> Any:
         found.append((id(self), task.path))
         return real(self, task, fd)
 
-    monkeypatch.setattr(Look, "_list", noted)
+    monkeypatch.setattr(DirectoryScan, "_list", noted)
     return found
 
 
@@ -135,10 +135,11 @@ class TestWithAKeptIndex:
         kept = scan(str(tmp_path), clock_ns=later).index
         (tmp_path / "a/x").chmod(0o600)  # no directory tells
         another = scan(str(tmp_path), clock_ns=later).index
+        options = ScanOptions(str(tmp_path))
         for have in ([kept, None, kept], [kept, another, kept]):
             listed.clear()
 
-            results = on_ranks(3, lambda rank, have=have: scan_together(rank, Scan(str(tmp_path)), have[rank.rank]))
+            results = on_ranks(3, lambda rank, have=have: scan_together(rank, options, have[rank.rank]))
 
             assert sorted(path for _, path in listed) == [b"", b"a", b"b"]
             assert all(result.dirs_reused == 0 for result in results)
@@ -151,7 +152,7 @@ class TestWithAKeptIndex:
             os.utime(path, (past, past))
 
         def open_index(rank: Rank) -> ScanResult:
-            how = Scan(source, clock_ns=later)
+            how = ScanOptions(source, clock_ns=later)
             opened = open_or(lambda previous: scan_together(rank, how, previous), source, index_dir)
             os.close(opened.fd)
             return opened.result
@@ -173,23 +174,23 @@ class TestTrouble:
 
     def test_the_root_cannot_be_listed_by_its_owner(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fill(tmp_path, "a/x")
-        monkeypatch.setattr(Look, "_list", refuse)
+        monkeypatch.setattr(DirectoryScan, "_list", refuse)
 
         results = by_ranks(3, str(tmp_path))
 
-        [mine] = [error for error in results if not isinstance(error, Said)]
+        [mine] = [error for error in results if not isinstance(error, AlreadyReported)]
         assert results.index(mine) == owner(b"", 3)
         assert {error.message for error in results} == {mine.message}
         assert mine.exit_code is Exit.SOURCE
 
     def test_what_cannot_be_read_is_counted_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fill(tmp_path, *(f"d{i}/f" for i in range(9)))
-        real = Look._list
+        real = DirectoryScan._list
 
-        def failing(self: Look, task: Task, fd: int) -> Any:
+        def failing(self: DirectoryScan, task: DirectoryTask, fd: int) -> Any:
             return refuse() if task.path in (b"d3", b"d4") else real(self, task, fd)
 
-        monkeypatch.setattr(Look, "_list", failing)
+        monkeypatch.setattr(DirectoryScan, "_list", failing)
 
         results = by_ranks(3, str(tmp_path))
 
@@ -200,8 +201,8 @@ class TestTrouble:
 
     def test_a_rank_that_waits_for_the_source_is_waited_for_a_while(self, tmp_path: Path) -> None:
         fill(tmp_path, "a/x")
-        beats = on_ranks(2, lambda rank: (scan_together(rank, Scan(str(tmp_path))), rank.beats)[1])
-        silent = on_ranks(2, lambda rank: (scan_together(rank, Scan(str(tmp_path), idle_s=0.0)), rank.beats)[1])
+        beats = on_ranks(2, lambda rank: (scan_together(rank, ScanOptions(str(tmp_path))), rank.beats)[1])
+        silent = on_ranks(2, lambda rank: (scan_together(rank, ScanOptions(str(tmp_path), idle_s=0.0)), rank.beats)[1])
 
         assert all(count > 0 for count in beats)
         assert silent == [0, 0]
@@ -237,7 +238,7 @@ class TestOtherTrees:
         told = f"rank {1 - owner(b'', 2)} sees another tree than rank {owner(b'', 2)}: "
         assert results[0].message.startswith(told)
         assert "is another directory (another inode number)" in results[0].message
-        assert [type(error) for error in results] == [NopfsError, Said]
+        assert [type(error) for error in results] == [NopfsError, AlreadyReported]
 
     @pytest.mark.parametrize(
         ("how", "message"),
@@ -273,7 +274,7 @@ class TestOtherTrees:
 
         results = on_ranks(3, lambda rank: check_same(rank, second if rank.rank == 1 else first))
 
-        assert [type(error) for error in results] == [NopfsError, Said, Said]
+        assert [type(error) for error in results] == [NopfsError, AlreadyReported, AlreadyReported]
         assert "ranks 0 and 1 have different indexes of the source, first at d5" in results[0].message
         assert on_ranks(2, lambda rank: check_same(rank, first)) == [None, None]
 
@@ -295,18 +296,20 @@ class TestParcels:
         return Devices(source, ())
 
     def test_tasks(self) -> None:
-        tasks = [Task(b"a\xff/b", 7, b"/e\xff", ((5, 1), (9, 2))), Task(b"c", -1, b"", ((5, 1),)), Task(b"", 0)]
+        first, last = DirectoryTask(b"a\xff/b", 7, b"/e\xff", ((5, 1), (9, 2))), DirectoryTask(b"", 0)
+        tasks = [first, DirectoryTask(b"c", -1, b"", ((5, 1),)), last]
 
         found = unpack_tasks(pack_tasks(tasks, self.devices(5)), self.devices(6))
 
-        assert found == [Task(b"a\xff/b", 7, b"/e\xff", ((6, 1), (9, 2))), Task(b"c", -1, b"", ((6, 1),)), Task(b"", 0)]
+        moved = DirectoryTask(b"a\xff/b", 7, b"/e\xff", ((6, 1), (9, 2)))
+        assert found == [moved, DirectoryTask(b"c", -1, b"", ((6, 1),)), last]
 
     def test_what_was_found(self, tmp_path: Path) -> None:
         fill(tmp_path, "x", "y")
         number = os.stat(tmp_path).st_dev
-        look = Look(os.fsencode(tmp_path), os.fsencode(tmp_path), False, None, later)
+        look = DirectoryScan(os.fsencode(tmp_path), os.fsencode(tmp_path), False, None, later)
 
-        data = pack_found([look(Task(b""))], [(b"\xff", "gone")], self.devices(number))
+        data = pack_found([look(DirectoryTask(b""))], [(b"\xff", "gone")], self.devices(number))
         [found], failures = unpack_found(bytearray(data), self.devices(77), None)
 
         assert failures == [(b"\xff", "gone")]
@@ -319,8 +322,8 @@ class TestParcels:
         fill(tmp_path, "out/f", "S/x")
         (tmp_path / "S/dir").symlink_to("../out")
         (tmp_path / "S/file").symlink_to("../out/f")
-        look = Look(os.fsencode(tmp_path / "S"), os.fsencode(tmp_path / "S"), True, None, later)
-        here = look(Task(b""))
+        look = DirectoryScan(os.fsencode(tmp_path / "S"), os.fsencode(tmp_path / "S"), True, None, later)
+        here = look(DirectoryTask(b""))
 
         [found], _ = unpack_found(bytearray(pack_found([here], [], self.devices(1))), self.devices(1), None)
 

@@ -11,8 +11,8 @@ import pytest
 
 from nopfsfs.cli.error_exit import run
 from nopfsfs.config import MountConfig, PlanSpec
-from nopfsfs.errors import Exit, NopfsError, Said
-from nopfsfs.peer.startup_agreement import Place, asked, check_asked, place, together
+from nopfsfs.errors import AlreadyReported, Exit, NopfsError
+from nopfsfs.peer.startup_agreement import RankHost, asked, check_asked, place, together
 from tests.peer.threads import Rank, on_ranks
 
 CONFIG = MountConfig(source="/pfs/data", mountpoint="/mnt/fast", seed=42, index_dir="/i", state_dir="/s")
@@ -35,7 +35,7 @@ def test_where_one_fails_all_do_and_one_says_why() -> None:
 
     results = on_ranks(4, work)
 
-    assert [type(error) for error in results] == [Said, Said, NopfsError, Said]
+    assert [type(error) for error in results] == [AlreadyReported, AlreadyReported, NopfsError, AlreadyReported]
     assert {error.exit_code for error in results} == {Exit.DISK}
     assert {error.message for error in results} == {"rank 2: the disk is full; make room"}
 
@@ -53,7 +53,7 @@ def test_where_two_fail_each_says_its_own() -> None:
         (Exit.DISK, "rank 0: no 0"),
         (Exit.NO_FUSE, "rank 1: no 1"),
     ]
-    assert not any(isinstance(error, Said) for error in results)
+    assert not any(isinstance(error, AlreadyReported) for error in results)
 
 
 def test_a_bug_on_one_rank_ends_all() -> None:
@@ -78,21 +78,21 @@ def test_a_rank_that_is_told_to_end_ends_all() -> None:
 
     results = on_ranks(3, work)
 
-    assert [type(error) for error in results] == [Said, NopfsError, Said]
+    assert [type(error) for error in results] == [AlreadyReported, NopfsError, AlreadyReported]
     assert {error.exit_code for error in results} == {Exit.TERMINATED}
     assert {error.message for error in results} == {"rank 1: told to end before all mounts answered"}
 
 
 def test_what_was_said_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
     def body() -> int:
-        raise Said(Exit.SOURCE, "rank 1: gone")
+        raise AlreadyReported(Exit.SOURCE, "rank 1: gone")
 
     assert run("nopfs-mount", body) == Exit.SOURCE
     assert capsys.readouterr().err == ""
 
 
 def agree(
-    *configs: MountConfig, where: Callable[[int], Place] = lambda rank: Place(f"n{rank}", f"{rank}")
+    *configs: MountConfig, where: Callable[[int], RankHost] = lambda rank: RankHost(f"n{rank}", f"{rank}")
 ) -> list[Any]:
     def work(rank: Rank) -> bool:
         return check_asked(rank, together(rank, "asking", lambda: asked(configs[rank.rank], where(rank.rank))))
@@ -119,7 +119,7 @@ PLAN = PlanSpec(sampler="distributed", seed=1, world_size=2, ranks=(0,))
 def test_a_difference_is_named(change: dict[str, Any], message: str) -> None:
     results = agree(CONFIG, replace(CONFIG, **change), CONFIG)
 
-    assert [type(error) for error in results] == [NopfsError, Said, Said]
+    assert [type(error) for error in results] == [NopfsError, AlreadyReported, AlreadyReported]
     assert message in results[0].message
     assert results[0].exit_code is Exit.USAGE
 
@@ -144,7 +144,7 @@ def test_one_who_wants_a_new_scan_is_enough() -> None:
 
 
 def test_two_ranks_at_one_place() -> None:
-    results = agree(CONFIG, CONFIG, where=lambda rank: Place("n0", "same"))
+    results = agree(CONFIG, CONFIG, where=lambda rank: RankHost("n0", "same"))
 
     assert "ranks 0 and 1 both run on n0 and would mount at /mnt/fast; put {rank} into" in results[0].message
 

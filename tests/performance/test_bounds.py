@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.performance import bounds
-from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 
 SAMPLES = 6
 
@@ -41,7 +41,7 @@ def test_a_data_set_that_is_read_whole(capacity: int, later: int) -> None:
 
 def test_each_epoch_takes_the_longer_of_computing_and_the_source() -> None:
     one = StorageClass("staging", (1,), 1, Curve.flat(1), Curve.flat(1))
-    cluster = Cluster("c", 4, 1.0, 1.0, Source(Curve(((1, 100), (2, 200), (4, 150))), link=90), one)
+    cluster = Cluster("c", 4, 1.0, 1.0, SourceModel(Curve(((1, 100), (2, 200), (4, 150))), link=90), one)
 
     assert bounds.seconds(cluster, [1.0, 1.0, 5.0], [900.0, 90.0, 90.0]) == pytest.approx(900 / 180 + 1 + 5)
 
@@ -49,7 +49,7 @@ def test_each_epoch_takes_the_longer_of_computing_and_the_source() -> None:
 def test_the_bound_of_cosmoflow() -> None:
     """On four nodes that train on 64 MB/s each, of which the storage of all holds nearly everything."""
     one = StorageClass("staging", (1,), 1, Curve.flat(1), Curve.flat(1))
-    cluster = Cluster("sc21", 4, 64.0, 24_000.0, Source(Curve(((1, 330), (2, 730), (4, 1540)))), one)
+    cluster = Cluster("sc21", 4, 64.0, 24_000.0, SourceModel(Curve(((1, 330), (2, 730), (4, 1540)))), one)
     total = 262_144 * 17.0
     later = total - 4 * 1_020_000
 

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.performance.model import NOWHERE, Cluster, Curve, From, Source, StorageClass, Times, ends, has_arrived
+from nopfsfs.performance.model import (
+    NOWHERE,
+    Cluster,
+    Curve,
+    FetchOrigin,
+    SourceModel,
+    StorageClass,
+    Times,
+    ends,
+    has_arrived,
+)
 
 rates = st.floats(1, 1e12)
 curves = st.lists(st.tuples(st.integers(1, 64), rates), min_size=1, max_size=6, unique_by=lambda point: point[0]).map(
@@ -26,7 +36,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     def one(name: str) -> StorageClass:
         return storage(name, draw(st.integers(1, 16)), draw(curves), draw(curves))
 
-    source = Source(draw(curves), draw(rates), draw(st.floats(0, 0.01)), draw(st.integers(1, 8)))
+    source = SourceModel(draw(curves), draw(rates), draw(st.floats(0, 0.01)), draw(st.integers(1, 8)))
     classes = tuple(one(str(number)) for number in range(draw(st.integers(0, 3))))
     return Cluster(
         "any", draw(st.integers(1, 9)), draw(rates), draw(rates), source, one("staging"), classes, draw(rates)
@@ -59,17 +69,17 @@ def test_a_flat_curve_is_the_same_everywhere() -> None:
 def test_the_source_gives_what_the_best_number_of_readers_gets(rate: Curve, link: float, nodes: int) -> None:
     best = max(gamma * min(link, rate.at(gamma) / gamma) for gamma in range(1, nodes + 1))
 
-    assert Source(rate, link).most(nodes) == pytest.approx(best, rel=1e-9)
+    assert SourceModel(rate, link).most(nodes) == pytest.approx(best, rel=1e-9)
 
 
 def test_a_source_that_slows_down_is_best_between_two_measured_points() -> None:
-    assert Source(Curve(((1, 100), (4, 40))), link=30).most(4) == pytest.approx(60)
+    assert SourceModel(Curve(((1, 100), (4, 40))), link=30).most(4) == pytest.approx(60)
 
 
 @settings(deadline=None)
 @given(curves, rates, st.integers(1, 80))
 def test_a_readers_share(rate: Curve, link: float, gamma: int) -> None:
-    assert Source(rate, link).share(gamma) == min(link, rate.at(gamma) / gamma)
+    assert SourceModel(rate, link).share(gamma) == min(link, rate.at(gamma) / gamma)
 
 
 # ---- capacities --------------------------------------------------------------------------------------------
@@ -79,10 +89,10 @@ def test_capacities_repeat_over_the_nodes() -> None:
     ram = StorageClass("ram", (1, 2), 1, Curve.flat(1), Curve.flat(1))
     ssd = StorageClass("ssd", (7,), 1, Curve.flat(1), Curve.flat(1))
     staging = storage("staging", 1, Curve.flat(1), Curve.flat(1))
-    cluster = Cluster("c", 3, 1.0, 1.0, Source(Curve.flat(1)), staging, (ram, ssd))
+    cluster = Cluster("c", 3, 1.0, 1.0, SourceModel(Curve.flat(1)), staging, (ram, ssd))
 
     assert cluster.capacities().tolist() == [[1, 7], [2, 7], [1, 7]]
-    assert Cluster("c", 3, 1.0, 1.0, Source(Curve.flat(1)), staging).capacities().shape == (3, 0)
+    assert Cluster("c", 3, 1.0, 1.0, SourceModel(Curve.flat(1)), staging).capacities().shape == (3, 0)
 
 
 # ---- what fetching costs -----------------------------------------------------------------------------------
@@ -131,11 +141,11 @@ def test_a_sample_is_fetched_from_the_soonest(cluster: Cluster, gamma: int, data
 
     for size, here, there, origin in zip(sizes, local, peer, found.tolist(), strict=True):
         size = max(1, size)
-        costs = {From.SOURCE: times.latency + size * times.source}
+        costs = {FetchOrigin.SOURCE: times.latency + size * times.source}
         if here != NOWHERE:
-            costs[From.LOCAL] = size * float(times.local[here])
+            costs[FetchOrigin.LOCAL] = size * float(times.local[here])
         if there != NOWHERE:
-            costs[From.PEER] = size * float(times.peer[there])
+            costs[FetchOrigin.PEER] = size * float(times.peer[there])
         assert origin == min(sorted(costs), key=lambda place: costs[place])
 
 

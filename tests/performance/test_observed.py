@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
-from nopfsfs.performance.observed import PRIOR, Observed, Service
+from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
+from nopfsfs.performance.observed import PRIOR, Observed, ObservedService
 
 MEAN = 1e5
 
@@ -14,11 +14,11 @@ def cluster(source: float, disk: float) -> Cluster:
     """Bytes per second of one reading of each."""
     ram = StorageClass("ram", (1,), 1, Curve.flat(1e10), Curve.flat(1e10))
     ssd = StorageClass("/ssd", (1,), 4, Curve.flat(4 * disk), Curve.flat(4 * disk))
-    return Cluster("here", 1, 1e9, 1e9, Source(Curve.flat(2 * source), at_once=2), ram, (ram, ssd))
+    return Cluster("here", 1, 1e9, 1e9, SourceModel(Curve.flat(2 * source), at_once=2), ram, (ram, ssd))
 
 
 def test_what_was_seen_long_ago_counts_less() -> None:
-    service = Service()
+    service = ObservedService()
     assert (service.per_file, service.per_byte, service.per_second) == (None, None, None)
     service.see(10, 10 * MEAN, 1.0)
     assert service.per_file == pytest.approx(0.1)

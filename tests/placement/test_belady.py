@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.placement.access_counts import dealt, next_readings
 from nopfsfs.placement.belady import keep
-from nopfsfs.policy.belady_set import Kept
+from nopfsfs.policy.belady_set import BeladySet
 from nopfsfs.policy.next_use import NEVER
-from nopfsfs.sim.policies import POLICIES, Job
+from nopfsfs.sim.policies import POLICIES, SimJob
 from nopfsfs.sim.training import Training
 from nopfsfs.sim.training_orders import permutations
 from tests.policy.belady import Belady
@@ -75,7 +75,7 @@ def test_all_that_are_read_later_are_not_enough() -> None:
 
 def kept_hits(stream: list[int], room: int) -> int:
     """Of what a mount keeps, with room for so many rows."""
-    kept, uses, found = Kept(), dict.fromkeys(stream, NEVER), 0
+    kept, uses, found = BeladySet(), dict.fromkeys(stream, NEVER), 0
     kept.next_uses = lambda rows: np.array([uses[row] for row in rows.tolist()], np.int64)
     sizes = np.ones(6, np.int64).data
     for row, next_use in zip(stream, next_uses(stream), strict=True):
@@ -118,9 +118,9 @@ def hit_rate(nodes: int, share: float, samples: int = SAMPLES) -> float:
     """Of all nodes' caches that `keep` rules, each of `share` of the data set."""
     ram = StorageClass("ram", (round(share * samples),), 1, Curve.flat(1e9), Curve.flat(1e9))
     staging = StorageClass("staging", (1,), 1, Curve.flat(1e9), Curve.flat(1e9))
-    cluster = Cluster("c", nodes, 1.0, 1e9, Source(Curve.flat(1.0)), staging, (ram,))
+    cluster = Cluster("c", nodes, 1.0, 1e9, SourceModel(Curve.flat(1.0)), staging, (ram,))
     orders = permutations(Training(EPOCHS, 1, drop_last=False), samples, nodes, 1)
-    policy = POLICIES["belady"](Job(cluster, np.ones(samples, np.int64), orders, EPOCHS, cluster.capacities()))
+    policy = POLICIES["belady"](SimJob(cluster, np.ones(samples, np.int64), orders, EPOCHS, cluster.capacities()))
     found = [policy.reads(epoch).where for epoch in range(EPOCHS)]
     return float(np.mean([(where == 0).mean() for where in found]))
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.placement import methods
 from nopfsfs.placement.access_counts import NOBODY, Readers, dealt
-from nopfsfs.placement.cluster_homes import METHODS, Cluster, by_hash, extend
+from nopfsfs.placement.cluster_homes import METHODS, ClusterHomes, by_hash, extend
 from nopfsfs.policy.homes import NOWHERE, UNCOVERED
 
 Ints = NDArray[np.int64]
@@ -22,8 +22,8 @@ def shuffles(samples: int, epochs: int, nodes: int) -> Readers:
     return lambda epoch: table[epoch]
 
 
-def on_all(before: list[Cluster], rows: Ints, readers: Readers, epochs: int, charges: Ints, rooms: Ints,
-           method: str = "homes", block: int = 1 << 21) -> list[Cluster]:  # fmt: skip
+def on_all(before: list[ClusterHomes], rows: Ints, readers: Readers, epochs: int, charges: Ints, rooms: Ints,
+           method: str = "homes", block: int = 1 << 21) -> list[ClusterHomes]:  # fmt: skip
     """What each node computes."""
     return [
         extend(one, rows, readers, epochs, charges, rooms, node=node, method=method, block=block)
@@ -31,7 +31,7 @@ def on_all(before: list[Cluster], rows: Ints, readers: Readers, epochs: int, cha
     ]
 
 
-def check(found: list[Cluster], charges: Ints, rooms: Ints) -> None:
+def check(found: list[ClusterHomes], charges: Ints, rooms: Ints) -> None:
     """What holds for any placement."""
     first = found[0]
     for node, one in enumerate(found):
@@ -61,7 +61,7 @@ def clusters(draw: st.DrawFn) -> tuple[int, Ints, Ints]:
 def test_any_cluster(job: tuple[int, Ints, Ints], method: str, epochs: int, block: int, data: st.DataObject) -> None:
     nodes, charges, rooms = job
     limit = data.draw(st.integers(1, 25))
-    found = [Cluster.empty(len(charges), *rooms.shape) for _ in range(nodes)]
+    found = [ClusterHomes.empty(len(charges), *rooms.shape) for _ in range(nodes)]
     for _ in range(3):
         some = np.array(data.draw(st.lists(st.integers(0, len(charges) - 1))), np.int64)
         wanted = found[0].to_cover(some, charges, limit)
@@ -89,7 +89,7 @@ def test_it_is_the_placement_of_the_policy(method: str) -> None:
     readers = shuffles(n, epochs, nodes)
     by_row = np.zeros(2 * n, np.int64)
     by_row[rows] = charges
-    empty = Cluster.empty(2 * n, nodes, 2)
+    empty = ClusterHomes.empty(2 * n, nodes, 2)
     found = on_all([empty] * nodes, rows, readers, epochs, by_row, rooms, method)
     expected = getattr(methods, method)(readers, epochs, charges, rooms)
     assert (np.where(expected.home < 0, NOBODY, expected.home) == found[0].home[rows]).all()
@@ -104,12 +104,12 @@ def test_what_is_placed_in_blocks_is_placed_as_well() -> None:
     charges = np.random.default_rng(1).integers(1, 100, n)
     rooms = np.full((nodes, 1), int(charges.sum() * 0.3))
     rows, readers = np.arange(n), shuffles(n, epochs, nodes)
-    empty = Cluster.empty(n, nodes, 1)
+    empty = ClusterHomes.empty(n, nodes, 1)
     whole = extend(empty, rows, readers, epochs, charges, rooms, node=0)
     parts = extend(empty, rows, readers, epochs, charges, rooms, node=0, block=3000)
     assert whole.distinct_share == parts.distinct_share == 1
 
-    def own_reads(found: Cluster) -> int:
+    def own_reads(found: ClusterHomes) -> int:
         return sum(int(np.count_nonzero(readers(epoch) == found.home)) for epoch in range(epochs))
 
     assert own_reads(parts) > 0.98 * own_reads(whole)
@@ -118,7 +118,7 @@ def test_what_is_placed_in_blocks_is_placed_as_well() -> None:
 def test_a_further_placement_has_the_room_that_is_left() -> None:
     n, nodes = 1000, 4
     charges, rooms = np.full(2 * n, 10), np.full((nodes, 1), 3000)
-    found = [Cluster.empty(2 * n, nodes, 1)] * nodes
+    found = [ClusterHomes.empty(2 * n, nodes, 1)] * nodes
     for rows, share in ((np.arange(n), 1.0), (np.arange(n, 2 * n), 0.6)):
         found = on_all(found, rows, lambda epoch: by_hash(rows, nodes), 1, charges, rooms)  # noqa: B023
         check(found, charges, rooms)
@@ -130,7 +130,7 @@ def test_nodes_without_room_have_nothing() -> None:
     n = 1000
     charges, rooms = np.full(n, 10), np.array([[4000, 0], [0, 0], [0, 8000]])
     rows = np.arange(n)
-    found = on_all([Cluster.empty(n, 3, 2)] * 3, rows, shuffles(n, 3, 3), 3, charges, rooms)
+    found = on_all([ClusterHomes.empty(n, 3, 2)] * 3, rows, shuffles(n, 3, 3), 3, charges, rooms)
     check(found, charges, rooms)
     assert np.bincount(found[0].home, minlength=3)[1] == 0
     assert found[0].distinct_share == 1
@@ -140,7 +140,7 @@ def test_more_room_than_before_is_used() -> None:
     """A node said late what it has."""
     n = 100
     charges, rows = np.full(2 * n, 10), np.arange(2 * n)
-    found = extend(Cluster.empty(2 * n, 2, 1), rows[:n], lambda epoch: by_hash(rows[:n], 2), 1, charges,
+    found = extend(ClusterHomes.empty(2 * n, 2, 1), rows[:n], lambda epoch: by_hash(rows[:n], 2), 1, charges,
                    np.array([[500], [0]]), node=0)  # fmt: skip
     assert found.used.tolist() == [[500], [0]]
     found = extend(found, rows[n:], lambda epoch: by_hash(rows[n:], 2), 1, charges, np.array([[500], [900]]), node=0)

@@ -12,24 +12,24 @@ from nopfsfs.plan.epoch_order import DataSet, Hypothesis, build
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
-from nopfsfs.plan.search.candidates import Heads
+from nopfsfs.plan.search.candidates import OrderHeads
 from nopfsfs.plan.search.evidence import Ledger
-from nopfsfs.plan.tracking.track import Seen, Track
-from nopfsfs.plan.visible_opens import Showing
+from nopfsfs.plan.tracking.track import OpenVerdict, Track
+from nopfsfs.plan.visible_opens import VisibleOpens
 from nopfsfs.protocol.tripwires import Tripwires
 from tests.conftest import slow
 from tests.plan.following.test_follower import SHUFFLED, epoch_opens, feed, tree
 
 pytestmark = pytest.mark.usefixtures("small_budget")
 
-HEADS = Heads(512 << 20)
-THIN = Heads(512 << 20)
+HEADS = OrderHeads(512 << 20)
+THIN = OrderHeads(512 << 20)
 WORLDS = [(1, (0,)), (2, (0, 1)), (4, (1,)), (8, (4, 5, 6, 7))]
 
 
-def showing(parts: list[DataSet]) -> Showing:
+def showing(parts: list[DataSet]) -> VisibleOpens:
     wires = Tripwires(20, 20 + sum(len(part.orders[0].rows) for part in parts if part.name))
-    return Showing(wires.mask(), wires.apart)
+    return VisibleOpens(wires.mask(), wires.apart)
 
 
 def whose(part: DataSet, epoch: int, loader: Loader, world: int, ranks: tuple[int, ...]) -> dict[int, int]:
@@ -43,7 +43,7 @@ def whose(part: DataSet, epoch: int, loader: Loader, world: int, ranks: tuple[in
 
 
 def replay(
-    follower: Follower, opens: np.ndarray, seen: Showing, chunk: int = 64, readers: dict[int, int] | None = None
+    follower: Follower, opens: np.ndarray, seen: VisibleOpens, chunk: int = 64, readers: dict[int, int] | None = None
 ) -> tuple[float, int]:
     """(share of the tripwires that was foreseen, files of this epoch that were neither read nor among what the stream
     says comes next)."""
@@ -172,9 +172,9 @@ def test_epochs_in_which_nothing_shows_have_an_end() -> None:
     order = build(how, parts)
     mask = np.zeros(5000, np.bool_)
     mask[order.rows[1]] = True
-    track = Track(order, lambda hypothesis: build(hypothesis, parts), showing=Showing(mask, 16))
+    track = Track(order, lambda hypothesis: build(hypothesis, parts), showing=VisibleOpens(mask, 16))
     track.lock()
-    assert track.feed(int(order.rows[1])) is Seen.FORESEEN
+    assert track.observe(int(order.rows[1])) is OpenVerdict.FORESEEN
     assert track.hypothesis.epoch <= 2
 
 

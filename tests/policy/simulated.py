@@ -9,8 +9,8 @@ from collections import deque
 
 import numpy as np
 
-from nopfsfs.policy.budget import Split
-from nopfsfs.policy.node_policy import FETCHES_OUTSTANDING, Conductor, Do, Home
+from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.node_policy import FETCHES_OUTSTANDING, Do, Home, NodePolicy
 from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
 
 
@@ -18,7 +18,7 @@ class World:
     """`stream`: rows in the order in which they will be read. `sizes` by row."""
 
     def __init__(
-        self, sizes: list[int], stream: list[int], split: Split, *, disk: list[int] | None = None, seed: int = 0,
+        self, sizes: list[int], stream: list[int], split: MemorySplit, *, disk: list[int] | None = None, seed: int = 0,
         fail: float = 0.0, foretold: bool = True, passes: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         """`foretold`: whether the next use of a row is known. `passes`: rows that the kernel reads by itself where they
@@ -26,7 +26,7 @@ class World:
         self.sizes = np.array(sizes, np.int64)
         self.stream = np.array(stream, np.int64)
         self.disk = disk or []
-        self.conductor = Conductor(self.sizes, np.zeros(len(sizes), np.uint8), split, self.disk)
+        self.conductor = NodePolicy(self.sizes, np.zeros(len(sizes), np.uint8), split, self.disk)
         self.foretold = foretold
         self._foretell()
         self.passes = frozenset(passes)
@@ -105,7 +105,7 @@ class World:
             else:
                 getattr(self.conductor, what)(row)
 
-    def replace_supervisor(self, split: Split) -> None:
+    def replace_supervisor(self, split: MemorySplit) -> None:
         """It hands over to another, which adopts what is staged and what the page cache was given; the stager that
         goes with it leaves no copies on disk. Who has what open is not known to the other."""
         for queue in (self.fetches, self.pusher, self.disk_work):
@@ -113,7 +113,7 @@ class World:
         self.on_disk.clear()
         self._see()
         self.passing.clear()
-        self.conductor = Conductor(self.sizes, self.conductor.paged, split, self.disk)
+        self.conductor = NodePolicy(self.sizes, self.conductor.paged, split, self.disk)
         self._foretell()
         self.conductor.may_pass[list(self.passes)] = True
         self.conductor.adopt(np.isin(np.arange(len(self.sizes)), list(self.staged)))
@@ -207,7 +207,7 @@ class World:
             for row in np.flatnonzero(self.conductor.paged == Paged.WHOLE).tolist():
                 if row not in self.pages:
                     self.conductor.pages_gone(row, 0)
-            self.conductor.window.age()
+            self.conductor.window.rotate_recent()
             self.check()
 
     def restart_stager(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nopfsfs.policy.belady_set import Kept
-from nopfsfs.policy.budget import Split
+from nopfsfs.policy.belady_set import BeladySet
+from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.next_use import NEVER, nothing_known
-from nopfsfs.policy.node_policy import Conductor, Do, Home
+from nopfsfs.policy.node_policy import Do, Home, NodePolicy
 from nopfsfs.policy.open_files import FORGOTTEN_AFTER
 from tests.policy.belady import Belady
 from tests.policy.simulated import World
@@ -22,8 +22,8 @@ def stream(seed: int) -> list[int]:
     return [int(row) for _ in range(EPOCHS) for row in rng.permutation(FILES)[:PART]]
 
 
-def split(homes: int, stream: int) -> Split:
-    return Split(
+def split(homes: int, stream: int) -> MemorySplit:
+    return MemorySplit(
         arena=homes + 2 * stream, homes=homes, stream=stream, ranges=stream, pages=stream, page_homes=0,
         whole_limit=1 << 40,
     )  # fmt: skip
@@ -102,7 +102,7 @@ def test_it_may_begin_and_end_at_any_time() -> None:
 
 
 def test_what_is_not_enough_stays() -> None:
-    kept = Kept()
+    kept = BeladySet()
     kept.next_uses = lambda rows: rows * 10
     for row in (1, 2, 3):
         kept.add(row)
@@ -114,15 +114,15 @@ def test_what_is_not_enough_stays() -> None:
     assert kept.offered([7, 4]) == [(4, 40), (7, 70)]
 
 
-def conductor(rows: int, homes: int) -> Conductor:
+def conductor(rows: int, homes: int) -> NodePolicy:
     """It replaces what stays; row r is read at position r next."""
-    c = Conductor(np.full(rows, 10), np.zeros(rows, np.uint8), split(homes, 100), [20])
+    c = NodePolicy(np.full(rows, 10), np.zeros(rows, np.uint8), split(homes, 100), [20])
     c.kept.next_uses = lambda some: some
     c.replace(True)
     return c
 
 
-def read(c: Conductor, row: int) -> None:
+def read(c: NodePolicy, row: int) -> None:
     c.staged(row)
     c.opened(row)
     c.read(row, 10)

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nopfsfs.policy.budget import Split
-from nopfsfs.policy.next_use import NEVER, Spare
+from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.next_use import NEVER, NextUseOrder
 from tests.policy.simulated import World
 
 
-def spare(rows: list[int], uses: dict[int, int]) -> Spare:
-    made = Spare()
+def spare(rows: list[int], uses: dict[int, int]) -> NextUseOrder:
+    made = NextUseOrder()
     made.next_uses = lambda wanted: np.array([uses.get(row, -1) for row in wanted.tolist()], np.int64)
     for row in rows:
         made.add(row)
     return made
 
 
-def drain(s: Spare, after: int = -1) -> list[int]:
+def drain(s: NextUseOrder, after: int = -1) -> list[int]:
     found = []
     while (row := s.furthest(after)) is not None:
         found.append(row)
@@ -55,13 +55,13 @@ def test_another_stream_is_another_order() -> None:
     s = spare([1, 2], uses)
     assert s.furthest(after=25) is None
     uses[1] = 50
-    s.foretold_anew()
+    s.invalidate()
     assert drain(s) == [1, 2]
 
 
 def test_the_soonest_of_some() -> None:
     s = spare([], {1: 10, 2: 20})
-    assert (s.soonest([2, 1, 3]), s.soonest([3]), s.soonest([])) == (10, NEVER, NEVER)
+    assert (s.first_use([2, 1, 3]), s.first_use([3]), s.first_use([])) == (10, NEVER, NEVER)
 
 
 @given(st.dictionaries(st.integers(0, 99), st.integers(-1, 500)), st.integers(-1, 500))
@@ -72,7 +72,7 @@ def test_for_any_uses_the_order_is_that_of_a_sort(uses: dict[int, int], after: i
 
 def test_many_are_sorted_seldom() -> None:
     asked = []
-    s = Spare()
+    s = NextUseOrder()
 
     def next_uses(rows: np.ndarray) -> np.ndarray:
         asked.append(len(rows))
@@ -102,7 +102,7 @@ def epochs(n: int, count: int) -> list[int]:
 
 def read_through(n: int, pages: int, count: int, *, foretold: bool) -> World:
     """Read all epochs, with a page cache for `pages` of the n files of ten bytes; all are in the arena."""
-    split = Split(10 * n, 10 * n, 0, 0, pages=10 * pages, page_homes=0, whole_limit=10 * n)
+    split = MemorySplit(10 * n, 10 * n, 0, 0, pages=10 * pages, page_homes=0, whole_limit=10 * n)
     w = World([10] * n, epochs(n, count), split, foretold=foretold)
     w.upcoming = lambda start, most: w.stream[start : min(start + most, (w.position // n + 2) * n)]  # type: ignore[method-assign]
     w.settle()

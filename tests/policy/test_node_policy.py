@@ -9,18 +9,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.policy.budget import Split
+from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.homes import UNCOVERED
 from nopfsfs.policy.large_reads import DROP_BYTES
-from nopfsfs.policy.node_policy import SCAN, Conductor, Do, Home
+from nopfsfs.policy.node_policy import SCAN, Do, Home, NodePolicy
 from nopfsfs.policy.open_files import FORGOTTEN_AFTER
 from nopfsfs.policy.pending_reads import PASSED_BY
 from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
 from tests.policy.simulated import World
 
 
-def split(homes: int, stream: int, pages: int, page_homes: int = 0, whole_limit: int = 1 << 40) -> Split:
-    return Split(
+def split(homes: int, stream: int, pages: int, page_homes: int = 0, whole_limit: int = 1 << 40) -> MemorySplit:
+    return MemorySplit(
         arena=homes + 2 * stream, homes=homes, stream=stream, ranges=stream, pages=pages, page_homes=page_homes,
         whole_limit=whole_limit,
     )  # fmt: skip
@@ -124,7 +124,7 @@ def test_demanded_files_are_let_go_when_they_are_closed() -> None:
 
 
 def test_a_copy_reported_after_its_reader_has_closed_is_let_go() -> None:
-    c = Conductor(np.array([10]), np.zeros(1, np.uint8), split(0, 100, 100), [])
+    c = NodePolicy(np.array([10]), np.zeros(1, np.uint8), split(0, 100, 100), [])
     c.opened(0)
     c.read(0, 10)
     c.released(0)
@@ -136,7 +136,7 @@ def test_a_copy_reported_after_its_reader_has_closed_is_let_go() -> None:
 
 
 def test_a_copy_reported_before_its_open_was_seen_is_kept() -> None:
-    c = Conductor(np.array([10]), np.zeros(1, np.uint8), split(0, 100, 100), [])
+    c = NodePolicy(np.array([10]), np.zeros(1, np.uint8), split(0, 100, 100), [])
     c.staged(0)
     c.opened(0)
     assert c.orders() == []
@@ -144,7 +144,7 @@ def test_a_copy_reported_before_its_open_was_seen_is_kept() -> None:
 
 def test_a_copy_whose_last_close_was_never_heard_of_goes_in_the_end() -> None:
     """The server that had taken it was killed."""
-    c = Conductor(np.array([10, 10]), np.zeros(2, np.uint8), split(0, 100, 100), [])
+    c = NodePolicy(np.array([10, 10]), np.zeros(2, np.uint8), split(0, 100, 100), [])
     c.opened(0)
     c.staged(0)
     c.backed(0)
@@ -182,7 +182,7 @@ def test_cancelled_fetches_are_ordered_again_when_the_new_plan_wants_them() -> N
 def test_a_drop_and_a_push_of_one_row_do_not_unbalance_the_books() -> None:
     """Dropped to make room, and pushed anew before that was reported."""
     sizes = np.array([10, 10])
-    c = Conductor(sizes, np.zeros(2, np.uint8), split(homes=20, stream=0, pages=15), [])
+    c = NodePolicy(sizes, np.zeros(2, np.uint8), split(homes=20, stream=0, pages=15), [])
     c.staged(0)
     c.opened(0)
     c.read(0, 10)
@@ -201,7 +201,7 @@ def test_a_drop_and_a_push_of_one_row_do_not_unbalance_the_books() -> None:
 
 
 def test_a_file_closed_twice_is_dropped_once() -> None:
-    c = Conductor(np.array([10] * 3), np.zeros(3, np.uint8), split(0, 100, 20), [])
+    c = NodePolicy(np.array([10] * 3), np.zeros(3, np.uint8), split(0, 100, 20), [])
     for _ in range(3):
         c.opened(0)
         c.read(0, 10)
@@ -218,7 +218,7 @@ def test_a_file_closed_twice_is_dropped_once() -> None:
 
 def test_pages_read_while_they_are_dropped_stay_charged() -> None:
     """Whether the READ came before the drop or after it, nobody can tell."""
-    c = Conductor(np.array([10] * 2), np.zeros(2, np.uint8), split(0, 100, 15), [])
+    c = NodePolicy(np.array([10] * 2), np.zeros(2, np.uint8), split(0, 100, 15), [])
     for row in (0, 1):
         c.opened(row)
         c.read(row, 10)
@@ -265,7 +265,7 @@ def test_a_file_that_grew_leaves_memory_to_others_when_it_does_not_fit_any_more(
 
 
 def test_large_files_lose_the_pages_behind_their_reader() -> None:
-    c = Conductor(np.array([1 << 30]), np.zeros(1, np.uint8), split(0, 100, 100, whole_limit=1 << 20), [])
+    c = NodePolicy(np.array([1 << 30]), np.zeros(1, np.uint8), split(0, 100, 100, whole_limit=1 << 20), [])
     c.opened(0)
     for end in range(0, 4 * DROP_BYTES, 1 << 20):
         c.read(0, end)
@@ -290,7 +290,7 @@ def test_what_was_written_to_disk_comes_from_there_and_what_was_not_streams() ->
 
 
 def test_room_on_disk_is_free_again_when_a_copy_went_but_not_when_it_could_not_be_written() -> None:
-    c = Conductor(np.array([10] * 4), np.zeros(4, np.uint8), split(0, 100, 100), [20])
+    c = NodePolicy(np.array([10] * 4), np.zeros(4, np.uint8), split(0, 100, 100), [20])
     for row in (0, 1):
         c.staged(row)
     assert (Do.TO_DISK, [0, 1], 1) in c.orders()
@@ -304,7 +304,7 @@ def test_room_on_disk_is_free_again_when_a_copy_went_but_not_when_it_could_not_b
 
 
 def test_what_a_tier_refused_for_a_while_may_go_there_at_its_next_use() -> None:
-    c = Conductor(np.array([10] * 3), np.zeros(3, np.uint8), split(0, 100, 100), [20])
+    c = NodePolicy(np.array([10] * 3), np.zeros(3, np.uint8), split(0, 100, 100), [20])
     for row in (0, 1):
         c.staged(row)
     c.orders()
@@ -323,7 +323,7 @@ def test_what_a_tier_refused_for_a_while_may_go_there_at_its_next_use() -> None:
 
 def test_room_is_counted_on_the_tier_that_has_the_copy_and_not_on_the_one_that_was_asked() -> None:
     """Whose news were lost asks again, perhaps another tier."""
-    c = Conductor(np.array([10] * 4), np.zeros(4, np.uint8), split(0, 100, 100), [10, 20])
+    c = NodePolicy(np.array([10] * 4), np.zeros(4, np.uint8), split(0, 100, 100), [10, 20])
     c.staged(0)
     c.on_disk(0, 2)
     c.staged(1)
@@ -343,9 +343,9 @@ def test_room_is_counted_on_the_tier_that_has_the_copy_and_not_on_the_one_that_w
 # ---- a reader who is faster, a kernel that takes pages back -------------------------------------------------
 
 
-def ready(n: int, rows: range) -> Conductor:
+def ready(n: int, rows: range) -> NodePolicy:
     """All is staged; the reader is at position 0, and the pushes of the first rows are under way."""
-    c = Conductor(np.full(n, 10), np.zeros(n, np.uint8), split(10 * n, 0, 10 * n, 10 * n), [])
+    c = NodePolicy(np.full(n, 10), np.zeros(n, np.uint8), split(10 * n, 0, 10 * n, 10 * n), [])
     c.window.behind.next_uses = lambda wanted: wanted
     for row in range(n):
         c.staged(row)
@@ -354,7 +354,7 @@ def ready(n: int, rows: range) -> Conductor:
     return c
 
 
-def pushes(c: Conductor) -> list[int]:
+def pushes(c: NodePolicy) -> list[int]:
     return [row for do, rows, _ in c.orders() if do == Do.PUSH for row in rows]
 
 
@@ -394,7 +394,7 @@ def test_what_the_kernel_took_is_pushed_again_before_its_next_reading() -> None:
     assert (len(w.pages), w.conductor.pages_used) == (50, 500)
     assert sorted(w.fetched) == list(range(50)), "from the arena"
     for _ in range(2):
-        w.conductor.window.age()
+        w.conductor.window.rotate_recent()
     w.evict(50)
     for _ in range(50):
         w.read_next()
@@ -417,7 +417,7 @@ def test_what_the_kernel_reads_from_disk_is_fetched_once_and_never_pushed() -> N
 
 
 def test_a_copy_on_disk_that_the_kernel_may_not_read_is_pushed_as_any_other() -> None:
-    c = Conductor(np.array([10] * 2), np.zeros(2, np.uint8), split(0, 100, 100), [20])
+    c = NodePolicy(np.array([10] * 2), np.zeros(2, np.uint8), split(0, 100, 100), [20])
     c.may_pass[:] = True
 
     def orders(position: int) -> list[tuple[Do, list[int], int]]:
@@ -572,7 +572,7 @@ def test_any_state_can_be_taken_over(
     sizes, staged = np.array([row[0] for row in rows], np.int64), np.array([row[2] for row in rows], np.bool_)
     paged = np.array([row[1] for row in rows], np.uint8)
     before = np.where(paged == Paged.LATE, Paged.SOME, paged)  # whoever was to push it is gone
-    c = Conductor(sizes, paged, split(homes, 100, page_homes + window, page_homes), [])
+    c = NodePolicy(sizes, paged, split(homes, 100, page_homes + window, page_homes), [])
     c.adopt(staged)
     assert c.pages_used == sizes[paged != Paged.NONE].sum()
     assert c.homes_used == sizes[c.home == Home.RAM].sum() <= homes
@@ -619,8 +619,8 @@ splits = st.builds(
     st.sampled_from([0, 20, 51]),
 )  # fmt: skip
 def test_books_agree_and_nothing_gets_stuck_in_any_order(
-    sizes: list[int], first: Split, second: Split, actions: list[str], chance: object, disk: list[int], fail: float,
-    foretold: bool, pass_from: int,
+    sizes: list[int], first: MemorySplit, second: MemorySplit, actions: list[str], chance: object, disk: list[int],
+    fail: float, foretold: bool, pass_from: int,
 ) -> None:  # fmt: skip
     stream: list[int] = []
     for _ in range(4):

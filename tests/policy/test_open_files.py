@@ -7,14 +7,14 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nopfsfs.policy.open_files import FORGOTTEN_AFTER, Opened
+from nopfsfs.policy.open_files import FORGOTTEN_AFTER, OpenFiles
 
 ROWS = st.integers(0, 5)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["open", "read", "close"]), ROWS), max_size=200))
 def test_counts(events: list[tuple[str, int]]) -> None:
-    opened, counts = Opened(), Counter[int]()
+    opened, counts = OpenFiles(), Counter[int]()
     for what, row in events:
         if what == "open":
             opened.open(row)
@@ -28,7 +28,7 @@ def test_counts(events: list[tuple[str, int]]) -> None:
         assert {r for r in range(6) if r in opened} == {r for r, count in counts.items() if count}
 
 
-def others(opened: Opened, count: int) -> list[int]:
+def others(opened: OpenFiles, count: int) -> list[int]:
     gone = []
     for number in range(count):
         opened.open(100 + number % 7)
@@ -38,7 +38,7 @@ def others(opened: Opened, count: int) -> list[int]:
 
 
 def test_a_close_that_is_never_heard_of() -> None:
-    opened = Opened()
+    opened = OpenFiles()
     opened.open(1)
     opened.open(1)
     assert others(opened, FORGOTTEN_AFTER - 1) == []
@@ -54,7 +54,7 @@ def test_a_close_that_is_never_heard_of() -> None:
 
 
 def test_who_reads_is_not_forgotten() -> None:
-    opened = Opened()
+    opened = OpenFiles()
     opened.open(1)
     for _ in range(20):
         assert others(opened, FORGOTTEN_AFTER // 2) == []
@@ -63,7 +63,7 @@ def test_who_reads_is_not_forgotten() -> None:
 
 
 def test_a_close_that_is_never_heard_of_though_others_open_and_close_it() -> None:
-    opened = Opened()
+    opened = OpenFiles()
     opened.open(1)
     closed = []
     for _ in range(FORGOTTEN_AFTER // 100 + 2):
@@ -79,7 +79,7 @@ def test_a_close_that_is_never_heard_of_though_others_open_and_close_it() -> Non
 
 
 def test_who_has_two_open_keeps_them_when_a_third_is_forgotten() -> None:
-    opened = Opened()
+    opened = OpenFiles()
     opened.open(1)
     others(opened, FORGOTTEN_AFTER // 2)
     opened.open(1)
@@ -92,7 +92,7 @@ def test_who_has_two_open_keeps_them_when_a_third_is_forgotten() -> None:
 
 
 def test_what_is_kept_for_it_is_bounded() -> None:
-    opened = Opened()
+    opened = OpenFiles()
     for _ in range(30 * FORGOTTEN_AFTER):
         opened.open(1)
         opened.close(1)

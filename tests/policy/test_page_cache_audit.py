@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nopfsfs.policy.page_cache_audit import AHEAD_MOST, CHUNK, ROWS_LEAST, ROWS_MOST, SHARE_OF, Residence
+from nopfsfs.policy.page_cache_audit import AHEAD_MOST, CHUNK, ROWS_LEAST, ROWS_MOST, SHARE_OF, PageCacheAudit
 from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
 
 N = 5000
 
 
-def residence(held: int = N, n: int = N) -> Residence:
+def residence(held: int = N, n: int = N) -> PageCacheAudit:
     paged = np.zeros(n, np.uint8)
     paged[:held] = Paged.WHOLE
-    return Residence(np.full(n, 10, np.int64), paged)
+    return PageCacheAudit(np.full(n, 10, np.int64), paged)
 
 
 def in_order(start: int, count: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nopfsfs.policy.pending_reads import PASSED_BY, Awaited
+from nopfsfs.policy.pending_reads import PASSED_BY, PendingReads
 
 steps = st.lists(
     st.tuples(st.sampled_from(["expect", "met", "passed", "clear"]), st.integers(0, 5), st.integers(0, 3000))
@@ -14,7 +14,7 @@ steps = st.lists(
 
 @given(steps)
 def test_rows_are_awaited_until_met_or_passed(steps: list[tuple[str, int, int]]) -> None:
-    awaited, model, position = Awaited(), dict[int, int](), 0
+    awaited, model, position = PendingReads(), dict[int, int](), 0
     front = 0  # readings are expected in the order of the stream
     for what, row, value in steps:
         if what == "expect":
@@ -22,7 +22,7 @@ def test_rows_are_awaited_until_met_or_passed(steps: list[tuple[str, int, int]])
             awaited.expect(row, front)
             model[row] = front + PASSED_BY
         elif what == "met":
-            awaited.met(row)
+            awaited.read_done(row)
             model.pop(row, None)
         elif what == "passed":
             position += value

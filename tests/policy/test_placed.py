@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.policy.budget import Split
+from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.homes import NOWHERE, UNCOVERED, Homes
-from nopfsfs.policy.node_policy import FETCHES_OUTSTANDING, Conductor, Do, Home
+from nopfsfs.policy.node_policy import FETCHES_OUTSTANDING, Do, Home, NodePolicy
 from tests.policy.simulated import World
 
 
-def split(homes: int, stream: int, whole_limit: int = 1 << 40) -> Split:
-    return Split(
+def split(homes: int, stream: int, whole_limit: int = 1 << 40) -> MemorySplit:
+    return MemorySplit(
         arena=homes + 2 * stream, homes=homes, stream=stream, ranges=stream, pages=stream, page_homes=0,
         whole_limit=whole_limit,
     )  # fmt: skip
@@ -77,7 +77,7 @@ def test_what_streams_when_it_is_placed_stays() -> None:
 
 
 def test_what_is_being_let_go_when_it_is_placed_comes_back() -> None:
-    c = Conductor(np.full(4, 10), np.zeros(4, np.uint8), split(20, 20), [])
+    c = NodePolicy(np.full(4, 10), np.zeros(4, np.uint8), split(20, 20), [])
     c.window.behind.next_uses = lambda rows: rows
     c.place(np.array([UNCOVERED, 0, 0, UNCOVERED], np.int8), c.held())
     c.staged(0)
@@ -92,7 +92,7 @@ def test_what_is_being_let_go_when_it_is_placed_comes_back() -> None:
 
 
 def test_a_fetch_that_failed_leaves_the_room_to_its_file() -> None:
-    c = Conductor(np.full(3, 10), np.zeros(3, np.uint8), split(10, 20), [])
+    c = NodePolicy(np.full(3, 10), np.zeros(3, np.uint8), split(10, 20), [])
     c.place(np.array(placed(3, ram=[2]), np.int8), c.held())
     c.fetch_failed(2)
     c.staged(0)
@@ -239,7 +239,7 @@ def test_copies_that_went_with_their_stager_have_their_room_still() -> None:
 
 
 def test_a_disk_that_fails_costs_its_files_their_home() -> None:
-    c = Conductor(np.full(3, 10), np.zeros(3, np.uint8), split(0, 100), [20])
+    c = NodePolicy(np.full(3, 10), np.zeros(3, np.uint8), split(0, 100), [20])
     c.place(np.array(placed(3, disk=[0, 1]), np.int8), c.held())
     c.staged(0)
     assert c.orders() == [(Do.TO_DISK, [0], 1)]
@@ -252,7 +252,7 @@ def test_a_disk_that_fails_costs_its_files_their_home() -> None:
 
 
 def test_what_another_node_is_to_take_is_held_until_it_has() -> None:
-    c = Conductor(np.full(6, 10), np.zeros(6, np.uint8), split(40, 40), [])
+    c = NodePolicy(np.full(6, 10), np.zeros(6, np.uint8), split(40, 40), [])
     for row in range(4):
         c.staged(row)
     assert [c.passing.hold(row) for row in (0, 1, 2)] == [True, True, False], "half of what streams"
@@ -271,7 +271,7 @@ def test_what_another_node_is_to_take_is_held_until_it_has() -> None:
 
 
 def test_what_is_to_be_taken_from_another_node_is_fetched_before_the_stream() -> None:
-    c = Conductor(np.full(40, 10), np.zeros(40, np.uint8), split(100, 40), [50])
+    c = NodePolicy(np.full(40, 10), np.zeros(40, np.uint8), split(100, 40), [50])
     c.place(np.array(placed(40, ram=[30, 31], disk=[32]), np.int8), c.held())
     c.staged(31)
     for row in (30, 31, 32, 30):
@@ -290,7 +290,7 @@ def test_what_is_to_be_taken_from_another_node_is_fetched_before_the_stream() ->
 
 
 def test_pulls_wait_for_others_to_be_fetched() -> None:
-    c = Conductor(np.full(600, 10), np.zeros(600, np.uint8), split(6000, 40), [])
+    c = NodePolicy(np.full(600, 10), np.zeros(600, np.uint8), split(6000, 40), [])
     c.place(np.zeros(600, np.int8), c.held())
     for row in range(600):
         c.passing.pull(row)
@@ -316,7 +316,7 @@ def test_books_of_any_placements(data: st.DataObject) -> None:
     for _ in range(3):
         local = np.array(data.draw(st.lists(classes, min_size=n, max_size=n)), np.int8)
         before = homes._said.copy()
-        here = homes.cover(local, sizes < 9)
+        here = homes.apply_placement(local, sizes < 9)
         assert set(here.tolist()) <= set(np.flatnonzero((local >= 0) & (before == 0)).tolist())
         said = homes._said.astype(int) + UNCOVERED
         assert homes.used == sizes[homes.home == Home.RAM].sum()
@@ -325,7 +325,7 @@ def test_books_of_any_placements(data: st.DataObject) -> None:
             if homes.free < 0:
                 homes.leave(row)
         assert homes.free >= 0
-        for row in homes.crowding():
+        for row in homes.overflow():
             homes.leave_disk(row, Home.STREAM, empty=True)
         for tier, capacity in enumerate(disk):
             on = [row for row in range(n) if homes.of[row] == Home.DISK and homes.tier(row) == tier + 1]

@@ -6,24 +6,24 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.policy.budget import Split
-from nopfsfs.policy.push_scheduler import Paged, PageWindow
+from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.push_scheduler import Paged, PushScheduler
 
 N = 24
 
 
-def split(pages: int, page_homes: int = 0) -> Split:
-    return Split(1000, 1000, 0, 0, pages=pages, page_homes=page_homes, whole_limit=1000)
+def split(pages: int, page_homes: int = 0) -> MemorySplit:
+    return MemorySplit(1000, 1000, 0, 0, pages=pages, page_homes=page_homes, whole_limit=1000)
 
 
-def window(pages: int = 40, sizes: list[int] | None = None, page_homes: int = 0) -> tuple[PageWindow, set[int]]:
+def window(pages: int = 40, sizes: list[int] | None = None, page_homes: int = 0) -> tuple[PushScheduler, set[int]]:
     """A window, and the rows that are open."""
     opened: set[int] = set()
     charges = np.array(sizes or [10] * N, np.int64)
-    return PageWindow(charges, np.zeros(len(charges), np.uint8), split(pages, page_homes), opened), opened
+    return PushScheduler(charges, np.zeros(len(charges), np.uint8), split(pages, page_homes), opened), opened
 
 
-def push(w: PageWindow, row: int, position: int = 0) -> None:
+def push(w: PushScheduler, row: int, position: int = 0) -> None:
     assert w.may_push(row)
     w.push(row, position)
     w.pushed(row)
@@ -57,9 +57,9 @@ def test_a_read_of_what_was_pushed_long_ago_shows_an_eviction_and_one_just_after
     for row in (1, 2):
         push(w, row)
     assert not w.read(1), "the READ may have been there before the push"
-    w.age()
+    w.rotate_recent()
     assert not w.read(2)
-    w.age()
+    w.rotate_recent()
     assert w.read(2)
     assert (w.paged[2], w.used) == (Paged.SOME, 20)
     assert not w.read(2), "once"
@@ -137,9 +137,9 @@ def test_every_byte_is_accounted_for_and_nothing_awaited_is_dropped(
         elif what == "pass":
             w.advance(number)
         elif what == "age":
-            w.age()
+            w.rotate_recent()
         elif what == "forsake":
-            w.forsake()
+            w.forget_expected()
         elif what == "resize":
             w.resize(split(number, number // 3), range(N))
         assert w.used == charges[(w.paged != Paged.NONE) | w.pushing].sum()
@@ -150,7 +150,7 @@ def test_every_byte_is_accounted_for_and_nothing_awaited_is_dropped(
         w.push_failed(row)
         opened.discard(row)
         w.closed(row)
-    w.forsake()
+    w.forget_expected()
     for row in [*dropping, *w.make_room()]:
         w.dropped(row)
     for row in w.make_room():  # read while they were dropped

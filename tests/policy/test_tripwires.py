@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.policy.node_policy import Do
 from nopfsfs.policy.open_files import HALF_READ
-from nopfsfs.policy.pending_reads import PASSED_BY, Awaited
+from nopfsfs.policy.pending_reads import PASSED_BY, PendingReads
 from tests.policy.simulated import World
 from tests.policy.test_node_policy import split
 
@@ -86,10 +86,10 @@ def test_budgets_hold_and_it_comes_to_rest(seed, after, fail) -> None:
 
 
 def test_what_is_awaited_is_passed_at_once() -> None:
-    awaited = Awaited()
+    awaited = PendingReads()
     awaited.expect(1, 5)
     awaited.expect(2, 2000)
-    awaited.be_strict()
+    awaited.expire_at_position()
     awaited.expect(3, 2100)
     assert awaited.passed(6) == [1]
     assert awaited.passed(2000) == []

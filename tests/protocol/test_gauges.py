@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from nopfsfs.protocol.columns import BLOCKS, FIRST_SERVER, STAGER, SUPERVISOR, Gauge, Gauges, ServerGauges
+from nopfsfs.protocol.columns import BLOCKS, FIRST_SERVER, STAGER, SUPERVISOR, Metric, MetricBlock, ServerGauges
 
 
 @pytest.fixture
 def fd() -> Iterator[int]:
-    made = Gauges.create()
+    made = MetricBlock.create()
     yield made
     os.close(made)
 
 
 def test_blocks_do_not_overlap_and_the_last_lies_within(fd: int) -> None:
-    blocks = [Gauges(fd, block, writable=True).block for block in range(BLOCKS)]
+    blocks = [MetricBlock(fd, block, writable=True).block for block in range(BLOCKS)]
     for number, block in enumerate(blocks):
         block[0], block[len(block) - 1] = number, -number
     assert [(block[0], block[len(block) - 1]) for block in blocks] == [(number, -number) for number in range(BLOCKS)]
@@ -26,17 +26,17 @@ def test_blocks_do_not_overlap_and_the_last_lies_within(fd: int) -> None:
 
 def test_the_total_is_that_of_the_servers(fd: int) -> None:
     for block in (STAGER, SUPERVISOR):
-        Gauges(fd, block, writable=True).block[Gauge.OPENS] = 1000
+        MetricBlock(fd, block, writable=True).block[Metric.OPENS] = 1000
     for block in (FIRST_SERVER, FIRST_SERVER + 1, BLOCKS - 1):
-        Gauges(fd, block, writable=True).block[Gauge.OPENS] += 7
-    assert ServerGauges(fd).total()[Gauge.OPENS] == 21
+        MetricBlock(fd, block, writable=True).block[Metric.OPENS] += 7
+    assert ServerGauges(fd).total()[Metric.OPENS] == 21
 
 
 def test_what_a_server_has_done_counts_on_in_its_successor(fd: int) -> None:
     counted = ServerGauges(fd)
     for _ in range(2):
-        block = Gauges(fd, FIRST_SERVER + 3, writable=True).block
-        block[Gauge.OPENS] += 2
-        block[Gauge.RAM_FILES] += 3
-        block[Gauge.SOURCE_FILES] += 100
+        block = MetricBlock(fd, FIRST_SERVER + 3, writable=True).block
+        block[Metric.OPENS] += 2
+        block[Metric.RAM_FILES] += 3
+        block[Metric.SOURCE_FILES] += 100
     assert [counted.done(number) for number in (2, 3, 4)] == [0, 10, 0]

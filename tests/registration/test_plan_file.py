@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nopfsfs.cli.mount import Parts, main
+from nopfsfs.cli.mount import MountSteps, main
 from nopfsfs.cli.mount_options import parse_mount
 from nopfsfs.config import MountConfig, PlanSpec
 from nopfsfs.dataset.file_orders import ORDERS
@@ -81,7 +81,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_a_bad_plan_mounts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def parts() -> Parts:
+    def parts() -> MountSteps:
         raise AssertionError("must not get so far")
 
     path = write(tmp_path, "[[plan]]\nsampler = 3")

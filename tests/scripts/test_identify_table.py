@@ -17,7 +17,7 @@ from identifying.cells import Cell
 from identifying.opens import Opens
 from identifying.results import Result
 
-from nopfsfs.plan.following.follower_output import Job, PlanStatus
+from nopfsfs.plan.following.follower_output import BackgroundJob, PlanStatus
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
 
@@ -234,7 +234,7 @@ class Following:
         self.calls.append(len(rows))
         return np.full(len(rows), self._wanted == len(self.delivered), np.uint8)
 
-    def _next(self, waiting: list[float]) -> Job | None:
+    def _next(self, waiting: list[float]) -> BackgroundJob | None:
         if self.opens < self._from or not waiting:
             return None
         seconds = waiting.pop(0)
@@ -243,15 +243,15 @@ class Following:
         def compute() -> None:
             self._clock.now += seconds
 
-        return Job(compute, lambda _: self.delivered.append(self.opens))
+        return BackgroundJob(compute, lambda _: self.delivered.append(self.opens))
 
-    def work(self) -> Job | None:
+    def work(self) -> BackgroundJob | None:
         return self._next(self._jobs)
 
-    def work_apart(self) -> Job | None:
+    def work_apart(self) -> BackgroundJob | None:
         return self._next(self._apart)
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: BackgroundJob) -> None:
         job.deliver()
 
     def status(self) -> PlanStatus:
@@ -313,9 +313,9 @@ def test_a_job_that_outlasts_the_case_is_not_waited_for() -> None:
 
 def test_a_job_that_outlasts_the_case_is_ended() -> None:
     class Endless(Following):
-        def work(self) -> Job | None:
+        def work(self) -> BackgroundJob | None:
             job = super().work()
-            return job and Job(forever, lambda _: self.delivered.append(1))
+            return job and BackgroundJob(forever, lambda _: self.delivered.append(1))
 
     def forever() -> None:
         while True:

@@ -17,15 +17,15 @@ import pytest
 import trio
 import trio.testing
 
-from nopfsfs.protocol.columns import SUPERVISOR, Gauge, Gauges, Tier
+from nopfsfs.protocol.columns import SUPERVISOR, Metric, MetricBlock, Tier
 from nopfsfs.protocol.inode_numbers import HANDLE_ROW, inode_of
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.protocol.tripwires import Shown, Tripwires
 from nopfsfs.server.column_overrides import ColumnOverrides
-from nopfsfs.server.operations import FOREVER_S, Adapter
-from nopfsfs.server.stager_client import StagerLink
-from nopfsfs.tiers.open_modes import Modes
+from nopfsfs.server.operations import FOREVER_S, FuseOperations
+from nopfsfs.server.stager_client import StagerClient
+from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.source import Source
 from nopfsfs.vfs.tree import Tree
 from tests.asynchronous import in_trio
@@ -44,7 +44,7 @@ class Mounted:
 
     base: Shared
     stager: Running
-    adapter: Adapter
+    adapter: FuseOperations
     gauge: memoryview
     ring: Ring
     supervisor: memoryview
@@ -78,24 +78,24 @@ async def mounted(
     """`known`: the stager knows of this server. `tripwires`: there are some, and OPEN is refused."""
     base = Shared(root, budget)
     stager = Running(base)
-    fds = [Gauges.create(), Ring.create("server")]
+    fds = [MetricBlock.create(), Ring.create("server")]
     at_source = Source(os.fsencode(root), base.index, base.columns)
-    gauges = Gauges(fds[0], writable=True)
+    gauges = MetricBlock(fds[0], writable=True)
     overrides = ColumnOverrides(base.columns, base.index)
-    adapter = Adapter(
+    adapter = FuseOperations(
         tree=Tree(base.index, at_source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
-        gauges=gauges, stager_gauges=Gauges(base.fds["gauges"], writable=False), ring=Ring(fds[1], writable=True),
+        gauges=gauges, stager_gauges=MetricBlock(base.fds["gauges"], writable=False), ring=Ring(fds[1], writable=True),
         source=at_source, stager=None, io_timeout=io_timeout,
         tripwires=Tripwires(base.index.n_dirs, base.index.n) if tripwires else None,
-        supervisor_gauges=Gauges(fds[0], SUPERVISOR, writable=False),
-        modes=Modes(base.fds["modes"], base.columns.backing.data), pass_from=SIZE,
+        supervisor_gauges=MetricBlock(fds[0], SUPERVISOR, writable=False),
+        modes=OpenModes(base.fds["modes"], base.columns.backing.data), pass_from=SIZE,
     )  # fmt: skip
-    supervisor = Gauges(fds[0], SUPERVISOR, writable=True).block
-    supervisor[Gauge.SHOWN] = tripwires
+    supervisor = MetricBlock(fds[0], SUPERVISOR, writable=True).block
+    supervisor[Metric.SHOWN] = tripwires
     try:
         async with trio.open_nursery() as nursery:
             if known:
-                adapter.stager = StagerLink(stager.server, adapter.use_arena)
+                adapter.stager = StagerClient(stager.server, adapter.use_arena)
                 nursery.start_soon(adapter.stager.run)
                 await trio.testing.wait_all_tasks_blocked()  # the stager has said so
             yield Mounted(base, stager, adapter, gauges.block, Ring(fds[1], writable=False), supervisor)
@@ -143,8 +143,8 @@ async def test_readers_get_the_bytes_and_each_file_is_opened_once(root: Path) ->
                     nursery.start_soon(read, number, reader)
         assert all(data == content(number + 1, SIZE) for (number, _), data in got.items())
         assert len(got) == 3 * COUNT
-        assert m.base.gauge[Gauge.SOURCE_OPENS] == COUNT
-        assert m.gauge[Gauge.OPENS] == m.gauge[Gauge.RELEASES] == 3 * COUNT
+        assert m.base.gauge[Metric.SOURCE_OPENS] == COUNT
+        assert m.gauge[Metric.OPENS] == m.gauge[Metric.RELEASES] == 3 * COUNT
 
 
 @pytest.mark.parametrize("pages", [0, 1, 5, 9])
@@ -158,7 +158,7 @@ async def test_so_they_do_with_hardly_any_memory(root: Path, pages: int) -> None
         async with trio.open_nursery() as nursery:
             for number in range(COUNT):
                 nursery.start_soon(read, number)
-        assert m.base.gauge[Gauge.ARENA_USED] <= pages * PAGE
+        assert m.base.gauge[Metric.ARENA_USED] <= pages * PAGE
 
 
 @in_trio
@@ -173,7 +173,7 @@ async def test_a_hit_waits_for_nothing(root: Path) -> None:
         assert data == content(4, SIZE)[PAGE : PAGE + 100]
         assert at_once(m.adapter.read(fh, SIZE, 100)) == b""
         at_once(m.adapter.release(fh))
-        assert m.gauge[Gauge.RAM_BYTES] == 100
+        assert m.gauge[Metric.RAM_BYTES] == 100
         assert m.events() == [
             (Event.OPEN, row, READER.pid), (Event.READ, row, PAGE + 100), (Event.READ, row, SIZE),
             (Event.RELEASE, row, 0),
@@ -193,10 +193,10 @@ async def test_nothing_is_read_from_the_arena_before_the_stager_knows_of_the_ser
         fh = await m.open(3)
         assert m.adapter.hit(fh, 0, SIZE) is None
         assert await m.adapter.read(fh, 0, SIZE) == expected
-        assert (m.gauge[Gauge.DIRECT_READS], m.gauge[Gauge.RAM_FILES]) == (1, 0)
+        assert (m.gauge[Metric.DIRECT_READS], m.gauge[Metric.RAM_FILES]) == (1, 0)
         m.adapter.use_arena()
         assert m.adapter.hit(fh, 0, SIZE) == expected
-        assert m.gauge[Gauge.RAM_FILES] == 1
+        assert m.gauge[Metric.RAM_FILES] == 1
         await m.adapter.release(fh)
 
 
@@ -214,23 +214,23 @@ async def test_without_a_stager_a_changed_file_is_stale(root: Path) -> None:
 @in_trio
 async def test_the_pusher_s_own_opens_are_not_counted(root: Path) -> None:
     async with mounted(root, budget=64 * PAGE) as m:
-        assert await trio.to_thread.run_sync(wait_until, lambda: m.base.gauge[Gauge.PUSHER_THREAD])
-        pusher = SimpleNamespace(pid=m.base.gauge[Gauge.PUSHER_THREAD])
+        assert await trio.to_thread.run_sync(wait_until, lambda: m.base.gauge[Metric.PUSHER_THREAD])
+        pusher = SimpleNamespace(pid=m.base.gauge[Metric.PUSHER_THREAD])
         fh = (await m.adapter.open(m.inode(0), os.O_RDONLY, pusher)).fh
         await m.adapter.release(fh)
         assert m.events() == []
-        assert m.gauge[Gauge.OPENS] == m.gauge[Gauge.RELEASES] == 0
+        assert m.gauge[Metric.OPENS] == m.gauge[Metric.RELEASES] == 0
 
 
 @in_trio
 async def test_an_open_of_a_registered_file_is_passed_through_and_counted_as_served_from_disk(root: Path) -> None:
     async with mounted(root, budget=64 * PAGE) as m:
-        alive = Modes(m.base.fds["modes"], m.base.columns.backing.data).alive
+        alive = OpenModes(m.base.fds["modes"], m.base.columns.backing.data).alive
         row = m.row(0)
         m.base.columns.backing[row] = 7
         fh, number = m.adapter.opened(m.inode(0), 4711, os.O_RDONLY)
         assert (number, alive[row], fh >> HANDLE_ROW) == (7, -1, row)
-        assert (m.gauge[Gauge.DISK_FILES], m.gauge[Gauge.DISK_BYTES]) == (1, SIZE)
+        assert (m.gauge[Metric.DISK_FILES], m.gauge[Metric.DISK_BYTES]) == (1, SIZE)
         assert bytes(await m.adapter.read(fh, 0, PAGE)) == content(1, PAGE), "readahead may ask all the same"
         m.base.columns.backing[row] = -7
         other, number = m.adapter.opened(m.inode(0), 4711, os.O_DIRECT)
@@ -250,7 +250,7 @@ async def test_an_open_of_a_registered_file_is_passed_through_and_counted_as_ser
 async def test_one_that_was_not_asked_for_is_not_passed_through(root: Path) -> None:
     """Asked for with O_DIRECT, of a changed file, by a server that the stager does not know of, or too small."""
     async with mounted(root, budget=64 * PAGE, known=False) as m:
-        alive = Modes(m.base.fds["modes"], m.base.columns.backing.data).alive
+        alive = OpenModes(m.base.fds["modes"], m.base.columns.backing.data).alive
         m.base.columns.backing[:] = 7
         assert m.adapter.opened(m.inode(0), 4711, os.O_RDONLY)[1] == 0
         m.adapter.use_arena()
@@ -322,7 +322,7 @@ async def test_a_file_that_vanished_is_stale(root: Path, budget: int) -> None:
         with pytest.raises(pyfuse3.FUSEError) as caught:
             await m.read(5)
         assert errno_of(caught) == errno.ESTALE
-        assert m.gauge[Gauge.READ_ERRORS] == 1
+        assert m.gauge[Metric.READ_ERRORS] == 1
 
 
 @in_trio
@@ -332,7 +332,7 @@ async def test_without_a_stager_the_source_is_read(root: Path) -> None:
         await m.adapter.stager.drained.wait()
         for number in range(COUNT):
             assert await m.read(number) == content(number + 1, SIZE)
-        assert m.gauge[Gauge.SOURCE_FILES] == COUNT
+        assert m.gauge[Metric.SOURCE_FILES] == COUNT
         assert open_files_below(root) == []
 
 
@@ -352,8 +352,8 @@ def test_a_source_that_never_answers_is_an_error_in_time(root: Path) -> None:
                 await m.adapter.read(fh, 0, 10)
             assert errno_of(caught) == errno.EIO
             assert trio.current_time() - began == pytest.approx(300, abs=1)
-            assert m.gauge[Gauge.READ_ERRORS] == 1
-            assert m.gauge[Gauge.WAITS] == 1
+            assert m.gauge[Metric.READ_ERRORS] == 1
+            assert m.gauge[Metric.WAITS] == 1
 
     trio.run(read, clock=trio.testing.MockClock(autojump_threshold=0.05))
 
@@ -403,7 +403,7 @@ async def test_a_name_is_looked_up_alike_with_and_without_pyfuse3(root: Path) ->
 @in_trio
 async def test_lookups_of_tripwires_tell_what_is_opened_when_open_is_refused(root: Path) -> None:
     async with mounted(root, budget=64 * PAGE, tripwires=True) as m:
-        Gauges(m.base.fds["gauges"], writable=True).block[Gauge.PUSHER_THREAD] = 17
+        MetricBlock(m.base.fds["gauges"], writable=True).block[Metric.PUSHER_THREAD] = 17
         assert m.adapter.refusing
         for pid in (READER.pid, 17):  # the mount's own do not count
             for number in range(COUNT):
@@ -411,8 +411,8 @@ async def test_lookups_of_tripwires_tell_what_is_opened_when_open_is_refused(roo
                 assert entry[2] == 0, "so few files are all tripwires"
                 assert (await m.adapter.lookup(1, f"f{number:02}".encode(), READER)).entry_timeout == 0
         assert m.events() == [(Event.OPEN, m.row(number), READER.pid) for number in range(COUNT)]
-        assert m.gauge[Gauge.TRIPWIRES] == COUNT
-        assert m.gauge[Gauge.TRIPWIRE_BYTES] == COUNT * SIZE
+        assert m.gauge[Metric.TRIPWIRES] == COUNT
+        assert m.gauge[Metric.TRIPWIRE_BYTES] == COUNT * SIZE
         m.adapter.refused(m.inode(5), READER.pid)  # it was looked up before
         assert m.events() == [(Event.OPEN, m.row(5), READER.pid)]
         fh = m.adapter.handle(m.inode(3))
@@ -426,8 +426,8 @@ ATTRIBUTES = struct.Struct("<QIIQQQqqqIIIIIIIIII")  # struct fuse_attr_out
 async def test_all_opens_show_by_attributes_that_the_kernel_may_not_remember(root: Path) -> None:
     """OPEN cannot be answered again once it was refused."""
     async with mounted(root, budget=64 * PAGE) as m:
-        m.supervisor[Gauge.SHOWN] = Shown.TRIPWIRES
-        Gauges(m.base.fds["gauges"], writable=True).block[Gauge.PUSHER_THREAD] = 17
+        m.supervisor[Metric.SHOWN] = Shown.TRIPWIRES
+        MetricBlock(m.base.fds["gauges"], writable=True).block[Metric.PUSHER_THREAD] = 17
         m.adapter._tripwires = Tripwires(1, 1 << 20)  # so many that few of these are
         name, inode, row = b"f03", m.inode(3), m.row(3)
         assert row not in m.adapter._tripwires
@@ -441,10 +441,10 @@ async def test_all_opens_show_by_attributes_that_the_kernel_may_not_remember(roo
             return entry[3] + entry[5] / 1e9, found[0] + found[1] / 1e9
 
         assert known_for() == (FOREVER_S, FOREVER_S)
-        m.supervisor[Gauge.SHOWN] = Shown.FORGETTING
+        m.supervisor[Metric.SHOWN] = Shown.FORGETTING
         assert all(0 < seconds < 0.1 for seconds in known_for())
         assert m.events() == [], "not before all show"
-        m.supervisor[Gauge.SHOWN] = Shown.ALL
+        m.supervisor[Metric.SHOWN] = Shown.ALL
         assert all(0 < seconds < 0.1 for seconds in known_for())
         assert m.events() == [(Event.OPEN, row, 4711)], "an fstat that comes late is none"
         for number, pid in ((3, 4711), (3, 4712), (4, 4711), (3, 4711)):
@@ -454,7 +454,7 @@ async def test_all_opens_show_by_attributes_that_the_kernel_may_not_remember(roo
         assert m.events() == [(Event.OPEN, row, 4711)], "the look-up"
         assert known_for(17) == (0, 0), "a reader that comes after the mount's own is seen"
         assert m.events() == []
-        assert (m.gauge[Gauge.OPENS], m.gauge[Gauge.OPENED_BYTES], m.gauge[Gauge.TRIPWIRES]) == (5, 5 * SIZE, 0)
+        assert (m.gauge[Metric.OPENS], m.gauge[Metric.OPENED_BYTES], m.gauge[Metric.TRIPWIRES]) == (5, 5 * SIZE, 0)
         assert (await m.adapter.lookup(1, name, READER)).attr_timeout == 0, "as a listing has it"
         assert (await m.adapter.getattr(1, READER)).attr_timeout == FOREVER_S, "directories show nothing"
         with pytest.raises(pyfuse3.FUSEError) as caught:

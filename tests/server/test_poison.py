@@ -23,12 +23,12 @@ import trio.testing
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.protocol.columns import Gauges, Tier
+from nopfsfs.protocol.columns import MetricBlock, Tier
 from nopfsfs.protocol.inode_numbers import HANDLE_ROW
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.server.column_overrides import ColumnOverrides
 from nopfsfs.server.fast_path import LISTING_BYTES, FastPath
-from nopfsfs.server.operations import Adapter
+from nopfsfs.server.operations import FuseOperations
 from nopfsfs.server.stager_client import DIRECT_THREADS
 from nopfsfs.system.elastic_limiter import ElasticLimiter
 from nopfsfs.tiers.source import Source
@@ -54,13 +54,13 @@ class Rig:
     """A small tree, one of its files staged, and an adapter for it without a stager."""
 
     base: Shared
-    made: Adapter
+    made: FuseOperations
     events: Ring
     rows: dict[str, int]
     fds: list[int]
 
     @property
-    def adapter(self) -> Adapter:
+    def adapter(self) -> FuseOperations:
         """For another event loop: places for threads that outlive theirs are never given back."""
         self.made._direct._readers = ElasticLimiter(DIRECT_THREADS, DIRECT_THREADS)
         return self.made
@@ -84,12 +84,12 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     rows = {name: base.row(name) for name in (STAGED, PLAIN, LINK, DIRECTORY)}
     os.pwrite(base.fds["arena"], CONTENT[STAGED], SLOT)
     base.columns.slot[rows[STAGED]], base.columns.tier[rows[STAGED]] = SLOT, Tier.RAM
-    fds = [Gauges.create(), Ring.create("server")]
+    fds = [MetricBlock.create(), Ring.create("server")]
     overrides = ColumnOverrides(base.columns, base.index)
     source = Source(os.fsencode(root), base.index, base.columns)
-    adapter = Adapter(
+    adapter = FuseOperations(
         tree=Tree(base.index, source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
-        gauges=Gauges(fds[0], writable=True), stager_gauges=Gauges(base.fds["gauges"], writable=False),
+        gauges=MetricBlock(fds[0], writable=True), stager_gauges=MetricBlock(base.fds["gauges"], writable=False),
         ring=Ring(fds[1], writable=True), source=source, stager=None, io_timeout=20,
     )  # fmt: skip
     adapter.use_arena()
@@ -352,7 +352,7 @@ def test_one_that_is_too_long_for_a_socket_is_an_error(rig: Rig) -> None:
 class Failing:
     """An adapter of which one handler raises once."""
 
-    def __init__(self, adapter: Adapter, name: str, error: Exception) -> None:
+    def __init__(self, adapter: FuseOperations, name: str, error: Exception) -> None:
         self._adapter, self._name, self._error = adapter, name, error
         self.raised = False
 

@@ -17,7 +17,7 @@ import trio.testing
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.server_stager import Answer, Demand
 from nopfsfs.server import stager_client
-from nopfsfs.server.stager_client import DIRECT_FILES, DirectReader, StagerGone, StagerLink
+from nopfsfs.server.stager_client import DIRECT_FILES, DirectReader, StagerClient, StagerGone
 from nopfsfs.supervisor.processes.children import sequenced_pair
 from tests.asynchronous import in_trio
 from tests.conftest import wait_until
@@ -44,16 +44,16 @@ Pair = tuple[socket.socket, socket.socket]
 HELLO = server_stager.pack_answer(Answer(0, 0, 0, 0))
 
 
-def known(sock: socket.socket, stager: socket.socket) -> StagerLink:
+def known(sock: socket.socket, stager: socket.socket) -> StagerClient:
     """A link that finds the hello of a stager as soon as it runs."""
     stager.send(HELLO)
-    return StagerLink(sock, lambda: None)
+    return StagerClient(sock, lambda: None)
 
 
 @in_trio
 async def test_nothing_is_asked_of_a_stager_that_has_not_said_that_it_knows_us(pair: Pair) -> None:
     welcomed: list[str] = []
-    link, stager = StagerLink(pair[0], lambda: welcomed.append("now")), pair[1]
+    link, stager = StagerClient(pair[0], lambda: welcomed.append("now")), pair[1]
     stager.setblocking(False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run)
@@ -80,7 +80,7 @@ async def test_nothing_is_asked_of_a_stager_that_has_not_said_that_it_knows_us(p
 @in_trio
 async def test_a_stager_that_dies_before_it_knows_us_welcomes_nobody(pair: Pair) -> None:
     welcomed: list[str] = []
-    link = StagerLink(pair[0], lambda: welcomed.append("now"))
+    link = StagerClient(pair[0], lambda: welcomed.append("now"))
     pair[1].close()
     await link.run()
     assert link.drained.is_set()
@@ -201,7 +201,7 @@ async def test_who_waits_for_a_stager_that_dies_is_told(pair: Pair) -> None:
     await link.report_changed(1)
 
 
-async def stopped(link: StagerLink, asked: int) -> list[int]:
+async def stopped(link: StagerClient, asked: int) -> list[int]:
     """Ask so often of a stager that says nothing; who was told that it is gone, in virtual time within two seconds."""
     told: list[int] = []
 

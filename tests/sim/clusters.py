@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.sim.run import Outcome
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training import SimDataSet, Training
 
 MB = 10**6
 STAGING = StorageClass("staging", (8 * MB,), 2, Curve.flat(1e9), Curve.flat(1e9))
 RAM = StorageClass("ram", (20 * MB,), 2, Curve.flat(1e9), Curve.flat(1e9))
 SSD = StorageClass("ssd", (30 * MB,), 2, Curve.flat(2e8), Curve.flat(2e8))
-TINY = Cluster("tiny", 2, 1e8, 1e9, Source(Curve.flat(2e7)), STAGING, (RAM, SSD))
-FEW = DataSet("few", 100, 1.0 * MB)
+TINY = Cluster("tiny", 2, 1e8, 1e9, SourceModel(Curve.flat(2e7)), STAGING, (RAM, SSD))
+FEW = SimDataSet("few", 100, 1.0 * MB)
 TRAINING = Training(3, 5)
 
 TINY_TOML = """

@@ -14,11 +14,11 @@ import nopfsfs
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.performance import cluster_file
 from nopfsfs.performance.cluster_file import format_cluster, parse_cluster, read_cluster, write_cluster
-from nopfsfs.performance.model import MOST_CLASSES, Cluster, Curve, Source, StorageClass
+from nopfsfs.performance.model import MOST_CLASSES, Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.sim import dataset_file
 from nopfsfs.sim.dataset_file import parse_dataset, read_dataset
 from nopfsfs.sim.shipped import CLUSTERS, DATASETS, find_cluster, find_dataset, shipped_clusters, shipped_datasets
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training import SimDataSet, Training
 from nopfsfs.text.toml_table import SIZE_MOST
 
 MB = 10**6
@@ -81,7 +81,7 @@ def test_what_a_cluster_file_says() -> None:
         compute=100 * MB,
         preprocess=200 * MB,
         network=1000 * MB,
-        source=Source(Curve(((1, 66 * MB), (1.5, 70 * MB), (4, 146 * MB))), 2000 * MB, 0.005, 64),
+        source=SourceModel(Curve(((1, 66 * MB), (1.5, 70 * MB), (4, 146 * MB))), 2000 * MB, 0.005, 64),
         staging=StorageClass("staging", (1000,), 2, Curve.flat(21164 * MB), Curve.flat(21164 * MB)),
         classes=(
             StorageClass("ram", (1 << 30, 0), 4, Curve(((2, 10 * MB),)), Curve.flat(5 * MB)),
@@ -96,14 +96,14 @@ def test_what_may_be_left_out_of_a_cluster() -> None:
     cluster = parse_cluster(text, "one.toml")
 
     assert (cluster.ranks, cluster.preprocess, cluster.network, cluster.classes) == (1, math.inf, math.inf, ())
-    assert cluster.source == Source(Curve.flat(1), math.inf, 0.0, 1)
+    assert cluster.source == SourceModel(Curve.flat(1), math.inf, 0.0, 1)
 
 
 def test_what_a_dataset_file_says() -> None:
     short = 'name="x"\nsamples=1\nmean=7\n[training]\nepochs=1\nbatch=2\n'
 
-    assert parse_dataset(DATASET, "") == (DataSet("S1", 10000, 27000, 10000), Training(10, 25, False, -1))
-    assert parse_dataset(short, "") == (DataSet("x", 1, 7), Training(1, 2))
+    assert parse_dataset(DATASET, "") == (SimDataSet("S1", 10000, 27000, 10000), Training(10, 25, False, -1))
+    assert parse_dataset(short, "") == (SimDataSet("x", 1, 7), Training(1, 2))
 
 
 @pytest.mark.parametrize("module", [cluster_file, dataset_file])
@@ -309,8 +309,8 @@ def test_the_thesis_and_the_paper() -> None:
     assert [one.read_rate / MB for one in (thesis.staging, *thesis.classes)] == [21164, 21164, 86]
     assert [sc21.source.rate.at(x) / MB for x in (1, 2, 4, 8)] == [330, 730, 1540, 2870]
     assert [one.read_rate / MB for one in (sc21.staging, *sc21.classes)] == [111000, 85000, 4000]
-    assert find_dataset("thesis-s2") == (DataSet("thesis-s2", 150000, MB, MB / 10), Training(10, 25))
-    assert find_dataset("imagenet-1k") == (DataSet("imagenet-1k", 1281167, 107700, 100000), Training(5, 32))
+    assert find_dataset("thesis-s2") == (SimDataSet("thesis-s2", 150000, MB, MB / 10), Training(10, 25))
+    assert find_dataset("imagenet-1k") == (SimDataSet("imagenet-1k", 1281167, 107700, 100000), Training(5, 32))
 
 
 def test_a_file_is_found_by_its_path_and_a_name_before_a_file(

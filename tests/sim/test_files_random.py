@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.performance.cluster_file import format_cluster, parse_cluster, read_cluster, write_cluster
-from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.sim.dataset_file import parse_dataset, read_dataset
 from tests.sim.test_files import CLUSTER, DATASET
 
 RAM = StorageClass("ram", (1,), 1, Curve.flat(1), Curve.flat(1))
-ONE = Cluster("one", 1, 1.0, math.inf, Source(Curve.flat(1)), StorageClass("staging", (1,), 1, RAM.read, RAM.write))
+STAGING = StorageClass("staging", (1,), 1, RAM.read, RAM.write)
+ONE = Cluster("one", 1, 1.0, math.inf, SourceModel(Curve.flat(1)), STAGING)
 
 
 @pytest.mark.parametrize(
@@ -32,11 +33,11 @@ ONE = Cluster("one", 1, 1.0, math.inf, Source(Curve.flat(1)), StorageClass("stag
         {"name": "\ud800"},
         {"staging": RAM},  # of another name
         {"classes": (RAM, RAM)},
-        {"source": Source(Curve(()))},
-        {"source": Source(Curve(((2, 1), (1, 1))))},
-        {"source": Source(Curve.flat(1), latency=math.nan)},
-        {"source": Source(Curve.flat(1), latency=math.inf)},
-        {"source": Source(Curve(((math.inf, 1),)))},
+        {"source": SourceModel(Curve(()))},
+        {"source": SourceModel(Curve(((2, 1), (1, 1))))},
+        {"source": SourceModel(Curve.flat(1), latency=math.nan)},
+        {"source": SourceModel(Curve.flat(1), latency=math.inf)},
+        {"source": SourceModel(Curve(((math.inf, 1),)))},
     ],
     ids=repr,
 )
@@ -69,7 +70,7 @@ clusters = st.builds(
     nodes=st.integers(1, 1000),
     compute=rates,
     network=rates,
-    source=st.builds(Source, curves, rates | st.just(math.inf), st.floats(0, 1e6), st.integers(1, 1 << 16)),
+    source=st.builds(SourceModel, curves, rates | st.just(math.inf), st.floats(0, 1e6), st.integers(1, 1 << 16)),
     staging=storage(st.just("staging")),
     classes=st.lists(storage(names), max_size=3, unique_by=lambda one: one.name).map(tuple),
     preprocess=rates | st.just(math.inf),

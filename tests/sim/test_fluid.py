@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
-from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Fluid, Load, Reads
+from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
+from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Fluid, Preload, Reads
 from nopfsfs.sim.policies import POLICIES
 from nopfsfs.sim.run import Simulation
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training import SimDataSet, Training
 
 CLASSES = 2
 SIZES = np.array([3, 8, 1, 5, 9, 4, 7, 2, 6, 10])
@@ -31,7 +31,7 @@ def clusters(draw: st.DrawFn, staging: int = 30) -> Cluster:
     nodes, ranks = draw(st.integers(1, 3)), draw(st.integers(1, 2))
     points = sorted(draw(st.dictionaries(st.integers(1, 3), rates, min_size=1)).items())
     latency, at_once = draw(st.sampled_from([0.0, 0.3])), draw(st.integers(1, 3))
-    source = Source(Curve(tuple((float(x), y) for x, y in points)), draw(rates), latency, at_once)
+    source = SourceModel(Curve(tuple((float(x), y) for x, y in points)), draw(rates), latency, at_once)
     classes = tuple(
         storage(str(n), draw(st.integers(0, 60)), draw(st.integers(1, 3)), draw(rates), draw(rates))
         for n in range(CLASSES)
@@ -246,13 +246,13 @@ def test_what_is_loaded_first_waits_for_the_slowest(what: str, expected: float) 
     fast = storage("any", 1000, 1, 1e9, 1e9)
     disk = storage("disk", 1000, 1, 1e9, 0.25 if what == "write" else 1e9)
     latency = 100.0 if what == "latency" else 0.1
-    source = Source(Curve(((2.0, 2.0), (3.0, 1e9))), 0.5 if what == "link" else 1e9, latency, 2)
+    source = SourceModel(Curve(((2.0, 2.0), (3.0, 1e9))), 0.5 if what == "link" else 1e9, latency, 2)
     if what == "link":
         source = replace(source, rate=Curve.flat(1e9))
     cluster = Cluster("c", 3, 10.0, 1.0, source, fast, (fast, disk))
     fluid = Fluid(cluster, np.array([10, 20, 15, 15, 15, 15]), 1)
 
-    fluid.load(Load(np.arange(6), np.array([0, 0, 1, 1, 1, 1], np.int32), np.ones(6, np.int8)))
+    fluid.load(Preload(np.arange(6), np.array([0, 0, 1, 1, 1, 1], np.int32), np.ones(6, np.int8)))
 
     assert fluid.now == pytest.approx(expected)
 
@@ -265,7 +265,8 @@ def test_what_is_loaded_first_waits_for_the_slowest(what: str, expected: float) 
 def test_nothing_is_below_the_bound(data: st.DataObject, samples: int, batch: int, count: int) -> None:
     cluster = data.draw(clusters(staging=data.draw(st.integers(1, 100))))
     sizes = np.array(data.draw(st.lists(st.integers(1, 20), min_size=samples, max_size=samples)))
-    simulation = Simulation(cluster, DataSet("d", samples, 0.0, sizes=sizes), Training(count, batch, drop_last=False))
+    data_set = SimDataSet("d", samples, 0.0, sizes=sizes)
+    simulation = Simulation(cluster, data_set, Training(count, batch, drop_last=False))
     most = cluster.source.most(cluster.nodes)
     window = max(1, int(cluster.staging.capacity[0] / (np.mean(sizes) * batch * cluster.ranks)))
     ahead = min((window + 1) * batch * cluster.ranks * cluster.nodes * int(sizes.max()), int(sizes.sum()))

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.errors import NopfsError
-from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass
+from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.placement.methods import homes
 from nopfsfs.policy.next_use import NEVER
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
-from nopfsfs.sim.policies import POLICIES, Job, NotSupported, Placed
+from nopfsfs.sim.policies import POLICIES, NotSupported, Placed, SimJob
 from nopfsfs.sim.run import Outcome, Simulation
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training import SimDataSet, Training
 from nopfsfs.sim.training_orders import permutations
 from tests.policy.belady import Belady
 
@@ -32,19 +32,19 @@ def storage(name: str, capacity: int, rate: float = 1e9) -> StorageClass:
 def cluster(nodes: int, *capacities: int, ranks: int = 1, rate: float = 1e4) -> Cluster:
     """Whose storage is faster than its network, and that faster than its source."""
     classes = tuple(storage(f"class{n}", capacity, 1e9 / 10**n) for n, capacity in enumerate(capacities))
-    source = Source(Curve.flat(rate))
+    source = SourceModel(Curve.flat(rate))
     return Cluster("c", nodes, 1e5, 1e7, source, storage("staging", 10 * SIZE), classes, 1e9, ranks)
 
 
-def job(on: Cluster, samples: int, epochs: int, *, batch: int = 4, share: float | None = None) -> Job:
+def job(on: Cluster, samples: int, epochs: int, *, batch: int = 4, share: float | None = None) -> SimJob:
     ranks = on.nodes * on.ranks
     orders = permutations(Training(epochs, batch, drop_last=False), samples, ranks, on.ranks)
-    return Job(on, np.full(samples, SIZE, np.int64), orders, epochs, on.capacities(), share)
+    return SimJob(on, np.full(samples, SIZE, np.int64), orders, epochs, on.capacities(), share)
 
 
 def simulate(policy: str, on: Cluster, samples: int, epochs: int) -> Outcome:
     training = Training(epochs, 4, drop_last=False)
-    return Simulation(on, DataSet("d", samples, SIZE), training).run(policy)
+    return Simulation(on, SimDataSet("d", samples, SIZE), training).run(policy)
 
 
 def source_reads(reads: Reads) -> int:
@@ -259,7 +259,7 @@ def test_the_slice_of_homes_saves_readings_from_peers() -> None:
     assert sum(local[1:]) > 1.3 * sum(own[1:])
 
 
-def written_and_read(name: str, made: Job) -> tuple[np.ndarray, Counter[tuple[int, int]]]:
+def written_and_read(name: str, made: SimJob) -> tuple[np.ndarray, Counter[tuple[int, int]]]:
     """Bytes written beside the homes, f64[classes, nodes], and how often each node read each sample."""
     policy = POLICIES[name](made)
     written, often = np.zeros((made.room.shape[1], 4)), Counter[tuple[int, int]]()

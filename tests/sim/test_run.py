@@ -10,7 +10,7 @@ from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.policies import POLICIES
 from nopfsfs.sim.run import PLACING, Simulation
 from nopfsfs.sim.shipped import find_cluster, find_dataset
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.training import SimDataSet, Training
 from tests.sim.test_fluid import clusters
 
 SIMULATION = Simulation(find_cluster("sc21"), find_dataset("mnist")[0], Training(3, 32, drop_last=False))
@@ -35,7 +35,7 @@ def test_an_outcome(policy: str) -> None:
 
 
 def test_a_samplers_order() -> None:
-    dataset = DataSet("d", 1000, 100.0)
+    dataset = SimDataSet("d", 1000, 100.0)
     outcome = Simulation(find_cluster("sc21"), dataset, Training(3, 4), order="distributed").run("homes")
     assert outcome.source_reads_per_epoch[0] == 1000 // 16 * 16
 
@@ -44,6 +44,6 @@ def test_a_samplers_order() -> None:
 @given(clusters(staging=200), st.integers(1, 60), st.integers(1, 3), st.integers(2, 6))
 def test_homes_keep_no_less_than_nopfs(cluster: Cluster, samples: int, batch: int, epochs: int) -> None:
     """Of equal samples, more are kept somewhere."""
-    simulation = Simulation(cluster, DataSet("d", samples, 10.0), Training(epochs, batch, drop_last=False))
+    simulation = Simulation(cluster, SimDataSet("d", samples, 10.0), Training(epochs, batch, drop_last=False))
     homes, nopfs = simulation.run("homes"), simulation.run("nopfs")
     assert homes.distinct_share >= nopfs.distinct_share

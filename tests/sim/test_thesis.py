@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thesis_tables import GB, MB, Scenario
 
-from nopfsfs.performance.model import Cluster, Curve, Source, StorageClass, ends
+from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass, ends
 from nopfsfs.sim import thesis
 from nopfsfs.sim.thesis_order import deal
-from nopfsfs.sim.thesis_setup import POLICIES, Job
-from nopfsfs.sim.thesis_worker import Rates
-from nopfsfs.sim.training import DataSet, Training
+from nopfsfs.sim.thesis_setup import POLICIES, ThesisJob
+from nopfsfs.sim.thesis_worker import ThesisRates
+from nopfsfs.sim.training import SimDataSet, Training
 
 SCALE = 100  # of data sets and storage classes; what is published for the whole holds for the part within 2 %
 LARGE = [thesis_tables.S2, thesis_tables.S3, thesis_tables.S4]
@@ -33,7 +33,7 @@ def scaled_storage(cluster: Cluster) -> Cluster:
     return replace(cluster, staging=staging, classes=tuple(map(scaled, cluster.classes)))
 
 
-def scaled(scenario: Scenario) -> tuple[DataSet, Training]:
+def scaled(scenario: Scenario) -> tuple[SimDataSet, Training]:
     return replace(scenario.dataset, samples=scenario.dataset.samples // SCALE), scenario.training
 
 
@@ -44,7 +44,7 @@ def simulate(policy: str, scenario: Scenario, cluster: Cluster = thesis_tables.C
 def one_node(threads: int, staging: int = GB, *classes: StorageClass) -> Cluster:
     """c 100, beta 200, PFS 50 MB/s, which the node has to itself."""
     memory = StorageClass("staging", (staging,), threads, Curve.flat(1e12), Curve.flat(1e12))
-    return Cluster("one", 1, 100e6, 1e9, Source(Curve.flat(50e6)), memory, classes, preprocess=200e6)
+    return Cluster("one", 1, 100e6, 1e9, SourceModel(Curve.flat(50e6)), memory, classes, preprocess=200e6)
 
 
 # ---- what was published ------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_what_is_not_of_the_thesis_is_refused() -> None:
 # ---- one node, by hand --------------------------------------------------------------------------------------
 
 READ = 1 / 50 + 1 / 200  # seconds for a MB from the source, and to prepare it
-DATA = DataSet("by hand", 4, 0, sizes=np.array([MB, 2 * MB, 3 * MB, 4 * MB]))
+DATA = SimDataSet("by hand", 4, 0, sizes=np.array([MB, 2 * MB, 3 * MB, 4 * MB]))
 
 
 def test_naive_reads_and_computes_in_turn() -> None:
@@ -161,7 +161,7 @@ def test_one_staging_thread_is_the_model(sizes: list[int], batch: int) -> None:
     """Paper, section 4: avail(f) is the sum of all reads until f, and compute f begins after f - 1 and avail(f)."""
     training = Training(1, batch, drop_last=False)
     [order] = deal(len(sizes), training, 1).streams
-    data = DataSet("any", len(sizes), 0, sizes=np.array(sizes))
+    data = SimDataSet("any", len(sizes), 0, sizes=np.array(sizes))
     lengths = np.array(sizes)[order] / MB
     expected = ends(np.cumsum(lengths * READ), lengths / 100)
     result = thesis.run("staging", one_node(1), data, training)
@@ -169,14 +169,14 @@ def test_one_staging_thread_is_the_model(sizes: list[int], batch: int) -> None:
 
 
 def test_staging_threads_have_the_whole_source_each() -> None:
-    data = DataSet("same", 8, MB)
+    data = SimDataSet("same", 8, MB)
     result = thesis.run("staging", one_node(2), data, Training(1, batch=8))
     assert result.seconds == pytest.approx(4 * READ + 2 / 100)
 
 
 def test_one_node_that_loads_all_then_only_computes() -> None:
     memory = StorageClass("memory", (GB,), 1, Curve.flat(1e12), Curve.flat(1e12))
-    result = thesis.run("lbann-preloading", one_node(4, GB, memory), DataSet("d", 50, MB), Training(3, batch=25))
+    result = thesis.run("lbann-preloading", one_node(4, GB, memory), SimDataSet("d", 50, MB), Training(3, batch=25))
     assert result.loading_seconds == pytest.approx(50 * READ)
     assert result.seconds == pytest.approx(50 * READ + 1 / 200 + 3 * 50 / 100, rel=1e-6)  # prepares the first sample
 
@@ -236,7 +236,7 @@ def test_a_node_keeps_what_it_reads_most(
     classes = [StorageClass("any", (room,), 2, Curve.flat(1e6), Curve.flat(1e6)) for room in rooms]
     cluster = replace(one_node(2, GB, *classes), nodes=nodes)
     accesses = deal(len(sizes), training, nodes)
-    job = Job(cluster, np.array(sizes), accesses, Rates.of(cluster), 0)
+    job = ThesisJob(cluster, np.array(sizes), accesses, ThesisRates.of(cluster), 0)
 
     kept = POLICIES["nopfs"](job).kept
 

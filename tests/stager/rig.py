@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from nopfsfs.dataset.tree_scan import scan
-from nopfsfs.protocol.columns import Columns, Gauge, Gauges, Tier
+from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, Tier
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.stager.state import Desk
+from nopfsfs.stager.state import StagerState
 from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
@@ -77,9 +77,9 @@ class Rig:
         self.strays: list[int] = []
         self.index = scan(root).index
         n = self.index.n
-        self.fds = [Columns.create(n), Gauges.create(), Ring.create("test"), arenas.create(budget)]
+        self.fds = [Columns.create(n), MetricBlock.create(), Ring.create("test"), arenas.create(budget)]
         self.columns = Columns(self.fds[0], n, writable=True)
-        self.gauges = Gauges(self.fds[1], writable=True)
+        self.gauges = MetricBlock(self.fds[1], writable=True)
         self.arena = Arena(self.fds[3], budget)
         self.source = Failing(os.fsencode(root), self.index, self.columns)
         self.source.prepare()
@@ -95,7 +95,7 @@ class Rig:
             source=self.source, columns=self.columns, gauge=self.gauges.block, n=n, changed=self.changed.append,
             file_system=None, renew=self.renewed.append, clock_ns=clock_ns,
         )  # fmt: skip
-        self.desk = Desk(
+        self.desk = StagerState(
             index=self.index, columns=self.columns, gauges=self.gauges, ring=Ring(self.fds[2], writable=True),
             arena=self.arena, source=self.source, disks=disks or NoDisks(), concurrency=concurrency,  # type: ignore[arg-type]
             answer=self.messages.append, ask_grace=self._ask_grace,
@@ -119,7 +119,7 @@ class Rig:
     def _file(self, row: int) -> bytes:
         return self.path(row).read_bytes()
 
-    def gauge(self, gauge: Gauge) -> int:
+    def gauge(self, gauge: Metric) -> int:
         return int(self.gauges.block[gauge])
 
     # ---- the server -----------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Rig:
         self.desk.set_budget(self.arena.budget, 0, 0)
         self.run()
         assert self.arena.taken == 0
-        assert self.gauge(Gauge.ARENA_USED) == self.arena.used
+        assert self.gauge(Metric.ARENA_USED) == self.arena.used
 
 
 @contextmanager

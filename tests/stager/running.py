@@ -20,15 +20,15 @@ from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.dataset import index_file
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.protocol import server_stager
-from nopfsfs.protocol.columns import Columns, Gauges, Tier
+from nopfsfs.protocol.columns import Columns, MetricBlock, Tier
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand, Order
-from nopfsfs.stager.process import Stager
+from nopfsfs.stager.process import StagerProcess
 from nopfsfs.supervisor.processes.children import sequenced_pair
 from nopfsfs.system import shared_memory
 from nopfsfs.system.process_setup import Handoff
 from nopfsfs.tiers import arena as arenas
-from nopfsfs.tiers.open_modes import Modes
+from nopfsfs.tiers.open_modes import OpenModes
 from tests.conftest import wait_until
 
 LIMIT_S = 20.0
@@ -42,12 +42,12 @@ class Shared:
         self.index = scan(root).index
         n = self.index.n
         self.fds = {
-            "index": index_file.to_memfd(self.index), "columns": Columns.create(n), "gauges": Gauges.create(),
+            "index": index_file.to_memfd(self.index), "columns": Columns.create(n), "gauges": MetricBlock.create(),
             "ring": Ring.create("test"), "arena": arenas.create(budget),
-            "fuse": os.memfd_create("fuse", os.MFD_CLOEXEC), "modes": Modes.create(n),
+            "fuse": os.memfd_create("fuse", os.MFD_CLOEXEC), "modes": OpenModes.create(n),
         }  # fmt: skip
         self.columns = Columns(self.fds["columns"], n, writable=True)
-        self.gauge = Gauges(self.fds["gauges"], writable=False).block
+        self.gauge = MetricBlock(self.fds["gauges"], writable=False).block
         self.events = Ring(self.fds["ring"], writable=False)
         self.arena = memoryview(shared_memory.attach(self.fds["arena"], writable=False))
 
@@ -97,7 +97,7 @@ class Running:
         numbers = {"arena_budget": base.budget, "whole_limit": base.budget // 2, "range_budget": base.budget // 4}
         numbers["pass_from"] = pass_from
         self._threads_before = set(threading.enumerate())
-        self.stager = Stager(Handoff("stager", config, fds, numbers))
+        self.stager = StagerProcess(Handoff("stager", config, fds, numbers))
         self.events: list[tuple[Event, int]] = []
         self.values: dict[tuple[Event, int], int] = {}  # the last of each
         self._thread = threading.Thread(target=self.stager.run)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.protocol.columns import Gauge
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.stager import changed_files as module
-from nopfsfs.stager.changed_files import Changes
+from nopfsfs.stager.changed_files import ChangedFiles
 from nopfsfs.tiers import source as source_module
 from tests.conftest import wait_until
 from tests.stager.rig import PAGE, Rig, write_files
@@ -27,7 +27,7 @@ class Bench:
     """Changes over the columns of a rig; `shown` and `forgotten` are rows. `before_show` runs ahead of each look."""
 
     rig: Rig
-    changes: Changes
+    changes: ChangedFiles
     thread: threading.Thread
     shown: list[int] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
@@ -63,7 +63,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         r.columns.stale[row] = 0
         shown.append(row)
 
-    made = Changes(
+    made = ChangedFiles(
         index=r.index, columns=r.columns, gauges=r.gauges, source=r.source, forget=forgotten.append, show=show,
         tell=told.append,
     )  # fmt: skip
@@ -84,7 +84,7 @@ def test_a_change_is_withdrawn_at_once_and_then_taken_up(bench: Bench) -> None:
     assert bench.state() == (0, 1)
     st = bench.path.stat()
     assert bench.rig.source.identity(bench.row) == (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-    assert bench.rig.gauge(Gauge.CHANGED_FILES) == 1
+    assert bench.rig.gauge(Metric.CHANGED_FILES) == 1
 
 
 def test_what_did_not_change_is_left_alone(bench: Bench) -> None:

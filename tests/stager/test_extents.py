@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nopfsfs.stager.extents import Grace
+from nopfsfs.stager.extents import GracePeriods
 
 
 @given(st.lists(st.sampled_from(["retire", "pass", "pass old"])))
@@ -19,7 +19,7 @@ def test_extents_are_freed_once_after_a_later_request_has_passed(steps: list[str
         retired_at[number] = retired
         return False
 
-    grace = Grace(ask, freed.append)
+    grace = GracePeriods(ask, freed.append)
     for step in [*steps, "pass", "pass", "pass"]:
         number = len(retired_at)
         if step == "retire":
@@ -38,7 +38,7 @@ def test_extents_are_freed_once_after_a_later_request_has_passed(steps: list[str
 def test_a_request_is_not_repeated_while_one_is_under_way() -> None:
     asked: list[int] = []
     freed: list[int] = []
-    grace = Grace(lambda number: bool(asked.append(number)), freed.append)
+    grace = GracePeriods(lambda number: bool(asked.append(number)), freed.append)
     for extent in (10, 11, 12):
         grace.retire(extent)
     assert asked == [1]

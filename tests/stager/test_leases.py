@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from nopfsfs.protocol import stager_peer
-from nopfsfs.protocol.columns import HOME_HERE, Gauge, Tier
+from nopfsfs.protocol.columns import HOME_HERE, Metric, Tier
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.stager_peer import Kind, Status
 from nopfsfs.stager import leases
@@ -63,7 +63,7 @@ def test_what_is_staged_is_lent_and_kept_until_it_is_given_back(make: Make) -> N
     peer.back(*numbers)
     r.take()
     assert r.arena.taken == 0
-    assert (r.gauge(Gauge.LENT_FILES), r.gauge(Gauge.LENT_BYTES)) == (2, 3 * PAGE + 5)
+    assert (r.gauge(Metric.LENT_FILES), r.gauge(Metric.LENT_BYTES)) == (2, 3 * PAGE + 5)
     r.take()
     r.check_at_rest()
 
@@ -140,7 +140,7 @@ def test_the_home_fetches_what_it_does_not_have_and_lends_it_before_it_can_be_ev
     peer.back(number)
     r.take()
     r.check_at_rest()
-    assert r.gauge(Gauge.FETCHES_DONE) == 0, "nobody ordered it here"
+    assert r.gauge(Metric.FETCHES_DONE) == 0, "nobody ordered it here"
 
 
 def test_a_copy_on_disk_is_lent_wherever_the_row_s_home_is(make: Make) -> None:
@@ -243,7 +243,7 @@ def test_what_is_staged_meanwhile_needs_no_room(make: Make) -> None:
     stage(r, r.files[1])
     r.desk.exchange.look()
     assert peer.answers(number) == [COMING, OK]
-    assert r.gauge(Gauge.SOURCE_OPENS) == 2
+    assert r.gauge(Metric.SOURCE_OPENS) == 2
     peer.back(number)
 
 
@@ -411,7 +411,7 @@ def test_so_many_bytes_are_lent_and_others_wait_in_their_order(make: Make, monke
     assert peer.answers(large) == [COMING, OK], "alone"
     lent.append(large)
     peer.back(large)
-    assert r.gauge(Gauge.LENT_FILES) == 7
+    assert r.gauge(Metric.LENT_FILES) == 7
     r.take()
     r.check_at_rest()
 
@@ -431,7 +431,7 @@ def test_what_waits_is_cancelled_or_changes_or_is_too_much(make: Make, monkeypat
     assert peer.answers(changed) == [COMING, NO]
     assert peer.answers(waits) == [COMING, OK]
     peer.back(waits)
-    assert r.gauge(Gauge.LENT_FILES) == 2
+    assert r.gauge(Metric.LENT_FILES) == 2
     r.take()
     r.check_at_rest()
 
@@ -443,7 +443,7 @@ def test_a_lend_given_back_before_its_load_ended_is_not_lent(make: Make) -> None
     peer.back(a, b)
     r.run()
     assert [peer.answers(number) for number in (a, b, again)] == [[COMING], [COMING], [COMING, OK]]
-    assert r.gauge(Gauge.LENT_FILES) == 0
+    assert r.gauge(Metric.LENT_FILES) == 0
     peer.back(again)
     r.take()
     r.check_at_rest()
@@ -479,7 +479,7 @@ def test_when_it_ends_nothing_stays_pinned_and_nothing_is_waited_for(
     r.run()
     assert r.told() == [(Event.EVICTED, r.files[0]), (Event.STAGED, r.files[1])]
     assert len(r.desk._pins) == 0
-    assert r.gauge(Gauge.LENT_FILES) == 0
+    assert r.gauge(Metric.LENT_FILES) == 0
     r.take()
     r.check_at_rest()
 
@@ -505,7 +505,7 @@ def test_many_come_in_one_message(make: Make) -> None:
     assert {count for _, count in peer.messages} == {40}
     peer.back(*numbers)
     assert len(numbers) > stager_peer.RECORDS_MOST
-    assert r.gauge(Gauge.LENT_FILES) == 400
+    assert r.gauge(Metric.LENT_FILES) == 400
     assert r.columns.tier[r.files[0]] == Tier.RAM
     assert r.columns.holder[r.files[0]] == HOME_HERE
     r.take()

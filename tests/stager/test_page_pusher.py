@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.protocol.columns import PAGED_LATE, SUPERVISOR, Gauge, Gauges
+from nopfsfs.protocol.columns import PAGED_LATE, SUPERVISOR, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.tiers import page_cache
@@ -69,7 +69,7 @@ def test_a_push_that_comes_too_late_is_left_out(base: Shared, monkeypatch: pytes
         s.wait_for(Event.PUSHED, first)
         s.wait_for(Event.PUSH_FAILED, late)
         s.wait_for(Event.PUSHED, last)
-        assert (base.gauge[Gauge.PUSHES_SPARED], base.gauge[Gauge.PUSHES_DONE]) == (1, 3)
+        assert (base.gauge[Metric.PUSHES_SPARED], base.gauge[Metric.PUSHES_DONE]) == (1, 3)
     assert held.done == ["push"] * 2
 
 
@@ -180,8 +180,8 @@ def test_in_a_quiet_mount_files_are_left_alone_but_changes_are_shown(
     """Also by a stager that is started meanwhile; and what was ordered is done when the quiet is over."""
     held = Held(monkeypatch)
     held.go.set()
-    supervisor = Gauges(base.fds["gauges"], SUPERVISOR, writable=True).block
-    supervisor[Gauge.QUIET] = 1
+    supervisor = MetricBlock(base.fds["gauges"], SUPERVISOR, writable=True).block
+    supervisor[Metric.QUIET] = 1
     with running(base) as s:
         rows = staged(s, 2)
         s.order(Order.PUSH, rows)
@@ -191,5 +191,5 @@ def test_in_a_quiet_mount_files_are_left_alone_but_changes_are_shown(
         s.stager.pusher.invalidate(rows[0])
         assert wait_until(lambda: not base.columns.stale[rows[0]])
         assert held.done == []
-        supervisor[Gauge.QUIET] = 0
+        supervisor[Metric.QUIET] = 0
         assert wait_until(lambda: held.done == ["push", "push", "look", "look"])

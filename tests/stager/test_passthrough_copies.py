@@ -14,9 +14,9 @@ import xxhash
 from nopfsfs.fuse import passthrough
 from nopfsfs.protocol.columns import Columns
 from nopfsfs.stager import passthrough_copies as module
-from nopfsfs.stager.passthrough_copies import Backings
+from nopfsfs.stager.passthrough_copies import PassthroughCopies
 from nopfsfs.tiers.disk import Disk
-from nopfsfs.tiers.open_modes import Modes
+from nopfsfs.tiers.open_modes import OpenModes
 
 ROW, ROWS = 2, 6
 DATA = bytes(range(256)) * 64
@@ -49,9 +49,9 @@ class Bench:
 
     def __init__(self, path: Path, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.fds = [Columns.create(ROWS), Modes.create(ROWS)]
+        self.fds = [Columns.create(ROWS), OpenModes.create(ROWS)]
         self.columns = Columns(self.fds[0], ROWS, writable=True)
-        self.modes = Modes(self.fds[1], self.columns.backing.data)
+        self.modes = OpenModes(self.fds[1], self.columns.backing.data)
         self.disk = Disk(str(path), None)
         self.disk.open()
         self.sizes = np.full(ROWS, len(DATA))
@@ -59,8 +59,8 @@ class Bench:
         self.poked = 0
         self.made = self.another()
 
-    def another(self) -> Backings:
-        return Backings(
+    def another(self) -> PassthroughCopies:
+        return PassthroughCopies(
             fuse_fd=-1, columns=self.columns, sizes=self.sizes, modes=self.modes, from_size=len(DATA),
             after_grace=self.graces.append, poke=self._poke,
         )  # fmt: skip

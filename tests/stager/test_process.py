@@ -13,7 +13,7 @@ import pytest
 from nopfsfs.config import DiskSpec
 from nopfsfs.fuse import passthrough
 from nopfsfs.protocol import server_stager
-from nopfsfs.protocol.columns import Gauge, Tier
+from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Answer, Demand, Order
@@ -51,7 +51,7 @@ def test_files_are_staged_pushed_dropped_and_evicted_as_ordered(base: Shared) ->
         s.order(Order.EVICT, [a])
         s.wait_for(Event.EVICTED, a)
         assert s.read(b) == (0, content(2, 2 * PAGE))
-        assert wait_until(lambda: base.gauge[Gauge.ARENA_USED] == 2 * PAGE)
+        assert wait_until(lambda: base.gauge[Metric.ARENA_USED] == 2 * PAGE)
 
 
 def test_a_push_of_what_is_not_staged_fails_and_says_so(base: Shared) -> None:
@@ -115,14 +115,14 @@ def test_one_more_server_is_served_and_asked_before_anything_is_used_again(base:
         assert s.read(base.row("f01")) == (0, content(2, 2 * PAGE)), "and the first passes the grace"
         grace = server_stager.unpack_answer(other.recv(256))
         assert grace.id == 0
-        assert base.gauge[Gauge.ARENA_USED] == 4 * PAGE
+        assert base.gauge[Metric.ARENA_USED] == 4 * PAGE
         other.send(server_stager.pack_demand(Demand(1, row, 0, PAGE)))
         answer = server_stager.unpack_answer(other.recv(256))
         assert (answer.id, answer.errno) == (1, 0)
         assert base.arena[answer.arena : answer.arena + PAGE] == content(1, PAGE)
-        assert base.gauge[Gauge.ARENA_USED] == 6 * PAGE
+        assert base.gauge[Metric.ARENA_USED] == 6 * PAGE
         other.send(server_stager.pack_demand(Demand(0, 0, -grace.arena, 0)))
-        assert wait_until(lambda: base.gauge[Gauge.ARENA_USED] == 4 * PAGE)
+        assert wait_until(lambda: base.gauge[Metric.ARENA_USED] == 4 * PAGE)
 
 
 def test_a_server_that_is_gone_is_not_waited_for(base: Shared) -> None:
@@ -134,7 +134,7 @@ def test_a_server_that_is_gone_is_not_waited_for(base: Shared) -> None:
         s.order(Order.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert s.read(base.row("f01")) == (0, content(2, 2 * PAGE))
-        assert wait_until(lambda: base.gauge[Gauge.ARENA_USED] == 2 * PAGE)
+        assert wait_until(lambda: base.gauge[Metric.ARENA_USED] == 2 * PAGE)
 
 
 # ---- restart ------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_the_next_stager_keeps_what_was_published_and_nothing_else(base: Shared)
     # The one before had begun to stage another, and to withdraw the last.
     base.columns.tier[rows[3]] = Tier.NONE
     with running(base) as s:
-        assert base.gauge[Gauge.ARENA_USED] == 3 * 2 * PAGE
+        assert base.gauge[Metric.ARENA_USED] == 3 * 2 * PAGE
         assert [base.staged(row) for row in rows] == [*(content(n + 1, 2 * PAGE) for n in range(3)), None]
         s.order(Order.FETCH, [rows[0]])  # the supervisor may not know
         s.wait_for(Event.STAGED, rows[0])
@@ -192,12 +192,12 @@ def test_a_copy_on_disk_serves_after_the_arena_let_it_go_and_is_removed_at_the_e
         s.wait_for(Event.ON_DISK, row)
         s.order(Order.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
-        opens = base.gauge[Gauge.SOURCE_OPENS]
+        opens = base.gauge[Metric.SOURCE_OPENS]
         assert s.read(row) == (0, content(1, 2 * PAGE))
-        assert base.gauge[Gauge.SOURCE_OPENS] == opens
+        assert base.gauge[Metric.SOURCE_OPENS] == opens
         s.order(Order.OFF_DISK, [row])
         s.wait_for(Event.OFF_DISK, row)
-        assert wait_until(lambda: base.gauge[Gauge.DISK_USED] == 0)
+        assert wait_until(lambda: base.gauge[Metric.DISK_USED] == 0)
     assert os.listdir(disk.path) == []
 
 
@@ -213,7 +213,7 @@ def test_a_corrupt_copy_on_disk_is_noticed_and_the_source_used(base: Shared, dis
         s.order(Order.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert s.read(row) == (0, content(1, 2 * PAGE))
-        assert base.gauge[Gauge.CORRUPT_COPIES] == 1
+        assert base.gauge[Metric.CORRUPT_COPIES] == 1
 
 
 def to_disk(s: Running, rows: list[int], *, evict: bool = True) -> None:
@@ -259,14 +259,14 @@ def test_a_copy_on_disk_that_is_of_no_use_is_withdrawn_when_it_is_found(
         monkeypatch.undo()
         assert copies(disk) == {}
         assert not base.columns.disk.any()
-        assert wait_until(lambda: base.gauge[Gauge.DISK_USED] == 0)
-        counted = (base.gauge[Gauge.CORRUPT_COPIES], base.gauge[Gauge.DISK_ERRORS])
+        assert wait_until(lambda: base.gauge[Metric.DISK_USED] == 0)
+        counted = (base.gauge[Metric.CORRUPT_COPIES], base.gauge[Metric.DISK_ERRORS])
         assert counted == ((3, 0) if harm == "rotten" else (0, 3)), "each once"
         assert len([r for r in caplog.records if "on disk tier 1" in r.message]) == 1
         to_disk(s, rows[:1])
-        opens = base.gauge[Gauge.SOURCE_OPENS]
+        opens = base.gauge[Metric.SOURCE_OPENS]
         assert s.read(rows[0]) == (0, content(1, 2 * PAGE))
-        assert base.gauge[Gauge.SOURCE_OPENS] == opens
+        assert base.gauge[Metric.SOURCE_OPENS] == opens
 
 
 def fail_on(monkeypatch: pytest.MonkeyPatch, call: str, error: int, disk: DiskSpec) -> None:
@@ -299,8 +299,8 @@ def test_a_tier_that_fails_in_mid_write_is_bypassed_and_tried_again(
         s.wait_for(Event.OFF_DISK, rows[2])
         assert [s.values[Event.OFF_DISK, row] for row in rows[1:3]] == [1, 1]
         assert list(copies(disk)) == rows[:1]
-        assert base.gauge[Gauge.DISK_USED] == 2 * PAGE
-        assert base.gauge[Gauge.DISK_ERRORS] == 1, "a bypassed tier is not asked"
+        assert base.gauge[Metric.DISK_USED] == 2 * PAGE
+        assert base.gauge[Metric.DISK_ERRORS] == 1, "a bypassed tier is not asked"
         assert [s.read(row)[1] for row in rows[:3]] == [content(n + 1, 2 * PAGE) for n in range(3)]
         monkeypatch.setattr(disk_module, "RETRY_AFTER_S", 0.0)
         to_disk(s, rows[1:4])
@@ -320,7 +320,7 @@ def test_a_tier_whose_directory_is_removed_is_made_anew(
         s.wait_for(Event.STAGED, rows[0])
         for row in rows[:3]:  # those that nobody has read, too
             s.wait_for(Event.OFF_DISK, row)
-        assert base.gauge[Gauge.DISK_USED] == 0 or wait_until(lambda: base.gauge[Gauge.DISK_USED] == 0)
+        assert base.gauge[Metric.DISK_USED] == 0 or wait_until(lambda: base.gauge[Metric.DISK_USED] == 0)
         s.order(Order.TO_DISK, rows[:1], 1)
         s.wait_for(Event.OFF_DISK, rows[0])
         assert os.listdir(disk.path) == []
@@ -369,7 +369,7 @@ def test_a_disk_that_is_full_or_missing_is_said_to_have_nothing(base: Shared, di
         s.wait_for(Event.OFF_DISK, rows[1])
         s.order(Order.TO_DISK, [rows[2]], 2)
         s.wait_for(Event.OFF_DISK, rows[2])
-        assert base.gauge[Gauge.DISK_USED] == 2 * PAGE
+        assert base.gauge[Metric.DISK_USED] == 2 * PAGE
         assert [s.values[Event.OFF_DISK, row] for row in rows[1:]] == [0, 1], "a full tier is not to be asked again"
 
 
@@ -390,7 +390,7 @@ def test_a_copy_that_is_asked_for_again_is_said_to_be_where_it_is(base: Shared, 
         assert s.read(row) == (0, content(1, 2 * PAGE))
         assert len(list(other.glob(f".nopfs-tier-*/copies/*/{row}"))) == 1
         assert not list(Path(disk.path).glob(f".nopfs-tier-*/copies/*/{row}"))
-        assert base.gauge[Gauge.DISK_WRITES] == 1
+        assert base.gauge[Metric.DISK_WRITES] == 1
 
 
 def test_a_copy_is_registered_and_closed_again_when_the_file_changes_or_the_stager_is_another(

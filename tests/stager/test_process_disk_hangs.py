@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.config import DiskSpec
-from nopfsfs.protocol.columns import Gauge
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.tiers.disk import Disk
@@ -76,12 +76,12 @@ def test_a_read_of_a_disk_that_hangs_is_answered_from_the_source(
         began = time.monotonic()
         assert s.read(rows[1]) == (0, content(2, 2 * PAGE))
         assert time.monotonic() - began < MARGIN_S, "it is known by now"
-        assert (base.gauge[Gauge.DISK_LATE], base.gauge[Gauge.DISKS_BYPASSED]) == (1, 1)
+        assert (base.gauge[Metric.DISK_LATE], base.gauge[Metric.DISKS_BYPASSED]) == (1, 1)
         gate.set()
-        assert wait_until(lambda: base.gauge[Gauge.DISKS_BYPASSED] == 0)
-        before = base.gauge[Gauge.DISK_FETCHES]
+        assert wait_until(lambda: base.gauge[Metric.DISKS_BYPASSED] == 0)
+        before = base.gauge[Metric.DISK_FETCHES]
         assert s.read(rows[2]) == (0, content(3, 2 * PAGE))
-        assert wait_until(lambda: base.gauge[Gauge.DISK_FETCHES] == before + 1), "it is read again"
+        assert wait_until(lambda: base.gauge[Metric.DISK_FETCHES] == before + 1), "it is read again"
 
 
 def test_what_is_to_be_written_to_a_disk_that_hangs_is_not_held_for_it(
@@ -98,7 +98,7 @@ def test_what_is_to_be_written_to_a_disk_that_hangs_is_not_held_for_it(
             s.wait_for(Event.OFF_DISK, row)
         s.order(Order.EVICT, [rows[0]])
         s.wait_for(Event.EVICTED, rows[0])
-        assert base.gauge[Gauge.DISKS_BYPASSED] == 1
+        assert base.gauge[Metric.DISKS_BYPASSED] == 1
         gate.set()
         s.order(Order.TO_DISK, [rows[4]], 1)
         s.wait_for(Event.OFF_DISK, rows[4])  # it is left alone for a while

@@ -13,7 +13,7 @@ import pytest
 import xxhash
 
 from nopfsfs.protocol import server_stager, stager_peer
-from nopfsfs.protocol.columns import HOME_HERE, Gauge
+from nopfsfs.protocol.columns import HOME_HERE, Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.protocol.stager_peer import Kind, Record, Status
@@ -81,7 +81,7 @@ def test_rows_come_from_the_peer_process_that_it_is_given(base: Shared, peer: Pe
         peer.bring(ask, content(1, 2 * PAGE))
         s.wait_for(Event.STAGED, row)
         assert s.read(row) == (0, content(1, 2 * PAGE))
-        assert (base.gauge[Gauge.PEER_FETCHES], base.gauge[Gauge.SOURCE_OPENS]) == (1, 0)
+        assert (base.gauge[Metric.PEER_FETCHES], base.gauge[Metric.SOURCE_OPENS]) == (1, 0)
 
 
 def test_a_reader_is_answered_although_the_peer_process_says_nothing(
@@ -92,7 +92,7 @@ def test_a_reader_is_answered_although_the_peer_process_says_nothing(
     with running(base, peer=peer.end) as s:
         for number in range(4):
             assert s.read(base.row(f"f{number:02}")) == (0, content(number + 1, 2 * PAGE))
-        assert base.gauge[Gauge.PEER_LATE] == 3, "the last is not asked for"
+        assert base.gauge[Metric.PEER_LATE] == 3, "the last is not asked for"
 
 
 def test_what_it_was_to_bring_is_read_from_the_source_when_it_ends_and_another_may_come(
@@ -118,7 +118,7 @@ def test_what_it_was_to_bring_is_read_from_the_source_when_it_ends_and_another_m
         (ask,) = third.take(Kind.ASK)
         third.bring(ask, content(4, 2 * PAGE))
         s.wait_for(Event.STAGED, rows[3])
-        assert base.gauge[Gauge.SOURCE_OPENS] == 3
+        assert base.gauge[Metric.SOURCE_OPENS] == 3
         other.socket.close()
         third.socket.close()
 

@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from nopfsfs.protocol import stager_peer
-from nopfsfs.protocol.columns import HOME_HERE, Gauge, Tier
+from nopfsfs.protocol.columns import HOME_HERE, Metric, Tier
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Origin
 from nopfsfs.protocol.stager_peer import COMING_S, MARGIN_S, PREFETCH_S, PREFETCHES_A_PAIR, SILENT_S, Kind, Status
@@ -53,10 +53,10 @@ def test_a_prefetch_comes_from_the_node_that_has_it_and_is_published(make: Make)
         assert r.staged(row) == r.contents[row, 0]
         assert int(r.columns.check[row]) == xxhash.xxh3_64_intdigest(r.contents[row, 0])
     assert r.source.opens == {}
-    assert [r.gauge(g) for g in (Gauge.PEER_FETCHES, Gauge.PEER_FETCHED_BYTES, Gauge.PEER_FETCH_NS)] == [
+    assert [r.gauge(g) for g in (Metric.PEER_FETCHES, Metric.PEER_FETCHED_BYTES, Metric.PEER_FETCH_NS)] == [
         2, 3 * PAGE + 6, 1_000_000_000,
     ]  # fmt: skip
-    assert (r.gauge(Gauge.SOURCE_READ_BYTES), r.gauge(Gauge.FETCHES_DONE)) == (0, 2)
+    assert (r.gauge(Metric.SOURCE_READ_BYTES), r.gauge(Metric.FETCHES_DONE)) == (0, 2)
     r.check_at_rest()
 
 
@@ -87,7 +87,7 @@ def test_a_demand_for_what_is_prefetched_hurries_it_once(make: Make) -> None:
     peer.bring(ask)
     r.take()
     assert all(r.results[number].errno == 0 for number in numbers)
-    assert r.gauge(Gauge.FETCHES_DONE) == 2
+    assert r.gauge(Metric.FETCHES_DONE) == 2
     r.check_at_rest()
 
 
@@ -133,7 +133,7 @@ def test_a_node_is_asked_for_so_many_prefetches_and_others_do_not_wait_for_it(ma
     r.take()
     assert r.results[demanded].errno == 0
     assert set(r.told()) == {(Event.STAGED, row) for row in r.files}
-    assert r.gauge(Gauge.FETCHES_DONE) == len(r.files)
+    assert r.gauge(Metric.FETCHES_DONE) == len(r.files)
     r.check_at_rest()
 
 
@@ -201,7 +201,7 @@ def test_cancelled_fetches_are_reported_and_those_asked_for_go_on(make: Make, mo
     r.desk.cancel()
     peer.bring(peer.ask_of(r.files[0]))
     assert r.told() == [*((Event.FAILED, row) for row in r.files[1:]), (Event.STAGED, r.files[0])]
-    assert r.gauge(Gauge.FETCHES_DONE) == 3
+    assert r.gauge(Metric.FETCHES_DONE) == 3
     assert asked(peer) == []
 
 
@@ -219,10 +219,10 @@ def test_without_room_nothing_is_asked_for(make: Make) -> None:
 @pytest.mark.parametrize("held", [0, 1])
 @pytest.mark.parametrize(
     ("status", "gauge"),
-    [(Status.NO, Gauge.PEER_REFUSED), (Status.LATE, Gauge.PEER_LATE), (Status.CORRUPT, Gauge.PEER_CORRUPT),
-     (Status.LOST, Gauge.PEER_REFUSED)],
+    [(Status.NO, Metric.PEER_REFUSED), (Status.LATE, Metric.PEER_LATE), (Status.CORRUPT, Metric.PEER_CORRUPT),
+     (Status.LOST, Metric.PEER_REFUSED)],
 )  # fmt: skip
-def test_what_does_not_come_is_read_from_the_source(make: Make, status: Status, gauge: Gauge, held: int) -> None:
+def test_what_does_not_come_is_read_from_the_source(make: Make, status: Status, gauge: Metric, held: int) -> None:
     r, peer = make(3 * PAGE, 3 * PAGE)
     prefetched, demanded = r.files
     r.desk.fetch([prefetched])
@@ -239,7 +239,7 @@ def test_what_does_not_come_is_read_from_the_source(make: Make, status: Status, 
     assert [r.staged(row) for row in r.files] == [r.contents[row, 0] for row in r.files]
     assert ([int(r.columns.slot[row]) for row in r.files] == [ask.extent for ask in asks]) == (not held)
     assert r.gauge(gauge) == 2
-    assert r.gauge(Gauge.FETCHES_DONE) == 1
+    assert r.gauge(Metric.FETCHES_DONE) == 1
     assert r.source.opens == dict.fromkeys(r.files, 1)
     assert r.arena.taken == (12 if held else 6) * PAGE
     if held:
@@ -257,7 +257,7 @@ def test_bytes_that_are_there_and_may_yet_be_written_to_are_not_used(make: Make)
     peer.say(Kind.GOT, (ask.id, 0, Status.OK, 1))
     r.run()
     assert r.results[number].origin == Origin.SOURCE
-    assert r.gauge(Gauge.PEER_CORRUPT) == 1
+    assert r.gauge(Metric.PEER_CORRUPT) == 1
     peer.check()
     peer.free(ask)
     r.check_at_rest()
@@ -290,9 +290,9 @@ def test_without_room_for_another_extent_the_server_reads_the_source(make: Make)
     r.run()
     assert r.results[number].errno == errno.ENOSPC
     assert r.told() == [(Event.FAILED, row) for row in r.files]
-    assert r.gauge(Gauge.NO_ROOM) == 2
-    assert r.gauge(Gauge.SOURCE_ERRORS) == 0
-    assert r.gauge(Gauge.FETCHES_DONE) == 1
+    assert r.gauge(Metric.NO_ROOM) == 2
+    assert r.gauge(Metric.SOURCE_ERRORS) == 0
+    assert r.gauge(Metric.FETCHES_DONE) == 1
     assert r.arena.taken == 8 * PAGE
     peer.free(*list(peer.writes.values()))
     assert r.arena.taken == 0
@@ -305,7 +305,7 @@ def test_a_file_too_long_for_some_mpis_is_not_asked_for(make: Make, monkeypatch:
     r.desk.fetch(r.files)
     r.run()
     assert asked(peer) == r.files[:1]
-    assert r.gauge(Gauge.SOURCE_OPENS) == 1
+    assert r.gauge(Metric.SOURCE_OPENS) == 1
     peer.bring(*list(peer.writes.values()))
     r.take()
 
@@ -351,7 +351,7 @@ def test_one_who_says_nothing_is_given_up_and_keeps_the_extent(make: Make) -> No
     assert peer.given_up == [ask.id for ask in asks]
     r.run()
     assert r.results[number].origin == Origin.SOURCE
-    assert r.gauge(Gauge.PEER_LATE) == 2
+    assert r.gauge(Metric.PEER_LATE) == 2
     for ask in asks:
         peer.write(ask, b"\xdd" * ask.length)
     peer.check()
@@ -383,7 +383,7 @@ def test_one_that_is_coming_is_given_longer_but_not_for_ever(make: Make, urgent:
     peer.take()
     assert peer.given_up == [ask.id]
     peer.refuse(ask, Status.COMING)
-    assert r.gauge(Gauge.PEER_LATE) == 1
+    assert r.gauge(Metric.PEER_LATE) == 1
     peer.refuse(ask, Status.NO)
     r.run()
     r.check_at_rest()
@@ -413,7 +413,7 @@ def test_a_peer_process_that_says_nothing_at_all_is_asked_no_more_until_it_does(
     r.run()
     assert len(r.told()) == len(r.files) - 1, "what had not been asked for, too"
     assert r.read(last).origin == Origin.SOURCE
-    assert r.gauge(Gauge.PEER_LATE) == PREFETCHES_A_PAIR
+    assert r.gauge(Metric.PEER_LATE) == PREFETCHES_A_PAIR
     r.desk.evict([last])
     r.take()
     peer.refuse(peer.ask_of(r.files[0]), Status.LATE)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from nopfsfs.protocol import stager_peer
-from nopfsfs.protocol.columns import HOME_HERE, Gauge
+from nopfsfs.protocol.columns import HOME_HERE, Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.stager_peer import COMING_S, Kind, Status
 from nopfsfs.stager import leases, remote_fetches
@@ -187,7 +187,7 @@ def play(steps: list[tuple[str, int, int]]) -> None:
                 for step in steps:
                     player.play(step)
                     assert r.arena.used <= max(r.arena.budget, used), "grew above the budget"
-                    assert r.gauge(Gauge.ARENA_USED) == r.arena.used
+                    assert r.gauge(Metric.ARENA_USED) == r.arena.used
                     used = r.arena.used
                 player.settle()
                 check_end(r, player)
@@ -208,7 +208,7 @@ def check_end(r: Rig, player: PeerPlayer) -> None:
     assert exchange.peering._waiting == {}
     assert exchange.lending._lends == {}
     assert exchange.lending._waiting == ({}, {})
-    assert r.gauge(Gauge.FETCHES_DONE) == player.fetched
+    assert r.gauge(Metric.FETCHES_DONE) == player.fetched
     for row in r.files:
         if r.staged(row) is not None and not r.columns.stale[row]:
             assert r.staged(row) == r.contents[row, int(r.columns.version[row])]
@@ -265,7 +265,7 @@ def test_the_steps_reach_what_they_are_for() -> None:
             player.fetch(r.files[0], 1)
             player.refuse_held(0, 1)
             player.wait(0, 2)
-            assert (r.gauge(Gauge.PEER_LATE), len(r.desk.exchange.peering._held)) == (2, 2)
+            assert (r.gauge(Metric.PEER_LATE), len(r.desk.exchange.peering._held)) == (2, 2)
             player.scribble(0, 0)
             player.free(0, 0)
             player.bring(0, 0)

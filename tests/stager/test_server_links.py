@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.server_stager import Answer, Demand
 from nopfsfs.stager import server_links as module
-from nopfsfs.stager.server_links import Links
+from nopfsfs.stager.server_links import ServerLinks
 from nopfsfs.supervisor.processes.children import sequenced_pair
 
 HELLO = Answer(0, 0, 0, 0)
@@ -25,7 +25,7 @@ class Servers:
 
     def __init__(self) -> None:
         self.passed: list[int] = []
-        self.links = Links(self.passed.append)
+        self.links = ServerLinks(self.passed.append)
         self.ends: dict[int, socket.socket] = {}  # by link
 
     def add(self) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from nopfsfs.protocol.columns import Gauge, Tier
+from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Answer, Demand, Origin
 from nopfsfs.stager import state as module
@@ -76,8 +76,8 @@ def test_demands_and_a_prefetch_of_one_file_share_one_open(make: Make) -> None:
     r.run()
     assert all(not r.results[number].errno for number in numbers)
     assert r.source.opens == {row: 1}
-    assert r.gauge(Gauge.SOURCE_OPENS) == 1
-    assert r.gauge(Gauge.SOURCE_READ_BYTES) == 4 * PAGE
+    assert r.gauge(Metric.SOURCE_OPENS) == 1
+    assert r.gauge(Metric.SOURCE_READ_BYTES) == 4 * PAGE
 
 
 def test_a_demand_overtakes_prefetches_and_their_further_blocks(make: Make) -> None:
@@ -126,7 +126,7 @@ def test_every_fetch_ends_with_an_event(make: Make) -> None:
         (Event.STAGED, staged), (Event.STAGED, loading), (Event.FAILED, stale), (Event.FAILED, fails),
         (Event.FAILED, missing), (Event.STAGED, normal), (Event.FAILED, large),
     }  # fmt: skip
-    assert r.gauge(Gauge.FETCHES_DONE) == 8
+    assert r.gauge(Metric.FETCHES_DONE) == 8
 
 
 def test_cancelled_fetches_are_reported_and_others_go_on(make: Make) -> None:
@@ -224,7 +224,7 @@ def test_a_smaller_budget_is_kept_to(make: Make) -> None:
     r.desk.evict(r.files[:4])
     r.run()
     assert r.read(r.files[7], 0, PAGE).errno == 0
-    assert r.gauge(Gauge.ARENA_USED) == r.arena.used <= 8 * PAGE
+    assert r.gauge(Metric.ARENA_USED) == r.arena.used <= 8 * PAGE
 
 
 # ---- files read by ranges -----------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_a_large_file_is_read_ahead_by_blocks_within_its_share(make: Make) -> No
         assert r.arena.taken <= 8 * PAGE
     assert got == data
     assert r.source.opens == {row: 1}
-    assert r.gauge(Gauge.SOURCE_READ_BYTES) == len(data), "each block is read once"
+    assert r.gauge(Metric.SOURCE_READ_BYTES) == len(data), "each block is read once"
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5])
@@ -251,7 +251,7 @@ def test_however_small_the_share_a_sequential_reader_reads_each_block_once(make:
     (row,) = r.files
     for at in range(0, 32 * PAGE, PAGE // 4):
         assert r.read(row, at, PAGE // 4).data == content(1, 32 * PAGE)[at : at + PAGE // 4]
-    assert r.gauge(Gauge.SOURCE_READ_BYTES) == 32 * PAGE
+    assert r.gauge(Metric.SOURCE_READ_BYTES) == 32 * PAGE
 
 
 def test_reading_ahead_never_gives_up_the_block_that_an_answer_names(make: Make) -> None:
@@ -466,8 +466,8 @@ def test_a_copy_that_is_corrupt_or_cannot_be_read_is_replaced_by_the_source(make
     _on_disk(r, row)
     assert r.read(row) == Result(0, content(1, 4 * PAGE), Origin.SOURCE)
     assert r.columns.disk[row] == 0, "withdrawn"
-    assert r.gauge(Gauge.CORRUPT_COPIES) == (data is not None)
-    assert r.gauge(Gauge.DISK_ERRORS) == (data is None)
+    assert r.gauge(Metric.CORRUPT_COPIES) == (data is not None)
+    assert r.gauge(Metric.DISK_ERRORS) == (data is None)
     assert r.staged(row) == content(1, 4 * PAGE)
 
 

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.protocol.columns import Gauge
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.stager.state import Pinned
+from nopfsfs.stager.state import PinnedCopy
 from tests.stager.rig import PAGE, Rig, content, open_files_below, rig, write_files
 
 SIZES = [1, PAGE, 2 * PAGE + 100, 5 * PAGE, 3 * PAGE, 12 * PAGE, 30 * PAGE + 1]
@@ -43,7 +43,7 @@ class Player:
 
     def __init__(self, r: Rig) -> None:
         self.r = r
-        self.pins: dict[int, tuple[Pinned, bytes]] = {}
+        self.pins: dict[int, tuple[PinnedCopy, bytes]] = {}
 
     def play(self, step: Step) -> None:
         what, at, value = step
@@ -122,7 +122,7 @@ def play(steps: list[Step], check: Callable[[Rig], None] = lambda r: None, **opt
             for step in steps:
                 player.play(step)
                 assert r.arena.used <= max(r.arena.budget, used), "grew above the budget"
-                assert r.gauge(Gauge.ARENA_USED) == r.arena.used
+                assert r.gauge(Metric.ARENA_USED) == r.arena.used
                 used = r.arena.used
             player.end()
             check(r)
@@ -169,8 +169,8 @@ def test_a_file_is_opened_once_for_all_its_demands_and_fetches(steps: list[Step]
                 player.play(step)
             player.end()
             assert set(r.source.opens.values()) <= {1}
-            assert r.gauge(Gauge.SOURCE_OPENS) == len(r.source.opens)
-            assert r.gauge(Gauge.SOURCE_READ_BYTES) == sum(r.source.size(row) for row in r.source.opens)
+            assert r.gauge(Metric.SOURCE_OPENS) == len(r.source.opens)
+            assert r.gauge(Metric.SOURCE_READ_BYTES) == sum(r.source.size(row) for row in r.source.opens)
             r.check_at_rest()
     finally:
         shutil.rmtree(root)

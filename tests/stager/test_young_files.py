@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.protocol.columns import Gauge
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.stager import young_files
@@ -83,11 +83,11 @@ def test_what_was_written_without_a_trace_is_found_when_the_file_is_older(bench:
         made.read(row, size)
         mapped[size - 1] ^= 0xFF
     assert made.compared() == 0  # not before it is old enough
-    assert made.rig.gauge(Gauge.YOUNG_PARTS) == size // PAGE
+    assert made.rig.gauge(Metric.YOUNG_PARTS) == size // PAGE
     made.clock.ahead_s = LOCAL_S + 1
     assert made.compared() == size // PAGE
     assert made.rig.renewed == [row]
-    assert made.rig.gauge(Gauge.YOUNG_CHANGED) == 1
+    assert made.rig.gauge(Metric.YOUNG_CHANGED) == 1
 
 
 def test_a_file_that_stayed_the_same_is_read_once_more_and_that_is_all(bench: tuple[Bench, int, int]) -> None:
@@ -106,7 +106,7 @@ def test_an_old_file_is_not_noted(memory: Path) -> None:
     made = Bench(memory, [PAGE])
     made.clock.ahead_s = LOCAL_S + 1
     made.read(made.rig.files[0], PAGE)
-    assert made.rig.gauge(Gauge.YOUNG_PARTS) == 0
+    assert made.rig.gauge(Metric.YOUNG_PARTS) == 0
     made.rig.close()
 
 
@@ -128,11 +128,11 @@ def test_a_source_that_fails_is_asked_again(memory: Path) -> None:
     made.rig.source.errors[row] = errno.EIO
     made.clock.ahead_s = LOCAL_S + 1
     assert made.compared() == 1
-    assert made.rig.gauge(Gauge.YOUNG_PARTS) == 1
+    assert made.rig.gauge(Metric.YOUNG_PARTS) == 1
     made.rig.source.errors.clear()
     made.clock.ahead_s += young_files.RETRY_S + 1
     assert made.compared() == 1
-    assert made.rig.gauge(Gauge.YOUNG_COMPARED) == 1
+    assert made.rig.gauge(Metric.YOUNG_COMPARED) == 1
     made.rig.close()
 
 
@@ -155,7 +155,7 @@ def test_memory_is_bounded(memory: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     made = Bench(memory, [PAGE] * 5)
     for row in made.rig.files:
         made.read(row, PAGE)
-    assert made.rig.gauge(Gauge.YOUNG_PARTS) == 2
+    assert made.rig.gauge(Metric.YOUNG_PARTS) == 2
     made.rig.close()
 
 

@@ -17,12 +17,12 @@ import trio.testing
 
 from nopfsfs.plan.epoch_order import DataSet, FileOrder
 from nopfsfs.plan.following.follower import Follower
-from nopfsfs.policy.budget import Split
-from nopfsfs.policy.node_policy import Conductor
+from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.page_cache_audit import ROWS_LEAST
 from nopfsfs.protocol import ring as rings
 from nopfsfs.protocol import server_stager
-from nopfsfs.protocol.columns import SUPERVISOR, Gauge, Gauges, Tier
+from nopfsfs.protocol.columns import SUPERVISOR, Metric, MetricBlock, Tier
 from nopfsfs.protocol.ring import CAPACITY, Event, Ring
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.supervisor import event_loop as module
@@ -31,7 +31,7 @@ from nopfsfs.supervisor.processes.children import sequenced_pair
 from tests.asynchronous import in_trio
 
 N = 40
-EVERYTHING = Split(
+EVERYTHING = MemorySplit(
     arena=1000, homes=1000, stream=0, ranges=0, pages=1000, page_homes=1000, whole_limit=1000
 )  # fmt: skip
 
@@ -107,12 +107,12 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    fds = [Ring.create("stager"), Gauges.create(), *(Ring.create("server") for _ in range(2))]
+    fds = [Ring.create("stager"), MetricBlock.create(), *(Ring.create("server") for _ in range(2))]
     tier = np.zeros(N, np.uint8)
-    conductor = Conductor(np.full(N, 10), np.zeros(N, np.uint8), EVERYTHING, [])
+    conductor = NodePolicy(np.full(N, 10), np.zeros(N, np.uint8), EVERYTHING, [])
     loop = EventLoop(
         server_rings=[Ring(fd, writable=False) for fd in fds[2:]], stager_ring=Ring(fds[0], writable=False),
-        conductor=conductor, tier=tier, gauge=Gauges(fds[1], SUPERVISOR, writable=True).block,
+        conductor=conductor, tier=tier, gauge=MetricBlock(fds[1], SUPERVISOR, writable=True).block,
     )  # fmt: skip
     stager, server, other = (Ring(fd, writable=True) for fd in (fds[0], *fds[2:]))
     made = Bench(loop, server, other, stager, tier, *sequenced_pair())
@@ -190,7 +190,7 @@ def test_what_two_servers_saw_is_followed_in_the_order_of_time(bench: Bench, mon
 
 
 def test_the_counts_of_a_supervisor_before_go_on(bench: Bench) -> None:
-    bench.loop._gauge[Gauge.OBSERVED], bench.loop._gauge[Gauge.PREDICTED] = 100, 50
+    bench.loop._gauge[Metric.OBSERVED], bench.loop._gauge[Metric.PREDICTED] = 100, 50
     bench.loop.follow(follower())
     for row in range(N):
         bench.server.put(Event.OPEN, row, 1)

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from nopfsfs.plan.following.follower_output import Job
+from nopfsfs.plan.following.follower_output import BackgroundJob
 from nopfsfs.supervisor import plan_jobs as module
 from nopfsfs.supervisor.plan_jobs import FAR_LOOK_S, FAR_PAUSE, PlanJobs
 from nopfsfs.system.outages import Outages
@@ -25,29 +25,29 @@ class Follower:
         self.done: list[str] = []
         self.running: set[str] = set()
 
-    def _job(self, kind: str, compute: Callable[[], Any] = lambda: None) -> Job | None:
+    def _job(self, kind: str, compute: Callable[[], Any] = lambda: None) -> BackgroundJob | None:
         self.asked[kind].append(trio.current_time())
         assert kind not in self.running, "one at a time"
         if not self._left[kind]:
             return None
         self._left[kind] -= 1
         self.running.add(kind)
-        return Job(compute, lambda _: self._delivered(kind))
+        return BackgroundJob(compute, lambda _: self._delivered(kind))
 
     def _delivered(self, kind: str) -> None:
         self.running.remove(kind)
         self.done.append(kind)
 
-    def work(self) -> Job | None:
+    def work(self) -> BackgroundJob | None:
         return self._job("work")
 
-    def work_apart(self) -> Job | None:
+    def work_apart(self) -> BackgroundJob | None:
         return self._job("apart")
 
-    def work_far(self) -> Job | None:
+    def work_far(self) -> BackgroundJob | None:
         return self._job("far", lambda: trio.from_thread.run(trio.sleep, self._far_s))
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: BackgroundJob) -> None:
         job.deliver()
 
 

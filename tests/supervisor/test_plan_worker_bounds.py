@@ -13,7 +13,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.supervisor import plan_worker as module
 from nopfsfs.supervisor.control_socket import Caller
-from nopfsfs.supervisor.plan_worker import Plans, make_follower
+from nopfsfs.supervisor.plan_worker import PlanWorker, make_follower
 from tests.asynchronous import in_trio
 from tests.supervisor.test_control_socket import say, served
 
@@ -21,13 +21,13 @@ FILES = 20
 
 
 @pytest.fixture
-def plans(tmp_path: Path) -> Plans:
+def plans(tmp_path: Path) -> PlanWorker:
     """Those of a mount of twenty files."""
     for number in range(FILES):
         (tmp_path / f"{number:02}.jpg").write_bytes(b"x")
     index, config = scan(tmp_path).index, MountConfig(source=str(tmp_path), mountpoint="/nowhere")
     follower = make_follower(index, config)
-    made = Plans(cast(Any, SimpleNamespace(follower=follower, outages=None)), index, config)
+    made = PlanWorker(cast(Any, SimpleNamespace(follower=follower, outages=None)), index, config)
     made._made.set()
     return made
 
@@ -37,7 +37,7 @@ def request(**options: Any) -> dict[str, Any]:
 
 
 @in_trio
-async def test_an_epoch_of_more_samples_than_anybody_draws_is_refused(plans: Plans) -> None:
+async def test_an_epoch_of_more_samples_than_anybody_draws_is_refused(plans: PlanWorker) -> None:
     for number in (FILES * module.SAMPLES_MOST + 1, 10**9, 2**62):
         with pytest.raises(ValueError, match=rf"num_samples: {number} samples an epoch are more than 100 times the 20"):
             await plans.register(request(num_samples=number))
@@ -46,7 +46,7 @@ async def test_an_epoch_of_more_samples_than_anybody_draws_is_refused(plans: Pla
 
 @in_trio
 async def test_an_order_that_is_not_computed_in_time_takes_no_thread_of_others(
-    plans: Plans, monkeypatch: pytest.MonkeyPatch
+    plans: PlanWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_LIMIT_S", 0.1)
     go_on = trio.Event()
@@ -66,7 +66,7 @@ async def test_an_order_that_is_not_computed_in_time_takes_no_thread_of_others(
 
 @in_trio
 async def test_an_answer_has_no_more_paths_than_the_commands_take(
-    plans: Plans, monkeypatch: pytest.MonkeyPatch
+    plans: PlanWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await plans.register(request())
     found = await plans.describe({"command": "plan", "next": FILES})
@@ -77,7 +77,7 @@ async def test_an_answer_has_no_more_paths_than_the_commands_take(
 
 
 @in_trio
-async def test_a_mount_says_why_it_believes_what_it_does(plans: Plans, tmp_path: Path) -> None:
+async def test_a_mount_says_why_it_believes_what_it_does(plans: PlanWorker, tmp_path: Path) -> None:
     async def answer(asked: dict[str, Any], caller: Caller) -> dict[str, Any]:
         return await plans.describe(asked)
 

@@ -11,7 +11,7 @@ import pytest
 from nopfsfs.config import MountConfig
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.plan.samplers import registry
-from nopfsfs.supervisor.plan_worker import Plans, data_sets, make_follower
+from nopfsfs.supervisor.plan_worker import PlanWorker, data_sets, make_follower
 from tests.asynchronous import in_trio
 
 SIZES = {"a": 3, "b": 1, "c": 7}
@@ -38,7 +38,7 @@ def test_file_orders_know_the_classes(source: Path) -> None:
 async def test_a_plan_that_says_no_classes(source: Path) -> None:
     index, config = scan(source).index, MountConfig(source=str(source), mountpoint="/nowhere")
     follower = make_follower(index, config)
-    plans = Plans(cast(Any, SimpleNamespace(follower=follower, outages=None)), index, config)
+    plans = PlanWorker(cast(Any, SimpleNamespace(follower=follower, outages=None)), index, config)
     plans._made.set()
     await plans.register({"command": "register", "plans": [{"sampler": "weighted", "seed": 1}]})
     (track,) = (track for track in follower.believed() if track.given)

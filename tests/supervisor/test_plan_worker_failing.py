@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from nopfsfs.supervisor import plan_jobs as module
-from nopfsfs.supervisor.plan_worker import Plans
+from nopfsfs.supervisor.plan_worker import PlanWorker
 from nopfsfs.system.outages import Outages
 
 
@@ -57,11 +57,11 @@ class Follower:
         self.registered.append(tables)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, followers: list[Any], seconds: float) -> tuple[Loop, Plans, list[float]]:
+def run(monkeypatch: pytest.MonkeyPatch, followers: list[Any], seconds: float) -> tuple[Loop, PlanWorker, list[float]]:
     """Let plans run so long, in virtual time, with these followers one after the other, the last again and again."""
     made: list[float] = []
     loop = Loop()
-    plans = Plans(cast(Any, loop), cast(Any, None), cast(Any, SimpleNamespace(plans=(), remember=False)))
+    plans = PlanWorker(cast(Any, loop), cast(Any, None), cast(Any, SimpleNamespace(plans=(), remember=False)))
 
     async def make() -> Any:
         made.append(trio.current_time())

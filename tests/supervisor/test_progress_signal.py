@@ -12,9 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from nopfsfs.protocol.columns import GAUGES, Gauge
+from nopfsfs.protocol.columns import GAUGES, Metric
 from nopfsfs.protocol.tripwires import Shown, Tripwires
-from nopfsfs.supervisor.progress_signal import NO_ROOM, PASSED_THROUGH, PUZZLED, WATCHING, Signal
+from nopfsfs.supervisor.progress_signal import NO_ROOM, PASSED_THROUGH, PUZZLED, WATCHING, ProgressSignal
 from tests.asynchronous import in_trio
 from tests.conftest import wait_until
 
@@ -52,11 +52,11 @@ def gauges() -> memoryview:
     return memoryview(np.zeros(GAUGES, np.int64))
 
 
-def make(how: str, gauge: memoryview, forget: Any = lambda: None, files: int = N) -> Signal:
-    return Signal(how, Tripwires(1, files), np.full(files, 10), gauge, forget)
+def make(how: str, gauge: memoryview, forget: Any = lambda: None, files: int = N) -> ProgressSignal:
+    return ProgressSignal(how, Tripwires(1, files), np.full(files, 10), gauge, forget)
 
 
-def turn(signal: Signal, follower: Follower, conductor: Conductor | None = None) -> None:
+def turn(signal: ProgressSignal, follower: Follower, conductor: Conductor | None = None) -> None:
     signal.taken(cast(Any, follower), cast(Any, conductor or Conductor()))
 
 
@@ -130,12 +130,12 @@ async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_expla
         follower.puzzled = True
         turn(signal, follower)
         await trio.to_thread.run_sync(kernel.asked.acquire)
-        assert gauge[Gauge.SHOWN] == Shown.FORGETTING
+        assert gauge[Metric.SHOWN] == Shown.FORGETTING
         assert signal.shown(np.arange(N)) is not None, "until all is forgotten, some do not show"
         assert follower.told == ["only"]
         kernel.goes_on.release()
         signal.all_taken = lambda moment: False
-        await until(lambda: gauge[Gauge.SHOWN] == Shown.ALL)
+        await until(lambda: gauge[Metric.SHOWN] == Shown.ALL)
         turn(signal, follower)
         assert signal.shown(np.arange(N)) is not None, "what comes now was told before all showed"
         signal.all_taken = lambda moment: True
@@ -157,13 +157,13 @@ async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_expla
 @in_trio
 async def test_a_supervisor_that_takes_over_has_all_shown_for_it_knows_no_plan(before: Shown) -> None:
     gauge, follower = gauges(), Follower(steady=False)
-    gauge[Gauge.SHOWN] = before
+    gauge[Metric.SHOWN] = before
     signal = make("auto", gauge)
     signal.tell(cast(Any, follower))
     assert follower.told == ["only"]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(signal.run)
-        await until(lambda: gauge[Gauge.SHOWN] == Shown.ALL)
+        await until(lambda: gauge[Metric.SHOWN] == Shown.ALL)
         turn(signal, follower)
         assert follower.told == ["only", "all"]
         nursery.cancel_scope.cancel()
@@ -207,14 +207,14 @@ def test_opens_that_did_not_show_are_estimated() -> None:
     signal = make("tripwire", gauge)
     wires = int(Tripwires(1, N).mask().sum())
     server = np.zeros(GAUGES, np.int64)
-    server[Gauge.TRIPWIRES], server[Gauge.TRIPWIRE_BYTES], server[Gauge.OPENS] = wires, 10 * wires, 5
+    server[Metric.TRIPWIRES], server[Metric.TRIPWIRE_BYTES], server[Metric.OPENS] = wires, 10 * wires, 5
     made = signal.estimate(server)
-    assert (made[Gauge.OPENS], made[Gauge.OPENED_BYTES]) == (5 + N - 1, 10 * (N - 1)), "one epoch of all files"
+    assert (made[Metric.OPENS], made[Metric.OPENED_BYTES]) == (5 + N - 1, 10 * (N - 1)), "one epoch of all files"
     signal.told(wires, 2500.25, 2400.5)  # of a part of the files, in which there are more tripwires
     made = signal.estimate(server)
-    assert (made[Gauge.OPENS], made[Gauge.OPENED_BYTES], signal.predicted) == (2505, 25_000, 2400)
+    assert (made[Metric.OPENS], made[Metric.OPENED_BYTES], signal.predicted) == (2505, 25_000, 2400)
     again = make("tripwire", gauge)  # another supervisor takes over
-    assert again.estimate(server)[Gauge.OPENS] == 2505
+    assert again.estimate(server)[Metric.OPENS] == 2505
 
 
 @in_trio
@@ -234,7 +234,7 @@ async def test_who_was_explained_meanwhile_needs_no_showing(monkeypatch: pytest.
 def test_another_follower_counts_from_its_own_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nopfsfs.supervisor.progress_signal.LEAST_S", 0.0)
     gauge, follower = gauges(), Follower(opens=0)
-    gauge[Gauge.SHOWN] = Shown.ALL
+    gauge[Metric.SHOWN] = Shown.ALL
     signal = make("auto", gauge)
     signal.tell(cast(Any, Follower(opens=5_000_000)))
     signal.tell(cast(Any, follower))
@@ -253,7 +253,7 @@ async def test_where_nothing_can_be_forgotten_tripwires_show_as_before() -> None
         raise OSError
 
     gauge, follower = gauges(), Follower(puzzled=True)
-    gauge[Gauge.SHOWN] = Shown.TRIPWIRES
+    gauge[Metric.SHOWN] = Shown.TRIPWIRES
     signal = make("auto", gauge, gone)
     turn(signal, follower)
     async with trio.open_nursery() as nursery:

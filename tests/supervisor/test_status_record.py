@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nopfsfs.protocol.columns import FIRST_SERVER, Gauge, Gauges, ServerGauges
+from nopfsfs.protocol.columns import FIRST_SERVER, Metric, MetricBlock, ServerGauges
 from nopfsfs.supervisor.status_record import modes, record, served
 
 SIZE = 1000
@@ -17,16 +17,16 @@ MODES = modes(fast_path=True, resend=True, passthrough=False, signal="open", pri
 
 @pytest.fixture
 def gauge() -> Iterator[memoryview]:
-    fd = Gauges.create()
-    yield Gauges(fd, writable=True).block
+    fd = MetricBlock.create()
+    yield MetricBlock(fd, writable=True).block
     os.close(fd)
 
 
 def test_opens_that_asked_for_nothing_were_served_by_the_page_cache(gauge: memoryview) -> None:
-    gauge[Gauge.OPENS], gauge[Gauge.OPENED_BYTES] = 10, 10 * SIZE
-    gauge[Gauge.RAM_FILES], gauge[Gauge.RAM_BYTES] = 3, 3 * SIZE
-    gauge[Gauge.SOURCE_FILES], gauge[Gauge.SOURCE_BYTES] = 2, 2 * SIZE
-    gauge[Gauge.DISK_FILES], gauge[Gauge.DISK_BYTES] = 1, SIZE
+    gauge[Metric.OPENS], gauge[Metric.OPENED_BYTES] = 10, 10 * SIZE
+    gauge[Metric.RAM_FILES], gauge[Metric.RAM_BYTES] = 3, 3 * SIZE
+    gauge[Metric.SOURCE_FILES], gauge[Metric.SOURCE_BYTES] = 2, 2 * SIZE
+    gauge[Metric.DISK_FILES], gauge[Metric.DISK_BYTES] = 1, SIZE
     by_tier = served(gauge)
     assert by_tier["page_cache"] == {"files": 4, "bytes": 4 * SIZE}
     assert sum(tier["files"] for tier in by_tier.values()) == 10
@@ -34,13 +34,13 @@ def test_opens_that_asked_for_nothing_were_served_by_the_page_cache(gauge: memor
 
 
 def test_files_read_twice_by_one_open_do_not_make_the_page_cache_negative(gauge: memoryview) -> None:
-    gauge[Gauge.OPENS], gauge[Gauge.OPENED_BYTES] = 1, SIZE
-    gauge[Gauge.SOURCE_FILES], gauge[Gauge.SOURCE_BYTES] = 5, 5 * SIZE
+    gauge[Metric.OPENS], gauge[Metric.OPENED_BYTES] = 1, SIZE
+    gauge[Metric.SOURCE_FILES], gauge[Metric.SOURCE_BYTES] = 5, 5 * SIZE
     assert served(gauge)["page_cache"] == {"files": 0, "bytes": 0}
 
 
 def test_the_record_has_what_is_promised(gauge: memoryview) -> None:
-    gauge[Gauge.OPENS], gauge[Gauge.WAIT_NS] = 7, 1_500_000_000
+    gauge[Metric.OPENS], gauge[Metric.WAIT_NS] = 7, 1_500_000_000
     made = record(
         state="running", source="/s", mountpoint="/m", plan={"state": "locked"}, predicted=6, k=64, server=gauge,
         stager=gauge, budget={"ram": 5}, used={"ram": 4}, processes=[{"role": "server", "pid": 1}], lost=2,
@@ -58,15 +58,15 @@ def test_the_record_has_what_is_promised(gauge: memoryview) -> None:
 
 
 def test_what_several_servers_counted_is_added_up_and_can_be_printed() -> None:
-    fd = Gauges.create()
+    fd = MetricBlock.create()
     try:
         for number in range(3):
-            block = Gauges(fd, FIRST_SERVER + number, writable=True).block
-            block[Gauge.OPENS], block[Gauge.RAM_FILES], block[Gauge.WAIT_NS] = 10, number, 1_000_000_000
+            block = MetricBlock(fd, FIRST_SERVER + number, writable=True).block
+            block[Metric.OPENS], block[Metric.RAM_FILES], block[Metric.WAIT_NS] = 10, number, 1_000_000_000
         made = record(
             state="running", source="/s", mountpoint="/m", plan={}, predicted=6, k=64,
-            server=ServerGauges(fd).total(), stager=Gauges(fd, writable=False).block, budget={}, used={}, processes=[],
-            lost=0, page_cache={}, modes=MODES, rates={}, recheck={}, seconds=1.0,
+            server=ServerGauges(fd).total(), stager=MetricBlock(fd, writable=False).block, budget={}, used={},
+            processes=[], lost=0, page_cache={}, modes=MODES, rates={}, recheck={}, seconds=1.0,
         )  # fmt: skip
         assert json.loads(json.dumps(made)) == made
         assert made["opens"]["total"] == 30

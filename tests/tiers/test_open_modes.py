@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.fuse import passthrough
-from nopfsfs.tiers.open_modes import Modes
+from nopfsfs.tiers.open_modes import OpenModes
 
 ROW, ROWS, NUMBER = 3, 8, 41
 
@@ -28,9 +28,9 @@ def numbers() -> memoryview:
 
 
 @pytest.fixture
-def modes(numbers: memoryview) -> Iterator[Modes]:
-    fd = Modes.create(ROWS)
-    yield Modes(fd, numbers)
+def modes(numbers: memoryview) -> Iterator[OpenModes]:
+    fd = OpenModes.create(ROWS)
+    yield OpenModes(fd, numbers)
     os.close(fd)
 
 
@@ -48,7 +48,7 @@ def modes(numbers: memoryview) -> Iterator[Modes]:
     ],
 )
 def test_how_a_file_is_opened(
-    modes: Modes, numbers: memoryview, alive: int, number: int, may_pass: bool, expected: int
+    modes: OpenModes, numbers: memoryview, alive: int, number: int, may_pass: bool, expected: int
 ) -> None:
     modes.alive[ROW], numbers[ROW] = alive, number
     assert modes.enter(ROW, may_pass=may_pass) == expected
@@ -63,8 +63,8 @@ def test_no_open_meets_another_mode_or_another_number(steps: list[str]) -> None:
     """`kernel`: what it knows to be open, and as what. "twice": an open that another server has answered as well.
     "killed": a server counts an open, and dies before it answers it."""
     numbers = np.zeros(ROWS, np.int32).data
-    fd = Modes.create(ROWS)
-    modes, kernel, registered, last = Modes(fd, numbers), list[int](), set[int](), 0
+    fd = OpenModes.create(ROWS)
+    modes, kernel, registered, last = OpenModes(fd, numbers), list[int](), set[int](), 0
     try:
         for step in steps:
             if step == "open":
@@ -91,7 +91,7 @@ def test_no_open_meets_another_mode_or_another_number(steps: list[str]) -> None:
         os.close(fd)
 
 
-def test_servers_count_together(modes: Modes) -> None:
+def test_servers_count_together(modes: OpenModes) -> None:
     counting = [get_context("fork").Process(target=_count, args=(modes, 2000)) for _ in range(3)]
     for process in counting:
         process.start()
@@ -101,7 +101,7 @@ def test_servers_count_together(modes: Modes) -> None:
     assert modes.alive[ROW] == 3 * 2000
 
 
-def _count(modes: Modes, times: int) -> None:
+def _count(modes: OpenModes, times: int) -> None:
     for _ in range(times):
         modes.enter(ROW, may_pass=True)
         modes.enter(ROW, may_pass=True)
@@ -116,7 +116,7 @@ time.sleep(60)
 """
 
 
-def test_a_killed_server_frees_its_lock_and_holds_up_no_other_row(modes: Modes) -> None:
+def test_a_killed_server_frees_its_lock_and_holds_up_no_other_row(modes: OpenModes) -> None:
     fd = modes._fd
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(fd), str(ROW)], pass_fds=[fd], stdout=subprocess.PIPE, text=True

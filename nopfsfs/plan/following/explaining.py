@@ -17,7 +17,7 @@ from nopfsfs.plan.samplers.sampler import Dealt, Spec, Value
 from nopfsfs.plan.search.deal import World
 from nopfsfs.plan.search.suspects import LOCK, Suspect, certain
 from nopfsfs.plan.search.unexplained_opens import Cohort
-from nopfsfs.plan.tracking.track import State, Track
+from nopfsfs.plan.tracking.track import PlanState, Track
 from nopfsfs.text.units import format_ranks
 
 # Cohorts that are explained, and candidates of each.
@@ -264,14 +264,14 @@ def _judge_plan(track: Track, tracks: Sequence[Track]) -> Said:
     said, value = track.said, plan_text(track.said)
     others = [
         one.hypothesis for one in tracks
-        if one is not track and not one.given and one.state is State.LOCKED
+        if one is not track and not one.given and one.state is PlanState.LOCKED
         and (one.hypothesis.dataset, one.hypothesis.subset) == (said.dataset, said.subset)
     ]  # fmt: skip
     if track.was_locked and not _same_plan(said, track.hypothesis):
         others.insert(0, track.hypothesis)
-    elif track.state is State.LOCKED:
+    elif track.state is PlanState.LOCKED:
         return Said("plan", value, Origin.SAID, Verdict.CONFIRMED)
-    elif track.state is State.MISMATCH and not others:
+    elif track.state is PlanState.MISMATCH and not others:
         return Said("plan", value, Origin.SAID, Verdict.CONTRADICTED)
     return _said("plan", value, Origin.SAID, False, [plan_text(one) for one in others[:1]])
 

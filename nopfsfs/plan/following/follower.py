@@ -18,22 +18,22 @@ from numpy.typing import NDArray
 
 from nopfsfs.plan.epoch_order import DataSet, EpochOrder, FileOrder, Hypothesis, build, same_order
 from nopfsfs.plan.following import explaining
-from nopfsfs.plan.following.follower_output import Job, PlanStatus, describe
-from nopfsfs.plan.following.future_epochs import Far
-from nopfsfs.plan.following.identifier import INLINE, Identifier
-from nopfsfs.plan.following.reader_binding import Consumers
+from nopfsfs.plan.following.follower_output import BackgroundJob, PlanStatus, describe
+from nopfsfs.plan.following.future_epochs import FutureEpochs
+from nopfsfs.plan.following.identifier import INLINE, PlanSearch
+from nopfsfs.plan.following.reader_binding import ReaderBinding
 from nopfsfs.plan.following.recorded import LastPlan, RecordedPlan, begun_anew, last_plans, recorded
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Dealt, Spec
-from nopfsfs.plan.search.candidates import Heads
+from nopfsfs.plan.search.candidates import OrderHeads
 from nopfsfs.plan.search.deal import World
 from nopfsfs.plan.search.evidence import elsewhere
 from nopfsfs.plan.search.suspects import LOCK
-from nopfsfs.plan.search.unexplained_opens import Cohort, Open, Ownership
-from nopfsfs.plan.tracking.access_stream import Outlook
-from nopfsfs.plan.tracking.track import Seen, State, Track
+from nopfsfs.plan.search.unexplained_opens import Cohort, Open, RowOwners
+from nopfsfs.plan.tracking.access_stream import AccessStream
+from nopfsfs.plan.tracking.track import OpenVerdict, PlanState, Track
 from nopfsfs.plan.tracking.unread import Unread
-from nopfsfs.plan.visible_opens import Showing
+from nopfsfs.plan.visible_opens import VisibleOpens
 
 # Opens in a row of another track after which that is the one that status shows.
 _PRIMARY_RUN = 8
@@ -50,7 +50,7 @@ _BEGUN_WITH = 4096
 
 
 class Follower:
-    """See the module. Not thread-safe: everything but `Job.run` belongs to one thread."""
+    """See the module. Not thread-safe: everything but `BackgroundJob.run` belongs to one thread."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Follower:
         sampler: str = registry.AUTO,
         worlds: Sequence[World] = ((1, (0,)),),
         inflight: int | None = None,
-        heads: Heads | None = None,
-        showing: Showing | None = None,
+        heads: OrderHeads | None = None,
+        showing: VisibleOpens | None = None,
         clock: Callable[[], float] = time.monotonic,
         record: Sequence[RecordedPlan] = (),
     ) -> None:
@@ -84,13 +84,13 @@ class Follower:
         self.stood_for = self.predicted_for = 0.0  # the same, each open taken for as many as it is told of
         last = last_plans(record, self._datasets, {family.name for family in self._families})
         lately = [one.hypothesis for one in last]
-        ownership = Ownership(self._datasets)
+        ownership = RowOwners(self._datasets)
         self._ownership = ownership
-        self._consumers = Consumers(ownership, len(self._datasets))
-        self._identifier = Identifier(
+        self._consumers = ReaderBinding(ownership, len(self._datasets))
+        self._identifier = PlanSearch(
             self._datasets, ownership, self._consumers, self, seed, sampler,
             tuple(dict.fromkeys((*self._worlds, *((h.world, h.ranks) for h in lately)))),
-            heads or Heads(), clock, lately,
+            heads or OrderHeads(), clock, lately,
         )  # fmt: skip
         if showing is not None:
             self._identifier.spread(showing.spacing)
@@ -98,11 +98,11 @@ class Follower:
         self._primary: Track | None = None
         self._mismatch: int | None = None  # the data set that is read in an order that is not known
         self._run = 0  # opens in a row of another track than the primary
-        self._job: Job | None = None
-        self._apart: Job | None = None
+        self._job: BackgroundJob | None = None
+        self._apart: BackgroundJob | None = None
         self._moving: dict[int, tuple[Hypothesis, Cohort | None]] = {}  # by id of the track
-        self._outlook = Outlook()
-        self._far = Far()
+        self._outlook = AccessStream()
+        self._far = FutureEpochs()
         self._guess: Track | None = None  # assumed because the last job read it
         known = seed is not None or (sampler != registry.AUTO and self._families[0].seeds is None)
         if not self._assume_last_job(last) and known and self._datasets:
@@ -142,11 +142,11 @@ class Follower:
                     self._unknown(row, reader)
                     continue
                 track = assumed
-            seen = track.feed(row, reader)
-            if seen is Seen.FORESEEN:
+            seen = track.observe(row, reader)
+            if seen is OpenVerdict.FORESEEN:
                 track.hit(self.opens)
                 own = self._consumers.foreseen(track, reader)
-                if track.state is not State.MISMATCH:
+                if track.state is not PlanState.MISMATCH:
                     out[i] = 1
                     if each != 1.0:
                         self.stood_for += track.stands_for - each
@@ -155,7 +155,7 @@ class Follower:
                     self._run = 0
                 else:
                     self._elsewhere(track)
-                if track.state is State.LOCKED:
+                if track.state is PlanState.LOCKED:
                     if not track.verified and track.to_be_verified:
                         self._identifier.verify(track)
                     if track.to_be_redealt:
@@ -163,9 +163,9 @@ class Follower:
                     if own and self._identifier.trail:
                         self._forgive(track, reader)
                     continue
-            if track.state is not State.LOCKED:
+            if track.state is not PlanState.LOCKED:
                 self._unconfirmed(track, row, reader, seen)
-            elif seen is Seen.AGAINST:
+            elif seen is OpenVerdict.AGAINST:
                 self._contradicted(track, row, reader)
         self.predicted += out.count(1)
         self.predicted_for += out.count(1)
@@ -197,31 +197,31 @@ class Follower:
 
     def _read_on(self, unread: Unread, row: int) -> None:
         """Without a plan, a new epoch shows in that files are opened again: then the search begins anew."""
-        rows = unread.feed(row)
+        rows = unread.observe(row)
         if rows:
             for cohort in self._identifier.trail.cohorts:
                 if cohort.despaired:
                     lately = list(itertools.islice(reversed(cohort.opens), 4 * len(rows)))[::-1]
                     cohort.restart([one for one in lately if one[0] in rows])
 
-    def _unconfirmed(self, track: Track, row: int, reader: int, seen: Seen) -> None:
+    def _unconfirmed(self, track: Track, row: int, reader: int, seen: OpenVerdict) -> None:
         """An open in a data set whose plan is assumed, or was given up."""
         if track.revived:
             cohort = self._identifier.trail.of(reader)
             self._lock(track, cohort)
             return
         self._unknown(row, reader)
-        if track is self._guess and seen is Seen.AGAINST and not track.was_locked:
+        if track is self._guess and seen is OpenVerdict.AGAINST and not track.was_locked:
             self._doubt(track)
 
     def _contradicted(self, track: Track, row: int, reader: int) -> None:
         """An open that a confirmed plan speaks against, by one of its readers or by another."""
-        own = self._consumers.surprised(track, reader)
+        own = self._consumers.contradicted(track, reader)
         self._unknown(row, reader)
-        if own and track.state is State.LOCKED:
+        if own and track.state is PlanState.LOCKED:
             track.against += 1
             if track.lost and id(track) not in self._moving:
-                track.give_up(State.WATCHING)
+                track.give_up(PlanState.WATCHING)
 
     # -- changes of belief --
 
@@ -291,7 +291,7 @@ class Follower:
 
     def to_record(self) -> list[RecordedPlan]:
         """What is followed now and certain, what was read most first."""
-        tracks = [track for track in self._consumers.tracks() if track.state is State.LOCKED]
+        tracks = [track for track in self._consumers.tracks() if track.state is PlanState.LOCKED]
         found = [recorded(track, self._datasets) for track in sorted(tracks, key=lambda track: -track.hits)]
         return [plan for plan in found if plan is not None]
 
@@ -317,7 +317,7 @@ class Follower:
             self._primary = next(iter(self._consumers.tracks()), None)
         self._settle()
 
-    def show_only(self, showing: Showing) -> None:
+    def show_only(self, showing: VisibleOpens) -> None:
         """From now on only the opens of these rows are told, and no closes."""
         self._showing = showing
         self._closes = False
@@ -350,7 +350,7 @@ class Follower:
         """What is followed: found, said or assumed, and not contradicted."""
         return [
             track for track in self._consumers.tracks()
-            if track.state is State.LOCKED or (track.state is State.WATCHING and not track.was_locked)
+            if track.state is PlanState.LOCKED or (track.state is PlanState.WATCHING and not track.was_locked)
         ]  # fmt: skip
 
     @property
@@ -455,11 +455,11 @@ class Follower:
             self._moving.pop(id(track), None)
             if same_order(order.hypothesis, track.hypothesis):
                 before = track.rows_opened()  # dealt out otherwise, or to further ranks: what was opened was
-            track.relocate(order)
-        track.state = State.WATCHING
+            track.switch_epoch(order)
+        track.state = PlanState.WATCHING
         track.already(before)
         track.begin([*before, *(row for row, _, _ in opens)])
-        explained = [one for one in opens if track.feed(one[0], one[1]) is not Seen.AGAINST]
+        explained = [one for one in opens if track.observe(one[0], one[1]) is not OpenVerdict.AGAINST]
         track.catch_up(lately)
         for one in explained:
             track.hit(one[2])
@@ -467,7 +467,7 @@ class Follower:
         self._unread.pop(order.hypothesis.dataset, None)
         self._consumers.enter(track)
         self._explained(track, cohort, explained)
-        if self._primary not in self._consumers.tracks() or self._primary.state is not State.LOCKED:
+        if self._primary not in self._consumers.tracks() or self._primary.state is not PlanState.LOCKED:
             self._primary = track
 
     def _redeal(self, track: Track) -> None:
@@ -482,7 +482,7 @@ class Follower:
 
     def _redealt(self, order: EpochOrder, track: Track) -> None:
         rows, lately = track.rows_opened(), [row for row, _ in track.lately()]
-        track.relocate(order)
+        track.switch_epoch(order)
         track.already([*rows, *lately])
         track.begin([*rows, *lately])
 
@@ -491,21 +491,21 @@ class Follower:
         if len(self._files(hypothesis)) > INLINE:
             return
         rows = track.rows_opened()
-        track.relocate(build(hypothesis, self._datasets))
+        track.switch_epoch(build(hypothesis, self._datasets))
         track.already(rows)
 
-    def despair(self, cohort: Cohort) -> None:
+    def give_up_search(self, cohort: Cohort) -> None:
         """As of `Believer`: what these readers do is not known; what they have not read yet is all that is."""
         touched = cohort.datasets()
-        watching = [one for index in touched for one in self._consumers.of(index) if one.state is State.WATCHING]
+        watching = [one for index in touched for one in self._consumers.of(index) if one.state is PlanState.WATCHING]
         if any(_does_well(one, cohort) for one in watching):
             return
         for track in watching:
             if track is self._guess and not track.was_locked:
                 self._drop_guess()
             else:
-                track.give_up(State.MISMATCH)
-        busy = [track for index in touched for track in self._consumers.of(index) if track.state is State.LOCKED]
+                track.give_up(PlanState.MISMATCH)
+        busy = [track for index in touched for track in self._consumers.of(index) if track.state is PlanState.LOCKED]
         if not touched or any(self.opens - track.last_hit < _ACTIVE for track in busy):
             return
         index = touched[0]
@@ -513,37 +513,37 @@ class Follower:
             order = build(Hypothesis(index, len(self._datasets[index].orders) - 1, Spec("sequential")), self._datasets)
             unread = self._unread[index] = Unread(order)
             for row, _, _ in cohort.opens:
-                unread.feed(row)
+                unread.observe(row)
         self._mismatch = index
 
     # -- work for another thread --
 
-    def work(self) -> Job | None:
+    def work(self) -> BackgroundJob | None:
         """The next computation to run elsewhere (then `finish` it), or None. One at a time."""
         if self._job is None:
             self._job = next(self._jobs(), None)
             return self._job
         return None
 
-    def _jobs(self) -> Iterator[Job]:
+    def _jobs(self) -> Iterator[BackgroundJob]:
         yield from self._moving_job()
         yield from self._next_job()
         yield from self._identifier.jobs()
         if not self.opens:
             yield from self._identifier.prepare_jobs()
 
-    def work_apart(self) -> Job | None:
+    def work_apart(self) -> BackgroundJob | None:
         """The same of what takes up to minutes, and may run beside the others."""
         if self._apart is None:
             self._apart = self._identifier.apart_job()
             return self._apart
         return None
 
-    def work_far(self) -> Job | None:
+    def work_far(self) -> BackgroundJob | None:
         """The same of what is of use in later epochs: there is always time for it. To be run, then delivered."""
         return self._far.job(self._consumers.tracks(), self._datasets)
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: BackgroundJob) -> None:
         """Takes over what a job has computed; a job that failed is forgotten."""
         if job is self._apart:
             self._apart = None
@@ -560,7 +560,7 @@ class Follower:
             job.run()
             self.finish(job)
 
-    def _moving_job(self) -> Iterator[Job]:
+    def _moving_job(self) -> Iterator[BackgroundJob]:
         for key, (hypothesis, cohort) in list(self._moving.items()):
             track = next((track for track in self._consumers.tracks() if id(track) == key), None)
             if key and track is None:
@@ -579,13 +579,13 @@ class Follower:
 
             yield self._build(hypothesis, deliver)
 
-    def _build(self, hypothesis: Hypothesis, then: Callable[[EpochOrder], None]) -> Job:
+    def _build(self, hypothesis: Hypothesis, then: Callable[[EpochOrder], None]) -> BackgroundJob:
         datasets = self._datasets
-        return Job(lambda: build(hypothesis, datasets), then)
+        return BackgroundJob(lambda: build(hypothesis, datasets), then)
 
-    def _next_job(self) -> Iterator[Job]:
+    def _next_job(self) -> Iterator[BackgroundJob]:
         for track in self._consumers.tracks():
-            if track.state is not State.LOCKED or track.ahead is not None:
+            if track.state is not PlanState.LOCKED or track.ahead is not None:
                 continue
             following, generation = track.following(), track.generation
             if following == track.hypothesis:
@@ -623,7 +623,7 @@ class Follower:
         return self._far.next_uses(rows, self._outlook.next_uses(rows), self.position, self._streams())
 
     @property
-    def sees_far(self) -> bool:
+    def knows_future(self) -> bool:
         """Whether what is read is another part of the files in every epoch, and more epochs are known than the next."""
         return self._far.known
 
@@ -635,20 +635,20 @@ class Follower:
     def _streams(self) -> list[Track] | list[Unread]:
         """Whose streams are handed out: of all that read now, of the data set read last, or what is left unread."""
         since = self.opens - _ACTIVE
-        locked = [track for track in self._consumers.tracks() if track.state is State.LOCKED]
+        locked = [track for track in self._consumers.tracks() if track.state is PlanState.LOCKED]
         busy = [track for track in locked if track.hits_since(max(since, 0)) >= _PRIMARY_RUN]
         if busy:
             return busy
         unread = self._unread.get(self._mismatch) if self._mismatch is not None else None
         primary = self._primary
         believed = unread is None or (primary is not None and (primary.was_locked or primary.given))
-        if primary is not None and primary.state is not State.MISMATCH and believed and not self._in_vain(primary):
+        if primary is not None and primary.state is not PlanState.MISMATCH and believed and not self._in_vain(primary):
             return [primary]
         return [] if unread is None else [unread]
 
     def _in_vain(self, track: Track) -> bool:
         """Whether a plan that is only assumed foresees so little that what it says comes next need not be fetched."""
-        return track.state is State.WATCHING and not (track.was_locked or track.given) and any(
+        return track.state is PlanState.WATCHING and not (track.was_locked or track.given) and any(
             cohort.count >= _TELLING and not _does_well(track, cohort) for cohort in self._identifier.trail.cohorts
         )  # fmt: skip
 
@@ -660,12 +660,12 @@ class Follower:
     def status(self) -> PlanStatus:
         """What is believed of the data set that is read."""
         track = self._primary
-        if track is not None and (track.state is not State.MISMATCH or self._mismatch is None):
+        if track is not None and (track.state is not PlanState.MISMATCH or self._mismatch is None):
             return describe(track, self._datasets, self._seed)
         if self._mismatch is None:
-            return PlanStatus(State.WATCHING.value if self._datasets else State.NONE.value, seed=self._seed)
+            return PlanStatus(PlanState.WATCHING.value if self._datasets else PlanState.NONE.value, seed=self._seed)
         known = track is not None or self._seed is not None
-        state = State.MISMATCH if known else State.UNKNOWN
+        state = PlanState.MISMATCH if known else PlanState.UNKNOWN
         length = self._unread[self._mismatch].length if self._mismatch in self._unread else 0
         return PlanStatus(state.value, None, self._seed, length=length, dataset=self._datasets[self._mismatch].name)
 

@@ -52,7 +52,7 @@ def describe(track: Track, datasets: Sequence[DataSet], seed: int | None) -> Pla
     )
 
 
-class Job:
+class BackgroundJob:
     """A computation to run outside of the follower's thread: `run` there, then `Follower.finish`.
 
     `apart`: it takes up to minutes, and is made of plain values: `compute` may run in another process, at low priority

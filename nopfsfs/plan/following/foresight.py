@@ -18,7 +18,7 @@ _ALL = 0.99
 _GOLDEN = 0x9E3779B1
 
 
-class Foresight:
+class EpochRows:
     """Of `n` rows. Epochs are numbered from the one that is read now, which is 0. Bit i of a row's word: it is read in
     the epoch number i, modulo 64, from the one in which this was made; only those of known epochs mean something."""
 

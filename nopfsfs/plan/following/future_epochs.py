@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.plan.epoch_order import DataSet, Hypothesis, build, files_of
-from nopfsfs.plan.following.follower_output import Job
-from nopfsfs.plan.following.foresight import Foresight, places, reads_a_part, successor
-from nopfsfs.plan.tracking.track import State, Track
+from nopfsfs.plan.following.follower_output import BackgroundJob
+from nopfsfs.plan.following.foresight import EpochRows, places, reads_a_part, successor
+from nopfsfs.plan.tracking.track import PlanState, Track
 
 TABLES = 2  # epochs whose order is known in full from the track: what it reads now, and the next
 MOST = 2  # tracks of which more is foreseen, those that were locked first: each takes 8 bytes for each file
 
 
-class Far:
+class FutureEpochs:
     """See the module."""
 
     def __init__(self) -> None:
-        self._tracks: list[tuple[Track, Foresight]] = []
+        self._tracks: list[tuple[Track, EpochRows]] = []
         self._whole: list[tuple[Track, Hypothesis]] = []  # of these epochs it is known that they read all
 
     @property
@@ -30,7 +30,7 @@ class Far:
         """Whether more is foreseen than the tables of the tracks show."""
         return any(foresight.known > TABLES and _has_a_future(track) for track, foresight in self._tracks)
 
-    def job(self, tracks: Sequence[Track], datasets: Sequence[DataSet]) -> Job | None:
+    def job(self, tracks: Sequence[Track], datasets: Sequence[DataSet]) -> BackgroundJob | None:
         """What to compute next; `tracks`: all there are. To be run, then delivered, before the next is asked for."""
         self._forget(tracks)
         for track in tracks:
@@ -42,11 +42,11 @@ class Far:
                         return self._job(foresight, following, datasets)
         return None
 
-    def _job(self, foresight: Foresight, following: Hypothesis, datasets: Sequence[DataSet]) -> Job:
+    def _job(self, foresight: EpochRows, following: Hypothesis, datasets: Sequence[DataSet]) -> BackgroundJob:
         def compute() -> None:
             foresight.write(build(following, datasets))
 
-        return Job(compute, lambda _: foresight.add(following))
+        return BackgroundJob(compute, lambda _: foresight.add(following))
 
     def next_uses(
         self, rows: NDArray[np.int64], uses: NDArray[np.int64], position: int, reading: Sequence[object]
@@ -73,7 +73,7 @@ class Far:
         self._tracks = [one for one in self._tracks if one[0] in tracks and _has_a_future(one[0])]
         self._whole = [one for one in self._whole if one[0] in tracks]
 
-    def _follow(self, track: Track, datasets: Sequence[DataSet]) -> Foresight | None:
+    def _follow(self, track: Track, datasets: Sequence[DataSet]) -> EpochRows | None:
         """The foresight of this track, up to its epoch; None where it has none."""
         here = track.hypothesis
         found = next((foresight for one, foresight in self._tracks if one is track), None)
@@ -87,7 +87,7 @@ class Far:
         if not reads_a_part(track.now, len(files)):
             self._whole = [one for one in self._whole if one[0] is not track] + [(track, here)]
             return None
-        made = Foresight(int(files.max()) + 1, here)
+        made = EpochRows(int(files.max()) + 1, here)
         made.write(track.now)
         made.add(here)
         self._tracks.append((track, made))
@@ -96,10 +96,10 @@ class Far:
 
 def _has_a_future(track: Track) -> bool:
     """Whether its epochs to come are known, and not all the same."""
-    return track.state is State.LOCKED and not track.repeats
+    return track.state is PlanState.LOCKED and not track.repeats
 
 
-def _keep_up(foresight: Foresight, track: Track) -> bool:
+def _keep_up(foresight: EpochRows, track: Track) -> bool:
     """Go on to the epoch that the track reads now; whether it is one of those that were foreseen."""
     here = track.hypothesis
     while foresight.first != here:

@@ -18,19 +18,19 @@ from typing import Protocol
 import numpy as np
 
 from nopfsfs.plan.epoch_order import DataSet, Hypothesis, files_of, same_order
-from nopfsfs.plan.following.follower_output import Job
+from nopfsfs.plan.following.follower_output import BackgroundJob
 from nopfsfs.plan.following.foresight import successor
-from nopfsfs.plan.following.reader_binding import Consumers
+from nopfsfs.plan.following.reader_binding import ReaderBinding
 from nopfsfs.plan.following.recorded import beginnings
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import STRIDED, Dealt, Spec
 from nopfsfs.plan.search import by_seed, deal, repeats, slow_search
-from nopfsfs.plan.search.candidates import SAID, Candidate, Heads, Seeds, candidate_of
+from nopfsfs.plan.search.candidates import SAID, Candidate, OrderHeads, Seeds, candidate_of
 from nopfsfs.plan.search.deal import World
 from nopfsfs.plan.search.matching import PLAUSIBLE, SUSPECTS_MOST, Search, prepare
-from nopfsfs.plan.search.suspects import FOLLOWING, LOCK, MARGIN, SURE, Proof, Suspect, Table, View, certain
-from nopfsfs.plan.search.unexplained_opens import Cohort, Ownership, Trail
-from nopfsfs.plan.tracking.track import State, Track
+from nopfsfs.plan.search.suspects import FOLLOWING, LOCK, MARGIN, SURE, OpensView, Proof, Suspect, Table, certain
+from nopfsfs.plan.search.unexplained_opens import Cohort, Cohorts, RowOwners
+from nopfsfs.plan.tracking.track import PlanState, Track
 
 # Data sets up to this size are computed at once when needed (some 50 ms); larger ones as a job.
 INLINE = 200_000
@@ -73,7 +73,7 @@ class Believer(Protocol):
     def adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
         """Another plan is certain; it takes the place of `track`'s, or, None, is that of a further reader."""
 
-    def despair(self, cohort: Cohort) -> None:
+    def give_up_search(self, cohort: Cohort) -> None:
         """Nothing known explains a cohort's opens so far."""
 
     def replace(self, track: Track, hypothesis: Hypothesis) -> None:
@@ -106,19 +106,19 @@ class Budget:
         return self._left > 0
 
 
-class Identifier:
-    """See the module. Not thread-safe: everything but `Job.run` belongs to one thread."""
+class PlanSearch:
+    """See the module. Not thread-safe: everything but `BackgroundJob.run` belongs to one thread."""
 
     def __init__(
         self,
         datasets: Sequence[DataSet],
-        ownership: Ownership,
-        consumers: Consumers,
+        ownership: RowOwners,
+        consumers: ReaderBinding,
         believer: Believer,
         seed: int | None,
         sampler: str,
         worlds: Sequence[World],
-        heads: Heads,
+        heads: OrderHeads,
         clock: Callable[[], float] = time.monotonic,
         recorded: Sequence[Hypothesis] = (),
     ) -> None:
@@ -128,7 +128,7 @@ class Identifier:
         self._sampler, self._worlds = sampler, tuple(worlds)
         self._recorded = beginnings(recorded)
         self._resumed = {candidate_of(plan) for plan in recorded[:1]}  # may be gone on with in the middle
-        self.trail = Trail(ownership)
+        self.trail = Cohorts(ownership)
         self._largest = max(size for size, _ in worlds)
         self._heads = heads
         self._budget = Budget(clock)
@@ -159,7 +159,7 @@ class Identifier:
         """Compares a cohort's opens with the plans at hand."""
         view = cohort.view()
         for track in self._tracks(cohort):
-            if track.state is State.LOCKED and self._goes_on(track, cohort, view):
+            if track.state is PlanState.LOCKED and self._goes_on(track, cohort, view):
                 return
         self._judge(cohort, view)
 
@@ -167,7 +167,7 @@ class Identifier:
         """Those of the data sets that a cohort reads."""
         return [track for index in cohort.datasets()[:_AMONG] for track in self._consumers.of(index)]
 
-    def _judge(self, cohort: Cohort, view: View) -> None:
+    def _judge(self, cohort: Cohort, view: OpensView) -> None:
         """Whether the opens prove a plan that is assumed, or one that was found."""
         suspects, believed, recorded = self._suspected(cohort, view)
         suspects += self._later(suspects, cohort, view)
@@ -189,13 +189,13 @@ class Identifier:
         else:
             self._adopt(hypothesis, cohort, assumed)
 
-    def _suspected(self, cohort: Cohort, view: View) -> tuple[list[Suspect], dict[int, Track], list[Suspect]]:
+    def _suspected(self, cohort: Cohort, view: OpensView) -> tuple[list[Suspect], dict[int, Track], list[Suspect]]:
         """What a cohort's opens may follow, weighed by those of now; by id of those that are assumed, their tracks;
         those of the last job's record."""
         believed: dict[int, Track] = {}
         suspects: list[Suspect] = []
         for track in self._tracks(cohort):
-            if track.state is not State.LOCKED:
+            if track.state is not PlanState.LOCKED:
                 found = self._suspects(self._assumed(track))
                 for suspect in found:
                     suspect.said = track.given or track.hypothesis.spec.sampler != "sequential"
@@ -262,7 +262,7 @@ class Identifier:
             if candidate.dataset in among and candidate in self._tables and candidate not in known
         ]  # fmt: skip
 
-    def _later(self, suspects: Sequence[Suspect], cohort: Cohort, view: View) -> list[Suspect]:
+    def _later(self, suspects: Sequence[Suspect], cohort: Cohort, view: OpensView) -> list[Suspect]:
         """What follows those that were read lately, and are no longer."""
         known = {one.candidate for one in suspects}
         found: list[Suspect] = []
@@ -279,7 +279,7 @@ class Identifier:
         cohort.suspect([one for one in found if one.worth >= PLAUSIBLE], SUSPECTS_MOST)
         return found
 
-    def _goes_on(self, track: Track, cohort: Cohort, view: View) -> bool:
+    def _goes_on(self, track: Track, cohort: Cohort, view: OpensView) -> bool:
         """Whether the opens are an epoch that may follow, or further ranks of this one, or lie elsewhere in it."""
         here = track.hypothesis
         suspects = self._suspects(list(dict.fromkeys((*track.alternatives(), here, *self._instead(here)))))
@@ -305,7 +305,7 @@ class Identifier:
             return True
         return False
 
-    def _further(self, track: Track, found: Suspect, view: View) -> Hypothesis | None:
+    def _further(self, track: Track, found: Suspect, view: OpensView) -> Hypothesis | None:
         """The epoch of a track with the ranks that the opens show beside its own; None: there are none."""
         here = track.hypothesis
         theirs = self._as_dealt(found, ((here.world, here.ranks),))
@@ -334,7 +334,7 @@ class Identifier:
                 found = replace(found, ranks=tuple(sorted({*found.ranks, *np.flatnonzero(steps > 1).tolist()})))
         return None if found is None or _same_stream(found, here) else found
 
-    def _read_again(self, track: Track, view: View | None = None) -> Hypothesis | None:
+    def _read_again(self, track: Track, view: OpensView | None = None) -> Hypothesis | None:
         """To whom this epoch is dealt, by what a track's readers opened of it lately, and by further opens."""
         here = track.hypothesis
         suspects = self._suspects([here])
@@ -346,7 +346,7 @@ class Identifier:
             rows, readers = np.concatenate([rows, view.rows]), np.concatenate([readers, view.readers])
         _, first = np.unique(rows, return_index=True)
         first.sort()
-        suspects[0].weigh(View(rows[first], readers[first], len(rows)))
+        suspects[0].weigh(OpensView(rows[first], readers[first], len(rows)))
         trust = deal.HELD if here.world > 1 else deal.SAID  # a world of one may be the lack of another
         return self._as_dealt(suspects[0], ((here.world, here.ranks),), trust)
 
@@ -383,7 +383,7 @@ class Identifier:
         Epochs of a small shuffle buffer are alike, so that none is ever contradicted.
         """
         rows = np.array(track.first_rows(), dtype=np.int64)
-        view = View(rows, np.zeros_like(rows), len(rows))
+        view = OpensView(rows, np.zeros_like(rows), len(rows))
         here = track.hypothesis
         others = [other for other in track.alternatives_of_this() if other != here]
         suspects = self._suspects([here, *others])
@@ -424,7 +424,7 @@ class Identifier:
         """All of a small order; the beginning of a large one, unless it may be read from its middle on."""
         files = files_of(candidate.hypothesis(), self._datasets)
         n = len(files)
-        heads = Heads(0, self._heads.spacing)
+        heads = OrderHeads(0, self._heads.spacing)
         whole = n <= (_RESUMED_MOST if candidate in self._resumed else INLINE)
         order = heads.whole(candidate, n) if whole else heads.full(candidate, n, self._largest)
         rows = np.where(order >= 0, files[order], -1)
@@ -439,30 +439,30 @@ class Identifier:
 
     # -- jobs --
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[BackgroundJob]:
         """The next computation for another thread, if any."""
         yield from self._search_job()
         yield from self._table_job()
 
-    def prepare_jobs(self) -> Iterator[Job]:
+    def prepare_jobs(self) -> Iterator[BackgroundJob]:
         """The next of those that make searches quick, before anything is opened."""
         if self._steps_left:
             self._steps_left -= 1
-            yield Job(partial(next, self._prepared, None), lambda _: None)
+            yield BackgroundJob(partial(next, self._prepared, None), lambda _: None)
 
-    def _table_job(self) -> Iterator[Job]:
+    def _table_job(self) -> Iterator[BackgroundJob]:
         """Computes what may come next before it comes, as far as there is room."""
         wanted = [
             candidate_of(hypothesis)
-            for track in self._consumers.tracks() if track.state is not State.MISMATCH
+            for track in self._consumers.tracks() if track.state is not PlanState.MISMATCH
             for hypothesis in (track.hypothesis, *track.alternatives(), *self._instead(track.hypothesis))
         ]  # fmt: skip
         for candidate in (*wanted, *self._recorded):
             if candidate not in self._tables and 2 * self._bytes < _KEPT_BYTES:
-                yield Job(partial(self._compute, candidate), partial(self._keep, candidate))
+                yield BackgroundJob(partial(self._compute, candidate), partial(self._keep, candidate))
                 return
 
-    def _search_job(self) -> Iterator[Job]:
+    def _search_job(self) -> Iterator[BackgroundJob]:
         for cohort in reversed(self.trail.cohorts):
             with_all = self._begins_with_all(cohort)
             if with_all and (cohort.quick is None or cohort.quick.past_likely or cohort.grown):
@@ -496,7 +496,7 @@ class Identifier:
             self._datasets, among, self._seeds, self._sampler, self._worlds, self._heads, first_only=first_only
         )  # fmt: skip
 
-    def _searching(self, cohort: Cohort, search: Search) -> Job:
+    def _searching(self, cohort: Cohort, search: Search) -> BackgroundJob:
         """Goes on with a search, over the opens of now."""
         view, among, era = cohort.view(), cohort.datasets()[:_AMONG], cohort.era
 
@@ -523,9 +523,9 @@ class Identifier:
             if sure is not None and sure.worth < LOCK and cohort.era == era:  # readers have gone on to another epoch
                 self._lead(sure.candidate.hypothesis(), cohort, _EPOCHS_LATE)
             if tried and cohort.despaired and cohort.era == era:
-                self._believer.despair(cohort)
+                self._believer.give_up_search(cohort)
 
-        return Job(run, deliver)
+        return BackgroundJob(run, deliver)
 
     def _searched(self, cohort: Cohort, search: Search) -> None:
         """A search has tried all that it could."""
@@ -534,7 +534,7 @@ class Identifier:
         elif search is cohort.full:
             cohort.full = None
 
-    def apart_job(self) -> Job | None:
+    def apart_job(self) -> BackgroundJob | None:
         """A computation that takes up to minutes, for a cohort that nothing else explains."""
         for cohort in self.trail.cohorts:
             if not cohort.stuck:
@@ -556,7 +556,7 @@ class Identifier:
                 else:
                     self._found_late(found[0].spec)
 
-            return Job(partial(slow_search.find, work), deliver, apart=True)
+            return BackgroundJob(partial(slow_search.find, work), deliver, apart=True)
         return None
 
     def _found_apart(self, hypothesis: Hypothesis, of: int, cohort: Cohort) -> None:
@@ -588,7 +588,7 @@ class Identifier:
             return
         for one in self._tracks(cohort):
             here = one.hypothesis
-            if one.state is State.LOCKED and here != hypothesis and same_order(here, hypothesis):
+            if one.state is PlanState.LOCKED and here != hypothesis and same_order(here, hypothesis):
                 if here.world == hypothesis.world:
                     hypothesis = replace(hypothesis, ranks=tuple(sorted({*here.ranks, *hypothesis.ranks})))
                 elif not _idle(one, cohort):
@@ -596,7 +596,7 @@ class Identifier:
                 self._believer.adopt(hypothesis, cohort, one)
                 return
         if track is None:
-            unsure = [one for one in self._consumers.of(hypothesis.dataset) if one.state is not State.LOCKED]
+            unsure = [one for one in self._consumers.of(hypothesis.dataset) if one.state is not PlanState.LOCKED]
             same = [one for one in unsure if one.hypothesis == hypothesis]
             track = next(iter((*same, *(one for one in unsure if not one.given))), None)
         self._believer.adopt(hypothesis, cohort, track)

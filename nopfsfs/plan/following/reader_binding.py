@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nopfsfs.plan.search.unexplained_opens import Ownership
-from nopfsfs.plan.tracking.track import State, Track
+from nopfsfs.plan.search.unexplained_opens import RowOwners
+from nopfsfs.plan.tracking.track import PlanState, Track
 
 # Opens foreseen by a track, less those foreseen by another, after which a reader belongs to it; and the most counted.
 _BOUND = 4
@@ -20,10 +20,10 @@ _READERS = 4096
 _TRACKS = 4
 
 
-class Consumers:
+class ReaderBinding:
     """See the module."""
 
-    def __init__(self, ownership: Ownership, count: int) -> None:
+    def __init__(self, ownership: RowOwners, count: int) -> None:
         """`count`: of data sets."""
         self._ownership = ownership
         self.serving: list[list[Track]] = [[] for _ in range(count)]
@@ -48,7 +48,7 @@ class Consumers:
             return own
         expecting = [track for track in tracks if track.expects(row)]
         for track in expecting:
-            if track.state is State.LOCKED:
+            if track.state is PlanState.LOCKED:
                 return track
         return own or max(expecting or tracks, key=lambda track: track.last_hit)
 
@@ -69,7 +69,7 @@ class Consumers:
             self._bound[reader] = (track, 1)
         return False
 
-    def surprised(self, track: Track, reader: int) -> bool:
+    def contradicted(self, track: Track, reader: int) -> bool:
         """The track has not foreseen an open of the reader. True: the reader belongs to the track."""
         bound = self._bound.get(reader)
         if bound is None or bound[0] is not track:

@@ -17,7 +17,7 @@ from nopfsfs.plan.following.explaining import (
     ranks_text,
 )
 from nopfsfs.plan.samplers import registry
-from nopfsfs.plan.tracking.track import State
+from nopfsfs.plan.tracking.track import PlanState
 from nopfsfs.text.units import format_duration
 
 # Opens without a plan that are told of although another plan is certain: fewer are strays.
@@ -29,13 +29,13 @@ _THINGS = {"seed": "seed", "sampler": "sampler", "world": "", "plan": "plan:"}
 
 def paragraph(found: Explanation) -> str:
     """All that is known, in a few sentences."""
-    if found.state == State.NONE.value:
+    if found.state == PlanState.NONE.value:
         return "There are no files in this mount."
     return " ".join(_sentences(found))
 
 
 def _sentences(found: Explanation) -> Iterator[str]:
-    certain = [one for one in found.plans if one.plan.state == State.LOCKED.value]
+    certain = [one for one in found.plans if one.plan.state == PlanState.LOCKED.value]
     if not found.opens:
         yield "Nothing was read yet."
     for one in found.plans:
@@ -55,14 +55,14 @@ def _sentences(found: Explanation) -> Iterator[str]:
 
 def _plan(one: Known, found: Explanation) -> Iterator[str]:
     files, order = _files(one.plan.dataset), _order(one)
-    if one.plan.state == State.LOCKED.value:
+    if one.plan.state == PlanState.LOCKED.value:
         yield f"The files {files} are read {order}."
         if one.after is not None and one.bits is not None:
             least = f", where {found.needed:.0f} are needed" if one.bits >= found.needed else ""
             yield f"Known after {_count(one.after, 'open')}, by {one.bits:.0f} bits of evidence{least}."
     elif one.was_locked:
         yield f"The files {files} were read {order}, until their readers opened others; it goes on if they come back."
-    elif one.plan.state == State.MISMATCH.value:
+    elif one.plan.state == PlanState.MISMATCH.value:
         yield f"What is opened {files} is not what was expected: files {order}."
     elif one.origin is Origin.SAID:
         yield f"The files {files} are expected {order}, as was registered."

@@ -41,7 +41,7 @@ class Option:
 
 
 @dataclass(frozen=True, eq=False)
-class Orders:
+class GivenOrders:
     """Orders that are given instead of computed, an array of samples (int64[m]) for each epoch; after the last
     one they begin anew."""
 
@@ -56,7 +56,7 @@ class Spec:
     sampler: str
     seed: int = 0
     options: tuple[tuple[str, Value], ...] = ()
-    data: Orders | None = None
+    data: GivenOrders | None = None
 
     def get(self, name: str, default: Value) -> Value:
         """The value of an option, or `default`."""

@@ -17,8 +17,8 @@ from nopfsfs.plan.epoch_order import Hypothesis
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import torch_seeds
-from nopfsfs.plan.search.candidates import Candidate, Seeds, Target
-from nopfsfs.plan.search.suspects import View
+from nopfsfs.plan.search.candidates import Candidate, FileList, Seeds
+from nopfsfs.plan.search.suspects import OpensView
 from nopfsfs.plan.search.torch_seeds import SeedSearch
 
 FAMILY = "distributed"
@@ -48,12 +48,12 @@ _LONG = 16 * torch_seeds.REACH
 class BySeed:
     """One way to look for seeds in one enumeration of files."""
 
-    target: Target
+    target: FileList
     make: Callable[[list[NDArray[np.int64]], int], SeedSearch]
     in_middle: bool
     middle_opens: int = _MIDDLE_OPENS
 
-    def begin(self, view: View, samples_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> SeedSearch | None:
+    def begin(self, view: OpensView, samples_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> SeedSearch | None:
         """A search over what was opened; None where that is too little. `samples_of`: the samples of rows, -1: none."""
         readers = view.lasts(self.middle_opens) if self.in_middle else view.begun
         found = [samples[samples >= 0][:_TOGETHER_OPENS] for samples in map(samples_of, readers)]
@@ -67,12 +67,12 @@ class BySeed:
             return None
 
 
-def likely(targets: Iterable[Target], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
+def likely(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
     """The seed that was given, and the defaults, in an epoch's beginning. `spacing`: one open in so many is seen."""
     return [_beginnings(target, _likely(seeds), spacing * torch_seeds.REACH) for target in _here(targets)]
 
 
-def further(targets: Iterable[Target], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
+def further(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
     """Two for each target: all seeds in an epoch's beginning, the likely ones in its middle."""
     found = []
     for target in _here(targets):
@@ -81,7 +81,7 @@ def further(targets: Iterable[Target], seeds: Seeds, spacing: int = 1) -> list[B
     return found
 
 
-def thorough(targets: Iterable[Target], spacing: int = 1) -> tuple[list[BySeed], list[BySeed], list[BySeed]]:
+def thorough(targets: Iterable[FileList], spacing: int = 1) -> tuple[list[BySeed], list[BySeed], list[BySeed]]:
     """All seeds, in long beginnings and in the middle of an epoch: what takes a second or two, the likeliest that takes
     some seconds, and what takes longer."""
     here = _here(targets)[:_TARGETS]
@@ -92,7 +92,7 @@ def thorough(targets: Iterable[Target], spacing: int = 1) -> tuple[list[BySeed],
     return quick, soon, [*beginnings, *(one for one in middles if one not in (*quick, *soon))]
 
 
-def _here(targets: Iterable[Target]) -> list[Target]:
+def _here(targets: Iterable[FileList]) -> list[FileList]:
     return [target for target in targets if set(registry.sampler(FAMILY).files) & set(target.names)]
 
 
@@ -100,17 +100,17 @@ def _likely(seeds: Seeds) -> list[int]:
     return list(dict.fromkeys(s for seed in seeds.first for s in range(max(seed, 0), max(seed, 0) + _EPOCHS)))
 
 
-def _beginnings(target: Target, seeds: Iterable[int], reach: int) -> BySeed:
+def _beginnings(target: FileList, seeds: Iterable[int], reach: int) -> BySeed:
     return BySeed(target, lambda readers, n: torch_seeds.beginnings(readers, n, seeds, reach), in_middle=False)
 
 
-def _middles(target: Target, seeds: Iterable[int], spacing: int) -> BySeed:
+def _middles(target: FileList, seeds: Iterable[int], spacing: int) -> BySeed:
     # a step between two opens that show tells less
     opens = _MIDDLE_OPENS if spacing == 1 else _BEGIN_OPENS
     return BySeed(target, lambda readers, n: torch_seeds.middles(readers, n, seeds), in_middle=True, middle_opens=opens)
 
 
-def named(s: int, target: Target, seeds: Seeds) -> tuple[Candidate, float]:
+def named(s: int, target: FileList, seeds: Seeds) -> tuple[Candidate, float]:
     """The number under its likeliest name, and the bits that this takes."""
     known = (*seeds.first, *(seed for seed in seeds.common if seed == s))
     names = [(seeds.cost(seed) + 2 * math.log2(s - seed + 1), seed) for seed in known if 0 <= s - seed < _EPOCHS]

@@ -82,7 +82,7 @@ class Seeds:
 
 
 @dataclass(frozen=True)
-class Target:
+class FileList:
     """One enumeration of the files of one data set."""
 
     dataset: int
@@ -117,11 +117,11 @@ def candidate_of(hypothesis: Hypothesis) -> Candidate:
     return Candidate(h.dataset, h.order, h.spec, h.epoch, h.subset, world)
 
 
-def targets(datasets: Sequence[DataSet], among: Iterable[int]) -> Iterator[Target]:
+def targets(datasets: Sequence[DataSet], among: Iterable[int]) -> Iterator[FileList]:
     """The enumerations of these data sets."""
     for index in among:
         for at, order in enumerate(datasets[index].orders):
-            yield Target(index, at, len(order.rows), order.names, order.classes)
+            yield FileList(index, at, len(order.rows), order.names, order.classes)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Stage:
     subsets: bool = False
     before: int = 0  # as many families were likelier
 
-    def candidates(self, target: Target, worlds: Sequence[World], seeds: Seeds) -> Iterator[tuple[Candidate, float]]:
+    def candidates(self, target: FileList, worlds: Sequence[World], seeds: Seeds) -> Iterator[tuple[Candidate, float]]:
         """All that the files of `target` could be read as, each with the bits that it takes to name it."""
         for subset in self._subsets():
             for family, spec, cost in self._specs(target, seeds, subset):
@@ -154,7 +154,7 @@ class Stage:
         found = (spec for rule in registry.SUBSETS.values() for seed in self.seeds for spec in rule.variants(seed))
         yield from dict.fromkeys(found)
 
-    def _specs(self, target: Target, seeds: Seeds, subset: Spec | None) -> Iterator[tuple[Sampler, Spec, float]]:
+    def _specs(self, target: FileList, seeds: Seeds, subset: Spec | None) -> Iterator[tuple[Sampler, Spec, float]]:
         for rank, family in enumerate(self.families, self.before):
             if not set(family.files) & set(target.names) or (family.by_class and not target.classes):
                 continue
@@ -221,7 +221,7 @@ def usual_of_common(seeds: Seeds, sampler: str) -> Stage:
     return Stage(usual, seeds.common, epochs=_EPOCHS_COMMON)
 
 
-class Heads:
+class OrderHeads:
     """The beginnings of orders; those computed last are kept, 64 MiB of them. Belongs to one thread at a time."""
 
     def __init__(self, kept_bytes: int = _KEPT_BYTES, spacing: int = 1) -> None:

@@ -26,12 +26,12 @@ from nopfsfs.plan.samplers.torch_global import Global
 from nopfsfs.plan.samplers.torch_stateful import Stateful
 from nopfsfs.plan.search import candidates
 from nopfsfs.plan.search.by_seed import FAMILY, BySeed, further, likely, named, thorough
-from nopfsfs.plan.search.candidates import WHOLE, Candidate, Heads, Seeds, Stage, Target
+from nopfsfs.plan.search.candidates import WHOLE, Candidate, FileList, OrderHeads, Seeds, Stage
 from nopfsfs.plan.search.deal import World, listed
-from nopfsfs.plan.search.suspects import SURE, Suspect, Table, View, leading
+from nopfsfs.plan.search.suspects import SURE, OpensView, Suspect, Table, leading
 from nopfsfs.plan.search.torch_seeds import SeedSearch
 from nopfsfs.plan.search.torch_stream_search import GlobalSearch, Words
-from nopfsfs.plan.search.torch_stream_search import Target as FirstOpened
+from nopfsfs.plan.search.torch_stream_search import SearchedFiles as FirstOpened
 
 MIN_OPENS = 4
 # Places of orders that are computed in one call, and what a candidate costs beside: together some 50 ms. Some samplers
@@ -74,7 +74,7 @@ _COSTLY = 100
 class Glance:
     """The opens of a view, prepared to be compared with many orders."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: OpensView) -> None:
         self.rows = view.rows
         last: dict[int, int] = {}
         pairs: list[tuple[int, int]] = []
@@ -116,29 +116,29 @@ def _alike(steps: NDArray[np.int64], n: int) -> bool:
 class Opens:
     """A view, prepared to be compared with many orders."""
 
-    def __init__(self, view: View, datasets: Sequence[DataSet]) -> None:
+    def __init__(self, view: OpensView, datasets: Sequence[DataSet]) -> None:
         self.view = view
         self.glance = Glance(view)
         self._datasets = datasets
-        self._tables: dict[Target, Table] = {}
-        self._which: dict[Target, NDArray[np.int16]] = {}
+        self._tables: dict[FileList, Table] = {}
+        self._which: dict[FileList, NDArray[np.int16]] = {}
 
-    def files(self, target: Target) -> NDArray[np.integer[Any]]:
+    def files(self, target: FileList) -> NDArray[np.integer[Any]]:
         """The row of each sample."""
         return self._datasets[target.dataset].orders[target.order].rows
 
-    def samples(self, target: Target, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def samples(self, target: FileList, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The samples of rows, int64[m], -1: none."""
         if target not in self._tables:
             self._tables[target] = Table(self.files(target))
         return self._tables[target].places(rows)
 
-    def readers(self, target: Target) -> list[NDArray[np.int64]]:
+    def readers(self, target: FileList) -> list[NDArray[np.int64]]:
         """By reader, the samples that it opened."""
         found = [self.samples(target, rows) for rows in self.view.lasts(len(self.view.rows))]
         return [samples[samples >= 0] for samples in found]
 
-    def which(self, target: Target) -> NDArray[np.int16]:
+    def which(self, target: FileList) -> NDArray[np.int16]:
         """By sample, which of the opens it was, int16[n + 1], -1: none."""
         if target not in self._which:
             samples = self.samples(target, self.view.rows)
@@ -156,7 +156,7 @@ class Search:
 
     def __init__(
         self, datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World],
-        heads: Heads, *, first_only: bool = False,
+        heads: OrderHeads, *, first_only: bool = False,
     ) -> None:  # fmt: skip
         """`among`: the data sets that are looked at; `first_only`: what is likeliest, and no more."""
         self._datasets, self._heads = datasets, heads
@@ -187,7 +187,7 @@ class Search:
         return self._parts_done / max(self._parts, 1)
 
     def _steps(
-        self, targets: Sequence[Target], sampler: str, *, by_seed: bool, streams: bool, first_only: bool
+        self, targets: Sequence[FileList], sampler: str, *, by_seed: bool, streams: bool, first_only: bool
     ) -> Iterator[Step]:
         seeds, spacing = self._seeds, self._heads.spacing
         more: list[BySeed] = []
@@ -244,7 +244,7 @@ class Search:
         rest = (step for stage in stages for step in self._of(stage, targets))
         yield from _in_turn(self._by_seed(long), rest)
 
-    def _of(self, stage: Stage, targets: Sequence[Target], *, costly: bool | None = None) -> Iterator[Step]:
+    def _of(self, stage: Stage, targets: Sequence[FileList], *, costly: bool | None = None) -> Iterator[Step]:
         """`costly`: only samplers whose beginnings take long where there are many files, or only all others."""
         for target in targets:
             worlds = self._worlds
@@ -292,7 +292,7 @@ class Search:
                     yield partial(self._try_seed, numbers.popleft(), way.target)
             self._parts_done += parts
 
-    def _in_streams(self, seeds: Iterable[int], targets: Sequence[Target], which: Words) -> Iterator[Step]:
+    def _in_streams(self, seeds: Iterable[int], targets: Sequence[FileList], which: Words) -> Iterator[Step]:
         """A loader that shuffles takes its seed from the global generator, of which a model has drawn before."""
         usual = set(registry.sampler(Global.name).files)
         for seed in seeds:
@@ -300,7 +300,7 @@ class Search:
             running: list[_InStream] = []
 
             def step(
-                opens: Opens, seed: int = seed, among: list[Target] = among, running: list[_InStream] = running
+                opens: Opens, seed: int = seed, among: list[FileList] = among, running: list[_InStream] = running
             ) -> Any:
                 if not running:
                     running.append(_InStream(seed, among, opens, which))
@@ -310,14 +310,14 @@ class Search:
             while running and not running[0].done:
                 yield step
 
-    def _try_seed(self, s: int, target: Target, opens: Opens) -> tuple[list[Suspect], int]:
+    def _try_seed(self, s: int, target: FileList, opens: Opens) -> tuple[list[Suspect], int]:
         candidate, cost = named(s, target, self._seeds)
         order = self._heads.whole(candidate, target.n)
         suspect = Suspect(candidate, Table(opens.files(target)[order]), cost, part=SURE)  # no other seed is near
         suspect.weigh(opens.view)
         return [suspect] if suspect.worth >= PLAUSIBLE else [], len(order)
 
-    def run(self, view: View, among: Sequence[int] | None = None) -> list[Suspect]:
+    def run(self, view: OpensView, among: Sequence[int] | None = None) -> list[Suspect]:
         """Goes on with the next candidates; those that look like what was opened. `among`: further opens show that only
         these data sets may be read."""
         begun = time.thread_time()
@@ -343,7 +343,7 @@ class Search:
         self.done = True
         return found
 
-    def _try(self, candidate: Candidate, cost: float, target: Target, opens: Opens) -> tuple[list[Suspect], int]:
+    def _try(self, candidate: Candidate, cost: float, target: FileList, opens: Opens) -> tuple[list[Suspect], int]:
         n, files, which = target.n, opens.files(target), opens.which(target)
         if candidate.subset is not None:
             part = self._heads.part(candidate.subset, n)
@@ -363,7 +363,8 @@ class Search:
 
 
 def prepare(
-    datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World], heads: Heads
+    datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World],
+    heads: OrderHeads,
 ) -> Iterator[None]:  # fmt: skip
     """Computes what searches compare with first, some of it at each step, while there is nothing to be compared."""
     largest = max(_WORLD, max(size for size, _ in worlds))
@@ -381,9 +382,9 @@ class _InStream:
     """The place in the stream of one seed at which what readers opened first was drawn. Raises no error: a seed that
     torch would not take has no stream."""
 
-    def __init__(self, seed: int, among: Sequence[Target], opens: Opens, which: Words) -> None:
+    def __init__(self, seed: int, among: Sequence[FileList], opens: Opens, which: Words) -> None:
         self._seed = seed
-        self._whose: list[Target] = []
+        self._whose: list[FileList] = []
         firsts: list[FirstOpened] = []
         for target in among:
             for rows in opens.view.firsts[:_READERS_FIRST]:
@@ -398,7 +399,7 @@ class _InStream:
             self._search = GlobalSearch(seed, firsts, self._words, which=which)
         self.done = self._search is None or self._search.done
 
-    def step(self, opens: Opens, heads: Heads, largest: int) -> list[Suspect]:
+    def step(self, opens: Opens, heads: OrderHeads, largest: int) -> list[Suspect]:
         """Looks at some more words. `largest`: the largest world that readers may belong to."""
         if self.done or self._search is None:
             return []

@@ -24,7 +24,7 @@ from nopfsfs.plan.search import split_search, tf_buffer_search, weighted_search
 from nopfsfs.plan.search.candidates import Seeds
 from nopfsfs.plan.search.split_search import SplitTarget
 from nopfsfs.plan.search.suspects import Table, leading
-from nopfsfs.plan.search.torch_stream_search import Found, GlobalSearch, Target
+from nopfsfs.plan.search.torch_stream_search import GlobalSearch, SearchedFiles, StreamPlace
 from nopfsfs.plan.search.unexplained_opens import Cohort
 from nopfsfs.plan.search.weighted_search import WeightedTarget
 
@@ -61,7 +61,7 @@ class Enumeration:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class SlowSearchTask:
     """All that `find` needs. `origins`: (seed or state, first word, last word but one) to look at, likeliest first."""
 
     enumerations: tuple[Enumeration, ...]
@@ -79,7 +79,7 @@ def task(
     seeds: Seeds,
     sampler: str,
     known: Sequence[Spec] = (),
-) -> Task | None:
+) -> SlowSearchTask | None:
     """What to look for; None when neither search could find anything. `known`: plans that were believed before; from
     the place of such a one on the stream is looked at first."""
     names = [family.name for family in registry.families(sampler)]
@@ -111,10 +111,11 @@ def task(
         for seed, limit in zip(likely, limits, strict=True)
         if end <= limit
     ]
-    return Task(tuple(found), (*again, *first), likely, *(name in wanted for name in (TORCH, TENSORFLOW, WEIGHTED)))
+    families = (name in wanted for name in (TORCH, TENSORFLOW, WEIGHTED))
+    return SlowSearchTask(tuple(found), (*again, *first), likely, *families)
 
 
-def find(work: Task) -> tuple[Hypothesis, int] | None:
+def find(work: SlowSearchTask) -> tuple[Hypothesis, int] | None:
     """(what explains the opens, how many possibilities were tried); None when the limits are reached. 0.1 s for a
     million words of a stream, and for a million buffers."""
     for search in (_tensorflow, _torch):
@@ -124,7 +125,7 @@ def find(work: Task) -> tuple[Hypothesis, int] | None:
     return None
 
 
-def _tensorflow(work: Task) -> tuple[Hypothesis, int] | None:
+def _tensorflow(work: SlowSearchTask) -> tuple[Hypothesis, int] | None:
     names = registry.sampler(TENSORFLOW).files
     if not work.tensorflow or not names:
         return None
@@ -139,7 +140,7 @@ def _tensorflow(work: Task) -> tuple[Hypothesis, int] | None:
     return None
 
 
-def _torch(work: Task) -> tuple[Hypothesis, int] | None:
+def _torch(work: SlowSearchTask) -> tuple[Hypothesis, int] | None:
     pieces: dict[int, list[_Read]] = {}
     for origin, start, limit in work.origins:
         try:
@@ -156,12 +157,12 @@ def _torch(work: Task) -> tuple[Hypothesis, int] | None:
 
 
 def _shuffled(
-    work: Task, origin: int | str, start: int, limit: int, pieces: dict[int, list[_Read]]
+    work: SlowSearchTask, origin: int | str, start: int, limit: int, pieces: dict[int, list[_Read]]
 ) -> tuple[Hypothesis, int] | None:
     """`pieces`: by seed, those that were cut already."""
     if not work.torch:
         return None
-    reads = [_Read(one, Target(one.n, samples)) for one in work.enumerations for samples in one.firsts]
+    reads = [_Read(one, SearchedFiles(one.n, samples)) for one in work.enumerations for samples in one.firsts]
     for seed in dict.fromkeys((origin, *work.seeds[:_SPLIT_SEEDS])):
         if isinstance(seed, int):
             if seed not in pieces:
@@ -174,7 +175,7 @@ def _shuffled(
     return None
 
 
-def _weighted(work: Task, origin: int | str, start: int, limit: int) -> tuple[Hypothesis, int] | None:
+def _weighted(work: SlowSearchTask, origin: int | str, start: int, limit: int) -> tuple[Hypothesis, int] | None:
     if not work.weighted:
         return None
     reads = {
@@ -192,7 +193,7 @@ def _weighted(work: Task, origin: int | str, start: int, limit: int) -> tuple[Hy
     return Hypothesis(one.dataset, one.order, spec), limit * len(reads)
 
 
-def _split(work: Task, origin: int | str, start: int, limit: int) -> tuple[Hypothesis, int] | None:
+def _split(work: SlowSearchTask, origin: int | str, start: int, limit: int) -> tuple[Hypothesis, int] | None:
     """A random_split after the model was initialised, and the loader right after that."""
     if not work.torch or origin not in work.seeds[:_SPLIT_SEEDS] or not isinstance(origin, int) or limit > _SPLIT_MOST:
         return None
@@ -214,7 +215,7 @@ class _Read:
     """What one reader opened first, as samples of an enumeration or of a piece of it."""
 
     whose: Enumeration
-    target: Target
+    target: SearchedFiles
     subset: Spec | None = None
 
 
@@ -231,8 +232,8 @@ def _pieces(enumerations: Sequence[Enumeration], seed: int) -> Iterator[_Read]:
                 places = Table(order).places(samples)
                 for (begin, end), spec in cuts.items():
                     if places.min() >= begin and places.max() < end:
-                        yield _Read(one, Target(end - begin, places - begin), spec)
+                        yield _Read(one, SearchedFiles(end - begin, places - begin), spec)
 
 
-def _hypothesis(search: GlobalSearch, found: Found, read: _Read) -> Hypothesis:
+def _hypothesis(search: GlobalSearch, found: StreamPlace, read: _Read) -> Hypothesis:
     return Hypothesis(read.whose.dataset, read.whose.order, search.spec(found), subset=read.subset)

@@ -1,7 +1,7 @@
 """An order that opens may follow: where it has which file, and what the ledger says of it.
 
-Owns the tables of an order before it is dealt out (`Table`), the opens that are to be explained (`View`), and how much
-evidence makes a plan certain. Pure.
+Owns the tables of an order before it is dealt out (`Table`), the opens that are to be explained (`OpensView`), and how
+much evidence makes a plan certain. Pure.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Proof:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class OpensView:
     """What is to be explained: the distinct rows that were opened lately, in order, int64[m <= 256], and who opened
     each (0: not known), int64[m]; `total`: files of the mount. `firsts`: by reader, the rows that it opened first,
     int64[<= FIRSTS]."""
@@ -132,7 +132,7 @@ class Suspect:
     worth: float = field(init=False, default=0.0)  # bits of the ledger, less the cost
     likelihood: float = field(init=False, default=0.0)  # the same for data sets of any size
 
-    def weigh(self, view: View) -> None:
+    def weigh(self, view: OpensView) -> None:
         """Takes the evidence of the opens of now."""
         places = self.table.places(view.rows)
         self.ledger = Ledger(self.table.n, view.total)

@@ -41,7 +41,7 @@ _UPPER, _LOWER, _MATRIX = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint3
 
 
 @dataclass(frozen=True, eq=False)
-class Target:
+class SearchedFiles:
     """The samples that one reader (worker process) opened first in one epoch, in order and each once, int64[m], taken
     as samples of a data set of n in one of its file orders. At least 2; 6 or more are better, 64 are plenty."""
 
@@ -50,7 +50,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Found:
+class StreamPlace:
     """A place of the stream that explains a target.
 
     `word`: the first of the two words of the sampler's seed, or (direct) of the permutation, counted from the
@@ -86,7 +86,7 @@ class GlobalSearch:
     """
 
     def __init__(
-        self, seed_or_state: int | str, targets: Sequence[Target], limit: int = 50_000_000, start: int = 0,
+        self, seed_or_state: int | str, targets: Sequence[SearchedFiles], limit: int = 50_000_000, start: int = 0,
         which: Words = Words.ALL,
     ) -> None:  # fmt: skip
         """`seed_or_state`: what manual_seed was given, or a state as `torch_random.torch_state` writes it.
@@ -117,7 +117,7 @@ class GlobalSearch:
         """Whether all words were looked at."""
         return self._next >= self._limit or not self._targets
 
-    def step(self) -> tuple[Found, ...]:
+    def step(self) -> tuple[StreamPlace, ...]:
         """Looks at the next words, at most `CHUNK`; the finds among them, surest first."""
         count = 0 if self.done else min(self._chunk, self._limit - self._next)
         if not count:
@@ -127,7 +127,7 @@ class GlobalSearch:
         every = slice(0, count, 1)
         seeds = every if self._which is Words.ALL else slice((self._next + self._which) % 2, count, 2)
         seeded = _first_outputs(words[seeds])
-        found: list[Found] = []
+        found: list[StreamPlace] = []
         for n in dict.fromkeys(target.n for target in self._targets):
             found += self._of_size(n, words, seeds, seeded % np.uint32(n), direct=False)
             if self._which is not Words.REST:
@@ -136,7 +136,7 @@ class GlobalSearch:
         self._next += count
         return tuple(sorted(found, key=lambda one: one.log_chance))
 
-    def spec(self, found: Found) -> Spec:
+    def spec(self, found: StreamPlace) -> Spec:
         """The sampler `global` whose epoch 0 is where that was found. For `accelerate` in several processes, the
         option `offset` is `found.word`."""
         spec = self._spec.with_option("direct", int(found.direct))
@@ -144,7 +144,7 @@ class GlobalSearch:
 
     def _of_size(
         self, n: int, words: NDArray[np.uint32], which: slice, first: NDArray[np.uint32], *, direct: bool
-    ) -> Iterator[Found]:
+    ) -> Iterator[StreamPlace]:
         """The finds among the targets with n samples; `first`: the first sample that each of those words would give."""
         targets = [(i, target) for i, target in enumerate(self._targets) if target.n == n]
         begins = np.array([target.samples[0] for _, target in targets], dtype=np.uint32)
@@ -163,7 +163,7 @@ class GlobalSearch:
 
     def _judge(
         self, index: int, place: int, head: NDArray[np.int64], words: NDArray[np.uint32], *, direct: bool
-    ) -> Found | None:
+    ) -> StreamPlace | None:
         """All samples of a target against the permutation that begins at, or is seeded with, words[place]; `head`: how
         that begins."""
         target = self._targets[index]
@@ -182,7 +182,7 @@ class GlobalSearch:
         word = at if direct else at - SEED_WORDS + 1
         if chance > math.log(FALSE_FIND) or word < 0:
             return None
-        return Found(word, direct, index, agreed, of, batch, workers, chance)
+        return StreamPlace(word, direct, index, agreed, of, batch, workers, chance)
 
     def _at(self, place: int) -> np.random.RandomState:
         """The generator before word `place` of those that this step looks at."""
@@ -200,7 +200,7 @@ def _spec(seed_or_state: int | str) -> Spec:
     return Spec(Global.name, seed_or_state)
 
 
-def _check(target: Target) -> None:
+def _check(target: SearchedFiles) -> None:
     samples = target.samples
     if not 0 < target.n < torch_generator.MAX_N or not len(samples):
         raise ValueError(f"a target of {len(samples)} out of {target.n} samples")
@@ -208,7 +208,7 @@ def _check(target: Target) -> None:
         raise ValueError(f"samples that are not in 0..{target.n - 1}")
 
 
-def _plausible(heads: NDArray[np.int64], target: Target) -> NDArray[np.bool_]:
+def _plausible(heads: NDArray[np.int64], target: SearchedFiles) -> NDArray[np.bool_]:
     """Which beginnings of permutations, int64[m, k], may be the target's: bool[m].
 
     The first sample must be there. The second is in the next place; or, when a batch holds but one, in a place further

@@ -1,6 +1,6 @@
 """The opens that no confirmed plan explains, and when to look for one that does.
 
-Owns to which data set a row belongs (`Ownership`), and who came together: readers that begin to open files at about
+Owns to which data set a row belongs (`RowOwners`), and who came together: readers that begin to open files at about
 the same time are a *cohort* (the workers of one job), whose opens are looked at as one sequence. Computes nothing that
 takes long.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.plan.epoch_order import DataSet
 from nopfsfs.plan.search.matching import MIN_OPENS, Search
-from nopfsfs.plan.search.suspects import FEW, FIRSTS, MAX_OPENS, Proof, Suspect, View
+from nopfsfs.plan.search.suspects import FEW, FIRSTS, MAX_OPENS, OpensView, Proof, Suspect
 
 # Numbers of opens at which the plans at hand are looked at; beyond the last at every so many.
 _LOOKS = frozenset((3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56))
@@ -47,7 +47,7 @@ _READERS = 4096
 Open = tuple[int, int, int]  # row, reader, the mount's count of opens
 
 
-class Ownership:
+class RowOwners:
     """To which data set a row belongs: the smallest that holds it. `of`: row -> index of a data set, -1 for none."""
 
     def __init__(self, datasets: Sequence[DataSet]) -> None:
@@ -83,7 +83,7 @@ class Ownership:
 class Cohort:
     """Unexplained opens of readers that came together."""
 
-    def __init__(self, ownership: Ownership, now: int) -> None:
+    def __init__(self, ownership: RowOwners, now: int) -> None:
         self._ownership = ownership
         self.readers: set[int] = set()
         self.last = now  # the mount's count of opens at the last of these
@@ -144,12 +144,12 @@ class Cohort:
             row, _, _ = self.opens.popleft()
             self._distinct.pop(row, None)
 
-    def view(self) -> View:
+    def view(self) -> OpensView:
         """The opens of now."""
         rows = np.fromiter(self._distinct, np.int64, len(self._distinct))
         readers = np.fromiter((reader for reader, _ in self._distinct.values()), np.int64, len(self._distinct))
         firsts = tuple(np.array(mine, np.int64) for mine in self._firsts.values())
-        return View(rows, readers, self._ownership.total, firsts)
+        return OpensView(rows, readers, self._ownership.total, firsts)
 
     def rows(self, index: int) -> NDArray[np.int64]:
         """The distinct rows of a data set that were opened lately, in order, int64[<= MAX_OPENS]."""
@@ -243,10 +243,10 @@ class Cohort:
             self._take(row, reader)
 
 
-class Trail:
+class Cohorts:
     """All cohorts of a mount."""
 
-    def __init__(self, ownership: Ownership) -> None:
+    def __init__(self, ownership: RowOwners) -> None:
         self._ownership = ownership
         self.cohorts: list[Cohort] = []  # the newest last
         self._of: dict[int, Cohort] = {}

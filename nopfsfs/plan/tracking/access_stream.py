@@ -10,19 +10,19 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan.tracking.blended_stream import Blend, Stream, weights
+from nopfsfs.plan.tracking.blended_stream import BlendedStream, Stream, weights
 from nopfsfs.plan.tracking.track import Track
 
 # Places that blended readers may drift apart before their speeds are measured anew.
 _DRIFT = 1024
 
 
-class Outlook:
+class AccessStream:
     """See the module."""
 
     def __init__(self) -> None:
         self.generation = 0
-        self._blend = Blend(())
+        self._blend = BlendedStream(())
         self._shift = 0  # stream position of this mount less that of the blend
         self._reported = 0
 
@@ -36,7 +36,7 @@ class Outlook:
         if self._blend.key:
             self.generation += 1
         rates = [stream.rate(opens) if isinstance(stream, Track) else 1.0 for stream in streams]
-        self._blend = Blend(list(zip(streams, weights(rates), strict=True)))
+        self._blend = BlendedStream(list(zip(streams, weights(rates), strict=True)))
         self._shift = before - self._blend.position
 
     @property

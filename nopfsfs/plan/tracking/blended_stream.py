@@ -57,7 +57,7 @@ class _Part:
         return rounds * total + self.before + rest
 
 
-class Blend:
+class BlendedStream:
     """`parts`: the streams, each with its weight, as their positions are now."""
 
     def __init__(self, parts: Sequence[tuple[Stream, int]]) -> None:

@@ -12,7 +12,7 @@ _AGREEING = 2  # runs that must say the same
 _READERS_MOST = 1024  # workers come and go with the epochs; what is remembered of them is bounded
 
 
-class LoaderWatch:
+class LoaderShape:
     """Takes (reader, place) pairs of one rank's stream until it knows `inflight`; O(1) each."""
 
     __slots__ = ("_last", "_start", "_turns", "_votes", "inflight")

@@ -19,8 +19,8 @@ from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search.suspects import Proof
 from nopfsfs.plan.tracking.cursor import Cursor, Step
-from nopfsfs.plan.tracking.loader_shape import LoaderWatch
-from nopfsfs.plan.visible_opens import Showing
+from nopfsfs.plan.tracking.loader_shape import LoaderShape
+from nopfsfs.plan.visible_opens import VisibleOpens
 
 # Opens of one rank in a row that lie in the next epoch and show that this one is over.
 _WELL_IN = 4
@@ -55,7 +55,7 @@ _BEGUN, _BEGUN_WITHIN = 4, 64
 _AHEAD, _NEARLY_ALL = 2.0, 0.95
 
 
-class State(str, Enum):
+class PlanState(str, Enum):
     """What a plan is worth; the words of `nopfs status`."""
 
     NONE = "none"  # there is nothing to read
@@ -65,7 +65,7 @@ class State(str, Enum):
     UNKNOWN = "unknown"  # no seed was given, and no candidate fits
 
 
-class Seen(IntEnum):
+class OpenVerdict(IntEnum):
     """What an open was to a track."""
 
     NEITHER = 0  # not foreseen, but no contradiction
@@ -78,11 +78,11 @@ class Track:
 
     def __init__(
         self, order: EpochOrder, make: Callable[[Hypothesis], EpochOrder], inflight: int | None = None,
-        showing: Showing | None = None, *, closes: bool = True,
+        showing: VisibleOpens | None = None, *, closes: bool = True,
     ) -> None:  # fmt: skip
         """`make` computes the tables of an epoch; `inflight`: K where it is known; `showing`: whose opens show, if not
         all do; `closes`: whether these show."""
-        self.state = State.WATCHING
+        self.state = PlanState.WATCHING
         self.was_locked = False
         self.proof: Proof | None = None  # by which its sampler and seed were known first
         self._make = make
@@ -97,7 +97,7 @@ class Track:
         self._inflight = inflight
         self._guessed: int | None = None  # K, where it is not known and few opens show
         self._closes = closes and showing is None
-        self._loader = LoaderWatch() if inflight is None and showing is None else None
+        self._loader = LoaderShape() if inflight is None and showing is None else None
         self._showing = showing
         self._lately: deque[tuple[int, int]] = deque(maxlen=_LATELY)
         self._redeal_at = _REDEAL_FROM
@@ -146,7 +146,7 @@ class Track:
         hidden: NDArray[np.bool_] = ~self._showing.mask[order.rows[lane :: self.lanes]]
         return hidden
 
-    def show_only(self, showing: Showing) -> None:
+    def show_only(self, showing: VisibleOpens) -> None:
         """From now on only the opens of these rows show. What was opened is kept, but for the beginning of the next
         epoch."""
         opened = [cursor.so_far() for cursor in self.cursors]
@@ -172,7 +172,7 @@ class Track:
         if self._showing is None:
             return
         self._showing, self.spacing = None, 1
-        self._loader = LoaderWatch() if self._inflight is None else None
+        self._loader = LoaderShape() if self._inflight is None else None
         self.k = window(self.now.length // self.lanes, self._inflight or self._guessed)
         self._guessed = None
         for cursor in self.cursors:
@@ -186,7 +186,7 @@ class Track:
         known = self._loader is None or self._loader.in_order
         enough = _STEADY if known else _STEADY_WITHOUT_K
         went_on = self._left is not None and self.verified
-        return self.state is State.LOCKED and went_on and self.hits >= enough
+        return self.state is PlanState.LOCKED and went_on and self.hits >= enough
 
     @property
     def inflight(self) -> int | None:
@@ -200,7 +200,7 @@ class Track:
 
     # -- opens --
 
-    def feed(self, row: int, reader: int = 0) -> Seen:
+    def observe(self, row: int, reader: int = 0) -> OpenVerdict:
         """An open by process or thread `reader` (0: not known)."""
         now = self.now
         self._lately.append((row, reader))
@@ -209,7 +209,7 @@ class Track:
         if place >= 0:
             lane = place % self.lanes
             if self.lanes > 1 and reader and self._begins_next(row, reader, lane):
-                return Seen.FORESEEN
+                return OpenVerdict.FORESEEN
             if self._loader is not None and reader:
                 self._watch(reader, place)
             cursor = self.cursors[lane]
@@ -222,11 +222,11 @@ class Track:
                     self._lane_of[reader] = lane
                 if not self.verified:
                     self._first.append(row)
-                if self.against or self.state is not State.LOCKED:
+                if self.against or self.state is not PlanState.LOCKED:
                     self._agree()
                 if cursor.hi >= cursor.length:
                     self._near_end()
-                return Seen.FORESEEN
+                return OpenVerdict.FORESEEN
             return self._not_next(row, place, step)
         return self._other(row, None)
 
@@ -256,24 +256,24 @@ class Track:
             for cursor in self.cursors:
                 cursor.widen(self.k)
 
-    def _not_next(self, row: int, place: int, step: Step) -> Seen:
+    def _not_next(self, row: int, place: int, step: Step) -> OpenVerdict:
         """An open of a row that this epoch holds, but not among the next K at its first place."""
         again = self.now.again
         while again is not None and step is not Step.AHEAD and (place := again[place]) >= 0:
             step = self.cursors[place % self.lanes].take(place // self.lanes)
             if step is Step.HIT:
                 self._recent.append(row)
-                return Seen.FORESEEN
+                return OpenVerdict.FORESEEN
         if step is Step.AHEAD:
             cursor, at = self.cursors[place % self.lanes], place // self.lanes
             if self._opens_next(row) or self._in_tail(row):
-                return Seen.FORESEEN
+                return OpenVerdict.FORESEEN
             if at >= cursor.lo + _NEAR_WINDOWS * cursor.reach:
                 return self._contradict()
             cursor.mark(at)
             if self._showing is None:
                 self._widen_for_near(cursor)
-            return Seen.NEITHER
+            return OpenVerdict.NEITHER
         return self._other(row, step)
 
     def _widen_for_near(self, cursor: Cursor) -> None:
@@ -285,14 +285,14 @@ class Track:
                 self.widen(min(int(_WIDER * self.k) + 1, int(_WIDEST * self.now.length // self.lanes)))
             self._near, self._far, self._near_since = 0, 0, self.hits
 
-    def _other(self, row: int, step: Step | None) -> Seen:
+    def _other(self, row: int, step: Step | None) -> OpenVerdict:
         """An open of a row that this epoch has read already (`step`), or does not read."""
         if step is Step.REPEAT and row in self._recent:
-            return Seen.FORESEEN
+            return OpenVerdict.FORESEEN
         if self._opens_next(row):
-            return Seen.FORESEEN
+            return OpenVerdict.FORESEEN
         if step is Step.REPEAT or self._in_tail(row):
-            return Seen.FORESEEN
+            return OpenVerdict.FORESEEN
         return self._contradict()
 
     def _begins_next(self, row: int, reader: int, lane: int) -> bool:
@@ -315,7 +315,7 @@ class Track:
             if at < cursor.hi and cursor.take(at) is Step.HIT:
                 self._recent.append(row)
                 self._next_first.append(row)
-                if self.against or self.state is not State.LOCKED:
+                if self.against or self.state is not PlanState.LOCKED:
                     self._agree()
                 if cursor.ahead_run >= _WELL_IN:
                     cursor.abandon(cursor.length)
@@ -331,10 +331,10 @@ class Track:
         if self.against and self._forgive:
             self.against -= 1
 
-    def _contradict(self) -> Seen:
+    def _contradict(self) -> OpenVerdict:
         self._far += 1
         self._agreeing = max(0, self._agreeing - 1)
-        return Seen.AGAINST
+        return OpenVerdict.AGAINST
 
     # -- what the follower asks --
 
@@ -347,7 +347,7 @@ class Track:
     def revived(self) -> bool:
         """A plan that was given up fits again. A window that is a large part of the epoch proves nothing."""
         telling = self.cursors[0].reach * 8 <= self.cursors[0].length
-        given_up = self.was_locked and self.state is not State.LOCKED
+        given_up = self.was_locked and self.state is not PlanState.LOCKED
         return given_up and telling and self._agreeing >= _REVIVED
 
     def hit(self, now: int) -> None:
@@ -477,17 +477,17 @@ class Track:
         """The plan is confirmed; by what opens, unless it is one that was confirmed before."""
         if self.proof is None or (proof is not None and _named(self.proof.of) != _named(self.hypothesis)):
             self.proof = proof
-        if self.state is State.MISMATCH:
+        if self.state is PlanState.MISMATCH:
             self.generation += 1
-        self.state = State.LOCKED
+        self.state = PlanState.LOCKED
         self.was_locked = True
         self.against = 0
 
-    def give_up(self, state: State) -> None:
+    def give_up(self, state: PlanState) -> None:
         """The plan is no longer believed, but still followed, in case its reader comes back."""
         self._agreeing = 0
         self.against = 0
-        if state is not self.state and state is State.MISMATCH:
+        if state is not self.state and state is PlanState.MISMATCH:
             self.generation += 1
         self.state = state
 
@@ -495,12 +495,12 @@ class Track:
         opened = sum(cursor.opened.count(1, 0, cursor.length) for cursor in self.cursors)
         return opened <= max(_LOST, self.now.length // (20 * self.spacing))
 
-    def relocate(self, order: EpochOrder) -> None:
+    def switch_epoch(self, order: EpochOrder) -> None:
         """Another epoch, or another plan altogether, begins; the state is kept."""
         before, after = self.hypothesis, order.hypothesis
         if self._left is not None and self._barely_begun():
             before = self._left  # this epoch was only expected; that one was read
-        self.repeats = self.state is State.LOCKED and after == before
+        self.repeats = self.state is PlanState.LOCKED and after == before
         self.generation += 1
         self.base = 0
         self.against = 0

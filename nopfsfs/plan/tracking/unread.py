@@ -38,7 +38,7 @@ class Unread:
         """Whether the row belongs to the data set."""
         return self.order.find(row) >= 0
 
-    def feed(self, row: int) -> list[int]:
+    def observe(self, row: int) -> list[int]:
         """An open. The rows opened last when it shows that a new epoch has begun, else none."""
         place = self.order.find(row)
         if place < 0:

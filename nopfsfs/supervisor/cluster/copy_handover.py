@@ -18,7 +18,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from nopfsfs.policy.node_policy import Conductor
+from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.columns import HOME_HERE
 
 SayTo = Callable[[int, dict[str, Any]], Awaitable[None]]
@@ -31,11 +31,11 @@ EARLY_MOST = 64  # messages of a placement that is not computed here yet
 LOOK_S, IDLE_S = 0.05, 0.25  # between looks, while anything is under way and else
 
 
-class Handing:
+class CopyHandover:
     """See the module. `holder` u16[n]: the column; while a row that lives here is taken from another node, it names
     that node, where the stager asks for it then. `say_to` may take its time: a task of its own waits for it."""
 
-    def __init__(self, conductor: Conductor, holder: NDArray[np.uint16], say_to: SayTo) -> None:
+    def __init__(self, conductor: NodePolicy, holder: NDArray[np.uint16], say_to: SayTo) -> None:
         self._conductor, self._holder, self._say_to = conductor, holder, say_to
         self._offers: dict[int, None] = {}  # staged here, to be offered
         self._given: dict[int, tuple[int, float]] = {}  # offered: to which node, and held until when

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.dataset.index import Index
 from nopfsfs.placement.access_counts import NOBODY
-from nopfsfs.placement.cluster_homes import Cluster
-from nopfsfs.plan.tracking.track import State
+from nopfsfs.placement.cluster_homes import ClusterHomes
+from nopfsfs.plan.tracking.track import PlanState
 from nopfsfs.policy.homes import UNCOVERED
 from nopfsfs.policy.node_policy import Rows
 from nopfsfs.protocol.columns import HOME_HERE
-from nopfsfs.supervisor.cluster.copy_handover import Handing, SayTo
-from nopfsfs.supervisor.cluster.placement_proposal import EPOCHS_MOST, NUMBER_MOST, Order, Room, What
+from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, SayTo
+from nopfsfs.supervisor.cluster.placement_proposal import EPOCHS_MOST, NUMBER_MOST, NodeRoom, PlacementProposal, ReadSet
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.system.outages import reason
 from nopfsfs.tiers.disk import FLOOR_BYTES
@@ -50,13 +50,13 @@ HEARD_MOST = 4096  # messages that wait to be looked at
 WORTH = 0.01  # a data set of which more than this share is not covered is placed
 FURTHEST_LOOKED_AT = 1 << 20
 UNFIT = (ValueError, ArithmeticError, LookupError, MemoryError)  # of a plan that cannot be gone by
-_NO_ROOM = Room(0, (), 0)
+_NO_ROOM = NodeRoom(0, (), 0)
 
 
-class Placing:
+class PlacementAgreement:
     """See the module. One task, `run`; `hear`, `left` and `lost` are called by others in its thread. The only writer of
-    the column `holder` u16[n], with its `Handing`; `charges` i64[n] as of the conductor. `say` reaches all other nodes,
-    `say_to` one."""
+    the column `holder` u16[n], with its `CopyHandover`; `charges` i64[n] as of `NodePolicy`. `say` reaches all other
+    nodes, `say_to` one."""
 
     def __init__(
         self, config: MountConfig, loop: EventLoop, index: Index, *, charges: NDArray[np.int64],
@@ -64,10 +64,10 @@ class Placing:
     ) -> None:  # fmt: skip
         self._config, self._loop, self._index = config, loop, index
         self._charges, self._holder, self._say, self._say_to = charges, holder, say, say_to
-        self._handing = Handing(loop.conductor, holder, partial(self._limited, say_to))
+        self._handing = CopyHandover(loop.conductor, holder, partial(self._limited, say_to))
         self.node, self.nodes = config.node, config.nodes
-        self._rooms: dict[int, Room] = {}
-        self._cluster: Cluster | None = None
+        self._rooms: dict[int, NodeRoom] = {}
+        self._cluster: ClusterHomes | None = None
         self._share, self._homes_here = 0.0, 0
         self._number = 0
         self._named: dict[int, int] = {}  # by node: the number of the last placement that it named
@@ -163,7 +163,7 @@ class Placing:
     async def _run(self) -> None:
         conductor = self._loop.conductor
         disks = await trio.to_thread.run_sync(_disk_rooms, self._config.disks, abandon_on_cancel=True)
-        own = Room(conductor.split.homes, disks, conductor.split.whole_limit)
+        own = NodeRoom(conductor.split.homes, disks, conductor.split.whole_limit)
         self._rooms[self.node] = own
         await self._send(own.say())
         begins = trio.current_time() + ROOMS_S
@@ -202,7 +202,7 @@ class Placing:
         try:
             kind = body.get("kind")
             if kind == "room":
-                self._rooms.setdefault(node, Room.hear(body))
+                self._rooms.setdefault(node, NodeRoom.hear(body))
             elif kind == "place":
                 await self._obey(node, body)
             elif kind == "ready":
@@ -224,7 +224,7 @@ class Placing:
 
     async def _obey(self, node: int, body: dict[str, Any]) -> None:
         """Another node has named what is to be placed."""
-        order = Order.hear(body, self.nodes, self._index.n_dirs)
+        order = PlacementProposal.hear(body, self.nodes, self._index.n_dirs)
         if order.number <= self._named.get(node, 0):
             raise ValueError("number: it was named before")
         if node != self._leader:  # what makes it the leader is yet to be heard of here
@@ -245,27 +245,27 @@ class Placing:
             rooms = [self._rooms.get(node, _NO_ROOM) if node not in self._left else _NO_ROOM
                      for node in range(self.nodes)]  # fmt: skip
             limit = min((room.whole_limit for room in rooms if room != _NO_ROOM), default=0)
-            order = Order(
+            order = PlacementProposal(
                 self._number + 1, _table(rooms), limit,
                 self._config.placement, min(epochs, EPOCHS_MOST), what,
             )  # fmt: skip
             await self._send(order.say())
             await self._compute(order)
 
-    def _wanted(self) -> list[tuple[What, int]]:
+    def _wanted(self) -> list[tuple[ReadSet, int]]:
         """What is read, as far as it is known here, and how many epochs are to be looked at."""
         follower = self._loop.follower
         if follower is None:
             return []
         found = [
-            (What.of(track.hypothesis, follower.datasets), 1 if track.repeats else self._config.epochs)
+            (ReadSet.of(track.hypothesis, follower.datasets), 1 if track.repeats else self._config.epochs)
             for track in follower.believed()
         ]
-        if follower.status().state in (State.UNKNOWN.value, State.MISMATCH.value):
-            found.append((What(), 1))
+        if follower.status().state in (PlanState.UNKNOWN.value, PlanState.MISMATCH.value):
+            found.append((ReadSet(), 1))
         return found
 
-    async def _is_worth(self, what: What) -> bool:
+    async def _is_worth(self, what: ReadSet) -> bool:
         datasets = self._loop.follower.datasets if self._loop.follower is not None else ()
         before = self._before(1)
         limit = self._loop.conductor.split.whole_limit
@@ -280,27 +280,27 @@ class Placing:
             log.error("%s cannot be placed: %s", what.files or "what is read", reason(e))
             return False
 
-    def _before(self, classes: int) -> Cluster:
+    def _before(self, classes: int) -> ClusterHomes:
         """What is placed already, with as many classes at least."""
         before = self._cluster
         if before is None:
-            return Cluster.empty(len(self._charges), self.nodes, classes)
+            return ClusterHomes.empty(len(self._charges), self.nodes, classes)
         more = classes - before.used.shape[1]
-        return Cluster(before.home, before.local, np.pad(before.used, ((0, 0), (0, more)))) if more > 0 else before
+        return ClusterHomes(before.home, before.local, np.pad(before.used, ((0, 0), (0, more)))) if more > 0 else before
 
-    async def _compute(self, order: Order) -> None:
+    async def _compute(self, order: PlacementProposal) -> None:
         """Compute the placement, and go by it. One that cannot be computed is left out, as it is by all others."""
         await self._plan_made()
         datasets = list(self._loop.follower.datasets) if self._loop.follower is not None else []
         before = self._before(order.rooms.shape[1])
         order = order.with_classes(before.used.shape[1])
 
-        def compute() -> Cluster:
+        def compute() -> ClusterHomes:
             rows = order.what.rows(self._index, datasets, self._charges)
             return order.compute(before, rows, self._charges, self.node)
 
         began = trio.current_time()
-        cluster: Cluster | None = None
+        cluster: ClusterHomes | None = None
         try:
             with trio.fail_after(COMPUTING_S):
                 cluster = await trio.to_thread.run_sync(compute, abandon_on_cancel=True)
@@ -309,7 +309,7 @@ class Placing:
         self._number = max(self._number, order.number)  # computed or not: all count alike
         if cluster is not None:
             if not self._lost:
-                self._go_by(cluster)
+                self._apply(cluster)
             log.info(
                 "placement %d of %s: homes for %.1f %% of the files, computed in %.1f s", order.number,
                 order.what.files or "all", 100 * cluster.distinct_share, trio.current_time() - began,
@@ -348,7 +348,7 @@ class Placing:
         away = np.isin(home, [self.node, NOBODY, *self._left])
         self._holder[~away] = home[~away] + np.uint16(1)
 
-    def _go_by(self, cluster: Cluster) -> None:
+    def _apply(self, cluster: ClusterHomes) -> None:
         """Here, from now on: what lives here. See `_begin`."""
         self._cluster = cluster
         self._share = cluster.distinct_share
@@ -388,7 +388,7 @@ def _number_of(body: dict[str, Any]) -> int:
     return number
 
 
-def _table(rooms: Sequence[Room]) -> NDArray[np.int64]:
+def _table(rooms: Sequence[NodeRoom]) -> NDArray[np.int64]:
     """i64[nodes, classes]: memory, then the disks; nodes with fewer have none there."""
     table = np.zeros((len(rooms), 1 + max(len(room.disks) for room in rooms)), np.int64)
     for node, room in enumerate(rooms):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.dataset import file_orders
 from nopfsfs.dataset.index import Index
-from nopfsfs.placement.cluster_homes import METHODS, Cluster, by_hash, extend
+from nopfsfs.placement.cluster_homes import METHODS, ClusterHomes, by_hash, extend
 from nopfsfs.plan.epoch_order import DataSet, Hypothesis
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Sampler, Spec, Subset, Value
@@ -38,7 +38,7 @@ OPTIONS_MOST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class NodeRoom:
     """What a node has for files that stay, bytes; no file of more than `whole_limit` is kept whole."""
 
     ram: int
@@ -50,10 +50,10 @@ class Room:
         return {"kind": "room", "ram": self.ram, "disks": list(self.disks), "whole_limit": self.whole_limit}
 
     @staticmethod
-    def hear(body: Mapping[str, Any]) -> Room:
+    def hear(body: Mapping[str, Any]) -> NodeRoom:
         """Of a message. Raises ValueError."""
         disks = _list(body, "disks", TIERS_MOST)
-        return Room(
+        return NodeRoom(
             _number(body.get("ram"), "ram", 0, ROOM_MOST),
             tuple(_number(disk, "disks", 0, ROOM_MOST) for disk in disks),
             _number(body.get("whole_limit"), "whole_limit", 0, ROOM_MOST),
@@ -61,7 +61,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class What:
+class ReadSet:
     """The files of an enumeration (`files`, of `dataset/file_orders.py`) of what lies below the directory `root`, or
     all where that is None; read as by `plan`, whose data set and order mean nothing, or nobody knows how."""
 
@@ -70,14 +70,14 @@ class What:
     plan: Hypothesis | None = None
 
     @staticmethod
-    def of(hypothesis: Hypothesis, datasets: Sequence[DataSet]) -> What:
+    def of(hypothesis: Hypothesis, datasets: Sequence[DataSet]) -> ReadSet:
         """As the leader says it. Orders that no message holds are dealt out by a hash."""
         dataset = datasets[hypothesis.dataset]
         name = dataset.orders[hypothesis.order].names[0]
         if name in file_orders.ORDERS and hypothesis.spec.data is None:
-            return What(dataset.key, name, hypothesis)
+            return ReadSet(dataset.key, name, hypothesis)
         names = [name for order in dataset.orders for name in order.names if name in file_orders.ORDERS]
-        return What(dataset.key, names[0]) if names else What()
+        return ReadSet(dataset.key, names[0]) if names else ReadSet()
 
     def say(self) -> dict[str, Any]:
         """As a part of a message."""
@@ -94,18 +94,18 @@ class What:
         return said
 
     @staticmethod
-    def hear(said: Any, directories: int) -> What:
+    def hear(said: Any, directories: int) -> ReadSet:
         """Of a part of a message. Raises ValueError."""
         if not isinstance(said, dict):
             raise ValueError("what: a table is expected")
         if not said:
-            return What()
+            return ReadSet()
         root = _number(said.get("root"), "root", 0, directories - 1)
         files = said.get("files")
         if not isinstance(files, str) or files not in file_orders.ORDERS:
             raise ValueError("files: unknown")
         if "sampler" not in said:
-            return What(root, files)
+            return ReadSet(root, files)
         spec = _hear_spec(registry.sampler(str(said["sampler"])), said)
         subset = said.get("subset")
         if subset is not None:
@@ -114,7 +114,7 @@ class What:
             subset = _hear_spec(registry.subset(str(subset.get("name"))), subset)
         epoch = _number(said.get("epoch"), "epoch", 0, EPOCH_MOST)
         world = _number(said.get("world"), "world", 1, WORLD_MOST)
-        return What(root, files, Hypothesis(0, 0, spec, epoch, world, (0,), subset))
+        return ReadSet(root, files, Hypothesis(0, 0, spec, epoch, world, (0,), subset))
 
     def rows(self, index: Index, datasets: Sequence[DataSet], charges: Ints) -> NDArray[np.integer[Any]]:
         """Of each sample the row, integer[m]. May take seconds. Raises ValueError: no such part of the files."""
@@ -132,7 +132,7 @@ class What:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PlacementProposal:
     """A placement that the leader has named. `rooms` i64[nodes, classes]; `limit`: the largest file that all nodes keep
     whole; bytes."""
 
@@ -141,7 +141,7 @@ class Order:
     limit: int
     method: str
     epochs: int
-    what: What
+    what: ReadSet
 
     def say(self) -> dict[str, Any]:
         """As a message."""
@@ -151,7 +151,7 @@ class Order:
         }  # fmt: skip
 
     @staticmethod
-    def hear(body: Mapping[str, Any], nodes: int, directories: int) -> Order:
+    def hear(body: Mapping[str, Any], nodes: int, directories: int) -> PlacementProposal:
         """Of a message. Raises ValueError."""
         rooms = _list(body, "rooms", nodes)
         classes = len(rooms[0]) if rooms and isinstance(rooms[0], list) else 0
@@ -165,21 +165,21 @@ class Order:
         method = body.get("placement")
         if not isinstance(method, str) or method not in METHODS:
             raise ValueError("placement: unknown")
-        return Order(
+        return PlacementProposal(
             _number(body.get("number"), "number", 1, NUMBER_MOST),
             np.array(rooms, np.int64),
             _number(body.get("limit"), "limit", 0, ROOM_MOST),
             method,
             _number(body.get("epochs"), "epochs", 1, EPOCHS_MOST),
-            What.hear(body.get("what"), directories),
+            ReadSet.hear(body.get("what"), directories),
         )
 
-    def with_classes(self, classes: int) -> Order:
+    def with_classes(self, classes: int) -> PlacementProposal:
         """The same; nodes have no room in those that it did not speak of."""
         return replace(self, rooms=np.pad(self.rooms, ((0, 0), (0, max(0, classes - self.rooms.shape[1])))))
 
-    def compute(self, before: Cluster, rows: NDArray[np.integer[Any]], charges: Ints, node: int) -> Cluster:
-        """What it places, as `node` has it: the same on all of them. `rows` of `What.rows`. May take a minute."""
+    def compute(self, before: ClusterHomes, rows: NDArray[np.integer[Any]], charges: Ints, node: int) -> ClusterHomes:
+        """What it places, as `node` has it: the same on all of them. `rows` of `ReadSet.rows`. May take a minute."""
         nodes = len(self.rooms)
         wanted = before.to_cover(rows, charges, self.limit)
         some = rows if wanted.all() else rows[wanted]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 
 
-class Lives:
+class DeathPipes:
     """Owns the pipes of the servers with these numbers. Raises OSError."""
 
     def __init__(self, numbers: Iterable[int]) -> None:

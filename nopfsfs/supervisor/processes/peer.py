@@ -30,7 +30,7 @@ END_LIMIT_S = 10.0  # for it to end when it was killed
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Hearing(Protocol):
+class ClusterListener(Protocol):
     """What is told of the other nodes (`supervisor/cluster/placement_agreement.py`)."""
 
     def hear(self, node: int, body: dict[str, Any]) -> None: ...
@@ -38,7 +38,7 @@ class Hearing(Protocol):
     def lost(self) -> None: ...
 
 
-class Peering:
+class PeerHandle:
     """Owns the supervisor's end of the socket `fd`. `tell_stager(socket)` gives the stager one to the peer
     process; `unmount()` ends a mount whose ranks have never agreed."""
 
@@ -55,7 +55,7 @@ class Peering:
         self._lost = False
         self._writers: tuple[Process, ...] = ()  # the peer process, as it is written down
         self._status: dict[str, Any] = {}
-        self.hearing: Hearing | None = None
+        self.hearing: ClusterListener | None = None
 
     @property
     def lost(self) -> bool:

@@ -19,10 +19,10 @@ from functools import partial
 import trio
 
 from nopfsfs.config import MountConfig
-from nopfsfs.fuse.connection import Session, resend
+from nopfsfs.fuse.connection import KernelSession, resend
 from nopfsfs.protocol.columns import ServerGauges
 from nopfsfs.supervisor.processes.children import Child, sequenced_pair
-from nopfsfs.supervisor.processes.death_pipes import Lives
+from nopfsfs.supervisor.processes.death_pipes import DeathPipes
 from nopfsfs.supervisor.processes.deaths import Deaths
 from nopfsfs.system.outages import Outages
 from nopfsfs.system.patience import Patience
@@ -37,7 +37,7 @@ HANGS_S = 10.0  # of silence, after which a server is killed and replaced
 SHARED = ("fuse", "index", "columns", "arena", "gauges", "modes", "init", "adopt", "end", "end-stager")
 
 
-class Server:
+class ServerHandle:
     """One server process, and what it has said."""
 
     def __init__(self, number: int, child: Child, control: socket.socket) -> None:
@@ -82,7 +82,7 @@ class Server:
         self.control.close()
 
 
-class Servers:
+class ServerPool:
     """Owns the server processes, one for each of `rings`, with numbers from `first` on.
 
     `given`: what a supervisor that takes over is to know. `introduce` makes the stager know of a further server, by
@@ -91,7 +91,7 @@ class Servers:
     """
 
     def __init__(
-        self, config: MountConfig, fds: dict[str, int], rings: list[int], first: int, session: Session | None,
+        self, config: MountConfig, fds: dict[str, int], rings: list[int], first: int, session: KernelSession | None,
         given: dict[str, int], introduce: Callable[[socket.socket], Awaitable[bool]], changed: Callable[[], None],
         outages: Outages,
     ) -> None:  # fmt: skip
@@ -99,9 +99,9 @@ class Servers:
         self._config, self._fds, self._session, self._first = config, fds, session, first
         self._given = given
         self._rings = dict(zip(numbers, rings, strict=True))
-        self._lives = Lives(numbers)
+        self._lives = DeathPipes(numbers)
         self._introduce, self._changed = introduce, changed
-        self._servers: dict[int, Server] = {}
+        self._servers: dict[int, ServerHandle] = {}
         self._deaths = {number: Deaths(partial(gauges.done, number), trio.current_time) for number in numbers}
         self.changing = trio.Lock()  # a server, or the stager, is being replaced: not both at a time
         self.arena_number = given.get("arena", 0)
@@ -181,7 +181,7 @@ class Servers:
 
     # ---- one server ---------------------------------------------------------------------------------------
 
-    async def _spawn(self, number: int) -> Server:
+    async def _spawn(self, number: int) -> ServerHandle:
         ours, theirs = sequenced_pair()
         fds = {name: self._fds[name] for name in SHARED if name in self._fds}
         fds |= {"ring": self._rings[number], "control": theirs.fileno(), **self._lives.of(number)}
@@ -200,11 +200,11 @@ class Servers:
             raise
         finally:
             theirs.close()
-        server = self._servers[number] = Server(number, child, ours)
+        server = self._servers[number] = ServerHandle(number, child, ours)
         self._deaths[number].started()
         return server
 
-    async def _keep(self, server: Server) -> None:
+    async def _keep(self, server: ServerHandle) -> None:
         """Watch a server and those that take its place."""
         first = server
         while True:
@@ -235,24 +235,24 @@ class Servers:
                 return
             server = successor
 
-    def _done(self, server: Server) -> None:
+    def _done(self, server: ServerHandle) -> None:
         """The connection has ended, and so have all of them or will."""
         log.info("server %d has ended", server.number)
         server.ready.set()
         self.over.set()
 
-    def _give_up(self, server: Server) -> None:
+    def _give_up(self, server: ServerHandle) -> None:
         if self.stopping:
             self._done(server)
         else:
             self._fail(server)
 
-    def _fail(self, server: Server) -> None:
+    def _fail(self, server: ServerHandle) -> None:
         """Nobody answers what was taken: the connection must end, so that nobody waits."""
         self.failed = True
         self._done(server)
 
-    async def _replace(self, dead: Server) -> Server | None:
+    async def _replace(self, dead: ServerHandle) -> ServerHandle | None:
         """Another server in place of a dead one; None when that has been tried too often."""
         number = dead.number
         deaths = self._deaths[number]
@@ -283,7 +283,7 @@ class Servers:
     def _others_live(self, number: int) -> bool:
         return any(server.child.running for server in self._servers.values() if server.number != number)
 
-    async def _make_known(self, server: Server) -> None:
+    async def _make_known(self, server: ServerHandle) -> None:
         """Let the server and the stager, if there is one, know each other."""
         try:
             ours, theirs = sequenced_pair()
@@ -303,7 +303,7 @@ class Servers:
         except OSError as e:
             log.info("nothing to be delivered again: %s", e)  # the connection has ended
 
-    async def _listen(self, server: Server) -> None:
+    async def _listen(self, server: ServerHandle) -> None:
         while True:
             try:
                 message = await server.control.recv(64)
@@ -329,7 +329,7 @@ class Servers:
             elif not message:
                 return
 
-    async def _ping(self, server: Server) -> None:
+    async def _ping(self, server: ServerHandle) -> None:
         """End a server that hangs; then what it had taken comes again. Not where that would end the mount."""
         with trio.move_on_after(START_LIMIT_S) as limit:
             await server.ready.wait()
@@ -349,7 +349,7 @@ class Servers:
                 return
             await trio.sleep(LOOK_S)
 
-    async def _end_hanging(self, server: Server) -> None:
+    async def _end_hanging(self, server: ServerHandle) -> None:
         if not await server.child.kill():
             log.error("server %d is asleep in the kernel, most likely on the source; replaced", server.number)
             server.asleep.set()

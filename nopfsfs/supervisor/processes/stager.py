@@ -17,14 +17,14 @@ import trio
 
 from nopfsfs.config import MountConfig
 from nopfsfs.fuse import handles, mount_table
-from nopfsfs.protocol.columns import LAYOUT, Gauge, Gauges
+from nopfsfs.protocol.columns import LAYOUT, Metric, MetricBlock
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.processes.children import Child, sequenced_pair
 from nopfsfs.supervisor.processes.deaths import Deaths
-from nopfsfs.supervisor.processes.peer import Peering
-from nopfsfs.supervisor.processes.servers import Servers
+from nopfsfs.supervisor.processes.peer import PeerHandle
+from nopfsfs.supervisor.processes.servers import ServerPool
 from nopfsfs.supervisor.pulse import Pulse
 from nopfsfs.system.outages import Outages
 from nopfsfs.system.patience import Patience
@@ -40,19 +40,19 @@ WHAT = "stager"
 SHARED = ("index", "columns", "arena", "gauges", "modes", "end", "end-stager")
 
 
-class Stagers:
+class StagerHandle:
     """Owns the stager process; `changed` is told when it is another."""
 
     def __init__(
-        self, config: MountConfig, fds: dict[str, int], ring: int, servers: Servers, loop: EventLoop,
+        self, config: MountConfig, fds: dict[str, int], ring: int, servers: ServerPool, loop: EventLoop,
         changed: Callable[[], None], pass_from: int, outages: Outages, arenas: Arenas, minor: int,
-        peering: Peering | None = None,
+        peering: PeerHandle | None = None,
     ) -> None:  # fmt: skip
         self._config, self._fds, self._ring = config, fds, ring
         self._servers, self._loop, self._changed = servers, loop, changed
         self._pass_from, self._peering = pass_from, peering
         self._outages, self._arenas, self._minor = outages, arenas, minor
-        self._gauge = Gauges(fds["gauges"], writable=False).block
+        self._gauge = MetricBlock(fds["gauges"], writable=False).block
         self._deaths = Deaths(self._done, trio.current_time)
         self._mounted = True  # the mountpoint is there
         self.child: Child | None = None
@@ -81,7 +81,7 @@ class Stagers:
         self._deaths.started()
 
     async def _change_arena(self) -> list[socket.socket]:
-        """As `Servers.connect`, and let all that use the arena take another. What was staged is lost. Raises
+        """As `ServerPool.connect`, and let all that use the arena take another. What was staged is lost. Raises
         OSError."""
         arena, number = self._arenas.next()
         log.warning("the arena is left to a process that does not end; nothing is staged in the next one yet")
@@ -94,7 +94,7 @@ class Stagers:
         return demands
 
     def _done(self) -> int:
-        return int(self._gauge[Gauge.STAGED_FILES] + self._gauge[Gauge.PUSHES_DONE])
+        return int(self._gauge[Metric.STAGED_FILES] + self._gauge[Metric.PUSHES_DONE])
 
     async def _spawn(self, demands: list[socket.socket]) -> Child:
         ours, theirs = sequenced_pair()

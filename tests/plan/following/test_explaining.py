@@ -17,10 +17,10 @@ from nopfsfs.plan.following.identifier import Budget
 from nopfsfs.plan.following.wording import paragraph
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
-from nopfsfs.plan.search.candidates import Candidate, Heads, Seeds
+from nopfsfs.plan.search.candidates import Candidate, OrderHeads, Seeds
 from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.suspects import LOCK, Suspect, Table
-from nopfsfs.plan.search.unexplained_opens import Cohort, Ownership
+from nopfsfs.plan.search.unexplained_opens import Cohort, RowOwners
 
 FILES = 2000
 SHUFFLED = Spec("distributed", 42)
@@ -142,7 +142,7 @@ def test_the_same_order_under_another_name_confirms_the_sampler() -> None:
 
 
 def cohort(datasets: list[DataSet], rows: np.ndarray) -> Cohort:
-    found = Cohort(Ownership(datasets), 0)
+    found = Cohort(RowOwners(datasets), 0)
     found.readers.add(1)
     for now, row in enumerate(rows.tolist(), 1):
         found.add(row, 1, now)
@@ -220,7 +220,7 @@ def test_whatever_is_opened_something_is_said(seed: int, opens: int, strays: int
 
 def test_a_search_says_how_far_it_is() -> None:
     follower = cohort(TRAIN, shuffled(3)[:8])
-    search = Search(TRAIN, [0], Seeds(7), "auto", [(1, (0,))], Heads(), first_only=True)
+    search = Search(TRAIN, [0], Seeds(7), "auto", [(1, (0,))], OrderHeads(), first_only=True)
     shares = [search.share]
     while not search.done:
         search.run(follower.view())

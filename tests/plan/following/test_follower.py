@@ -14,14 +14,14 @@ from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import candidates
 from nopfsfs.plan.search.matching import Search
-from nopfsfs.plan.search.suspects import LOCK, View
+from nopfsfs.plan.search.suspects import LOCK, OpensView
 from tests.conftest import slow
 
 pytestmark = pytest.mark.usefixtures("small_budget")
 
 SEED = 42
 # Kept over the tests, which have data sets of the same sizes.
-HEADS = candidates.Heads(512 << 20)
+HEADS = candidates.OrderHeads(512 << 20)
 SHUFFLED = Spec("distributed", SEED)
 IN_ORDER = Spec("sequential")
 
@@ -305,7 +305,7 @@ def test_no_random_order_is_ever_locked(n: int, times: int) -> None:
     for _ in range(times):
         seeds = candidates.Seeds(int(rng.integers(2**40, 2**41)))
         search = Search(parts, [0], seeds, "auto", [(1, (0,)), (8, (3,)), (2, (0, 1))], HEADS)
-        view = View(rng.permutation(part.orders[0].rows)[:64], rng.integers(1, 5, 64), n)
+        view = OpensView(rng.permutation(part.orders[0].rows)[:64], rng.integers(1, 5, 64), n)
         while not search.done:
             for suspect in search.run(view):
                 assert suspect.worth < LOCK / 2, (suspect.candidate, suspect.worth)
@@ -316,11 +316,11 @@ def test_what_is_likeliest_is_tried_again_as_readers_open_more() -> None:
     (part,) = parts = tree(4000, 0)
     rows = part.orders[0].rows[registry.order(SHUFFLED, 4000, 37)].reshape(-1, 16)[:40]
 
-    def view(each: int) -> View:
+    def view(each: int) -> OpensView:
         firsts = tuple(rows[:, :each])
-        return View(rows[:, :each].T.reshape(-1), np.tile(np.arange(1, 41), each), 4000, firsts)
+        return OpensView(rows[:, :each].T.reshape(-1), np.tile(np.arange(1, 41), each), 4000, firsts)
 
-    search = Search(parts, [0], candidates.Seeds(SEED), "auto", [(1, (0,))], candidates.Heads(), first_only=True)
+    search = Search(parts, [0], candidates.Seeds(SEED), "auto", [(1, (0,))], candidates.OrderHeads(), first_only=True)
     assert search.run(view(2)) == []
     assert not search.done
     found = max(search.run(view(6)), key=lambda one: one.worth)

@@ -7,7 +7,7 @@ import pytest
 
 from nopfsfs.plan.epoch_order import DataSet, FileOrder, Hypothesis, build
 from nopfsfs.plan.following.follower import Follower
-from nopfsfs.plan.following.foresight import HORIZON, Foresight
+from nopfsfs.plan.following.foresight import HORIZON, EpochRows
 from nopfsfs.plan.following.future_epochs import TABLES
 from nopfsfs.plan.samplers.sampler import Spec
 
@@ -63,9 +63,9 @@ class Reading:
 def test_it_sees_as_far_as_a_word_has_bits() -> None:
     reading = Reading()
     reading.read(300)
-    assert not reading.follower.sees_far
+    assert not reading.follower.knows_future
     assert reading.look_far() == HORIZON - 1
-    assert reading.follower.sees_far
+    assert reading.follower.knows_future
     foreseen, truth = reading.next_epochs()
     assert np.array_equal(foreseen, np.where(truth < HORIZON, truth, -1))
 
@@ -99,11 +99,11 @@ def test_where_an_epoch_reads_everything_there_is_no_need(world: int, ranks: tup
     reading = Reading(world, ranks)
     reading.read(300)
     assert reading.look_far() == 0
-    assert not reading.follower.sees_far
+    assert not reading.follower.knows_future
 
 
 def test_bits() -> None:
-    foresight = Foresight(FIRST + FILES, epoch(0))
+    foresight = EpochRows(FIRST + FILES, epoch(0))
     read = []
     for number in range(HORIZON):
         assert foresight.wants
@@ -127,7 +127,7 @@ def test_bits() -> None:
 
 
 def test_more_epochs_follow_while_some_are_over() -> None:
-    foresight, seen = Foresight(FIRST + FILES, epoch(0)), []
+    foresight, seen = EpochRows(FIRST + FILES, epoch(0)), []
     rows = np.arange(FIRST + FILES)
     for number in range(3 * HORIZON):
         while len(seen) >= HORIZON - number % 3:
@@ -143,7 +143,7 @@ def test_more_epochs_follow_while_some_are_over() -> None:
 
 
 def test_rows_that_it_is_not_about_are_not_read() -> None:
-    foresight = Foresight(FIRST + 10, epoch(0))
+    foresight = EpochRows(FIRST + 10, epoch(0))
     foresight.write(build(epoch(0, 1, (0,)), data_sets()))
     foresight.add(epoch(0, 1, (0,)))
     assert foresight.next_epochs(np.array([FIRST, FIRST + 10, FIRST + FILES + 7]), 0).tolist() == [0, -1, -1]
@@ -161,7 +161,7 @@ def test_while_another_data_set_is_read_what_was_foreseen_is_kept() -> None:
     for row in val.tolist():
         reading.follower.observe(np.array([row]), np.array([2]))
         reading.follower.settle()
-        assert reading.follower.sees_far
+        assert reading.follower.knows_future
     assert reading.look_far() == 0
     uses = reading.follower.next_uses(np.arange(FIRST, FIRST + FILES + 600))
     order = np.argsort(uses[:FILES][uses[:FILES] >= 0], kind="stable")
@@ -191,18 +191,18 @@ def test_epochs_that_are_all_the_same_need_no_foresight() -> None:
     (track,) = reading.follower._consumers.tracks()
     track.repeats = True
     assert reading.look_far() == 0
-    assert not reading.follower.sees_far
+    assert not reading.follower.knows_future
 
 
 def test_a_plan_that_was_given_up_foresees_nothing() -> None:
     reading = Reading()
     reading.read(300)
     reading.look_far(8)
-    assert reading.follower.sees_far
+    assert reading.follower.knows_future
     for row in np.random.default_rng(1).integers(FIRST, FIRST + FILES, 3000).tolist():
         reading.follower.observe(np.array([row]), np.array([1]))
         reading.follower.settle()
     assert reading.follower.status().state == "mismatch"
-    assert not reading.follower.sees_far
+    assert not reading.follower.knows_future
     rows = np.arange(FIRST, FIRST + FILES)
     assert np.array_equal(reading.follower.next_uses(rows), reading.follower._outlook.next_uses(rows))

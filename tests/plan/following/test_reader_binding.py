@@ -11,8 +11,8 @@ from loader_model import Loader
 from nopfsfs.plan.epoch_order import Hypothesis, build
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import registry
-from nopfsfs.plan.samplers.sampler import Orders, Spec
-from nopfsfs.plan.search.candidates import Candidate, Heads
+from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
+from nopfsfs.plan.search.candidates import Candidate, OrderHeads
 from tests.plan.following.test_follower import HEADS, SEED, SHUFFLED, epoch_opens, feed, tree
 from tests.plan.jobs import mixed as mixed_up
 from tests.plan.jobs import workers_of
@@ -212,7 +212,7 @@ def test_what_a_user_says_is_followed_at_once() -> None:
     rng = np.random.default_rng(8)
     parts = tree(6000, 0)
     order = rng.permutation(6000)
-    spec = Spec("explicit", data=Orders((order,)))
+    spec = Spec("explicit", data=GivenOrders((order,)))
     follower = Follower(parts, None, heads=HEADS, inflight=LOADER.inflight)
     follower.register([tables(parts, spec)])
     np.testing.assert_array_equal(follower.upcoming(0, 100), parts[0].orders[0].rows[order[:100]])
@@ -258,7 +258,7 @@ def test_what_is_assumed_and_is_read_by_a_rank_of_two_is_fetched_on() -> None:
         assert len(follower.upcoming(follower.position, 100)) == 100
 
 
-class Counted(Heads):
+class Counted(OrderHeads):
     """Beginnings of orders, and how often they were asked for."""
 
     asked = 0

@@ -22,7 +22,7 @@ from tests.plan.jobs import mixed, workers_of
 SEED, OTHER = 4711, 815
 FILES, BATCH, WORKERS = 6000, 16, 2
 FIRST_ROW = 20
-HEADS = candidates.Heads(256 << 20)
+HEADS = candidates.OrderHeads(256 << 20)
 # The whole job reads here; a node of two.
 WORLDS = {"alone": (1, (0,)), "ranks 4-7 of 8": (8, (4, 5, 6, 7))}
 # Epoch, batches of each rank that are skipped: Trainer's skip_first_batches, Lightning, StatefulDataLoader.

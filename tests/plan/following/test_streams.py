@@ -19,7 +19,7 @@ from nopfsfs.plan.search import candidates
 
 NAMES = ("hf_stream", "hf_streaming")
 SEED = 42
-HEADS = candidates.Heads(64 << 20)
+HEADS = candidates.OrderHeads(64 << 20)
 
 
 def _every_spec(name: str, seed: int) -> list[Spec]:

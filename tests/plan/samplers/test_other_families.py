@@ -16,7 +16,7 @@ from nopfsfs.plan.generators.mersenne64 import Mersenne64
 from nopfsfs.plan.samplers import registry, sharding
 from nopfsfs.plan.samplers.dali import std_shuffle, std_shuffle64
 from nopfsfs.plan.samplers.grain import index_shuffle
-from nopfsfs.plan.samplers.sampler import Orders, Spec
+from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
 
 NAMES = ("numpy", "numpy_legacy", "python", "grain", "hf_datasets", "webdataset", "webdataset_split", "dali")
 sizes = st.integers(1, 1500)
@@ -198,7 +198,7 @@ def test_grain_refuses_sizes_it_cannot_reproduce(n: int) -> None:
 
 
 def _given(*epochs: list[int]) -> Spec:
-    return Spec("explicit", data=Orders(tuple(np.array(one, np.int64) for one in epochs)))
+    return Spec("explicit", data=GivenOrders(tuple(np.array(one, np.int64) for one in epochs)))
 
 
 def test_explicit_orders_repeat_and_are_dealt_out() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from nopfsfs.plan.epoch_order import DataSet, FileOrder
 from nopfsfs.plan.search import matching as module
-from nopfsfs.plan.search.candidates import Heads, Seeds, Target
+from nopfsfs.plan.search.candidates import FileList, OrderHeads, Seeds
 from nopfsfs.plan.search.matching import Search
-from nopfsfs.plan.search.suspects import FIRSTS, View
+from nopfsfs.plan.search.suspects import FIRSTS, OpensView
 
 N, READERS = 3000, 16
 
@@ -21,19 +21,19 @@ N, READERS = 3000, 16
 class Likely:
     """Stands for the seeds that are likeliest; notes with how many first opens they were looked at."""
 
-    target: Target
+    target: FileList
     looked_with: list[int] = field(default_factory=list)
 
-    def begin(self, view: View, samples_of: Any) -> None:
+    def begin(self, view: OpensView, samples_of: Any) -> None:
         self.looked_with.append(sum(map(len, view.firsts)))
 
 
-def view(each: int) -> View:
+def view(each: int) -> OpensView:
     """Files in no order; of each reader so many first opens are known."""
     rows = np.random.default_rng(1).permutation(N)[: READERS * each]
     readers = np.arange(len(rows)) % READERS + 1
     firsts = tuple(rows[readers == reader + 1] for reader in range(READERS))
-    return View(rows[-256:], readers[-256:], N, firsts)
+    return OpensView(rows[-256:], readers[-256:], N, firsts)
 
 
 def test_the_likeliest_seeds_are_looked_at_again_when_first_opens_have_doubled_and_when_there_will_be_no_more(
@@ -47,7 +47,7 @@ def test_the_likeliest_seeds_are_looked_at_again_when_first_opens_have_doubled_a
         return list(found)
 
     monkeypatch.setattr(module, "likely", likely)
-    search = Search(data, [0], Seeds(), "auto", [(1, (0,))], Heads())
+    search = Search(data, [0], Seeds(), "auto", [(1, (0,))], OrderHeads())
     for each in (3, 4, 5, 6, 9, 11, 13, 15, FIRSTS, FIRSTS, FIRSTS):
         assert search.run(view(each)) == []
     assert found[0].looked_with == [READERS * each for each in (3, 6, 13, FIRSTS)]

@@ -9,7 +9,7 @@ from nopfsfs.plan.generators import torch_generator
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import torch_stream_search
-from nopfsfs.plan.search.torch_stream_search import Found, GlobalSearch, Target, Words
+from nopfsfs.plan.search.torch_stream_search import GlobalSearch, SearchedFiles, StreamPlace, Words
 from tests.conftest import slow
 
 
@@ -19,8 +19,8 @@ def _worker(order: np.ndarray, worker: int, workers: int, batch: int, count: int
     return order[places // batch % workers == worker][:count]
 
 
-def _run(search: GlobalSearch) -> list[Found]:
-    found: list[Found] = []
+def _run(search: GlobalSearch) -> list[StreamPlace]:
+    found: list[StreamPlace] = []
     while not search.done and not found:
         found += search.step()
     return found
@@ -36,7 +36,7 @@ def test_a_place_is_found_from_one_worker_among_several(n: int, batch: int, work
     readers = [_worker(order, w, workers, batch, 16) for w in range(workers)][::-1]
     readers = [each for each in readers if len(each)]
     other = np.random.default_rng(0).permutation(n)  # another order of the files
-    targets = [Target(n, each) for each in readers] + [Target(n, other[each]) for each in readers]
+    targets = [SearchedFiles(n, each) for each in readers] + [SearchedFiles(n, other[each]) for each in readers]
     search = GlobalSearch(seed, targets, limit=1 << 20)
     (found,) = _run(search)
     assert found.word == offset + 2
@@ -51,7 +51,7 @@ def test_a_place_is_found_from_one_worker_among_several(n: int, batch: int, work
 @pytest.mark.parametrize("opens", [6, 7])
 def test_six_opens_of_a_thousand_files_are_enough(opens: int) -> None:
     order = registry.order(Spec("global", 1, (("offset", 800_000),)), 1000)
-    (found,) = _run(GlobalSearch(1, [Target(1000, order[:opens])]))
+    (found,) = _run(GlobalSearch(1, [SearchedFiles(1000, order[:opens])]))
     assert (found.word, found.agreed) == (800_002, opens)
 
 
@@ -62,7 +62,7 @@ def test_half_of_the_words_are_looked_at_first(offset: int, start: int, direct: 
     spec = Spec("global", 3, (("direct", int(direct)), ("offset", offset)))
     order = registry.sampler("global").shared(spec, 1000, 0, 20)
     halves = [
-        _run(GlobalSearch(3, [Target(1000, order)], limit=1 << 17, start=start, which=which))
+        _run(GlobalSearch(3, [SearchedFiles(1000, order)], limit=1 << 17, start=start, which=which))
         for which in (Words.LIKELY, Words.REST)
     ]
     # the loader draws a pair before that of the sampler
@@ -73,7 +73,7 @@ def test_half_of_the_words_are_looked_at_first(offset: int, start: int, direct: 
 
 def test_nothing_is_found_where_nothing_is() -> None:
     rng = np.random.default_rng(1)
-    targets = [Target(n, rng.permutation(n)[:32]) for n in (40, 1000, 1000, 30_000) for _ in range(3)]
+    targets = [SearchedFiles(n, rng.permutation(n)[:32]) for n in (40, 1000, 1000, 30_000) for _ in range(3)]
     search = GlobalSearch(7, targets, limit=1 << 19)
     assert _run(search) == []
     assert search.position == 1 << 19
@@ -81,7 +81,7 @@ def test_nothing_is_found_where_nothing_is() -> None:
 
 def test_the_search_goes_on_from_a_known_place_and_from_a_state() -> None:
     order = registry.order(Spec("global", 5, (("offset", 700_000),)), 5000)
-    target = Target(5000, order[:20])
+    target = SearchedFiles(5000, order[:20])
     (found,) = _run(GlobalSearch(5, [target], limit=800_000, start=600_001))
     assert found.word == 700_002
     assert _run(GlobalSearch(5, [target], limit=800_000, start=700_004)) == []
@@ -98,20 +98,20 @@ def test_places_where_one_step_ends_and_the_next_begins(chunk_end: int) -> None:
     for direct in (0, 1):
         spec = Spec("global", 9, (("direct", direct), ("offset", offset)))
         order = registry.order(spec, 100_000)
-        (found,) = _run(GlobalSearch(9, [Target(100_000, order[:300])], limit=1 << 20))
+        (found,) = _run(GlobalSearch(9, [SearchedFiles(100_000, order[:300])], limit=1 << 20))
         assert (found.word, found.agreed) == (offset + 2, 300)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_data_sets_too_small_to_tell_are_not_found(n: int) -> None:
-    search = GlobalSearch(0, [Target(n, np.arange(n))], limit=1 << 16)
+    search = GlobalSearch(0, [SearchedFiles(n, np.arange(n))], limit=1 << 16)
     assert _run(search) == []
 
 
 @pytest.mark.parametrize(("n", "samples"), [(0, [0]), (5, []), (5, [5]), (5, [-1])])
 def test_targets_that_cannot_be_are_refused(n: int, samples: list[int]) -> None:
     with pytest.raises(ValueError):
-        GlobalSearch(0, [Target(n, np.array(samples, dtype=np.int64))])
+        GlobalSearch(0, [SearchedFiles(n, np.array(samples, dtype=np.int64))])
 
 
 def test_seeds_that_torch_refuses_are_refused() -> None:
@@ -144,7 +144,7 @@ def test_a_real_loader_after_a_model_was_initialised(kind: str, workers: int) ->
     epochs = [[i for b in loader for i in b.tolist()] for _ in range(3)]
     first = np.array(epochs[0])
     readers = [_worker(first, w, max(workers, 1), batch, 32) for w in range(max(workers, 1))]
-    search = GlobalSearch(42, [Target(n, each) for each in readers])
+    search = GlobalSearch(42, [SearchedFiles(n, each) for each in readers])
     (found,) = _run(search)
     assert found.direct == (kind == "subset")
     for epoch, order in enumerate(epochs):

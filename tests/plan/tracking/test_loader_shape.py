@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.plan.epoch_order import DataSet, FileOrder
 from nopfsfs.plan.following.follower import Follower
-from nopfsfs.plan.tracking.loader_shape import PREFETCH, LoaderWatch
+from nopfsfs.plan.tracking.loader_shape import PREFETCH, LoaderShape
 
 
 def opens(n: int, workers: int, batch: int, seed: int) -> list[tuple[int, int]]:
@@ -29,7 +29,7 @@ def opens(n: int, workers: int, batch: int, seed: int) -> list[tuple[int, int]]:
 
 @given(workers=st.integers(2, 8), batch=st.integers(2, 64), seed=st.integers(0, 99))
 def test_finds_workers_and_batch(workers: int, batch: int, seed: int) -> None:
-    watch = LoaderWatch()
+    watch = LoaderShape()
     known_after = next(
         i
         for i, (reader, place) in enumerate(opens(batch * workers * 5, workers, batch, seed))
@@ -40,7 +40,7 @@ def test_finds_workers_and_batch(workers: int, batch: int, seed: int) -> None:
 
 
 def test_files_opened_twice_change_nothing() -> None:
-    watch = LoaderWatch()
+    watch = LoaderShape()
     for reader, place in opens(640, 2, 64, 1):
         watch.see(reader, place)
         watch.see(reader, place)
@@ -48,14 +48,14 @@ def test_files_opened_twice_change_nothing() -> None:
 
 
 def test_one_reader_in_order_tells_nothing() -> None:
-    watch = LoaderWatch()
+    watch = LoaderShape()
     assert not any(watch.see(7, place) for place in range(1000))
     assert watch.inflight is None
 
 
 def test_random_opens_tell_nothing() -> None:
     rng = random.Random(3)
-    watch = LoaderWatch()
+    watch = LoaderShape()
     assert not any(watch.see(rng.randrange(4), rng.randrange(100_000)) for _ in range(20_000))
 
 

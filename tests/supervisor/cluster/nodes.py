@@ -14,9 +14,9 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.plan.epoch_order import Hypothesis, build
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers.sampler import Spec
-from nopfsfs.policy.budget import Split
-from nopfsfs.policy.node_policy import Conductor, Rows
-from nopfsfs.supervisor.cluster.placement_agreement import Placing
+from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.node_policy import NodePolicy, Rows
+from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.plan_worker import make_follower
 from nopfsfs.supervisor.process import charges
 
@@ -24,7 +24,7 @@ from nopfsfs.supervisor.process import charges
 class Loop:
     """What a placing needs of an event loop."""
 
-    def __init__(self, conductor: Conductor, follower: Follower | None) -> None:
+    def __init__(self, conductor: NodePolicy, follower: Follower | None) -> None:
         self.conductor, self.follower = conductor, follower
         self.holds_back = False
         self.stray: Callable[[list[int]], None] = lambda rows: None
@@ -45,13 +45,13 @@ class Node:
             disks=tuple(DiskSpec(f"/d{at}", size) for at, size in enumerate(disks)), **config,
         )  # fmt: skip
         self.charges = charges(index)
-        split = Split(
+        split = MemorySplit(
             arena=2 * room, homes=room, stream=room // 2, ranges=room // 2, pages=0, page_homes=0, whole_limit=1 << 30
         )
-        conductor = Conductor(self.charges, np.zeros(index.n, np.uint8), split, list(disks))
+        conductor = NodePolicy(self.charges, np.zeros(index.n, np.uint8), split, list(disks))
         self.loop = Loop(conductor, None)
         self.holder = np.zeros(index.n, np.uint16)
-        self.placing = Placing(
+        self.placing = PlacementAgreement(
             self.config, self.loop, index, charges=self.charges, holder=self.holder,  # type: ignore[arg-type]
             say=partial(bus.say, number), say_to=partial(bus.say_to, number),
         )  # fmt: skip

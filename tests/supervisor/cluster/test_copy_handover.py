@@ -10,11 +10,11 @@ import trio
 import trio.testing
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.policy.budget import Split
-from nopfsfs.policy.node_policy import Conductor, Do, Home
+from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.node_policy import Do, Home, NodePolicy
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import copy_handover as module
-from nopfsfs.supervisor.cluster.copy_handover import Handing
+from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
 from tests.asynchronous import in_trio
 from tests.supervisor.cluster.nodes import Bus, Node
 from tests.supervisor.cluster.test_placement_agreement import (  # noqa: F401
@@ -155,11 +155,11 @@ class One:
     """Node 1 of three; rows 0..3 live here, 4..7 on node 0, 8..11 on node 2. `said`: to whom, and what."""
 
     def __init__(self) -> None:
-        split = Split(arena=200, homes=40, stream=60, ranges=60, pages=0, page_homes=0, whole_limit=1000)
-        self.conductor = Conductor(np.full(ROWS, 10), np.zeros(ROWS, np.uint8), split, [])
+        split = MemorySplit(arena=200, homes=40, stream=60, ranges=60, pages=0, page_homes=0, whole_limit=1000)
+        self.conductor = NodePolicy(np.full(ROWS, 10), np.zeros(ROWS, np.uint8), split, [])
         self.holder = np.repeat(np.array([HOME_HERE, 1, 3], np.uint16), 4)
         self.said: list[tuple[int, str, list[int]]] = []
-        self.handing = Handing(self.conductor, self.holder, self._say_to)
+        self.handing = CopyHandover(self.conductor, self.holder, self._say_to)
         self.conductor.place(np.repeat(np.array([0, -1, -1], np.int8), 4), self.conductor.held())
         self.handing.written(1)
 

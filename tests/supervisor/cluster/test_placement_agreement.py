@@ -17,12 +17,12 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.plan.epoch_order import Hypothesis
 from nopfsfs.plan.following.follower_output import PlanStatus
-from nopfsfs.plan.samplers.sampler import Orders, Spec
+from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
 from nopfsfs.policy.homes import NOWHERE, UNCOVERED
 from nopfsfs.policy.node_policy import Home
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import placement_agreement as module
-from nopfsfs.supervisor.cluster.placement_proposal import Order, Room, What
+from nopfsfs.supervisor.cluster.placement_proposal import NodeRoom, PlacementProposal, ReadSet
 from tests.asynchronous import in_trio
 from tests.supervisor.cluster.nodes import Bus, Node
 
@@ -263,7 +263,7 @@ async def test_who_leaves_is_asked_no_more_and_the_next_one_leads(index: Index) 
 async def test_a_leader_that_is_known_to_lead_by_some_only_is_heard_in_the_end(index: Index) -> None:
     bus = cluster(index, 3, 80)
     nodes = list(bus.all.values())
-    order = Order(1, np.full((3, 1), 80 * CHARGE), 1 << 30, "homes", 2, What())
+    order = PlacementProposal(1, np.full((3, 1), 80 * CHARGE), 1 << 30, "homes", 2, ReadSet())
     bus.deaf = {0, 1, 2}
     nodes[2].loop.follower = None
     async with running(nodes[2]):
@@ -283,7 +283,7 @@ async def test_a_leader_that_is_known_to_lead_by_some_only_is_heard_in_the_end(i
 async def test_what_was_said_before_leaving_holds(index: Index) -> None:
     bus = cluster(index, 2, 120)
     second = bus.all[1]
-    order = Order(1, np.full((2, 1), 120 * CHARGE), 1 << 30, "homes", 2, What())
+    order = PlacementProposal(1, np.full((2, 1), 120 * CHARGE), 1 << 30, "homes", 2, ReadSet())
     second.placing.hear(0, order.say())
     second.placing.left(0)
     async with running(second):
@@ -307,7 +307,7 @@ async def test_all_others_are_gone(index: Index) -> None:
         assert set(np.unique(node.holder)) == {0, HOME_HERE}
 
 
-GOOD = Order(1, np.full((3, 2), 80 * CHARGE), 1 << 30, "homes", 2, What()).say()
+GOOD = PlacementProposal(1, np.full((3, 2), 80 * CHARGE), 1 << 30, "homes", 2, ReadSet()).say()
 PLAN = {"root": 1, "files": "image_folder", "sampler": "distributed", "seed": 1, "options": {}, "epoch": 0, "world": 4}
 
 
@@ -318,7 +318,7 @@ def garbage() -> Iterator[dict[str, Any]]:
     yield {"kind": ["room"]}
     for room in ({}, {"ram": -1}, {"ram": True}, {"ram": 1.5}, {"ram": 1 << 70}, {"disks": 3}, {"disks": [1] * 99},
                  {"disks": ["a"]}, {"whole_limit": None}):  # fmt: skip
-        yield {**Room(1, (), 1).say(), **room} if room else {"kind": "room"}
+        yield {**NodeRoom(1, (), 1).say(), **room} if room else {"kind": "room"}
     for key, values in {
         "number": (0, -1, None, "1", 1 << 60),
         "rooms": ([], [[1]], [[1]] * 4, [[1], [1, 2], [1]], [["x"]] * 3, 5, [[]] * 3, [[-1]] * 3, [[1] * 99] * 3),
@@ -375,8 +375,8 @@ async def test_what_cannot_be_computed_is_left_out_by_all(index: Index) -> None:
 async def test_what_the_leader_itself_cannot_list_is_left_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = cluster(index, 2, 120)
     nodes = list(bus.all.values())
-    bad = What.hear({**PLAN, "subset": {"name": "random_split", "seed": 1, "options": {"lengths": "5,7"}}}, 10)
-    wanted = [(bad, 1), (What(), 1)]
+    bad = ReadSet.hear({**PLAN, "subset": {"name": "random_split", "seed": 1, "options": {"lengths": "5,7"}}}, 10)
+    wanted = [(bad, 1), (ReadSet(), 1)]
     monkeypatch.setattr(nodes[0].placing, "_wanted", lambda: wanted)
     async with running(*nodes):
         await placed(1, *nodes)
@@ -427,23 +427,25 @@ async def test_a_fault_costs_the_placements_alone(index: Index, caplog: pytest.L
 
 
 @pytest.mark.parametrize("what", [
-    What(), What(1, "image_folder"),
-    What(1, "image_folder", Hypothesis(0, 0, Spec("distributed", 42, (("drop_last", 1),)), 3, 8)),
-    What(0, "sorted_files", Hypothesis(0, 0, Spec("random", -5), 0, 1, (0,), Spec("random_split", 7, (("part", 1),)))),
+    ReadSet(), ReadSet(1, "image_folder"),
+    ReadSet(1, "image_folder", Hypothesis(0, 0, Spec("distributed", 42, (("drop_last", 1),)), 3, 8)),
+    ReadSet(
+        0, "sorted_files", Hypothesis(0, 0, Spec("random", -5), 0, 1, (0,), Spec("random_split", 7, (("part", 1),)))
+    ),
 ])  # fmt: skip
-def test_what_is_said_is_what_is_heard(what: What) -> None:
-    order = Order(3, np.array([[5, 6], [7, 0]]), 9, "nopfs", 4, what)
-    heard = Order.hear(order.say(), 2, 10)
+def test_what_is_said_is_what_is_heard(what: ReadSet) -> None:
+    order = PlacementProposal(3, np.array([[5, 6], [7, 0]]), 9, "nopfs", 4, what)
+    heard = PlacementProposal.hear(order.say(), 2, 10)
     assert heard.what == what
     assert heard.say() == order.say()
-    assert Room.hear(Room(1, (2, 3), 4).say()) == Room(1, (2, 3), 4)
+    assert NodeRoom.hear(NodeRoom(1, (2, 3), 4).say()) == NodeRoom(1, (2, 3), 4)
 
 
 def test_orders_that_no_message_holds_are_dealt_out_by_a_hash(index: Index) -> None:
     bus = cluster(index, 2, 100)
     follower = bus.all[0].loop.follower
     assert follower is not None
-    spec = Spec("explicit", data=Orders((np.arange(3),)))
-    found = What.of(Hypothesis(0, 0, spec), follower.datasets)
+    spec = Spec("explicit", data=GivenOrders((np.arange(3),)))
+    found = ReadSet.of(Hypothesis(0, 0, spec), follower.datasets)
     assert found.plan is None
     assert found.root == follower.datasets[0].key

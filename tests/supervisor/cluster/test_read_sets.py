@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from nopfsfs.placement.access_counts import NOBODY
-from nopfsfs.placement.cluster_homes import Cluster, extend
+from nopfsfs.placement.cluster_homes import ClusterHomes, extend
 from nopfsfs.placement.methods import homes
 from nopfsfs.plan.epoch_order import Hypothesis
 from nopfsfs.plan.samplers import registry
-from nopfsfs.plan.samplers.sampler import Dealt, Orders, Spec
+from nopfsfs.plan.samplers.sampler import Dealt, GivenOrders, Spec
 from nopfsfs.supervisor.cluster import read_sets
 
 torch = pytest.importorskip("torch")
@@ -51,7 +51,7 @@ def test_a_placement_of_the_epochs_to_come() -> None:
     table = [np.array(one, np.uint16) for one in torch_readers(6, nodes, nodes)[2:]]
     charges, rooms = np.full(N, 10), np.full((nodes, 1), 3000)
     expected = homes(table.__getitem__, 4, charges, rooms)
-    cluster = extend(Cluster.empty(N, nodes, 1), np.arange(N), found.__getitem__, 4, charges, rooms, node=1)
+    cluster = extend(ClusterHomes.empty(N, nodes, 1), np.arange(N), found.__getitem__, 4, charges, rooms, node=1)
     assert (cluster.home == expected.home).all()
 
 
@@ -64,7 +64,7 @@ def test_where_it_is_not_known_who_reads_what() -> None:
     assert not known(Spec("distributed"), 1, 4)
     assert not known(Spec("random", 1), 4, 4), "all read all"
     assert known(Spec("random", 1), 1, 1)
-    assert not known(Spec("explicit", data=Orders((np.arange(N),))), 4, 4), "what does not fit a message"
+    assert not known(Spec("explicit", data=GivenOrders((np.arange(N),))), 4, 4), "what does not fit a message"
     assert known(Spec("distributed", options=(("drop_last", 1),)), 4, 2)
     assert read_sets.readers(Hypothesis(0, 0, Spec("distributed"), 0, 4), 0, 4, 2) is None
 

@@ -12,7 +12,7 @@ import trio
 
 from nopfsfs.protocol import supervisor_peer
 from nopfsfs.protocol.supervisor_peer import Kind
-from nopfsfs.supervisor.processes.peer import Peering
+from nopfsfs.supervisor.processes.peer import PeerHandle
 
 
 @pytest.mark.parametrize("agreed", [True, False])
@@ -31,7 +31,7 @@ def test_a_mount_stays_without_its_peers_only_where_all_ranks_had_mounted(tmp_pa
         arena = os.memfd_create("arena")
         with theirs, contextlib.ExitStack() as stack:
             stack.callback(os.close, arena)
-            peering = Peering(ours.detach(), arena, tell_stager, unmount)
+            peering = PeerHandle(ours.detach(), arena, tell_stager, unmount)
             await peering.begin(str(tmp_path))
             with trio.fail_after(10):
                 async with trio.open_nursery() as nursery:

@@ -1,0 +1,215 @@
+"""The structure of the code: who imports whom, how long files and functions are, which names mean one thing only.
+
+docs/architecture.md describes the structure. The lists `LEFT_...` name what is not as described yet. A list may only
+become shorter: an entry that is no longer needed fails, too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent / "nopfsfs"
+# A folder imports only from folders of lower numbers.
+LEVELS = {
+    "errors": 0,
+    **dict.fromkeys(("config", "text"), 1),
+    **dict.fromkeys(("plan", "placement", "system"), 2),
+    "dataset": 3,
+    **dict.fromkeys(("vfs", "protocol", "fuse", "performance"), 4),
+    **dict.fromkeys(("control", "policy", "tiers"), 5),
+    **dict.fromkeys(("server", "stager", "registration", "sim", "calibrate"), 6),
+    **dict.fromkeys(("supervisor", "peer"), 7),
+    "cli": 8,
+}
+# The same within `plan/`.
+LEVELS_OF_PLAN = {
+    "generators": 1, "samplers": 2, "epoch_order": 3, "visible_opens": 3, "search": 4, "tracking": 4, "following": 5,
+}  # fmt: skip
+LONGEST_FILE, LONGEST_FUNCTION, MOST_FILES = 400, 45, 30  # lines; lines; files in a folder
+SHARED_FILE_NAMES = {"process.py", "errors.py", "__init__.py"}
+# A docstring that begins so names no subject.
+VAGUE = ("What", "Whether", "Who", "It", "One", "Those", "Of", "As of", "The same", "See the module")
+
+LEFT_IMPORTS = {
+    "placement.belady > policy.next_use",
+    "placement.cluster_homes > policy.homes",
+    "plan.tracking.track > plan.following.foresight",
+    "plan.tracking.track > plan.search.suspects",
+    "server.stager_client > stager.load",
+}
+LEFT_CIRCLES = {"cli.simulate cli.simulate_options", "dataset.index dataset.index_check dataset.index_file"}
+LEFT_ACROSS = {
+    "server.stager_client > stager.load",
+    "supervisor.process > server.fast_path",
+    "supervisor.recheck_requests > stager.recheck_schedule",
+}
+LEFT_LONG_FILES = {
+    "plan.following.follower",
+    "plan.following.identifier",
+    "plan.search.matching",
+    "plan.tracking.track",
+    "policy.node_policy",
+    "server.fast_path",
+    "server.operations",
+    "stager.process",
+    "stager.state",
+    "supervisor.cluster.placement_agreement",
+    "supervisor.event_loop",
+    "supervisor.process",
+}
+LEFT_LONG_FUNCTIONS = {
+    "plan.following.follower.__init__",
+    "plan.following.follower.observe",
+    "plan.search.matching._steps",
+    "registration.api.register",
+    "stager.process.__init__",
+    "supervisor.process.__init__",
+}
+LEFT_FILE_NAMES = {"recheck.py"}
+LEFT_CLASS_NAMES = {
+    "FileSystem", "Kind", "Loads", "NotSupported", "Origin", "Outbox", "Stream", "Words", "Worker", "_Part",
+}  # fmt: skip
+LEFT_VAGUE_DOCSTRINGS = 554
+
+
+def modules() -> dict[str, Path]:
+    """By dotted name below `nopfsfs`, the files of the product."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The modules of the product that a module imports, also inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith("nopfsfs."):
+            inside = node.module.removeprefix("nopfsfs").lstrip(".")
+            for alias in node.names:
+                full = f"{inside}.{alias.name}".lstrip(".")
+                yield full if full in MODULES else inside
+        elif isinstance(node, ast.Import):
+            yield from (one.name.removeprefix("nopfsfs.") for one in node.names if one.name.startswith("nopfsfs."))
+
+
+IMPORTS = {name: sorted(set(imports(tree)) - {"", name}) for name, tree in TREES.items() if name}
+
+
+def level(importer: str, imported: str) -> tuple[int, int]:
+    """The levels of both, within `plan/` those of its folders; equal numbers where both are in one folder."""
+    (here, *below), (there, *below_there) = importer.split("."), imported.split(".")
+    if here != there:
+        return LEVELS[here], LEVELS[there]
+    if here != "plan" or not below or not below_there or below[0] == below_there[0]:
+        return 2, 1
+    return LEVELS_OF_PLAN[below[0]], LEVELS_OF_PLAN[below_there[0]]
+
+
+def circles() -> Iterator[frozenset[str]]:
+    """The sets of modules that import each other (Tarjan)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+
+    def visit(name: str) -> Iterator[frozenset[str]]:
+        number[name] = low[name] = len(number)
+        stack.append(name)
+        for other in IMPORTS[name]:
+            if other not in number:
+                yield from visit(other)
+            if other in stack:
+                low[name] = min(low[name], low[other])
+        if low[name] == number[name]:
+            at = stack.index(name)
+            if len(stack) - at > 1:
+                yield frozenset(stack[at:])
+            del stack[at:]
+
+    for name in IMPORTS:
+        if name not in number:
+            yield from visit(name)
+
+
+def twice(names: Iterable[str]) -> set[str]:
+    """The names that occur more than once."""
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def test_every_folder_has_a_level() -> None:
+    assert {name.split(".")[0] for name in MODULES if name} == set(LEVELS)
+
+
+def test_folders_import_from_lower_levels_only() -> None:
+    upward = set()
+    for importer, imported in ((name, other) for name in IMPORTS for other in IMPORTS[name]):
+        here, there = level(importer, imported)
+        if there >= here:
+            upward.add(f"{importer} > {imported}")
+    assert upward == LEFT_IMPORTS
+
+
+def test_no_modules_import_each_other() -> None:
+    assert {" ".join(sorted(one)) for one in circles()} == LEFT_CIRCLES
+
+
+def test_processes_import_nothing_of_each_other() -> None:
+    processes = {"supervisor", "server", "stager", "peer"}
+    found = {
+        f"{name} > {other}"
+        for name in IMPORTS
+        for other in IMPORTS[name]
+        if len({name.split(".")[0], other.split(".")[0]} & processes) == 2
+    }
+    assert found == LEFT_ACROSS
+
+
+def test_files_are_short() -> None:
+    assert {name for name, path in MODULES.items() if len(path.read_text().splitlines()) > LONGEST_FILE} == (
+        LEFT_LONG_FILES
+    )
+
+
+def test_functions_are_short() -> None:
+    found = {
+        f"{name}.{node.name}"
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
+    }
+    assert found == LEFT_LONG_FUNCTIONS
+
+
+def test_folders_are_small() -> None:
+    folders = defaultdict(list)
+    for path in MODULES.values():
+        folders[path.parent].append(path.name)
+    assert not [folder for folder, files in folders.items() if len(files) > MOST_FILES]
+    assert set(folders[ROOT]) == {"__init__.py", "errors.py", "config.py"}
+
+
+def test_a_file_name_means_one_thing() -> None:
+    assert twice(path.name for path in MODULES.values()) - SHARED_FILE_NAMES == LEFT_FILE_NAMES
+
+
+def test_a_class_name_means_one_thing() -> None:
+    classes = [node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert twice(classes) == LEFT_CLASS_NAMES
+
+
+def test_docstrings_name_their_subject() -> None:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = 0
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            text = (ast.get_docstring(node) or "") if isinstance(node, documented) else ""
+            found += any(text == word or text.startswith((f"{word} ", f"{word},", f"{word}.")) for word in VAGUE)
+    assert found == LEFT_VAGUE_DOCSTRINGS, "fewer: lower the number; more: name the subject"
