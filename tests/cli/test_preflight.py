@@ -282,7 +282,7 @@ def test_log_file(source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[
 def test_more_memory_than_the_node_has(
     flag: str, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module.memory, "of_node", lambda: 8 << 30)
+    monkeypatch.setattr(module.node_memory, "of_node", lambda: 8 << 30)
     message = f"{flag} 64T: this node has 8.0 GiB of memory; ask for less, or leave it out"
     check([source, mountpoint, flag, "64T"], Exit.USAGE, message, capsys)
 

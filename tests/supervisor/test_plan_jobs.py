@@ -56,8 +56,8 @@ def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def compute(call: Callable[[], Any]) -> Any:
         return call()
 
-    monkeypatch.setattr(module.memory, "give_back", lambda: None)
-    monkeypatch.setattr(module.apart, "compute", compute)
+    monkeypatch.setattr(module.node_memory, "give_back", lambda: None)
+    monkeypatch.setattr(module.low_priority_call, "compute", compute)
 
 
 def run(follower: Follower, looks: int, pause: float) -> None:

@@ -79,7 +79,7 @@ def run(monkeypatch: pytest.MonkeyPatch, followers: list[Any], seconds: float) -
         made[:] = [at - base for at in made]
 
     monkeypatch.setattr(plans, "_make", make)
-    monkeypatch.setattr(module.memory, "give_back", lambda: None)
+    monkeypatch.setattr(module.node_memory, "give_back", lambda: None)
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.005))
     return loop, plans, made
 
