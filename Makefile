@@ -39,9 +39,8 @@ help:
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py $(DEMO)
 
-# What mounts nothing, waits for nothing and only computes, file by file on two processors; then all else, in order:
-# also tests/plan, where searches may take so many seconds of a processor.
-PURE := $(addprefix tests/,dataset performance placement policy sim text vfs)
+# What mounts nothing, waits for nothing and only computes, file by file on two processors; then all else, in order.
+PURE := $(addprefix tests/,dataset performance placement plan policy sim text vfs)
 PYTEST := $(BIN)/python -m pytest -q
 all_tests = $(PYTEST) -n 2 --dist loadfile $(PURE) $(1) && $(PYTEST) $(addprefix --ignore ,$(PURE)) --durations 20 $(1)
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from nopfsfs.dataset import index_file
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.index_build import RECORD, Listing, build
 
@@ -70,10 +71,10 @@ def measure(files: int, dirs: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "index")
         start = time.perf_counter()
-        index.save(path)
+        index_file.save(index, path)
         save_s = time.perf_counter() - start
         start = time.perf_counter()
-        index = Index.load(path)
+        index = index_file.load(path)
         load_s = time.perf_counter() - start
         file_bytes = os.path.getsize(path)
     rng = random.Random(0)

@@ -40,7 +40,7 @@ LEFT_IMPORTS = {
     "plan.tracking.track > plan.search.suspects",
     "server.stager_client > stager.load",
 }
-LEFT_CIRCLES = {"cli.simulate cli.simulate_options", "dataset.index dataset.index_check dataset.index_file"}
+LEFT_CIRCLES: set[str] = set()
 LEFT_ACROSS = {
     "server.stager_client > stager.load",
     "supervisor.process > server.fast_path",

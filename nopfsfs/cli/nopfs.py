@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from nopfsfs import __version__
 from nopfsfs.cli.adopt import add_adopt, add_upgrade
@@ -18,7 +20,8 @@ from nopfsfs.cli.error_exit import printable, run
 from nopfsfs.cli.mount_options import Parser
 from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.recheck import add_recheck
-from nopfsfs.cli.simulate_options import add_simulate
+from nopfsfs.cli.settings import usage
+from nopfsfs.cli.simulate_options import add_simulate, parse
 from nopfsfs.cli.status_text import in_words, status_text
 from nopfsfs.cli.wait import add_wait
 from nopfsfs.control.find_mount import locate_living
@@ -53,12 +56,22 @@ def status(options: argparse.Namespace) -> int:
     return Exit.OK
 
 
+def simulate(options: argparse.Namespace) -> int:
+    """Simulate; return the exit code. Raises NopfsError."""
+    request = parse(vars(options))
+    if request.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise usage("--plot: needs matplotlib; install it: pip install 'nopfsfs[plot]'")
+    from nopfsfs.cli.simulate import run as carry_out  # with numpy: bad options need none of it
+
+    return carry_out(request)
+
+
 COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     add_status,
     add_wait,
     add_recheck,
     add_plan,
-    add_simulate,
+    partial(add_simulate, handler=simulate),
     add_adopt,
     add_upgrade,
     add_calibrate,

@@ -4,7 +4,6 @@ checked; `cli/simulate.py` does it."""
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -56,8 +55,8 @@ class SimulationRequest:
         return bool(self.rams or self.disks)
 
 
-def add_simulate(commands: argparse._SubParsersAction[Parser]) -> None:
-    """Add `nopfs simulate`."""
+def add_simulate(commands: argparse._SubParsersAction[Parser], handler: Callable[[argparse.Namespace], int]) -> None:
+    """Add `nopfs simulate`, carried out by `handler`."""
     parser = commands.add_parser(
         "simulate",
         usage="nopfs simulate CLUSTER DATASET [options] | --from-mount MOUNTPOINT [options]",
@@ -94,17 +93,7 @@ def add_simulate(commands: argparse._SubParsersAction[Parser]) -> None:
     mount.add_argument("--calibration", metavar="FILE", help="what nopfs calibrate measured, where it is not found")
     mount.add_argument("--index-dir", metavar="D", help="the index directory, where the mount was given one")
     mount.add_argument("--follow-symlinks", action="store_true", help="as for nopfs-mount")
-    parser.set_defaults(handler=simulate)
-
-
-def simulate(options: argparse.Namespace) -> int:
-    """Simulate; return the exit code. Raises NopfsError."""
-    asked = parse(vars(options))
-    if asked.plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise usage("--plot: needs matplotlib; install it: pip install 'nopfsfs[plot]'")
-    from nopfsfs.cli.simulate import run  # with numpy: bad options need none of it
-
-    return run(asked)
+    parser.set_defaults(handler=handler)
 
 
 def parse(said: Mapping[str, Any]) -> SimulationRequest:

@@ -10,7 +10,6 @@ bytes); the entries of directory row d are first_entry[d]:first_entry[d+1].
 from __future__ import annotations
 
 import itertools
-import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -244,28 +243,6 @@ class Index:
             parts.append(self.name(entry))
             row = at.entry_parent[entry]
         return row, b"/".join(reversed(parts))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to `path`, mode 0600, replacing what is there in one step. Raises OSError."""
-        from nopfsfs.dataset import index_file
-
-        index_file.save(self, path)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> Index:
-        """A copy of an index file in sealed memory, checksums verified. Raises OSError, or IndexDamaged if it is
-        none."""
-        from nopfsfs.dataset import index_file
-
-        return index_file.load(path)
-
-    @staticmethod
-    def load_fd(fd: int, *, verify: bool = False) -> Index:
-        """Map sealed memory that holds an index; the descriptor stays the caller's. `verify`: read all of it to check
-        its checksum."""
-        from nopfsfs.dataset import index_file
-
-        return index_file.load_fd(fd, verify=verify)
 
 
 class Views:

@@ -107,7 +107,7 @@ def _kept(path: str) -> tuple[int, Index | None]:
         if st.st_uid != os.geteuid() or not stat.S_ISREG(st.st_mode):
             raise IndexDamaged("not a file of this user")
         fd = index_file.copy_sealed(file)
-        return fd, Index.load_fd(fd, verify=True)
+        return fd, index_file.load_fd(fd, verify=True)
     except (OSError, IndexDamaged) as error:
         if fd >= 0:
             os.close(fd)
@@ -123,7 +123,7 @@ def _keep(path: str | None, result: ScanResult) -> OpenedIndex:
         try:
             make_directories(os.path.dirname(path), 0o700)
             _sweep(path)
-            result.index.save(path)
+            index_file.save(result.index, path)
         except OSError as error:
             path = None
             why = f"the index is not kept, the next mount scans again: {error}"
@@ -133,7 +133,7 @@ def _keep(path: str | None, result: ScanResult) -> OpenedIndex:
 
 def _mapped(fd: int, path: str | None, result: ScanResult) -> OpenedIndex:
     try:
-        index = Index.load_fd(fd)
+        index = index_file.load_fd(fd)
     except BaseException:
         os.close(fd)
         raise

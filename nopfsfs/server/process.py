@@ -18,7 +18,7 @@ import pyfuse3
 import trio
 
 from nopfsfs.control import orphans
-from nopfsfs.dataset.index import Index
+from nopfsfs.dataset import index_file
 from nopfsfs.fuse.connection import REQUEST_BYTES, resend
 from nopfsfs.protocol.columns import FIRST_SERVER, SUPERVISOR, Columns, MetricBlock, check_layout
 from nopfsfs.protocol.ring import Ring
@@ -52,7 +52,7 @@ class ServerProcess:
         self._control = trio.socket.from_stdlib_socket(socket.socket(fileno=fds["control"]))
         self._term = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_on = [fds["control"], self._term]
-        index = Index.load_fd(fds["index"])
+        index = index_file.load_fd(fds["index"])
         columns = Columns(fds["columns"], index.n, writable=False)
         root = os.fsencode(handoff.config.source)
         source = Source(root, index, columns, known_file_system(handoff.config))

@@ -19,7 +19,7 @@ from typing import cast
 
 import numpy as np
 
-from nopfsfs.dataset.index import Index
+from nopfsfs.dataset import index_file
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import SUPERVISOR, Columns, Metric, MetricBlock, Tier, check_layout
 from nopfsfs.protocol.ring import Event, Ring
@@ -58,7 +58,7 @@ class StagerProcess:
     def __init__(self, handoff: Handoff) -> None:
         fds, numbers = handoff.fds, handoff.numbers
         self._config = handoff.config
-        self._index = Index.load_fd(fds["index"])
+        self._index = index_file.load_fd(fds["index"])
         self._columns = Columns(fds["columns"], self._index.n, writable=True)
         gauges = MetricBlock(fds["gauges"], writable=True)
         self._gauge = gauges.block

@@ -23,6 +23,7 @@ import trio
 
 from nopfsfs.control import orphans
 from nopfsfs.control.process_list import end_writer, read_pids, wait_all, write_pids
+from nopfsfs.dataset import index_file
 from nopfsfs.dataset.index import Index
 from nopfsfs.errors import NopfsError
 from nopfsfs.fuse import mount_table, passthrough
@@ -99,7 +100,7 @@ class Supervisor:
         self._handed_over = False
         peer = self._fds.pop("peer", None)
         self._final: dict[str, Any] = {}
-        self.index = Index.load_fd(self._fds["index"])
+        self.index = index_file.load_fd(self._fds["index"])
         columns = Columns(self._fds["columns"], self.index.n, writable=True) if self._adopted else None
         self._charges = charges(self.index, columns)
         self._data = int(self._charges.sum())

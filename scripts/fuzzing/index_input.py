@@ -51,7 +51,7 @@ class IndexInput(Input):
         self.root.mkdir()
         self.index = make_tree(self.root)
         self.path = work / "one.index"
-        self.index.save(self.path)
+        index_file.save(self.index, self.path)
         self.valid = self.path.read_bytes()
         counts = index_file._counts(self.index)
         self.places = index_file._places(counts)[0]
@@ -105,7 +105,7 @@ class IndexInput(Input):
     def _load(self, data: bytes) -> None:
         self.path.write_bytes(data)
         try:
-            index = Index.load(self.path)
+            index = index_file.load(self.path)
         except IndexDamaged as e:
             self.tell_error(e)
             return

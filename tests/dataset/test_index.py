@@ -121,8 +121,8 @@ def test_the_fingerprint_changes_with_names_sizes_and_times_only() -> None:
 
 def test_saved_and_loaded_it_is_the_same(tmp_path) -> None:
     index = small()
-    index.save(tmp_path / "index")
-    loaded = Index.load(tmp_path / "index")
+    index_file.save(index, tmp_path / "index")
+    loaded = index_file.load(tmp_path / "index")
     for name, _, _ in index_file.COLUMNS:
         np.testing.assert_array_equal(getattr(loaded, name), getattr(index, name))
         assert getattr(loaded, name).dtype == getattr(index, name).dtype
@@ -137,7 +137,7 @@ def test_loaded_from_a_descriptor_which_can_then_be_closed() -> None:
     try:
         with pytest.raises(PermissionError):
             os.pwrite(fd, b"x", 0)
-        loaded = Index.load_fd(fd)
+        loaded = index_file.load_fd(fd)
     finally:
         os.close(fd)
     assert loaded.path(8) == b"a/b/deep"
@@ -147,7 +147,7 @@ def test_loaded_from_a_descriptor_which_can_then_be_closed() -> None:
 def test_the_index_is_mapped_as_old_kernels_allow_it() -> None:
     """Before Linux 6.7, what is sealed against writing cannot be mapped as shared memory, not even to be read."""
     fd = index_file.to_memfd(small())
-    loaded = Index.load_fd(fd)
+    loaded = index_file.load_fd(fd)
     os.close(fd)
     mapped = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "nopfs-index" in line]
     assert loaded.n
@@ -156,7 +156,7 @@ def test_the_index_is_mapped_as_old_kernels_allow_it() -> None:
 
 def test_every_damaged_byte_is_noticed(tmp_path) -> None:
     path = tmp_path / "index"
-    small().save(path)
+    index_file.save(small(), path)
     whole = path.read_bytes()
     used = set(range(index_file.HEADER.size))
     places, _ = index_file._places(index_file._counts(small()))
@@ -164,28 +164,28 @@ def test_every_damaged_byte_is_noticed(tmp_path) -> None:
     for i in sorted(used)[::7]:
         path.write_bytes(whole[:i] + bytes([whole[i] ^ 0x10]) + whole[i + 1 :])
         with pytest.raises(IndexDamaged):
-            Index.load(path)
+            index_file.load(path)
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, -1, -64])
 def test_a_file_cut_short_is_noticed(tmp_path, length: int) -> None:
     path = tmp_path / "index"
-    small().save(path)
+    index_file.save(small(), path)
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(IndexDamaged):
-        Index.load(path)
+        index_file.load(path)
 
 
 def test_a_foreign_file_is_noticed(tmp_path) -> None:
     (tmp_path / "index").write_bytes(bytes(range(256)) * 16)
     with pytest.raises(IndexDamaged, match="not an index"):
-        Index.load(tmp_path / "index")
+        index_file.load(tmp_path / "index")
 
 
 def test_a_failed_save_leaves_nothing(tmp_path) -> None:
     (tmp_path / "index").mkdir()
     with pytest.raises(IsADirectoryError):
-        small().save(tmp_path / "index")
+        index_file.save(small(), tmp_path / "index")
     assert os.listdir(tmp_path) == ["index"]
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.dataset import directory_scan
-from nopfsfs.dataset.index import Index
+from nopfsfs.dataset import directory_scan, index_file
 from nopfsfs.dataset.index_cache import LEFTOVER_S, OpenedIndex, open_or_scan
 from nopfsfs.errors import NopfsError
 
@@ -26,7 +25,7 @@ def source(tmp_path, monkeypatch) -> Path:
 def opened(source: Path, index_dir: Path | str, **options: bool) -> OpenedIndex:
     """Opened, with the descriptor checked and closed."""
     found = open_or_scan(str(source), str(index_dir), **options)
-    assert Index.load_fd(found.fd).fingerprint == found.index.fingerprint
+    assert index_file.load_fd(found.fd).fingerprint == found.index.fingerprint
     os.close(found.fd)
     return found
 
@@ -139,7 +138,7 @@ def test_a_file_that_is_cut_short_or_replaced_later_disturbs_nobody(source, tmp_
         assert found.path is not None
         whole = Path(found.path).read_bytes()
         os.truncate(found.path, 0)
-        other = Index.load_fd(found.fd, verify=True)  # as another process of the mount does
+        other = index_file.load_fd(found.fd, verify=True)  # as another process of the mount does
         assert other.fingerprint == found.index.fingerprint
         assert [other.path(row) for row in range(other.n)] == [found.index.path(row) for row in range(other.n)]
         Path(found.path).write_bytes(whole)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nopfsfs.dataset import index_file
 from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import COLUMNS, HAS_ACL, Index
 from nopfsfs.dataset.index_cache import open_or_scan
@@ -116,7 +117,7 @@ def test_a_mount_scans_anew_in_place_of_it(index: Index, tmp_path: Path) -> None
     assert first.path is not None
     wrong = columns_of(index)
     wrong["entry_row"][0] = 99
-    Index(**wrong, fingerprint=index.fingerprint).save(first.path)
+    index_file.save(Index(**wrong, fingerprint=index.fingerprint), first.path)
 
     again = open_or_scan(str(tmp_path / "source"), str(kept))
 

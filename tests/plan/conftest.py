@@ -1,10 +1,24 @@
-"""What tests of the plan share."""
+"""What tests of the plan share: searches are limited by their steps, so that they come as far on every machine."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 
 from nopfsfs.plan.following import identifier
+from nopfsfs.plan.search import matching
+
+# Seconds of a core that a call of `Search.run` takes at most, about.
+STEP_S = 0.05
+
+
+@pytest.fixture(autouse=True)
+def counted_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search ends its calls by the places that it computes, and each call counts as so many seconds."""
+    monkeypatch.setattr(matching, "time", SimpleNamespace(thread_time=lambda: 0.0))
+    spend = identifier.Budget.spend
+    monkeypatch.setattr(identifier.Budget, "spend", lambda self, _: spend(self, STEP_S))
 
 
 @pytest.fixture
@@ -15,5 +29,5 @@ def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def whole_budget(small_budget: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The product's own all the same: for what takes more than 3 s to find on a slow machine."""
+    """The product's own all the same: for what takes more than 3 s to find."""
     monkeypatch.setattr(identifier, "_BUDGET_S", 20.0)
