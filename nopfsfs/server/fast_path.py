@@ -12,7 +12,6 @@ Message layouts: linux/fuse.h, protocol 7.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
@@ -28,6 +27,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from nopfsfs.fuse.connection import REQUEST_BYTES
+from nopfsfs.fuse.pyfuse3_pair import LISTING_BYTES
 
 log = logging.getLogger(__name__)
 _LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _RELEASE, _INTERRUPT, _IOCTL, _BATCH_FORGET = 1, 2, 3, 14, 15, 18, 36, 39, 42
@@ -47,12 +47,10 @@ _OPEN_OUT_BYTES = 32
 _OPEN_IN_BYTES = 8
 _READ_IN_BYTES = 40
 _RELEASE_IN_BYTES = 24
-_SO_SNDBUFFORCE = 32  # asm-generic/socket.h; elsewhere it fails, and the fast path is left out
 _KEEP_CACHE = 1 << 1  # FOPEN_KEEP_CACHE
 _PASSTHROUGH = 1 << 7  # FOPEN_PASSTHROUGH
 _SIGKILL = 1 << (signal.SIGKILL - 1)
 _SIZE_AT = _IN_HEADER.size + 16  # of fuse_read_in.size
-LISTING_BYTES = 1 << 16  # of a directory at a time, so that any system's sockets take the longest reply of pyfuse3
 DYING_S = 0.05  # between two looks at a reader that got a signal while it waits
 SLEEP_MS = 1000  # a limit, as every wait has one
 SETTLE_S = 0.01  # for all tasks to come to where they wait: a grace takes several turns of the event loop
@@ -78,27 +76,6 @@ class FastHandlers(Protocol):
     def closed(self, fh: int) -> bool: ...
     def over(self, fh: int) -> None: ...
     async def let_go(self, fh: int) -> None: ...
-
-
-def make_pair() -> tuple[socket.socket, socket.socket] | None:
-    """(ours, pyfuse3's) ends; None where the system allows no messages as long as the longest reply."""
-    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    for end in pair:
-        with contextlib.suppress(OSError):
-            end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, REQUEST_BYTES)
-        if end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < 2 * LISTING_BYTES:
-            pair[0].close()
-            pair[1].close()
-            return None
-    return pair
-
-
-def is_possible() -> bool:
-    """Whether the system allows for the fast path."""
-    pair = make_pair()
-    for end in pair or ():
-        end.close()
-    return pair is not None
 
 
 class _WaitingRead:

@@ -20,11 +20,12 @@ import trio
 from nopfsfs.control import orphans
 from nopfsfs.dataset import index_file
 from nopfsfs.fuse.connection import REQUEST_BYTES, resend
+from nopfsfs.fuse.pyfuse3_pair import make_pair
 from nopfsfs.protocol.columns import FIRST_SERVER, SUPERVISOR, Columns, MetricBlock, check_layout
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.server.column_overrides import ColumnOverrides
-from nopfsfs.server.fast_path import FastPath, make_pair
+from nopfsfs.server.fast_path import FastPath
 from nopfsfs.server.operations import FuseOperations
 from nopfsfs.server.others import Others
 from nopfsfs.server.stager_client import StagerClient

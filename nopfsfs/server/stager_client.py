@@ -21,10 +21,9 @@ import trio
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.outbox import Outbox
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.stager.load import IDLE_S
 from nopfsfs.system.elastic_limiter import ElasticLimiter
 from nopfsfs.system.patience import Patience
-from nopfsfs.tiers.source import Changed, Identity, Source, close, read_exactly
+from nopfsfs.tiers.source import IDLE_S, Changed, Identity, Source, close, read_exactly
 
 log = logging.getLogger(__name__)
 DIRECT_FILES = 32  # source files that direct reads keep open

@@ -10,7 +10,6 @@ from nopfsfs.tiers.source import Identity, Source, close
 
 BLOCK = 4 << 20  # bytes of one read of a file that is staged whole; a demand waits for its own blocks only
 NOWHERE = -1  # for an extent
-IDLE_S = 2.0  # after which a file that nobody reads is closed: the source can be unmounted
 RANGE_BLOCK = 1 << 20  # bytes of one block of a file that is too large, or finds no room, to be staged whole
 
 

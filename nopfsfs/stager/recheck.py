@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from nopfsfs.dataset.index import Index
+from nopfsfs.policy.recheck_schedule import Schedule
 from nopfsfs.protocol.columns import RECHECK_SHUT, Columns, Metric, Tier
 from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.changed_files import ChangedFiles
 from nopfsfs.stager.guarded import Guarded
-from nopfsfs.stager.recheck_schedule import Schedule
 from nopfsfs.tiers.rights import Rights
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from nopfsfs.stager import left_alone
 from nopfsfs.stager.block_reader import BlockReader, DiskReader, GivenUp, Notes
 from nopfsfs.stager.extents import GracePeriods
 from nopfsfs.stager.left_alone import Tiers
-from nopfsfs.stager.load import BLOCK, IDLE_S, RANGE_BLOCK, Load, SharedOpen, Waiter
+from nopfsfs.stager.load import BLOCK, RANGE_BLOCK, Load, SharedOpen, Waiter
 from nopfsfs.stager.passthrough_copies import PassthroughCopies
 from nopfsfs.stager.peer_exchange import Exchange
 from nopfsfs.stager.pins import Pins
@@ -32,7 +32,7 @@ from nopfsfs.stager.read_queue import ReadQueue, Step
 from nopfsfs.stager.whole_loads import WholeLoads
 from nopfsfs.stager.workers import Worker, Workers
 from nopfsfs.tiers.arena import Arena, NoRoom
-from nopfsfs.tiers.source import Changed, Source
+from nopfsfs.tiers.source import IDLE_S, Changed, Source
 
 log = logging.getLogger(__name__)
 COUNT_S = 1.0  # between counts of what is left alone

@@ -30,6 +30,7 @@ from nopfsfs.fuse import mount_table, passthrough
 from nopfsfs.fuse.connection import BACKGROUND, CONGESTION, KernelSession, negotiate, passes_from, resend
 from nopfsfs.fuse.mount_watch import MountWatch, is_over, is_used
 from nopfsfs.fuse.mounting import Busy, may_mount, unmount
+from nopfsfs.fuse.pyfuse3_pair import is_possible
 from nopfsfs.policy import budget
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.columns import (
@@ -46,7 +47,6 @@ from nopfsfs.protocol.columns import (
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.protocol.tripwires import Tripwires
-from nopfsfs.server.fast_path import is_possible
 from nopfsfs.supervisor import control_socket, plan_worker
 from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement

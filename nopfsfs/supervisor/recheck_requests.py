@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from nopfsfs.dataset.index import Index
+from nopfsfs.policy.recheck_schedule import ROUND_SHARE, round_s
 from nopfsfs.protocol.columns import RECHECK_SHUT, Metric
 from nopfsfs.protocol.server_stager import Order
-from nopfsfs.stager.recheck_schedule import ROUND_SHARE, round_s
 
 
 class Rechecks:

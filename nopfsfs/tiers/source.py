@@ -21,6 +21,7 @@ from nopfsfs.protocol.columns import Columns
 from nopfsfs.system.beneath import by_descriptor
 from nopfsfs.system.file_system import FileSystem
 
+IDLE_S = 2.0  # after which a file that nobody reads is closed: the source can be unmounted
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _ANOTHER_FILE = (errno.ELOOP, errno.ENOTDIR)  # a link or a file on the way
 _TYPE = 12  # bits of st_mode below the type

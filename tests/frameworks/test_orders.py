@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.dataset import file_orders, natural_order
+from nopfsfs.dataset.index_walk import IndexWalk
 from nopfsfs.dataset.tree_scan import scan
 from tests.dataset import trees
 from tests.framework_setup import import_torchvision
@@ -155,7 +156,7 @@ def test_the_fast_natural_sort_is_the_slow_one(monkeypatch: pytest.MonkeyPatch) 
     files += [b"c1/sub1/%d.jpg" % k for k in range(12)] + [b"c1/sub1.jpg", b"c1/sub0.jpg", b"c1/sub2.jpg", b"12.jpg"]
     with trees.tree(files) as root:
         index = scan(root).index
-        view = file_orders.View(index)
+        view = IndexWalk(index)
         for row in range(index.n_dirs):
             fast = natural_order.entries_naturally(view, row)
             is_dir = index.entry_row[fast] < index.n_dirs

@@ -17,8 +17,9 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nopfsfs.fuse.pyfuse3_pair import LISTING_BYTES
 from nopfsfs.server import fast_path as module
-from nopfsfs.server.fast_path import LISTING_BYTES, FastPath, is_dying
+from nopfsfs.server.fast_path import FastPath, is_dying
 
 HEADER = struct.Struct("<IIQQIIIHH")
 LOOKUP, FORGET, GETATTR, OPEN, READ, RELEASE, INIT, INTERRUPT, IOCTL = 1, 2, 3, 14, 15, 18, 26, 36, 39

@@ -23,11 +23,12 @@ import trio.testing
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from nopfsfs.fuse.pyfuse3_pair import LISTING_BYTES
 from nopfsfs.protocol.columns import MetricBlock, Tier
 from nopfsfs.protocol.inode_numbers import HANDLE_ROW
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.server.column_overrides import ColumnOverrides
-from nopfsfs.server.fast_path import LISTING_BYTES, FastPath
+from nopfsfs.server.fast_path import FastPath
 from nopfsfs.server.operations import FuseOperations
 from nopfsfs.server.stager_client import DIRECT_THREADS
 from nopfsfs.system.elastic_limiter import ElasticLimiter

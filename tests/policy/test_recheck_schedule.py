@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.stager.recheck_schedule import BURST, DIRECTORIES_S, NEVER, RATE, Schedule, file_rate, round_s
+from nopfsfs.policy.recheck_schedule import BURST, DIRECTORIES_S, NEVER, RATE, Schedule, file_rate, round_s
 
 NONE = np.zeros(0, np.int64)
 
