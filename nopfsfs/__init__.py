@@ -10,8 +10,8 @@ __all__ = ["__version__", "register"]
 
 
 def register(mount: str | os.PathLike[str], sampler: Any = None, **said: Any) -> bool:
-    """Tell the mount at (or above) the path `mount` what will be read, by a torch sampler or DataLoader, a sampler's
-    name, or the order itself: see `nopfsfs.registration.api.register`, which says the keywords, and docs/python.md.
+    """Register with the mount at (or above) the path `mount` what will be read: by a torch sampler or DataLoader, a
+    sampler's name, or the order itself. `nopfsfs.registration.api.register` and docs/python.md describe the keywords.
     """
     from nopfsfs.registration import api  # with numpy and all samplers
 

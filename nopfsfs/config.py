@@ -1,4 +1,4 @@
-"""One typed, validated description of a mount. Nothing else parses options.
+"""The typed, validated description of a mount, with its plans, disks and worlds.
 
 `MountConfig` is a frozen value that travels as JSON from `nopfs-mount` to the processes of the mount.
 """
@@ -13,7 +13,7 @@ from typing import Any
 DEFAULT_IO_TIMEOUT_S = 300.0  # longer than a parallel file system takes to fail over
 DEFAULT_CONCURRENCY = 64
 DEFAULT_EPOCHS = 16
-DEFAULT_RECHECK_S = 900.0  # so long a right that was withdrawn at the source may hold here
+DEFAULT_RECHECK_S = 900.0  # the longest time for which a right that is withdrawn at the source holds in the mount
 
 Value = int | float | str  # of a sampler's option; bool is an int
 
@@ -29,24 +29,24 @@ class SubsetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSpec:
-    """One plan that a user said: which files are read, by which sampler, where it begins."""
+    """A plan that a user states: which files are read, by which sampler, and where the reading begins."""
 
     sampler: str  # a name of the registry; "explicit" with `order`
-    root: str | None = None  # directory below the mount, "": the whole; None: not said
+    root: str | None = None  # directory below the mount, "": the whole; None: not stated
     files: str | None = None  # a name of dataset/file_orders.py; None: the sampler's usual
     seed: int | None = None  # None: the mount's, where the sampler takes one
     epoch: int = 0
     world_size: int | None = None
     ranks: tuple[int, ...] | None = None
-    options: tuple[tuple[str, Value], ...] = ()  # as they were said: true stays true
+    options: tuple[tuple[str, Value], ...] = ()  # as the user wrote them: a bool stays a bool
     subset: SubsetSpec | None = None
     order: tuple[str, ...] = ()  # absolute paths of index arrays or lists of paths (dataset/order_files.py)
-    repeats: bool = False  # whether `order` may name a file twice in an epoch
+    repeats: bool = False  # True when `order` may name a file twice in an epoch
     inflight: int | None = None  # accesses that the loader has begun at most: workers x prefetch x batch + batch
 
     @staticmethod
     def from_dict(raw: dict[str, Any]) -> PlanSpec:
-        """From what `dataclasses.asdict` and JSON made of one."""
+        """Make a plan from the JSON form of `dataclasses.asdict`."""
         subset = raw["subset"]
         return PlanSpec(**{
             **raw,
@@ -63,7 +63,7 @@ def _pairs(raw: list[Any]) -> tuple[tuple[str, Value], ...]:
 
 @dataclass(frozen=True, slots=True)
 class DiskSpec:
-    """A directory to keep staged files in; `size` in bytes, None: what is free there, less a floor."""
+    """A directory to keep staged files in. `size`: bytes; None: what is free there, less a floor."""
 
     path: str
     size: int | None = None
@@ -71,7 +71,7 @@ class DiskSpec:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One guess of how many ranks the job has and which of them read through this mount."""
+    """A candidate for the number of ranks of the job, and for those of them that read through this mount."""
 
     size: int = 1
     ranks: tuple[int, ...] = (0,)
@@ -79,14 +79,14 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountConfig:
-    """All that a mount needs to know. Paths are absolute; sizes are bytes; times are seconds."""
+    """The settings of a mount. Paths are absolute; sizes are bytes; times are seconds."""
 
     source: str
     mountpoint: str
     seed: int | None = None  # None: common ones are tried
     sampler: str = "auto"
-    plans: tuple[PlanSpec, ...] = ()  # what the user said in full (--plan)
-    worlds: tuple[World, ...] = (World(),)  # candidates, likeliest first; one if the user said so
+    plans: tuple[PlanSpec, ...] = ()  # stated in full: --plan, or --sampler with its options
+    worlds: tuple[World, ...] = (World(),)  # candidates, likeliest first; only one if the user named it
     ram: int | None = None  # bytes for arena and page window; None: chosen at mount
     page_cache: int | None = None  # bytes of these for the page cache; None: chosen at mount
     disks: tuple[DiskSpec, ...] = ()
@@ -97,26 +97,26 @@ class MountConfig:
     follow_symlinks: bool = False
     rescan: bool = False
     index_dir: str = ""
-    remember: bool = True  # the plans of the last job on this source, for the next mount (--remember)
+    remember: bool = True  # begin with the plans of the last job on this source, keep those of this one (--remember)
     state_dir: str = ""  # this mount's own directory below the run directory
     log_file: str | None = None
     source_fs: tuple[int, int] | None = None  # type and id of the source's file system (system/file_system.py)
     foreground: bool = False
     io_timeout: float = DEFAULT_IO_TIMEOUT_S
     source_concurrency: int | None = None  # reads of the source in flight; None: see `in_flight`
-    recheck: float = DEFAULT_RECHECK_S  # all files are looked at again within this time; 0: never
-    expose: bool = False  # also what a directory above the source keeps from its users (--expose)
+    recheck: float = DEFAULT_RECHECK_S  # the stager checks all files again within this time; 0: never
+    expose: bool = False  # show the source also to users whom a directory above it keeps out (--expose)
     calibration: str | None = None  # a file of `nopfs calibrate`: rates of the source and the tiers
-    fast_path: bool = True  # answer hits before pyfuse3 sees them, where the system lets us
+    fast_path: bool = True  # answer hits before pyfuse3 sees them, where the system allows it
     servers: int | None = None  # processes that answer requests; None: by the number of cores
     signal: str = "auto"  # how the reader's progress is seen: open, tripwire, auto (docs/decisions/0006-signals.md)
     passthrough: str = "auto"  # reads of large files on disk inside the kernel: auto, on, off
     mount_options: tuple[str, ...] = ()  # further generic mount(8) options, e.g. noexec
-    peers: bool = False  # whether this mount is one of several that MPI started
-    nodes: int = 1  # how many these are
-    node: int = 0  # which one this is
-    placement: str = "homes"  # where samples live among them: homes, nopfs (docs/decisions/0008-policy.md)
-    epochs: int = DEFAULT_EPOCHS  # that the job is likely to have; only the placement uses it
+    peers: bool = False  # True when this mount is one of several that MPI started
+    nodes: int = 1  # the number of these mounts, one on each node
+    node: int = 0  # the number of this node, from 0
+    placement: str = "homes"  # how homes of files are chosen: homes, nopfs (docs/decisions/0008-policy.md)
+    epochs: int = DEFAULT_EPOCHS  # epochs that the job is likely to have; only the placement uses them
 
     @property
     def in_flight(self) -> int:

@@ -1,5 +1,5 @@
-"""Domain errors. Each is raised close to its cause and turned into an exit code and one line in `cli/error_exit.py`,
-or into an errno in `server/operations.py`, and nowhere else."""
+"""Domain errors. Each is raised close to its cause, and `cli/error_exit.py` turns it into an exit code and one line of
+text. Errors that become an errno are in `vfs/errors.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Exit(IntEnum):
     START = 12  # the mount did not answer in time, or died while starting
     USER = 13  # --user: unknown, or no right to read as that user
     REPORT = 14  # umount: unmounted, but the report could not be written or is missing
-    HUNG_UP = 129  # by a signal, as shells have it: SIGHUP
+    HUNG_UP = 129  # ended by SIGHUP; as in shells, 128 + the number of the signal
     INTERRUPTED = 130  # SIGINT, Ctrl-C
     TERMINATED = 143  # SIGTERM
 
@@ -39,4 +39,4 @@ class NopfsError(Exception):
 
 
 class AlreadyReported(NopfsError):
-    """An error that was printed already, or that another rank prints: it only ends this process."""
+    """An error that was printed already, or that another rank prints. It only ends this process."""

@@ -1,2 +1,3 @@
-"""Measuring what a source, disks and memory deliver. Each part runs in a process of its own (`worker`), which may sleep
-in the kernel for ever; `apart` starts it, waits for so long, and goes on without it."""
+"""Measuring what a source, disks and memory deliver. Each part is measured in a process of its own (`meter_process`),
+which may sleep in the kernel for ever. `meter_client` starts that process, waits for a limited time, and goes on
+without it."""

@@ -1,6 +1,6 @@
-"""What a disk tier delivers: files are written as a mount writes them, forced to the disk, dropped from the page cache,
-and read. All lie in a directory of the kind that a mount has there: should this process be killed, the next one that
-uses the tier removes it."""
+"""Meter of a disk tier: files are written as a mount writes them, forced to the disk, dropped from the page cache, and
+read. All lie in a directory of the kind that a mount has there. If this process is killed, the next process that uses
+the tier removes the directory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from nopfsfs.tiers.tier_directory import clear_leftovers
 THREADS = (1, 2, 4, 8)
 BYTES_MOST = 512 << 20  # written in all
 FILES_MOST = 8192  # written in all: they must be removed again
-FILE_LEAST, FILE_MOST = 4096, 4 << 20  # eight threads have a buffer for one each
+FILE_LEAST, FILE_MOST = 4096, 4 << 20  # each of eight threads has a buffer of a file's size
 FIRST_BYTES = 256 << 10, 8 << 20  # to learn how much can be written in the time: the second where there is time
-_PARTS = len(THREADS) + len(FIRST_BYTES)  # that write about as much
+_PARTS = len(THREADS) + len(FIRST_BYTES)  # rounds of writing, of about the same amount
 
 
 class NoDisk(Exception):
@@ -30,9 +30,9 @@ class NoDisk(Exception):
 
 @dataclass(slots=True)
 class DiskMeter:
-    """Measures the tier in directory `path`, with files of `size` bytes. `limit`: the tier's size; None: what is free.
+    """Meter of the tier in directory `path`, with files of `size` bytes. `limit`: the tier's size; None: what is free.
 
-    `tell` is told what is being done."""
+    `tell` receives texts that name the present step."""
 
     path: str
     size: int
@@ -43,8 +43,8 @@ class DiskMeter:
     _failed: list[OSError] = field(default_factory=list)
 
     def measure(self, seconds: float) -> dict[str, Any]:
-        """Measure for about so long; return the figures, as `result.disk_of` takes them, and the `real` path. Leaves
-        nothing. Raises NoDisk, Hangs, Stopped."""
+        """Measure for about `seconds`; return the figures, as `result.disk_of` takes them, and the `real` path. Leaves
+        no files. Raises NoDisk, MeterHangs, MeterStopped."""
         try:
             return {**self._measure(seconds), "real": os.path.realpath(self.path)}
         except OSError as error:
@@ -67,7 +67,7 @@ class DiskMeter:
             disk.close()
 
     def _room(self) -> int:
-        """Bytes that may be used: above the floor, whatever the limit says."""
+        """Bytes that may be used: free space above the floor, at most `limit`."""
         space = os.statvfs(self.path)
         free = space.f_bavail * space.f_frsize - FLOOR_BYTES
         return free if self.limit is None else min(free, self.limit)
@@ -102,7 +102,7 @@ class DiskMeter:
         return {"read": read, "write": write, "bytes": self._rows * len(data)}
 
     def _write(self, disk: Disk, data: bytes, threads: int, amount: int, seconds: float) -> tuple[list[int], float]:
-        """Rows written, and how long that took until all had arrived on the disk."""
+        """Write files; return their rows, and the seconds until all had arrived on the disk."""
         waiting = [self._rows + n for n in range(max(2 * threads, amount // len(data)))]
         self._rows += len(waiting)
         rows: list[int] = []
@@ -115,10 +115,10 @@ class DiskMeter:
                 except OSError as error:
                     if isinstance(error, DiskFull) or error.errno in (errno.ENOSPC, errno.EDQUOT):
                         self._failed.append(error)
-                        return  # someone else fills the disk: what was written will do
+                        return  # another process fills the disk: what was written is enough
                     raise
                 rows.append(row)
-                if self.crew.late():  # each writes one, however busy the machine is
+                if self.crew.late():  # each thread writes one file, however busy the machine is
                     break
 
         self.crew.doing[0] = f"writing to {self.path}"
@@ -128,7 +128,8 @@ class DiskMeter:
         return rows, time.monotonic() - began
 
     def _sync(self, disk: Disk, rows: list[int], threads: int) -> None:
-        """Wait until all is on the disk. The tier itself does not; but it can keep up no rate that the disk cannot."""
+        """Wait until all files are on the disk. The tier does not wait for that, but can keep up no rate that the disk
+        cannot."""
         waiting = list(rows)
 
         def sync(_: int) -> None:
@@ -143,7 +144,7 @@ class DiskMeter:
         self.crew.run(sync, threads, 0.0)
 
     def _read(self, disk: Disk, rows: list[int], size: int, threads: int, seconds: float) -> float:
-        """Bytes per second."""
+        """Read files; return bytes per second."""
         waiting, done = list(rows), [0] * threads
 
         def read(number: int) -> None:

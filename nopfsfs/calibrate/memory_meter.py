@@ -1,4 +1,4 @@
-"""What this machine's memory delivers: copies between a mapping like the arena's and buffers, by several threads."""
+"""Meter of this machine's memory: copies between a mapping like the arena's and buffers, by several threads."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from nopfsfs.tiers import arena
 
 THREADS = (1, 2, 4)
 PIECE_LEAST, PIECE_MOST = 4096, 8 << 20
-MOST = 256 << 20  # memory that is used: more than a processor's caches
+MOST = 256 << 20  # bytes of memory that is used: more than a processor's caches
 FEWEST_PIECES = 8
-LEVEL_MOST_S = 0.5  # further passes make a copy rate no truer
+LEVEL_MOST_S = 0.5  # further passes make a copy rate no more exact
 
 Copy = Callable[[NDArray[np.uint8], NDArray[np.uint8]], None]
 
 
 @dataclass(slots=True)
 class MemoryMeter:
-    """Measures with at most `room` bytes, in pieces of `size`. `tell` is told what is being done."""
+    """Meter that uses at most `room` bytes, in pieces of `size`. `tell` receives texts that name the present step."""
 
     size: int
     room: int
@@ -34,7 +34,8 @@ class MemoryMeter:
     tell: Callable[[str], None]
 
     def measure(self, seconds: float) -> dict[str, Any]:
-        """Measure for about so long; return the figures, as `result.memory_of` takes them. Raises Stopped, Hangs."""
+        """Measure for about `seconds`; return the figures, as `result.memory_of` takes them. Raises MeterStopped,
+        MeterHangs."""
         room = max(FEWEST_PIECES * PIECE_LEAST, min(MOST, self.room))
         piece = shared_memory.page_rounded(max(PIECE_LEAST, min(self.size, PIECE_MOST, room // FEWEST_PIECES)))
         length = room // piece * piece
@@ -59,7 +60,7 @@ class MemoryMeter:
         self, mapped: NDArray[np.uint8], piece: int, threads: int, seconds: float, copy: Copy, fresh: int = -1
     ) -> float:
         """Bytes per second of passes over the whole memory, of which each thread copies its part. `fresh`: the memory's
-        descriptor, where it is to be given anew for each pass, as each staged file's is."""
+        descriptor, where each pass is to begin with fresh pages, as a staged file does; else below 0."""
         pieces = mapped.reshape(-1, piece)
         done, took = 0, 0.0
         ends = [len(pieces) * n // threads for n in range(threads + 1)]

@@ -1,5 +1,6 @@
-"""Starts the process that measures one part, listens to it, and never waits for it longer than it said: it may sleep in
-the kernel for ever. It clears up by itself when this process ends, however that happens (`worker`)."""
+"""Client of the process that measures one part: starts it, reads its messages, and waits for it only for a limited
+time. That process (`meter_process`) may sleep in the kernel for ever. It clears up by itself when this process ends,
+however that happens."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 
 PATIENCE_S = 30.0  # a parallel file system that fails over answers again within this; a dead one never does
-START_S = 30.0  # for the process to say its first word, on a machine that is busy
-LEAVE_S = 10.0  # for a process that is told to end to remove what it wrote
-KILL_S = 1.0  # for one that is killed; one that sleeps in the kernel never goes
+START_S = 30.0  # for the process to send its first message, on a machine that is busy
+LEAVE_S = 10.0  # for a process that is asked to end to remove what it wrote
+KILL_S = 1.0  # for a killed process to end; one that sleeps in the kernel never does
 
-Show = Callable[[str], None]  # is told several times a second what is being done
+Show = Callable[[str], None]  # receives several times a second what is being done
 
 
 class MeterFailed(Exception):
@@ -26,11 +27,11 @@ class MeterFailed(Exception):
 
 
 class MeterSilent(MeterFailed):
-    """What was measured did not answer; the text is what was being done then."""
+    """No answer came from what was measured; the text is what was being done then."""
 
 
 def measure(part: str, seconds: float, show: Show, **request: Any) -> dict[str, Any]:
-    """The figures of one part, as `result` takes them. Raises Failed, NoAnswer."""
+    """Measure one part; return the figures, as `result` takes them. Raises MeterFailed, MeterSilent."""
     request |= {"part": part, "seconds": seconds, "patience": PATIENCE_S}
     with _running(json.dumps(request).encode() + b"\n") as worker:
         for message in _messages(worker, time.monotonic() + START_S + 2 * (seconds + PATIENCE_S)):
@@ -49,7 +50,7 @@ def measure(part: str, seconds: float, show: Show, **request: Any) -> dict[str, 
 
 
 def _messages(worker: subprocess.Popen[bytes], limit: float) -> Iterator[dict[str, Any]]:
-    """What it says, until it ends. Raises NoAnswer."""
+    """Yield the messages of the measuring process until it ends. Raises MeterSilent."""
     assert worker.stdout is not None
     said, doing, patience = b"", "measuring", START_S
     while True:
@@ -71,7 +72,7 @@ def _messages(worker: subprocess.Popen[bytes], limit: float) -> Iterator[dict[st
 def _running(request: bytes) -> Iterator[subprocess.Popen[bytes]]:
     options = ["-P"] if sys.version_info >= (3, 11) else []  # the working directory must not decide what is imported
     command = [sys.executable, *options, "-m", "nopfsfs.calibrate.meter_process"]
-    # A session of its own: Ctrl-C comes to this process, which then ends that one.
+    # A session of its own: Ctrl-C reaches this process only, which then ends the measuring one.
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True)
     assert worker.stdin is not None
     assert worker.stdout is not None
@@ -81,7 +82,7 @@ def _running(request: bytes) -> Iterator[subprocess.Popen[bytes]]:
         worker.stdin.flush()
         yield worker
     except MeterSilent:
-        leave = KILL_S  # what it does not get from the kernel now it does not get then
+        leave = KILL_S  # what the kernel does not answer now it does not answer then
         raise
     finally:
         worker.stdin.close()
@@ -92,11 +93,11 @@ def _running(request: bytes) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _wait(worker: subprocess.Popen[bytes], leave: float) -> None:
-    """Wait for its end; leave it if it does not come."""
+    """Wait for the measuring process to end; kill it after `leave` seconds, and leave it if that does not end it."""
     for limit in (leave, KILL_S):
         try:
             worker.wait(limit)
             return
         except subprocess.TimeoutExpired:
             worker.kill()
-    worker.returncode = -9  # it was sent SIGKILL and ends when it wakes; nobody waits for it any more
+    worker.returncode = -9  # SIGKILL was sent, the process ends when it wakes; nothing waits for it any more

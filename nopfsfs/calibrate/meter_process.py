@@ -1,8 +1,9 @@
-"""The process that measures one part. It may come to sleep in the kernel, on a source or a disk that does not answer,
-where no signal reaches it: so the command itself touches neither, and can leave it (`apart`).
+"""Process that measures one part. It may come to sleep in the kernel, on a source or a disk that does not answer, where
+no signal reaches it. So the command itself touches neither, and can leave this process (`meter_client`).
 
-One JSON object a line. Standard input: the request, then nothing; when that closes, the command is gone, and this ends
-and clears up. Standard output: `{"doing": ...}` several times a second, at last `{"result": ...}` or `{"error": ...}`.
+One JSON object a line. Standard input: the request, then nothing; when that closes, the command is gone, and this
+process clears up and ends. Standard output: `{"doing": ...}` several times a second, at last `{"result": ...}` or
+`{"error": ...}`, `{"hangs": ...}`, `{"bug": ...}`.
 """
 
 from __future__ import annotations
@@ -28,31 +29,31 @@ Request = dict[str, Any]
 
 @dataclass(slots=True)
 class MeterChannel:
-    """The line to the command."""
+    """Channel to the command."""
 
     doing: str = ""
     stopped: bool = False  # a signal came
     _said_at: float = 0.0
 
     def poll(self) -> None:
-        """Say that this is alive, now and then. Raises Stopped."""
+        """Send what is being done, as a sign of life, at most every BEAT_S seconds. Raises MeterStopped."""
         readable, _, _ = select.select([0], [], [], 0.0)
-        if self.stopped or readable:  # nothing more is ever written: it was closed
+        if self.stopped or readable:  # the command never writes more: standard input was closed
             raise MeterStopped
         if time.monotonic() - self._said_at >= BEAT_S:
             self._said_at = time.monotonic()
             self.say({"doing": self.doing})
 
     def tell(self, doing: str) -> None:
-        """What is done from here on."""
+        """Set what is being done from here on."""
         self.doing = doing
 
     def stop(self, *_: object) -> None:
-        """Take note of a signal; nothing is interrupted by it."""
+        """Note a signal; nothing is interrupted by it."""
         self.stopped = True
 
     def say(self, message: dict[str, Any]) -> None:
-        """Raises Stopped where nobody listens any more."""
+        """Send a message. Raises MeterStopped where the command reads no more."""
         data = json.dumps(message).encode() + b"\n"
         try:
             while data:
@@ -62,7 +63,7 @@ class MeterChannel:
 
 
 def measure(request: Request, line: MeterChannel) -> dict[str, Any]:
-    """Measure what was asked for. Raises Stopped, Hangs, and NothingRead or NoDisk."""
+    """Measure the part that the request names. Raises MeterStopped, MeterHangs, and NothingRead or NoDisk."""
     crew = MeterThreads(line.poll, request["patience"])
     return _PARTS[request["part"]](request, crew, line.tell)
 
@@ -96,11 +97,11 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"nopfs-measure", 0, 0, 0)
     try:
-        with open(0, "rb", buffering=0, closefd=False) as stdin:  # or select would not see what a buffer holds
+        with open(0, "rb", buffering=0, closefd=False) as stdin:  # else select would not see what a buffer holds
             request: Request = json.loads(stdin.readline())
         line.say(_answer(request, line))
     except (MeterStopped, json.JSONDecodeError):
-        pass  # the command is gone, perhaps before it asked for anything
+        pass  # the command is gone, perhaps before it sent a request
     os._exit(0)  # a thread that sleeps in the kernel must not keep the interpreter
 
 

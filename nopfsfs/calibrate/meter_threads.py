@@ -1,5 +1,6 @@
-"""Threads that measure, and the one that watches them: it never touches what is measured, so it can always say that a
-thread sleeps in the kernel. Such a thread is left behind; the process ends without it (`worker`)."""
+"""Threads that measure, and the thread that watches them. The watching thread never touches what is measured, so it can
+always report that another sleeps in the kernel. Such a thread is left behind; the process ends without it
+(`meter_process`)."""
 
 from __future__ import annotations
 
@@ -8,35 +9,35 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-LOOK_S = 0.02  # between two looks at the threads
+LOOK_S = 0.02  # between two checks of the threads
 LEAVE_S = 5.0  # for threads to notice that they should stop
 
 
 class MeterStopped(Exception):
-    """The command was ended: clear up and go."""
+    """The command was ended: clear up and end."""
 
 
 class MeterHangs(Exception):
-    """Something did not answer; the text is what was being done."""
+    """No answer comes from what is measured; the text is what was being done."""
 
 
 @dataclass(slots=True)
 class MeterThreads:
-    """Runs work on several threads for a time. `poll` is called all the while, and may raise Stopped. `patience`:
-    seconds beyond their time after which threads count as hanging."""
+    """Runner of work on several threads for a time. `poll` is called all the while, and may raise MeterStopped.
+    `patience`: seconds beyond their time after which threads count as hanging."""
 
     poll: Callable[[], None]
     patience: float
-    doing: dict[int, str] = field(default_factory=dict)  # by thread: what, for the message when it hangs
+    doing: dict[int, str] = field(default_factory=dict)  # by thread: its present step, for MeterHangs
     _until: float = 0.0
 
     def late(self) -> bool:
-        """Whether the threads should come to an end."""
+        """True when the threads should come to an end."""
         return time.monotonic() >= self._until
 
     def run(self, work: Callable[[int], None], threads: int, seconds: float) -> None:
-        """Call `work(number)` on so many threads; return when all have returned. `work` looks at `late`, which is true
-        after `seconds`. Raises what one of them raised, Stopped, Hangs."""
+        """Call `work(number)` on `threads` threads; return when all have returned. `work` checks `late`, which is true
+        after `seconds`. Raises what one of the threads raised, MeterStopped, MeterHangs."""
         failed: list[BaseException] = []
         self.doing.clear()
 

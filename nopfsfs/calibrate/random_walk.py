@@ -1,4 +1,4 @@
-"""Some files of a tree, at random, without listing all of it: directories are visited in a random order for a while.
+"""Random files of a tree, without listing all of it: directories are visited at random for a limited time.
 
 No file is looked at: a stat would warm the caches that the measurement is to find cold. Links are not followed, neither
 in the last place of a path nor on the way.
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from nopfsfs.system.beneath import open_absolute
 
 MOST_FILES = 30_000  # kept: about 5 MB of paths, and more than can be read in the time
-MOST_SEEN = 200_000  # after so many files, more of them make the choice no better
-_LOOK_EVERY = 256  # entries of one directory between two looks at the time
+MOST_SEEN = 200_000  # after so many files, more make the choice no better
+_LOOK_EVERY = 256  # entries of one directory between two checks of the time
 
 
 @dataclass(slots=True)
 class Walk:
-    """What was found. `paths` in a random order; `seen`: files; `whole`: that is all files of the tree; `skipped`:
-    directories that could not be listed, `why`: one of them and the reason."""
+    """Result of a walk. `paths`: files, shuffled; `seen`: the number of files seen; `whole`: these are all files of the
+    tree; `skipped`: the number of directories that could not be listed, `why`: one of them and the reason."""
 
     paths: list[bytes] = field(default_factory=list)
     seen: int = 0
@@ -47,7 +47,7 @@ def walk(
     entering: Callable[[bytes], None] = lambda path: None,
 ) -> Walk:
     """Choose files below `root` until `late`, at least one if there is any. `skip`: directories left out; `entering` is
-    told each directory before it is listed. Raises OSError where `root` itself cannot be listed."""
+    called with each directory before it is listed. Raises OSError where `root` itself cannot be listed."""
     found = Walk()
     waiting = [root]
     while waiting and found.seen < MOST_SEEN and not (late() and found.seen):
@@ -79,7 +79,7 @@ def _list(
     rng: random.Random,
     skip: Collection[bytes],
 ) -> bool:
-    """Take in one directory; false where time or count ended that."""
+    """Take in one directory; False where time or count ended that."""
     fd = open_absolute(folder, os.O_RDONLY | os.O_DIRECTORY)
     with _closing(fd), os.scandir(fd) as entries:
         for number, entry in enumerate(entries, 1):

@@ -1,4 +1,4 @@
-"""What was measured, as the model takes it. Pure: the figures of the parts in, a `Cluster` and JSON out."""
+"""Measured figures as the model takes them. Pure: the figures of the parts in, a `Cluster` and JSON out."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Points = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSource:
-    """`seen` files were found, all of the source where `whole`; `read` of them were read, `skipped` could not be, such
-    as `why`. `median`, `smallest`, `largest`: bytes of a file."""
+    """Figures of a source. `seen` files were found, all of the source where `whole`. `read` of them were read;
+    `skipped` files and directories could not be, such as `why`. `median`, `smallest`, `largest`: bytes of a file."""
 
     seen: int
     whole: bool
@@ -41,8 +41,8 @@ class MeasuredSource:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStorage:
-    """Bytes per second with so many threads, in pieces of `piece` bytes. `name`: a disk tier's path. `in_memory`: the
-    disk tier is none."""
+    """Bytes per second by number of threads, of memory or a disk tier, in pieces of `piece` bytes. `name`: a disk
+    tier's path. `in_memory`: the disk tier lies in memory, as on tmpfs."""
 
     name: str
     capacity: int
@@ -53,39 +53,39 @@ class MeasuredStorage:
 
     @property
     def threads(self) -> int:
-        """The fewest that read about as fast as can be."""
+        """The smallest number of threads that read about as fast as can be."""
         return fit.knee(self.read)
 
     def as_class(self, name: str, capacity: int) -> StorageClass:
-        """Raises ValueError where nothing was read or written in the time."""
+        """Make the model's storage class. Raises ValueError where nothing was read or written in the time."""
         return StorageClass(name, (capacity,), self.threads, fit.curve(self.read), fit.curve(self.write))
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All that was found out."""
+    """All measured figures."""
 
     source: MeasuredSource
     ram: MeasuredStorage
     disks: tuple[MeasuredStorage, ...]
 
     def cluster(self, name: str) -> Cluster:
-        """One node with one rank. `compute` cannot be measured here: it is what memory delivers, so that nothing waits
-        for the training, until the user sets it. There are no peers: no `network`."""
-        way = min(passage(self.ram.capacity), self.ram.capacity // 4)  # as `budget.split` has it
+        """Make a cluster of one node with one rank. `compute` cannot be measured here. Until the user sets it, it is
+        the read rate of memory, so that nothing waits for the training. There are no peers: no `network`."""
+        way = min(passage(self.ram.capacity), self.ram.capacity // 4)  # as `budget.split` computes it
         classes = [disk.as_class(class_name(disk.name), disk.capacity) for disk in self.disks]
         disks = sorted(classes, key=lambda one: -one.read_rate)
         ram = self.ram.as_class("ram", self.ram.capacity - way)
         found = self.source
-        # what the source works on at a time, which is less than what keeps it busy
+        # files that the source works on at a time: fewer than it takes to keep it busy
         at_once = max(1, round(fit.overlap(found.levels)))
-        rate = max(1.0, found.bandwidth.rate)  # bytes per second; files may be empty but for one
+        rate = max(1.0, found.bandwidth.rate)  # bytes per second; all files but one may be empty
         source = SourceModel(Curve.flat(rate), latency=found.latency.seconds, at_once=at_once)
         staging = self.ram.as_class("staging", way)
         return Cluster(name, 1, ram.read_rate, float("inf"), source, staging, (ram, *disks))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON. Bytes, seconds, bytes per second; what is not known is null."""
+        """Figures for JSON: bytes, seconds, bytes per second; unknown ones are null."""
         found = self.source
         return {
             "source": {
@@ -107,7 +107,7 @@ class Measured:
 
 
 def source_of(raw: Figures) -> MeasuredSource:
-    """From what `source.SourceReader` found."""
+    """Make the figures of a source from those of `source_meter.SourceMeter`."""
     levels = tuple(Level(*level) for level in raw["levels"])
     heads, large = (Level(*raw[name]) if raw[name] else None for name in ("heads", "large"))
     alone = np.array(raw["alone"], np.float64).reshape(-1, 2)
@@ -123,13 +123,13 @@ def source_of(raw: Figures) -> MeasuredSource:
 
 
 def disk_of(raw: Figures, name: str, in_memory: bool) -> MeasuredStorage:
-    """From what `storage.DiskMeter` found."""
+    """Make the figures of a disk tier from those of `disk_meter.DiskMeter`."""
     read, write = _points(raw["read"]), _points(raw["write"])
     return MeasuredStorage(name, raw["capacity"], raw["size"], read, write, in_memory)
 
 
 def memory_of(raw: Figures, capacity: int) -> MeasuredStorage:
-    """From what `memory.MemoryMeter` found."""
+    """Make the figures of memory from those of `memory_meter.MemoryMeter`."""
     return MeasuredStorage("ram", capacity, raw["piece"], _points(raw["read"]), _points(raw["write"]))
 
 

@@ -1,7 +1,7 @@
-"""What a source delivers: whole files, read one by one and many at once, each only once and never from a cache.
+"""Meter of a source: whole files, read one by one and many at once, each only once and never from a cache.
 
-Which file is read when is left to chance. A few are looked at before (stat) to find large ones; a few are opened for
-their first byte only, which tells what a file costs beside its bytes.
+Chance decides which file is read when. Some files are looked at before (stat) to find large ones. A few are opened for
+their first byte only, which shows what a file costs beside its bytes.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from nopfsfs.performance import fit
 from nopfsfs.performance.fit import Level, Readings
 from nopfsfs.system.beneath import open_absolute
 
-AT_ONCE = (1, 2, 4, 8, 16, 32, 64)  # nopfs-mount reads 64 at once where nothing else is said
+AT_ONCE = (1, 2, 4, 8, 16, 32, 64)  # nopfs-mount reads 64 at once by default
 CHUNK = 1 << 20  # bytes of one read; each thread has a buffer of it: 64 MiB in all
 FEWEST_EACH = 2  # files for each thread, or it is no reading of so many at once
-FEWEST_ALONE = 8  # of those read one by one
+FEWEST_ALONE = 8  # files read one by one
 WALK_SHARE = 0.15  # of the time
 WALK_MOST_S = 10.0
 LOOK_SHARE = 0.25  # of the files, looked at for large ones
 LOOK_MOST = 1000
 LOOK_THREADS = 16  # as the scan of a mount
-LOOK_LEAST = 64  # of fewer files none is set aside
-LARGE_FACTOR = 2.0  # the mean of the large ones over the median, or reading them tells nothing new
+LOOK_LEAST = 64  # with fewer files none is looked at before
+LARGE_FACTOR = 2.0  # the mean of the large ones over the median; with less, reading them shows nothing new
 LARGE_SHARE = 0.1  # of the files that were looked at
-POINTS_MOST = 2000  # times of single files that are told
+POINTS_MOST = 2000  # times of single files that are reported
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 
 Row = tuple[float, float, int, float]  # begin, end, bytes, share of the file
@@ -46,12 +46,12 @@ class NothingRead(Exception):
 
 
 class _Skip(Exception):
-    """This file is none to measure with."""
+    """This file cannot be measured with."""
 
 
 @dataclass(slots=True)
 class SourceMeter:
-    """Measures the tree at `root`. `tell` is told what is being done."""
+    """Meter of the tree at `root`. `tell` receives texts that name the present step."""
 
     root: bytes
     crew: MeterThreads
@@ -64,8 +64,8 @@ class SourceMeter:
     _sizes: list[int] = field(default_factory=list)
 
     def measure(self, seconds: float) -> dict[str, Any]:
-        """Measure for about so long; return the figures, as `result.source_of` takes them. Raises NothingRead, Hangs,
-        Stopped."""
+        """Measure for about `seconds`; return the figures, as `result.source_of` takes them. Raises NothingRead,
+        MeterHangs, MeterStopped."""
         began = time.monotonic()
         found = self._walk(min(seconds * WALK_SHARE, WALK_MOST_S))
         left = found.paths
@@ -110,7 +110,8 @@ class SourceMeter:
         return found[0]
 
     def _look_for_large(self, left: list[bytes], seconds: float) -> list[bytes]:
-        """Paths of the largest of some files, largest last; the others are put back, to be read last."""
+        """Take the largest of some files from `left`; return their paths, largest last. The others are put back, to be
+        read last."""
         count = min(int(len(left) * LOOK_SHARE), LOOK_MOST) if len(left) >= LOOK_LEAST else 0
         if count == 0:
             return []
@@ -124,7 +125,7 @@ class SourceMeter:
                 try:
                     sizes[path] = _size(path)
                 except OSError:
-                    continue  # whoever reads it will say so
+                    continue  # reading the file will report that
 
         self.crew.run(look, LOOK_THREADS, seconds)
         in_order = sorted(sizes, key=sizes.__getitem__)
@@ -135,8 +136,8 @@ class SourceMeter:
         return [path for path in in_order if path in kept]
 
     def _levels(self, left: list[bytes], each: float) -> tuple[list[Level], list[Row]]:
-        """What came with 1, 2, 4, ... files at once, as far as the files go; and the readings of single ones. Raises
-        NothingRead."""
+        """Measure with 1, 2, 4, ... files at once, as far as the files go; return the levels, and the readings of
+        single files. Raises NothingRead."""
         levels: list[Level] = []
         alone: list[Row] = []
         for number, at_once in enumerate(AT_ONCE):
@@ -154,12 +155,12 @@ class SourceMeter:
             levels.append(fit.throughput(_readings(rows), at_once))
         if not levels:
             raise NothingRead(f"none of {len(self._failed)} files could be read, such as {self._failed[0]}")
-        if not self._sizes:  # each was cut short by the end of its time: they are larger than that
+        if not self._sizes:  # the time ended within each file: the files are larger than that
             self._sizes = [row[2] for row in alone]
         return levels, alone
 
     def _probe(self, what: str, left: list[bytes], at_once: int, seconds: float, how: How) -> Level | None:
-        """What came of further files; None where there are too few."""
+        """Measure with further files, read as `how` does; None where there are too few."""
         if len(left) < FEWEST_EACH * at_once:
             return None
         self.tell(f"{what}, {at_once} at once")
@@ -167,7 +168,8 @@ class SourceMeter:
         return fit.throughput(_readings(rows), at_once) if rows else None
 
     def _run(self, left: list[bytes], count: int, at_once: int, seconds: float, how: How) -> list[tuple[int, Row]]:
-        """Read `count` files from the end of `left`, or as many as there is time for: (thread, reading) of each."""
+        """Read `count` files from the end of `left`, or as many as there is time for; return (thread, reading) of
+        each."""
         if count == 0:
             return []
         paths, left[-count:] = left[-count:], []
@@ -191,7 +193,7 @@ class SourceMeter:
         return done
 
     def _read(self, path: bytes, buffer: memoryview, how: How) -> Row:
-        """One reading. The time that it takes to drop what an earlier reader left in the page cache is left out."""
+        """Read one file. The time that it takes to drop what an earlier reader left in the page cache is left out."""
         begin = time.monotonic()
         fd = open_absolute(path, _FLAGS)
         try:
@@ -211,7 +213,7 @@ class SourceMeter:
         return begin, end, size, share
 
     def _is_known(self, found: os.stat_result) -> bool:
-        """Whether this is another name of a file that was read."""
+        """True when this is another name of a file that was read."""
         if found.st_nlink < 2:
             return False
         key = (found.st_dev, found.st_ino)
@@ -224,12 +226,12 @@ How = Callable[[int, int, memoryview, Callable[[], bool]], tuple[int, float]]
 
 
 def _read_whole(fd: int, size: int, buffer: memoryview, late: Callable[[], bool]) -> tuple[int, float]:
-    """Bytes read, and their share of the file: less than 1 where the time was over before."""
+    """Read the file; return bytes read, and their share of the file: less than 1 where the time was over before."""
     done = 0
     while done < size:
         got = os.preadv(fd, [buffer], done)
         if got == 0:
-            break  # it was cut short meanwhile
+            break  # the file was cut short meanwhile
         done += got
         if done < size and late():
             return done, done / size
@@ -263,13 +265,13 @@ def _pop(paths: list[bytes]) -> bytes | None:
 
 
 def _part(left: list[bytes], slices: int, fewest: int, later: int) -> int:
-    """How many files one of so many slices of the time takes: its share, but `later` are left where that many are, and
-    `fewest` are taken in any case."""
+    """The number of files for one of `slices` slices of the time: a slice's share, but `later` files stay in `left`
+    where there are so many, and `fewest` are taken in any case."""
     return min(len(left), max(fewest, min(len(left) // slices, len(left) - later)))
 
 
 def _later(number: int) -> int:
-    """How many files the levels after that one take at least, and the first bytes after them."""
+    """The least number of files for the levels after level `number`, and for the first bytes after them."""
     return FEWEST_EACH * (sum(AT_ONCE[number + 1 :]) + AT_ONCE[-1])
 
 

@@ -1,1 +1,1 @@
-"""The commands: parse, validate, call. Nothing here knows how the work is done."""
+"""The commands: they parse and check options, call the other folders, and print the results."""

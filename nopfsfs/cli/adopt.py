@@ -1,4 +1,4 @@
-"""`nopfs adopt` and `nopfs upgrade`: another supervisor for a mount that goes on meanwhile."""
+"""`nopfs adopt` and `nopfs upgrade`: start another supervisor for a mount, whose servers answer meanwhile."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def upgrade(options: argparse.Namespace) -> int:
 
 
 def _check_owner(located: Located, command: str) -> None:
-    """Raise NopfsError with Exit.NO_RIGHT for the mount of another user, also where root asks: a supervisor has the
-    rights of who starts it, and keeps its state with that user's."""
+    """Raise NopfsError with Exit.NO_RIGHT for the mount of another user, also for root: a supervisor has the rights of
+    the user who starts it, and keeps its state in a directory of that user."""
     if located.owner == os.geteuid():
         return
     name = located.owner_name

@@ -31,8 +31,8 @@ from nopfsfs.text.units import MAX_SIZE, parse_duration
 PROGRAM = "nopfs"
 DEFAULT_S = 40.0
 LEAST_S, MOST_S = 1.0, 3600.0
-MEMORY_SHARE, MEMORY_MOST_S = 0.1, 3.0  # of the time
-DISK_SHARE, DISKS_SHARE = 0.2, 0.5  # each, and all of them at most
+MEMORY_SHARE, MEMORY_MOST_S = 0.1, 3.0  # for memory: the share of the time, and the most seconds
+DISK_SHARE, DISKS_SHARE = 0.2, 0.5  # shares of the time: for each disk, and for all disks at most
 MOST_RAM = MAX_SIZE // 2  # bytes: a cluster file has no more for memory and disks together
 MEMORY_FRACTION = 8  # of the memory that is available, which measuring may take
 _NO_DISK = ("tmpfs", "ramfs", "devtmpfs", "rootfs")
@@ -41,7 +41,7 @@ Show = Callable[[str], None]
 
 
 class _Ended(BaseException):
-    """A signal asks for the end: everything is cleared up on the way out, as for Ctrl-C."""
+    """An exception for a signal that asks for the end, so that everything is cleared up as for Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -50,7 +50,7 @@ class _Ended(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is to be measured. `ram`: bytes; None: half of what is available."""
+    """The things to measure, and the time for them. `ram`: bytes; None: half of the available memory."""
 
     source: str
     disks: tuple[DiskSpec, ...]
@@ -60,7 +60,7 @@ class Call:
 
     @property
     def disk_seconds(self) -> float:
-        """For each disk."""
+        """The time for each disk."""
         return self.seconds * min(DISK_SHARE, DISKS_SHARE / max(1, len(self.disks)))
 
     @property
@@ -103,12 +103,12 @@ def calibrate(options: argparse.Namespace) -> int:
             _calibrate(_call(said), bool(said.get("json")))
     except _Ended as ended:
         signal.signal(ended.number, signal.SIG_DFL)
-        os.kill(os.getpid(), ended.number)  # all is cleared up: end as any command does
+        os.kill(os.getpid(), ended.number)  # everything is cleared up: end by the signal, as any command does
     return Exit.OK
 
 
 def _call(said: dict[str, Any]) -> Call:
-    """What was asked for, checked. Raises NopfsError."""
+    """The checked options. Raises NopfsError."""
     layer: Layer = {}
     for name in ("ram", "disk", "index_dir"):
         texts = said.get(name, [])
@@ -137,7 +137,7 @@ def _seconds(text: str) -> float:
 
 
 def _source(text: str) -> str:
-    """The source's real path. A mount of ours is never asked: a dead one would hang."""
+    """The real path of the source. A nopfs mount is refused before any access: a dead one would hang."""
     if not text:
         raise usage("SOURCE: the path is empty")
     path = os.path.abspath(text)
@@ -163,7 +163,7 @@ def _output(text: str) -> str:
 
 
 def _may_be_written(path: str) -> bool:
-    """Whether a file could be made there, or one that is there replaced."""
+    """True when a file could be made at `path`, or the file there replaced."""
     if not os.access(os.path.dirname(path), os.W_OK | os.X_OK):
         return False
     try:
@@ -192,7 +192,7 @@ def _default_output(index_dir: str, source: str) -> str:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into `_Ended`, where that is possible: in the main thread."""
+    """Turn SIGTERM and SIGHUP into `_Ended` in the main thread; other threads cannot set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -268,7 +268,7 @@ def _measure(call: Call, show: Show) -> Any:
 
 @contextmanager
 def _bar(seconds: float, enabled: bool) -> Iterator[Show]:
-    """Yield a function that is told what is being done and, if `enabled`, shows that, and how much time has gone."""
+    """Yield a function that takes the name of the present step and, if `enabled`, shows it beside the time passed."""
     if not enabled:
         yield lambda doing: None
         return

@@ -1,4 +1,4 @@
-"""What a calibration says about how to mount: how many reads of the source, and in which order the disks are filled."""
+"""Settings that follow from a calibration: how many reads of the source are in flight, and which disk fills first."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.system.bounded_run import answers
 from nopfsfs.system.state_dirs import calibration_path, trusted_users
 
-IN_FLIGHT = 2  # reads for each that the source works on: it must not wait for the next
+IN_FLIGHT = 2  # reads in flight for each that the source works on, so that the source never waits for the next one
 FEWEST, MOST = 8, 64
 ANSWER_S = 30.0  # a file system that takes longer is taken for dead
 
 
 def apply(config: MountConfig) -> MountConfig:
-    """Return `config` with what follows from the calibration that it names, or that lies where `nopfs calibrate` writes
-    it. Who names one vouches for it; of what is found, someone else's is left out. The source has been found
-    alive. Raises NopfsError: the one that is named cannot be read."""
+    """Return `config` with the settings from the calibration that it names, or that `nopfs calibrate` has written to
+    its usual place. A named file is trusted; a file in the usual place is ignored if it belongs to a user who is not
+    trusted. Call it for a source that answers. Raises NopfsError for a named file that cannot be read."""
     named = config.calibration
     if named and not answers(os.path.abspath(named), ANSWER_S):
         raise NopfsError(Exit.USAGE, f"{named} did not answer within {ANSWER_S:.0f} s; name a calibration elsewhere")
@@ -32,7 +32,7 @@ def apply(config: MountConfig) -> MountConfig:
     except NopfsError:
         if named:
             raise
-        return config  # someone else's, or a leftover of another version: no reason not to mount
+        return config  # a file of another user or of another version does not prevent the mount
     at_once = min(MOST, max(FEWEST, IN_FLIGHT * cluster.source.at_once))
     rates = {one.name: one.read_rate for one in cluster.classes}
     return dataclasses.replace(

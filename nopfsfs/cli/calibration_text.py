@@ -1,4 +1,4 @@
-"""What `nopfs calibrate` found, as text for people. Pure."""
+"""The figures of `nopfs calibrate` as text for people. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nopfsfs.text.units import format_size
 
 
 def table(found: Measured, source: str) -> str:
-    """A short table of what was measured."""
+    """A short table of the figures."""
     lines = [*_source_lines(found.source, source), *_storage_lines("ram", found.ram)]
     for disk in found.disks:
         lines += _storage_lines("disk", disk)

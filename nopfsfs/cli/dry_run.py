@@ -27,7 +27,7 @@ from nopfsfs.system.atomic_file import whole_file
 from nopfsfs.system.state_dirs import default_index_dir
 
 PROGRAM = "nopfs"
-HEAD = 20  # files that are printed where nothing else is said
+HEAD = 20  # files that are printed without --head and --all
 _AT_ONCE = 8192  # paths in one write
 _WHOLE_NUMBERS = ("seed", "epoch", "world_size")
 
@@ -35,7 +35,8 @@ Samples = NDArray[np.int64]
 
 
 def dry_run(said: Mapping[str, Any]) -> int:
-    """Print the order of each plan, a path relative to SOURCE in each line. Raises NopfsError."""
+    """Print the order of each plan, one path relative to SOURCE in each line, or write it to --order-out; return the
+    exit code. Raises NopfsError."""
     plans = _plans(said)
     head = None if said.get("all") else _number("--head", said["head"]) if "head" in said else HEAD
     out = said.get("order_out")
@@ -59,7 +60,7 @@ def dry_run(said: Mapping[str, Any]) -> int:
 
 
 def _plans(said: Mapping[str, Any]) -> tuple[PlanSpec, ...]:
-    """The plans of --plan, with what other options say instead of it; or the plan of the options alone."""
+    """The plans of --plan, where other options replace values of the file; or the plan of the options alone."""
     table = {name: said[name] for name in ("sampler", "root", "files", "ranks") if name in said}
     table |= {name: _number(f"--{name.replace('_', '-')}", said[name]) for name in _WHOLE_NUMBERS if name in said}
     if os.path.isabs(table.get("root", "")):
@@ -89,7 +90,7 @@ def _number(origin: str, text: str) -> int:
 
 
 def open_index(said: Mapping[str, Any]) -> Index:
-    """The index of SOURCE, kept where nopfs-mount keeps it; a scan of more than two seconds shows a bar."""
+    """The index of SOURCE, kept in the directory of nopfs-mount. A scan of more than two seconds shows a bar."""
     if not said["path"]:
         raise usage("SOURCE: the path is empty")
     source = os.path.abspath(said["path"])
@@ -107,8 +108,8 @@ def open_index(said: Mapping[str, Any]) -> Index:
 
 
 def order_of(plan: PlanSpec, index: Index, source: str, count: int | None) -> tuple[NDArray[np.int64], Samples]:
-    """The file list (rows, int64[n]) of a plan, and the samples of it that its ranks read in its epoch (int64[m]),
-    place by place; at least the first `count`. Raises NopfsError with Exit.USAGE."""
+    """The file list (rows, int64[n]) of a plan, and the samples of that list that its ranks read in its epoch
+    (int64[m]), position by position; at least the first `count`. Raises NopfsError with Exit.USAGE."""
     try:
         root = _root(plan, index)
         if plan.order:
@@ -149,12 +150,12 @@ def _computed(plan: PlanSpec, index: Index, root: int, count: int | None) -> tup
     n = len(rows) if chosen is None else len(chosen)
     each = None if count is None else -(-count // len(ranks))
     samples = family.order(spec, n, plan.epoch, world, ranks, each)
-    samples = samples[samples >= 0]  # places at which a rank has nothing
+    samples = samples[samples >= 0]  # negative: a position at which a rank reads nothing
     return rows, samples if chosen is None else chosen[samples]
 
 
 def _listed(plan: PlanSpec, index: Index, root: int, usual: tuple[str, ...]) -> NDArray[np.int64]:
-    """The file list that a plan names, or the first of the usual ones that has files."""
+    """The file list that a plan names, or the first of the sampler's usual ones that has files."""
     for name in (plan.files,) if plan.files is not None else usual:
         rows = ORDERS[name](index, root, None)
         if len(rows):
@@ -167,7 +168,7 @@ def _print(index: Index, rows: NDArray[np.int64], samples: Samples) -> None:
     for part in _parts(samples):
         paths = [index.path(row) for row in rows[part].tolist()]
         sys.stdout.buffer.write(b"\n".join(paths) + b"\n")
-    sys.stdout.buffer.flush()  # here, where a broken pipe is no error
+    sys.stdout.buffer.flush()  # inside `error_exit.run`, which ends silently on a broken pipe
 
 
 def _parts(samples: Samples) -> Iterator[Samples]:
@@ -176,7 +177,7 @@ def _parts(samples: Samples) -> Iterator[Samples]:
 
 
 def _save(path: str, samples: Samples) -> None:
-    """Write the whole file or nothing."""
+    """Write samples as a .npy file, whole or not at all."""
     try:
         with whole_file(path, 0o644) as file:
             np.save(file, samples)

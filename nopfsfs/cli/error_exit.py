@@ -1,4 +1,4 @@
-"""The one place where errors of the commands become one line on stderr and an exit code."""
+"""Conversion of the errors of all commands into one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nopfsfs.errors import AlreadyReported, Exit, NopfsError
 
 
 def run(program: str, body: Callable[[], int], debug: bool = False) -> int:
-    """Return what `body` returns; turn what it raises into one line on stderr and its exit code.
+    """Return what `body` returns; turn an exception of `body` into one line on stderr and an exit code.
 
     With `debug`, a traceback comes first.
     """
@@ -40,13 +40,13 @@ def fail(program: str, message: str, code: Exit) -> Exit:
 
 
 def say(program: str, message: str) -> None:
-    """Print one line for people on stderr, whatever bytes file names put into it."""
+    """Print one line for people on stderr, even where file names put other bytes than text into the message."""
     print(printable(" ".join(f"{program}: {message}".split("\n"))), file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
-    """Return `text`, of one or more lines, with all else that a terminal would act upon written as `\\x1b`: names, and
-    what the daemon of another user's mount says, may hold anything."""
+    """Return `text`, of one or more lines, with unprintable characters written as `\\x1b`, so that no terminal acts
+    upon them. File names, and answers of the daemon of another user's mount, may hold any."""
     shown = (c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return "".join(shown).encode("utf-8", "backslashreplace").decode()
 
@@ -63,7 +63,7 @@ def _trace(debug: bool) -> None:
 
 
 def _forget_stdout() -> None:
-    """Point stdout nowhere, or the interpreter complains about the broken pipe once more when it ends."""
+    """Point stdout to /dev/null; else the interpreter reports the broken pipe once more when it ends."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)

@@ -1,4 +1,4 @@
-"""`nopfs-mount`: parse, check, scan, start. Returns when the mount answers, or says why it never will."""
+"""`nopfs-mount`: parses, checks, scans, starts. Returns when the mount answers, or prints why the mount failed."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from nopfsfs.fuse.mount_table import find_mount
 from nopfsfs.system.state_dirs import claimed_state_dir, find_state_dir, make_private_dir, remove_state_dir
 
 PROGRAM = "nopfs-mount"
-BAR_AFTER_S = 2.0  # a scan that is over sooner needs no progress bar
+BAR_AFTER_S = 2.0  # a scan that ends sooner shows no progress bar
 
-Progress = Callable[[int], None]  # told of the entries found so far
+Progress = Callable[[int], None]  # takes the number of entries found so far
 
 
 class OpenIndex(Protocol):
-    """Finds or makes the index of a source; returns what `Launch` takes: a path or a descriptor."""
+    """A function that finds or makes the index of a source. Returns the index for `Launch`: a path or a descriptor."""
 
     def __call__(self, config: MountConfig, progress: Progress) -> str | int: ...
 
 
 class Launch(Protocol):
-    """Starts the mount; returns the exit code when it answers or, in the foreground, when it has ended."""
+    """A function that starts the mount. Returns the exit code when the mount answers or, in the foreground, ends."""
 
     def __call__(self, config: MountConfig, index: str | int) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class MountSteps:
-    """What the command calls; tests put their own here."""
+    """The functions that the command calls; tests replace them."""
 
     open_index: OpenIndex
     launch: Launch
 
 
 def real_parts() -> MountSteps:
-    """Return the product's own parts. They are imported here: `--help` and bad options need none of them."""
+    """Return the real functions. They are imported here, since `--help` and bad options need none of them."""
     from nopfsfs.control.launch import launch
     from nopfsfs.dataset.index_cache import open_or_scan
 
@@ -69,8 +69,8 @@ def real_parts() -> MountSteps:
 
 @contextmanager
 def scan_bar(enabled: bool) -> Iterator[Progress]:
-    """Yield a function that takes the number of entries found so far and, if `enabled`, shows a bar after a
-    while.
+    """Yield a function that takes the number of entries found so far and, if `enabled`, shows a bar after `BAR_AFTER_S`
+    seconds.
     """
     if not enabled:
         yield lambda found: None
@@ -87,8 +87,8 @@ def scan_bar(enabled: bool) -> Iterator[Progress]:
 
 @contextmanager
 def reading_as(config: MountConfig) -> Iterator[MountConfig]:
-    """Be the user who reads the source while the tree is scanned; yield a config with an index directory of
-    that user's.
+    """Take the rights of the user who reads the source, for the time of the scan. Yield a config with an index
+    directory of that user.
 
     A root-squashed file system shows root nothing.
     """
@@ -104,7 +104,7 @@ def reading_as(config: MountConfig) -> Iterator[MountConfig]:
         try:
             os.rename(made, index_dir)  # in one step: other mounts may be starting
         except OSError:
-            os.rmdir(made)  # another was faster, and has put its index there
+            os.rmdir(made)  # another mount was faster, and has written its index there
     make_private_dir(index_dir, config.uid)
     ours = (os.getgroups(), os.getegid(), os.geteuid())
     try:
@@ -119,15 +119,15 @@ def reading_as(config: MountConfig) -> Iterator[MountConfig]:
 
 
 def with_source_fs(config: MountConfig) -> MountConfig:
-    """`config` with the file system that the source is on, for the processes of the mount to know it again. To be
-    called while reading as the user who reads the source."""
+    """Return `config` with the file system of the source, by which the processes of the mount recognise the source
+    later. Call it inside `reading_as`."""
     from nopfsfs.system.file_system import file_system_at
 
     return dataclasses.replace(config, source_fs=file_system_at(os.fsencode(config.source)))
 
 
 def start(config: MountConfig, parts: Callable[[], MountSteps], env: Mapping[str, str]) -> int:
-    """Check, scan and start; return the exit code. Leaves nothing when it fails."""
+    """Check, scan and start; return the exit code. A failure leaves nothing behind."""
     say_line = _sayer()
     if config.peers:
         return start_with_peers(config, env, say_line)
@@ -147,18 +147,18 @@ def start(config: MountConfig, parts: Callable[[], MountSteps], env: Mapping[str
             started = code == Exit.OK and not config.foreground
             return code
         finally:
-            if not started and find_mount(config.mountpoint) is None:  # else its servers serve on
+            if not started and find_mount(config.mountpoint) is None:  # a mount that exists has servers that need it
                 remove_state_dir(config.state_dir)
 
 
 def start_with_peers(config: MountConfig, env: Mapping[str, str], say_line: Callable[[str], None]) -> int:
-    """As one of the processes that MPI started: returns when the mounts of all of them have ended."""
+    """Start the mount of this process, one of those that MPI started. Return when all their mounts have ended."""
     try:
         from nopfsfs.peer import mpi_mount as peers  # with mpi4py: other mounts need none of it
     except (ImportError, RuntimeError) as error:  # mpi4py raises either
         why = str(error).strip().splitlines()[0]
         message = f"mpi4py cannot load MPI ({why}); name the libmpi.so of the one that started this in MPI4PY_LIBMPI"
-        raise (AlreadyReported if config.node else NopfsError)(Exit.START, message) from error  # one says it for all
+        raise (AlreadyReported if config.node else NopfsError)(Exit.START, message) from error  # node 0 prints it
 
     def checked(config: MountConfig) -> MountConfig:
         config = preflight(config, env, say_line)
@@ -169,14 +169,15 @@ def start_with_peers(config: MountConfig, env: Mapping[str, str], say_line: Call
 
 
 def taken_over(config: MountConfig, env: Mapping[str, str], say_line: Callable[[str], None]) -> bool:
-    """Whether there is such a mount, whose supervisor had died, and it has another now. Raises NopfsError."""
+    """Start another supervisor for a mount of this source at this mountpoint whose supervisor is dead; True when there
+    was such a mount. Raises NopfsError."""
     mount = find_mount(config.mountpoint)
     if mount is None or not mount.is_nopfs or mount.owner != os.geteuid():
         return False
     state_dir = find_state_dir(mount.mountpoint, mount.owner, env)
     if not is_orphaned(state_dir, mount.owner):
         return False
-    check_source(config)  # a dead one would keep us for ever
+    check_source(config)  # on a dead source, realpath below would block for ever
     if mount.source != os.path.realpath(config.source):
         return False
     from nopfsfs.control.takeover import adopt

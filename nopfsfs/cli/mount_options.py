@@ -1,5 +1,5 @@
-"""`nopfs-mount`'s words, turned into a MountConfig: command line over -o over configuration file over
-environment.
+"""Conversion of the options of `nopfs-mount` into a MountConfig. The command line goes before -o, then the
+configuration file, then the environment.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from nopfsfs.system.launcher import resolve_worlds
 from nopfsfs.system.mpi_start import Launched, filled_in, resolve
 from nopfsfs.system.state_dirs import default_index_dir, default_run_dir, real_mountpoint, state_dir_for
 
-# Options of mount(8) and fstab(5) that say nothing to a read-only file system. mount(8) passes `rw` unasked,
-# and mount.fuse3 passes `dev,suid`: an error would forbid every call through them.
+# Options of mount(8) and fstab(5) that mean nothing to a read-only file system. mount(8) always passes `rw`, and
+# mount.fuse3 passes `dev,suid`: an error would forbid every call through them.
 _IGNORED = frozenset(
     re.findall(
         r"\S+",
@@ -49,7 +49,7 @@ Exit codes, the configuration file and all options are described in docs/command
 
 @dataclass(frozen=True, slots=True)
 class MountCall:
-    """What `nopfs-mount` was asked to do."""
+    """The parsed command line of `nopfs-mount`."""
 
     config: MountConfig
     debug: bool = False
@@ -58,7 +58,7 @@ class MountCall:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are ours: one line that says what to do."""
+    """An argument parser that raises NopfsError, with one line that says what to do."""
 
     def error(self, message: str) -> NoReturn:
         """Raise NopfsError with Exit.USAGE."""
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def mount_parser(prog: str = "nopfs-mount") -> Parser:
-    """Return the parser of the command line. Values stay text: `settings` turns them into values."""
+    """Return the parser of the command line. Values stay text, which `settings` parses."""
     parser = Parser(
         prog=prog,
         usage="%(prog)s SOURCE MOUNTPOINT [--seed N] [options]",
@@ -187,9 +187,10 @@ def _add_running_options(group: argparse._ArgumentGroup) -> None:
 
 
 def parse_mount(argv: Sequence[str], env: Mapping[str, str], uid: int, prog: str = "nopfs-mount") -> MountCall:
-    """Return what `argv`, the configuration file and `env` ask user `uid`'s mount to be. Raises NopfsError.
+    """Return the call that `argv`, the configuration file and `env` describe, for a mount by user `uid`. Raises
+    NopfsError.
 
-    Called as mount.SOMETHING, as mount(8) calls its helpers, `-f` means: do all but mount.
+    Where `prog` is mount.SOMETHING, as mount(8) calls its helpers, `-f` means: do all but mount.
     """
     words = vars(mount_parser(prog).parse_args(argv))
     helper = prog.startswith("mount.")
@@ -216,7 +217,7 @@ def _text(value: object) -> str:
 
 
 def _fstab_layer(groups: Sequence[str]) -> tuple[Layer, tuple[str, ...], str | None]:
-    """Return what `-o` says: settings, flags for the kernel, and a configuration file."""
+    """Return the contents of `-o`: settings, flags for the kernel, and a configuration file."""
     layer: Layer = {}
     flags: dict[str, None] = {}
     config = None
@@ -240,7 +241,7 @@ def _fstab_layer(groups: Sequence[str]) -> tuple[Layer, tuple[str, ...], str | N
 
 
 def split_options(text: str) -> Iterator[str]:
-    """Yield the options of a comma-separated list. Double quotes or a backslash keep a comma:
+    """Yield the options of a comma-separated list. A comma in double quotes or after a backslash belongs to its option:
     `ranks="0-3,6"`.
     """
     word = ""
@@ -302,7 +303,7 @@ def _build(
 
 
 def _plans(values: dict[str, Any], worlds: tuple[World, ...]) -> tuple[PlanSpec, ...]:
-    """The plans of --plan, and of --sampler with --sampler-option."""
+    """The plan of --sampler with --sampler-option, then those of --plan."""
     path, texts = values.pop("plan", None), values.pop("sampler_option", ())
     sampler, seed = values.get("sampler", "auto"), values.get("seed")
     if path is None and not texts and (sampler == "auto" or seed is None):

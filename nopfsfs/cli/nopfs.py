@@ -1,6 +1,7 @@
-"""`nopfs`: looks at mounts, and simulates. Each sub-command is a function that adds its parser and names its handler.
+"""`nopfs`: inspects and controls mounts, calibrates, simulates. Each sub-command is a function that adds its parser and
+names its handler.
 
-`nopfs SOURCE MOUNTPOINT -o ...` mounts: that is how mount.fuse3 calls the program of `mount -t fuse.nopfs`.
+`nopfs SOURCE MOUNTPOINT -o ...` mounts, since mount.fuse3 calls the program of `mount -t fuse.nopfs` with these words.
 """
 
 from __future__ import annotations

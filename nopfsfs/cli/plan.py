@@ -1,4 +1,4 @@
-"""`nopfs plan`: what a mount believes will be read, plans registered with it; and orders without a mount."""
+"""`nopfs plan`: prints the plans of a mount, registers or drops plans, and prints orders without a mount."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def plan(options: argparse.Namespace) -> int:
-    """Do what was asked; return the exit code."""
+    """Run `nopfs plan` with these options; return the exit code. Raises NopfsError."""
     said = vars(options)
     if said.get("samplers"):
         print(samplers_text(), flush=True)
@@ -121,7 +121,7 @@ def _count(origin: str, text: str) -> int:
 
 
 def plan_text(record: Record, mountpoint: str) -> str:
-    """What a mount believes, for people. A record that lacks something prints without it."""
+    """The plans of a mount as text for people. Fields that the record lacks are left out."""
     lines = [f"{mountpoint}: {record.get('state', 'none')}"]
     text = (record.get("explanation") or {}).get("text")
     lines += [*textwrap.wrap(text, _WIDTH, break_on_hyphens=False), ""] if text else []
@@ -143,7 +143,7 @@ def _words(believed: Record) -> Iterator[str]:
 
 
 def samplers_text() -> str:
-    """All samplers and subsets with their options."""
+    """The list of all samplers and subsets with their options."""
     from nopfsfs.plan.samplers import registry
 
     lines = []

@@ -1,4 +1,4 @@
-"""--sampler, --seed and --sampler-option: a plan in words of the command line."""
+"""The options --sampler, --seed and --sampler-option: a plan on the command line."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from nopfsfs.plan.samplers.sampler import Option, Sampler
 
 
 def said_plan(sampler: str, seed: int | None, options: Sequence[str]) -> PlanSpec | None:
-    """The plan of --sampler with --sampler-option; None without options: then the seed and the sampler's name are all
-    that is known, and configurations are tried. Raises NopfsError with Exit.USAGE."""
+    """The plan of --sampler with --sampler-option. None without options: then only the seed and the sampler's name are
+    known, and the mount tries configurations. Raises NopfsError with Exit.USAGE."""
     if not options:
         if seed is not None and sampler != registry.AUTO:
             check(registry.sampler(sampler), seed, {})
@@ -25,7 +25,7 @@ def said_plan(sampler: str, seed: int | None, options: Sequence[str]) -> PlanSpe
 
 
 def said_options(sampler: str, texts: Sequence[str]) -> dict[str, Value]:
-    """The values of NAME=VALUE texts, of the kinds that the sampler's options have. Raises NopfsError with
+    """The values of NAME=VALUE texts, each of the kind of the sampler's option. Raises NopfsError with
     Exit.USAGE."""
     options = registry.SAMPLERS[sampler].options if sampler in registry.SAMPLERS else {}
     values: dict[str, Value] = {}
@@ -38,7 +38,7 @@ def said_options(sampler: str, texts: Sequence[str]) -> dict[str, Value]:
 
 
 def check(family: Sampler, seed: int | None, options: dict[str, Value]) -> None:
-    """Raises NopfsError with Exit.USAGE for a seed or an option that the sampler does not take."""
+    """Raise NopfsError with Exit.USAGE for a seed or an option that the sampler does not take."""
     known = seed if seed is not None or family.seeds is None else family.seeds[0]
     try:
         registry.make_spec(family, known or 0, options)
@@ -49,7 +49,7 @@ def check(family: Sampler, seed: int | None, options: dict[str, Value]) -> None:
 
 
 def _value(options: Mapping[str, Option], name: str, word: str) -> Value:
-    """A word as the kind of value that the option has; unknown options are refused later."""
+    """The value of a word, of the kind of the option. An unknown option is refused later; its value is the word."""
     kind = options[name].kind if name in options else str
     try:
         return parse_flag(word) if kind is bool else kind(word)

@@ -1,7 +1,7 @@
-"""What must hold before anything is started: each thing that does not is one error, and nothing has happened
+"""Checks before a mount is started. Each failed check raises an error of its own, and no process has been started
 yet.
 
-What may hang (a source on a dead file system, a stale mountpoint) is looked at by child processes with a
+Paths that may hang (a source on a dead file system, a stale mountpoint) are checked in child processes with a
 time limit.
 """
 
@@ -28,22 +28,22 @@ from nopfsfs.system.trusted_path import open_for_append, trusted_parent
 from nopfsfs.text.units import exact_size, format_size
 from nopfsfs.tiers.tier_directory import clear_leftovers
 
-SOURCE_S = 30.0  # a parallel file system that fails over answers again within this; a dead one never does
-STRONGLY_ORDERED = ("x86_64",)  # as platform.machine() has it
-DISK_S = 30.0  # a disk that is busy, and one on the network, answers within this
+SOURCE_S = 30.0  # a parallel file system that fails over answers again within this time; a dead one never does
+STRONGLY_ORDERED = ("x86_64",)  # in the words of platform.machine()
+DISK_S = 30.0  # a busy disk, or one on the network, answers within this time
 MIN_DISK = 64 << 20  # bytes free that make a disk tier worth having where no size was given
 
-# Run by sh, so that it can run as any user: our interpreter may lie where that user cannot go.
+# Run by sh, so that any user can run it: the Python interpreter may lie in a directory that is closed to that user.
 _LOOK = '[ -e "$1" ] || exit 10; [ -d "$1" ] || exit 11; [ -r "$1" ] && [ -x "$1" ] || exit 12'
 
 Say = Callable[[str], None]
 
 
 def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountConfig:
-    """Return `config` with the source free of links and what a calibration says, or raise the NopfsError of the first
-    thing that is wrong.
+    """Return `config` with the source free of links and the settings from a calibration. Raises the NopfsError of the
+    first check that fails.
 
-    A stale mount of a dead daemon at the mountpoint is cleared, and `say` told so.
+    A stale mount of a dead daemon at the mountpoint is cleared, and `say` prints a line about it.
     """
     check_processor()
     check_source(config)
@@ -59,9 +59,9 @@ def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountCon
 
 
 def check_processor() -> None:
-    """Raise NopfsError with Exit.START on a processor that may show another one writes out of their order. The
-    processes of a mount publish staged bytes by storing them first and the column that says so last, with no barrier:
-    Python has none for shared memory.
+    """Raise NopfsError with Exit.START on a processor whose cores may see the writes of others out of order. The stager
+    publishes staged bytes by writing them first and their column last, without a barrier: Python has none for shared
+    memory.
     """
     machine = platform.machine()
     if machine not in STRONGLY_ORDERED:
@@ -97,7 +97,7 @@ def _source(message: str) -> NopfsError:
 
 def _why_missing(source: str, reader: str) -> str:
     try:
-        os.stat(source)  # the child has just been answered: so shall we
+        os.stat(source)  # the child process has just had an answer, so this call does not hang
     except FileNotFoundError:
         return f"{source} does not exist; check the path, and that its file system is mounted"
     except OSError as error:
@@ -147,7 +147,7 @@ def _in_the_way(mount: Mount) -> str:
 
 
 def check_apart(source: str, mountpoint: str) -> None:
-    """Raise NopfsError with Exit.MOUNTPOINT where one lies inside the other, by whatever path."""
+    """Raise NopfsError with Exit.MOUNTPOINT where one of the two lies inside the other, by any path."""
     if _contains(source, mountpoint):
         raise _mountpoint(f"{mountpoint} is inside the source {source}; name a directory outside")
     if _contains(mountpoint, source):
@@ -155,7 +155,7 @@ def check_apart(source: str, mountpoint: str) -> None:
 
 
 def _contains(outer: str, inner: str) -> bool:
-    """Return whether `outer` is `inner` or above it; compared by inode, which sees through bind mounts."""
+    """Return whether `outer` is `inner` or above it. Inodes are compared, which sees through bind mounts."""
     wanted = os.stat(outer)
     while not os.path.samestat(os.stat(inner), wanted):
         if inner == "/":
@@ -165,8 +165,8 @@ def _contains(outer: str, inner: str) -> bool:
 
 
 def check_reach(config: MountConfig) -> None:
-    """Raise NopfsError with Exit.SOURCE where others could read through the mount what a directory above the source
-    keeps from them. The source answers; its path is free of links."""
+    """Raise NopfsError with Exit.SOURCE where other users could read through the mount files that a directory above the
+    source keeps from them. Call it for a source that answers, with a path free of links."""
     if not config.allow_other or config.expose:
         return
     try:
@@ -181,7 +181,7 @@ def check_reach(config: MountConfig) -> None:
 
 
 def check_memory(config: MountConfig) -> None:
-    """Raise NopfsError with Exit.USAGE where more memory is asked for than this node has: a slip of the unit."""
+    """Raise NopfsError with Exit.USAGE for more memory than this node has: the unit is most likely wrong."""
     total = node_memory.of_node()
     for name, size in (("ram", config.ram), ("page-cache", config.page_cache)):
         if size is not None and total is not None and size > total:
@@ -190,8 +190,8 @@ def check_memory(config: MountConfig) -> None:
 
 
 def check_disks(config: MountConfig) -> None:
-    """Raise NopfsError with Exit.DISK unless the directories can be written and have the room. The source answers;
-    `config` may be without a mountpoint."""
+    """Raise NopfsError with Exit.DISK unless the directories can be written and have the room. Call it for a source
+    that answers; `config` may lack a mountpoint."""
     for disk in config.disks:
         if not answers(disk.path, DISK_S):
             raise _disk(f"{disk.path} did not answer within {DISK_S:.0f} s; check the file system that it is on")
@@ -217,7 +217,7 @@ def _check_disk(disk: DiskSpec, config: MountConfig) -> None:
         raise _disk(f"{path} is named twice; name each directory once")
     if _free(path) < (disk.size or MIN_DISK):
         with contextlib.suppress(OSError):
-            clear_leftovers(path, config.uid)  # of a mount that was killed: they are what takes the room, perhaps
+            clear_leftovers(path, config.uid)  # files of a killed mount, which may take the room
     free = _free(path)
     if free < (disk.size or MIN_DISK):
         wanted = format_size(disk.size or MIN_DISK)
@@ -234,7 +234,7 @@ def _disk(message: str) -> NopfsError:
 
 
 def check_log_file(config: MountConfig) -> None:
-    """Raise NopfsError with Exit.USAGE where the log file could not be written. Makes no file."""
+    """Raise NopfsError with Exit.USAGE where the log file cannot be written. Creates no file."""
     path = config.log_file
     if path is None:
         return
@@ -257,7 +257,7 @@ def check_log_file(config: MountConfig) -> None:
 
 
 def check_fuse(config: MountConfig) -> None:
-    """Raise NopfsError with Exit.NO_FUSE or Exit.NO_RIGHT where this system or user cannot mount."""
+    """Raise NopfsError with Exit.NO_FUSE or Exit.NO_RIGHT where this system, or this user, cannot mount."""
     os.close(mounting.open_dev_fuse())  # fusermount3 opens it with the rights of its caller, too
     if mounting.may_mount():
         return

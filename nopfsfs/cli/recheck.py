@@ -1,4 +1,4 @@
-"""`nopfs recheck`: has a mount look at once at all that the source grants, and returns when that is done."""
+"""`nopfs recheck`: makes a mount check at once all rights at the source, and returns when the check is done."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.text.units import format_duration, parse_duration
 
 DEFAULT_S = 1800.0  # a million files take less than half of that
-FIRST_PAUSE_S, PAUSE_S = 0.02, 1.0  # between two questions: the first, and the longest
-SILENT_S = 2.0  # a look that takes longer shows how far it is
+FIRST_PAUSE_S, PAUSE_S = 0.02, 1.0  # between two requests: the first, and the longest
+SILENT_S = 2.0  # a check that takes longer shows its progress
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -39,7 +39,7 @@ def add_recheck(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def recheck(options: argparse.Namespace) -> int:
-    """Have one mount look; return the exit code. Raises NopfsError."""
+    """Make one mount check all rights; return the exit code. Raises NopfsError."""
     try:
         limit_s = parse_duration(options.timeout)
     except ValueError as error:
@@ -56,8 +56,8 @@ def recheck(options: argparse.Namespace) -> int:
 def look_now(
     state_dir: str, limit_s: float, progress: Progress = lambda found: None, owner: int | None = None
 ) -> dict[str, Any]:
-    """Have the mount of `state_dir`, of user `owner`, look at everything; what it says when that is done, with
-    `looked`, `found` and `failed` counted from now. Raises NopfsError: Exit.STUCK after `limit_s` seconds."""
+    """Make the mount of `state_dir`, of user `owner`, check all rights. Return its answer when the check is done, with
+    `looked`, `found` and `failed` counted from the call. Raises NopfsError: Exit.STUCK after `limit_s` seconds."""
     began = time.monotonic()
     first = found = call(state_dir, "recheck", owner=owner)
     pause = FIRST_PAUSE_S

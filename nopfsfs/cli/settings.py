@@ -1,8 +1,8 @@
-"""The settings of a mount, by name: how each is written, and where it was given. One table for every way to
-say it.
+"""The settings of a mount, by name: how each is written, and where it was given. All ways to write a setting share one
+table.
 
-A layer is what one source says: the command line, `-o`, a configuration file. A higher layer replaces what a
-lower one says about a name, the disks included.
+A layer holds the settings from one origin: the command line, `-o`, a configuration file. A setting in a higher layer
+replaces that in a lower one, the disks included.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _TRUE = ("yes", "true", "on", "1")
 _FALSE = ("no", "false", "off", "0")
 
-_COUNTED_IN_G = 4  # digits of a number without a unit: who writes more of them means bytes
-LEAST_SIZE = 1 << 14  # bytes, of memory or of a disk tier: less holds next to nothing, and is a unit left out
+_COUNTED_IN_G = 4  # digits of a number without a unit that may mean GiB; a longer number means bytes
+LEAST_SIZE = 1 << 14  # bytes, of memory or of a disk tier: less holds next to nothing, so its unit is missing or wrong
 MAX_WORLD_SIZE = 1 << 20
 MAX_SERVERS = 32  # each is a process
 MAX_EPOCHS = 1 << 20
-MIN_RECHECK_S = 60.0  # less would only load the source: directories are looked at once a minute anyhow
+MIN_RECHECK_S = 60.0  # less would only load the source: directories are checked once a minute anyhow
 MAX_RECHECK_S = 7 * 86_400.0
 MAX_CONCURRENCY = 1024  # reads of the source in flight; each is a thread and a descriptor
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A parsed value and where it came from, for messages."""
+    """A parsed value, and its origin for messages."""
 
     value: Any
     origin: str
@@ -50,9 +50,9 @@ Layer = dict[str, Given]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How one setting is written: `parse` takes text, and `types` are the TOML types it may also have.
+    """The form of one setting: `parse` takes text, and `types` are the TOML types that a configuration file may use.
 
-    `parse` raises ValueError. `paths`: relative to the directory of a configuration file.
+    `parse` raises ValueError. `paths`: in a configuration file, the value is relative to the directory of that file.
     """
 
     parse: Callable[[str], Any]
@@ -78,14 +78,14 @@ def parse_sampler(text: str) -> str:
 
 
 def parse_option(text: str) -> str:
-    """Return NAME=VALUE."""
+    """Return `text`, of the form NAME=VALUE."""
     if not text.partition("=")[0].strip() or "=" not in text:
         raise ValueError(f"{text!r} is not an option of a sampler: write NAME=VALUE, such as drop_last=true")
     return text
 
 
 def parse_flag(text: str) -> bool:
-    """Return a yes or no."""
+    """Return True for yes, False for no."""
     if text.lower() not in _TRUE + _FALSE:
         raise ValueError(f"{text!r} is neither yes nor no")
     return text.lower() in _TRUE
@@ -128,7 +128,7 @@ def _positive_size(text: str) -> int:
 
 
 def _meant(text: str) -> str:
-    """What a size that is far too small was probably meant to be: `5G` for `5`, `64M` for `64K`; else the least."""
+    """The size that the user probably meant by a far too small one: `5G` for `5`, `8M` for `8K`; else the least."""
     number = re.match(r"[\d.]+", text.strip())
     if number is not None:
         said = text.strip()[number.end() :].strip().lower()
@@ -207,13 +207,13 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def usage(message: str) -> NopfsError:
-    """Return the error for an option that cannot be."""
+    """Return the error for a wrong option."""
     return NopfsError(Exit.USAGE, message)
 
 
 def put(layer: Layer, name: str, text: str, origin: str) -> None:
-    """Parse `text` as setting `name` and put it into `layer`; a later word replaces an earlier one, but for
-    disks.
+    """Parse `text` as setting `name` and put it into `layer`. A later word replaces an earlier one, except for settings
+    that may be repeated.
 
     Raises NopfsError that names `origin`.
     """
@@ -228,7 +228,7 @@ def put(layer: Layer, name: str, text: str, origin: str) -> None:
 
 
 def read_config(path: str) -> Layer:
-    """Return what the TOML file `path` says. Raises NopfsError that names the file, the key and, where
+    """Return the settings of the TOML file `path`. Raises NopfsError that names the file, the key and, where
     known, the line.
     """
     try:
@@ -258,7 +258,7 @@ def _line_of(key: str, text: str) -> str:
 
 
 def _words(setting: Setting, value: Any, origin: str) -> list[str]:
-    """Return a TOML value as the words that the command line would have. Raises NopfsError for a wrong
+    """Return a TOML value as the words of the command line for that value. Raises NopfsError for a wrong
     type.
     """
     if type(value) not in setting.types:  # exactly: in Python, True is an int
@@ -283,7 +283,7 @@ def _kinds(setting: Setting) -> str:
 
 
 def _beside(path: str, word: str) -> str:
-    """Read a relative path in a configuration file from where the file lies: fstab and batch jobs start
+    """Return a path of a configuration file relative to the directory of that file: fstab and batch jobs start
     anywhere.
     """
     return os.path.join(os.path.dirname(os.path.abspath(path)), word) if word else word

@@ -1,4 +1,4 @@
-"""What `nopfs simulate` was asked for, done: reads the files or the mount, simulates, prints, draws."""
+"""The work of `nopfs simulate`: reads the files or the mount, simulates, prints, draws."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from nopfsfs.text.toml_table import ForeignFile
 
 PROGRAM = "nopfs"
 PLAN_S = 30.0  # the answer may wait for a computation
-SWEPT = ("homes",)  # what is simulated with many capacities where nothing is said
+SWEPT = ("homes",)  # the policy of a sweep over capacities without --policy
 SWEPT_AS_THESIS = ("nopfs",)
 
 Progress = Callable[[float], None]
@@ -41,7 +41,7 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class SimulationInputs:
-    """What is simulated: one cluster for each number of nodes."""
+    """The inputs of a simulation, with one cluster for each number of nodes."""
 
     clusters: list[Cluster]
     experiment: Experiment
@@ -119,7 +119,8 @@ def _of_mount(asked: SimulationRequest) -> FromMount:
 
 
 def _calibration(named: str | None, place: str, source: str) -> Cluster | None:
-    """What is named, else what lies where `nopfs calibrate` writes it, if it is not someone else's."""
+    """The cluster of the named calibration, else of the one that `nopfs calibrate` has written to its usual place; None
+    without one, or where that belongs to a user who is not trusted."""
     path = named or calibration_path(place, source)
     if named is None and not os.path.lexists(path):
         return None
@@ -182,7 +183,7 @@ def _sweep(asked: SimulationRequest, setup: SimulationInputs) -> None:
     if asked.json:
         _print_json([_record(point.outcome, setup) | _capacities(point, point is best) for point in points])
     else:
-        # The bound depends on the capacities: that of the best is said.
+        # The bound depends on the capacities: the header has that of the best.
         head = setup.header(cluster, [best.outcome] if best is not None else [])
         print("\n\n".join([*_notes(setup), f"{head}\n{table.grid(points, best, policy, classes)}"]), flush=True)
 
@@ -191,7 +192,7 @@ def _capacities(point: Point, best: bool) -> dict[str, Any]:
     return {"ram_bytes": point.ram, "disk_bytes": point.disk, "cheapest": best}
 
 
-# ---- what is said -----------------------------------------------------------------------------------------
+# ---- output -----------------------------------------------------------------------------------------------
 
 
 def _record(outcome: Outcome, setup: SimulationInputs) -> dict[str, Any]:
@@ -221,7 +222,7 @@ def _after(show: Progress, done: int) -> Progress:
 
 @contextmanager
 def _bar(enabled: bool, total: int) -> Iterator[Progress]:
-    """Yield a function that takes how many runs are done and, if `enabled`, shows a bar after a while."""
+    """Yield a function that takes how many runs are done and, if `enabled`, shows a bar after `BAR_AFTER_S` seconds."""
     if not enabled:
         yield lambda done: None
         return
@@ -239,7 +240,7 @@ def _bar(enabled: bool, total: int) -> Iterator[Progress]:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Write the whole file or nothing."""
+    """Write a file of --plot, whole or not at all."""
     try:
         with whole_file(path, 0o644) as file:
             file.write(data)

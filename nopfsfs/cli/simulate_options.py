@@ -1,5 +1,5 @@
-"""`nopfs simulate`: how long a training takes with each policy on a cluster, without any of the two. What is asked for,
-checked; `cli/simulate.py` does it."""
+"""Options of `nopfs simulate`, which computes how long a training takes with each policy on a cluster.
+`cli/simulate.py` does the work."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
-    """What was asked for, as far as it can be checked without reading anything."""
+    """The options of a simulation, checked as far as that needs no file and no mount."""
 
-    cluster: str | None = None  # names or paths; both or `mountpoint`
+    cluster: str | None = None  # a name or a path, like `dataset`; both are given, or `mountpoint` alone
     dataset: str | None = None
     mountpoint: str | None = None
     calibration: str | None = None
-    index_dir: str | None = None  # of the mount, as it was given to nopfs-mount
+    index_dir: str | None = None  # of the mount, as given to nopfs-mount
     follow_symlinks: bool = False
     policies: tuple[str, ...] = ()
     nodes: tuple[int, ...] = ()
@@ -97,7 +97,7 @@ def add_simulate(commands: argparse._SubParsersAction[Parser], handler: Callable
 
 
 def parse(said: Mapping[str, Any]) -> SimulationRequest:
-    """What the words ask for. Raises NopfsError."""
+    """The request of the command line. Raises NopfsError."""
     _check_together(said)
     mountpoint = said.get("from_mount")
     if mountpoint == "":
@@ -155,7 +155,7 @@ def _one(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> T | No
 
 
 def _list(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> tuple[T, ...]:
-    """The values of a comma list, each once, in the order given."""
+    """The values of a comma list, each once, in the given sequence."""
     found = _one(said, name, lambda text: tuple(dict.fromkeys(read(word.strip()) for word in text.split(","))))
     return found or ()
 

@@ -1,4 +1,4 @@
-"""Status records as text for people. Pure. A record that lacks something prints without it."""
+"""Status records as text for people. Pure. Fields that a record lacks are left out of the text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Record = Mapping[str, Any]
 
 
 def in_words(text: Callable[[], str]) -> str:
-    """Return what `text` makes of a record; of one that another release, or anything else, has made otherwise, that."""
+    """Return what `text` makes of a record; a message for a record that `text` fails on, as of another release."""
     try:
         return text()
     except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
@@ -23,14 +23,14 @@ def in_words(text: Callable[[], str]) -> str:
 
 
 def final_table(record: Record) -> str:
-    """Return what `nopfs-umount` prints: where reads were served from, what was predicted, how long readers
-    waited.
+    """Return the table that `nopfs-umount` prints: where reads were served from, how many opens were predicted, how
+    long readers waited, and fetches from other nodes.
     """
     return "\n".join([*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_peers_lines(record)])
 
 
 def status_text(record: Record, source: str, mountpoint: str) -> str:
-    """Return what `nopfs status` prints."""
+    """Return the text that `nopfs status` prints."""
     lines = [f"{source} on {mountpoint}: {record.get('state', 'unknown')}", f"plan       {_plan(record)}"]
     lines += [*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_budget_lines(record)]
     lines += [*_kept_lines(record), *_stuck_lines(record), *_peers_lines(record)]
@@ -41,12 +41,12 @@ def status_text(record: Record, source: str, mountpoint: str) -> str:
 
 
 def _off_lines(record: Record) -> list[str]:
-    """What is switched off after a failure; it is tried again."""
+    """Lines for the parts of the mount that are switched off after a failure, until they are tried again."""
     return [f"off        {one['what']} since {_time(one['since'])}: {one['why']}" for one in record.get("off") or ()]
 
 
 def _time(seconds: float) -> str:
-    """A time of this node, from seconds since 1970."""
+    """A local time of this node, from seconds since 1970."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
@@ -104,7 +104,7 @@ def _kept_lines(record: Record) -> list[str]:
 
 
 def _stuck_lines(record: Record) -> list[str]:
-    """What does not answer now."""
+    """A line for the reads and disks that do not answer now."""
     stager = record.get("stager") or {}
     words = {
         "stuck_reads": "reads of the source get no answer", "left_alone": "files are not prefetched for a while",

@@ -1,8 +1,8 @@
-"""`nopfs-umount`: ends a mount, whatever state it is in, within a bounded time. Safe to run twice.
+"""`nopfs-umount`: ends a mount in any state within a bounded time. Safe to run twice.
 
-The ladder: ask the daemon to let go, unmount; busy: name who holds it, keep trying; then unmount lazily and
-tell the daemon to stop; then SIGTERM, abort this one connection, SIGKILL. The mountpoint itself is never
-touched.
+The steps, called the ladder: ask the daemon to prepare, and unmount; while the mount is busy, name the processes that
+use it and try again; then unmount lazily and send the daemon the request to stop; then SIGTERM, abort this one FUSE
+connection, SIGKILL. The mountpoint itself is never touched.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from nopfsfs.text.units import parse_duration
 PROGRAM = "nopfs-umount"
 DEFAULT_BUSY_S = 10.0
 RETRY_S = 0.2  # between two tries on a busy mount
-NAME_AGAIN_S = 2.0  # between two looks at who holds it: reading all of /proc costs something
+NAME_AGAIN_S = 2.0  # between two searches for the processes that use the mount: each reads all of /proc
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long each step of the ladder may take, in seconds."""
+    """Time limits of the steps of the ladder, in seconds."""
 
     busy: float = DEFAULT_BUSY_S
-    call: float = 3.0  # one question to the daemon
-    end: float = 10.0  # the daemon's way out: half of it its own, which lets reads of the source in flight end
+    call: float = 3.0  # one request to the daemon
+    end: float = 10.0  # the end of the daemon: half of it for the final record, while reads in flight come to an end
     term: float = 3.0  # after SIGTERM
     kill: float = 3.0  # after SIGKILL
 
 
 @dataclass(slots=True)
 class Ending:
-    """What became of one mount."""
+    """The outcome of the unmount of one mount."""
 
     code: Exit = Exit.OK
     record: Record | None = None
-    final: bool = False  # the record is the last one, not a status from before
+    final: bool = False  # True when the record is the last one, not a status from before
 
 
 @dataclass(frozen=True, slots=True)
 class Unmounter:
-    """One run of the ladder."""
+    """A run of the ladder for one mount."""
 
     located: Located
     limits: Limits
@@ -70,7 +70,7 @@ class Unmounter:
     ending: Ending = field(default_factory=Ending)
 
     def run(self) -> Ending:
-        """Unmount; return how it went. Raises NopfsError where there is no right to unmount."""
+        """Unmount; return the outcome. Raises NopfsError where there is no right to unmount."""
         if daemon_is_dead(self.located.mount, self.env):
             clear_stale(self.located.mount, self.env)
             self.say(f"cleared the stale mount at {self.located.path}: its daemon was dead")
@@ -86,7 +86,7 @@ class Unmounter:
                 self.ending.record = call(state_dir, "status", self.limits.call, owner=owner)
                 last = stack.enter_context(Connection(state_dir, self.limits.call, owner))
                 last.send("wait-final", self.limits.call)
-                # Kept open: when this command is interrupted, the daemon hears of it, and goes on as before.
+                # Kept open: when this command is interrupted, the connection closes, and the daemon goes on as before.
                 asked = stack.enter_context(Connection(state_dir, self.limits.call, owner))
                 asked.send("prepare-unmount", self.limits.call)
                 asked.receive(self.limits.call)
@@ -98,7 +98,8 @@ class Unmounter:
         return self.ending
 
     def _end_stopped_supervisor(self, processes: Sequence[Process]) -> None:
-        """A supervisor that is stopped answers nobody; without it, the others see to the end by themselves."""
+        """Kill a supervisor that a signal has stopped, where other processes of the mount live. A stopped supervisor
+        answers no request; the others end the mount without it."""
         supervisor = stopped_supervisor(self.located.state_dir, self.located.owner)
         if supervisor is not None and len(living(processes)) > 1:
             self.say(f"the supervisor (pid {supervisor.pid}) is stopped: ending it")
@@ -106,7 +107,7 @@ class Unmounter:
             supervisor.wait(self.limits.kill)
 
     def _unmount(self, processes: Sequence[Process]) -> None:
-        """Unmount, trying for as long as --timeout says while it is busy; then lazily."""
+        """Unmount. While the mount is busy, try again until the time of --timeout is over; then unmount lazily."""
         path = self.located.path
         deadline = time.monotonic() + self.limits.busy
         named: tuple[Holder, ...] = ()
@@ -116,7 +117,7 @@ class Unmounter:
                 unmount(path)
                 return
             except NotMounted:
-                return  # ended by someone else meanwhile
+                return  # another process has unmounted it meanwhile
             except Busy:
                 now = time.monotonic()
             if now >= look_at:
@@ -138,7 +139,7 @@ class Unmounter:
         return found
 
     def _await_end(self, last: Connection | None, processes: Sequence[Process], held: HeldConnection) -> None:
-        """Wait for the final record and for the processes to end; make them end where they do not."""
+        """Wait for the final record and for the end of the processes; kill the processes that do not end."""
         deadline = time.monotonic() + self.limits.end
         if last is not None:
             with suppress(NopfsError):
@@ -150,12 +151,12 @@ class Unmounter:
             remove_state_dir(self.located.state_dir, self.located.owner)
 
     def _final(self, last: Connection) -> Record:
-        """The final record. A mount of which another namespace has a copy does not end by itself: it is told to.
-        Raises NopfsError."""
+        """The final record. A mount with a copy in another mount namespace does not end by itself: then the request to
+        stop is sent. Raises NopfsError."""
         try:
             return last.receive(self.limits.end / 2)
         except NoAnswer:
-            with suppress(NoAnswer):  # it answers when it has tried all gentler ways
+            with suppress(NoAnswer):  # the daemon answers after it has tried all gentler ways
                 call(self.located.state_dir, "stop", self.limits.call, owner=self.located.owner)
             self.say("the daemon went on, most likely as another mount namespace has a copy of the mount: ended it")
             return last.receive(self.limits.end / 2)
@@ -163,7 +164,7 @@ class Unmounter:
     def _force(self, processes: Sequence[Process], held: HeldConnection) -> None:
         detached = self.ending.code is Exit.LAZY
         self.ending.code = Exit.STUCK
-        # Read again: a process that died meanwhile has been replaced.
+        # The list is read again: a process that died meanwhile has been replaced.
         owner = self.located.owner
         processes = tuple(dict.fromkeys((*processes, *read_pids(self.located.state_dir, owner=owner))))
         names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))
@@ -178,7 +179,8 @@ class Unmounter:
             self.say(f"still not ended: {names}; asleep in the kernel, most likely on the source")
 
     def _signal(self, processes: Sequence[Process], number: signal.Signals) -> None:
-        """Signal as the mount's owner, who wrote down which processes these are: no process of anybody else is hit."""
+        """Send a signal with the rights of the mount's owner. The list of processes comes from that user, so processes
+        of other users get no signal."""
 
         def send() -> None:
             for process in processes:

@@ -1,4 +1,4 @@
-"""`nopfs wait`: returns when a mount answers. It need not be there yet: `mpirun ... nopfs-mount ... &` comes before."""
+"""`nopfs wait`: returns when a mount answers. The mount may appear later, as after `mpirun ... nopfs-mount ... &`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from nopfsfs.system.bounded_run import probe_statvfs
 from nopfsfs.text.units import parse_duration
 
 DEFAULT_S = 60.0
-LOOK_S = 0.1  # between two looks at what is mounted
-CALL_S = 2.0  # for one answer: one that is late is asked for again
+LOOK_S = 0.1  # between two checks of the mount
+CALL_S = 2.0  # for one answer: after this time the request is sent again
 
 
 def add_wait(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -34,8 +34,8 @@ def add_wait(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def wait(options: argparse.Namespace) -> int:
-    """Wait for one mount; return the exit code. Raises NopfsError with Exit.NOT_MOUNTED or Exit.STUCK when it does not
-    answer in time."""
+    """Wait for one mount; return the exit code. Raises NopfsError with Exit.NOT_MOUNTED or Exit.STUCK when the mount
+    does not answer in time."""
     try:
         limit_s = parse_duration(options.timeout)
     except ValueError as error:
@@ -58,14 +58,14 @@ def await_answer(mountpoint: str, limit_s: float) -> None:
         try:
             state = located.call("status", limit_s).get("state")
         except NoAnswer as error:
-            # Where there is none yet, its servers answer before all else is ready; to root, the kernel would answer in
-            # the place of a user's daemon.
+            # statvfs would prove nothing. Without a supervisor yet, the servers answer before all else is ready. Root
+            # gets an answer of the kernel in the place of a user's daemon.
             if not is_orphaned(located.state_dir, located.owner) or located.owner != os.geteuid():
                 raise NopfsError(Exit.STUCK, f"the mount at {located.path} does not answer: {error.message}") from error
         else:
             if state != "running":
                 raise NopfsError(Exit.STUCK, f"the mount at {located.path} is {state}")
             return
-    # Someone else's, or served by processes that have no supervisor: it is asked as its readers would.
+    # A mount of another user, or one whose servers have no supervisor: check it by statvfs, as readers see it.
     if probe_statvfs(located.path, limit_s) != 0:
         raise NopfsError(Exit.STUCK, f"the mount at {located.path} does not answer; see nopfs status")

@@ -1,8 +1,8 @@
-"""The commands' side of the control socket. Every call has a time limit.
+"""Client of a mount's control socket, for the commands. Every call has a time limit.
 
-One JSON object a line, both ways, over a stream socket `control.sock` in the state directory of the mount:
-`{"command": "status"}` is answered by `{"ok": true, "record": {...}}` or `{"ok": false, "error": "..."}`. The commands
-about plans have further keys (`register.py`).
+Messages are JSON objects, one a line, both ways, over a stream socket `control.sock` in the state directory of the
+mount: `{"command": "status"}` is answered by `{"ok": true, "record": {...}}` or `{"ok": false, "error": "..."}`.
+Requests about plans have further keys (`registration/plan_tables.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.system.as_user import fd_as_user, is_needed
 
 SOCKET_NAME = "control.sock"
-CALL_S = 5.0  # the supervisor serves nobody else but its own timers
+CALL_S = 5.0  # the supervisor serves nothing else but its own timers
 MAX_ANSWER = 16 << 20  # bytes; a record has some kilobytes
 MAX_REQUEST = (1 << 16) - 1  # bytes; the daemon hangs up on longer lines
 
@@ -70,7 +70,8 @@ def _reach(state_dir: str, limit_s: float) -> int:
 
 
 def _reach_from_within(state_dir: str, limit_s: float) -> int:
-    """As `_reach`, of a process that has given up root: /proc/self is closed to it, and it may change its directory."""
+    """Do as `_reach`, in a process that has given up root: /proc/self is closed to such a process, which may change its
+    directory instead."""
     os.chdir(state_dir)
     return _connected(SOCKET_NAME, limit_s)
 
@@ -83,10 +84,10 @@ def _connected(address: str, limit_s: float) -> int:
 
 
 class Connection:
-    """One connection to the daemon of a mount; a context manager.
+    """Connection to the daemon of a mount; a context manager.
 
-    `owner`: whose mount it is; root connects as that user, and nobody else is talked to. Raises NoAnswer when nobody
-    listens, NopfsError with Exit.NO_RIGHT when the mount is someone else's.
+    `owner`: the user whose mount it is. Root connects as that user, and only to a process of that user. Raises NoAnswer
+    when no process listens, NopfsError with Exit.NO_RIGHT when the mount is another user's.
     """
 
     def __init__(self, state_dir: str, limit_s: float = CALL_S, owner: int | None = None) -> None:
@@ -119,7 +120,8 @@ class Connection:
         self._socket.close()
 
     def send(self, command: Command, limit_s: float = CALL_S, **further: Any) -> None:
-        """Send one request, with `further` keys. Raises NoAnswer, and NopfsError with Exit.USAGE for one too long."""
+        """Send one request, with `further` keys. Raises NoAnswer, and NopfsError with Exit.USAGE for a request that is
+        too long."""
         line = json.dumps({"command": command, **further}).encode() + b"\n"
         if len(line) > MAX_REQUEST:
             raise NopfsError(
@@ -171,7 +173,7 @@ def _record(line: bytes) -> Record:
 def call(
     state_dir: str, command: Command, limit_s: float = CALL_S, *, owner: int | None = None, **further: Any
 ) -> Record:
-    """Send one command on a connection of its own and return its record. `owner` as of `Connection`.
+    """Send one request on a connection of its own and return its record. `owner`: as for `Connection`.
 
     Raises NoAnswer and Refused."""
     with Connection(state_dir, limit_s, owner) as connection:

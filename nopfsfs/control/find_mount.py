@@ -1,4 +1,4 @@
-"""Finding a mount and its state from the path that a person wrote, without ever touching the mount."""
+"""Lookup of a mount and its state from the path that a person wrote, without ever touching the mount."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Located:
 
     @property
     def owner(self) -> int:
-        """The user who mounted: the kernel says so, and no file."""
+        """The user who mounted, as the kernel reports it and no file."""
         return self.mount.owner
 
     @property
     def owner_name(self) -> str:
-        """The same, for people: `alice`, or `#1234` for a user whom this node does not know."""
+        """The owner's name, for people: `alice`, or `#1234` for a user whom this node does not know."""
         try:
             return pwd.getpwuid(self.owner).pw_name
         except KeyError:
             return f"#{self.owner}"
 
     def call(self, command: Command, limit_s: float = CALL_S, **further: Any) -> Record:
-        """Send one command to the daemon, as `control.client.call`. Raises NoAnswer and Refused."""
+        """Send one request to the daemon, as `control.client.call` does. Raises NoAnswer and Refused."""
         return call(self.state_dir, command, limit_s, owner=self.owner, **further)
 
 

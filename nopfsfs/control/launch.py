@@ -1,4 +1,4 @@
-"""Starting a mount: mount(2), then the supervisor by exec. Returns when the mount answers, and not before."""
+"""Start of a mount: mount(2), then the supervisor by exec. Returns when the mount answers, and not before."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ANSWER_LIMIT_S = 60.0  # a mount that has not answered by then never will
 
 
 def launch(config: MountConfig, index: str | int) -> int:
-    """Mount and start. In the foreground: returns the exit code when the mount has ended. Raises NopfsError;
-    then nothing is mounted or running."""
+    """Mount, and start the supervisor. In the foreground, return the exit code when the mount has ended. Raises
+    NopfsError; then nothing is mounted or running."""
     daemon = mount(config, index, {})
     if not config.foreground:
         return Exit.OK
@@ -33,8 +33,8 @@ def launch(config: MountConfig, index: str | int) -> int:
 
 
 def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> subprocess.Popen[bytes]:
-    """Mount and start; returns the supervisor when the mount answers. `further` descriptors go to it, by name; they,
-    and the index, are closed here. Raises NopfsError; then nothing is mounted or running."""
+    """Mount, and start the supervisor; return its process when the mount answers. `further`: descriptors for the
+    supervisor, by name. They and the index are closed here. Raises NopfsError; then nothing is mounted or running."""
     index_fd = index if isinstance(index, int) else os.open(index, os.O_RDONLY | os.O_CLOEXEC)
     fds = {**further, "index": index_fd}
     try:
@@ -69,7 +69,7 @@ def start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:
 
 
 def await_answer(daemon: subprocess.Popen[bytes], ready: int) -> None:
-    """Wait for the supervisor's word: an empty object, or what went wrong. Raises NopfsError."""
+    """Wait for the supervisor's answer: an empty object, or an error. Raises NopfsError."""
     deadline = time.monotonic() + ANSWER_LIMIT_S
     text = b""
     with os.fdopen(ready, "rb", buffering=0) as pipe:
@@ -89,7 +89,8 @@ def await_answer(daemon: subprocess.Popen[bytes], ready: int) -> None:
 
 
 def _stay(daemon: subprocess.Popen[bytes]) -> int:
-    """Stay with the daemon; signals that ask this process to end are passed on. Returns its exit code."""
+    """Wait for the daemon to end; return its exit code. Signals that ask this process to end reach the daemon as
+    SIGTERM."""
 
     def pass_on(number: int, frame: object) -> None:
         daemon.send_signal(signal.SIGTERM)
@@ -99,7 +100,7 @@ def _stay(daemon: subprocess.Popen[bytes]) -> int:
 
 
 def end(daemon: subprocess.Popen[bytes], mountpoint: str) -> None:
-    """End a supervisor whose start is given up, and see to it that nothing is mounted."""
+    """End a supervisor whose start is given up, and unmount."""
     daemon.terminate()
     try:
         daemon.wait(timeout=END_LIMIT_S)

@@ -1,7 +1,7 @@
-"""Servers whose supervisor died serve on, and hold what another supervisor needs to take over the mount.
+"""Servers whose supervisor died: they serve on, and hold what another supervisor needs to take over the mount.
 
-The listening socket lies in the mount's state directory, which only its owner may enter. Any server that was left
-alone answers there: one JSON object, with the descriptors.
+The listening socket lies in the mount's state directory, which only its owner may enter. Any server without a
+supervisor answers there, with one JSON object and the descriptors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LIMIT_S = 5.0
 
 
 def listen(state_dir: str) -> socket.socket:
-    """The socket, to be passed to the servers. Raises OSError."""
+    """Make the listening socket, to be passed to the servers. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     directory = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -42,14 +42,14 @@ def listen(state_dir: str) -> socket.socket:
 
 
 async def answer(handoff: Handoff) -> None:
-    """Give whoever asks what a supervisor needs. Never returns."""
+    """Send what a supervisor needs to each process that connects. Never returns."""
     names = [name for name in GIVEN if name in handoff.fds]
     text = {"config": handoff.config.to_json(), "fds": names, "numbers": handoff.numbers}
     fds = [handoff.fds[name] for name in names]
     with trio.socket.from_stdlib_socket(socket.socket(fileno=handoff.fds["adopt"])) as listening:
         while True:
             caller, _ = await listening.accept()
-            # One that has hung up, perhaps while there was a supervisor still, is no concern of the next.
+            # A caller that has hung up, perhaps while a supervisor still lived, must not disturb the next.
             with trio.move_on_after(_LIMIT_S), contextlib.suppress(OSError), caller:
                 await trio.to_thread.run_sync(_give, caller.fileno(), json.dumps(text).encode(), fds)
 
@@ -61,9 +61,9 @@ def _give(fd: int, message: bytes, fds: list[int]) -> None:
 
 
 def ask(state_dir: str) -> Handoff | None:
-    """What the next supervisor is given, from one of the servers; None when none answers.
+    """Ask one of the servers for the handoff of the next supervisor; None when none answers.
 
-    Raises ValueError for what another release of nopfsfs gives, whose settings may be others."""
+    Raises ValueError for the handoff of another release of nopfsfs, whose settings may differ."""
     directory = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as sock:

@@ -1,6 +1,6 @@
-"""The processes of one mount, written down in its state directory so that others can tell and end them.
+"""List of the processes of one mount, kept in its state directory so that others can identify and end them.
 
-A pid alone is not an identity: it is used again. The start time, from /proc, makes it one.
+A pid alone is no identity, because the kernel uses it again. The start time, from /proc, makes it one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PIDS_FILE = "pids"
 _BYTES_MOST = 1 << 16  # of such a file; a mount has some ten processes
 _PID_MOST = 1 << 31
 _LOOK_S = 0.02
-_READ_S = 3.0  # for a file of another user's
-_ROLE = re.compile(r"[a-z0-9-]{1,60}")  # what others write is shown to root, and may not move the cursor
-_NO_PIDFD = (errno.ENOSYS, errno.EPERM)  # a kernel before 5.3, and a container that forbids what it does not know
-WRITER_FILE = "writer"  # the peer process, as long as it may write the arena; it is no process of the mount
+_READ_S = 3.0  # to read a file of another user
+_ROLE = re.compile(r"[a-z0-9-]{1,60}")  # shown to root even if another user wrote it: no control characters
+_NO_PIDFD = (errno.ENOSYS, errno.EPERM)  # a kernel before 5.3, and a container that forbids unknown calls
+WRITER_FILE = "writer"  # names the peer process while it may write the arena; it is no process of the mount
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Process:
         return start_time(self.pid) == self.start_time
 
     def signal(self, number: signal.Signals) -> bool:
-        """Signal this very process, never to a later one with its pid. Return whether it was sent."""
+        """Send a signal to this very process, never to a later one with its pid. Return whether it was sent."""
         try:
             fd = os.pidfd_open(self.pid)
         except OSError as error:
@@ -60,7 +60,7 @@ class Process:
             os.close(fd)
 
     def wait(self, limit_s: float) -> bool:
-        """Wait until it has ended, at most `limit_s` seconds; return whether it has."""
+        """Wait until the process has ended, at most `limit_s` seconds; return whether it has."""
         try:
             fd = os.pidfd_open(self.pid)
         except OSError as error:
@@ -80,7 +80,8 @@ class Process:
 
 
 def _signal_by_pid(process: Process, number: signal.Signals) -> bool:
-    """As `Process.signal`, for kernels before 5.3: between two calls the process could end, and its pid pass on."""
+    """Do as `Process.signal`, for kernels before 5.3. Between two calls the process could end, and its pid go to
+    another."""
     if not process.alive():
         return False
     try:
@@ -102,8 +103,9 @@ def write_pids(state_dir: str, roles: Mapping[str, int], name: str = PIDS_FILE) 
 def read_pids(state_dir: str, name: str = PIDS_FILE, owner: int | None = None) -> tuple[Process, ...]:
     """Return the processes written down in `state_dir`; none where the file is missing or damaged.
 
-    With `owner`, none either where the file is not that user's; and of another user's, no process that is not: root
-    believes a user about that user's own processes only. Bounded in time, whatever the user has put there."""
+    With `owner`, return none either where the file is not that user's. Where `owner` is another user, leave out
+    processes that are not that user's: root trusts a user's file only about that user's own processes. The time is
+    bounded, whatever the user has put there."""
     path = os.path.join(state_dir, name)
     foreign = owner is not None and is_needed(owner)
     with suppress(OSError, ValueError, AttributeError, RecursionError):
@@ -114,7 +116,7 @@ def read_pids(state_dir: str, name: str = PIDS_FILE, owner: int | None = None) -
 
 
 def _process(role: str, entry: Any) -> Process | None:
-    """One entry of such a file; None for what is none, or was written by a release that writes others."""
+    """Read an entry of such a file; None where it is invalid, or was written by a release that writes others."""
     with suppress(ValueError, TypeError, KeyError, OverflowError):
         process = Process(role, int(entry["pid"]), int(entry["start_time"]))
         if _ROLE.fullmatch(role) and 0 < process.pid < _PID_MOST:
@@ -145,7 +147,7 @@ def _read_small(path: str, owner: int | None) -> bytes:
 
 
 def writes_no_more(state_dir: str) -> None:
-    """Say so, of the process that is written down as a writer."""
+    """Remove the record of the peer process that writes the arena: it writes no more."""
     with suppress(OSError):
         os.unlink(os.path.join(state_dir, WRITER_FILE))
 
@@ -162,8 +164,8 @@ def wait_all(processes: Sequence[Process], limit_s: float) -> bool:
 
 
 def end_writer(state_dir: str, limit_s: float) -> list[int]:
-    """Wait until the peer process of a supervisor that is gone writes the arena no more, and end it if it does not say
-    so. Return its pid if it lives on all the same: after `limit_s` seconds and as many again."""
+    """Wait until the peer process of a supervisor that is gone writes the arena no more; kill that process after
+    `limit_s` seconds. Return its pid if it still lives after as many seconds again."""
     deadline = time.monotonic() + limit_s
     while (writers := living(read_pids(state_dir, WRITER_FILE))) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)

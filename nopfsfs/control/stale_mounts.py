@@ -15,18 +15,18 @@ from nopfsfs.fuse.mounting import NotMounted, unmount
 from nopfsfs.system.state_dirs import find_state_dir, remove_state_dir
 from nopfsfs.system.threads import is_stopped
 
-_CONNECT_S = 1.0  # a listening socket accepts at once, even if nobody takes the call
+_CONNECT_S = 1.0  # a listening socket accepts at once, even if no process takes the connection
 
 
 def daemon_is_dead(mount: Mount, env: Mapping[str, str]) -> bool:
-    """Return whether nobody serves `mount` any more. A daemon that hangs is not dead."""
+    """Return whether no process serves `mount` any more. A daemon that hangs is not dead."""
     state_dir = find_state_dir(mount.mountpoint, mount.owner, env)
     processes = read_pids(state_dir, owner=mount.owner)
     if living(processes):
         return False
     if is_stale(mount):
         return True
-    # To root, the kernel itself answers for a mount that is another user's alone: then the processes tell.
+    # The kernel itself answers root where a mount is another user's alone: then the processes decide.
     return bool(processes) and not _listens(state_dir, mount.owner)
 
 
@@ -39,22 +39,22 @@ def _listens(state_dir: str, owner: int) -> bool:
 
 
 def is_orphaned(state_dir: str, owner: int | None = None) -> bool:
-    """Whether a mount, of user `owner`, is served by processes whose supervisor is dead."""
+    """True when a mount, of user `owner`, is served by processes whose supervisor is dead."""
     processes = read_pids(state_dir, owner=owner)
     living = {process.role.partition("-")[0] for process in processes if process.alive()}
     return "server" in living and "supervisor" not in living
 
 
 def stopped_supervisor(state_dir: str, owner: int) -> Process | None:
-    """Return the supervisor of a mount of user `owner` when it was stopped by a signal: it answers nobody until it goes
+    """Return the supervisor of a mount of user `owner` if a signal has stopped it: it answers nothing until it goes
     on."""
     found = (p for p in read_pids(state_dir, owner=owner) if p.role == "supervisor" and p.alive() and is_stopped(p.pid))
     return next(found, None)
 
 
 def clear_stale(mount: Mount, env: Mapping[str, str]) -> None:
-    """Unmount, lazily, a mount whose daemon is dead: its users can read nothing. Remove what it left."""
-    with suppress(NotMounted):  # someone else was faster
+    """Unmount, lazily, a mount whose daemon is dead: its users can read nothing. Remove its state directory."""
+    with suppress(NotMounted):  # another process was faster
         unmount(mount.mountpoint, lazy=True)
     remove_state_dir(find_state_dir(mount.mountpoint, mount.owner, env), mount.owner)
 
@@ -62,8 +62,8 @@ def clear_stale(mount: Mount, env: Mapping[str, str]) -> None:
 def sweep_run_dir(run_dir: str) -> None:
     """Remove the state directories of mounts that were killed, whatever their mountpoints. Never raises.
 
-    One without a list of processes is being made; one that is locked is starting. A run directory of another user is
-    left alone, and so is what another user has put into ours.
+    A directory without a list of processes is being made; a locked one belongs to a mount that is starting. A run
+    directory of another user is left alone, and so is what another user has put into this user's.
     """
     with suppress(OSError):
         run = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -76,7 +76,7 @@ def sweep_run_dir(run_dir: str) -> None:
 
 
 def _sweep(run: int, name: str) -> None:
-    """Remove one state directory of a killed mount. `run`: descriptor of the run directory, which is ours."""
+    """Remove one state directory of a killed mount. `run`: descriptor of the run directory, which is this user's."""
     path = f"/proc/self/fd/{run}/{name}"
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

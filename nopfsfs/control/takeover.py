@@ -1,4 +1,4 @@
-"""Taking over a mount whose supervisor is gone, from the servers that serve on."""
+"""Takeover of a mount whose supervisor is gone, from the servers that serve on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OTHER = (
 
 
 def adopt(state_dir: str) -> None:
-    """Start a supervisor for a mount that has none; returns when it is in charge. Raises NopfsError."""
+    """Start a supervisor for a mount that has none; return when that supervisor is in charge. Raises NopfsError."""
     with claimed_state_dir(state_dir, os.geteuid()):
         try:
             given = orphans.ask(state_dir)
@@ -49,12 +49,13 @@ def adopt(state_dir: str) -> None:
         finally:
             for fd in fds.values():
                 os.close(fd)
-        # One that does not succeed ends by itself and leaves the mount to its servers; told to end, it would unmount.
+        # A supervisor that fails ends by itself and leaves the mount to its servers; a signal would make it unmount.
         await_answer(daemon, ready)
 
 
 def upgrade(state_dir: str) -> None:
-    """Let the supervisor of a mount give it away, and take it over with this version. Raises NopfsError."""
+    """Make the supervisor of a mount leave it to the servers, and take the mount over with this version. Raises
+    NopfsError."""
     supervisor = _supervisor(state_dir)
     try:
         call(state_dir, "hand-over", HAND_OVER_S, layout=LAYOUT)

@@ -1,17 +1,18 @@
-"""Access to what an index names below its source: the one place where paths of the source are resolved.
+"""Access to the rows of an index at the source: the only module that resolves paths of the source.
 
 Each access opens the root anew, compares it with the root that was indexed, and resolves from there without following
-links (`system/beneath.py`). So nobody who may rename within the source leads a root process elsewhere, and nothing
-keeps the source from being unmounted. While something else is where the source was, such as the empty mountpoint of a
-file system that is not mounted now, all fails with ESTALE; when the source is back, all goes on.
+links (`system/beneath.py`). So no user who may rename within the source leads a root process elsewhere, and no open
+descriptor keeps the source from being unmounted. While another directory is in the place of the source, such as the
+empty mountpoint of a file system that is not mounted now, every access fails with ESTALE. When the source is back,
+accesses succeed again.
 
-The root is the same if it has the inode number that was indexed, and lies on the same device as when it was last
-compared in full; in full means: type and id of the file system (statfs) as at the scan, as far as there are such that
-outlive a remount. A remount may change the device number. statfs asks the server of a network file system, so it is
-left out where the device is known; a `stat`, by which a changed file is judged, always compares in full.
+The root is accepted if its inode number is the indexed one, and its device is that of the last full comparison. A full
+comparison checks type and id of the file system (statfs) against those of the scan, if the id outlives a remount.
+A remount may change the device number. statfs asks the server of a network file system, so it is left out where the
+device is known. `stat`, which is used to detect a changed file, always compares in full.
 
-A link that was followed (--follow-symlinks) must lead to the very place and inode where it led at the scan; else
-ESTALE. It is opened with O_PATH, compared, and only then opened for reading.
+A link that was followed (--follow-symlinks) must lead to the same path and inode as at the scan; else ESTALE. Its
+target is opened with O_PATH, compared, and only then opened for reading.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY
 
 
 class BelowSource:
-    """Opens rows of the index below `root`, an absolute path free of links. Holds no descriptors; safe in any thread.
-    `known`: the file system of the root as it was at the scan; None: not known. `any_root`: take whatever is at `root`
-    for the source, to compare what is below."""
+    """Opener of rows of the index below `root`, an absolute path free of links. Keeps no descriptors; safe in any
+    thread. `known`: the file system of the root at the scan; None: not known. `any_root`: accept any directory at
+    `root` as the source, to compare the files below it."""
 
     def __init__(self, root: bytes, index: Index, known: FileSystem | None = None, *, any_root: bool = False) -> None:
         self._root, self._index, self._known = root, index, known
         self._root_ino = None if any_root else index.at.src_ino[0]
         self._plain = not len(index.led_row)
-        self._device = -1  # of the root when it was last compared in full
+        self._device = -1  # device of the root at the last full comparison
 
     def open(self, row: int, flags: int) -> int:
-        """A descriptor of what is in the row's place, not compared with the row but where a followed link leads there.
-        With O_PATH, a link in the last place is opened itself. Raises OSError: ESTALE where the source is not there,
-        ELOOP or ENOTDIR where a link or a file is on the way."""
-        if self._plain and row:  # as `_open` does it, in fewer steps: each file that is staged comes here
+        """A descriptor of the file at the row's path. The file is compared with the row only where a followed link
+        leads to it. With O_PATH, a link at that path is opened itself. Raises OSError: ESTALE where the source is
+        not there, ELOOP or ENOTDIR where a link or a file is on the way."""
+        if self._plain and row:  # as `_open` does it, in fewer steps: every staged file is opened here
             root = self._open_root(False)
             try:
                 return open_beneath(root, self._index.path(row), flags)
@@ -52,13 +53,14 @@ class BelowSource:
         return self._open(row, flags, in_full=False)
 
     def stat(self, row: int) -> os.stat_result:
-        """What the source has in the row's place now; of a link itself. Raises OSError."""
+        """The present attributes of the file at the row's path; of a link, its own. Raises OSError."""
         with self.looked(row) as (_, st):
             return st
 
     @contextlib.contextmanager
     def looked(self, row: int) -> Iterator[tuple[int, os.stat_result]]:
-        """As `stat`, with an O_PATH descriptor of it, for a moment. Raises OSError."""
+        """Yield an O_PATH descriptor of the file at the row's path, and its attributes as `stat` gives them. Raises
+        OSError."""
         fd = self._open(row, os.O_PATH, in_full=True)
         try:
             yield fd, os.fstat(fd)
@@ -81,7 +83,8 @@ class BelowSource:
             os.close(at)
 
     def _open_followed(self, row: int, in_full: bool) -> int:
-        """An O_PATH descriptor of what the followed link in the row's place led to at the scan. Raises OSError."""
+        """An O_PATH descriptor of the target of the followed link at the row's path. Raises OSError: ESTALE where the
+        target is not that of the scan."""
         index = self._index
         above = self._open(index.parent(row), _DIRECTORY, in_full=in_full)
         try:
@@ -99,7 +102,7 @@ class BelowSource:
         return fd
 
     def _open_root(self, in_full: bool) -> int:
-        """An O_PATH descriptor of the root. Raises OSError."""
+        """An O_PATH descriptor of the root. Raises OSError: ESTALE where the root is not the indexed one."""
         try:
             fd = open_absolute(self._root, _DIRECTORY)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -114,7 +117,7 @@ class BelowSource:
         return fd
 
     def _is_root(self, fd: int, st: os.stat_result, in_full: bool) -> bool:
-        """Whether a directory is the one that was indexed."""
+        """True when a directory is the root that was indexed."""
         if self._root_ino is None:
             return True
         if st.st_ino != self._root_ino:
@@ -129,7 +132,7 @@ class BelowSource:
 
 
 def _reopened(fd: int, flags: int) -> int:
-    """The file of an O_PATH descriptor, opened with `flags`; that descriptor is closed. Raises OSError."""
+    """A descriptor, opened with `flags`, of the file of an O_PATH descriptor, which is closed. Raises OSError."""
     try:
         return reopen(fd, flags)
     finally:

@@ -1,7 +1,7 @@
-"""A look at one directory of the source: its entries, or that they are still those of the previous index.
+"""The scan of one directory of the source: its entries, or the result that those of the previous index still hold.
 
-Whoever may rename in the source while it is scanned leads nobody elsewhere: directories are opened below the root
-without following links, entries below their directory, and attributes and ACL of a file are those of one inode.
+A user who renames files in the source during the scan cannot lead the scan elsewhere: directories are opened below the
+root without following links, entries below their directory, and attributes and ACL of a file are those of one inode.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from nopfsfs.dataset.index_build import COPIED, LINK, RECORD, Acls, Listing
 from nopfsfs.dataset.symlinks import is_inside, presented
 from nopfsfs.system.beneath import by_descriptor, open_absolute, open_beneath, open_followed, place_of
 
-# A directory that changed less than this before it was listed may change again within one tick of the
-# source's clock (4 ms on ext4, 1 s on ext3 and HFS+, 2 s on FAT; the rest is for clocks that disagree) and
-# look unchanged.
+# A directory that changed less than this time before it was listed may change again within one tick of the source's
+# clock and then look unchanged. A tick is 4 ms on ext4, 1 s on ext3 and HFS+, 2 s on FAT; the rest is for clocks that
+# disagree.
 RACY_NS = 3_000_000_000
 ACL_NAME = "system.posix_acl_access"
-PACK = struct.Struct("<IIIIqqqQQBI").pack  # build.RECORD
+PACK = struct.Struct("<IIIIqqqQQBI").pack  # index_build.RECORD
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryTask:
-    """A directory to look at."""
+    """A directory to scan."""
 
     path: bytes
     was: int = -1  # its row in the previous index
@@ -40,20 +40,20 @@ class DirectoryTask:
 
     @property
     def followed(self) -> bool:
-        """Whether the directory is reached through a followed link."""
+        """True when the directory is reached through a followed link."""
         return bool(self.at)
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryContents:
-    """A directory that was looked at; `listing` is None where the previous index still holds."""
+    """The contents of a scanned directory; `listing` is None where those of the previous index still hold."""
 
     task: DirectoryTask
     own: bytes  # packed RECORD
     listing: Listing | None
     children: list[DirectoryTask]
-    leaving: int = 0
-    vanished: tuple[tuple[bytes, str], ...] = ()
+    leaving: int = 0  # links out of the source that stay links
+    vanished: tuple[tuple[bytes, str], ...] = ()  # path of each entry that could not be read, and the reason
     moved: bool = False  # reused, but the device number of the source changed
 
 
@@ -72,10 +72,11 @@ def listing_of(found: DirectoryContents, previous: Index | None) -> Listing:
     records["acl"] = acl_numbers(previous, rows)
     own = np.frombuffer(found.own, RECORD).copy()
     device = previous.devices[previous.src_dev[rows]]
-    # The same file system may have got a new number since, for example by a reboot.
+    # The file system may have a new device number since, for example by a reboot.
     device[device == previous.devices[previous.src_dev[was]]] = own["dev"][0]
     records["dev"] = device
-    # A row of several names has the flags of the first. Directories that hold followed links are always listed again.
+    # A row of several names has the flags of its first name, so FOLLOWED is set anew. Directories that hold followed
+    # links are always listed again.
     records["flags"] &= 0xFF ^ FOLLOWED
     if found.task.followed:
         records["flags"][records["mode"] >> 12 != LINK] |= FOLLOWED
@@ -91,7 +92,7 @@ def listing_of(found: DirectoryContents, previous: Index | None) -> Listing:
 
 
 def acl_numbers(previous: Index, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Of rows of an index, numbers in `Acls(previous.acl_values())`."""
+    """The numbers that the ACLs of rows of an index have in `Acls(previous.acl_values())`, 0 for none; uint32."""
     numbers = np.zeros(len(rows), np.uint32)
     have = np.flatnonzero(previous.flags[rows] & HAS_ACL)
     numbers[have] = previous.acl_number[np.searchsorted(previous.acl_row, rows[have])] + 1
@@ -99,7 +100,7 @@ def acl_numbers(previous: Index, rows: NDArray[np.uint32]) -> NDArray[np.uint32]
 
 
 class DirectoryScan:
-    """Looks at one directory at a time; called from many threads."""
+    """A function that scans one directory; many threads may call it at a time."""
 
     def __init__(
         self, root: bytes, real_root: bytes, follow: bool, previous: Index | None, clock_ns: Callable[[], int]
@@ -110,11 +111,11 @@ class DirectoryScan:
         self.previous = previous
         self.clock_ns = clock_ns
         self.acls = Acls(previous.acl_values() if previous is not None else ())
-        self.no_acl: set[int] = set()  # devices that know no ACLs
+        self.no_acl: set[int] = set()  # device numbers of file systems without ACLs
         self.entries = 0  # for progress only: a lost update does no harm
 
     def __call__(self, task: DirectoryTask) -> DirectoryContents:
-        """Raises OSError if the directory cannot be listed."""
+        """Scan the directory of a task. Raises OSError if the directory cannot be listed."""
         fd = self._open(task)
         try:
             if self.previous is not None and task.was >= 0:
@@ -203,7 +204,7 @@ class DirectoryScan:
         into.packed.append((name, self._pack(st, flags, acl)))
 
     def _file(self, into: _Entries, name: bytes) -> tuple[os.stat_result, int]:
-        """Attributes and the ACL of one inode, whatever is renamed meanwhile. Raises OSError."""
+        """Attributes and the number of the ACL of one inode, even if files are renamed meanwhile. Raises OSError."""
         fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=into.fd)
         try:
             st = os.fstat(fd)
@@ -219,28 +220,28 @@ class DirectoryScan:
         return row if row < self.previous.n_dirs else -1
 
     def _link(self, into: _Entries, name: bytes, st: os.stat_result) -> None:
-        """Raises OSError if the link vanished."""
+        """Add a symbolic link, or with `follow` what it leads to. Raises OSError if the link vanished."""
         target = os.readlink(name, dir_fd=into.fd)
-        # Text only: it decides how the link is shown, and opens nothing.
+        # The resolved path only decides how the link is presented; no file is opened by it.
         above = into.task.at or self.real_root.rstrip(b"/") + b"/" + into.task.path
         real = os.path.realpath(above.rstrip(b"/") + b"/" + name)
         inside = is_inside(real, self.real_root)
         if inside:
             target = presented(target, real, self.real_root, into.task.path, into.task.followed)
         elif self.follow:
-            into.unsure = True  # what lies behind it may change, and no directory of the source with it
+            into.unsure = True  # the target may change without a change of any directory of the source
             try:
                 self._follow(into, name)
                 return
             except OSError:
-                into.leaving += 1  # it leads nowhere today
+                into.leaving += 1  # the link leads to nothing now
         else:
             into.leaving += 1
         into.packed.append((name, self._pack(st, 0 if inside else LEAVES)))
         into.targets[name] = target
 
     def _follow(self, into: _Entries, name: bytes) -> None:
-        """Enter what the link leads to in its place. Raises OSError if it leads nowhere."""
+        """Add the target of a link in the place of the link. Raises OSError if the link leads to nothing."""
         fd = open_followed(into.fd, name)
         try:
             st, place = os.fstat(fd), place_of(fd)
@@ -253,7 +254,7 @@ class DirectoryScan:
         into.led[name] = place
 
     def _acl(self, fd: int, st: os.stat_result) -> int:
-        """The number of the ACL of a descriptor's file, 0 for none. A file system that knows no ACLs is asked once."""
+        """The number of the ACL of a descriptor's file, 0 for none. A file system without ACLs is asked only once."""
         if st.st_dev in self.no_acl:
             return 0
         try:
@@ -282,23 +283,23 @@ class DirectoryScan:
 
 
 class _Entries:
-    """What has been found in a directory so far."""
+    """The entries of a directory that have been found so far."""
 
     def __init__(self, task: DirectoryTask, fd: int, device: int, chain: tuple[tuple[int, int], ...]) -> None:
         self.task = task
-        self.fd = fd  # the directory's
+        self.fd = fd  # of the directory
         self.device = device
         self.chain = chain
         self.packed: list[tuple[bytes, bytes]] = []  # name, RECORD
         self.targets: dict[bytes, bytes] = {}
-        self.led: dict[bytes, bytes] = {}  # where followed links lead
+        self.led: dict[bytes, bytes] = {}  # absolute path of the target of each followed link, by name
         self.children: list[DirectoryTask] = []
         self.vanished: list[tuple[bytes, str]] = []
         self.leaving = 0
         self.unsure = False
 
     def child(self, name: bytes, was: int, place: bytes = b"") -> None:
-        """`place`: the absolute path where a followed link leads."""
+        """Add a child directory. `place`: the absolute path of the target where a followed link leads to it."""
         at = place or (_join(self.task.at, name) if self.task.at else b"")
         self.children.append(DirectoryTask(_join(self.task.path, name), was, at, self.chain))
 

@@ -1,4 +1,4 @@
-"""What can be wrong with an index file. The cache answers it with a new scan."""
+"""Errors of an index file. The cache handles them by a new scan."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a training job enumerates: the file list of a data set, in the order in which its loader lists it.
-Pure.
+"""The file list of a data set, in the order in which the loader of a training job lists it. Pure.
 
 Sample s of a data set is the s-th row of such a list. Text is compared as Python compares it: by code points,
 with bytes that are no UTF-8 as lone surrogates. For UTF-8 that is the order of the bytes, which is the order
@@ -29,8 +28,8 @@ KERAS_SUFFIXES = (b".bmp", b".gif", b".jpeg", b".jpg", b".png")
 TIMM_SUFFIXES = (b".png", b".jpg", b".jpeg")
 # DALI 2.4, dali/operators/reader/loader/discover_files.cc: kKnownExtensionsGlob
 DALI_SUFFIXES = tuple(b".flac .ogg .wav .jpg .jpeg .png .bmp .tif .tiff .pnm .ppm .pgm .pbm .jp2 .webp".split())
-# More siblings than this that hold files themselves are taken for classes; fewer may be train, val, test and
-# extra.
+# Siblings that hold files themselves are taken for classes where there are more than these; fewer may be train, val,
+# test and extra.
 MOST_SPLITS = 4
 
 Rows = NDArray[np.uint32]
@@ -39,12 +38,13 @@ FileOrder = Callable[[Index, int, "IndexWalk | None"], Rows]
 
 def image_folder(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of `torchvision.datasets.ImageFolder(directory).samples` (torchvision 0.29, datasets/folder.py:
-    find_classes, make_dataset); uint32, one per sample, empty if there is none. `view`: of the index, if there is one.
+    find_classes, make_dataset); uint32, one per sample, empty without samples. `view`: a walk of the index, if the
+    caller has one.
 
-    Class directories by name; in each `sorted(os.walk(class, followlinks=True))`; in each of these the names
-    sorted, image suffixes only. A link stands for what it leads to; one that leads to nothing in the mount
-    stands for itself, for ImageFolder lists it too. A directory is not entered again below itself (os.walk
-    goes round such a loop of links 40 times)."""
+    Class directories come by name; in each `sorted(os.walk(class, followlinks=True))`; in each of these the sorted
+    names with image suffixes. A link stands for the file that it leads to. A link that leads to nothing in the mount
+    stands for itself, for ImageFolder lists it too. A directory is not entered again below itself (os.walk goes round
+    such a loop of links 40 times)."""
     view = view or IndexWalk(index)
     dirs = [row for _, child in view.children(dir_row) for row in view.walk(child)]
     entries = view.sorted_entries(dirs)
@@ -52,7 +52,8 @@ def image_folder(index: Index, dir_row: int, view: IndexWalk | None = None) -> R
 
 
 def class_sizes(index: Index, dir_row: int, view: IndexWalk | None = None) -> tuple[int, ...]:
-    """How many samples each class of `image_folder` has, 0 too; the classes come one after the other."""
+    """The number of samples of each class of `image_folder`, possibly 0, in the sequence in which the classes follow
+    one another there."""
     view = view or IndexWalk(index)
     classes = [view.walk(child) for _, child in view.children(dir_row)]
     dirs = np.array([row for below in classes for row in below], np.int64)
@@ -89,8 +90,8 @@ def timm(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
 
 def keras_images(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
     """Rows of `keras.utils.image_dataset_from_directory(directory, shuffle=False)` with inferred labels (keras 3.15,
-    utils/dataset_utils.py: index_directory); uint32. Directories that begin with a dot are no classes; links to
-    directories are followed where they are classes, not below."""
+    utils/dataset_utils.py: index_directory); uint32. Directories that begin with a dot are no classes. A link to a
+    directory is followed where it is a class, not below."""
     view = view or IndexWalk(index)
     classes = [row for name, row in view.children(dir_row) if not name.startswith(b".")]
     entries = view.sorted_entries([row for child in classes for row in view.walk(child, links=False)])
@@ -98,31 +99,32 @@ def keras_images(index: Index, dir_row: int, view: IndexWalk | None = None) -> R
 
 
 def dali_files(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
-    """Rows of `nvidia.dali.fn.readers.file(file_root=directory)` without shuffling (DALI 2.4, discover_files.cc): the
-    directories by name as bytes, links followed, hidden ones too; of each the files right in it by name, known suffixes
-    only; uint32."""
+    """Rows of `nvidia.dali.fn.readers.file(file_root=directory)` without shuffling (DALI 2.4, discover_files.cc);
+    uint32. The child directories come by name as bytes, links followed, hidden ones too; of each the files directly in
+    it, by name, with known suffixes only."""
     view = view or IndexWalk(index)
     entries = view.entries_of([row for _, row in sorted(view.children(dir_row))])
     return view.rows(entries[has_suffix(index, entries, DALI_SUFFIXES)])
 
 
 def hf_imagefolder(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
-    """Rows of `datasets.load_dataset("imagefolder", data_dir=directory)`, of its first split: train, validation or test
-    (datasets 5.2, see `hf_folder.py`); uint32. Empty where a metadata file says the order."""
+    """Rows of the first split (train, validation or test) of `datasets.load_dataset("imagefolder", data_dir=directory)`
+    (datasets 5.2, see `hf_imagefolder.py`); uint32. Empty where a metadata file holds the order."""
     view = view or IndexWalk(index)
     return view.rows(image_entries(view, dir_row))
 
 
 def shards(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
-    """Rows of the shards below the directory (`dataset/shards.py`), sorted by full path as text; uint32. Of WebDataset
-    over a brace pattern, of MosaicML Streaming, of `datasets.load_dataset(data_files="*.tar", streaming=True)`."""
+    """Rows of the shards below the directory (`dataset/shards.py`), sorted by full path as text; uint32. The order of
+    WebDataset over a brace pattern, of MosaicML Streaming, of
+    `datasets.load_dataset(data_files="*.tar", streaming=True)`."""
     view = view or IndexWalk(index)
     return _regular(view, shard_entries(view, dir_row))
 
 
 def hf_shards(index: Index, dir_row: int, view: IndexWalk | None = None) -> Rows:
-    """Rows of the shards of `datasets.load_dataset(directory, streaming=True)`, of its first split: train, validation
-    or test (datasets 5.2); uint32."""
+    """Rows of the shards of the first split (train, validation or test) of `datasets.load_dataset(directory,
+    streaming=True)` (datasets 5.2); uint32."""
     view = view or IndexWalk(index)
     return _regular(view, split_entries(view, dir_row))
 
@@ -150,7 +152,7 @@ def _regular(view: IndexWalk, entries: NDArray[np.int64]) -> Rows:
 
 
 def _only_suffix(index: Index, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether a name is nothing but dots and a suffix (`.jpg`), which os.path.splitext takes for a name without one."""
+    """True for each name of only dots and a suffix (`.jpg`), which os.path.splitext takes for a name without suffix."""
     found: NDArray[np.bool_] = index.names[index.name_start[entries].astype(np.int64)] == ord(".")
     found[found] = [b"." not in index.name(entry).lstrip(b".") for entry in entries[found].tolist()]
     return found
@@ -159,13 +161,13 @@ def _only_suffix(index: Index, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
 def candidate_roots(index: Index, *, classes: bool = True) -> NDArray[np.uint32]:
     """Directory rows that may be the root of a data set, likeliest first; uint32. Links are not followed.
 
-    First those whose child directories hold files (parents of classes), by how many; then directories that
-    hold files themselves and have few such siblings (flat splits), by how many; then what is above all these,
-    deepest first; then, with `classes`, the other directories of files, which look like classes."""
+    First directories whose child directories hold files (parents of classes), most files first; then directories that
+    hold files themselves and have few such siblings (flat splits), most files first; then the directories above all
+    these, deepest first; then, with `classes`, the other directories of files, which look like classes."""
     parents = parents_of(index)
     own = np.bincount(index.entry_parent[index.entry_row >= index.n_dirs], minlength=index.n_dirs)
     holds = np.flatnonzero(own)
-    children = holds[holds > 0]  # the root is nobody's child
+    children = holds[holds > 0]  # the root is no child
     in_children = np.bincount(parents[children], weights=own[children], minlength=index.n_dirs)
     siblings = np.bincount(parents[children], minlength=index.n_dirs)
     of_classes = np.flatnonzero(in_children)

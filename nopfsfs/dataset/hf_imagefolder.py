@@ -1,5 +1,5 @@
 """The files of Hugging Face's `load_dataset("imagefolder", data_dir=...)`, datasets 5.2: data_files.py (the patterns
-of splits, what is hidden) and packaged_modules/folder_based_builder (which suffixes). Pure.
+of splits, hidden files) and packaged_modules/folder_based_builder (the suffixes). Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ SUFFIXES = tuple(
 _IGNORED = (
     b"README.md", b"config.json", b"dataset_info.json", b"dataset_infos.json", b"dummy_data.zip", b"dataset_dict.json",
 )  # fmt: skip
-# Where one of these is, the images are read in an order that only it knows, or the directory is no folder of images.
+# A metadata file holds an order of the images that their names do not show; with the others, the directory is no folder
+# of images.
 _OTHER = re.compile(rb"metadata\.(csv|jsonl|parquet)|.*\.eval|task\.toml|instruction\.md")
 _SHARD = re.compile(rb".*-[0-9]{5}-of-[0-9]{5}.*\..*", re.DOTALL)
 _SPLITS = ((b"train", b"training"), (b"validation", b"valid", b"dev", b"val"),
@@ -37,8 +38,8 @@ _FILE_PATTERNS = (rb"%b" + _SEP + rb".*", rb".*" + _SEP + rb"%b" + _SEP + rb".*"
 
 
 def image_entries(view: IndexWalk, dir_row: int) -> NDArray[np.int64]:
-    """Entries of the images of the first split that the directory has (train, validation, test), in order, int64. Empty
-    where a metadata file says the order, or the files are no folder of images."""
+    """Entries of the images of the first split that the directory has (train, validation, test), in order; int64. Empty
+    where a metadata file holds the order, or the files are no folder of images."""
     index = view.index
     entries = _shown(view, view.entries_by_path(dir_row), dir_row)
     if _is_something_else(index, entries, dir_row):
@@ -48,12 +49,13 @@ def image_entries(view: IndexWalk, dir_row: int) -> NDArray[np.int64]:
 
 
 def first_split(view: IndexWalk, entries: NDArray[np.int64], dir_row: int) -> NDArray[np.int64]:
-    """Those of some entries below the directory that its first split has, in order, int64. Hidden ones are left out."""
+    """The part of some entries below the directory that belongs to its first split, in order, without hidden files;
+    int64."""
     return _first_split(view.index, _shown(view, entries, dir_row), dir_row, view.ends[dir_row])
 
 
 def _shown(view: IndexWalk, entries: NDArray[np.int64], dir_row: int) -> NDArray[np.int64]:
-    """The files that data sets look at."""
+    """The entries that `datasets` considers: regular files that are neither hidden nor ignored."""
     index = view.index
     hidden = _hidden_dirs(index, dir_row, view.ends[dir_row])
     entries = entries[_is_file(view, entries) & ~hidden[index.entry_parent[entries] - dir_row]]
@@ -61,7 +63,7 @@ def _shown(view: IndexWalk, entries: NDArray[np.int64], dir_row: int) -> NDArray
 
 
 def _hidden_dirs(index: Index, dir_row: int, end: int) -> NDArray[np.bool_]:
-    """For each directory from `dir_row` to `end`, whether data sets do not look into it."""
+    """True for each directory from `dir_row` to `end` that `datasets` does not enter."""
     hidden = np.zeros(end - dir_row, np.bool_)
     for row in range(dir_row + 1, end):
         name = index.name(index.at.primary[row])
@@ -74,7 +76,7 @@ def _is_hidden(name: bytes) -> bool:
 
 
 def _is_file(view: IndexWalk, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each entry is a regular file or a link to one."""
+    """True for each entry that is a regular file or a link to a regular file."""
     index = view.index
     rows = view.targets(entries)
     found: NDArray[np.bool_] = index.mode[rows] & 0o170000 == 0o100000
@@ -82,7 +84,7 @@ def _is_file(view: IndexWalk, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def _ignored(index: Index, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each is hidden or one of the names that are left out."""
+    """True for each entry that is hidden or has one of the ignored names."""
     if not len(entries):
         return np.zeros(0, np.bool_)
     ignored: NDArray[np.bool_] = index.names[index.name_start[entries].astype(np.int64)] == ord(".")
@@ -107,7 +109,7 @@ def _is_something_else(index: Index, entries: NDArray[np.int64], dir_row: int) -
 
 
 def _first_split(index: Index, entries: NDArray[np.int64], dir_row: int, end: int) -> NDArray[np.int64]:
-    """The entries of the first split, as often as its patterns name them; all, where there are no splits."""
+    """The entries of the first split, each as often as the split's patterns name it; all entries without splits."""
     for masks, patterns in (
         (_dir_masks(index, dir_row, end)[index.entry_parent[entries] - dir_row], _DIR_PATTERNS),
         (_file_masks(index, entries), _FILE_PATTERNS),
@@ -123,7 +125,7 @@ def _first_split(index: Index, entries: NDArray[np.int64], dir_row: int, end: in
 
 
 def _bits(name: bytes, patterns: tuple[bytes, ...]) -> int:
-    """Which of the patterns a name matches: a bit for each word of each split and each pattern, in their order."""
+    """The patterns that a name matches: a bit for each word of each split and each pattern, in their order."""
     if not _WORD.search(name):
         return 0
     bits = bit = 0
@@ -136,7 +138,7 @@ def _bits(name: bytes, patterns: tuple[bytes, ...]) -> int:
 
 
 def _dir_masks(index: Index, dir_row: int, end: int) -> NDArray[np.uint64]:
-    """For each directory, the bits of its name and of the names above it, without `dir_row`'s."""
+    """The bits of the name of each directory and of the names above it, without that of `dir_row`; uint64."""
     masks = [0]
     for row in range(dir_row + 1, end):
         masks.append(masks[index.parent(row) - dir_row] | _bits(index.name(index.at.primary[row]), _DIR_PATTERNS))
@@ -144,7 +146,7 @@ def _dir_masks(index: Index, dir_row: int, end: int) -> NDArray[np.uint64]:
 
 
 def _file_masks(index: Index, entries: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The bits of the names of files."""
+    """The bits of the name of each file; uint64."""
     masks = np.zeros(len(entries), np.uint64)
     if not len(entries):
         return masks
@@ -160,7 +162,7 @@ def _file_masks(index: Index, entries: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def _is_image(index: Index, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether the last suffix, or the one before it (`x.jpg.gz`), is an image's."""
+    """True for each entry whose last suffix, or the one before it (`x.jpg.gz`), is that of an image."""
     found = has_suffix(index, entries, SUFFIXES)
     for i in np.flatnonzero(~found).tolist():
         before = os.path.splitext(index.name(int(entries[i])))[0]

@@ -24,12 +24,12 @@ PATHS_KEPT = 65_536  # directory paths remembered: more than ImageNet-22k has, a
 
 # Bits of `flags`.
 HAS_ACL = 1  # has a POSIX access ACL: the mode bits alone do not say who may read
-FOLLOWED = 2  # the path leads through a symbolic link that leaves the source: reached from where that led at the scan
+FOLLOWED = 2  # the path leads through a followed link out of the source: it is opened from the link's target
 UNSURE = 4  # a directory whose unchanged times do not prove that its listing is still true: list it again
 LEAVES = 8  # a symbolic link that leads out of the source and stayed a link
 
-# name, dtype, how many: n rows, m entries, d directories, l links, v devices, t bytes of names, u bytes of
-# targets, f followed links, w bytes of where these led, a rows with an ACL, k different ACLs, x bytes of these.
+# name, dtype, length: n rows, m entries, d directories, l links, v devices, t bytes of names, u bytes of targets of
+# links, f followed links, w bytes of paths that these led to, a rows with an ACL, k different ACLs, x bytes of ACLs.
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("size", "<i8", "n"),
     ("mtime_ns", "<i8", "n"),
@@ -63,7 +63,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """A source tree in columns, all read-only. For one row in a hot path use `at`: faster than numpy
+    """A source tree in columns, all read-only. In a hot path read single rows through `at`, which is faster than numpy
     scalars."""
 
     size: NDArray[np.int64]  # (n,) bytes; of a device node: its rdev
@@ -90,7 +90,7 @@ class Index:
     acl_row: NDArray[np.uint32]  # (a,) rows that have a POSIX access ACL, ascending
     acl_number: NDArray[np.uint32]  # (a,) which of the different ACLs
     acls: NDArray[np.uint8]
-    led_row: NDArray[np.uint32]  # (f,) rows that are reached by a followed link itself, ascending
+    led_row: NDArray[np.uint32]  # (f,) rows whose own path is a followed link, ascending
     led_start: NDArray[np.uint64]  # (f+1,) offsets into led_places
     led_places: NDArray[np.uint8]  # the absolute path, free of links, that each of these links led to at the scan
     fingerprint: str  # hex; the same on every node that sees the same names, sizes and times
@@ -104,12 +104,12 @@ class Index:
 
     @property
     def n(self) -> int:
-        """Rows."""
+        """The number of rows."""
         return len(self.mode)
 
     @property
     def n_dirs(self) -> int:
-        """Directories: rows 0..n_dirs-1."""
+        """The number of directories: rows 0..n_dirs-1."""
         return len(self.first_entry) - 1
 
     @property
@@ -118,12 +118,12 @@ class Index:
 
     @property
     def any_acl(self) -> bool:
-        """Whether any row has a POSIX access ACL."""
+        """True when a row has a POSIX access ACL."""
         return len(self.acl_row) > 0
 
     @property
     def total_bytes(self) -> int:
-        """The sum of the sizes of regular files. Reads a whole column: keep the answer."""
+        """The sum of the sizes of regular files. Reads a whole column: keep the result."""
         return int(self.size[self.mode & 0o170000 == stat.S_IFREG].sum())
 
     @property
@@ -133,11 +133,11 @@ class Index:
 
     @property
     def bytes_per_file(self) -> float:
-        """Bytes of all columns, names included, for each row that is no directory."""
+        """Bytes of all columns, names included, divided by the number of rows that are no directories."""
         return self.nbytes / max(1, self.n - self.n_dirs)
 
     def lookup(self, dir_row: int, name: bytes) -> int:
-        """The row that `name` has in the directory, or -1. Knows neither b"." nor b".."."""
+        """The row of `name` in the directory, or -1, also for b"." and b".."."""
         at = self.at
         entry = self.position(dir_row, name) + at.first_entry[dir_row]
         if entry < at.first_entry[dir_row + 1] and self.name(entry) == name:
@@ -145,7 +145,7 @@ class Index:
         return -1
 
     def position(self, dir_row: int, name: bytes) -> int:
-        """How many names of the directory are less than `name`."""
+        """The number of names in the directory that are less than `name`."""
         at = self.at
         starts, names = at.name_start, at.names
         low = first = at.first_entry[dir_row]
@@ -159,7 +159,7 @@ class Index:
         return low - first
 
     def entries(self, dir_row: int, start: int = 0) -> Iterator[tuple[int, bytes, int]]:
-        """(position in the directory, name, row) of each entry from position `start`, in order of names."""
+        """(position in the directory, name, row) of each entry from position `start`, sorted by name."""
         at = self.at
         first = at.first_entry[dir_row]
         rows = at.entry_row
@@ -187,7 +187,7 @@ class Index:
         return self._directory(row)
 
     def _directory(self, dir_row: int) -> bytes:
-        """The path of a directory, remembered."""
+        """The path of a directory; at most `PATHS_KEPT` paths are remembered."""
         paths, at = self._paths, self.at
         known = paths.get(dir_row)
         if known is not None:
@@ -204,7 +204,7 @@ class Index:
         return path
 
     def readlink(self, row: int) -> bytes:
-        """The target of a symbolic link as the mount presents it. Raises KeyError where the row is no
+        """The target of a symbolic link as the mount presents it. Raises KeyError for a row that is no
         link."""
         i = int(np.searchsorted(self.link_row, row))
         if i == len(self.link_row) or self.link_row[i] != row:
@@ -219,21 +219,21 @@ class Index:
         return self.acls[int(self.acl_start[number]) : int(self.acl_start[number + 1])].tobytes()
 
     def acl_values(self) -> list[bytes]:
-        """The different ACLs."""
+        """The different ACLs, by their numbers."""
         ends, acls = self.acl_start.tolist(), self.acls.tobytes()
         return [acls[start:end] for start, end in itertools.pairwise(ends)]
 
     def led_to(self, row: int) -> bytes | None:
-        """The absolute path that the followed link in the row's place led to when it was scanned; None where no
-        followed link is in the row's place."""
+        """The absolute path that the followed link at the row's path led to at the scan; None where the path is no
+        followed link."""
         i = int(np.searchsorted(self.led_row, row))
         if i == len(self.led_row) or self.led_row[i] != row:
             return None
         return self.led_places[int(self.led_start[i]) : int(self.led_start[i + 1])].tobytes()
 
     def anchor(self, row: int) -> tuple[int, bytes]:
-        """The nearest row, at or above `row`, that is not reached by plain names from the one above: a followed
-        link, or the root. And the path from there to `row`, b"" for that row itself."""
+        """The nearest row, at or above `row`, that is the root or whose path is a followed link; and the path from that
+        row to `row`, b"" where they are the same."""
         if not len(self.led_row):
             return 0, self.path(row)
         parts: list[bytes] = []
@@ -246,7 +246,7 @@ class Index:
 
 
 class Views:
-    """The columns as memoryviews: indexing one gives a Python int three times faster than numpy does."""
+    """The columns as memoryviews: indexing a memoryview gives a Python int three times faster than numpy does."""
 
     __slots__ = tuple(name for name, _, _ in COLUMNS)
 
@@ -284,11 +284,11 @@ class Views:
 
 
 def fingerprint(columns: dict[str, NDArray[Any]]) -> str:
-    """32 hex digits (xxh3, 128 bits) over names, types, link targets, and sizes and mtimes of what is no
-    directory.
+    """The fingerprint of a tree, 32 hex digits: xxh3, 128 bits, over names, types, link targets, and sizes and mtimes
+    of all rows but directories.
 
-    Owners, permissions, directory times and source inodes are left out: none changes what is read in which
-    order."""
+    Owners, permissions, directory times and source inodes are left out: none changes which files are read, or in
+    which order."""
     n_dirs = len(columns["first_entry"]) - 1
     digest = xxhash.xxh3_128()
     whole = ("name_start", "entry_parent", "entry_row", "names", "link_row", "link_start", "link_targets")

@@ -1,5 +1,5 @@
-"""From listed directories to an Index. Pure, vectorised over files; the only Python objects are per
-directory."""
+"""The build of an Index from listings of directories. Pure, vectorised over files: Python objects exist per directory
+only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.dataset.index import NO_ENTRY, Index, fingerprint
 
-# One lstat, packed as struct "<IIIIqqqQQBI" does it. `acl`: which of an `Acls`, 0 for none.
+# One lstat, packed as struct "<IIIIqqqQQBI" does it. `acl`: the number in an `Acls`, 0 for none.
 RECORD = np.dtype(
     [
         ("mode", "<u4"),
@@ -35,7 +35,7 @@ LINK = 0o12  # S_IFLNK >> 12
 
 
 class Acls:
-    """The different POSIX ACLs of a tree, numbered from 1 as they are met. May be used by several threads."""
+    """The different POSIX ACLs of a tree, numbered from 1 as the scan meets them. Several threads may use it."""
 
     def __init__(self, values: Iterable[bytes] = ()) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -44,7 +44,7 @@ class Acls:
             self.number(value)
 
     def number(self, value: bytes) -> int:
-        """The number of an ACL; 0 for b""."""
+        """The number of an ACL, which a new one is given; 0 for b""."""
         if not value:
             return 0
         number = self._numbers.get(value)
@@ -54,13 +54,13 @@ class Acls:
         return number
 
     def values(self) -> list[bytes]:
-        """The ACLs, by number - 1."""
+        """The ACLs; the one with number k is at k - 1."""
         return list(self._numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One directory as it was found."""
+    """A directory as the scan found it."""
 
     path: bytes  # relative to the source; b"" for the root
     own: NDArray[Any]  # (1,) RECORD of the directory itself
@@ -68,12 +68,12 @@ class Listing:
     lengths: NDArray[np.uint32]  # (k,) of each name
     records: NDArray[Any]  # (k,) RECORD of each entry
     targets: dict[int, bytes] = field(default_factory=dict)  # of symbolic links, by position
-    led: dict[int, bytes] = field(default_factory=dict)  # where followed links led, absolute, by position
+    led: dict[int, bytes] = field(default_factory=dict)  # absolute paths that followed links led to, by position
 
 
 def build(listings: Iterable[Listing], acls: Sequence[bytes] = ()) -> Index:
-    """The index of a tree; `acls`: those that the records number. One listing must have the path b"". Entries for
-    directories that have no listing are left out. The order of `listings` does not matter."""
+    """The index of a tree. `acls`: the ACLs whose numbers the records have. One listing must have the path b"". Entries
+    of directories without a listing are left out. The sequence of `listings` does not matter."""
     dirs = sorted(listings, key=lambda d: d.path + b"/" if d.path else b"")
     counts = np.array([len(d.lengths) for d in dirs], np.int64)
     mode = np.concatenate([d.records["mode"] for d in dirs])
@@ -101,7 +101,7 @@ def build(listings: Iterable[Listing], acls: Sequence[bytes] = ()) -> Index:
 
 
 def _offsets(lengths: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Where each item begins, and the end of the last."""
+    """The offset at which each item begins, and the end of the last; uint64[k+1]."""
     offsets = np.zeros(len(lengths) + 1, np.uint64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -137,8 +137,8 @@ def _file_rows(
     entry_row: NDArray[np.uint32],
     n_dirs: int,
 ) -> NDArray[np.int64]:
-    """Fill in the rows of what is no directory, hard links sharing one; return the entry (before leaving any
-    out) that each of these rows has its attributes from."""
+    """Fill in the rows of entries that are no directories; hard links share one. Return, for each of these rows, the
+    entry that its attributes come from, numbered before any entry is left out."""
     is_file = mode >> 12 != DIRECTORY
     linked = np.flatnonzero(is_file & (np.concatenate([d.records["nlink"] for d in dirs]) > 1))
     first_link = linked  # for each of `linked`, the first entry of the same inode
@@ -167,7 +167,7 @@ def _primary(entry_row: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
 
 
 def _attributes(dirs: list[Listing], first_of_row: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """The columns that are copied from the records: directories first, then the rest."""
+    """The columns that are copied from the records: directories first, then the other rows."""
 
     def column(name: str) -> NDArray[Any]:
         own = np.concatenate([d.own[name] for d in dirs])
@@ -198,7 +198,7 @@ def _led(
     kept: NDArray[np.bool_],
     first_of_row: NDArray[np.int64],
 ) -> dict[str, NDArray[Any]]:
-    """The side table of followed links. A row of several names is reached by the first of them."""
+    """The side table of followed links. A row of several names is reached by the first name."""
     first = np.cumsum(counts) - counts
     places: dict[int, bytes] = {}
     for start, directory in zip(first.tolist(), dirs, strict=True):
@@ -211,7 +211,7 @@ def _led(
 
 
 def _table(rows: str, starts: str, texts: str, by_row: dict[int, bytes]) -> dict[str, NDArray[Any]]:
-    """Three columns that hold a text for some rows."""
+    """Three columns that hold a text for some rows: rows, offsets and texts."""
     in_order = sorted(by_row)
     found = [by_row[row] for row in in_order]
     return {
@@ -222,8 +222,8 @@ def _table(rows: str, starts: str, texts: str, by_row: dict[int, bytes]) -> dict
 
 
 def _acls(numbers: NDArray[np.uint32], values: Sequence[bytes]) -> dict[str, NDArray[Any]]:
-    """The side table of ACLs, from that of each row; numbered anew, so that the order in which they were met is
-    nothing."""
+    """The side table of ACLs, from the number of each row. ACLs are numbered anew by row, so that the columns do not
+    depend on the threads of the scan."""
     rows = np.flatnonzero(numbers)
     different, first, which = np.unique(numbers[rows], return_index=True, return_inverse=True)
     in_order = np.argsort(first)

@@ -1,8 +1,8 @@
 """The index on disk, so that a restarted job does not scan a million files again.
 
-One file for each source and set of options, replaced in one step: mounts of one source at one time do not
-disturb each other. No mount needs the file once it has begun: each has a copy in sealed memory. A file that is
-damaged, of another version or of another owner is ignored.
+There is one file for each source and set of options. It is replaced in one step, so that simultaneous mounts of one
+source do not disturb each other. A mount needs the file only while it starts: it has a copy in sealed memory. A file
+that is damaged, of another version or of another owner is ignored.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenedIndex:
-    """An index that other processes can map too."""
+    """An index in memory that other processes can map too."""
 
     index: Index
-    fd: int  # of the sealed memory that `index` maps; the caller closes it, `index` outlives that
-    path: str | None  # of the file that keeps it for the next mount; None if none does
+    fd: int  # of the sealed memory that `index` maps; the caller closes it, and `index` stays valid
+    path: str | None  # of the file that keeps the index for the next mount; None without such a file
     result: ScanResult
 
 
@@ -47,9 +47,9 @@ def open_or_scan(
     progress: Callable[[int], None] | None = None,
     threads: int = THREADS,
 ) -> OpenedIndex:
-    """The index of the source: the one kept in `index_dir` where its directories are unchanged, the rest
-    scanned, and kept there again. `rescan` lists every directory. An empty `index_dir` keeps nothing; one
-    that cannot be written adds a warning to the result.
+    """The index of the source. Directories that did not change come from the index kept in `index_dir`, the rest from a
+    scan, and the new index is kept there. `rescan` lists every directory. An empty `index_dir` keeps nothing;
+    a directory that cannot be written adds a warning to the result.
 
     Raises NopfsError (Exit.SOURCE) as `scan` does."""
 
@@ -67,7 +67,8 @@ def open_or(
     rescan: bool = False,
     follow_symlinks: bool = False,
 ) -> OpenedIndex:
-    """As `open_or_scan`, by another way to scan: `scanned` takes the kept index, if there is one, and may return it."""
+    """The index of the source as from `open_or_scan`, with `scanned` as the scan: it takes the kept index, or None, and
+    returns that index where nothing changed."""
     path = _place(source, index_dir, follow_symlinks)
     fd, previous = (-1, None) if rescan or path is None else _kept(path)
     try:
@@ -81,22 +82,22 @@ def open_or(
 
 
 def _place(source: str | bytes, index_dir: str, follow_symlinks: bool) -> str | None:
-    """Where the index of this source is kept. The device number is no part of it: network file systems get a
-    new one at every mount, and an index of something else that stood here before agrees with no directory's
-    times."""
+    """The path of the file that keeps the index of this source. The path does not depend on the device number, which
+    changes with every mount of a network file system. An index of another tree that was here before agrees with no
+    directory's times."""
     if not index_dir:
         return None
     real = os.path.realpath(os.fsencode(source))
     try:
         inode = os.stat(real).st_ino
     except OSError:
-        return None  # the scan says what is wrong
+        return None  # the scan reports the error
     key = xxhash.xxh3_128_hexdigest(b"%s\0%d\0%d" % (real, inode, follow_symlinks))
     return os.path.join(index_dir, key + ".index")
 
 
 def _kept(path: str) -> tuple[int, Index | None]:
-    """A descriptor of a sealed copy of the kept file, and the index; (-1, None) if there is none that can be used."""
+    """A descriptor of a sealed copy of the kept file, and its index; (-1, None) without a usable file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -118,7 +119,7 @@ def _kept(path: str) -> tuple[int, Index | None]:
 
 
 def _keep(path: str | None, result: ScanResult) -> OpenedIndex:
-    """Write the scanned index, and put it into sealed memory, which all processes of the mount share."""
+    """Write the scanned index to its file, and copy it into sealed memory, which all processes of the mount share."""
     if path is not None:
         try:
             make_directories(os.path.dirname(path), 0o700)
@@ -141,7 +142,7 @@ def _mapped(fd: int, path: str | None, result: ScanResult) -> OpenedIndex:
 
 
 def _sweep(path: str) -> None:
-    """Remove what killed scans left beside the index at `path`. Raises OSError."""
+    """Remove the temporary files of killed scans beside the index at `path`. Raises OSError."""
     before = time.time() - LEFTOVER_S
     prefix, suffix = TEMPORARY
     with trusted_parent(path) as (directory, _), os.scandir(f"/proc/self/fd/{directory}") as entries:
@@ -151,4 +152,4 @@ def _sweep(path: str) -> None:
                     if entry.stat(follow_symlinks=False).st_mtime < before:
                         os.unlink(entry.name, dir_fd=directory)
                 except OSError:
-                    pass  # another mount was faster
+                    pass  # another mount has removed it

@@ -1,6 +1,6 @@
-"""Whether the columns of an index fit together: what a checksum cannot say of a file that a faulty program wrote.
+"""A check that the columns of an index fit together: a checksum does not detect what a faulty program wrote.
 
-After this check no question to the index leads out of a column, and no way up the tree is without end.
+After this check no access to the index leads out of a column, and each way up the tree ends at the root.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DIRECTORY, _LINK = 0o4, 0o12  # of mode >> 12
 
 
 def check(columns: Columns) -> None:
-    """Raises IndexDamaged. Takes some 30 ms for a million files."""
+    """Check all rules. Raises IndexDamaged for the first that does not hold. Takes some 30 ms for a million files."""
     for what, holds in _rules(columns):
         if not holds:
             raise IndexDamaged(f"{what} make no sense")
@@ -53,12 +53,12 @@ def _rules(c: Columns) -> Iterator[tuple[str, bool]]:
 
 
 def _has_dots(c: Columns) -> bool:
-    """Whether an entry is named "." or "..": a path by it would lead elsewhere."""
+    """True when an entry is named "." or "..": its path would lead elsewhere."""
     short = np.flatnonzero(np.diff(c["name_start"]) <= 2)
     starts, ends = c["name_start"][short], c["name_start"][short + 1]
     return bool(((c["names"][starts] == ord(".")) & (c["names"][ends - 1] == ord("."))).any())
 
 
 def _spans(starts: NDArray[Any], end: int) -> bool:
-    """Whether these are the beginnings of pieces that follow one another from 0 to `end`."""
+    """True when `starts` are the beginnings of pieces that follow one another from 0 to `end`."""
     return bool(starts[0] == 0 and starts[-1] == end and (starts[1:] >= starts[:-1]).all())

@@ -2,9 +2,8 @@
 
 Offsets follow from the counts in the header, so there is no table of them that could be wrong.
 
-A file is never mapped: whoever replaces or truncates it, on this machine or on the server of a network file system,
-would end a process that reads there (SIGBUS). It is copied into sealed memory, the copy is verified, and that is
-mapped.
+A file is never mapped: a process that reads a mapped file ends by SIGBUS when the file is truncated, on this machine or
+on the server of a network file system. The file is copied into sealed memory; the copy is verified and mapped.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from nopfsfs.dataset.index_check import check
 from nopfsfs.system.atomic_file import whole_file
 
 MAGIC = b"NOPFSIDX"
-LAYOUT = 3  # raise it when COLUMNS or their meaning changes: older files are then scanned anew
+LAYOUT = 3  # increase it when COLUMNS or their meaning changes: then sources with older files are scanned anew
 ALIGN = 64
 HEADER = struct.Struct("<8sI4x12QQQ16s")  # magic, layout, counts, file size, checksum of body, fingerprint
 SUM = struct.Struct("<Q")  # xxh3 of the header
@@ -64,7 +63,7 @@ def _places(counts: dict[str, int]) -> tuple[list[tuple[str, str, int, int]], in
 
 
 def write(index: Index, fd: int) -> None:
-    """Write the index to an empty file, header last: a file cut short never looks whole. Raises OSError."""
+    """Write the index to an empty file, the header last, so that a file cut short has none. Raises OSError."""
     counts = _counts(index)
     places, file_size = _places(counts)
     os.ftruncate(fd, file_size)
@@ -88,7 +87,8 @@ def _pwrite(fd: int, data: memoryview, offset: int) -> None:
 
 
 def save(index: Index, path: str | os.PathLike[str]) -> None:
-    """See Index.save. The temporary file is a hidden sibling (`wholefile.TEMPORARY`); it is removed on any failure."""
+    """Do the work of `Index.save`. The temporary file is a hidden sibling (`atomic_file.TEMPORARY`), removed on any
+    failure."""
     with whole_file(os.fspath(path), 0o600) as file:
         write(index, file.fileno())
 
@@ -100,8 +100,8 @@ def to_memfd(index: Index) -> int:
 
 
 def copy_sealed(file: int) -> int:
-    """A sealed memfd with a copy of an index file. Not verified: a file that changes meanwhile gives a damaged copy.
-    The caller closes both. Raises OSError, or IndexDamaged where the file ends early."""
+    """A sealed memfd with a copy of an index file. The copy is not verified: a file that changes meanwhile gives a
+    damaged one. The caller closes both. Raises OSError, or IndexDamaged where the file ends early."""
 
     def copy(fd: int) -> None:
         at, size = 0, os.fstat(file).st_size
@@ -116,7 +116,7 @@ def copy_sealed(file: int) -> int:
 
 
 def _sealed(fill: Callable[[int], None]) -> int:
-    """A memfd that `fill` has filled and nobody changes any more."""
+    """A memfd that `fill` writes, sealed afterwards so that no process can change it."""
     fd = os.memfd_create("nopfs-index", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         fill(fd)
@@ -129,7 +129,7 @@ def _sealed(fill: Callable[[int], None]) -> int:
 
 
 def load(path: str | os.PathLike[str]) -> Index:
-    """See Index.load."""
+    """Do the work of `Index.load`."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fd = copy_sealed(file)
@@ -142,7 +142,7 @@ def load(path: str | os.PathLike[str]) -> Index:
 
 
 def load_fd(fd: int, *, verify: bool = False) -> Index:
-    """See Index.load_fd."""
+    """Do the work of `Index.load_fd`."""
     if os.fstat(fd).st_size < BODY:
         raise IndexDamaged("shorter than its header")
     # Private: before Linux 6.7, sealed memory cannot be mapped as shared, not even to be read (mm/shmem.c, shmem_mmap).

@@ -1,6 +1,6 @@
 """An index as Python's listing functions see it: names as text, links followed. Pure.
 
-Owns the walks that the file orders (`orders.py`) are made of; knows no framework.
+Owns the walks that the file orders (`file_orders.py`) are made of; knows no framework.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from nopfsfs.dataset.index import NO_ENTRY, Index
 from nopfsfs.dataset.index_build import LINK
 from nopfsfs.dataset.symlinks import resolve
 
-# ASCII is enough: the lower case of no other character is a letter of the suffixes.
+# Lower case of each byte. ASCII is enough: the lower case of no other character is a letter of the suffixes.
 LOWER = np.frombuffer(bytes(range(256)).lower(), np.uint8)
 
 
 class IndexWalk:
-    """See the module. Making one costs a look at all directories, links and names: use one for several orders."""
+    """Walks through one index. The constructor reads all directories, links and names: use one object for several
+    orders."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -47,8 +48,8 @@ class IndexWalk:
         return found if self.is_text else sorted(found, key=lambda child: os.fsdecode(child[0]))
 
     def walk(self, dir_row: int, *, links: bool = True) -> list[int]:
-        """The directory and all below it, `links` followed, sorted by path: those of
-        sorted(os.walk(directory, followlinks=links))."""
+        """The directory and all directories below it, sorted by path, as sorted(os.walk(directory, followlinks=links))
+        gives them."""
         if not (links and self.dir_links):
             return self._walk_plain(dir_row)
         found: list[tuple[str, int]] = []
@@ -71,7 +72,7 @@ class IndexWalk:
         return [row for _, row in sorted(zip(map(os.fsdecode, paths), rows, strict=True))]
 
     def walk_as_listed(self, dir_row: int) -> list[int]:
-        """The directory and all below it, links not followed, as os.walk meets them where
+        """The directory and all directories below it, links not followed, as os.walk meets them where
         listings are sorted by name."""
         index = self.index
         below: dict[int, list[int]] = {}
@@ -86,11 +87,11 @@ class IndexWalk:
         return found
 
     def walk_bottom_up(self, dir_row: int) -> list[tuple[bytes, int]]:
-        """(path below the directory with a slash at its end, row) of the directory and all below it, links followed,
-        as os.walk(topdown=False, followlinks=True) yields them when listings are sorted by name."""
+        """(path below the directory with a slash at its end, row) of the directory and all directories below it, links
+        followed, as os.walk(topdown=False, followlinks=True) yields them when listings are sorted by name."""
         found = []
         waiting: list[tuple[bytes, int, tuple[int, ...]]] = [(b"", dir_row, ())]
-        while waiting:  # from the top down, the last first: the other way round
+        while waiting:  # from the top down, the last child first: the reverse of the result
             path, row, above = waiting.pop()
             found.append((path, row))
             inside = (*above, row)
@@ -100,13 +101,13 @@ class IndexWalk:
         return found[::-1]
 
     def entries_of(self, dirs: list[int]) -> NDArray[np.int64]:
-        """The entries of the directories, one directory after the other, in each sorted by name as bytes."""
+        """The entries of the directories, one directory after the other, each sorted by name as bytes."""
         first = self.index.first_entry.astype(np.int64)
         rows = np.array(dirs, np.int64)
         return ranges(first[rows], first[rows + 1])
 
     def sorted_entries(self, dirs: list[int]) -> NDArray[np.int64]:
-        """The entries of the directories, one directory after the other, in each sorted by name."""
+        """The entries of the directories, one directory after the other, each sorted by name as text."""
         index = self.index
         entries = self.entries_of(dirs)
         if self.is_text:
@@ -118,7 +119,7 @@ class IndexWalk:
         return entries[sorted(range(len(keys)), key=keys.__getitem__)]
 
     def entries_by_path(self, dir_row: int) -> NDArray[np.int64]:
-        """All entries below the directory, sorted by full path."""
+        """All entries below the directory, sorted by full path as text."""
         index, at = self.index, self.index.at
         end = self.ends[dir_row]
         if not self.is_text:
@@ -127,8 +128,8 @@ class IndexWalk:
             keys = [os.fsdecode(above[at.entry_parent[e]] + index.name(e)) for e in entries.tolist()]
             return entries[sorted(range(len(keys)), key=keys.__getitem__)]
         pieces: list[tuple[int, int]] = []  # of the entry table
-        opened = [[dir_row, at.first_entry[dir_row]]]  # directories we are inside, and what of each comes next
-        for row in range(dir_row + 1, end):  # sorted by path + "/": as they come between the files of their parents
+        opened = [[dir_row, at.first_entry[dir_row]]]  # directories that are entered, and the next entry of each
+        for row in range(dir_row + 1, end):  # sorted by path + "/": the sequence in which full paths meet them
             parent = index.parent(row)
             while opened[-1][0] != parent:
                 done, following = opened.pop()
@@ -148,7 +149,7 @@ class IndexWalk:
         return rows[rows >= self.index.n_dirs]
 
     def targets(self, entries: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """The row of each entry, of a link the row that it leads to, or its own where it leads to nothing."""
+        """The row of each entry; of a link, the row that the link leads to, or its own where it leads to nothing."""
         index = self.index
         rows = index.entry_row[entries]
         if len(index.link_row):
@@ -165,8 +166,8 @@ def ranges(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.in
 
 
 def has_suffix(index: Index, entries: NDArray[np.int64], suffixes: Collection[bytes]) -> NDArray[np.bool_]:
-    """For each entry, whether its name ends with one of the suffixes (lower case, at most 8 bytes each) in upper or
-    lower case."""
+    """True for each entry whose name ends with one of the suffixes, in upper or lower case. The suffixes are in lower
+    case, at most 8 bytes each."""
     stops = index.name_start[entries + 1].astype(np.int64)
     lengths = stops - index.name_start[entries].astype(np.int64)
     longest = max(map(len, suffixes))
@@ -182,12 +183,12 @@ def has_suffix(index: Index, entries: NDArray[np.int64], suffixes: Collection[by
 
 
 def is_text(index: Index) -> bool:
-    """Whether all names are UTF-8."""
+    """True when all names are UTF-8."""
     if not len(index.names) or int(index.names.max()) < 0x80:
         return True
     first = index.names[index.name_start[:-1].astype(np.int64)]
     if bool((first & 0xC0 == 0x80).any()):
-        return False  # begins within a character; all the names in one could still be UTF-8
+        return False  # a name begins within a character; all names joined could still be UTF-8
     try:
         index.names.tobytes().decode()
     except UnicodeDecodeError:
@@ -196,7 +197,7 @@ def is_text(index: Index) -> bool:
 
 
 def parents_of(index: Index) -> NDArray[np.int64]:
-    """The parent of each directory; the root's is the root."""
+    """The parent row of each directory; the root is its own parent."""
     entries = index.primary[: index.n_dirs]
     parents = np.zeros(index.n_dirs, np.int64)
     named = entries != NO_ENTRY

@@ -1,10 +1,9 @@
 """Natural order: paths in lower case, runs of digits as numbers (timm 1.0.31, utils/misc.py: natural_key). Pure.
 
 Millions of plain names are compared as bytes: a run of digits becomes a zero byte, the number of its digits plus one,
-and the digits without leading zeros. Bytes so made compare as timm's lists of texts and numbers do, and the key of a
-path is the keys of its parts one after the other, so that each directory can be sorted by itself. Where that does not
-hold (names beyond ASCII, links to directories, directories that differ in case or leading zeros only) every path is
-compared.
+and the digits without leading zeros. These bytes compare as timm's lists of texts and numbers do. The key of a path is
+the keys of its parts one after the other, so that each directory can be sorted by itself. Whole paths are compared
+where that fails: names beyond ASCII, links to directories, directories that differ in case or leading zeros only.
 """
 
 from __future__ import annotations
@@ -22,21 +21,22 @@ from nopfsfs.dataset.index_walk import LOWER, IndexWalk, ranges
 
 _DIGITS = re.compile(r"(\d+)")
 _AT_ONCE = 1 << 16  # names turned into keys at a time: bounds the working memory at about 100 MiB
-_GROUP = 1 << 20  # entries sorted at a time, but for a single larger directory
-_RUN_MOST = 250  # digits of a run whose number of digits fits a byte
+_GROUP = 1 << 20  # entries sorted at a time, except for a single larger directory
+_RUN_MOST = 250  # digits of a run, so that their number plus one fits a byte
 _SLASH = 0x2F
 
 
 def natural_key(text: str) -> list[int | str]:
-    """Texts and numbers in turn, the first and the last a text."""
+    """The key of a path: texts and numbers in turn, the first and the last a text."""
     parts = _DIGITS.split(text.lower())
     return [int(part) if i % 2 else part for i, part in enumerate(parts)]
 
 
 def entries_naturally(view: IndexWalk, dir_row: int) -> NDArray[np.int64]:
-    """All entries below the directory, links to directories followed, by the natural order of their paths; int64.
+    """All entries below the directory, links to directories followed, in the natural order of their paths; int64.
 
-    Equal keys stay in the order of `os.walk(topdown=False)` through the mount, whose listings are sorted by name."""
+    Entries of equal keys stay in the order of `os.walk(topdown=False)` through the mount, whose listings are sorted by
+    name."""
     if not _is_plain(view, dir_row):
         return _by_whole_paths(view, dir_row)
     index = view.index
@@ -54,7 +54,7 @@ def entries_naturally(view: IndexWalk, dir_row: int) -> NDArray[np.int64]:
 
 
 def _is_plain(view: IndexWalk, dir_row: int) -> bool:
-    """Whether names alone decide: ASCII, no link to a directory, no longer run of digits than a byte can count."""
+    """True when the byte keys apply: names are ASCII of at most `_RUN_MOST` bytes, and no link leads to a directory."""
     index = view.index
     starts = index.name_start
     low = int(starts[int(index.first_entry[dir_row])])
@@ -69,7 +69,7 @@ def _is_plain(view: IndexWalk, dir_row: int) -> bool:
 
 
 def _groups(bounds: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of entries of whole directories, of about `_GROUP` entries."""
+    """Ranges of entries of whole directories, about `_GROUP` entries each."""
     low = int(bounds[0])
     while low < bounds[-1]:
         last = int(np.searchsorted(bounds, low + _GROUP, side="right")) - 1
@@ -81,7 +81,7 @@ def _groups(bounds: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 def _sorted_group(index: Index, low: int, high: int, is_dir: NDArray[np.bool_]) -> NDArray[np.int64] | None:
-    """The entries low..high by directory and key; None where two directories side by side have the same key."""
+    """The entries low..high sorted by directory and key; None where two directories of one parent have the same key."""
     pieces = [
         _keys(index, start, min(start + _AT_ONCE, high), is_dir[start - low : start - low + _AT_ONCE])
         for start in range(low, high, _AT_ONCE)
@@ -103,7 +103,8 @@ def _sorted_group(index: Index, low: int, high: int, is_dir: NDArray[np.bool_]) 
 
 
 def _keys(index: Index, low: int, high: int, is_dir: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The keys of the names of entries low..high, one after the other, and their lengths; directories' end in "/"."""
+    """The keys of the names of entries low..high, one after the other, and their lengths. The key of a directory ends
+    in "/"."""
     starts = index.name_start[low : high + 1].astype(np.int64)
     text = LOWER[index.names[starts[0] : starts[-1]]]
     starts -= starts[0]
@@ -134,7 +135,8 @@ def _keys(index: Index, low: int, high: int, is_dir: NDArray[np.bool_]) -> tuple
 def _common_prefix(
     flat: NDArray[np.uint8], begins: NDArray[np.int64], lengths: NDArray[np.int64], parent: NDArray[np.uint32]
 ) -> NDArray[np.int64]:
-    """For each entry, how many bytes the keys of all entries of its directory begin with alike: these need no look."""
+    """The number of first bytes, for each entry, that the keys of all entries of its directory share. These bytes need
+    not be compared."""
     heads = np.flatnonzero(np.concatenate([[True], parent[1:] != parent[:-1]]))
     counts = np.diff(np.append(heads, len(parent)))
     shortest = np.minimum.reduceat(lengths, heads)
@@ -152,7 +154,7 @@ def _common_prefix(
 
 
 def _words(flat: NDArray[np.uint8], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> list[NDArray[np.uint64]]:
-    """The keys as words of eight bytes, padded with zeros; a padded key is equal to no other."""
+    """The keys as words of eight bytes, padded with zeros. A padded key equals no other key."""
     words = []
     for start in range(0, int(lengths.max(initial=0)), 8):
         word = np.zeros(len(begins), np.uint64)
@@ -167,7 +169,7 @@ def _words(flat: NDArray[np.uint8], begins: NDArray[np.int64], lengths: NDArray[
 def _in_tree_order(
     index: Index, entries: NDArray[np.int64], bounds: NDArray[np.int64], dir_row: int
 ) -> NDArray[np.int64]:
-    """The entries of all directories with those of each child directory in its place."""
+    """The entries of all directories, with those of each child directory in the place of the directory's entry."""
     offset = int(bounds[0])
     rows = index.entry_row[entries]
     stops = (bounds - offset).tolist()
@@ -191,7 +193,8 @@ def _in_tree_order(
 
 
 def _by_whole_paths(view: IndexWalk, dir_row: int) -> NDArray[np.int64]:
-    """As timm does it: all paths, sorted. Costs some microseconds and hundreds of bytes for each."""
+    """All entries, sorted by the keys of their whole paths as timm does it. Costs some microseconds and hundreds of
+    bytes for each path."""
     index, at = view.index, view.index.at
     keyed: list[tuple[list[int | str], int, int]] = []
     for path, row in view.walk_bottom_up(dir_row):

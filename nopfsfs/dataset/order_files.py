@@ -1,7 +1,7 @@
 """Orders that a user gives instead of a sampler: arrays of indices, or lists of paths. Reads and checks them.
 
-Whatever is in such a file, it costs bounded memory and one line of error. Files are read, not mapped: a mapped file
-that its owner cuts short would end the process.
+A faulty file costs bounded memory and raises an error of one line. Files are read, not mapped: a mapped file that its
+owner cuts short would end the process.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Samples = NDArray[np.int64]
 
 
 class ExplicitOrder(NamedTuple):
-    """A file list (rows, int64[k]) and, for each epoch, samples of it (int64[m])."""
+    """A file list (rows, int64[k]) and, for each epoch, samples of that list (int64[m])."""
 
     rows: NDArray[np.int64]
     epochs: tuple[Samples, ...]
 
 
 class Places(NamedTuple):
-    """What paths may start from: a directory row, and the absolute paths of the source and of its mount ("": none)."""
+    """The places that paths may start from: a directory row, the absolute paths of source and mount ("": none)."""
 
     root: int = 0
     source: str = ""
@@ -43,7 +43,7 @@ class Places(NamedTuple):
 
 
 def directory(index: Index, root: str) -> int:
-    """The row of a directory below the source, "" for the source itself, links followed. Raises ValueError."""
+    """The row of a directory below the source, links followed; "" is the source itself. Raises ValueError."""
     row = _find(index, 0, os.fsencode(root)) if root else 0
     if not 0 <= row < index.n_dirs:
         why = "is not a directory" if row >= 0 else "is not there"
@@ -59,11 +59,11 @@ def read_order(
     *,
     repeats: bool = False,
 ) -> ExplicitOrder:
-    """The order in the files `paths`: one .npy of integers for each epoch, or one with an epoch in each row; or text
-    files with a path in each line. `files`: gives the file list (rows) that indices refer to.
+    """The order in the files `paths`: a .npy file of integers for each epoch, or one with an epoch in each row; or text
+    files with a path in each line. `files` gives the file list (rows) that indices refer to.
 
-    Text may take some 10 microseconds a line. Raises ValueError with one line that begins with the file: unreadable, no
-    such format, empty, too large, an index or path that is not there, or twice in an epoch without `repeats`."""
+    Text may take some 10 microseconds a line. Raises ValueError with one line that begins with the file: unreadable,
+    wrong format, empty, too large, an index or path that does not exist, or one twice in an epoch without `repeats`."""
     if not paths:
         raise ValueError("no file is named; name a .npy or a text file")
     kinds = {_is_npy(path) for path in paths}
@@ -76,7 +76,7 @@ def read_order(
 
 
 def _is_npy(path: str) -> bool:
-    """Whether it is a .npy file, by its first bytes. Raises ValueError where it is no file that can be read."""
+    """True when `path` is a .npy file by its first bytes. Raises ValueError for a file that cannot be read."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise ValueError(f"{_show(path)}: not a regular file; name a .npy or a text file")
@@ -90,7 +90,7 @@ def _is_npy(path: str) -> bool:
 
 
 def _arrays(paths: Sequence[str], n: int, repeats: bool) -> Iterator[Samples]:
-    """The epochs of .npy files, checked against a list of n files."""
+    """The epochs of .npy files, checked against a file list of length n."""
     left = EPOCHS_MOST * max(n, SMALLEST)
     for path in paths:
         array = _load(path, left)
@@ -103,7 +103,7 @@ def _arrays(paths: Sequence[str], n: int, repeats: bool) -> Iterator[Samples]:
 def _load(path: str, left: int) -> NDArray[np.integer]:
     """The array of a .npy file of at most `left` integers."""
     try:
-        mapped = np.load(path, mmap_mode="r", allow_pickle=False)  # only to see what it would be
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)  # only for its dtype and shape
         if mapped.dtype.kind not in "iu" or mapped.ndim not in (1, 2):
             words = f"{mapped.dtype} in {mapped.ndim} dimensions"
             raise ValueError(f"{_show(path)}: holds {words}; whole numbers in 1 or 2 dimensions are needed")
@@ -115,7 +115,7 @@ def _load(path: str, left: int) -> NDArray[np.integer]:
         del mapped
         array: NDArray[np.integer] = np.load(path, allow_pickle=False)
         return array
-    except Exception as error:  # numpy reads the head as an expression of Python: nearly anything may come of it
+    except Exception as error:  # numpy reads the header as an expression of Python: it may raise nearly anything
         if isinstance(error, ValueError) and str(error).startswith(_show(path)):
             raise
         why = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
@@ -134,7 +134,7 @@ def _checked(samples: NDArray[np.integer], n: int, where: str, repeats: bool) ->
 
 
 def _no_repeats(samples: Samples, say: Callable[[int, int], str]) -> None:
-    """Raises ValueError for the first sample that was there before; `say` has its position and the earlier one."""
+    """Raise ValueError for the first repeated sample; `say` makes the text from its position and the earlier one."""
     if np.bincount(samples).max(initial=0) < 2:
         return
     order = np.argsort(samples, kind="stable")
@@ -145,7 +145,7 @@ def _no_repeats(samples: Samples, say: Callable[[int, int], str]) -> None:
 
 
 def _lists(paths: Sequence[str], index: Index, places: Places, repeats: bool) -> ExplicitOrder:
-    """The epochs of text files; the file list is what they name, in the order in which it is first named."""
+    """The epochs of text files. The file list has the files that they name, each at its first mention."""
     sample_of: dict[int, int] = {}
     epochs = []
     find = _Finder(index, places)
@@ -189,7 +189,7 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 class _Finder:
-    """From paths to rows of regular files; remembers directories."""
+    """A function from paths to rows of regular files; remembers directories."""
 
     def __init__(self, index: Index, places: Places) -> None:
         self._index = index
@@ -198,7 +198,7 @@ class _Finder:
         self._known: dict[bytes, tuple[int, ...]] = {}
 
     def __call__(self, path: bytes, where: str) -> int:
-        """The row of the file. Raises ValueError that begins with `where`."""
+        """The row of the file at `path`. Raises ValueError with a text that begins with `where`."""
         tops: tuple[int, ...] = tuple(self._tops)
         if path.startswith(b"/"):
             below = [path[len(above) :] for above in self._above if path.startswith(above)]
@@ -228,7 +228,7 @@ class _Finder:
 
 
 def _find(index: Index, dir_row: int, path: bytes) -> int:
-    """The row of a relative path, links followed; -1 where there is none."""
+    """The row of a path relative to a directory, links followed; -1 where there is no such file."""
     row = dir_row
     for part in path.split(b"/"):
         if part in (b"", b"."):
@@ -252,7 +252,7 @@ def _followed(index: Index, row: int) -> int:
 
 
 def _show(path: str | bytes) -> str:
-    """A path for people, in one line and not too long."""
+    """A path for people, in one line of at most `_SHOWN` characters."""
     text = os.fsdecode(path).encode("utf-8", "backslashreplace").decode()
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= _SHOWN else f"...{text[3 - _SHOWN :]}"

@@ -1,5 +1,5 @@
-"""Symbolic links: which stay inside the source, how the mount presents them, and where they lead in the
-index."""
+"""Symbolic links: those that stay inside the source, their targets as the mount presents them, and the rows that they
+lead to."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import os
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.index_build import LINK
 
-MOST_LINKS = 40  # links the kernel follows in one path before it gives up with ELOOP
+MOST_LINKS = 40  # links that the kernel follows in one path before it gives up with ELOOP
 
 
 def is_inside(real: bytes, real_root: bytes) -> bool:
-    """Whether a resolved path is the source or lies below it."""
+    """True when a resolved path is the source or lies below it."""
     return real == real_root or real.startswith(real_root.rstrip(b"/") + b"/")
 
 
 def presented(target: bytes, real: bytes, real_root: bytes, dir_path: bytes, moved: bool) -> bytes:
-    """The target of a link that stays inside, as the mount presents it: a relative one that never climbs
-    above the root is kept, any other is rewritten to lead to the same place within the mount.
+    """The target of a link that stays inside, as the mount presents it. A relative target that never climbs above the
+    root is kept; any other is rewritten to lead to the same place within the mount.
 
-    `real`: where the link leads, resolved; `dir_path`: the link's directory relative to the source; `moved`:
-    this directory is itself reached through a followed link, so that relative targets mean other places at
-    the source."""
+    `real`: the resolved path that the link leads to; `dir_path`: the link's directory relative to the source;
+    `moved`: this directory is itself reached through a followed link, so that relative targets mean other places
+    at the source."""
     if not moved and not target.startswith(b"/") and not _climbs_out(dir_path, target):
         return target
     below = real[len(real_root.rstrip(b"/")) + 1 :]
@@ -30,7 +30,7 @@ def presented(target: bytes, real: bytes, real_root: bytes, dir_path: bytes, mov
 
 
 def _climbs_out(dir_path: bytes, target: bytes) -> bool:
-    """Whether a relative target, read as written, goes above the root on its way."""
+    """True when a relative target, read as written, goes above the root on its way."""
     depth = dir_path.count(b"/") + 1 if dir_path else 0
     for part in target.split(b"/"):
         depth += -1 if part == b".." else part not in (b"", b".")
@@ -40,8 +40,8 @@ def _climbs_out(dir_path: bytes, target: bytes) -> bool:
 
 
 def resolve(index: Index, row: int) -> int:
-    """The row that a symbolic link leads to within the mount, through further links, or -1 if it leads
-    nowhere there."""
+    """The row that a symbolic link leads to within the mount, through further links; -1 if the link leads
+    to nothing there."""
     dir_row = index.parent(row)
     parts = index.readlink(row).split(b"/")[::-1]
     absolute = not parts[-1] and len(parts) > 1

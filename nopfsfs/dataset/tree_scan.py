@@ -1,15 +1,12 @@
 """The scan of a source: directories in parallel, names as bytes, no Python object kept for a file.
 
-What it finds:
-- Hard links share a row. Devices, FIFOs and sockets are presented with their mode; nobody reads them from the
-  source.
-- What cannot be read or vanishes meanwhile is left out and counted. Only the root's own failure ends the
-  scan.
-- Links that leave the source stay links, or with `follow_symlinks` become what they lead to; a directory that
-  is met again below itself in this way is left out.
-- With `previous`, a directory with the same inode, mtime and ctime is not listed again, and its files are not
-  asked for. A file overwritten in place changes no directory: that is noticed by the fstat around every read,
-  not here.
+- Hard links share a row. Devices, FIFOs and sockets are presented with their mode and never read from the source.
+- Entries that cannot be read or vanish meanwhile are left out and counted. Only a failure of the root itself ends
+  the scan.
+- Links that leave the source stay links, or with `follow_symlinks` become the files and directories that they lead to.
+  A directory that a followed link leads to from below itself is left out.
+- With `previous`, a directory with the same inode, mtime and ctime is not listed again, and its files get no lstat.
+  A file overwritten in place changes no directory: the fstat around every read detects such a change, not the scan.
 """
 
 from __future__ import annotations
@@ -25,17 +22,17 @@ from nopfsfs.dataset.index import UNSURE, Index
 from nopfsfs.dataset.index_build import Acls, Listing, build
 from nopfsfs.errors import Exit, NopfsError
 
-THREADS = 16  # at most: hides the latency of a parallel file system
-FIRST_THREADS = 2  # a local file system is bound by the GIL: more than these made it slower (16: by 40 %)
+THREADS = 16  # at most: hide the latency of a parallel file system
+FIRST_THREADS = 2  # on a local file system the GIL is the limit: with more threads a scan was slower (16: by 40 %)
 WAITING_SHARE = 0.7  # the number of threads doubles while the process uses less of one core than this
 PROGRESS_S = 0.1
 
-Failure = tuple[bytes, str]  # the path of what could not be read, and why
+Failure = tuple[bytes, str]  # the path of an entry that could not be read, and the reason
 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What a scan found, and what it left out."""
+    """The result of a scan, with figures of the entries that were left out."""
 
     index: Index
     warnings: tuple[str, ...]  # one line for each kind of trouble
@@ -53,9 +50,9 @@ def scan(
     progress: Callable[[int], None] | None = None,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> ScanResult:
-    """Index the tree at `source`. `previous`: an index of it made with the same `follow_symlinks`; it is
-    returned itself if nothing changed. `progress` is called now and then and at the end, in the calling
-    thread, with the entries found so far.
+    """Index the tree at `source`. `previous`: an index of this tree made with the same `follow_symlinks`; the result
+    has this object itself if nothing changed. `progress` is called in the calling thread, with the number of entries
+    found so far, about every 0.1 s and at the end.
 
     Raises NopfsError (Exit.SOURCE) if the source is missing, is no directory, or cannot be read."""
     root = os.path.abspath(os.fsencode(source))
@@ -67,7 +64,7 @@ def scan(
 def result_of(
     found: Sequence[DirectoryContents], failed: Sequence[Failure], previous: Index | None, acls: Acls
 ) -> ScanResult:
-    """What a scan found, from all directories that were looked at and those that `failed`."""
+    """The result of a scan, from all directories that were scanned and those that `failed`."""
     values = acls.values()
     failures = [*failed, *(failure for f in found for failure in f.vanished)]
     leaving = sum(f.leaving for f in found)
@@ -93,7 +90,7 @@ def _warnings(failures: Sequence[Failure], leaving: int) -> tuple[str, ...]:
 
 
 def _marked(listing: Listing, unsure: set[bytes]) -> Listing:
-    """The listing; where an entry was left out, marked so that the next scan tries again."""
+    """The listing, marked UNSURE where an entry was left out, so that the next scan lists the directory again."""
     if listing.path in unsure:
         listing.own["flags"] |= UNSURE
     return listing
@@ -101,16 +98,16 @@ def _marked(listing: Listing, unsure: set[bytes]) -> Listing:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one walk found."""
+    """The result of one run of a scan pool."""
 
     found: list[DirectoryContents]
-    failures: list[Failure]  # directories that could not be looked at
-    left: list[DirectoryTask]  # directories that are not to be looked at here
+    failures: list[Failure]  # directories that could not be scanned
+    left: list[DirectoryTask]  # directories that another node scans
 
 
 class ScanPool:
-    """Threads that look at directories, deepest first: so few wait at a time, however many there are in
-    all. `mine`: whether a directory is to be looked at here; all are where it is None."""
+    """Threads that scan directories, the last found first, so that few wait at a time, however many there are in
+    all. `mine`: True for a directory that this pool scans; None: the pool scans all."""
 
     def __init__(self, look: DirectoryScan, mine: Callable[[DirectoryTask], bool] | None = None) -> None:
         self._look = look
@@ -124,7 +121,7 @@ class ScanPool:
         self._fatal: BaseException | None = None
 
     def run(self, tasks: Sequence[DirectoryTask], threads: int, progress: Callable[[int], None] | None) -> Share:
-        """Everything at and below `tasks`. Raises NopfsError if the root of the tree is among them and failed."""
+        """Scan everything at and below `tasks`. Raises NopfsError if the root of the tree is among them and fails."""
         self._waiting += tasks
         workers: list[threading.Thread] = []
         try:

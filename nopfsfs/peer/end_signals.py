@@ -1,8 +1,8 @@
-"""Signals that ask the peer process to end: whether a person sent them, who wants the mounts unmounted, or MPI, which
-ends all of its processes when one has died. An end of MPI ends no mount.
+"""Signals that ask the peer process to end. `EndSignals` finds out who sent one: a person who wants the mounts
+unmounted, or MPI, which ends all of its processes when one has died. An end by MPI ends no mount.
 
-Open MPI sends SIGTERM for both, and SIGKILL a second later. So, being told to end, a rank asks all others for a sign of
-life: if one does not answer, it has died, and MPI's end is what follows.
+Open MPI sends SIGTERM in both cases, and SIGKILL a second later. So a rank that gets such a signal asks all other ranks
+for a sign of life. A rank that does not answer has died, and the signal came from MPI.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from contextlib import AbstractContextManager
 from nopfsfs.peer.mpi import MPI
 from nopfsfs.system.process_setup import END_SIGNALS, handling
 
-ANSWER_S = 0.5  # for all others to answer
-LOOK_S = 0.05  # between two looks for messages: each costs some tens of microseconds
-AGAIN_S = 2.0  # MPI would have killed us by then: a signal that comes later is a person's
-_ASK, _ANSWER = 1, 2  # tags
+ANSWER_S = 0.5  # for all other ranks to answer
+LOOK_S = 0.05  # between two checks for messages: each costs some tens of microseconds
+AGAIN_S = 2.0  # MPI would have killed this process by then: a later signal is a person's
+_ASK, _ANSWER = 1, 2  # MPI tags
 
 
 def ending_at_signals() -> AbstractContextManager[None]:
-    """Within, these signals end this process as an error does: what was begun is cleared away."""
+    """Let END_SIGNALS raise SystemExit inside the `with` block, so that what was begun is cleared away."""
 
     def raise_exit(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -30,14 +30,14 @@ def ending_at_signals() -> AbstractContextManager[None]:
 
 
 class EndSignals:
-    """Passes signals on, where they are of a person; once. Called in each turn of the peer process. `comm`: nobody
-    else uses it."""
+    """Handler of a person's signals, which it passes on to the mount once. The peer process calls the object in each
+    turn of its loop. No other code uses `comm`."""
 
     def __init__(self, comm: MPI.Intracomm, say: Callable[[str], None]) -> None:
         self._comm, self._say = comm, say
         self._end: Callable[[], None] = lambda: None
         self._others = frozenset(range(comm.Get_size())) - {comm.Get_rank()}
-        self._signals: list[float] = []  # when they came
+        self._signals: list[float] = []  # when each signal came: monotonic clock, seconds
         self._asked: float | None = None
         self._answered: set[int] = set()
         self._status = MPI.Status()
@@ -45,11 +45,11 @@ class EndSignals:
         self._given_up = self._done = False
 
     def ends(self, end: Callable[[], None]) -> None:
-        """What a person's signal does; before the first call."""
+        """Set the function that a person's signal calls. Called before the object is first called."""
         self._end = end
 
     def listening(self) -> AbstractContextManager[None]:
-        """Within, signals are taken, and dealt with when this is called."""
+        """Record signals inside the `with` block; the next call of the object handles them."""
 
         def take(number: int, frame: object) -> None:
             self._signals.append(time.monotonic())
@@ -63,7 +63,7 @@ class EndSignals:
         self._look_at = now + LOOK_S
         while self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status):
             source, tag = self._status.Get_source(), self._status.Get_tag()
-            self._comm.Recv([None, 0, MPI.BYTE], source, tag)  # it is there
+            self._comm.Recv([None, 0, MPI.BYTE], source, tag)  # the message has arrived: this does not wait
             if tag == _ASK:
                 self._send(source, _ANSWER)
             else:
@@ -82,7 +82,7 @@ class EndSignals:
         elif now - self._asked > ANSWER_S and not self._given_up:
             self._given_up = True
             mine = self._comm.Get_rank()
-            if mine == min(self._answered | {mine}):  # one says it for all
+            if mine == min(self._answered | {mine}):  # one rank reports for all
                 missing = ", ".join(map(str, sorted(self._others - self._answered)))
                 self._say(f"told to end, but rank {missing} is dead or hangs: the mounts go on; nopfs-umount ends them")
 

@@ -1,8 +1,8 @@
-"""MPI: started, asked without ever waiting in it, and ended. Of all modules that are loaded before the mount answers,
-this one alone imports mpi4py, and is itself imported only where MPI started the process.
+"""Start of MPI, communication that never waits inside MPI, and MPI's end. Of the modules that are loaded before the
+mount answers, only this one imports mpi4py. It is imported only where MPI started the process.
 
-MPI's own calls hold Python's lock while they wait. So nothing here calls one that waits, but for its start and its end,
-over which an alarm stands guard.
+MPI's own calls hold Python's lock while they wait. So this module calls none that waits, except MPI's start and end,
+which an alarm limits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-mpi4py.rc.initialize = False  # bad options are said before, and without, MPI
+mpi4py.rc.initialize = False  # wrong options are reported before, and without, MPI
 mpi4py.rc.finalize = False  # a process that fails must not wait for the others at its exit
 
 from mpi4py import MPI  # noqa: E402
@@ -29,19 +29,19 @@ from nopfsfs.system.mpi_start import Launched  # noqa: E402
 __all__ = ["MPI", "Ranks", "begin", "copy", "end", "finalize", "wait"]
 
 START_LIMIT_S = 120  # MPI's start, which is collective: the launcher starts the processes of all nodes meanwhile
-END_LIMIT_S = 10  # MPI's end, where all ranks have said that they come; without a launcher it may never return
-SILENT_LIMIT_S = 60.0  # a rank that gave no sign of life for so long has hung
+END_LIMIT_S = 10  # MPI's end, once all ranks have come to it; without a launcher it may never return
+SILENT_LIMIT_S = 60.0  # a rank that gave no sign of life for so long hangs
 BEAT_S = 5.0  # between two signs of life of a rank that is at work
-ALL_RANKS_BYTES = 1 << 28  # moved at a time, of all ranks: what MPI counts is well below 2**31
-PAUSE_S = (50e-6, 1e-2)  # between two looks: the first, and the longest
-BULK_PAUSE_S = (50e-6, 1e-3)  # while bytes move: MPI moves them on only when it is asked
+ALL_RANKS_BYTES = 1 << 28  # bytes of all ranks moved at a time: keeps MPI's counts well below 2**31
+PAUSE_S = (50e-6, 1e-2)  # between two checks: the first pause, and the longest
+BULK_PAUSE_S = (50e-6, 1e-3)  # while bytes move: MPI moves them only when it is called
 
-_ARRIVED, _ALIVE = 1, 2  # tags
+_ARRIVED, _ALIVE = 1, 2  # MPI tags
 
 
 class Ranks:
-    """All ranks, over a communicator that nobody else uses. Nothing waits longer than SILENT_LIMIT_S for a rank that
-    gives no sign of life: NopfsError with Exit.START."""
+    """All ranks of the job, over a communicator that no other code uses. No method waits longer than SILENT_LIMIT_S for
+    a rank that gives no sign of life. The method then raises NopfsError with Exit.START."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
@@ -51,18 +51,18 @@ class Ranks:
         self._beaten = 0.0
 
     def gather(self, data: bytes, awaited: str) -> list[memoryview]:
-        """The bytes of each rank, by rank; they are the caller's to change. Collective. `awaited`: what the others are
-        waited for to do."""
+        """Return the bytes of each rank, by rank; the caller may change them. Collective. `awaited` names the step that
+        the other ranks are to reach, for error messages."""
         with _returned():
             heads = self._arrive(np.array([len(data), digest(data)], np.uint64), awaited)
             parts = self._exchange(data, heads[:, 0].astype(np.int64), awaited)
         for rank, part in enumerate(parts):
-            if digest(part) != heads[rank, 1]:  # seen with MPICH where one may not read the memory of another
+            if digest(part) != heads[rank, 1]:  # seen with MPICH where a process may not read another's memory
                 raise NopfsError(Exit.START, f"MPI delivered wrong bytes from rank {rank}; {awaited}")
         return parts
 
     def beat(self) -> None:
-        """Tell the others, now and then, that this one is at work. Costs nothing when called too often."""
+        """Send the other ranks a sign of life, at most every BEAT_S seconds. Calls in between cost nothing."""
         now = time.monotonic()
         if now - self._beaten < BEAT_S:
             return
@@ -72,7 +72,8 @@ class Ranks:
                 self._comm.Isend([None, 0, MPI.BYTE], other, _ALIVE).Free()
 
     def _arrive(self, mine: npt.NDArray[np.uint64], awaited: str) -> npt.NDArray[np.uint64]:
-        """Tell all others the length and the digest of what is to come, and wait for theirs; u64[size, 2]."""
+        """Send all other ranks `mine`, the length and digest of this rank's bytes, and wait for theirs. Returns
+        u64[size, 2]."""
         heads = np.tile(mine, (self.size, 1))
         coming = {r: self._comm.Irecv(heads[r], r, _ARRIVED) for r in self._others}
         going = [self._comm.Isend(mine, r, _ARRIVED) for r in self._others]
@@ -97,11 +98,11 @@ class Ranks:
         status = MPI.Status()
         while self._comm.Iprobe(MPI.ANY_SOURCE, _ALIVE, status):
             source = status.Get_source()
-            self._comm.Recv([None, 0, MPI.BYTE], source, _ALIVE)  # it is there
+            self._comm.Recv([None, 0, MPI.BYTE], source, _ALIVE)  # it has arrived: no wait
             yield source
 
     def _exchange(self, data: bytes, lengths: npt.NDArray[np.int64], awaited: str) -> list[memoryview]:
-        """The bytes of all, piece by piece; all have arrived."""
+        """Return the bytes of all ranks, sent piece by piece. All ranks have sent their lengths before."""
         parts = [bytearray(int(n)) for n in lengths]
         step = max(1, ALL_RANKS_BYTES // self.size)
         for start in range(0, int(lengths.max(initial=0)), step):
@@ -117,12 +118,12 @@ class Ranks:
 
 
 def digest(data: bytes | memoryview) -> int:
-    """xxh3, 64 bits."""
+    """The xxh3 hash of `data`, 64 bits."""
     return xxhash.xxh3_64_intdigest(data)
 
 
 class _Pauses:
-    """Sleeps that become longer."""
+    """Sleeps that become longer, up to a bound."""
 
     def __init__(self, bounds: tuple[float, float]) -> None:
         self._next, self._longest = bounds
@@ -139,7 +140,8 @@ def wait(
     bounds: tuple[float, float] = PAUSE_S,
     limit_s: float = SILENT_LIMIT_S,
 ) -> None:
-    """Wait until `test(argument)`, or `test()` where it is None, is true. Raises NopfsError with Exit.START."""
+    """Wait until `test(argument)`, or `test()` where `argument` is None, is true. Raises NopfsError with Exit.START
+    after `limit_s`."""
     pauses = _Pauses(bounds)
     deadline = time.monotonic() + limit_s
     while not (test() if argument is None else test(argument)):
@@ -149,7 +151,7 @@ def wait(
 
 
 def silent(rank: int, awaited: str) -> NopfsError:
-    """The error of a rank that does not come."""
+    """Make the error for a rank that gives no sign of life."""
     return NopfsError(
         Exit.START, f"rank {rank} gave no sign of life for {SILENT_LIMIT_S:.0f} s; waited for: {awaited}; see its node"
     )
@@ -157,7 +159,7 @@ def silent(rank: int, awaited: str) -> NopfsError:
 
 @contextmanager
 def _returned() -> Iterator[None]:
-    """MPI's errors as ours."""
+    """Turn MPI's errors inside the `with` block into NopfsError with Exit.START."""
     try:
         yield
     except MPI.Exception as error:
@@ -165,11 +167,11 @@ def _returned() -> Iterator[None]:
 
 
 def begin(launched: Launched) -> MPI.Intracomm:
-    """Start MPI; the communicator of all. Collective. Raises NopfsError."""
+    """Start MPI; return the communicator of all ranks. Collective. Raises NopfsError."""
     with _alarm(START_LIMIT_S):
         MPI.Init_thread(MPI.THREAD_FUNNELED)
     world = MPI.COMM_WORLD
-    world.Set_errhandler(MPI.ERRORS_RETURN)  # what is made of it does the same
+    world.Set_errhandler(MPI.ERRORS_RETURN)  # communicators made from it inherit this
     if (world.Get_rank(), world.Get_size()) != (launched.rank, launched.size):
         name = MPI.Get_library_version().split("\n")[0].split(",")[0]
         raise NopfsError(
@@ -181,7 +183,7 @@ def begin(launched: Launched) -> MPI.Intracomm:
 
 
 def copy(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """A communicator of the same ranks whose messages meet those of no other. Collective."""
+    """Make a communicator of the same ranks, whose messages mix with those of no other communicator. Collective."""
     with _returned():
         made, request = comm.Idup()
         wait(request.Test, None, "starting MPI")
@@ -189,8 +191,8 @@ def copy(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 def end(comm: MPI.Intracomm) -> bool:
-    """End MPI, unless a rank does not come within END_LIMIT_S: then this process must end without. Returns which.
-    Collective."""
+    """End MPI and return True. Return False where a rank does not come within END_LIMIT_S: this process must then end
+    without MPI's end. Collective."""
     try:
         with _returned():
             wait(comm.Ibarrier().Test, None, "ending MPI", limit_s=END_LIMIT_S)
@@ -201,14 +203,15 @@ def end(comm: MPI.Intracomm) -> bool:
 
 
 def finalize() -> None:
-    """End MPI; all ranks are known to come."""
+    """End MPI, where all ranks are known to do the same."""
     with _alarm(END_LIMIT_S):
         MPI.Finalize()
 
 
 @contextmanager
 def _alarm(seconds: int) -> Iterator[None]:
-    """End this process where what is done takes longer. MPI holds Python's lock: only the kernel can."""
+    """End this process when the `with` block takes longer than `seconds`. MPI holds Python's lock meanwhile, so only
+    the kernel can do that."""
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(seconds)
     try:

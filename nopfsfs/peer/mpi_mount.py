@@ -1,7 +1,8 @@
-"""The life of `nopfs-mount` under MPI: agree, scan together, start the mount, and be its peer process until it ends.
+"""Life of `nopfs-mount` under MPI: agree with the other ranks, scan together, start the mount, and be its peer process
+until the mount ends.
 
-A mount is none of MPI's processes: it is started in a session of its own, and MPI's end does not end it. This process
-must not return before its mount has ended: to MPI that would be the end of all.
+The supervisor is none of MPI's processes: it starts in a session of its own, and MPI's end does not end the mount. This
+process must not return before its mount has ended, because MPI may then end all ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from nopfsfs.system.file_system import file_system_at
 from nopfsfs.system.mpi_start import Launched, launched
 from nopfsfs.system.state_dirs import claimed_state_dir, remove_state_dir
 
-ENDED_S = 10.0  # for a supervisor that has closed its sockets to be gone
+ENDED_S = 10.0  # for a supervisor that has closed its sockets to end
 
 Say = Callable[[str], None]
 Progress = Callable[[int], None]
@@ -38,7 +39,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class MpiMountSteps:
-    """What `nopfs-mount` does with or without peers."""
+    """Steps of `nopfs-mount` that are the same with and without peers."""
 
     preflight: Callable[[MountConfig], MountConfig]
     reading_as: Callable[[MountConfig], AbstractContextManager[MountConfig]]
@@ -47,10 +48,10 @@ class MpiMountSteps:
 
 
 def run(config: MountConfig, parts: MpiMountSteps, env: Mapping[str, str], say: Say) -> int:
-    """Mount on all ranks; returns the exit code when the mounts have ended. Raises NopfsError; then nothing of this
-    rank's is mounted or running."""
+    """Mount on all ranks; return the exit code when the mounts have ended. Raises NopfsError; then nothing of this rank
+    is mounted or running."""
     found = launched(env)
-    assert found is not None  # or there were no peers in `config`
+    assert found is not None  # else `config` names no peers
     with ending_at_signals():
         world = _begin(found)
         try:
@@ -65,7 +66,7 @@ def run(config: MountConfig, parts: MpiMountSteps, env: Mapping[str, str], say: 
                 code = _stay(life, peers, told, say)
         except NopfsError as error:
             if not isinstance(error, AlreadyReported):
-                say(error.message)  # now: the first process that ends may end the others
+                say(error.message)  # at once: the first process that ends may end the others
             mpi.end(world)
             raise AlreadyReported(error.exit_code, error.message) from error
         mpi.finalize()
@@ -77,13 +78,13 @@ def _begin(found: Launched) -> MPI.Intracomm:
         return mpi.begin(found)
     except NopfsError as error:
         if found.rank:
-            raise AlreadyReported(error.exit_code, error.message) from error  # one says it for all
+            raise AlreadyReported(error.exit_code, error.message) from error  # rank 0 reports for all
         raise
 
 
 @dataclass(frozen=True, slots=True)
 class RunningMount:
-    """A mount that answers, as do those of all ranks."""
+    """Mount of this rank, once the mounts of all ranks answer."""
 
     config: MountConfig
     daemon: subprocess.Popen[bytes]
@@ -94,8 +95,8 @@ class RunningMount:
 def _start(
     ranks: RankGroup, config: MountConfig, parts: MpiMountSteps, say: Say, stack: ExitStack, answers: Callable[[], None]
 ) -> RunningMount:
-    """Everything up to where all mounts answer. Raises NopfsError, on every rank. `answers` is called when this one
-    does."""
+    """Do everything until the mounts of all ranks answer. Raises NopfsError, on every rank. `answers` is called when
+    this rank's mount answers."""
 
     def ask() -> bytes:
         nonlocal config
@@ -114,7 +115,8 @@ def _start(
 
 
 def _claim(config: MountConfig, stack: ExitStack) -> bytes:
-    """Hold the state directory; at the end it is removed, unless a mount is there whose servers may serve on."""
+    """Claim the state directory. The end of `stack` removes it, unless a mount is still there, whose servers may serve
+    on."""
 
     def clear() -> None:
         if find_mount(config.mountpoint) is None:
@@ -142,8 +144,8 @@ def _index(ranks: RankGroup, config: MountConfig, parts: MpiMountSteps, say: Say
 
 
 class _RanksAsStarter:
-    """The ranks, spoken to as the user that this process was started by: it may be another while it scans, and the
-    memory of a process cannot be read by another user's, which is how messages come."""
+    """`RankGroup` whose messages are sent as the user who started this process. This process may be another user while
+    it scans. MPI may read a message from the sender's memory, which a process of another user may not read."""
 
     def __init__(self, ranks: RankGroup) -> None:
         self._ranks = ranks
@@ -173,7 +175,7 @@ class _RanksAsStarter:
 def _mount(
     ranks: RankGroup, config: MountConfig, opened: OpenedIndex, parts: MpiMountSteps, answers: Callable[[], None]
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Mount on every rank, or on none. Returns the supervisor, and the socket to it."""
+    """Mount on every rank, or on none. Returns the supervisor's process, and the socket to it."""
     daemon: subprocess.Popen[bytes] | None = None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
@@ -191,19 +193,19 @@ def _mount(
             control.end(daemon, config.mountpoint)
         raise
     assert daemon is not None
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the supervisor has ended
         ours.send(supervisor_peer.pack(supervisor_peer.Kind.AGREED))
     return daemon, ours
 
 
 def _stay(life: RunningMount, peers: MPI.Intracomm, told: EndSignals, say: Say) -> int:
-    """Serve until the mounts of all have ended. Whatever goes wrong here ends no mount."""
+    """Serve as the peer process until the mounts of all ranks have ended. No failure in here ends a mount."""
     told.ends(life.daemon.terminate)
     code = serve(peers, life.supervisor, life.config, life.fingerprint, told)
     life.supervisor.close()
     with suppress(subprocess.TimeoutExpired):
         status = life.daemon.wait(ENDED_S)
-        if status < 0:  # no failure of this process: servers may serve on, and another supervisor take over
+        if status < 0:  # no failure of this process: servers may serve on, and another supervisor may take over
             say(f"the supervisor of {life.config.mountpoint} was killed by signal {-status}")
         code = code or max(0, status)
     return code

@@ -1,8 +1,8 @@
-"""The nodes of an MPI job: messages and bytes over a communicator, nothing of which waits.
+"""Messages and bytes between the nodes of an MPI job, over a communicator. No call waits.
 
-Nothing is received before its length is known: there are MPIs that write all of a message that is longer than the
-buffer (Open MPI 5, where it reads the sender's memory). So a receive begins when its bytes have been announced, and
-until then there is nothing to be cancelled.
+A receive begins only when MPI has announced the bytes, so that their length is known. Some MPIs write all of a message
+that is longer than the buffer (Open MPI 5, where it reads the sender's memory). Before the announcement there is
+nothing to cancel.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from nopfsfs.protocol.between_peers import MESSAGE_MAX, TAGS
 log = logging.getLogger(__name__)
 _ANY_SOURCE, _ANY_TAG, _BYTE = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.BYTE
 _CONTROL = TAGS + 1  # the tag of messages
-_AT_ONCE = 64  # messages, or news of bytes, taken in one call
-# A probe says what calls before it have found, and finds on: with MPICH one message, or news of bytes, in each call.
-_LOOKS, _LOOKS_BUSY = 16, 2  # in vain, before nothing has come; the latter where there is more to do before the next
-_BEGUN_BYTES = 1 << 20  # received in one call: MPI may copy at once, and what has come is to be told meanwhile
-_EARLY_MOST = TAGS  # pairs of node and tag whose bytes are announced and not awaited
-_TAKEN_MOST = 1 << 28  # bytes of what nobody asked for
-_BEHIND_MOST = 16 << 20  # bytes of messages that a node has not taken: it will not come back
-_ERRORS_MOST = 1000  # in a row, when looking for messages
+_AT_ONCE = 64  # messages, or announcements of bytes, taken in one call
+# A probe returns what earlier probes have found, and searches on: with MPICH each finds one message or announcement.
+_LOOKS, _LOOKS_BUSY = 16, 2  # in vain, after which nothing has come; the second while receives wait to begin
+_BEGUN_BYTES = 1 << 20  # whose receives begin in one call: MPI may copy at once, and ended ones must be reported
+_EARLY_MOST = TAGS  # pairs of node and tag whose bytes are announced but not awaited
+_TAKEN_MOST = 1 << 28  # bytes of a message, or of a transfer of wrong length; longer ones are not received
+_BEHIND_MOST = 16 << 20  # bytes of messages that a node has not taken: above that the node counts as lost
+_ERRORS_MOST = 1000  # failed checks for messages in a row
 
 
-_Transfer = tuple[int, int, memoryview]  # key, length; MPI reads or writes the view until its request is done
+_Transfer = tuple[int, int, memoryview]  # key, length, view; MPI reads or writes the view until the request is done
 
 
 class MpiTransport:
-    """See `Transport`. `comm` belongs to this alone; its errors are returned."""
+    """`Transport` over MPI. No other code uses `comm`; its errors are raised as exceptions."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -43,16 +43,16 @@ class MpiTransport:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._keys = count(1)
         self._status = MPI.Status()
-        # Bytes by node and tag: where they are to go, and those that were announced before anybody awaited them.
+        # Bytes by node and tag: views that await an announcement, and announcements that no view awaits yet.
         self._awaited: dict[tuple[int, int], tuple[int, memoryview]] = {}
         self._early: dict[tuple[int, int], deque[tuple[MPI.Message, int]]] = {}
-        self._announced: deque[tuple[int, tuple[int, int], memoryview, MPI.Message, int]] = deque()  # and awaited
+        self._announced: deque[tuple[int, tuple[int, int], memoryview, MPI.Message, int]] = deque()  # with a view
         self._requests: list[MPI.Request] = []
-        self._transfers: list[_Transfer] = []  # of these requests
+        self._transfers: list[_Transfer] = []  # of these requests, in their places
         self._ended: list[Done] = []
-        # Messages, by node and in their order: those that MPI still reads, and those that it has not brought yet.
+        # Messages by node, oldest first: sent ones that MPI still reads, and coming ones that MPI still writes.
         self._sent: dict[int, deque[tuple[MPI.Request, bytes]]] = {}
-        self._behind = [0] * self.size  # bytes of the former
+        self._behind = [0] * self.size  # bytes of `_sent`, by node
         self._coming: dict[int, deque[tuple[MPI.Request, bytearray]]] = {}
         self._errors = 0
 
@@ -82,7 +82,7 @@ class MpiTransport:
             if self._errors == 1:
                 log.error("receiving failed: %s", e)
             if self._errors > _ERRORS_MOST:
-                raise  # this process hears nobody any more: it is of no use
+                raise  # this process receives nothing any more: it is of no use
         for node, coming in list(self._coming.items()):
             while coming and _is_done(coming[0][0]):
                 messages.append(_message(node, coming.popleft()[1]))
@@ -96,7 +96,8 @@ class MpiTransport:
         return messages
 
     def _take(self, messages: list[NodeMessage]) -> None:
-        """Take what MPI has found: messages, and news of bytes, which are received where they are awaited."""
+        """Take what MPI has found: messages, and announcements of bytes, which are matched with the views that await
+        them."""
         status, probe = self._status, self._comm.Improbe
         looks = _LOOKS_BUSY if self._announced else _LOOKS
         for _ in range(_AT_ONCE + _LOOKS):
@@ -110,7 +111,7 @@ class MpiTransport:
             if tag != _CONTROL:
                 self._announce((node, tag), found, length, messages)
                 continue
-            if not 0 <= length <= _TAKEN_MOST:  # it is not taken: who sends such a message is not waited for
+            if not 0 <= length <= _TAKEN_MOST:  # not received: nothing waits for a sender of such messages
                 messages.append(NodeMessage(node, None))
                 continue
             body = bytearray(length)
@@ -128,7 +129,7 @@ class MpiTransport:
         elif len(self._early) < _EARLY_MOST:
             self._early.setdefault(place, deque()).append((found, length))
         else:
-            messages.append(NodeMessage(place[0], None))  # nobody asks for so much
+            messages.append(NodeMessage(place[0], None))  # more than this process has requested
 
     # ---- bytes --------------------------------------------------------------------------------------------
 
@@ -193,12 +194,13 @@ class MpiTransport:
         yield from ended
 
     def _begin(self, key: int, view: memoryview, found: MPI.Message, length: int) -> bool:
-        """Receive what was announced; whether all has come, as it has at once where it was copied."""
+        """Begin to receive announced bytes. Return True when all have come, as they have at once where MPI copies
+        them."""
         if length != len(view):
             if not 0 < length <= _TAKEN_MOST:
                 self._ended.append((key, len(view) + 1))
                 return False
-            view = memoryview(mmap.mmap(-1, length))  # it must be taken all the same
+            view = memoryview(mmap.mmap(-1, length))  # the bytes must be received all the same
         try:
             request = found.Irecv([view, _BYTE])
             if request.Test():
@@ -211,7 +213,7 @@ class MpiTransport:
         return False
 
     def _take_out(self, i: int) -> _Transfer:
-        """Forget the transfer of a request that is done; only later ones change their places."""
+        """Remove and return the transfer of request `i`, which is done. Only requests after `i` change their places."""
         request, transfer = self._requests.pop(), self._transfers.pop()
         if i == len(self._requests):
             return transfer
@@ -220,10 +222,10 @@ class MpiTransport:
         return was
 
     def _look_at_each(self) -> None:
-        """Some have ended, and one of these failed: MPI does not say which."""
+        """Check each request. Some have ended and one of these has failed, but MPI does not report which."""
         for i in reversed(range(len(self._requests))):
             try:
-                # One that has ended is null by now, and done, as far as one can say: checksums are compared.
+                # A request that has ended is null by now, and counts as done: the checksum shows wrong bytes.
                 if self._requests[i].Test():
                     self._ended.append(self._take_out(i)[:2])
             except MPI.Exception as e:

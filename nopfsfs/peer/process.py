@@ -1,6 +1,6 @@
-"""The peer process, once all mounts answer: one loop between the other nodes, the stager and the supervisor.
+"""Peer process, once the mounts of all ranks answer: one loop between the other nodes, the stager and the supervisor.
 
-It ends when its mount has ended and all other nodes have left, or were lost.
+The process ends when its mount has ended and all other nodes have left or were lost.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 log = logging.getLogger(__name__)
-# The loop waits for a part of the time for which nothing has come: so what comes is late by that part of it, at most.
-# The shortest wait is long enough for several messages to come together; half as long where much is under way.
+# The loop waits for PART of the time since something last came, so a message is late by that part of it at most.
+# The shortest wait lets several messages come together; it is half as long where MANY_BYTES are under way.
 MANY_BYTES = 4 << 20
 SHORTEST_S, PART, LONGEST_S = 150e-6, 1 / 8, 20e-3
-MOVING_S, STALLED_S = 1e-3, 10.0  # at most while bytes are under way, which MPI moves on when it is asked; for so long
-AT_ONCE = 8  # messages of the stager, taken before others have their turn
-BEHIND_MOST = 64 << 20  # bytes of messages that a process of the mount has not taken: then it is as good as gone
-END_LIMIT_S = 5.0  # for bytes to arrive when all have left
+MOVING_S, STALLED_S = 1e-3, 10.0  # longest wait while bytes move, which MPI moves only when called; for so long
+AT_ONCE = 8  # messages of the stager, taken in one turn of the loop
+BEHIND_MOST = 64 << 20  # bytes of messages that a process of the mount has not taken: above that it counts as gone
+END_LIMIT_S = 5.0  # for bytes to arrive when all other nodes have left
 QUIET_LIMIT_S = 0.5  # for receives to end when the stager has gone
 STATUS_PAUSE_S = 0.5
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h; else a wait is 50 µs longer than asked
 
 
 class Outbox:
-    """One end of a socket pair to a process of this mount: what cannot be sent now waits, in order."""
+    """End of a socket pair to a process of this mount. Messages that cannot be sent now wait, first in, first out."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -59,7 +59,7 @@ class Outbox:
 
     @property
     def behind(self) -> bool:
-        """Whether anything waits."""
+        """True when messages wait."""
         return bool(self._waiting)
 
     def send(self, message: bytes) -> None:
@@ -76,20 +76,20 @@ class Outbox:
                 self.socket.send(self._waiting[0])
             except BlockingIOError:
                 return
-            except OSError:  # its end is noticed where it is read: it may have said something before
+            except OSError:  # `receive` notices the end: earlier messages may still be there
                 self._waiting.clear()
                 self._bytes = 0
                 return
             self._bytes -= len(self._waiting.popleft())
 
     def receive(self, size: int, fds: list[int] | None = None) -> bytes:
-        """A message, its descriptors into `fds`; an empty one if there is none now."""
+        """Return a message, and put its descriptors into `fds`; an empty message if there is none now."""
         try:
             if fds is None:
                 message = self.socket.recv(size)
             else:
                 message, fds[:], _, _ = socket.recv_fds(self.socket, size, 1)
-        except (BlockingIOError, ConnectionResetError):  # the latter comes before what was sent last
+        except (BlockingIOError, ConnectionResetError):  # the latter comes before the last messages
             return b""
         except OSError:
             message = b""
@@ -98,30 +98,30 @@ class Outbox:
 
 
 class PeerProcess:
-    """Owns the sockets, the exchange, and the clock of the loop."""
+    """Peer process of a mount: owns the sockets, the router, and the clock of the loop."""
 
     def __init__(
         self, transport: Transport, supervisor: socket.socket, job: int, turn: Callable[[], None] = lambda: None,
         checker: Executor | None = None, quiet: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """`turn` is called in each turn of the loop, every 20 ms at least; `checker`: as of the exchange; `quiet` when
-        the mount was killed and nothing will write its arena any more."""
+        """Take the parts of the loop. `turn` is called in each turn, every 20 ms at least. `checker` computes checksums
+        of long files. `quiet` is called when the mount was killed and nothing will write its arena any more."""
         self._transport, self._job, self._turn, self._checker = transport, job, turn, checker
         self._say_quiet = quiet
         self._supervisor = Outbox(supervisor)
         self._stager: Outbox | None = None
-        self._closing: list[socket.socket] = []  # of stagers that were, until nothing writes what is theirs
+        self._closing: list[socket.socket] = []  # of former stagers, until nothing writes their extents
         self._exchange: PeerRouter | None = None
         self._over = False  # the mount has ended
-        self._ends_by = 0.0  # all others have left as well; 0: they have not
+        self._ends_by = 0.0  # when to end at the latest, once all others have left as well; 0: not yet
         self._said_bye = False
-        self._quiet_by = 0.0  # the supervisor waits for QUIET; 0: it does not
+        self._quiet_by = 0.0  # when QUIET must have been sent; 0: it is not due
         self._said: bytes = b""
         self._say_at = 0.0
 
     def run(self) -> int:
-        """Until all is over; the exit code."""
-        last = time.monotonic()  # that something came
+        """Run the loop until this process is not needed any more; return the exit code."""
+        last = time.monotonic()  # when something came last
         while not self._is_over():
             self._turn()
             active = self._wait_and_take(self._limit(time.monotonic() - last))
@@ -138,7 +138,7 @@ class PeerProcess:
         return 0
 
     def _is_over(self) -> bool:
-        """Whether nobody needs this process any more."""
+        """True when the mount has ended, all other nodes have left, and no bytes move or END_LIMIT_S is over."""
         if not self._over or self._exchange is None or not self._exchange.alone:
             return False
         now = time.monotonic()
@@ -146,7 +146,7 @@ class PeerProcess:
         return not self._transport.busy or now > self._ends_by
 
     def _limit(self, idle_s: float) -> float:
-        """How long to wait for the sockets, seconds, when nothing has come for so long."""
+        """Seconds to wait for the sockets, when nothing has come for `idle_s` seconds."""
         if self._exchange is None:
             return LONGEST_S
         if self._transport.has_more:
@@ -157,13 +157,13 @@ class PeerProcess:
         return min(max(least, PART * idle_s), most)
 
     def _wait_and_take(self, limit_s: float) -> bool:
-        """Take what the mount's processes say; whether there was anything."""
+        """Take messages of the mount's processes; return True when there was any."""
         boxes = [box for box in (self._supervisor, self._stager) if box is not None and not box.gone]
         ready, _, _ = select.select([box.socket for box in boxes], [], [], limit_s)
         for sock in ready:
             if sock is self._supervisor.socket:
                 self._take_supervisor()
-            elif self._stager is not None and sock is self._stager.socket:  # not replaced just now
+            elif self._stager is not None and sock is self._stager.socket:  # unless replaced just now
                 self._take_stager(self._stager)
         if self._supervisor.gone and not self._over:
             self._mount_ended()
@@ -186,7 +186,8 @@ class PeerProcess:
             os.close(fd)
 
     def _obey(self, kind: Kind, node: int, body: bytes, fds: list[int]) -> None:
-        """Raises ValueError for what cannot be. Takes from `fds` what it keeps."""
+        """Do what a message of the supervisor says. Takes the descriptor that this process keeps out of `fds`. Raises
+        ValueError for an invalid message."""
         if (kind in (Kind.ARENA, Kind.STAGER)) != bool(fds):
             raise ValueError(f"{kind.name} with {len(fds)} descriptors")
         if kind == Kind.ARENA:
@@ -231,14 +232,15 @@ class PeerProcess:
         self._over = True
         self._lose_stager()
         if self._exchange is None:
-            self._begin(memoryview(b""))  # the others wait for this one to leave all the same
+            self._begin(memoryview(b""))  # the other nodes wait for this one to leave all the same
         assert self._exchange is not None
         self._exchange.leave()
-        if not self._said_bye:  # it was killed: another may take over the mount, and use its arena again
+        if not self._said_bye:  # killed: another supervisor may take over the mount, and use its arena again
             self._quiet_by = time.monotonic() + QUIET_LIMIT_S
 
     def _see_to_quiet(self, exchange: PeerRouter) -> None:
-        """Say that nothing will write the arena any more, when that is so. A process that cannot stop to write ends."""
+        """Send QUIET, if it is due, once nothing will write the arena any more. End this process where writes do not
+        end in time."""
         if not self._quiet_by and not self._closing:
             return
         if not exchange.borrower.writes():
@@ -270,7 +272,7 @@ class PeerProcess:
             self._tell(supervisor_peer.pack(Kind.STATUS, -1, said))
 
     def _tell(self, message: bytes) -> None:
-        """To the supervisor, if there is one."""
+        """Send to the supervisor, unless the mount has ended."""
         if not self._over:
             self._supervisor.send(message)
 
@@ -294,8 +296,8 @@ class PeerProcess:
                 self._stager.send(message)
 
     def _lose_stager(self) -> None:
-        """Go on without. Its socket ends when nothing writes what it may think is its own: if it lives it takes that
-        for the end of this process."""
+        """Go on without the stager. Its socket stays open until nothing writes extents that the stager may use. A
+        stager that lives takes the closed socket for the end of this process."""
         if self._stager is not None:
             self._closing.append(self._stager.socket)
             self._stager = None
@@ -311,14 +313,14 @@ class PeerProcess:
 def serve(
     comm: MPI.Intracomm, supervisor: socket.socket, config: MountConfig, fingerprint: int, turn: Callable[[], None]
 ) -> int:
-    """Be the peer process of a mount until that has ended, and all others have left. Returns the exit code.
-    `fingerprint`: what all ranks have in common; `comm` is not used by anybody else from now on. `turn` is called again
+    """Be the peer process of a mount until the mount has ended and all other nodes have left. Returns the exit code.
+    `fingerprint`: a number that all ranks have in common. No other code uses `comm` from now on. `turn` is called again
     and again, every 20 ms at least."""
     from nopfsfs.peer.mpi_transport import MpiTransport
 
     set_up_logging(config, "peer", quiet=not config.foreground)
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    gc.freeze()  # what is here now stays
+    gc.freeze()  # objects that exist now stay
     with ThreadPoolExecutor(1, "check") as checker:
         try:
             job = fingerprint & (1 << 64) - 1
@@ -326,4 +328,4 @@ def serve(
             return PeerProcess(MpiTransport(comm), supervisor, job, turn, checker, quiet).run()
         except Exception:
             log.exception("the peer process fails")
-            os._exit(1)  # at once: whoever sees the sockets' end takes it that nothing is written any more
+            os._exit(1)  # at once: closed sockets mean to the mount that this process writes nothing any more

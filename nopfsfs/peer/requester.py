@@ -1,8 +1,8 @@
-"""What this node's stager asks of other nodes: requests, their limits, the bytes that come, and whether they are right.
-Pure but for the transport.
+"""Remote fetches of this node's stager: requests to other nodes, their limits, the bytes that come, and their
+checksums. Pure but for the transport.
 
-A tag is in use from its request to the end of all that may come for it. A request that was given up before its answer
-came is still answered: with bytes, then they are received where they harm nobody.
+A tag is in use from its request until nothing more can come for it. A request that was given up before its answer came
+is still answered. Where the answer is bytes, they are received into memory that nothing else uses.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from nopfsfs.protocol.between_peers import TAGS, Kind
 from nopfsfs.protocol.stager_peer import SILENT_S, Status, limit_s
 from nopfsfs.protocol.stager_peer import Kind as Local
 
-ASKED_A_NODE = LENT_A_NODE // 2  # requests to one node; whoever asks for more is refused here, not taken for a stranger
+ASKED_A_NODE = LENT_A_NODE // 2  # requests to one node; more are refused here, or that node would call them invalid
 
-_OK, _COMING, _NO = int(Status.OK), int(Status.COMING), int(Status.NO)  # an attribute of an Enum takes its time
+_OK, _COMING, _NO = int(Status.OK), int(Status.COMING), int(Status.NO)  # to read an Enum's attribute is slow
 _GOT, _WANT = Local.GOT, Kind.WANT
-TAKES_LONG = 1 << 20  # bytes; so many may arrive late
-CHECKED_APART = 1 << 20  # bytes; to check so many takes long enough to do it beside the next ones' arrival
+TAKES_LONG = 1 << 20  # bytes; so many may take longer than SILENT_S
+CHECKED_APART = 1 << 20  # bytes; so many are checked in a thread, while the next ones arrive
 
 
 @dataclass(slots=True, eq=False)
 class NodeRequest:
-    """A file that was asked for. `due`: when it is given up; `key`: of its transfer, 0 before that; `told`: the stager
-    knows how it ended, or does not wait for it; `held`: it waits for what may write its extent."""
+    """File that another node was asked for. `due`: when this node gives it up; `key`: of its transfer, 0 before that;
+    `told`: the stager has the result, or does not wait for it; `held`: the stager waits for FREED, because a transfer
+    may still write the extent."""
 
     ask: int
     node: int
@@ -50,8 +51,8 @@ class NodeRequest:
 
 
 class Requester:
-    """See the module. `over(node, why)` is called when a node is to be asked no more. `checker`: threads that compute
-    checksums of long files."""
+    """Requests of this node to others. `over(node, why)` is called when a node is to get no more requests. `checker`:
+    threads that compute checksums of long files."""
 
     def __init__(
         self, transport: Transport, arena: memoryview, nodes: NodeHealth, out: Out, to_stager: SendToStager,
@@ -60,22 +61,22 @@ class Requester:
         self._transport, self._arena, self._nodes = transport, arena, nodes
         self._out, self._to_stager, self._over, self._clock = out, to_stager, over, clock
         self._checker = checker
-        self._checking: list[tuple[NodeRequest, Future[bool]]] = []  # they have a key, and nothing writes them
+        self._checking: list[tuple[NodeRequest, Future[bool]]] = []  # `key` is set, and nothing writes the extent
         self._tags = deque(range(1, TAGS + 1))
         self._wants: dict[int, NodeRequest] = {}  # by tag
-        self._count = [0] * nodes.size  # of them, by node
-        self._by_ask: dict[int, NodeRequest] = {}  # those that the stager waits for, or whose extents it does not use
+        self._count = [0] * nodes.size  # of `_wants`, by node
+        self._by_ask: dict[int, NodeRequest] = {}  # those that the stager waits for, or that are `held`
         self._by_key: dict[int, NodeRequest] = {}
-        self.under_way = 0  # bytes that were asked for
+        self.under_way = 0  # bytes that were asked for and not ended
         self.files = self.bytes = self.refused = self.late = self.corrupt = 0
 
     def __len__(self) -> int:
         return len(self._wants)
 
-    # ---- what the stager says -----------------------------------------------------------------------------
+    # ---- messages of the stager ---------------------------------------------------------------------------
 
     def ask(self, ask: int, row: int, extent: int, length: int, mtime_ns: int, node: int, urgent: int) -> None:
-        """Bring a file of a node into an extent of the arena. Raises ValueError for what cannot be."""
+        """Request a file of `node` for an extent of the arena. Raises ValueError for invalid values."""
         fits = length > 0 and 0 <= extent <= len(self._arena) - length
         if ask in self._by_ask or not fits or row < 0 or urgent > 1:
             raise ValueError("an order that cannot be")
@@ -90,7 +91,7 @@ class Requester:
         self._out(node, _WANT, (want.tag, row, length, mtime_ns, urgent))
 
     def hurry(self, ask: int) -> None:
-        """A reader waits for it."""
+        """Mark a request as urgent: a reader waits for its file."""
         want = self._by_ask.get(ask)
         if want is not None and not want.urgent and not want.told:
             want.urgent = True
@@ -100,33 +101,34 @@ class Requester:
                 self._out(want.node, Kind.HURRY, (want.tag,))
 
     def give_up(self, ask: int) -> None:
-        """The stager does not wait for it any more, and wants to know when nothing will write its extent."""
+        """Give up a request that the stager does not wait for any more. Sends FREED when nothing will write its
+        extent."""
         want = self._by_ask.get(ask)
         if want is None:
-            self._to_stager(Local.FREED, (ask,))  # it has ended, or was never heard of
+            self._to_stager(Local.FREED, (ask,))  # the request has ended, or there never was one
         elif not want.told:
             self._abandon(want)
             if not want.held:
                 self._to_stager(Local.FREED, (ask,))
 
     def use_arena(self, arena: memoryview) -> None:
-        """Extents lie there from now on."""
+        """Use this arena for extents from now on."""
         self._arena = arena
 
     def stager_gone(self) -> None:
-        """Nobody waits for anything any more."""
+        """Give up all requests: there is no stager that waits for them."""
         for want in list(self._by_ask.values()):
             if not want.told:
                 self._abandon(want)
-            want.held = False  # the next one may give its requests the same numbers
+            want.held = False  # the next stager may give its requests the same numbers
         self._by_ask.clear()
 
     def writes(self) -> list[tuple[int, int]]:
-        """(offset, length) of the arena's extents that may still be written to."""
+        """Extents of the arena that may still be written to, as (offset, length)."""
         return [(want.extent, want.length) for want in self._by_key.values() if want.extent >= 0]
 
     def _abandon(self, want: NodeRequest) -> None:
-        """Wait for it no more."""
+        """Stop waiting for a request: cancel its transfer, or send DROP."""
         want.told = True
         if want.key:
             want.held = True
@@ -135,17 +137,17 @@ class Requester:
             self._by_ask.pop(want.ask, None)
             self._out(want.node, Kind.DROP, (want.tag,))
 
-    # ---- what nodes say -----------------------------------------------------------------------------------
+    # ---- messages of nodes --------------------------------------------------------------------------------
 
     def answered(self, node: int, tag: int, check: int, status: int) -> None:
-        """Raises ValueError for an answer to nothing."""
+        """Handle an answer of `node`. Raises ValueError for an invalid one, or one without a request."""
         want = self._wants.get(tag)
         if want is None or want.node != node or want.key:
             raise ValueError("an answer to nothing")
         if status == _OK:
             self._nodes.heard(node)
             if want.length >= TAKES_LONG:
-                self._is_coming(want)  # or the stager's limit were that of a sign of life
+                self._is_coming(want)  # else the stager would give up after SILENT_S
             want.check, want.coming = check, True
             want.due = self._due(want)
             if want.told:
@@ -163,7 +165,8 @@ class Requester:
             raise ValueError("an answer that cannot be")
 
     def _is_coming(self, want: NodeRequest) -> None:
-        """Once: who says no more than that for ever is late all the same."""
+        """Send COMING to the stager and extend the limit, once: a node that sends COMING again and again is late all
+        the same."""
         if not want.coming and not want.told:
             want.coming = True
             want.due = self._due(want)
@@ -174,12 +177,13 @@ class Requester:
         self._by_key[want.key] = want
 
     def _receive_nowhere(self, want: NodeRequest) -> None:
-        """Bytes that nobody wants any more must be received all the same: the sender waits for that."""
+        """Receive bytes that are not needed any more into memory of their own: the sender waits until they are
+        received."""
         want.extent = -1
         self._receive(want, memoryview(mmap.mmap(-1, want.length)))
 
     def received(self, key: int, length: int) -> bool:
-        """A transfer has ended; whether it was one of these."""
+        """Handle the end of transfer `key`; return True when it is that of a request."""
         want = self._by_key.pop(key, None)
         if want is None:
             return False
@@ -195,7 +199,7 @@ class Requester:
         return True
 
     def checked(self) -> bool:
-        """End what was checked meanwhile; whether there was anything."""
+        """Finish requests whose checksums were computed meanwhile; return True when there was any."""
         some = [one for one in self._checking if one[1].done()]
         for one in some:
             self._checking.remove(one)
@@ -204,7 +208,7 @@ class Requester:
         return bool(some)
 
     def _finish(self, want: NodeRequest, length: int, *, right: bool) -> None:
-        """So many bytes came for it, and nothing more will."""
+        """Finish a request for which `length` bytes came, or CANCELLED or FAILED, and nothing more will come."""
         self._end(want)
         if want.told:
             self._free(want)
@@ -232,7 +236,7 @@ class Requester:
                 self._to_stager(Local.FREED, (want.ask,))
 
     def node_gone(self, node: int) -> None:
-        """It will not be asked any more: what it was asked for is LOST."""
+        """Answer the stager's requests to `node` with LOST: the node gets no more requests."""
         for want in [want for want in self._wants.values() if want.node == node]:
             if not want.told:
                 self._give_up_for(want, Status.LOST)
@@ -242,7 +246,7 @@ class Requester:
     # ---- limits -------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Give up what has taken too long."""
+        """Give up requests that have taken too long."""
         now = self._clock()
         for want in list(self._wants.values()):
             if not want.told and want.due < now:
@@ -251,7 +255,7 @@ class Requester:
                 self._give_up_for(want, Status.LATE)
 
     def _due(self, want: NodeRequest) -> float:
-        """When it is to be given up, if this is the last that is heard of it."""
+        """When to give up a request, if nothing more comes for it."""
         return self._clock() + limit_s(coming=want.coming, urgent=want.urgent, length=want.length)
 
     def _give_up_for(self, want: NodeRequest, status: Status) -> None:
@@ -261,7 +265,7 @@ class Requester:
     # ---- small parts --------------------------------------------------------------------------------------
 
     def _end(self, want: NodeRequest) -> None:
-        """Nothing more comes for its tag."""
+        """Remove a request and free its tag: nothing more comes for the tag."""
         del self._wants[want.tag]
         self._tags.append(want.tag)
         self._count[want.node] -= 1

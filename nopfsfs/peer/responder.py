@@ -1,5 +1,5 @@
-"""What other nodes ask of this one: their requests go to the stager, its answers and the bytes to them. Pure but for
-the transport.
+"""Requests of other nodes to this one: they go to the stager, whose answers and bytes go back to the nodes. Pure but
+for the transport.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from nopfsfs.protocol.between_peers import TAGS, Kind, Record
 from nopfsfs.protocol.stager_peer import LENGTH_MOST, Status
 from nopfsfs.protocol.stager_peer import Kind as Local
 
-LENT_A_NODE = 1024  # requests of one node that wait or are answered; who asks for more is not one of us
+LENT_A_NODE = 1024  # requests of one node that wait or are answered; one more is invalid
 TO_BE_SENT = -1
 Out = Callable[[int, Kind, Record], None]
 
 
 class SendToStager(Protocol):
-    """Sends a record to the stager; `soon`: somebody waits for it."""
+    """Function that sends a record to the stager; `soon`: without waiting for more records."""
 
     def __call__(self, kind: Local, record: Record, *, soon: bool = True) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
 class NodeLease:
-    """A file that `node` wants under `tag`. `key`: of its transfer, 0 before it was lent, TO_BE_SENT then; `recalled`:
-    the stager is gone, and with it what it had lent."""
+    """File that `node` wants under `tag`. `key`: of its transfer; 0 before the stager leases the file, TO_BE_SENT after
+    that. `recalled`: the stager that leased the file is gone."""
 
     id: int
     node: int
@@ -41,7 +41,8 @@ class NodeLease:
 
 
 class Responder:
-    """See the module. `out(node, kind, record)` sends to a node; `to_stager(kind, record)`, while there is one."""
+    """Leases of this node's files to others. `out(node, kind, record)` sends to a node, `to_stager(kind, record)` to
+    the stager, while there is one."""
 
     def __init__(self, transport: Transport, arena: memoryview, out: Out, to_stager: SendToStager) -> None:
         self._transport, self._arena, self._out, self._to_stager = transport, arena, out, to_stager
@@ -51,15 +52,15 @@ class Responder:
         self._to_send: list[tuple[NodeLease, memoryview]] = []
         self._count = [0] * transport.size
         self._next = 1
-        self.lends = False  # whether there is a stager
-        self.under_way = 0  # bytes that are wanted
+        self.lends = False  # there is a stager
+        self.under_way = 0  # bytes that are requested and not sent yet
         self.files = self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._loans)
 
     def want(self, node: int, tag: int, row: int, length: int, mtime_ns: int, urgent: int) -> None:
-        """A node wants a file. Raises ValueError for what nobody would ask."""
+        """Send a node's request for a file to the stager. Raises ValueError for an invalid request."""
         if not 1 <= tag <= TAGS or row < 0 or length <= 0 or urgent > 1:
             raise ValueError("a request that cannot be")
         if (node, tag) in self._of or self._count[node] >= LENT_A_NODE:
@@ -75,14 +76,14 @@ class Responder:
         self._to_stager(Local.LEND, (loan.id, row, length, mtime_ns, urgent))
 
     def hurry(self, node: int, tag: int) -> None:
-        """A reader waits for it there. What has been answered needs no hurry."""
+        """Mark a request as urgent: a reader of `node` waits for its file. An answered request needs no hurry."""
         loan = self._of.get((node, tag))
         if loan is not None and not loan.urgent:
             loan.urgent = True
             self._to_stager(Local.LEND, (loan.id, loan.row, loan.length, loan.mtime_ns, 1))
 
     def drop(self, node: int, tag: int) -> None:
-        """It is not wanted any more there. Bytes that are on their way arrive."""
+        """End a request that `node` has given up. Bytes that are on their way arrive all the same."""
         loan = self._of.get((node, tag))
         if loan is not None:
             self._give_back(loan.id)
@@ -90,8 +91,8 @@ class Responder:
             self._out(node, Kind.ANSWER, (tag, 0, Status.NO))
 
     def lent(self, id: int, extent: int, length: int, check: int, status: int) -> None:
-        """The stager's answer. What it lends is sent by `send`, once the answer is on its way: bytes that come first
-        are in the way of it, for a node that looks for messages."""
+        """Handle the stager's answer. `send` sends the bytes of a lease, once the answer to the node is on its way.
+        Bytes that come first delay the answer at a node that looks for messages."""
         loan = self._loans.get(id)
         if loan is None or loan.key:
             if status == Status.OK and loan is None:
@@ -110,17 +111,17 @@ class Responder:
         self._out(loan.node, Kind.ANSWER, (loan.tag, check, Status.OK))
         loan.key = TO_BE_SENT
         self._to_send.append((loan, self._arena[extent : extent + length]))
-        del self._of[loan.node, loan.tag]  # who has the bytes may use the tag again
+        del self._of[loan.node, loan.tag]  # a node that has the bytes may use the tag again
 
     def send(self) -> None:
-        """Begin to send what was lent."""
+        """Begin to send the bytes of new leases."""
         some, self._to_send = self._to_send, []
         for loan, view in some:
             loan.key = self._transport.start_send(loan.node, loan.tag, view)
             self._by_key[loan.key] = loan
 
     def sent(self, key: int, length: int) -> bool:
-        """A transfer has ended; whether it was one of these."""
+        """Handle the end of transfer `key`; return True when it is that of a lease."""
         loan = self._by_key.pop(key, None)
         if loan is None:
             return False
@@ -133,12 +134,12 @@ class Responder:
         return True
 
     def use_arena(self, arena: memoryview) -> None:
-        """Extents lie there from now on."""
+        """Use this arena for extents from now on."""
         self._arena = arena
 
     def stager_gone(self) -> None:
-        """What waits for it is answered with NO; what is being sent was lent by it, and may be overwritten: the node
-        that gets it compares its checksum."""
+        """Answer waiting requests with NO. Bytes that are being sent were leased by the stager that is gone, and may be
+        overwritten: the node that receives them compares their checksum."""
         self.lends = False
         for loan in list(self._loans.values()):
             if loan.key:
@@ -148,7 +149,7 @@ class Responder:
                 self._out(loan.node, Kind.ANSWER, (loan.tag, 0, Status.NO))
 
     def node_gone(self, node: int) -> None:
-        """Nobody waits there any more."""
+        """End the requests of `node` whose bytes are not being sent yet."""
         for loan in [loan for loan in self._loans.values() if loan.node == node and not loan.key]:
             if self.lends:
                 self._give_back(loan.id)

@@ -1,5 +1,5 @@
-"""The exchange between the nodes, as one of them sees it: what to do with each message, of a node or of the stager, and
-with each transfer that has ended. Waits for nothing; `system/process_setup.py` calls it. Pure but for the transport.
+"""Routing in the peer process: each message, of a node or of the stager, and each transfer that has ended goes to the
+requester, the responder or the supervisor. Nothing here waits; `peer/process.py` calls it. Pure but for the transport.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from nopfsfs.protocol.stager_peer import Kind as Local
 
 log = logging.getLogger(__name__)
 _GOT, _BACK = Local.GOT, Local.BACK
-TICK_S = 0.1  # between looks at the limits
-# That are kept for those that come next: to wake a process costs more than all the rest of a fetch.
+TICK_S = 0.1  # between checks of the limits
+# Records kept back for the next ones to come: to wake a process costs more than the rest of a remote fetch.
 GOTS_MOST, BACKS_MOST = 16, 64
 
 
 def _each(records: list[Any], do: Callable[..., None]) -> None:
-    """Do it for each record. Raises ValueError in the end if one was wrong: those after it are none the worse."""
+    """Call `do` for each record, also after a wrong one. Raises ValueError in the end if one was wrong."""
     wrong = None
     for record in records:
         try:
@@ -39,8 +39,9 @@ def _each(records: list[Any], do: Callable[..., None]) -> None:
 
 
 class PeerRouter:
-    """See the module. `arena`: the mapped arena. `job`: what all ranks have in common. `to_stager(kind, records)` sends
-    there; `hear(node, body)`: news of another node's supervisor; `over(node, why)`: it is asked no more."""
+    """Router of one node; owns its `NodeHealth`, `Requester` and `Responder`. `arena`: the mapped arena. `job`: a
+    number that all ranks have in common. `to_stager(kind, records)` sends to the stager; `hear(node, body)` takes news
+    of another node's supervisor; `over(node, why)`: the node gets no more requests."""
 
     def __init__(
         self, transport: Transport, arena: memoryview, job: int, *, to_stager: Callable[[Local, list[Record]], None],
@@ -50,11 +51,11 @@ class PeerRouter:
         self._transport, self._job, self._clock = transport, job, clock
         self._send_stager, self._hear, self._tell_over = to_stager, hear, over
         self.nodes = NodeHealth(transport.rank, transport.size)
-        # Records by kind, in their order. Between those of two kinds that of the kinds' numbers is as good as that in
-        # which they came: of one file a HURRY is after its WANT and before its DROP, a BACK after its LEND.
+        # Records by kind, oldest first. Kinds are sent by rising number, in whichever sequence their records came:
+        # of one file a HURRY is sent after its WANT and before its DROP, and a BACK after its LEND.
         self._out: defaultdict[tuple[Kind, int], list[Record]] = defaultdict(list)
         self._local: defaultdict[Local, list[Record]] = defaultdict(list)
-        self._pressing = False  # somebody waits for one of the latter
+        self._pressing = False  # a record of `_local` must be sent soon
         self.lender = Responder(transport, arena, self._put, self._put_local)
         self.borrower = Requester(
             transport, arena, self.nodes, self._put, self._put_local, self._over, clock, checker
@@ -66,7 +67,7 @@ class PeerRouter:
     # ---- one round ----------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Take what has come from the nodes, and end what has ended; whether there was anything."""
+        """Handle messages of nodes and transfers that have ended; return True when there was any."""
         came = self._transport.receive()
         for node, body in came:
             self._take(node, body)
@@ -83,7 +84,8 @@ class PeerRouter:
         return active
 
     def flush(self, *, more: bool = False) -> None:
-        """Send what is to be sent. `more`: there may be more soon, and what nobody waits for goes with it."""
+        """Send the records that wait. `more`: more may come soon, and records that nothing waits for are sent with
+        them."""
         out, self._out = self._out, defaultdict(list)
         for kind, node in sorted(out):
             for message in between_peers.pack(kind, self._job, out[kind, node]):
@@ -121,7 +123,7 @@ class PeerRouter:
         self.lender.lends = True
 
     def use_arena(self, arena: memoryview) -> None:
-        """The next stager has another arena. While there is no stager, and nothing writes the arena before."""
+        """Use the arena of the next stager. Called while there is no stager and nothing writes the arena before."""
         self.lender.use_arena(arena)
         self.borrower.use_arena(arena)
 
@@ -132,7 +134,7 @@ class PeerRouter:
         self._local.clear()
 
     def from_stager(self, kind: Local, records: list[Record]) -> None:
-        """Raises ValueError for what cannot be; all else is done."""
+        """Handle records of the stager. Raises ValueError for an invalid one; the others are handled all the same."""
         match kind:
             case Local.ASK:
                 _each(records, self.borrower.ask)
@@ -151,25 +153,26 @@ class PeerRouter:
     # ---- the nodes ----------------------------------------------------------------------------------------
 
     def say(self, node: int, body: bytes) -> None:
-        """News to a node's supervisor; below 0: to all. Raises ValueError: too long."""
+        """Send news to the supervisor of `node`; below 0: to those of all others. Raises ValueError where `body` is too
+        long."""
         message = between_peers.pack_news(self._job, body)
         others = self.nodes.others()
         for one in others if node < 0 else [node] if node in others else []:
             self._send(one, message)
 
     def leave(self) -> None:
-        """Tell all that this node is not to be asked any more, once, and that it will not ask."""
+        """Send LEAVE to all other nodes, once: this node takes no more requests, and sends none."""
         if not self._left:
             self._left = True
             self.flush()
             (message,) = between_peers.pack(Kind.LEAVE, self._job, [])
             for node in range(self.nodes.size):
                 if node != self.nodes.own:
-                    self._transport.send(node, message)  # lost ones, too: one that lives waits for it
+                    self._transport.send(node, message)  # to lost ones, too: a node that lives waits for LEAVE
 
     @property
     def alone(self) -> bool:
-        """Whether all others have left."""
+        """True when all other nodes have left or were lost."""
         return self.nodes.alone
 
     def _take(self, node: int, body: bytes | None) -> None:
@@ -184,7 +187,7 @@ class PeerRouter:
             self.garbage += 1
             if node not in self.nodes.over:
                 log.error("node %d sent garbage: %s", node, e)
-            # what it sends further is dealt with: it has bytes of ours, and may leave
+            # later messages of the node are still handled: it may have leases, and may leave
             self._over(node, NodeEnd.GARBAGE)
 
     def _deal(self, node: int, kind: Kind, records: list[Any]) -> None:
@@ -203,7 +206,7 @@ class PeerRouter:
                 self._over(node, NodeEnd.LEFT)
 
     def _over(self, node: int, why: NodeEnd) -> None:
-        """Ask it no more."""
+        """Send `node` no more requests; report that once."""
         was_gone = node in self.nodes.gone
         news = self.nodes.end(node, why)
         if news:

@@ -1,7 +1,7 @@
-"""What ranks send each other of a scan: directories still to be looked at, and what was found. Bytes, packed by column:
-no object for a file. Pure, but for a look at what is mounted.
+"""Messages of a shared scan between ranks: directories still to be looked at, and what was found. Bytes are packed by
+column, with no object for a file. Pure, but for a look at what is mounted.
 
-Device numbers are each machine's own, so they travel with the name of what is mounted there.
+Device numbers differ between machines, so each travels with the name of what is mounted there.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from nopfsfs.dataset.tree_scan import Failure
 from nopfsfs.fuse.mount_table import Mount, read_mounts
 
 Buffer = bytes | bytearray | memoryview
-_HEAD = 8  # bytes of the length of the JSON in front
+_HEAD = 8  # bytes that hold the length of the JSON in front
 _ROOT = "source"
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The device numbers of this machine: that of the source, and what is mounted."""
+    """Device numbers of this machine: that of the source, and those of all mounts."""
 
     source: int
     mounts: tuple[Mount, ...]
 
     @staticmethod
     def here(source: bytes) -> Devices:
-        """Raises OSError."""
+        """Read the source's device number and the mount table. Raises OSError."""
         return Devices(os.stat(source).st_dev, read_mounts())
 
     def names(self, numbers: Iterable[int]) -> dict[str, int]:
-        """By name, the numbers: a name that other machines know, too, as far as there is one."""
+        """The numbers by name: a name that other machines know too, where there is one."""
         return {self._name(number): number for number in numbers}
 
     def _name(self, number: int) -> str:
@@ -49,14 +49,15 @@ class Devices:
         return f"at {min(places)}" if places else f"number {number}"
 
     def moves(self, names: Mapping[str, int]) -> dict[int, int]:
-        """The numbers of another machine that are others here."""
+        """Map the device numbers of another machine that differ here to this machine's. `names`: that machine's numbers
+        by name."""
         known = {f"at {m.mountpoint}": os.makedev(m.major, m.minor) for m in self.mounts}
         known[_ROOT] = self.source
         return {theirs: known[name] for name, theirs in names.items() if known.get(name, theirs) != theirs}
 
 
 def pack_tasks(tasks: Sequence[DirectoryTask], devices: Devices) -> bytes:
-    """Directories to be looked at by others. Those of one directory have one chain."""
+    """Pack directories that other ranks are to look at. The subdirectories of one directory share one chain."""
     groups: dict[tuple[tuple[int, int], ...], list[list[Any]]] = {}
     for task in tasks:
         groups.setdefault(task.chain, []).append([_text(task.path), task.was, _text(task.at)])
@@ -65,7 +66,7 @@ def pack_tasks(tasks: Sequence[DirectoryTask], devices: Devices) -> bytes:
 
 
 def unpack_tasks(data: Buffer, devices: Devices) -> list[DirectoryTask]:
-    """See `pack_tasks`; with the numbers of this machine."""
+    """Unpack a message of `pack_tasks`, with the device numbers of this machine."""
     head = json.loads(bytes(data))
     moves = devices.moves(head["devices"])
     tasks = []
@@ -78,7 +79,8 @@ def unpack_tasks(data: Buffer, devices: Devices) -> list[DirectoryTask]:
 def pack_found(
     found: Sequence[DirectoryContents], failures: Sequence[Failure], devices: Devices, acls: Acls | None = None
 ) -> bytes:
-    """What one rank has found, `failures` with what vanished from directories; `acls`: those that it numbers."""
+    """Pack what one rank has found. `failures` include what vanished from directories; `acls`: those that the records
+    number."""
     listings = [f.listing for f in found if f.listing is not None]
     reused = [f for f in found if f.listing is None]
     records = _joined([part for d in listings for part in (d.own, d.records)], RECORD)
@@ -118,7 +120,8 @@ _COLUMNS: tuple[np.dtype[Any], ...] = (_U4, _U1, _U4, _U4, _U1, RECORD, _U4, _U1
 def unpack_found(
     data: Buffer, devices: Devices, previous: Index | None, acls: Acls | None = None
 ) -> tuple[list[DirectoryContents], list[Failure]]:
-    """See `pack_found`; with the numbers of this machine, and of `acls`. `data` may be changed, and is used on."""
+    """Unpack a message of `pack_found`, with the device numbers of this machine and the ACL numbers of `acls`. The
+    result keeps views of `data`, so the caller gives `data` up."""
     view = memoryview(data)
     start = _HEAD + int.from_bytes(view[:_HEAD], "little")
     head = json.loads(bytes(view[_HEAD:start]))
@@ -168,7 +171,7 @@ def _reused(
 
 
 def _links(links: NDArray[np.uint32], targets: NDArray[np.uint8]) -> dict[int, dict[int, bytes]]:
-    """By directory, and position in it."""
+    """Targets of links, by directory and position in the directory."""
     ends = _places(links[:, 2])
     found: dict[int, dict[int, bytes]] = {}
     for i, (place, at, _) in enumerate(links.tolist()):
@@ -177,7 +180,7 @@ def _links(links: NDArray[np.uint32], targets: NDArray[np.uint8]) -> dict[int, d
 
 
 def _moved(records: NDArray[Any], moves: Mapping[int, int]) -> NDArray[Any]:
-    """The records with the device numbers of this machine."""
+    """Records with the device numbers of this machine."""
     if not moves:
         return records
     records = records.copy()
@@ -189,14 +192,14 @@ def _moved(records: NDArray[Any], moves: Mapping[int, int]) -> NDArray[Any]:
 
 
 def _numbered(records: NDArray[Any], numbers: NDArray[np.uint32]) -> NDArray[Any]:
-    """The records with other numbers of ACLs."""
+    """Records with each ACL number `n` replaced by `numbers[n]`."""
     records = records.copy()
     records["acl"] = numbers[records["acl"]]
     return records
 
 
 def _places(lengths: NDArray[np.uint32]) -> list[int]:
-    """Where each item begins, and the end of the last."""
+    """Offsets at which each item begins, and the end of the last."""
     places = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=places[1:])
     found: list[int] = places.tolist()
@@ -208,7 +211,7 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]
 
 
 def _text(path: bytes) -> str:
-    return path.decode("latin-1")  # JSON holds no bytes; this loses none
+    return path.decode("latin-1")  # JSON holds no bytes; latin-1 loses none
 
 
 def _bytes(text: str) -> bytes:

@@ -1,9 +1,9 @@
-"""One scan by all ranks: each directory is listed, and its entries are asked for, by one of them; all build the same
-index of what all found. Uses a Group only, no MPI.
+"""Shared scan of the source: each directory is listed, and the attributes of its entries read, by one rank. All ranks
+build the same index of what all found. Uses a `RankGroup` only, no MPI.
 
-Directories are dealt out by a hash of their paths, in rounds: each rank looks at its own, and at its own below these;
-the others that it met go to all. There are at most as many rounds as the tree is deep. A directory's own attributes are
-asked for by the rank that listed its parent, and by the one that opens it, as they are twice by one that is alone.
+A hash of its path assigns each directory to a rank. In each round a rank looks at its own directories, and at its own
+below these; the others that it met go to all ranks. There are at most as many rounds as the tree is deep. A directory's
+attributes are read by the rank that listed its parent, and by the one that opens it. A lone scan reads them twice too.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def owner(path: bytes, size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """How to scan."""
+    """Options of a shared scan."""
 
     source: str
     follow_symlinks: bool = False
-    idle_s: float = 300.0  # after which a rank to which the source says nothing is no longer waited for
+    idle_s: float = 300.0  # after which a rank whose source answers nothing sends no signs of life
     threads: int = THREADS
     clock_ns: Callable[[], int] = time.time_ns
 
@@ -49,8 +49,8 @@ class ScanOptions:
 def scan_together(
     group: RankGroup, how: ScanOptions, previous: Index | None = None, progress: Callable[[int], None] | None = None
 ) -> ScanResult:
-    """As `dataset.scan.scan`; the same index on every rank. `previous` is used where all ranks have the same.
-    `progress` is told of the entries that this rank found. Collective.
+    """Scan as `dataset.tree_scan.scan` does; the index is the same on every rank. `previous` is used where all ranks
+    have the same one. `progress` receives the number of entries that this rank found. Collective.
 
     Raises NopfsError on every rank: Exit.SOURCE where the source cannot be read."""
     root = os.path.abspath(os.fsencode(how.source))
@@ -68,13 +68,14 @@ def scan_together(
         all_found += some
         all_failures += failed
     result = result_of(all_found, all_failures, before, acls)
-    return result if group.rank == 0 else replace(result, warnings=())  # one says it for all
+    return result if group.rank == 0 else replace(result, warnings=())  # rank 0 reports for all
 
 
 def _rounds(
     group: RankGroup, look: DirectoryScan, how: ScanOptions, devices: Devices, tell: Callable[[int], None]
 ) -> tuple[list[DirectoryContents], list[Failure]]:
-    """What this rank is to look at of the tree."""
+    """Look at this rank's directories, round by round, until none is left on any rank. Returns what was found, and the
+    failures."""
 
     def mine(task: DirectoryTask) -> bool:
         return owner(task.path, group.size) == group.rank
@@ -95,7 +96,7 @@ def _rounds(
 
 
 def _begin(group: RankGroup, root: bytes, previous: Index | None) -> tuple[Devices, Index | None]:
-    """The devices of this machine, and `previous`, if all ranks have the same."""
+    """The devices of this machine, and `previous` if all ranks have the same one, else None."""
     devices: Devices | None = None
 
     def look() -> bytes:
@@ -113,7 +114,7 @@ def _begin(group: RankGroup, root: bytes, previous: Index | None) -> tuple[Devic
 
 
 def _digest(index: Index) -> bytes:
-    """Of all that a scan takes over from an index, but device numbers, which are each machine's own."""
+    """Digest of all that a scan takes over from an index, except device numbers, which differ between machines."""
     digest = xxhash.xxh3_128()
     for name, _, _ in COLUMNS:
         if name not in _OF_THE_MACHINE:
@@ -122,7 +123,8 @@ def _digest(index: Index) -> bytes:
 
 
 def _telling(group: RankGroup, idle_s: float, progress: Callable[[int], None] | None) -> Callable[[int], None]:
-    """For the scan's own thread: that it is at work. A source that answers nothing is not taken for work for ever."""
+    """Make the function that the scan calls with its number of entries: it reports progress and sends signs of life.
+    Signs of life stop when the number has not changed for `idle_s` seconds."""
     last = (-1, time.monotonic())
 
     def tell(entries: int) -> None:
@@ -139,7 +141,7 @@ def _telling(group: RankGroup, idle_s: float, progress: Callable[[int], None] | 
 
 
 def check_same(group: RankGroup, index: Index) -> None:
-    """Raises NopfsError, on every rank, where two have different indexes; it names the first directory that
+    """Check that all ranks have the same index. Raises NopfsError, on every rank, that names the first directory that
     differs. Collective."""
     prints = [bytes(part).decode() for part in together(group, "the index", index.fingerprint.encode)]
     other = next((rank for rank, print_ in enumerate(prints) if print_ != prints[0]), None)
@@ -159,7 +161,7 @@ def check_same(group: RankGroup, index: Index) -> None:
 
 
 def _directories(index: Index) -> list[tuple[bytes, bytes]]:
-    """Of each directory, its path and a digest of the path and what is in it."""
+    """The path of each directory, with a digest of the path and the directory's content."""
     found = []
     for row in range(index.n_dirs):
         first, last = int(index.first_entry[row]), int(index.first_entry[row + 1])
@@ -175,7 +177,7 @@ def _directories(index: Index) -> list[tuple[bytes, bytes]]:
 
 def check_view(group: RankGroup, source: str, index: Index) -> None:
     """Compare the source as this rank sees it with what all found: the root and LOOKED_AT other directories at most,
-    others on each rank. Raises NopfsError, on every rank, where one sees another tree. Collective."""
+    different ones on each rank. Raises NopfsError, on every rank, where a rank sees another tree. Collective."""
     parts = together(group, "comparing the source with the others", lambda: _look(group, os.fsencode(source), index))
     for rank, part in enumerate(parts):
         if part:
@@ -190,7 +192,8 @@ def check_view(group: RankGroup, source: str, index: Index) -> None:
 
 
 def _look(group: RankGroup, source: bytes, index: Index) -> bytes:
-    """The first row that this rank sees otherwise than the rank that listed it, and how; nothing if there is none."""
+    """The first row that this rank sees otherwise than the rank that looked at it, and the difference, as JSON; empty
+    if there is none."""
     below = BelowSource(os.path.realpath(source), index, any_root=True)
     for row in sample(index, group.rank):
         if owner(index.path(row), group.size) != group.rank:
@@ -201,8 +204,8 @@ def _look(group: RankGroup, source: bytes, index: Index) -> bytes:
 
 
 def sample(index: Index, rank: int) -> list[int]:
-    """The rows of the directories that a rank compares, the root first. By a hash, and not numpy's generators: these
-    would be imported now, by a user who perhaps may not read them."""
+    """Rows of the directories that a rank compares, the root first. Chosen by a hash: numpy's generators would be
+    imported now, by a user who may have no right to read them."""
     if index.n_dirs == 1:
         return [0]
     texts = (f"{index.fingerprint} {rank} {i}" for i in range(LOOKED_AT))
@@ -210,8 +213,8 @@ def sample(index: Index, rank: int) -> list[int]:
 
 
 def _difference(below: BelowSource, index: Index, row: int) -> str:
-    """How what is in the row's place differs from the row, or "". What was read from one node must be the same file on
-    another: so inode numbers count."""
+    """Describe how the directory in the row's place differs from the row; "" where it does not. Inode numbers count,
+    because a file read on one node must be the same file on another."""
     try:
         st = below.stat(row)
     except OSError as error:

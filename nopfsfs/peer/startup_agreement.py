@@ -1,7 +1,7 @@
-"""What all ranks must agree upon before anything is mounted, so that none goes on alone and none waits for another.
+"""Agreement of all ranks before anything is mounted, so that no rank goes on alone and none waits for another.
 
-Pure: `RankGroup` is MPI, or a test's threads. Each step is done by all ranks, and has a place for an error: if one rank
-fails, all do, and one of them says why.
+Pure: `RankGroup` is MPI, or a test's threads. All ranks do each step, and each step has a place for an error: if one
+rank fails, all ranks fail, and one of them reports why.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ _GOOD, _BAD = b"\0", b"\1"
 
 
 class RankGroup(Protocol):
-    """All ranks."""
+    """All ranks of the job."""
 
     rank: int
     size: int
 
     def gather(self, data: bytes, awaited: str) -> list[memoryview]:
-        """The bytes of each rank, by rank, the caller's to change; all ranks must call it. Raises NopfsError where one
-        does not."""
+        """Return the bytes of each rank, by rank; the caller may change them. All ranks must call this. Raises
+        NopfsError where a rank does not."""
         ...
 
     def beat(self) -> None:
-        """Tell the others that this one is at work; they wait for it then."""
+        """Send the other ranks a sign of life, so that they go on waiting for this rank."""
         ...
 
 
 def together(group: RankGroup, awaited: str, work: Callable[[], bytes]) -> list[memoryview]:
-    """Do `work` on every rank; return what all made of it, by rank. Raises NopfsError on every rank where it failed on
-    one: its own on that rank, Said on the others."""
+    """Do `work` on every rank; return the results of all, by rank. Where it failed on one rank, raises NopfsError on
+    every rank: its own on that rank, AlreadyReported on the others."""
     failed: NopfsError | None = None
     try:
         mine = _GOOD + work()
     except NopfsError as error:
         failed = error
-    except SystemExit as ended:  # by a signal; the others are told, or they would wait for this one, or go on without
+    except SystemExit as ended:  # by a signal; the others must know, or they would wait for this rank, or go on
         failed = NopfsError(Exit(int(ended.code or 0)), "told to end before all mounts answered")
     except Exception as error:
         failed = NopfsError(Exit.INTERNAL, f"{type(error).__name__}: {error}; this is a bug: run again with --debug")
@@ -62,26 +62,26 @@ def together(group: RankGroup, awaited: str, work: Callable[[], bytes]) -> list[
 
 
 def refuse(group: RankGroup, code: Exit, message: str) -> NopfsError:
-    """The error that all ranks have found alike; rank 0 is to say it."""
+    """Make the error that all ranks have found alike; rank 0 reports it."""
     return NopfsError(code, message) if group.rank == 0 else AlreadyReported(code, message)
 
 
 @dataclass(frozen=True, slots=True)
 class RankHost:
-    """Where a rank runs: what tells whether two of them would mount at one place."""
+    """Machine of a rank. Two ranks on one machine must not mount at one place."""
 
     host: str
     machine: str  # boot id and mount namespace
 
 
 def place() -> RankHost:
-    """Where this process runs."""
+    """Find the machine of this process."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     return RankHost(os.uname().nodename, f"{boot} {os.readlink('/proc/self/ns/mnt')}")
 
 
-# Of what must be the same on all ranks: how it is said, and what to do about it.
+# Settings that must be the same on all ranks: the key, its name in errors, and what to do about a difference.
 _ASKED: tuple[tuple[str, str, str], ...] = (
     ("version", "nopfsfs", "install one version on all nodes"),
     ("source", "the source", "name the same directory on all ranks"),
@@ -95,7 +95,7 @@ _ASKED: tuple[tuple[str, str, str], ...] = (
 
 
 def asked(config: MountConfig, here: RankHost) -> bytes:
-    """What a rank was asked for, as far as the others must know."""
+    """Settings of this rank that the others must know, as JSON."""
     plans = [dataclasses.asdict(dataclasses.replace(plan, ranks=None)) for plan in config.plans]
     return json.dumps({
         "version": __version__,
@@ -113,8 +113,8 @@ def asked(config: MountConfig, here: RankHost) -> bytes:
 
 
 def check_asked(group: RankGroup, parts: list[memoryview]) -> bool:
-    """Whether any rank wants every directory listed. Raises NopfsError for the first difference between what ranks
-    were asked for."""
+    """Check that the settings of all ranks agree; return True when any rank wants every directory listed. Raises
+    NopfsError for the first difference, or where two ranks would mount at one place."""
     all_of_them: list[dict[str, Any]] = [json.loads(bytes(part)) for part in parts]
     first = all_of_them[0]
     for key, name, advice in _ASKED:
@@ -139,8 +139,8 @@ def check_asked(group: RankGroup, parts: list[memoryview]) -> bool:
 
 
 def _difference(name: str, ours: Any, theirs: Any) -> tuple[str, str, str]:
-    """What differs, and how, in words."""
-    if isinstance(ours, list) and len(ours) == len(theirs):  # plans: the first of the first two that differ
+    """The name of a difference, and both values, in words."""
+    if isinstance(ours, list) and len(ours) == len(theirs):  # plans: the first difference of the first two that differ
         plan, other = next((a, b) for a, b in zip(ours, theirs, strict=True) if a != b)
         key = next(key for key in plan if plan[key] != other[key])
         return f"{name}'s {key}", _shown(plan[key]), _shown(other[key])

@@ -1,4 +1,4 @@
-"""What the exchange needs of a network. `mpi_transport.py` carries it out; tests have one in memory."""
+"""`Transport`: the network as the router uses it. `mpi_transport.py` carries it out; tests have one in memory."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import NamedTuple, Protocol
 
 
 class NodeMessage(NamedTuple):
-    """A message that came. `body` None: it was longer than any message is."""
+    """Message of another node. `body` is None where the node sent more than any node may."""
 
     node: int
     body: bytes | None
 
 
 CANCELLED, FAILED = -1, -2  # in place of a length
-# A transfer that has ended: its key, and bytes that came, or CANCELLED, or FAILED; above those of the view: there were
-# more. No class of its own: it takes as long to make as the rest.
+# A transfer that has ended: its key, and the number of bytes that came, or CANCELLED, or FAILED. A number above the
+# view's length means that there were more. No class of its own: to make an object takes as long as the rest.
 Done = tuple[int, int]
 
 
 class Transport(Protocol):
-    """Messages and bytes between the nodes 0 .. size - 1. Nothing here waits. Messages of one node come in order; bytes
-    are matched by node and tag. What cannot be sent is lost: whoever waits for it has a limit."""
+    """Messages and bytes between the nodes 0 .. size - 1. No method waits. Messages of one node arrive in the sequence
+    in which they were sent; bytes are matched by node and tag. A message that cannot be sent is lost: every wait for an
+    answer has a limit."""
 
     rank: int
     size: int
@@ -30,25 +31,25 @@ class Transport(Protocol):
         """Send a message; False where the node cannot be reached any more."""
 
     def receive(self) -> Sequence[NodeMessage]:
-        """What has come, some of it."""
+        """Return some of the messages that have come."""
 
     def start_send(self, node: int, tag: int, view: memoryview) -> int:
-        """Begin to send bytes, which must stay as they are until it is done; its key."""
+        """Begin to send bytes, which must stay as they are until the transfer is done; return the transfer's key."""
 
     def start_receive(self, node: int, tag: int, view: memoryview) -> int:
-        """Begin to receive bytes; its key."""
+        """Begin to receive bytes; return the transfer's key."""
 
     def cancel(self, key: int) -> None:
-        """Give up a receive, if nothing has come for it yet; then it is done soon. Else it goes on."""
+        """Cancel a receive for which nothing has come yet: `done` reports that soon. Any other receive goes on."""
 
     def done(self) -> Iterable[Done]:
-        """Transfers that have ended since the last call, some of them. To be taken to the end, one by one: bytes that
-        were copied just now are in the processor's cache, where to compare their checksum is fastest."""
+        """Yield some of the transfers that have ended since the last call. The caller takes all of them, one by one:
+        bytes that were copied just now are in the processor's cache, where to compare their checksum is fastest."""
 
     @property
     def has_more(self) -> bool:
-        """Whether `done` has something to do at once."""
+        """True when `done` has something to do at once."""
 
     @property
     def busy(self) -> bool:
-        """Whether transfers are under way."""
+        """True when transfers are under way."""

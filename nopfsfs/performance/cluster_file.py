@@ -1,4 +1,4 @@
-"""A cluster (`policy.model.Cluster`) as TOML. A file has
+"""A cluster (`performance.model.Cluster`) as TOML. A file has
 
     name = "thesis"
     note = "where the figures come from"    # optional
@@ -17,10 +17,10 @@
     threads = 2
     read = { 2 = "21164 MB/s" } # of so many threads together; or one rate
     write = "21164 MB/s"        # optional: as read
-    [[class]]                   # 1, 2, ...: fastest first; with what [staging] has, and a name
+    [[class]]                   # 1, 2, ...: fastest first; with the keys of [staging], and a name
     name = "ram"
 
-Sizes and rates as in `units`, or in bytes and bytes per second. Two answers that are no errors: a class of capacity 0
+Sizes and rates as in `units`, or in bytes and bytes per second. Two cases are no errors: a class of capacity 0
 holds nothing, and there may be more nodes than samples.
 """
 
@@ -51,8 +51,8 @@ _A_RATE = '"146 MB/s"'
 
 
 def read_cluster(path: str, users: Collection[int] | None = None) -> Cluster:
-    """The cluster of a file. `users`: whose it must be, and no link then. Raises NopfsError with Exit.USAGE, which
-    names file, line and key; ForeignFile."""
+    """Read the cluster of a file. `users`: ids of the users who may own the file, which then may not be a link. Raises
+    NopfsError with Exit.USAGE, which names file, line and key; ForeignFile."""
     return parse_cluster(toml_table.read_text(path, "a cluster file", users), path)
 
 
@@ -150,8 +150,8 @@ def _curve(table: TomlTable, key: str) -> Curve:
 
 
 def class_name(path: str) -> str:
-    """The name of the class of the disk tier in directory `path`: the path, or, where that is no name, as one that is
-    too long, its end and a digest."""
+    """The name of the class of the disk tier in directory `path`: the path itself, or its end and a digest where the
+    path is no valid name, as one that is too long."""
     text = os.fsencode(path).decode(errors="backslashreplace")
     with suppress(ValueError):
         return toml_table.name(text)

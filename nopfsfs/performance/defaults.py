@@ -1,4 +1,4 @@
-"""The rates that are taken for a node where nobody has measured them (`nopfs calibrate` does).
+"""The rates that are assumed for a node that nobody has measured (`nopfs calibrate` measures).
 
 Guesses, of the order of magnitude that a training job finds: a busy parallel file system, DDR4 copied by one process, a
 SATA SSD, 10 Gbit/s Ethernet.
@@ -15,7 +15,7 @@ NETWORK = 1.25e9
 RAM = StorageClass("ram", (0,), 4, Curve.flat(RAM_RATE), Curve.flat(RAM_RATE))
 DISK = StorageClass("disk", (0,), 4, Curve.flat(DISK_READ), Curve.flat(DISK_WRITE))
 STAGING = StorageClass("staging", (0,), 4, Curve.flat(RAM_RATE), Curve.flat(RAM_RATE))
-# Training takes no time beside the bytes: how long it does take is the user's to say.
+# Training takes no time beside the bytes: only the user knows how long it takes.
 DEFAULTS = Cluster(
     "defaults", 1, RAM_RATE, NETWORK, SourceModel(Curve.flat(SOURCE_RATE), latency=LATENCY_S, at_once=AT_ONCE), STAGING,
     (RAM, DISK),

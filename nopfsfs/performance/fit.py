@@ -1,4 +1,4 @@
-"""What measured times say about a source and a storage class: the model's figures from readings. Pure. Bytes, seconds.
+"""The model's figures of a source and a storage class, fitted to measured times. Pure. Bytes, seconds.
 
 A file that is read alone takes `latency + size / stream`. Files that are read at once share the source's bandwidth and
 overlap their latencies, until as many are under way as the source, or this node, works on at a time.
@@ -14,20 +14,20 @@ import numpy as np
 
 from nopfsfs.performance.model import Curve, Floats
 
-REACHES = 0.95  # of the best rate: more at once than this takes is not worth it
+REACHES = 0.95  # of the best rate: more files at once than this needs are not worth it
 FEWEST = 8  # readings that a line is drawn through
 KNOWN = 5.0  # a latency counts as told apart from the bytes when it is this many times its own standard error
 BYTES_MATTER = 2.0  # bytes limit a rate where files without their bytes come so many times as often
-_ROUNDS = 12  # of reweighting; it has settled after about five
+_ROUNDS = 12  # of reweighting; the line has settled after about five
 _HUBER = 1.345  # robust standard deviations beyond which a reading loses weight (Huber 1964)
 _ROBUST = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
-_LEAST_MODEL = 0.05  # of the median time, below which no predicted time counts: or one reading would outweigh all
+_LEAST_MODEL = 0.05  # of the median time; a shorter predicted time counts as this, else one reading would outweigh all
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """n reads by several threads, f64[n] each: when they began and ended, the bytes, which share of the file that was
-    (1: the whole), and the number of the thread."""
+    """Reads by several threads, n in all, f64[n] each: begin, end, bytes, share of the file that was read (1: the
+    whole), and number of the thread."""
 
     begin: Floats
     end: Floats
@@ -38,7 +38,7 @@ class Readings:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What came in a second with `at_once` files under way."""
+    """Files and bytes per second with `at_once` files under way."""
 
     at_once: int
     files: float
@@ -47,7 +47,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class LineFit:
-    """time = latency + size * per_byte; `error` is the standard error of the latency."""
+    """The line time = latency + size * per_byte; `error` is the standard error of the latency."""
 
     latency: float
     per_byte: float
@@ -56,9 +56,9 @@ class LineFit:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Seconds for each file beside its bytes. `stream`: bytes per second of one file alone, infinite where that cannot
-    be told. `fitted`: from times against sizes, with standard error `error`; else the time until a file's first byte.
-    """
+    """Seconds for each file beside its bytes. `stream`: bytes per second of one file alone, infinite where that is not
+    known. `fitted`: True when fitted to times against sizes, with standard error `error`; else the time until a file's
+    first byte."""
 
     seconds: float
     stream: float
@@ -68,18 +68,17 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes per second. `least`: it may well be more, something else was the limit."""
+    """Bytes per second. `least`: the rate is a lower bound, because something else was the limit."""
 
     rate: float
     least: bool
 
 
 def throughput(readings: Readings, at_once: int) -> Level:
-    """Files and bytes in a second while all threads were reading; where that was less than half of the time, over all
-    of it. Reads that were under way at its borders count for the part within.
+    """Files and bytes per second while all threads were reading, or over the whole time if that was less than half of
+    it. Reads that were under way at the borders count for the part within.
 
-    Raises ValueError without readings.
-    """
+    Raises ValueError without readings."""
     threads = np.unique(readings.thread)
     begin = max(float(readings.begin[readings.thread == one].min()) for one in threads)
     end = min(float(readings.end[readings.thread == one].max()) for one in threads)
@@ -136,12 +135,11 @@ def _error(x: Floats, off: Floats, weights: Floats) -> float:
 
 
 def latency_of(sizes: Floats, seconds: Floats, first_bytes: Floats) -> Latency:
-    """The latency of a source, from whole files read one after the other, f64[n] each, and from the times until other
-    files' first bytes, f64[m]. The line through the former where it tells latency and bytes apart, else the median of
-    the latter, or of both where there are none.
+    """The latency of a source. `sizes` and `seconds` f64[n]: of whole files read one after the other; `first_bytes`
+    f64[m]: times until other files' first bytes. The latency comes from the line through `seconds` where the line tells
+    latency and bytes apart. Else it is the median of `first_bytes`, or of `seconds` where there are no first bytes.
 
-    Raises ValueError without any times.
-    """
+    Raises ValueError without any times."""
     line = draw_line(sizes, seconds)
     if line is not None and line.latency > 0 and line.error <= line.latency / KNOWN:
         return Latency(line.latency, 1 / line.per_byte if line.per_byte else math.inf, True, line.error)
@@ -152,40 +150,40 @@ def latency_of(sizes: Floats, seconds: Floats, first_bytes: Floats) -> Latency:
     stream = math.inf
     if len(sizes):
         bytes_alone = float(np.median(seconds)) - latency
-        if bytes_alone > latency / 10:  # else it is as likely to be noise
+        if bytes_alone > latency / 10:  # else the difference is as likely to be noise
             stream = float(np.median(sizes)) / bytes_alone or math.inf
     return Latency(latency, stream, False)
 
 
 def knee(points: Sequence[tuple[int, float]]) -> int:
-    """The smallest x whose rate reaches `REACHES` of the best, of points (x, rate). Raises ValueError without any."""
+    """The smallest x with a rate of at least `REACHES` of the best, of points (x, rate). Raises ValueError without
+    points."""
     best = max(rate for _, rate in points)
     return min(x for x, rate in points if rate >= REACHES * best)
 
 
 def overlap(levels: Sequence[Level]) -> float:
-    """How many files' times pass at once at best, on average: the most files in a second over those of files one by one
-    (Little's law). Less than `knee` of them where files under way wait for each other.
+    """The average number of files whose times pass at once at best: the most files per second over those of files one
+    by one (Little's law). Less than `knee` of them where files under way wait for each other.
 
     Raises ValueError without levels."""
     return max(level.files for level in levels) / min(levels, key=lambda level: level.at_once).files
 
 
 def curve(points: Sequence[tuple[int, float]]) -> Curve:
-    """The model's curve through points (x, rate > 0). Raises ValueError for other rates, or none."""
+    """The model's curve through points (x, rate > 0). Raises ValueError for other rates, or without points."""
     if not points or any(not 0 < rate < math.inf for _, rate in points):
         raise ValueError(f"not a curve: {points}")
     return Curve(tuple((float(x), float(rate)) for x, rate in sorted(points)))
 
 
 def bandwidth(levels: Sequence[Level], first_bytes: Level | None, large: Level | None) -> Bandwidth:
-    """What one node gets at best: the highest rate that was seen. `levels`: of files as they are; `first_bytes`: of
-    files of which only that was read, with as many at once as in the last level; `large`: of the largest files.
+    """The highest rate that one node was seen to get. `levels`: of files as they are; `first_bytes`: of files of which
+    only the first byte was read, with as many at once as in the last level; `large`: of the largest files.
 
-    It is a measured bandwidth where more files at once did not bring more, and files without their bytes came at least
-    `BYTES_MATTER` times as often: then it is the bytes that take the time. Else it is a lower bound: what limits may be
-    the latency, the requests that the source works on at a time, or this machine's processors.
-    """
+    The rate is a measured bandwidth where more files at once did not bring more, and files without their bytes came at
+    least `BYTES_MATTER` times as often: then the bytes take the time. Else the rate is a lower bound: the limit may be
+    the latency, the requests that the source works on at a time, or this machine's processors."""
     best = max([*levels, *([large] if large else [])], key=lambda level: level.bytes)
     flat = knee([(level.at_once, level.bytes) for level in levels]) < max(level.at_once for level in levels)
     heavy = first_bytes is not None and first_bytes.files >= BYTES_MATTER * best.files

@@ -1,9 +1,9 @@
-"""NoPFS's performance model: what it takes to bring a sample from where it is, and when it can be used. Pure.
+"""NoPFS's performance model: the time to fetch a sample from each place, and when the sample can be used. Pure.
 
 Symbols are those of the paper (SC21, arXiv 2101.08734, section 4; the thesis, section 3.1): c, beta, b_c, b_fs,
 t(gamma), d_j, p_j, r_j(p), w_j(p). Storage class 0 is the staging buffer. Bytes, seconds, bytes per second.
 
-Beyond the paper: a source may cost a time for each file (`latency`), and takes so many requests of a node at once.
+Beyond the paper: a source may cost a time for each file (`latency`), and serves `at_once` files of a node at a time.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
-NOWHERE = -1  # as the number of a storage class
-MOST_CLASSES = 63  # beside the staging buffer: they are numbered in six bits where each reading has a byte
-_BLOCK = 1 << 16  # samples whose costs are compared at once: what fits a processor's cache
+NOWHERE = -1  # in place of the number of a storage class
+MOST_CLASSES = 63  # beside the staging buffer: six bits hold their number where each read has a byte
+_BLOCK = 1 << 16  # samples whose costs are compared at once: they fit a processor's cache
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A rate that was measured at some points `(x, rate)`, x ascending: linear between them, at the ends the last one
-    (thesis, equation 4.1)."""
+    """A rate that was measured at some points `(x, rate)`, x ascending: linear between them, and constant beyond both
+    ends (thesis, equation 4.1)."""
 
     points: tuple[tuple[float, float], ...]
 
     @staticmethod
     def flat(rate: float) -> Curve:
-        """The same rate everywhere."""
+        """A curve with the same rate everywhere."""
         return Curve(((1.0, rate),))
 
     def at(self, x: float) -> float:
@@ -52,8 +52,8 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """A kind of storage that every node has. `capacity` d_j: of node i it is the entry i modulo their number. `threads`
-    p_j work on it; `read` r_j(p) and `write` w_j(p) are what p threads do together."""
+    """A kind of storage that every node has. `capacity` d_j: node i has the entry i modulo their number. `threads` p_j
+    work on it; `read` r_j(p) and `write` w_j(p) are the rates of p threads together."""
 
     name: str
     capacity: tuple[int, ...]
@@ -63,19 +63,19 @@ class StorageClass:
 
     @property
     def read_rate(self) -> float:
-        """r_j(p_j): what all its threads read together."""
+        """r_j(p_j): the rate at which all its threads read together."""
         return self.read.at(self.threads)
 
     @property
     def write_rate(self) -> float:
-        """w_j(p_j)."""
+        """w_j(p_j): the rate at which all its threads write together."""
         return self.write.at(self.threads)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceModel:
-    """The parallel file system. `rate` t(gamma): what it delivers to gamma nodes together; `link` b_fs: to one of them
-    at most. `latency`: seconds for each file beside its bytes; `at_once`: files that one node has under way then."""
+    """The parallel file system. `rate` t(gamma): bytes per second to gamma nodes together; `link` b_fs: the most to one
+    node. `latency`: seconds for each file beside its bytes; `at_once`: files that one node has under way meanwhile."""
 
     rate: Curve
     link: float = math.inf
@@ -87,14 +87,14 @@ class SourceModel:
         return min(self.link, self.rate.at(gamma) / gamma)
 
     def most(self, nodes: int) -> float:
-        """Bytes per second that up to so many nodes get together at best."""
+        """The most bytes per second that up to `nodes` nodes get together."""
         return max(min(self.rate.at(gamma), gamma * self.link) for gamma in range(1, nodes + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Nodes of one kind. `ranks` of the job run on each and share its storage. `compute` c: bytes that one rank trains
-    on in a second; `preprocess` beta: that one staging thread prepares; `network` b_c: between two nodes."""
+    """Nodes of one kind. `ranks` of the job run on each and share its storage. `compute` c: bytes per second that one
+    rank trains on; `preprocess` beta: that one staging thread prepares; `network` b_c: between two nodes."""
 
     name: str
     nodes: int
@@ -107,13 +107,13 @@ class Cluster:
     ranks: int = 1
 
     def capacities(self) -> Rows:
-        """d_j of each node, i64[nodes, classes]."""
+        """The capacities d_j of each node, i64[nodes, classes]."""
         columns = [np.resize(np.array(one.capacity, np.int64), self.nodes) for one in self.classes]
         return np.stack(columns, axis=1) if columns else np.zeros((self.nodes, 0), np.int64)
 
 
 class FetchOrigin(IntEnum):
-    """Where a sample is fetched from."""
+    """The place from which a sample is fetched."""
 
     LOCAL = 0
     PEER = 1
@@ -122,9 +122,9 @@ class FetchOrigin(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What fetching costs, in seconds for each byte; `latency` seconds more for each file of the source.
+    """Costs of a fetch, in seconds for each byte; `latency` seconds more for each file of the source.
 
-    `local`, `peer` f64[classes + 1]: by storage class, the last entry, which the number `NOWHERE` names, is infinite.
+    `local`, `peer` f64[classes + 1]: by storage class. The last entry, which the number `NOWHERE` names, is infinite.
     """
 
     local: Floats
@@ -135,10 +135,10 @@ class Times:
 
     @staticmethod
     def of_thread(cluster: Cluster, gamma: float) -> Times:
-        """For one staging thread, while gamma nodes read the source. Paper, section 4: fetch from the source
+        """The costs for one staging thread, while gamma nodes read the source. Paper, section 4: fetch from the source
         s/min(b_fs, t(gamma)/gamma); from class j of a peer s/min(b_c, r_j(p_j)/p_j), of this node s/(r_j(p_j)/p_j);
-        write max(s/beta, s/(w_0(p_0)/p_0)). A thread is charged its part of a storage class, but has the node's part
-        of the source for itself, as if there were as many sources as threads."""
+        write max(s/beta, s/(w_0(p_0)/p_0)). A thread is charged its part of a storage class, but has the node's part of
+        the source for itself, as if there were as many sources as threads."""
         rates = [one.read_rate / one.threads for one in cluster.classes]
         staging = cluster.staging
         write = max(1 / cluster.preprocess, staging.threads / staging.write_rate)
@@ -146,16 +146,17 @@ class Times:
 
     @staticmethod
     def of_node(cluster: Cluster, gamma: float) -> Times:
-        """For all staging threads of a node together: they share the source as they share its storage classes, and the
-        latency of a file is waited for with `at_once` files under way."""
+        """The costs for all staging threads of a node together. The threads share the source as they share the storage
+        classes; the latency of a file is divided by the `at_once` files under way."""
         staging = cluster.staging
         write = max(1 / (staging.threads * cluster.preprocess), 1 / staging.write_rate)
         latency = cluster.source.latency / cluster.source.at_once
         return _times(cluster, gamma, [one.read_rate for one in cluster.classes], write, latency)
 
     def fetch_from(self, sizes: Rows, local: NDArray[np.int8], peer: NDArray[np.int8]) -> NDArray[np.uint8]:
-        """Where each of m samples comes from soonest, u8[m] of `FetchOrigin`. `local`, `peer` i8[m]: the class that
-        this node and a peer have it in, or NOWHERE. Of equals the nearer one. An empty one is taken as one byte."""
+        """The place from which each of m samples comes soonest, u8[m] of `FetchOrigin`; of equals the nearer one.
+        `local`, `peer` i8[m]: the class in which this node and a peer have the sample, or NOWHERE. An empty sample
+        counts as one byte."""
         nearest = np.empty(len(sizes), np.uint8)
         for first in range(0, len(sizes), _BLOCK):
             part = slice(first, first + _BLOCK)
@@ -176,20 +177,19 @@ def _times(cluster: Cluster, gamma: float, rates: list[float], write: float, lat
 
 
 def ends(available: Floats, compute: Floats, begin: float = 0.0) -> Floats:
-    """When the compute on each sample ends, f64[m, ...] along the first axis: t_f + s_f/c with t_f = max(avail(f),
-    t_{f-1} + s_{f-1}/c) (paper, section 4), for `available` avail(f), `compute` s_f/c, and no beginning before
-    `begin`."""
+    """The time when the compute on each sample ends, f64[m, ...] along the first axis: t_f + s_f/c with t_f =
+    max(avail(f), t_{f-1} + s_{f-1}/c) (paper, section 4), for `available` avail(f) and `compute` s_f/c. No compute
+    begins before `begin`."""
     done = np.cumsum(compute, axis=0)
     ready = np.maximum.accumulate(np.maximum(available, begin) - (done - compute), axis=0)
     return ready + done
 
 
 def has_arrived(first_use: Rows, position: Rows | int, margin: int) -> NDArray[np.bool_]:
-    """Which samples a peer that keeps them has by now, without asking it: those that were first read, anywhere in the
-    cluster, `margin` places before one's own `position` in the stream, i64[m] or the same for all. All ranks go through
-    their streams together, so that one's own place tells the others' (as the progress of the same class does in NoPFS's
-    code).
+    """True for samples that a peer which keeps them has by now, without asking the peer: those first read anywhere in
+    the cluster at least `margin` places before one's own `position` in the stream, i64[m] or the same for all. All
+    ranks go through their streams together, so that one's own place gives the others' (as the progress of the same
+    class does in NoPFS's code).
 
-    `first_use` i64[m]: the place at which each is read for the first time.
-    """
+    `first_use` i64[m]: the place at which each is read for the first time."""
     return first_use + margin <= position

@@ -1,1 +1,1 @@
-"""Which node of a cluster keeps which file. Pure."""
+"""The nodes of a cluster that keep each file. Pure."""

@@ -1,9 +1,9 @@
-"""How often each node reads each sample in the epochs to come. Pure, in bounded memory: 14.2 million samples, 1,024
-nodes and 90 epochs are counted in blocks of nodes or samples, never in a matrix of both.
+"""Counts of how often each node reads each sample in the epochs to come. Pure, in bounded memory: 14.2 million samples,
+1,024 nodes and 90 epochs are counted in blocks of nodes or samples, never in a matrix of both.
 
-An epoch is given as an array by sample: which node reads it (`Readers`). Paper, section 3 (access frequencies) and 5.1.
-Its two laws (`expected_frequent`, lemma 1) say what a placement can gain; they decide nothing here, where all is
-counted, and tests hold them against counts.
+An epoch is given as an array by sample: the node that reads it (`Readers`). Paper, section 3 (access frequencies) and
+5.1. The paper's two laws (`expected_frequent`, lemma 1) give the possible gain of a placement. Nothing here depends on
+the laws, because all reads are counted; tests check them against the counts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-NOBODY = 0xFFFF  # reads this sample in this epoch; there are fewer nodes
-AHEAD = 254  # epochs of which one can be named in a byte, beside "none"
-NOT_AGAIN = 255  # as the next epoch in which a node reads a sample
+NOBODY = 0xFFFF  # no node reads the sample in the epoch; there are fewer nodes
+AHEAD = 254  # the most epochs whose number fits a byte, beside NOT_AGAIN
+NOT_AGAIN = 255  # in place of the next epoch in which a node reads a sample
 BLOCK_BYTES = 256 << 20  # for the counts of one block
-_ROUNDING = 1e-9  # how far off the products here may be
+_ROUNDING = 1e-9  # the largest rounding error of the products here
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
 
 Nodes = NDArray[np.uint16]
@@ -27,8 +27,8 @@ Readers = Callable[[int], Nodes]  # of an epoch: the node that reads each sample
 
 
 def expected_frequent(nodes: int, epochs: int, samples: int, delta: float) -> float:
-    """How many of `samples` a node is expected to read more than (1 + delta) E/N times: F * P[X > (1 + delta) E/N],
-    X ~ Binomial(E, 1/N) (paper, section 3.1)."""
+    """The expected number of `samples` that a node reads more than (1 + delta) E/N times: F * P[X > (1 + delta) E/N], X
+    ~ Binomial(E, 1/N) (paper, section 3.1)."""
     most = math.floor((1 + delta) * epochs / nodes + _ROUNDING)
     p = 1 / nodes
     log = (
@@ -40,18 +40,18 @@ def expected_frequent(nodes: int, epochs: int, samples: int, delta: float) -> fl
 
 
 def least_elsewhere(nodes: int, epochs: int, delta: float) -> int:
-    """Lemma 1: of a sample that one node reads ceil((1 + delta) E/N) times, some other node reads at most so many."""
+    """Lemma 1: some other node reads a sample at most so often, if one node reads it ceil((1 + delta) E/N) times."""
     return math.ceil((nodes - 1 - delta) / (nodes - 1) * epochs / nodes - _ROUNDING)
 
 
 def most_elsewhere(nodes: int, epochs: int, delta: float) -> int:
-    """Lemma 1: of one that it reads floor((1 - delta) E/N) times, some other node reads at least so many."""
+    """Lemma 1: some other node reads a sample at least so often, if one node reads it floor((1 - delta) E/N) times."""
     return math.floor((nodes - 1 + delta) / (nodes - 1) * epochs / nodes + _ROUNDING)
 
 
 def dealt(order: NDArray[np.integer], samples: int, ranks: int, per_node: int = 1) -> Nodes:
-    """Who reads each sample of an epoch whose `order` is dealt out to `ranks` ranks place by place, `per_node` of which
-    run on each node: u16[samples]. A sample that is read twice (padding) has its first reader."""
+    """The node that reads each sample of an epoch, u16[samples]. `order` is dealt out to `ranks` ranks place by place,
+    and `per_node` ranks run on each node. A sample that is read twice (padding) has its first reader."""
     found = np.full(samples, NOBODY, np.uint16)
     readers = (np.arange(len(order), dtype=np.int32) % ranks // per_node).astype(np.uint16)
     found[order[::-1]] = readers[::-1]
@@ -60,14 +60,14 @@ def dealt(order: NDArray[np.integer], samples: int, ranks: int, per_node: int = 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of the nodes first .. first + m - 1: how often each reads each sample, u8[m, F] (255: or more)."""
+    """Reads of each sample by each of the nodes first .. first + m - 1: `often` u8[m, F] (255: or more)."""
 
     first: int
     often: NDArray[np.uint8]
 
 
 def by_node(readers: Readers, epochs: int, samples: int, nodes: int, block: int = BLOCK_BYTES) -> Iterator[Counts]:
-    """The counts of all nodes, a block of nodes at a time, each of at most `block` bytes, or one node."""
+    """Count for all nodes, a block of nodes at a time. A block takes at most `block` bytes, or is a single node."""
     step = max(1, block // max(1, samples))
     for first in range(0, nodes, step):
         end = min(nodes, first + step)
@@ -82,16 +82,16 @@ def by_node(readers: Readers, epochs: int, samples: int, nodes: int, block: int 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """The nodes that read each sample most. `node` u16[F, depth]: NOBODY where there are fewer; `often` u8[F, depth];
-    of equal counts the one that begins to read it first, but last those that do so in the first epoch: there it comes
-    from the source anyway."""
+    """The nodes that read each sample most. `node` u16[F, depth]: NOBODY where there are fewer; `often` u8[F, depth].
+    Of equal counts, the node that begins to read the sample first leads. Nodes that begin in the first epoch come last:
+    there the sample comes from the source anyway."""
 
     node: Nodes
     often: NDArray[np.uint8]
 
 
 def by_sample(readers: Readers, epochs: int, samples: int, depth: int, block: int = BLOCK_BYTES) -> Ranked:
-    """Count and rank in blocks of samples. The epochs are asked for once for each block."""
+    """Count and rank in blocks of samples. Each block calls `readers` once for each epoch."""
     node = np.full((samples, depth), NOBODY, np.uint16)
     often = np.zeros((samples, depth), np.uint8)
     for first, who in _blocks(readers, epochs, samples, block):
@@ -104,8 +104,8 @@ _ROWS = 1 << 16  # samples that are sorted at once: what fits a processor's cach
 
 
 def _blocks(readers: Readers, epochs: int, samples: int, block: int = BLOCK_BYTES) -> Iterator[tuple[int, Nodes]]:
-    """Who reads each of some samples in each epoch, u16[m, E], with the first of them; of `block` bytes at a time each
-    epoch is asked for once."""
+    """Yield the first of some samples, and the node that reads each of them in each epoch, u16[m, E]. `readers` is
+    called once for each epoch and `block` bytes."""
     step = max(1, block // (2 * max(1, epochs)))
     for first in range(0, samples, step):
         who = np.stack([readers(epoch)[first : first + step] for epoch in range(epochs)], axis=1)
@@ -114,7 +114,7 @@ def _blocks(readers: Readers, epochs: int, samples: int, block: int = BLOCK_BYTE
 
 
 def _rank(who: Nodes, depth: int) -> tuple[Nodes, NDArray[np.uint8]]:
-    """Of u16[m, E], who reads it in each epoch: the nodes with the highest counts and these, [m, depth]."""
+    """The nodes with the highest counts, and these counts, [m, depth]. `who` u16[m, E]: the reader in each epoch."""
     m, epochs = who.shape
     key = (who.astype(np.uint32) << 16) | np.arange(epochs, dtype=np.uint32)
     key.sort(axis=1)
@@ -145,8 +145,8 @@ def _rank(who: Nodes, depth: int) -> tuple[Nodes, NDArray[np.uint8]]:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Who reads what: `node` u16[m] reads `sample` i32[m] `often` times, u8[m] (255: or more), and first in the epoch
-    `since`, u8[m] (254: or later)."""
+    """Pairs of a node and a sample: `node` u16[m] reads `sample` i32[m] `often` times, u8[m] (255: or more), and first
+    in the epoch `since`, u8[m] (254: or later)."""
 
     node: Nodes
     sample: NDArray[np.int32]
@@ -154,12 +154,12 @@ class Pairs:
     since: NDArray[np.uint8]
 
     def of(self, which: NDArray[np.bool_] | NDArray[np.int64] | slice) -> Pairs:
-        """Some of them."""
+        """The pairs that `which` selects."""
         return Pairs(self.node[which], self.sample[which], self.often[which], self.since[which])
 
     @staticmethod
     def joined(parts: Sequence[Pairs]) -> Pairs:
-        """All of them, by node, and those of a node in the order in which they stand here."""
+        """All pairs of `parts`, by node; the pairs of a node stay in the order of `parts`."""
         node = np.concatenate([part.node for part in parts])
         order = np.argsort(node, kind="stable")
         columns = ((part.sample for part in parts), (part.often for part in parts), (part.since for part in parts))
@@ -170,7 +170,7 @@ class Pairs:
 def pairs(
     readers: Readers, epochs: int, samples: int, least: int, block: int = BLOCK_BYTES
 ) -> Iterator[Pairs]:  # fmt: skip
-    """Who reads what at least so often, some samples at a time, these ascending."""
+    """Pairs of a node and a sample that it reads at least `least` times, some samples at a time, these ascending."""
     for first, who in _blocks(readers, epochs, samples, block):
         key = (who.astype(np.uint32) << 16) | np.arange(epochs, dtype=np.uint32)
         key.sort(axis=1)
@@ -188,8 +188,8 @@ def pairs(
 
 
 def next_readings(readers: Readers, epochs: int, samples: int) -> NDArray[np.uint8]:
-    """After each epoch, the next in which the same node reads the sample that it reads then, u8[E, F], or
-    NOT_AGAIN. Raises ValueError: more than 254 epochs."""
+    """The next epoch, after each epoch, in which the same node reads the sample again, u8[E, F], or NOT_AGAIN. Raises
+    ValueError for more than 254 epochs."""
     if epochs > AHEAD:
         raise ValueError(f"{epochs} epochs are more than the 254 that can be looked ahead")
     found = np.full((epochs, samples), NOT_AGAIN, np.uint8)
@@ -203,8 +203,8 @@ def next_readings(readers: Readers, epochs: int, samples: int) -> NDArray[np.uin
 
 
 def shuffled(node: NDArray[np.integer] | int, samples: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A number for each pair, u64, as good as random and the same everywhere: what stands for the place within an epoch
-    where only the epoch is known."""
+    """A number for each pair of node and sample, u64, as good as random and the same everywhere. It stands for the
+    place within an epoch where only the epoch is known."""
     seed = np.asarray(node).astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)
     mixed: NDArray[np.uint64] = (samples.astype(np.uint64) + seed) * _MIX
     mixed ^= mixed >> np.uint64(32)

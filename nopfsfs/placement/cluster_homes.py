@@ -1,7 +1,7 @@
-"""Which node of a cluster has the home of each file of a mount: placements, one after the other. Pure.
+"""The node of a cluster that has the home of each file of a mount: placements, one after the other. Pure.
 
-All nodes compute the same, each for itself. A further placement gives homes to files that those before did not cover,
-in the room that these have left; it moves nothing.
+Every node computes the same placements by itself. A further placement gives homes to files that earlier ones did not
+cover, in the room that these have left; it moves nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from nopfsfs.policy.homes import NOWHERE, UNCOVERED
 Ints = NDArray[np.int64]
 Place = Callable[[Readers, int, Ints, Ints], Placement]
 METHODS: Mapping[str, Place] = MappingProxyType({"homes": homes, "nopfs": nopfs})
-# Files that are placed at once: what that takes is some 100 bytes for each. Each block has its share of every room.
+# Files that are placed at once; each takes some 100 bytes of memory. Each block has its share of every room.
 BLOCK = 1 << 21
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClusterHomes:
-    """What is placed. `home` u16[n]: the node with the home of each row, or NOBODY; `local` i8[n]: in which class this
-    node has it (0: in memory; 1, 2, ...: on that disk tier), NOWHERE, or UNCOVERED; `used` i64[nodes, classes], bytes.
-    """
+    """The placed rows. `home` u16[n]: the node with the home of each row, or NOBODY; `local` i8[n]: the class in which
+    this node has the row (0: in memory; 1, 2, ...: on that disk tier), NOWHERE, or UNCOVERED; `used` i64[nodes,
+    classes], bytes."""
 
     home: Nodes
     local: NDArray[np.int8]
@@ -36,20 +36,20 @@ class ClusterHomes:
 
     @staticmethod
     def empty(n: int, nodes: int, classes: int) -> ClusterHomes:
-        """Of n rows, none of them placed."""
+        """The homes of n rows, none of them placed."""
         return ClusterHomes(
             np.full(n, NOBODY, np.uint16), np.full(n, UNCOVERED, np.int8), np.zeros((nodes, classes), np.int64)
         )
 
     @property
     def distinct_share(self) -> float:
-        """Share of the rows covered that have a home."""
+        """Share of the covered rows that have a home."""
         covered = int(np.count_nonzero(self.local != UNCOVERED))
         return int(np.count_nonzero(self.home != NOBODY)) / covered if covered else 1.0
 
     def to_cover(self, rows: NDArray[np.integer], charges: Ints, limit: int) -> NDArray[np.bool_]:
-        """Which of m rows a further placement is to cover, b[m]: each once, none that is covered, no empty file and
-        none of more than `limit` bytes, which no node keeps whole."""
+        """Choose which of m rows a further placement is to cover, b[m]: each row once, no covered row, no empty file,
+        and no file of more than `limit` bytes, which no node keeps whole."""
         wanted: NDArray[np.bool_] = self.local[rows] == UNCOVERED
         size = charges[rows]
         wanted &= (size > 0) & (size <= limit)
@@ -63,7 +63,7 @@ class ClusterHomes:
 
 
 def by_hash(rows: NDArray[np.integer], nodes: int) -> Nodes:
-    """Deal m rows out evenly, where nothing says who reads what: u16[m]. Neighbours have different nodes."""
+    """Deal m rows out evenly and as good as at random, where no readers are known: the node of each row, u16[m]."""
     order = np.argsort(shuffled(0, rows.astype(np.int64)), kind="stable")
     found = np.empty(len(rows), np.uint16)
     found[order] = (np.arange(len(rows), dtype=np.int64) % nodes).astype(np.uint16)
@@ -74,8 +74,9 @@ def extend(
     before: ClusterHomes, rows: NDArray[np.integer], readers: Readers, epochs: int, charges: Ints, rooms: Ints,
     *, node: int, method: str = "homes", block: int = BLOCK,
 ) -> ClusterHomes:  # fmt: skip
-    """A further placement, of m rows that are `to_cover`, as `node` has it. `readers`: of epochs 0 .. `epochs` - 1, who
-    reads each, u16[m]; `charges` i64[n]; `rooms` i64[nodes, classes], bytes, with what earlier placements use."""
+    """Add a placement of m rows, which are `to_cover`, as `node` has it. `readers`: the node that reads each row in
+    epochs 0 .. `epochs` - 1, u16[m]; `charges` i64[n]; `rooms` i64[nodes, classes], bytes, with the bytes of earlier
+    placements."""
     home, local, used = before.home.copy(), before.local.copy(), before.used.copy()
     left = np.maximum(rooms - used, 0)
     parts = [slice(first, first + block) for first in range(0, len(rows), block)]
@@ -98,7 +99,7 @@ def _of(readers: Readers, part: slice) -> Readers:
 
 
 def _taken(placed: Placement, sizes: Ints, nodes: int, classes: int) -> Ints:
-    """Bytes of each class of each node, i64[nodes, classes]."""
+    """Bytes that the placement takes of each class of each node, i64[nodes, classes]."""
     at_home = np.flatnonzero(placed.home >= 0)
     at = placed.home[at_home].astype(np.int64) * classes + placed.home_class[at_home]
     found = _sums(at, sizes[at_home], nodes * classes)

@@ -1,8 +1,8 @@
-"""Where each sample lives: which node of the cluster, and in which of its storage classes. Pure.
+"""Placement methods: the node of the cluster that keeps each sample, and the storage class there. Pure.
 
-`nopfs` is the paper's placement (SC21, section 5.1, and its code): every node keeps what it reads most, and so nodes
-keep the same. `homes` gives every sample one home in the cluster, and what room is left to second copies. All nodes
-compute the same from the same orders, so that none needs to ask another.
+`nopfs` is the paper's placement (SC21, section 5.1, and its code): every node keeps what it reads most, so that several
+nodes keep the same samples. `homes` gives every sample one home in the cluster, and uses the room that is left for
+second copies. All nodes compute the same placement from the same orders, so that none needs to ask another.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from nopfsfs.placement.access_counts import BLOCK_BYTES, NOBODY, Pairs, Readers,
 
 Ints = NDArray[np.int64]
 NOWHERE = -1
-CHOICES = 3  # nodes that may have read a sample most, tried before any node with room
+CHOICES = 3  # the most frequent readers of a sample that are tried before any node with room
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`home` i32[F]: the node that peers ask for the sample, or NOWHERE; `home_class` i8[F]: in which storage class (0:
-    the first after the staging buffer). `copies`: of each node the samples that it keeps besides, i64[m] ascending, and
-    their classes, i8[m]. `slice` i64[nodes]: bytes of each node's fastest class that are ruled by Belady."""
+    """The nodes and classes of all samples. `home` i32[F]: the node that peers ask for the sample, or NOWHERE;
+    `home_class` i8[F]: the storage class there (0: the first after the staging buffer). `copies`: for each node,
+    further samples that it keeps (`nopfs`: all), i64[m] ascending, and their classes, i8[m]. `slice` i64[nodes]: bytes
+    of each node's fastest class that are ruled by Belady."""
 
     home: NDArray[np.int32]
     home_class: NDArray[np.int8]
@@ -36,7 +37,7 @@ class Placement:
         return float(np.count_nonzero(self.home >= 0)) / len(self.home) if len(self.home) else 1.0
 
     def local(self, node: int, samples: Ints) -> NDArray[np.int8]:
-        """In which class the node has each sample itself, i8[m], or NOWHERE."""
+        """The class in which the node itself has each sample, i8[m], or NOWHERE."""
         found = np.where(self.home[samples] == node, self.home_class[samples], np.int8(NOWHERE))
         kept, classes = self.copies[node]
         if len(kept):
@@ -46,9 +47,10 @@ class Placement:
 
 
 def take(group: Ints, sizes: Ints, room: Ints, *, closes: bool = False) -> NDArray[np.bool_]:
-    """Which of m things fit, b[m]. Thing i wants `sizes[i]` of the room of group `group[i]`; the things stand in the
-    order of their groups, and within one in the order in which they may choose. `room` i64[groups] is reduced by what
-    was taken. `closes`: a group takes nothing after the first that does not fit; else what is smaller still may."""
+    """Choose which of m things fit, b[m]. Thing i wants `sizes[i]` of the room of group `group[i]`. The things are
+    sorted by group, and within a group in the order in which they may choose. `room` i64[groups] is reduced by what was
+    taken. `closes`: a group takes nothing after the first thing that does not fit; else smaller things may still fit.
+    """
     taken = np.zeros(len(group), np.bool_)
     left = np.arange(len(group))
     while len(left):
@@ -70,8 +72,8 @@ def take(group: Ints, sizes: Ints, room: Ints, *, closes: bool = False) -> NDArr
 
 
 def fill(sizes: Ints, room: Ints, *, closes: bool = False) -> NDArray[np.int8]:
-    """The storage class of each of m samples that one node would keep, those it wants most first: i8[m], or NOWHERE.
-    `room` i64[classes], bytes, the fastest first, is reduced by what was taken."""
+    """The storage class of each of m samples that one node would keep, the most wanted first: i8[m], or NOWHERE. `room`
+    i64[classes], bytes, the fastest first, is reduced by what was taken."""
     classes = np.full(len(sizes), NOWHERE, np.int8)
     for number in range(len(room)):
         free = np.flatnonzero(classes < 0)
@@ -81,9 +83,9 @@ def fill(sizes: Ints, room: Ints, *, closes: bool = False) -> NDArray[np.int8]:
 
 
 def nopfs(readers: Readers, epochs: int, sizes: Ints, room: Ints, block: int = BLOCK_BYTES) -> Placement:
-    """The paper's: each node for itself the samples that it reads most, of equal ones those with the lower number, as
-    all nodes do; a class closes at the first that does not fit; the first node that keeps a sample is asked for it.
-    `sizes` i64[F]; `room` i64[nodes, classes]; bytes."""
+    """Compute the paper's placement. Each node keeps the samples that it reads most, of equal ones those with the lower
+    number, as all nodes do. A class closes at the first sample that does not fit. Peers ask the first node that keeps a
+    sample. `sizes` i64[F]; `room` i64[nodes, classes]; bytes."""
     count, nodes = len(sizes), len(room)
     home = np.full(count, NOWHERE, np.int32)
     home_class = np.full(count, NOWHERE, np.int8)
@@ -107,11 +109,11 @@ def homes(
     readers: Readers, epochs: int, sizes: Ints, room: Ints, *, slice_share: float | None = None,
     block: int = BLOCK_BYTES,
 ) -> Placement:  # fmt: skip
-    """One home for every sample while there is room: the node that reads it most among those with room; the fastest
-    class for what a node reads most itself. What room is left when everything has a home is, in the fastest class, a
-    slice ruled by Belady, and in the others for second copies. With less room than one copy of everything there is
-    neither, unless `slice_share` of the fastest class is set aside. `sizes` i64[F]; `room` i64[nodes, classes], not
-    changed; bytes."""
+    """Give every sample one home while there is room: the node that reads it most among those with room, and there the
+    fastest class for the samples that the node reads most. Room that is left when every sample has a home is, in the
+    fastest class, a slice ruled by Belady, and in the others for second copies. With less room than one copy of
+    everything there is neither, unless `slice_share` of the fastest class is set aside. `sizes` i64[F]; `room`
+    i64[nodes, classes], not changed; bytes."""
     left = room.copy()
     apart = np.zeros(len(room), np.int64)
     if not room.size or not len(sizes):
@@ -150,8 +152,8 @@ def _nodes(
 
 
 def _anywhere(home: NDArray[np.int32], sizes: Ints, room: Ints) -> None:
-    """Give what has no home one where there is room: the free room of all nodes is taken for one row of bytes, into
-    which the samples are laid; those on a border try again."""
+    """Give each sample without a home one where there is room. The free room of all nodes counts as one row of bytes,
+    into which the samples are laid; samples on a border try again."""
     while True:
         without = np.flatnonzero((home < 0) & (sizes <= room.max()))
         if not len(without):
@@ -168,8 +170,9 @@ def _anywhere(home: NDArray[np.int32], sizes: Ints, room: Ints) -> None:
 
 
 def _classes(home: NDArray[np.int32], often: NDArray[np.uint8], sizes: Ints, room: Ints) -> NDArray[np.int8]:
-    """The class of each sample at its home: the fastest for what its node reads most. `room` i64[nodes, classes] is
-    reduced. What fits the node, but no class of it alone, loses its home; what has none goes where there is room."""
+    """The class of each sample at its home: the fastest for the samples that its node reads most. `room` i64[nodes,
+    classes] is reduced. A sample that fits the node, but no single class, loses its home. Samples without one go where
+    room is."""
     classes = np.full(len(home), NOWHERE, np.int8)
     placed = np.flatnonzero(home >= 0)
     order = placed[np.lexsort((255 - often[placed], home[placed]))]
@@ -195,8 +198,8 @@ def _classes(home: NDArray[np.int32], often: NDArray[np.uint8], sizes: Ints, roo
 def _second(
     readers: Readers, epochs: int, sizes: Ints, room: Ints, home: NDArray[np.int32], block: int
 ) -> tuple[tuple[Ints, NDArray[np.int8]], ...]:
-    """Copies of what a node reads more than once and another node has the home of, the most often read first: each
-    saves a fetch from its home for every reading but the first. `room` i64[nodes, classes] is reduced."""
+    """Choose second copies: samples that a node reads more than once and that have their home elsewhere, the most read
+    first. A copy saves a fetch from the home for every read but the first. `room` i64[nodes, classes] is reduced."""
     if not (room > 0).any():
         return _none(len(room))
     found = pairs(readers, epochs, len(sizes), 2, block)

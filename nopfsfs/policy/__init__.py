@@ -1,1 +1,1 @@
-"""Which files this node fetches, pushes, drops and evicts next. Pure."""
+"""The choice of the files that this node fetches, pushes, drops and evicts next. Pure."""

@@ -1,5 +1,6 @@
-"""What stays in memory where it is ruled by Belady: a copy goes for one that is read again sooner, and what would be
-read later than all that stays is passed by. Of many nodes at once, and once in an epoch: `belady`. Pure."""
+"""Files that stay in memory where Belady's rule decides. A copy leaves for a file that is read again sooner. A file
+that is read later than all that stay does not stay. `placement.belady` applies the rule to many nodes at once, once in
+an epoch. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from nopfsfs.policy.next_use import NEVER, NextUseOrder
 
 
 class BeladySet(NextUseOrder):
-    """Rows that stay and that nobody has open; they can be spared for what is read sooner."""
+    """Rows that stay and that no reader has open; they can leave for rows that are read sooner."""
 
     def offered(self, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """The rows and the position of the next use of each, the soonest first; NEVER where it is not known."""
+        """Sort the rows by their next use, the soonest first: (row, position). NEVER where no next use is known."""
         if not rows:
             return []
         uses = self.next_uses(np.array(rows, np.int64))
@@ -22,8 +23,9 @@ class BeladySet(NextUseOrder):
         return [(rows[at], int(uses[at])) for at in np.argsort(uses, kind="stable").tolist()]
 
     def make_room(self, size: int, sizes: memoryview, use: int) -> list[int] | None:
-        """Rows to go, the furthest first, so that `size` more bytes fit, for one that is next used at `use`: none that
-        is read before that. None: there are not enough, and all stay. `sizes` by row."""
+        """Take out rows, the last used first, so that `size` more bytes fit, for a row that is next used at position
+        `use`. Only rows that are read after that position are taken. None: these are too few, and all stay. `sizes`:
+        bytes by row."""
         gone: list[int] = []
         while size > 0:
             row = self.furthest(use)
@@ -36,6 +38,6 @@ class BeladySet(NextUseOrder):
         return gone
 
     def clear(self) -> None:
-        """Nothing can be spared."""
+        """Take out all rows: none can be spared."""
         for row in list(self._rows):
             self.discard(row)

@@ -1,7 +1,7 @@
-"""How the memory budget of a mount is divided, and how it follows the memory of the node. Pure.
+"""The division of a mount's memory budget, and its change with the memory of the node. Pure.
 
-The arena is the home of what stays: its bytes are there until they are given up. The page cache of the mount is what
-makes a hit as fast as a local read, but the kernel may take its pages at any time, so it holds copies only.
+The arena is the home of files that stay: their bytes are there until they are evicted. The page cache of the mount
+makes a hit as fast as a local read, but the kernel may take its pages at any time. So the page cache holds copies only.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIB = 1 << 20
-KERNEL_INODE_BYTES = 1024  # what a known inode and its name take in the kernel
+KERNEL_INODE_BYTES = 1024  # memory that a known inode and its name take in the kernel
 WHOLE_FRACTION = 8  # a file above 1/8 of the budget is never staged whole
 PASSAGE_LEAST = 32 * MIB
 PASSAGE_MOST = 1024 * MIB
 KEEP_FREE_FRACTION = 0.05  # of the node's memory (or the cgroup's) that staging leaves alone
-# And where that is little, by how much the processes of a mount grow under load; a quarter at most.
+# The least that is left alone: the processes of a mount grow by so much under load. At most a quarter of the memory.
 KEEP_FREE_LEAST = 48 * MIB
-PROCESS_BYTES = 40 * MIB  # of a server or a stager, when it has started
-WINDOW_FRACTION = 6  # of the budget less the passage, for pages pushed ahead of the reader when not all can stay
+PROCESS_BYTES = 40 * MIB  # memory of a server or a stager that has just started
+WINDOW_FRACTION = 6  # 1/6 of the budget less the passage: pages pushed ahead of the reader, when not all can stay
 WINDOW_MOST = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySplit:
-    """Bytes. `arena` + `pages` is at most the whole budget.
+    """Parts of the budget, in bytes. `arena` + `pages` is at most the whole budget.
 
-    Of the arena, `homes` is for files that stay, `stream` for files on their way, `ranges` for blocks of files that are
+    Of the arena, `homes` is for files that stay, `stream` for files that do not, `ranges` for blocks of files that are
     read by ranges. Of `pages`, `page_homes` stay and the rest is a window ahead of the reader. A file larger than
-    `whole_limit` is never staged whole.
-    """
+    `whole_limit` is never staged whole."""
 
     arena: int
     homes: int
@@ -44,36 +43,37 @@ class MemorySplit:
 
 
 def charges(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What each of n files costs the memory budget when it is held once: whole pages, and the kernel's inode; nothing
-    for an empty one. i64[n]; `sizes` i64[n]; bytes."""
+    """The memory that each of n files costs when it is held once: whole pages and the kernel's inode, 0 for an empty
+    file. i64[n]; `sizes` i64[n]; bytes."""
     pages = -(-sizes // mmap.PAGESIZE) * mmap.PAGESIZE
     return np.where(sizes > 0, pages + KERNEL_INODE_BYTES, 0).astype(np.int64)
 
 
 def charge(size: int) -> int:
-    """The same of one file."""
+    """The memory that one file of `size` bytes costs, as in `charges`."""
     return int(charges(np.array([size], np.int64))[0])
 
 
 def passage(data: int) -> int:
-    """Arena bytes that files pass through, for a data set of `data` bytes, where there is memory."""
+    """Arena bytes for files that do not stay, given a data set of `data` bytes and enough memory."""
     return min(max(data // 16, PASSAGE_LEAST), PASSAGE_MOST)
 
 
 def on_their_way(total: int, data: int) -> int:
-    """The same, of a budget of `total` bytes: half for whole files, half for blocks of those read by ranges."""
+    """Arena bytes for files that do not stay, in a budget of `total` bytes: half for whole files, half for blocks of
+    files that are read by ranges."""
     return min(passage(data), total // 4)
 
 
 def automatic(available: int, data: int) -> int:
-    """The budget when the user names none: half of the memory that is available, at most what the data set takes in
+    """The budget when the user names none: half of the available memory, at most the bytes that the data set takes in
     the arena and in the page cache (docs/decisions/0002-memory.md)."""
     return max(0, min(available // 2, 2 * data + passage(data)))
 
 
 def split(total: int, data: int, page_cache: int | None = None) -> MemorySplit:
-    """Divide `total` bytes for a data set of `data` bytes (as files are charged). `page_cache`: how much of them the
-    pages may take, less where the passage needs it; None: what the homes leave, and a window at least."""
+    """Divide `total` bytes for a data set of `data` bytes (as files are charged). `page_cache`: bytes that the pages
+    may take, less where the passage needs them. None: the pages get what the homes leave, and at least a window."""
     way = on_their_way(total, data)
     rest = total - way
     if page_cache is None:
@@ -92,27 +92,27 @@ def split(total: int, data: int, page_cache: int | None = None) -> MemorySplit:
 
 
 def kept_free(memory: int) -> int:
-    """Bytes that staging leaves alone where there are `memory` in all."""
+    """Bytes that staging leaves alone on a node with `memory` bytes."""
     return max(int(memory * KEEP_FREE_FRACTION), min(KEEP_FREE_LEAST, memory // 4))
 
 
 def affordable(held: int, available: int, memory: int, processes: int = 0) -> int:
-    """What a budget may be where `held` bytes of it are filled: what is not filled yet must find room, too. The limit
-    of a cgroup is met sooner than memory is looked at again, and then processes of the mount are killed. `processes`
-    are still to be started."""
+    """The largest budget that memory allows when `held` bytes of the budget are filled: the unfilled rest must find
+    room, too. A cgroup's limit is reached sooner than memory is checked again, and then processes of the mount are
+    killed. `processes`: the number of processes still to be started."""
     return max(0, held + available - kept_free(memory) - processes * PROCESS_BYTES)
 
 
 def under_pressure(configured: int, allowed: int, used: int, available: int, memory: int, held: int) -> int:
-    """The budget from now on, given what the node has available. Shrinks at once, grows back by an eighth at a time,
-    as far as it is `affordable`. `used`: bytes in arena and page cache; `held`: those that the kernel cannot take back.
-    """
+    """The budget from now on, given the memory that the node has available. The budget shrinks at once and grows back
+    by an eighth at a time, as far as it is `affordable`. `used`: bytes in arena and page cache; `held`: those that the
+    kernel cannot take back."""
     floor = kept_free(memory)
     if available < floor:
         return max(0, min(allowed, used - (floor - available)))
     most, step = affordable(held, available, memory), max(configured // 8, 1)
     if allowed > most:
-        return max(0, most - step // 2)  # some less: not to change it again each second
+        return max(0, most - step // 2)  # half a step less, so that the budget does not change again each second
     if allowed < configured and available > 2 * floor and min(configured, allowed + step) <= most:
         return min(configured, allowed + step)
     return allowed

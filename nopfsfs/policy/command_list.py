@@ -1,4 +1,4 @@
-"""Orders to the stager, gathered until they are sent. Pure."""
+"""Commands to the stager, gathered until they are sent. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Do(IntEnum):
-    """Orders to the stager; the numbers are those of `fetch.wire.Order`."""
+    """Kinds of commands to the stager; the numbers are those of `protocol.server_stager.Order`."""
 
     FETCH = 1
     PUSH = 2
@@ -18,27 +18,27 @@ class Do(IntEnum):
 
 
 class CommandList:
-    """In order: what is to be done, the rows, and a value."""
+    """Commands in the sequence in which they are sent: the kind, the rows, and a value."""
 
     def __init__(self) -> None:
         self._all: list[tuple[Do, list[int], int]] = []
 
     def add(self, do: Do, row: int, value: int = 0) -> None:
-        """One row, together with those before it where they are told the same."""
+        """Add a command for one row. The row joins the last command if kind and value are the same."""
         if self._all and self._all[-1][0] == do and self._all[-1][2] == value:
             self._all[-1][1].append(row)
         else:
             self._all.append((do, [row], value))
 
     def add_all(self, do: Do, rows: list[int]) -> None:
-        """Several rows; the list is given away."""
+        """Add a command for several rows. The caller must not change the list afterwards."""
         self._all.append((do, rows, 0))
 
     def clear(self) -> None:
-        """Nothing is to be done."""
+        """Discard all commands."""
         self._all.clear()
 
     def take(self) -> list[tuple[Do, list[int], int]]:
-        """What is to be done; from now on it is not."""
+        """Return the commands and forget them."""
         result, self._all = self._all, []
         return result

@@ -1,19 +1,19 @@
-"""Files that are never whole in memory, while they are read: the pages behind their reader are dropped. Pure."""
+"""Files that are too large to be staged whole: while one is read, the pages behind its reader are dropped. Pure."""
 
 from __future__ import annotations
 
-DROP_BYTES = 32 << 20  # so many are dropped at a time
-KEEP_BYTES = 8 << 20
+DROP_BYTES = 32 << 20  # read until pages are dropped again
+KEEP_BYTES = 8 << 20  # behind the reader; they stay
 
 
 class LargeReads:
-    """Those that are open, and up to which byte their pages were dropped."""
+    """The large files that are open, each with the end of the read from which the next drop is counted."""
 
     def __init__(self) -> None:
         self._dropped: dict[int, int] = {}
 
     def read(self, row: int, end: int) -> int:
-        """It was read up to byte `end`: up to which its pages are to be dropped now, 0 for none."""
+        """Record a read up to byte `end`; return the byte up to which pages are to be dropped now, 0 for none."""
         last = self._dropped.setdefault(row, 0)
         if end < last:
             self._dropped[row] = end
@@ -23,5 +23,5 @@ class LargeReads:
         return 0
 
     def closed(self, row: int) -> bool:
-        """All have closed it; whether it is one of these."""
+        """Record that all readers have closed the row; return True if it was a large file that was read."""
         return self._dropped.pop(row, None) is not None

@@ -1,6 +1,6 @@
-"""Rows that lie behind the reader, those first that can be spared: the furthest from its next use. Pure.
+"""Rows that lie behind the reader, of which the row with the furthest next use is spared first. Pure.
 
-A row whose next use is not known is taken for one that is never read again; of those the oldest goes first.
+A row whose next use is not known counts as never read again; of such rows the oldest goes first.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ import numpy as np
 import numpy.typing as npt
 
 Rows = npt.NDArray[np.int64]
-NextUses = Callable[[Rows], Rows]  # of rows i64[m]: the stream position of the next reading of each, -1: not known
+NextUses = Callable[[Rows], Rows]  # of rows i64[m]: the stream position of the next read of each, -1: not known
 
 NEVER = 1 << 62  # a position that no stream has
 NONE: Rows = np.zeros(0, np.int64)
-ANEW = 8  # the order is made anew when one in so many is not in it
+ANEW = 8  # the rows are sorted anew when one in so many was added since
 
 
 def nothing_known(rows: Rows) -> Rows:
-    """The next uses when nothing is foretold."""
+    """The next uses of rows while no plan is known: -1 for each."""
     return np.full(len(rows), -1, np.int64)
 
 
 class NextUseOrder:
-    """A set of rows. They are sorted when one is to go, all at once, and again when many more have come: so that a row
-    costs little, however many there are."""
+    """A set of rows. All are sorted together when one is to go, and again when many more were added. So a row costs
+    little, however many there are."""
 
     def __init__(self) -> None:
         self.next_uses: NextUses = nothing_known
-        self._rows: dict[int, int] = {}  # by row: when it came
+        self._rows: dict[int, int] = {}  # by row: the number of its addition
         self._came = 0
-        # sorted: next uses, rows, when they came; arrays, because there may be millions
+        # sorted: next uses, rows, numbers of their additions; arrays, because there may be millions
         self._sorted: tuple[Rows, Rows, Rows] = (NONE, NONE, NONE)
-        self._left = 0  # of these, from the front: the furthest are taken from the end
+        self._left = 0  # the number of sorted rows left, from the front: the furthest are taken from the end
         self._sorted_at = 0
 
     def __contains__(self, row: int) -> bool:
@@ -51,16 +51,16 @@ class NextUseOrder:
         self._rows.pop(row, None)
 
     def invalidate(self) -> None:
-        """What was known of next uses no longer holds."""
+        """Discard the sorted rows: the known next uses no longer hold."""
         self._left = 0
 
     def first_use(self, rows: Collection[int]) -> int:
-        """The position at which the first of some rows is read next, `NEVER` if none is known to be."""
+        """The position at which the first of some rows is read next, `NEVER` where no next use is known."""
         uses = self.next_uses(np.fromiter(rows, np.int64, len(rows)))
         return int(uses[uses >= 0].min(initial=NEVER))
 
     def furthest(self, after: int = -1) -> int | None:
-        """Take out the row whose next use is the furthest, if that comes after position `after`."""
+        """Take out and return the row with the furthest next use, if that comes after position `after`; else None."""
         if (self._came - self._sorted_at) * ANEW >= len(self._rows):
             self._sort()
         while self._rows:

@@ -1,8 +1,8 @@
-"""The files that readers have open, as far as one hears of it. Pure.
+"""The files that readers have open, as far as events show it. Pure.
 
-A close may never be heard of: the server that took it was killed, or it was one of a supervisor before. So a row of
-which nothing was heard while many others were opened is taken for closed, until it is read again. Where others opened
-and closed it meanwhile, what was never closed is taken for closed: whose reads there were is not known.
+The event of a close may never come: its server was killed, or belonged to an earlier supervisor. So a row without any
+event while many other files were opened counts as closed, until it is read again. Other readers may have opened and
+closed the row meanwhile. Then the opens that were never closed count as closed: whose reads came is not known.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-# Opens of any file, since the last sign of a row, after which it is forgotten: more than readers have open at once.
-# One that is forgotten by mistake costs time, not more; one that is not holds memory.
+# Opens of any file since the last event of a row, after which it is forgotten: more than readers have open at once.
+# A row that is forgotten by mistake costs time, not more; a row that stays by mistake holds memory.
 FORGOTTEN_AFTER = 1024
 HALF_READ = 64  # files that may be half read at once where closes are not seen
-LAST_BYTES = 2 << 12  # of a charge: who has read up to there has read all
+LAST_BYTES = 2 << 12  # of a charge: a reader that leaves fewer unread has read all
 
 
 @dataclass(slots=True)
 class _OpenCount:
     count: int
-    sign: int  # how many opens there had been when it was last opened or read
-    queued: int  # with which number it stands in the queue
-    least: int  # of `count` since then
-    closed: bool = False  # by somebody, since then
+    sign: int  # the number of opens of any file when it was last opened or read
+    queued: int  # its number in the queue
+    least: int  # the least `count` since `queued`
+    closed: bool = False  # by a reader, since `queued`
 
 
 class OpenFiles:
-    """A row is in it from its first open to its last close, or until it is forgotten."""
+    """Open rows: each from its first open to its last close, or until it is forgotten."""
 
     def __init__(self) -> None:
         self._rows: dict[int, _OpenCount] = {}
@@ -42,7 +42,7 @@ class OpenFiles:
         return len(self._rows)
 
     def open(self, row: int) -> None:
-        """A reader opened it."""
+        """Record that a reader opened the row."""
         self._opens += 1
         found = self._rows.get(row)
         if found is None:
@@ -54,7 +54,7 @@ class OpenFiles:
             found.sign = self._opens
 
     def read(self, row: int) -> None:
-        """A reader that had opened it read from it."""
+        """Record that a reader that had opened the row read from it."""
         found = self._rows.get(row)
         if found is not None:
             found.sign = self._opens
@@ -62,13 +62,13 @@ class OpenFiles:
             self.open(row)
 
     def read_unopened(self, row: int, left: int) -> list[int]:
-        """A reader read from it, where neither opens nor closes are seen: it is open from its first READ until its end
-        was read, of which there are `left` bytes. Rows that are closed by that."""
+        """Record a read where neither opens nor closes are seen: the row is open from its first READ until its end was
+        read. `left`: bytes from the read to the end. Return the rows that are closed by that."""
         self._opens += 1
         self._rows.pop(row, None)
         if left < LAST_BYTES:
             return [row]
-        self._rows[row] = _OpenCount(1, self._opens, self._opens, 1)  # the last of them
+        self._rows[row] = _OpenCount(1, self._opens, self._opens, 1)  # the newest of the rows
         if len(self._rows) <= HALF_READ:
             return []
         oldest = next(iter(self._rows))
@@ -76,7 +76,7 @@ class OpenFiles:
         return [oldest]
 
     def close(self, row: int) -> bool:
-        """A reader closed it; whether it was the last that is known of."""
+        """Record that a reader closed the row; return True unless others are known to have it open."""
         found = self._rows.get(row)
         if found is not None and found.count > 1:
             found.count -= 1
@@ -88,13 +88,13 @@ class OpenFiles:
         return True
 
     def forget(self) -> list[int]:
-        """Rows of which nothing was heard for long; they are in it no more."""
+        """Remove and return the rows that had no event for long."""
         gone: list[int] = []
         while self._queue and self._queue[0][0] + FORGOTTEN_AFTER < self._opens:
             queued, row = self._queue.popleft()
             found = self._rows.get(row)
             if found is None or found.queued != queued:
-                continue  # of an open before
+                continue  # the entry of an earlier open
             if found.closed:
                 found.count -= found.least
             if found.sign + FORGOTTEN_AFTER < self._opens or not found.count:
@@ -102,13 +102,13 @@ class OpenFiles:
                 self._forgotten.add(row)
                 gone.append(row)
             else:
-                found.queued = self._opens  # looked at again later than it need be
+                found.queued = self._opens  # so it is checked again later than necessary
                 found.least, found.closed = found.count, False
                 self._queue.append((self._opens, row))
         return gone
 
     def clear(self) -> list[int]:
-        """Nothing is known any more; what was in it."""
+        """Remove and return all rows: which are open is not known any more."""
         gone = list(self._rows)
         self._rows.clear()
         self._queue.clear()

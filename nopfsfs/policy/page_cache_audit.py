@@ -1,7 +1,7 @@
-"""How much of what was pushed the kernel has kept, as far as samples of it tell, and which rows to look at next. Pure.
+"""Samples of the pushed files: how much of them the kernel has kept, and which rows to check next. Pure.
 
-While nothing is missing, few rows are looked at, picked by chance. Once some are found gone, more are, and those that
-come next in the plan: so that they can be pushed again before they are read.
+While nothing is missing, few rows are checked, picked by chance. Once some are found gone, more rows are checked,
+namely those that come next in the plan: they can be pushed again before they are read.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
 Rows = npt.NDArray[np.int64]
 Upcoming = Callable[[int, int], Rows]
 
-ROWS_LEAST = 16  # looked at each time; a look at one costs some 100 µs of the pusher, when it has nothing else to do
+ROWS_LEAST = 16  # checked each time; one check costs some 100 µs of the pusher, when it has nothing else to do
 ROWS_MOST = 512
-SHARE_OF = 1024  # looks that the share is of
-CHUNK = 1 << 16  # rows among which a sample is taken: what a look at them all would cost, large data sets notice
+SHARE_OF = 1024  # the last so many checks give the resident share
+CHUNK = 1 << 16  # rows among which a sample is taken: to search all rows would take long for large data sets
 CHUNKS = 8
-AHEAD_MOST = 1 << 14  # positions ahead of the reader that are looked at; then from the reader on again
+AHEAD_MOST = 1 << 14  # positions ahead of the reader that are checked; then from the reader on again
 
 
 class PageCacheAudit:
-    """`charges` i64[n] and `paged` u8[n] are those of the conductor."""
+    """The rows to check, and what the checks found. `charges` i64[n] and `paged` u8[n] are those of `NodePolicy`."""
 
     def __init__(self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8]) -> None:
         self._size, self._paged = charges, paged
         self._chance = np.random.default_rng(len(charges))
-        self._looks: deque[tuple[int, int]] = deque(maxlen=SHARE_OF)  # (bytes there, bytes believed there)
+        self._looks: deque[tuple[int, int]] = deque(maxlen=SHARE_OF)  # (bytes found, bytes expected)
         self._wanted = ROWS_LEAST
-        self._ahead_at = 0  # stream position: before it all was looked at
+        self._ahead_at = 0  # stream position before which all rows were checked
         self._gone = 0  # rows found gone since the last rows were chosen
         self.measured: bool | None = None  # None: not tried yet
         self.looked_at = 0
@@ -43,21 +43,21 @@ class PageCacheAudit:
     # ---- what was found -----------------------------------------------------------------------------------
 
     def present(self, row: int) -> None:
-        """The page cache holds the whole row."""
+        """Record that the page cache holds the whole row."""
         self._saw(int(self._size[row]), row)
 
     def lacking(self, row: int, cached: int) -> None:
-        """It was believed to, and holds `cached` bytes."""
+        """Record that the page cache holds only `cached` bytes of a row that was expected whole."""
         self._saw(min(cached, int(self._size[row])), row)
         self.lost(1)
 
     def lost(self, rows: int) -> None:
-        """So many rows were found gone, by whatever sign."""
+        """Count `rows` more rows as found gone, by whatever sign."""
         self.evicted += rows
         self._gone += rows
 
     def refused(self) -> None:
-        """This system does not tell."""
+        """Record that this system does not show what its page cache holds."""
         self.measured = False
 
     def _saw(self, there: int, row: int) -> None:
@@ -65,10 +65,10 @@ class PageCacheAudit:
         self.looked_at += 1
         self._looks.append((there, int(self._size[row])))
 
-    # ---- what to look at ----------------------------------------------------------------------------------
+    # ---- what to check next ----------------------------------------------------------------------------------
 
     def choose(self, position: int, upcoming: Upcoming) -> list[int]:
-        """Rows to look at now; `upcoming` is as of the conductor, from stream position `position` on."""
+        """Choose rows to check now; `upcoming` is as in `NodePolicy.advance`, from stream position `position` on."""
         if self.measured is False:
             return []
         self._wanted = min(2 * self._wanted, ROWS_MOST) if self._gone else max(self._wanted // 2, ROWS_LEAST)
@@ -79,7 +79,7 @@ class PageCacheAudit:
         return list(dict.fromkeys(rows))
 
     def _sample(self, count: int) -> list[int]:
-        """Some of the rows that are believed to be there."""
+        """Pick by chance some of the rows that the page cache should hold whole."""
         last = max(1, len(self._paged) - CHUNK + 1)
         for _ in range(CHUNKS):
             at = int(self._chance.integers(last))
@@ -90,7 +90,7 @@ class PageCacheAudit:
         return []
 
     def _next(self, count: int, position: int, upcoming: Upcoming) -> list[int]:
-        """The next of them in the plan, but for those that are too near to be pushed again in time."""
+        """The next such rows in the plan, except those that are too near to be pushed again in time."""
         first = position + PUSHES_OUTSTANDING
         if not first <= self._ahead_at < position + AHEAD_MOST:
             self._ahead_at = first
@@ -101,10 +101,11 @@ class PageCacheAudit:
         found: list[int] = rows[places].tolist()
         return found
 
-    # ---- what it says -------------------------------------------------------------------------------------
+    # ---- status -------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """For the record: `resident_share` is of the bytes of the last rows looked at; None before the first."""
+        """The part of the status record. `resident_share` is of the bytes of the last rows checked; None before the
+        first check."""
         there, believed = (sum(column) for column in zip(*self._looks, strict=True)) if self._looks else (0, 0)
         return {
             "measured": bool(self.measured),

@@ -1,9 +1,9 @@
-"""What the page cache of the mount was given, as far as the policy knows: what stays, and a window around the reader.
+"""Pushes into the page cache of the mount, and drops from it: rows that stay there, and a window around the reader.
 
 Pure. A row's pages are charged from the push, or the first demand read, until they are reported dropped. The kernel may
-take pages earlier; then more is charged than is held, never less, until they are found gone. Pages ahead of the reader
-are not dropped; those behind it are when room is needed, those first that are read again last, and none for the sake of
-a row that is read later than itself.
+take pages earlier: then more is charged than is held, never less, until they are found gone. Pages ahead of the reader
+are not dropped. Pages behind the reader are dropped when room is needed, those that are read again last first. No page
+is dropped for a row that is read later than its own.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.next_use import NextUseOrder
 from nopfsfs.policy.pending_reads import PendingReads
 
-PUSHES_OUTSTANDING = 64  # few: a push of what is needed now must not wait behind what is needed later
-RESERVE_MOST = 32 << 20  # bytes of the window that pushes leave to demand reads, whose pages nobody can refuse
+PUSHES_OUTSTANDING = 64  # few: an urgent push must not wait behind pushes for later reads
+RESERVE_MOST = 32 << 20  # bytes of the window that pushes leave to demand reads, whose pages cannot be refused
 DROP_AHEAD = 8  # room is made for this many files of the size that is needed
 
 
 class Paged(IntEnum):
-    """How much of a file the page cache was given."""
+    """The part of a file that was given to the page cache."""
 
     NONE = 0
     WHOLE = 1
     SOME = 2
-    LATE = 3  # some, or about to be: its reader came before its push was reported, which is vain if not yet done
+    LATE = 3  # some, or soon: its reader came before its push was reported; a push not done by then is useless
 
 
 _NONE, _WHOLE, _SOME, _LATE = Paged
 
 
 class PushScheduler:
-    """`charges` i64[n] and `paged` u8[n] are those of the conductor, `opened` holds the rows that are open now."""
+    """Pushed rows and their charges. `charges` i64[n] and `paged` u8[n] are those of `NodePolicy`; `opened` holds the
+    rows that are open now."""
 
     def __init__(
         self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: MemorySplit, opened: Container[int]
@@ -48,15 +49,15 @@ class PushScheduler:
         self._open = opened
         self.pushing = np.zeros(n, np.bool_)
         self.home = np.zeros(n, np.bool_)
-        # the same for one row at a time, as in the conductor
+        # views for one row at a time, as in `NodePolicy`
         self._charge, self._paged_of = charges.data, paged.data
         self._is_pushing, self._is_home = self.pushing.data, self.home.data
         self.awaited = PendingReads()
-        self.behind = NextUseOrder()  # closed, to be dropped when room is needed
+        self.behind = NextUseOrder()  # closed rows, to be dropped when room is needed
         self._leaving: dict[int, int] = {}  # row: bytes; being dropped
         self._leaving_bytes = 0
-        self._read_again: set[int] = set()  # of those being dropped
-        # pushed since the last `rotate_recent`, and the one before
+        self._read_again: set[int] = set()  # rows read while they are being dropped
+        # rows pushed since the last `rotate_recent`, and between the two before
         self._young: tuple[set[int], set[int]] = (set(), set())
         self.outstanding = 0
         self.used = 0
@@ -64,7 +65,7 @@ class PushScheduler:
 
     @property
     def bounded(self) -> bool:
-        """Whether not all of the data set may stay."""
+        """True when not all of the data set may stay."""
         return self._split.page_homes < self._data
 
     @property
@@ -73,8 +74,8 @@ class PushScheduler:
         return self._split.pages - min((self._split.pages - self._split.page_homes) // 4, RESERVE_MOST)
 
     def recharge(self, row: int, more: int) -> None:
-        """The row's charge is another, by so many bytes: count that where it is charged. What has grown too large to
-        stay stays no more."""
+        """Count `more` bytes where the row is charged: its charge has changed. A row that has grown too large to stay
+        does not stay any more."""
         all_could_stay = not self.bounded
         self._data += more
         if self._is_pushing[row] or self._paged_of[row] != _NONE:
@@ -87,29 +88,29 @@ class PushScheduler:
         if row in self._leaving:
             self._leaving[row] += more
             self._leaving_bytes += more
-        if all_could_stay and self.bounded:  # until now, nobody noted what was behind the reader
+        if all_could_stay and self.bounded:  # until now, rows behind the reader were not recorded
             self._put_all_behind(np.flatnonzero(self.paged != _NONE).tolist())
 
     # ---- pushes -------------------------------------------------------------------------------------------
 
     def too_large(self, row: int) -> bool:
-        """A row whose pages neither may stay nor fit the window is never pushed."""
+        """True when the row's pages neither may stay nor fit the window; such a row is never pushed."""
         size = self._charge[row]
         stays = self._is_home[row] or self.homes_used + size <= self._split.page_homes
         return bool(not stays and size > self._limit - self._split.page_homes)
 
     def may_push(self, row: int) -> bool:
-        """Whether there is room now."""
+        """True when there is room for the row now, and few enough pushes are under way."""
         size = self._charge[row]
         room = self._paged_of[row] != _NONE or self.used + size <= self._limit
         return bool(room and self.outstanding < PUSHES_OUTSTANDING)
 
     def has(self, row: int) -> bool:
-        """Whether the page cache holds the whole row and will go on doing so for a while."""
+        """True when the page cache holds the whole row, and the row is not being dropped."""
         return bool(self._paged_of[row] == _WHOLE and row not in self._leaving)
 
     def push(self, row: int, position: int) -> None:
-        """The row is being pushed for its reading at `position`."""
+        """Record that the row is being pushed for its read at `position`."""
         size = self._charge[row]
         if self._paged_of[row] == _NONE:
             self.used += size
@@ -121,14 +122,14 @@ class PushScheduler:
         self.keep(row, position)
 
     def keep(self, row: int, position: int) -> None:
-        """The row will be read at `position`: its pages are not behind the reader (any more)."""
+        """Await the row's read at `position`: its pages are not behind the reader (any more)."""
         if not self._is_home[row]:
             self.behind.discard(row)
             self.awaited.expect(row, position)
 
     def pushed(self, row: int) -> None:
         if not self._end_push(row) and self._paged_of[row] == _NONE:
-            self.used += self._charge[row]  # its order was given up for lost, and was not
+            self.used += self._charge[row]  # its command counted as lost, but was not
         self._paged_of[row] = _WHOLE
         self._young[0].add(row)
         self._put_behind(row)
@@ -142,7 +143,7 @@ class PushScheduler:
         self._put_behind(row)
 
     def adopt(self) -> None:
-        """Take over what another window had pushed: `paged` says what there is."""
+        """Take over the rows that another PushScheduler had pushed: `paged` says which."""
         self.paged[self.paged == _LATE] = _SOME
         for row in np.flatnonzero(self.paged != _NONE).tolist():
             size = self._charge[row]
@@ -153,7 +154,7 @@ class PushScheduler:
             self._put_behind(row)
 
     def lost(self) -> None:
-        """What was asked of the stager and not reported is not being done: its process died."""
+        """Reset the pushes and drops that the stager has not reported: its process died."""
         for row in np.flatnonzero(self.pushing).tolist():
             self.push_failed(row)
         again = list(self._leaving)
@@ -166,8 +167,9 @@ class PushScheduler:
     # ---- the reader ---------------------------------------------------------------------------------------
 
     def read(self, row: int) -> bool:
-        """The server answered a READ: the page cache holds some of the row. Whether that shows that the kernel had
-        taken pages of it: not soon after a push, which may have come after the READ."""
+        """Record that the server answered a READ, so that the page cache holds some of the row. Return True if the READ
+        shows that the kernel had taken pages of the row. Soon after a push it does not: the push may have come after
+        the READ."""
         if self._is_pushing[row]:
             self._paged_of[row] = _LATE
         elif self._paged_of[row] == _NONE:
@@ -181,37 +183,38 @@ class PushScheduler:
         return False
 
     def opened(self, row: int) -> None:
-        """A reader has come to the row: a push of it that is not done yet would only be in its way."""
+        """Record that a reader opened the row: a push that is not done yet would only be in its way."""
         if self._is_pushing[row]:
             self._paged_of[row] = _LATE
 
     def rotate_recent(self) -> None:
-        """Call it every few seconds: what was pushed before the last time is done for certain."""
+        """Rotate the sets of rows pushed lately; called every few seconds. A push from before the last call is done for
+        certain."""
         self._young = (set(), self._young[0])
 
     def closed(self, row: int) -> None:
-        """The row's last reader has closed it."""
+        """Record that the row's last reader has closed it."""
         self.awaited.read_done(row)
         self._put_behind(row)
 
     def advance(self, position: int) -> None:
-        """The reader is at `position` now."""
+        """Record that the reader is at `position` now."""
         self._put_all_behind(self.awaited.passed(position))
 
     def forget_expected(self) -> None:
-        """Another stream is followed: nothing that was pushed is awaited any more."""
+        """Await no pushed row any more: another stream is followed."""
         self.behind.invalidate()
         self._put_all_behind(self.awaited.clear())
 
     # ---- room ---------------------------------------------------------------------------------------------
 
     def dropped(self, row: int) -> None:
-        """The row's pages are gone (if it is being pushed again: are about to come back)."""
+        """Record that the row's pages are gone; if the row is being pushed again, they are about to come back."""
         self._leaving_bytes -= self._leaving.pop(row, 0)
         if self._paged_of[row] == _NONE:
             return
         if row in self._read_again:
-            self._read_again.discard(row)  # before or after it was dropped: nobody knows
+            self._read_again.discard(row)  # before or after the drop: that is not known
             self._paged_of[row] = _SOME
             self._put_behind(row)
             return
@@ -220,7 +223,7 @@ class PushScheduler:
             self.used -= self._charge[row]
 
     def gone(self, row: int, cached: int) -> bool:
-        """The kernel was seen to have taken pages of the row, and left `cached` bytes. Whether that is news."""
+        """Record that the kernel has taken pages of the row and left `cached` bytes. Return True if that is news."""
         if self._paged_of[row] != _WHOLE or self._is_pushing[row] or row in self._leaving:
             return False
         self._paged_of[row] = _SOME if cached else _NONE
@@ -231,8 +234,8 @@ class PushScheduler:
         return True
 
     def make_room(self, size: int = 0, position: int = -1) -> list[int]:
-        """Rows to drop now, so that `size` more bytes fit, which are read at `position`: none that is read before that.
-        Their room comes when they are reported dropped."""
+        """Choose rows to drop now, so that `size` more bytes fit for a read at `position`; none of them is read before
+        that. Their room is free when they are reported dropped."""
         rows: list[int] = []
         while self.used - self._leaving_bytes + DROP_AHEAD * size > self._limit:
             row = self.behind.furthest(position)
@@ -245,11 +248,11 @@ class PushScheduler:
         return rows
 
     def resize(self, split: MemorySplit, furthest: Iterable[int]) -> None:
-        """Another budget. What must leave does so in the order of `furthest`."""
+        """Set another budget. Rows that must leave do so in the order of `furthest`."""
         all_could_stay = not self.bounded
         self._split = split
         excess = self.used - self._leaving_bytes - self._limit
-        track_all = self.bounded and all_could_stay  # until now, nobody noted what was behind the reader
+        track_all = self.bounded and all_could_stay  # until now, rows behind the reader were not recorded
         for row in furthest:
             if self.homes_used <= split.page_homes and excess <= 0 and not track_all:
                 break

@@ -1,1 +1,1 @@
-"""A user or a training script says what will be read."""
+"""Registration of plans: a user or a training script states which files will be read, in which order."""

@@ -1,8 +1,8 @@
-"""`nopfsfs.register`: a training script tells the mount which order it will read (docs/python.md).
+"""`nopfsfs.register`: a training script registers the order in which it will read (docs/python.md).
 
-Looks at live samplers by their attributes; imports no framework. What the registry can compute travels as a name with
-options (a generator as its state); what it cannot, a part of a data set or an order of the user's own, as arrays in a
-private directory that is gone when the mount has answered.
+Reads the attributes of live samplers; imports no framework. An order that the registry can compute is sent as a name
+with options (a generator as its state). Other orders, over a part of a data set or of the user's own, are sent as
+arrays in a private directory, which is removed when the mount has answered.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nopfsfs.registration.torch_objects import SAMPLES_MOST, Samples, Table, liv
 from nopfsfs.system.state_dirs import real_mountpoint
 
 ANSWER_S = 120.0  # the mount reads and computes orders of millions of files before it answers
-EPOCHS = 8  # of a part of a data set, which travels as arrays, where the caller says nothing
+EPOCHS = 8  # of a part of a data set, which are sent as arrays, where the caller gives no number
 
 
 def register(
@@ -41,15 +41,15 @@ def register(
     missing_ok: bool = False,
     **options: Any,
 ) -> bool:
-    """Tell the mount at (or above) `mount` what will be read; returns True when it has taken it.
+    """Register with the mount at (or above) `mount` what will be read. Return True when the mount has taken the plan.
 
-    `sampler`: a torch DataLoader or sampler, looked at as it is now: call this before the first epoch's iterator is
-    made; or a sampler's name, with `seed` and `options` (and keys of a plan file, such as `epoch`, `ranks`, `loader`);
-    or indices of an epoch, or paths, or a list of several epochs of these. `root`: the data set's directory, relative
-    to the mount or absolute. `files`: the file order. `epochs`: how many epochs of a part of a data set to hand over.
+    `sampler`: a torch DataLoader or sampler in its present state: call this before the first epoch's iterator is made;
+    or a sampler's name, with `seed` and `options` (and keys of a plan file, such as `epoch`, `ranks`, `loader`); or
+    indices of an epoch, or paths, or a list of several epochs of these. `root`: the data set's directory, relative to
+    the mount or absolute. `files`: the file order. `epochs`: the number of epochs to send of a part of a data set.
     `repeats`: an order of indices or paths may name a file twice. `missing_ok`: return False where nothing is mounted.
 
-    Raises ValueError for what cannot be described, NopfsError where there is no mount or it refuses.
+    Raises ValueError for a sampler that cannot be described, NopfsError where there is no mount or the mount refuses.
     """
     try:
         located, below = find_mount_above(os.fspath(mount))
@@ -79,8 +79,8 @@ def register(
 
 
 def find_mount_above(path: str) -> tuple[Located, str]:
-    """The nopfs mount that a path is in, and the path relative to it, "" for the mountpoint. Raises NopfsError with
-    Exit.NOT_MOUNTED, or Exit.STUCK where its daemon is dead."""
+    """The nopfs mount that a path is in, and the path relative to the mountpoint, "" for the mountpoint itself. Raises
+    NopfsError with Exit.NOT_MOUNTED, or Exit.STUCK where the daemon is dead."""
     mounts = read_mounts()
     fuse = {mount.mountpoint for mount in mounts if mount.is_fuse}
     ours = {mount.mountpoint for mount in mounts if mount.is_nopfs}
@@ -94,7 +94,7 @@ def find_mount_above(path: str) -> tuple[Located, str]:
 
 
 def _real(path: str, fuse: set[str]) -> str:
-    """The path with links resolved, as far as that touches no FUSE mount."""
+    """The path with links resolved, except for the part inside a FUSE mount, which is not accessed."""
     absolute = os.path.abspath(path)
     head, tail = absolute, ""
     while head != os.path.dirname(head):
@@ -105,7 +105,8 @@ def _real(path: str, fuse: set[str]) -> str:
 
 
 def _below(path: str | None, mountpoint: str, said: bool) -> str | None:
-    """A directory relative to the mount; None for one outside, where only the data set says it. Raises ValueError."""
+    """A directory relative to the mount; None where it lies outside. Raises ValueError for a directory outside that the
+    user named (`said`)."""
     if path is None or not os.path.isabs(path):
         return path
     relative = os.path.relpath(path, mountpoint)
@@ -116,7 +117,7 @@ def _below(path: str | None, mountpoint: str, said: bool) -> str | None:
     return "" if relative == "." else relative
 
 
-# ---- what a sampler is --------------------------------------------------------------------------------------------
+# ---- the table of a sampler ---------------------------------------------------------------------------------------
 
 
 def describe(
@@ -127,8 +128,8 @@ def describe(
     repeats: bool = False,
     options: Mapping[str, Any],
 ) -> tuple[Table, list[Samples] | list[list[str]]]:
-    """A plan's table without its order, and the epochs of that order, if any: indices or paths. The key `dataset` is
-    the root that a live data set names. Raises ValueError."""
+    """The table of a plan without its order, and the epochs of that order, if any: indices or paths. The key `dataset`
+    has the root that a live data set names. Raises ValueError."""
     if sampler is None:
         raise ValueError("sampler: name one, or give a torch sampler, an array of indices or a list of paths")
     if isinstance(sampler, str):
@@ -166,11 +167,11 @@ def _keys_only(options: Mapping[str, Any]) -> Table:
     return {key: value for key, value in _named("", None, options).items() if key != "sampler"}
 
 
-# ---- orders that are given ----------------------------------------------------------------------------------------
+# ---- orders of the user's own -------------------------------------------------------------------------------------
 
 
 def _given(given: Any) -> list[Samples] | list[list[str]]:
-    """The epochs of indices or paths in any usual form. Raises ValueError."""
+    """The epochs of indices or paths in any of their usual forms. Raises ValueError."""
     if hasattr(given, "__array__") and not isinstance(given, np.generic):
         return _rows(np.asarray(given))
     order: Sequence[Any] = given if isinstance(given, (list, tuple, range)) else ()

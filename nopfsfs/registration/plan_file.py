@@ -1,7 +1,6 @@
 """Plan files: [[plan]] tables in TOML (docs/plan-files.md). Every error names the file, the line and the key.
 
-What a table may hold is `registration/plan_tables.py`'s; here it is read, and a place in the text is found for what is
-wrong.
+`registration/plan_tables.py` checks the tables. This module reads the file, and finds the line of each error.
 """
 
 from __future__ import annotations
@@ -27,14 +26,15 @@ _HEADER = re.compile(r"""\s*\[\[\s*["']?plan["']?\s*\]\]""")
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A plan file, checked: its plans, and the tables that a `register` request sends, paths absolute."""
+    """A checked plan file: its plans, and the tables that a `register` request sends, with absolute paths."""
 
     plans: tuple[PlanSpec, ...]
     tables: list[dict[str, Any]]
 
 
 def read_plan_file(path: str) -> PlanFile:
-    """Raises NopfsError with Exit.USAGE, and one line that names the file and, where there is one, line and key."""
+    """Read and check a plan file. Raises NopfsError with Exit.USAGE and a text of one line, which names the file and,
+    where the error has them, line and key."""
     text = _read(path)
     table = TomlTable.parse(text, path).values
     for key in table:
@@ -77,7 +77,7 @@ def _read(path: str) -> str:
 
 
 def _beside(path: str, table: Any) -> Any:
-    """The table with the paths of its order absolute: relative ones start from the directory of the file."""
+    """The table with absolute paths of its order: relative ones start from the directory of the plan file."""
     if not isinstance(table, dict):
         return table
     order = table.get("order")
@@ -90,8 +90,8 @@ def _beside(path: str, table: Any) -> Any:
 
 
 def _place(text: str, plan: int, key: str) -> int | None:
-    """The line, from 1, of a key ("options.drop_last") of the plan with that number; of its header where the key is not
-    found."""
+    """The line, from 1, of a key ("options.drop_last") of the plan with number `plan`, from 0. Where the key is not
+    found, the line of the plan's header; None without a header."""
     lines = text.splitlines()
     headers = [i for i, line in enumerate(lines) if _HEADER.match(line)]
     if plan >= len(headers):
@@ -103,7 +103,8 @@ def _place(text: str, plan: int, key: str) -> int | None:
 
 
 def _line_of(lines: Sequence[str], keys: tuple[str, ...], start: int) -> int | None:
-    """The line, from 1, in which the last of the keys is said below those before it, or the last that is found."""
+    """The line, from 1, of the last of the keys, each searched from the line of the key before it. Where one is
+    missing, the line of the last key that is found; None without any."""
     found = None
     for key in keys:
         word = re.compile(rf"""(?:^|[\s{{,.\["'])["']?{re.escape(key)}["']?\s*[=.\]]""")
@@ -115,12 +116,12 @@ def _line_of(lines: Sequence[str], keys: tuple[str, ...], start: int) -> int | N
 
 
 def _code(line: str) -> str:
-    """A line without its comment, as far as that can be told from one line."""
+    """A line without its comment, as far as a single line shows where that begins."""
     return re.sub(r"""("(?:[^"\\]|\\.)*"|'[^']*')|#.*""", lambda m: m[1] or "", line)
 
 
 def check_against(plans: Sequence[PlanSpec], index: Index, config: MountConfig) -> None:
-    """Read what the plans name in the source: roots and orders. Raises NopfsError with Exit.USAGE."""
+    """Check that the source has what the plans name: their roots and orders. Raises NopfsError with Exit.USAGE."""
     for number, plan in enumerate(plans):
         try:
             root = order_files.directory(index, plan.root or "")
@@ -133,7 +134,7 @@ def check_against(plans: Sequence[PlanSpec], index: Index, config: MountConfig) 
 def explicit_order(
     plan: PlanSpec, index: Index, root: int, source: str, mountpoint: str, origin: str = ""
 ) -> order_files.ExplicitOrder:
-    """The order that a plan names. Raises NopfsError with Exit.USAGE."""
+    """The order that a plan names. Raises NopfsError with Exit.USAGE; its text begins with `origin`."""
     files = ORDERS[plan.files or "image_folder"]
     try:
         return order_files.read_order(

@@ -1,11 +1,11 @@
-"""Plans as users say them, checked: tables of a plan file and requests on the control socket have the same keys.
+"""Checks of the plans that users state: tables of a plan file and requests on the control socket have the same keys.
 
-{"command": "register", "plans": [table, ...]}    adds; a plan replaces the one registered of the same root and subset
-{"command": "plan", "next": N}                    what the mount believes, and the next N paths
-{"command": "forget"}                             drops what was registered
+{"command": "register", "plans": [table, ...]}    adds plans; each replaces a registered one of the same root and subset
+{"command": "plan", "next": N}                    returns the plans of the mount, and the next N paths
+{"command": "forget"}                             drops the registered plans
 
-A table is described in docs/plan-files.md; there, `order` may be relative to the plan file, here it is absolute. Does
-no I/O.
+docs/plan-files.md describes a table. In a plan file, `order` may be relative to the file; here it is absolute. Does no
+I/O.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from nopfsfs.plan.samplers.sampler import Sampler, Subset
 from nopfsfs.text.units import format_ranks, parse_ranks
 
 EXPLICIT = "explicit"  # the sampler of a plan with `order`
-PLANS_MOST = 16  # of a mount: each is followed
+PLANS_MOST = 16  # of a mount: the supervisor follows each
 WORLD_MOST = 1 << 20
-RANKS_MOST = 4096  # of one node: each is followed, and a million of them would hold the supervisor for seconds
+RANKS_MOST = 4096  # of one node: the supervisor follows each, and a million of them would block it for seconds
 EPOCH_MOST = 1 << 31
 TEXT_MOST = 4096  # characters: a path, or a generator's state
-ORDERS_MOST = 1024  # files of `order`, one an epoch
+ORDERS_MOST = 1024  # files of `order`, one for each epoch
 NEXT_MOST = 100_000  # paths in an answer: some MiB
 _LOADER_MOST = 1 << 20  # of workers, prefetch and batch each
 _INFLIGHT_MOST = 1 << 24  # accesses
@@ -39,7 +39,7 @@ _KINDS = {
 
 
 class PlanError(ValueError):
-    """What is wrong with a plan: the number of its table, from 0, the key ("options.drop_last"), and why."""
+    """An error in a plan: the number of its table, from 0, the key ("options.drop_last"), and the reason."""
 
     def __init__(self, plan: int, key: str, reason: str) -> None:
         super().__init__(f"plan {plan + 1}: {key}: {reason}" if key else f"plan {plan + 1}: {reason}")
@@ -47,11 +47,11 @@ class PlanError(ValueError):
 
 
 class _Wrong(Exception):
-    """A key and what is wrong with its value."""
+    """An error in a table: the key, and the reason."""
 
 
 def parse(request: Table) -> tuple[PlanSpec, ...]:
-    """The plans of a `register` request. Raises ValueError with one line."""
+    """The plans of a `register` request. Raises ValueError with a text of one line."""
     unknown = [key for key in request if key not in ("command", "plans")]
     if unknown:
         raise ValueError(f"{unknown[0]}: no such key of a register request; known are command, plans")
@@ -62,7 +62,7 @@ def parse(request: Table) -> tuple[PlanSpec, ...]:
 
 
 def parse_next(request: Table) -> int:
-    """How many paths a `plan` request asks for. Raises ValueError with one line."""
+    """The number of paths that a `plan` request asks for. Raises ValueError with a text of one line."""
     unknown = [key for key in request if key not in ("command", "next")]
     if unknown:
         raise ValueError(f"{unknown[0]}: no such key of a plan request; known are command, next")
@@ -73,7 +73,7 @@ def parse_next(request: Table) -> int:
 
 
 def parse_plans(tables: list[Any]) -> tuple[PlanSpec, ...]:
-    """The plans of some tables. Raises PlanError; ValueError when there is none or too many."""
+    """The plans of some tables. Raises PlanError; ValueError for no table or more than `PLANS_MOST`."""
     if not 1 <= len(tables) <= PLANS_MOST:
         raise ValueError(f"plans: {len(tables)} are given, 1 to {PLANS_MOST} are possible")
     plans = []
@@ -128,7 +128,7 @@ def _check_ranks(size: int | None, ranks: tuple[int, ...] | None) -> None:
 
 
 def check_spec(of: Sampler | Subset, seed: int | None, options: Mapping[str, Value], above: str) -> None:
-    """Raises _Wrong for options or a seed that the sampler does not take; keys begin with `above`."""
+    """Raise _Wrong for options or a seed that the sampler does not take; the keys in errors begin with `above`."""
     known = seed if seed is not None or of.seeds is None else of.seeds[0]
     if seed is not None and of.seeds is None:
         raise _Wrong(f"{above}seed", f"{of.name} takes none; leave it out")
@@ -147,7 +147,7 @@ def _named(key: str, find: Callable[[str], Any], name: str) -> Any:
         raise _Wrong(key, str(error)) from None
 
 
-# ---- one check for each key: (key, value) to what PlanSpec holds ------------------------------------------------
+# ---- one check for each key: from (key, value) to the value in PlanSpec -----------------------------------------
 
 
 def _typed(key: str, value: Any, *kinds: type) -> Any:
@@ -184,7 +184,7 @@ def _sampler(key: str, value: Any) -> str:
 
 
 def _root(key: str, value: Any) -> str:
-    """A path below the mount without dots: "" for the whole."""
+    """A path below the mount without dots; "" for the whole mount."""
     path: str = _typed(key, value, str)
     if path.startswith("/") or len(path) > TEXT_MOST or "\0" in path or ".." in path.split("/"):
         raise _Wrong(key, f"{path!r} is not below the mount; write a path relative to it, such as train")
@@ -254,7 +254,8 @@ def _order(key: str, value: Any) -> tuple[str, ...]:
 
 
 def _loader(key: str, value: Any) -> int:
-    """Accesses begun at most: what torch's DataLoader has (workers x prefetch_factor batches) and the batch in use."""
+    """The most accesses that a loader has begun: those of torch's DataLoader (workers x prefetch_factor batches), and
+    the batch in use."""
     _typed(key, value, dict)
     known = {"workers": 0, "prefetch": 2, "batch": 1}  # DataLoader's defaults
     for name in value:

@@ -1,6 +1,7 @@
-"""What torch's samplers and DataLoaders will read, seen from their attributes. Imports no torch.
+"""Plans from live torch samplers and DataLoaders, read from their attributes. Imports no torch.
 
-Bit for bit that is `plan/`'s; here is which sampler it is, where its generator stands, and who else draws from it.
+`plan/` computes the orders bit for bit. This module finds out which sampler is used, the state of its generator, and
+whether the loader draws from that generator too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from nopfsfs.plan.generators import torch_generator
 from nopfsfs.plan.samplers import registry
 
-SAMPLES_MOST = 1 << 28  # of all arrays: 2 GiB
+SAMPLES_MOST = 1 << 28  # of all arrays together: 2 GiB
 _SEED_WORDS = 2  # an int64 that torch draws as a seed
 
 Samples = NDArray[np.int64]
@@ -24,12 +25,13 @@ Table = dict[str, Any]
 
 
 def _is(thing: Any, name: str) -> bool:
-    """Whether it is of torch's class of that name, or derived from it; torch itself need not be loaded for that."""
+    """True when `thing` is an object of torch's class `name` or of a class derived from it. Does not load torch."""
     return any(kind.__name__ == name and kind.__module__.startswith("torch.") for kind in type(thing).__mro__)
 
 
 def live(sampler: Any, epochs: int) -> tuple[Table, list[Samples]] | None:
-    """What a torch DataLoader or sampler will read; None where it is neither. Raises ValueError."""
+    """The plan's table of a torch DataLoader or sampler, and its coming epochs as arrays where a table cannot describe
+    them (`epochs`: their number); None for another object. Raises ValueError."""
     loader = sampler if _is(sampler, "DataLoader") else None
     table: Table = {}
     if loader is not None:
@@ -53,7 +55,7 @@ def live(sampler: Any, epochs: int) -> tuple[Table, list[Samples]] | None:
 
 
 def _of_loader(loader: Any) -> tuple[Any, dict[str, int]]:
-    """A loader's sampler, and how far it reads ahead."""
+    """The sampler of a loader, and the key `loader` of its table: how far the loader reads ahead."""
     batches = getattr(loader, "batch_sampler", None)
     batch = getattr(loader, "batch_size", None)
     sampler = loader.sampler
@@ -68,13 +70,13 @@ def _of_loader(loader: Any) -> tuple[Any, dict[str, int]]:
 
 
 def _dropped(loader: Any) -> Table:
-    """The option of samplers that says how large a batch must be to be read."""
+    """The option `drop_batch` where the loader drops an incomplete last batch: the size of a batch."""
     batches = getattr(loader, "batch_sampler", None)
     return {} if batches is None or not batches.drop_last else {"drop_batch": int(batches.batch_size)}
 
 
 def _part(dataset: Any) -> tuple[Samples | None, Any]:
-    """The indices of torch's Subset (of a Subset ...), and the data set that they are of."""
+    """The indices of torch's Subset (of a Subset ...), and the data set that they refer to."""
     part: Samples | None = None
     while _is(dataset, "Subset"):
         own = np.asarray(dataset.indices, np.int64)
@@ -84,7 +86,7 @@ def _part(dataset: Any) -> tuple[Samples | None, Any]:
 
 
 def _whole(sampler: Any, loader: Any) -> Table:
-    """The name and options of a sampler of a whole data set."""
+    """The table of a sampler of a whole data set: its name and options."""
     if _is(sampler, "DistributedSampler"):
         table: Table = {"sampler": "distributed", "seed": int(sampler.seed), "epoch": int(sampler.epoch)}
         flags = {"sequential": not sampler.shuffle, "drop_last": bool(sampler.drop_last)}
@@ -106,8 +108,8 @@ def _whole(sampler: Any, loader: Any) -> Table:
 
 
 def _ranks_here(rank: int, world: int) -> Sequence[int]:
-    """The ranks on this node, if this is a rank of torchrun's, which says so; else this one. All of them register the
-    same plan."""
+    """The ranks on this node where the environment shows that torchrun started this rank; else only this rank. All
+    ranks of a node register the same plan."""
     size, local = os.environ.get("LOCAL_WORLD_SIZE", ""), os.environ.get("LOCAL_RANK", "")
     if os.environ.get("RANK") == str(rank) and size.isdecimal() and local.isdecimal():
         first = rank - int(local)
@@ -117,21 +119,23 @@ def _ranks_here(rank: int, world: int) -> Sequence[int]:
 
 
 def _who_else(sampler: Any, loader: Any) -> Table:
-    """Whether the loader draws its base seeds from the sampler's generator."""
+    """The option `base_seed`: how often the loader draws a base seed from the sampler's generator. Without the option,
+    once in each epoch."""
     if loader is None or loader.generator is not sampler.generator:
         return {"base_seed": "never"}
     return {"base_seed": "once"} if getattr(loader, "persistent_workers", False) else {}
 
 
 def _steps(loader: Any) -> Table:
-    """Where the seeds of the epochs lie in the global generator's stream (`plan/samplers/torch_global.py`)."""
+    """The options that place the seeds of the epochs in the global generator's stream
+    (`plan/samplers/torch_global.py`)."""
     if loader is not None and loader.generator is not None:
         return {"offset": -_SEED_WORDS, "step": _SEED_WORDS}  # the loader's base seeds come from elsewhere
     return {"step": _SEED_WORDS} if loader is not None and getattr(loader, "persistent_workers", False) else {}
 
 
 def _partial(sampler: Any, loader: Any, part: Samples, epochs: int) -> tuple[Table, list[Samples]]:
-    """The coming epochs of a sampler of a part of a data set, as indices of the whole."""
+    """The table and the coming epochs of a sampler of a part of a data set, as indices of the whole data set."""
     n = len(part)
     if not epochs >= 1 or n * epochs > SAMPLES_MOST:
         raise ValueError(f"epochs: {epochs} epochs of {n} samples are not possible; say fewer with epochs=")
@@ -155,8 +159,8 @@ def _partial(sampler: Any, loader: Any, part: Samples, epochs: int) -> tuple[Tab
 
 
 def _drawn(sampler: Any, loader: Any, n: int, epochs: int, *, seeded: bool) -> Iterator[Samples]:
-    """The permutations of the coming epochs, each read to its end (`torch/utils/data/sampler.py`). `seeded`: as
-    RandomSampler, which without a generator makes one of a seed, and draws a trailing permutation."""
+    """The permutations of the coming epochs, each read to its end (`torch/utils/data/sampler.py`). `seeded`: as from
+    RandomSampler, which without a generator makes one from a seed, and draws a trailing permutation."""
     own = sampler.generator is not None
     state = torch_generator.generator_from_state(state_text(sampler.generator if own else _default()))
     shared = loader is not None and (loader.generator is sampler.generator)  # None is None: the global one
@@ -174,11 +178,11 @@ def _drawn(sampler: Any, loader: Any, n: int, epochs: int, *, seeded: bool) -> I
 
 
 def _default() -> Any:
-    """torch's global generator; torch is there, or there would be no sampler of it."""
+    """torch's global generator. torch is loaded, since the caller has a sampler of it."""
     return sys.modules["torch"].default_generator
 
 
 def state_text(generator: Any) -> str:
-    """The state of a torch generator as the samplers' option `state` has it. Raises ValueError for one of another
-    device, whose order cannot be foreseen."""
+    """The state of a torch generator as text for the samplers' option `state`. Raises ValueError for a generator of
+    another device, whose order cannot be computed."""
     return torch_generator.torch_state(generator.get_state().numpy().tobytes())

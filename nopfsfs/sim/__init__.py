@@ -1,1 +1,1 @@
-"""A clock and a cluster for the policy: runs the product's own plan/ and policy/."""
+"""The simulator: a clock and a cluster for the product's own plan/, placement/ and performance/."""

@@ -18,7 +18,7 @@ from nopfsfs.text.units import MAX_RANKS
 
 ALL = "all"
 USUAL = ("perfect", "naive", "staging", "nopfs", "homes", "belady")
-MOST_NODES = NOBODY - 1  # nodes are numbered in 16 bits, and one number is nobody's
+MOST_NODES = NOBODY - 1  # nodes are numbered in 16 bits, and one number means no node
 MOST_SAMPLES = 2**31 - 1  # samples in 32
 HINTS = {
     "homes": "--slice 0 does without that",
@@ -28,7 +28,7 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What is done with each policy and cluster. `order`: a sampler's name; `as_thesis`: the thesis's simulator."""
+    """The settings that policies and clusters share. `order`: a sampler's name; `as_thesis`: the thesis's simulator."""
 
     dataset: SimDataSet
     training: Training
@@ -39,8 +39,8 @@ class Experiment:
     def outcomes(
         self, cluster: Cluster, policies: Sequence[str], progress: Progress = lambda share: None
     ) -> list[Outcome]:
-        """One for each policy, in their order; `progress` is told which part is done. Raises NopfsError with
-        Exit.USAGE for what cannot be simulated."""
+        """Simulate each policy, in their order; `progress` gets the share that is done. Raises NopfsError with
+        Exit.USAGE for input that cannot be simulated."""
         check(cluster, self.dataset)
         try:
             one = self._thesis(cluster) if self.as_thesis else self._physical(cluster)
@@ -72,7 +72,7 @@ class Experiment:
         return run
 
     def _thesis(self, cluster: Cluster) -> Callable[[str, Progress], Outcome]:
-        bounds: list[float] = []  # computed once, where it can be
+        bounds: list[float] = []  # computed once, where that is possible
 
         def run(name: str, progress: Progress) -> Outcome:
             outcome = partial(
@@ -100,7 +100,7 @@ def check(cluster: Cluster, dataset: SimDataSet) -> None:
 
 
 def names(given: Sequence[str], *, as_thesis: bool, usual: Sequence[str] = USUAL) -> list[str]:
-    """The policies that lists such as `naive,homes` name, each once; `usual` where none is given. Raises NopfsError."""
+    """The policies that lists such as `naive,homes` name, each once; `usual` without any list. Raises NopfsError."""
     known = list(thesis.NAMES if as_thesis else POLICIES)
     if not given:
         return [name for name in usual if name in known]

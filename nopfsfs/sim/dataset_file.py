@@ -1,4 +1,4 @@
-"""A data set and a training on it (`sim.spec`) as TOML. A file has
+"""A data set and a training on it (`sim.training`) as TOML. A file has
 
     name = "S1"
     note = "where the figures come from"    # optional
@@ -8,7 +8,7 @@
     [training]
     epochs = 10
     batch = 25                  # samples of one rank in a step
-    drop_last = true            # leave out what fills no step of all ranks; optional: true
+    drop_last = true            # leave out samples that fill no step of all ranks; optional: true
     seed = 42                   # optional
 
 Sizes as in `units`, or in bytes.
@@ -24,19 +24,19 @@ from nopfsfs.text.units import MAX_SIZE
 KEYS = ("name", "note", "samples", "mean", "sigma", "training")
 TRAINING_KEYS = ("epochs", "batch", "drop_last", "seed")
 MAX_SAMPLES = 10**10  # twice the largest public set of images
-MAX_SAMPLE = 1 << 50  # bytes, of the mean and of sigma: a draw far out is still a size
+MAX_SAMPLE = 1 << 50  # bytes, of the mean and of sigma: even an extreme draw is a valid size
 MAX_EPOCHS = 10**6
 MAX_BATCH = 10**7
 SEED = Training(1, 1).seed
 
 
 def read_dataset(path: str) -> tuple[SimDataSet, Training]:
-    """What a file describes. Raises NopfsError with Exit.USAGE, which names file, line and key."""
+    """Read a data set and a training from a file. Raises NopfsError with Exit.USAGE, which names file, line and key."""
     return parse_dataset(toml_table.read_text(path, "a data set file"), path)
 
 
 def parse_dataset(text: str, origin: str) -> tuple[SimDataSet, Training]:
-    """What a text describes; `origin` is for messages. Raises NopfsError with Exit.USAGE."""
+    """Parse a data set and a training; `origin` is for messages. Raises NopfsError with Exit.USAGE."""
     top = TomlTable.parse(text, origin)
     top.only(KEYS)
     top.may("note", toml_table.text, "")

@@ -1,16 +1,16 @@
-"""How long a cluster takes for what each rank reads, from where: the physical mode of the simulator.
+"""The time that a cluster takes for the reads of each rank and their origins: the physical mode of the simulator.
 
 Everything that moves bytes is a resource with a rate: the source (which all nodes share, however many threads they
 have), a node's link to it, each storage class of each node (which serves its own ranks and its peers), the network in
-and out of a node, the staging threads that prepare samples. Each works on what comes next in the order of the stream
-(earliest deadline first), and all at the same time; a sample is there when the slowest has done with it. Ranks train
-on what is there, and meet at the end of each step. Fetching runs ahead of training as far as the staging buffer goes;
-what has a place in a storage class is fetched as early as the source allows.
+and out of a node, the staging threads that prepare samples. All resources work at the same time, each on what comes
+next in the order of the stream (earliest deadline first). A sample is there when the slowest resource has done with it.
+Ranks train on the samples that are there, and meet at the end of each step. Fetching runs ahead of training as far as
+the staging buffer goes; a sample with a place in a storage class is fetched as early as the source allows.
 
-That is the model of `policy.model` without its threads: avail(f) is the time at which all resources have done with the
-first f samples, and t_f follows from it (`model.ends`).
+That is the model of `performance.model` without its threads: avail(f) is the time at which all resources have done with
+the first f samples, and t_f follows from it (`model.ends`).
 
-Nobody waits for what is written to a storage class, but it takes the class's time.
+No rank waits for writes to a storage class, but they take the class's time.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from nopfsfs.sim.training_orders import Samples
 Floats = NDArray[np.float64]
 NOTHING = 255  # no I/O at all
 SOURCE = 254
-STORED = 128  # + the class: from the source, and then kept in that class of `holder`
-PEER = 64  # + the class of `holder`; below: the class of the node's own (there are up to `model.MOST_CLASSES`)
+STORED = 128  # + the class: from the source, and then kept in that class of node `holder`
+PEER = 64  # + the class of node `holder`; below: the class of the node itself (up to `model.MOST_CLASSES` of them)
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """An epoch: what each rank reads at each place of its stream, i32[places, ranks]; where from, u8[places, ranks] (as
-    above); `holder` u16[places, ranks]: the node that it comes from or goes to. `ahead`: fetching runs ahead of
-    training. `written` f64[classes, nodes]: bytes that are written besides, spread over the epoch."""
+    """The reads of an epoch: `samples`, one for each rank and place of its stream, i32[places, ranks]; `where` it comes
+    from, u8[places, ranks] (as above); `holder` u16[places, ranks]: the node that it comes from or goes to. `ahead`:
+    fetching runs ahead of training. `written` f64[classes, nodes]: bytes that are written besides, spread over the
+    epoch."""
 
     samples: Samples
     where: NDArray[np.uint8]
@@ -46,8 +47,8 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Preload:
-    """What is brought from the source before the training: `samples` i64[m], each to a node, i32[m], and one of its
-    storage classes, i8[m]."""
+    """Samples that are brought from the source before the training: `samples` i64[m], each to `node` i32[m] and its
+    storage class `number` i8[m]."""
 
     samples: NDArray[np.int64]
     node: NDArray[np.int32]
@@ -56,7 +57,7 @@ class Preload:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What came of it: seconds, those that computing alone takes, bytes and reads by origin, and the steps."""
+    """The result of an epoch: seconds, the seconds that computing alone takes, and bytes and reads by origin."""
 
     seconds: float
     compute_seconds: float
@@ -86,14 +87,14 @@ class Fluid:
         self._window = max(1, int(room / (mean * batch * cluster.ranks)))  # steps
 
     def wait(self, seconds: float) -> None:
-        """Time passes in which nothing else is done."""
+        """Let time pass in which nothing else is done."""
         self.now += seconds
         self._source = max(self._source, self.now)
         for clock in (self._link, self._prepare, self._in, self._out, self._class):
             np.maximum(clock, self.now, out=clock)
 
     def load(self, load: Preload) -> None:
-        """Before the training: everything is read and written at the same time, and all wait for the slowest."""
+        """Load before the training: everything is read and written at the same time, and all wait for the slowest."""
         if not len(load.samples):
             return
         source, nodes = self._cluster.source, self._cluster.nodes
@@ -108,7 +109,7 @@ class Fluid:
         self.wait(max(float(shared), float(linked.max()), float(stored.max())) + source.latency)
 
     def run(self, reads: Reads) -> Epoch:
-        """One epoch."""
+        """Run one epoch."""
         began = self.now
         places = len(reads.samples)
         steps = -(-places // self._batch)
@@ -123,7 +124,7 @@ class Fluid:
         return Epoch(self.now - began, compute, *self._count(reads))
 
     def _reading(self, where: NDArray[np.uint8]) -> int:
-        """How many nodes read the source."""
+        """The number of nodes that read the source, at least 1."""
         ranks = _of_source(where).any(axis=0)
         return max(1, int(ranks.reshape(self._cluster.nodes, -1).any(axis=1).sum()))
 
@@ -142,7 +143,7 @@ class Fluid:
     # ---- some steps ---------------------------------------------------------------------------------------
 
     def _run(self, reads: Reads, part: slice, gamma: int) -> float:
-        """Some steps; the time that their computing takes."""
+        """Run some steps; return the time that their computing takes."""
         cluster, batch = self._cluster, self._batch
         samples, where, holder = reads.samples[part], reads.where[part], reads.holder[part]
         sizes = self._sizes[samples]
@@ -159,7 +160,7 @@ class Fluid:
             self._store(at, sizes, where == STORED + at, holder)
         self._over_network(sizes, (where >= PEER) & (where < STORED), step, holder, steps, gate, available)
         self._through_staging(sizes, where != NOTHING, step, steps, gate, available)
-        # t_f with a barrier at the end of each step: from the last sample that was waited for on, all is computing.
+        # t_f with a barrier at the end of each step: after the last sample that a rank waits for, it only computes.
         rest = np.cumsum(compute[:, ::-1], axis=1)[:, ::-1]
         waited = (_by_step(available, steps, batch, -np.inf) + rest).max(axis=(1, 2))
         busy = rest[:, 0].max(axis=1)
@@ -169,13 +170,13 @@ class Fluid:
         return float(np.cumsum(busy)[-1])
 
     def _gate(self, steps: int) -> float:
-        """When the staging buffer has room for the first of so many further steps: when the step that lies as far back
-        as it holds was done."""
+        """The time when the staging buffer has room for the first of so many further steps: the end of the step that
+        lies as far back as the buffer holds."""
         back = max(1, self._window - steps + 1)
         return self._past[-1 - back] if len(self._past) > back else 0.0
 
     def _one_by_one(self, sizes: Floats, where: NDArray[np.uint8], compute: Floats, gamma: int) -> float:
-        """Without fetching ahead: each rank reads a sample, prepares it as one thread does, then trains on it."""
+        """Run without fetching ahead: each rank reads a sample, prepares it as one thread does, then trains on it."""
         cluster = self._cluster
         share = cluster.source.share(gamma) / cluster.ranks
         each = sizes / share + cluster.source.latency + sizes / cluster.preprocess
@@ -188,7 +189,7 @@ class Fluid:
     # ---- resources ----------------------------------------------------------------------------------------
 
     def _from_source(self, sizes: Floats, mine: NDArray[np.bool_], gamma: int, gate: float) -> Floats:
-        """When each sample has come from the source, f64[places, ranks]; at once where it comes from elsewhere."""
+        """The time when each sample has come from the source, f64[places, ranks]; -inf if it comes from elsewhere."""
         source, nodes = self._cluster.source, self._cluster.nodes
         available = np.full(sizes.shape, -np.inf)
         if not mine.any():
@@ -206,7 +207,7 @@ class Fluid:
         return available
 
     def _from_all(self, gamma: int) -> float:
-        """Bytes per second that so many nodes get from the source together."""
+        """Bytes per second that `gamma` nodes get from the source together."""
         source = self._cluster.source
         return min(source.rate.at(gamma), gamma * source.link)
 
@@ -218,7 +219,7 @@ class Fluid:
             self._class[at] = self._served(sizes, asked, step, holder, steps, rate, self._class[at], gate, available)
 
     def _store(self, at: int, sizes: Floats, stored: NDArray[np.bool_], holder: NDArray[np.uint16]) -> None:
-        """Writing what came from the source."""
+        """Charge the storage class for writing what came from the source."""
         if stored.any():
             load = np.bincount(holder[stored], weights=sizes[stored], minlength=self._cluster.nodes)
             self._class[at] += load / self._write_rates[at]
@@ -251,8 +252,8 @@ class Fluid:
         self, sizes: Floats, asked: NDArray[np.bool_], step: NDArray[np.intp], node: NDArray[np.uint16], steps: int,
         rate: float, clock: Floats, gate: float, available: Floats,
     ) -> Floats:  # fmt: skip
-        """A resource of each node does what it is asked for, step by step; `available` is put off until it has. When
-        each has done all, f64[nodes]."""
+        """Let a resource of each node do the work that is asked of it, step by step, and put `available` off until
+        then. Return the time when each node's resource has done all its work, f64[nodes]."""
         nodes = len(clock)
         key = (step * nodes + node)[asked]
         load = np.bincount(key, weights=sizes[asked], minlength=steps * nodes).reshape(steps, nodes)
@@ -267,7 +268,7 @@ def _of_source(where: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def _by_step(values: Floats, steps: int, batch: int, empty: float) -> Floats:
-    """f64[places, ranks] as f64[steps, batch, ranks], the last step filled up with `empty`."""
+    """Reshape f64[places, ranks] to f64[steps, batch, ranks], the last step filled up with `empty`."""
     lacking = steps * batch - len(values)
     if lacking:
         values = np.concatenate([values, np.full((lacking, values.shape[1]), empty)])

@@ -1,4 +1,4 @@
-"""What a simulation of a running mount takes: its data set, and a cluster of nodes like this one. Pure."""
+"""Data set and cluster for the simulation of a running mount: its files, and nodes like this one. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from nopfsfs.performance.model import Cluster, StorageClass
 from nopfsfs.policy.budget import charges, on_their_way
 from nopfsfs.sim.training import SimDataSet, Training
 
-EPOCHS, BATCH = 10, 64  # where nothing else is said
+EPOCHS, BATCH = 10, 64  # where the user gives none
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class FromMount:
-    """`notes`: what was guessed, for people."""
+    """Cluster, data set and training of a mount. `notes`: the figures that were guessed, for people."""
 
     cluster: Cluster
     dataset: SimDataSet
@@ -36,9 +36,9 @@ def from_mount(
     status: Record, plan: Record, index: Index, calibration: Cluster | None, *, several: bool = False,
     disk: bool = False,
 ) -> FromMount:  # fmt: skip
-    """`status`, `plan`: the mount's records; `index`: of its source; `calibration`: what was measured of it. `several`:
-    other numbers of nodes than the plan's will be asked for; `disk`: other capacities of a disk, though there may be
-    none. Raises NopfsError: there are no files."""
+    """Build the simulation's input. `status`, `plan`: the mount's records; `index`: of its source; `calibration`: as
+    measured. `several`: numbers of nodes other than the plan's will be simulated; `disk`: so will other capacities of a
+    disk, though there may be none. Raises NopfsError: there are no files."""
     sizes = index.size[(index.mode & 0o170000) == 0o100000]
     dataset = dataset_of(sizes, str(status.get("source", "")))
     locked: Record = next((one for one in plan.get("plans") or () if one.get("state") == "locked"), {})
@@ -58,7 +58,7 @@ def from_mount(
 
 
 def dataset_of(sizes: NDArray[np.int64], source: str) -> SimDataSet:
-    """Of files of these sizes, i64[F]. Raises NopfsError with Exit.SOURCE: there are none."""
+    """The data set of files of these sizes, i64[F]. Raises NopfsError with Exit.SOURCE: there are none."""
     if not len(sizes):
         raise NopfsError(Exit.SOURCE, f"{source} has no files; name a mount of a data set")
     sizes = sizes.clip(1)
@@ -67,9 +67,9 @@ def dataset_of(sizes: NDArray[np.int64], source: str) -> SimDataSet:
 
 
 def with_budget(cluster: Cluster, budget: Record, sizes: NDArray[np.int64], *, disk: bool = False) -> Cluster:
-    """The cluster with a mount's capacities on each node, divided as the mount does it (`policy.budget`): a part of the
-    memory is for files on their way. A mount charges a copy more than its bytes; here a capacity is bytes of data.
-    `sizes` i64[F]: of the files; `disk`: there is a class for disks, even of no capacity."""
+    """The cluster with a mount's capacities on each node, divided as the mount divides them (`policy.budget`): a part
+    of the memory is for files on their way. A mount charges a copy more than its bytes; here a capacity is bytes of
+    data. `sizes` i64[F]: of the files; `disk`: there is a class for disks, even of no capacity."""
     data, charged = int(sizes.sum()), int(charges(sizes).sum())
 
     def bytes_of_data(room: int) -> int:

@@ -1,5 +1,5 @@
-"""Pictures of what came of a simulation. Only what is asked for a picture imports this: it needs matplotlib, the extra
-`plot`. Nothing is drawn on a screen, and the same figures give the same file."""
+"""Pictures of a simulation's results. Only commands that draw a picture import this module: it needs matplotlib, the
+extra `plot`. Nothing is drawn on a screen, and the same figures give the same file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nopfsfs.sim.run import Outcome
 from nopfsfs.sim.sweep import Point
 from nopfsfs.text.units import format_size
 
-# Okabe and Ito's, which people with any kind of colour vision tell apart, but for yellow, which is too light for lines;
+# Colours of Okabe and Ito, for any kind of colour vision. Their yellow is left out, because it is too light for lines;
 # more lines than colours differ in their dashes and markers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS, DASHES = "osD^vPX", ("-", "--", ":")
@@ -30,7 +30,7 @@ _WIDE = 10.0  # times longer than the shortest: then the axis is logarithmic
 
 
 def bars(outcomes: Sequence[Outcome], title: str, kind: str) -> bytes:
-    """The time of each policy, split into computing and waiting, and the bound; `kind`: png or svg."""
+    """Draw the time of each policy, split into computing and waiting, and the bound; `kind`: png or svg."""
     with mpl.rc_context(_FORMAT):
         figure, axes = _figure(8.0, 1.8 + 0.42 * len(outcomes))
         shown = [one.seconds for one in outcomes if one.seconds is not None]
@@ -44,7 +44,7 @@ def bars(outcomes: Sequence[Outcome], title: str, kind: str) -> bytes:
         axes.barh(where, stall, left=compute, color=STALL, label="stall")
         axes.axvline(bound / seconds, color="black", linestyle="--", linewidth=1.2, label="bound")
         axes.set_xlim(0, max([bound / seconds, *total]) * 1.02 or 1.0)
-        for at, one in enumerate(outcomes):  # in a column of their own, where no bar or line is
+        for at, one in enumerate(outcomes):  # in a column of its own, where no bar or line is
             text = "not possible" if one.seconds is None else f"{total[at]:.4g}"
             axes.text(1.01, at, text, va="center", transform=axes.get_yaxis_transform())
         axes.set_yticks(where, [one.policy for one in outcomes])
@@ -55,7 +55,7 @@ def bars(outcomes: Sequence[Outcome], title: str, kind: str) -> bytes:
 
 
 def by_nodes(outcomes: Sequence[Outcome], title: str, kind: str) -> bytes:
-    """Time against nodes, a line for each policy, and the bound."""
+    """Draw time against nodes, a line for each policy, and the bound."""
     with mpl.rc_context(_FORMAT):
         figure, axes = _figure(8.0, 4.8)
         worked = [one for one in outcomes if one.seconds is not None]
@@ -78,7 +78,7 @@ def by_nodes(outcomes: Sequence[Outcome], title: str, kind: str) -> bytes:
 
 
 def swept(points: Sequence[Point], best: Point | None, classes: Sequence[str], title: str, kind: str) -> bytes:
-    """Time against the capacity of the first class, a line for each of the last; or against that of the last."""
+    """Draw time against the capacity of the first class, a line for each of the last; or against that of the last."""
     across = all(point.ram is None for point in points)
     with mpl.rc_context(_FORMAT):
         figure, axes = _figure(8.0, 4.8)
@@ -119,12 +119,12 @@ def _style(number: int) -> dict[str, Any]:
 
 
 def _unit(most: float) -> tuple[str, float]:
-    """The unit in which so many seconds are readable, and its seconds."""
+    """The unit in which times up to `most` seconds are readable, and its seconds."""
     return ("hours", 3600.0) if most >= 7200 else ("minutes", 60.0) if most >= 120 else ("seconds", 1.0)
 
 
 def _times(axes: Axes, times: Sequence[float], unit: str) -> None:
-    """The vertical axis: from zero, or logarithmic where the longest time would hide the others."""
+    """Set up the vertical axis: from zero, or logarithmic where the longest time would hide the others."""
     if times and min(times) > 0 and max(times) / min(times) > _WIDE:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -137,7 +137,7 @@ def _times(axes: Axes, times: Sequence[float], unit: str) -> None:
 
 
 def _thinned(nodes: Sequence[int], most: int = 12) -> list[int]:
-    """Those of ascending numbers that get a label: none close to the one before, nor more than fit."""
+    """The numbers of ascending `nodes` that get a label: none close to the one before, nor more than fit."""
     kept: list[int] = []
     for number in nodes:
         if not kept or number >= kept[-1] * (nodes[-1] / nodes[0]) ** (1 / most):

@@ -1,5 +1,5 @@
-"""What each policy reads from where, epoch by epoch. The placements, and what a Belady cache keeps, are those of
-`policy`; what is here belongs to the systems that ours is compared with."""
+"""Reads of each policy, epoch by epoch, with their origins. The placements, and what a Belady cache keeps, are those of
+`placement`; this module holds the systems that ours is compared with."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class NotSupported(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SimJob:
-    """What a policy is given. `sizes` i64[F], `room` i64[nodes, classes], bytes; `slice_share`: of the fastest class;
-    `asked` is called when what takes long before the first epoch has asked for the readers of one."""
+    """The input of a policy. `sizes` i64[F], `room` i64[nodes, classes], bytes; `slice_share`: of the fastest class.
+    `asked` is called for each epoch whose readers the policy computes before the first epoch."""
 
     cluster: Cluster
     sizes: Ints
@@ -39,7 +39,7 @@ class SimJob:
     asked: Callable[[], None] = lambda: None
 
     def readers(self, epoch: int) -> Nodes:
-        """Which node reads each sample, u16[F]: for what is computed of all epochs before the first."""
+        """The node that reads each sample, u16[F], for computations over all epochs before the first."""
         self.asked()
         return self.orders.readers(epoch)
 
@@ -50,11 +50,11 @@ class SimJob:
 
     @property
     def times(self) -> Times:
-        """Of a node, while all read the source: as in NoPFS, what a policy decides by is the same in all epochs."""
+        """Costs of a node, while all read the source: as in NoPFS, a policy decides by the same costs in all epochs."""
         return Times.of_node(self.cluster, self.cluster.nodes)
 
     def nothing_written(self) -> NDArray[np.float64]:
-        """For `Reads.written`."""
+        """Zeros for `Reads.written`."""
         return np.zeros((self.room.shape[1], self.cluster.nodes))
 
     def columns(self, node: int) -> slice:
@@ -63,23 +63,23 @@ class SimJob:
 
 
 class Policy(ABC):
-    """One policy at work on one job."""
+    """A policy at work on one job."""
 
     def __init__(self, job: SimJob) -> None:
         self.job = job
         self.prepare()
 
     def prepare(self) -> None:
-        """Before the first epoch."""
+        """Prepare what is needed before the first epoch."""
         return
 
     def load(self) -> Preload | None:
-        """What is brought from the source before the training begins, if anything."""
+        """Samples that are brought from the source before the training begins, if any."""
         return None
 
     @abstractmethod
     def reads(self, epoch: int) -> Reads:
-        """Called once for each epoch, in order."""
+        """Return the reads of an epoch; called once for each, in order."""
 
     @property
     def distinct_share(self) -> float:
@@ -87,8 +87,9 @@ class Policy(ABC):
         return 0.0
 
     def _sliced(self, room: Ints, home_class: NDArray[np.int8]) -> BeladySlice | None:
-        """Parts of the nodes' storage that are ruled by Belady, i64[nodes]. They hold what comes sooner from the
-        fastest class than from the source and from a peer's `home_class`, i8[F]; None: nothing does."""
+        """The parts of the nodes' storage that are ruled by Belady, with room i64[nodes]. They hold samples that come
+        sooner from the fastest class than from the source and from a peer's `home_class`, i8[F]; None: there are none.
+        """
         job = self.job
         if not room.any():
             return None
@@ -125,8 +126,8 @@ class StagingBuffer(Policy):
 
 
 class Placed(Policy):
-    """A fixed placement. A sample is at its home once anybody has read it, and a second copy is there once its node
-    has; before that, and without a home, it comes from the source. Of where it is it comes from the fastest (paper,
+    """A fixed placement. A sample is at its home once any node has read it, and a second copy once its node has. Before
+    that, and without a home, the sample comes from the source. It comes from the fastest place that has it (paper,
     section 4: argmin)."""
 
     placement: Placement
@@ -140,8 +141,8 @@ class Placed(Policy):
         self._slice = self._sliced(self.placement.slice, self.placement.home_class)
 
     def _origins(self) -> NDArray[np.uint8]:
-        """Where each sample comes from, u8[3, F] as in `Reads`: while nobody has read it, then for other nodes than its
-        home, then there."""
+        """The place that each sample comes from, u8[3, F] as in `Reads`: while no node has read it, then for nodes
+        other than its home, then for its home."""
         sizes, number = self.job.sizes, self.placement.home_class
         nowhere = np.broadcast_to(np.int8(NOWHERE), len(sizes))
         found = np.full((3, len(sizes)), SOURCE, np.uint8)
@@ -161,7 +162,7 @@ class Placed(Policy):
         return self.placement.distinct_share
 
     def order(self, epoch: int) -> Samples:
-        """What is read: the order, unless the policy changes it."""
+        """The samples that are read: the order, unless the policy changes it."""
         return self.job.orders.epoch(epoch)
 
     def reads(self, epoch: int) -> Reads:
@@ -173,7 +174,7 @@ class Placed(Policy):
         holder = np.where(home >= 0, home, 0).astype(np.uint16)
         found = Reads(samples, where, holder, written=job.nothing_written())
         if len(self._copies) or self._slice is not None:
-            readers = job.orders.readers(epoch)  # none of the policies that keep these changes the order
+            readers = job.orders.readers(epoch)  # no policy with copies or a slice changes the order
             self._copies.reads(readers, found)
             if self._slice is not None:
                 self._slice.reads(epoch, readers, found, self.placement.home)
@@ -181,7 +182,8 @@ class Placed(Policy):
         return found
 
     def _known(self, samples: Samples) -> NDArray[np.bool_]:
-        """What somebody has read before, in this epoch (where the order was filled up) or an earlier one."""
+        """True for samples that any node has read before, in this epoch (where the order was filled up) or an earlier
+        one."""
         known: NDArray[np.bool_] = self._seen[samples]
         if samples.size > len(self._seen) and not known.all():
             flat = samples.reshape(-1)
@@ -200,7 +202,7 @@ class NoPFS(Placed):
 
 
 class HomesPolicy(Placed):
-    """Ours."""
+    """The product's own placement."""
 
     def place(self) -> Placement:
         job = self.job
@@ -210,7 +212,7 @@ class HomesPolicy(Placed):
 
 
 class BeladyOnly(Policy):
-    """Each node by itself: all its storage is one cache ruled by Belady, and what is not there comes from the
+    """Each node by itself: all its storage is one cache ruled by Belady. Samples that are not in it come from the
     source."""
 
     def prepare(self) -> None:
@@ -241,7 +243,7 @@ class Sharded(Placed):
         return Preload(kept, home[kept], number[kept]) if self.preloads else None
 
     def storage(self) -> int:
-        """Which class: RAM."""
+        """The storage class that is used: RAM."""
         return 0
 
     def place(self) -> Placement:
@@ -260,7 +262,7 @@ class DeepIOOrdered(Sharded):
 
 
 class DeepIOOpportunistic(Sharded):
-    """DeepIO that reads something else where what it should read is in nobody's RAM: another order than was asked
+    """DeepIO that reads another sample where the one in the order is in no node's RAM: another order than was asked
     for."""
 
     def order(self, epoch: int) -> Samples:
@@ -292,7 +294,7 @@ class LbannPreloading(Sharded):
 
 
 class LbannDynamic(LbannPreloading):
-    """The same, filled in the first epoch: who reads a sample first keeps it."""
+    """LBANN's data store, filled in the first epoch: the node that reads a sample first keeps it."""
 
     preloads = False
 
@@ -304,8 +306,8 @@ class LbannDynamic(LbannPreloading):
 
 
 class LocalityAware(Sharded):
-    """Who reads a sample first keeps it in the largest class; from the second epoch on each step's samples are dealt
-    out anew, so that every node gets of them what it has."""
+    """The node that reads a sample first keeps it in the largest class. From the second epoch on, each step's samples
+    are dealt out anew, so that every node gets those that it has."""
 
     preloads = False
 
@@ -360,7 +362,7 @@ def _alone(home: NDArray[np.int32], classes: NDArray[np.int8], nodes: int) -> Pl
 
 
 def _replaced(samples: Samples, which: NDArray[np.bool_], own: list[Ints], job: SimJob, epoch: int) -> Samples:
-    """Other samples for those that are marked: of the reader's node, each in turn, in an order of its own."""
+    """Replace the marked samples by those of the reader's node, each in turn, in an order of the node's own."""
     for node, mine in enumerate(own):
         ranks = job.columns(node)
         wanted = which[:, ranks]

@@ -1,5 +1,4 @@
-"""A training on a cluster, simulated: each policy's reads through the fluid cluster, and how far that is from the
-bounds."""
+"""A simulated training on a cluster: each policy's reads through the fluid cluster, compared with the bounds."""
 
 from __future__ import annotations
 
@@ -20,13 +19,13 @@ from nopfsfs.sim.training import SimDataSet, Training
 from nopfsfs.sim.training_orders import TrainingOrders, of_sampler, permutations
 
 Progress = Callable[[float], None]
-PLACING = 0.5  # of the progress, at most, is what a policy computes before the first epoch
+PLACING = 0.5  # of the progress, at most, is for computations before the first epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one policy. `seconds` is None, and `reason` says why, where the policy does not work there.
-    `served`: shares of the reads, by storage class, `peer` and `source`; `reads_per_epoch`: how many, in each."""
+    """The result of one policy. Where the policy does not work, `seconds` is None and `reason` says why. `served`:
+    shares of the reads, by storage class, `peer` and `source`; `reads_per_epoch`: their numbers in each epoch."""
 
     policy: str
     dataset: str
@@ -45,7 +44,7 @@ class Outcome:
     reason: str = ""
 
     def record(self) -> dict[str, Any]:
-        """As `nopfs simulate --json` prints it."""
+        """The outcome as `nopfs simulate --json` prints it."""
         return {
             "policy": self.policy, "dataset": self.dataset, "cluster": self.cluster, "nodes": self.nodes,
             "seconds": self.seconds, "bound_seconds": self.bound_seconds, "stall_seconds": self.stall_seconds,
@@ -56,7 +55,7 @@ class Outcome:
 
 
 class Simulation:
-    """One data set and training on one cluster. `order`: a sampler's name, or None: numpy's permutations."""
+    """A data set and training on one cluster. `order`: a sampler's name, or None for numpy's permutations."""
 
     def __init__(
         self, cluster: Cluster, dataset: SimDataSet, training: Training, *, order: str | None = None,
@@ -73,7 +72,7 @@ class Simulation:
         self._needed: list[float] | None = None
 
     def run(self, policy: str, progress: Progress = lambda share: None) -> Outcome:
-        """One policy; `progress` is told the share that is done. Raises NopfsError: no such policy."""
+        """Simulate one policy; `progress` gets the share that is done. Raises NopfsError: no such policy."""
         name = find_policy(policy)
         cluster, epochs = self._cluster, self._training.epochs
         outcome = partial(
@@ -121,8 +120,8 @@ class Simulation:
 
 
 class _Placing:
-    """Tells the progress of what is computed before the first epoch: it asks for the readers of all epochs several
-    times, nobody knows how often."""
+    """Progress of the computations before the first epoch. They ask for the readers of all epochs several times; how
+    often is not known before."""
 
     def __init__(self, epochs: int, progress: Progress) -> None:
         self._epochs, self._progress = epochs, progress
@@ -138,7 +137,7 @@ class _Placing:
 
 
 def find_policy(name: str) -> str:
-    """Raises NopfsError."""
+    """Return the name if it is a policy's. Raises NopfsError."""
     if name in POLICIES:
         return name
     near = get_close_matches(name, POLICIES, 1)

@@ -17,17 +17,17 @@ _SUFFIX = ".toml"
 
 
 def shipped_clusters() -> list[str]:
-    """Their names, in order."""
+    """The names of the clusters, in order."""
     return _names(CLUSTERS)
 
 
 def shipped_datasets() -> list[str]:
-    """Their names, in order."""
+    """The names of the data sets, in order."""
     return _names(DATASETS)
 
 
 def find_cluster(name_or_path: str) -> Cluster:
-    """The shipped cluster of that name, or else what the file says. Raises NopfsError with Exit.USAGE."""
+    """The shipped cluster of that name, or else the cluster of the file. Raises NopfsError with Exit.USAGE."""
     if name_or_path in shipped_clusters():
         return parse_cluster(*_shipped(CLUSTERS, name_or_path))
     _check_path(name_or_path, shipped_clusters(), "cluster")
@@ -35,7 +35,7 @@ def find_cluster(name_or_path: str) -> Cluster:
 
 
 def find_dataset(name_or_path: str) -> tuple[SimDataSet, Training]:
-    """The shipped data set of that name, or else what the file says. Raises NopfsError with Exit.USAGE."""
+    """The shipped data set of that name, or else the data set of the file. Raises NopfsError with Exit.USAGE."""
     if name_or_path in shipped_datasets():
         return parse_dataset(*_shipped(DATASETS, name_or_path))
     _check_path(name_or_path, shipped_datasets(), "data set")
@@ -48,13 +48,13 @@ def _names(folder: str) -> list[str]:
 
 
 def _shipped(folder: str, name: str) -> tuple[str, str]:
-    """Its text, and where that is."""
+    """The text of a shipped file, and its path."""
     entry = resources.files("nopfsfs.sim") / folder / (name + _SUFFIX)
     return entry.read_text(encoding="utf-8"), str(entry)
 
 
 def _check_path(given: str, names: list[str], what: str) -> None:
-    """Refuse what is neither a file nor written as the path of one."""
+    """Refuse a word that is neither a file nor written as the path of one."""
     if os.path.isfile(given) or os.sep in given or given.endswith(_SUFFIX):
         return
     near = difflib.get_close_matches(given[:80].lower(), names, 1, 0.5)

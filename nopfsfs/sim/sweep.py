@@ -1,5 +1,5 @@
-"""What should I buy: one policy with many capacities of the fastest and the last storage class. Pure, but for what the
-run function does."""
+"""The answer to "which storage should I buy?": one policy with many capacities of the fastest and the last storage
+class. Pure, except for the run function."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.run import Outcome
 
-NEAR = 0.01  # of the best time: who is within that is as good
+NEAR = 0.01  # of the best time: a point within that is as good
 Run = Callable[[Cluster], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A combination: bytes on each node of the first class and the last, None where it was left as it is."""
+    """A combination: bytes on each node of the first class and the last, None for a class that was left as it is."""
 
     ram: int | None
     disk: int | None
@@ -28,7 +28,7 @@ class Point:
 
 
 def clusters(cluster: Cluster, rams: Sequence[int], disks: Sequence[int]) -> Iterator[tuple[int | None, int | None]]:
-    """Every combination. Raises NopfsError: the cluster lacks a class that should change."""
+    """Every combination of capacities. Raises NopfsError: the cluster lacks a class that should change."""
     if rams and not cluster.classes:
         raise NopfsError(Exit.USAGE, f"--sweep-ram: {cluster.name} has no storage class; write a [[class]] in its file")
     if disks and len(cluster.classes) < 2:
@@ -51,15 +51,15 @@ def changed(cluster: Cluster, ram: int | None, disk: int | None) -> Cluster:
 
 
 def sweep(cluster: Cluster, rams: Sequence[int], disks: Sequence[int], run: Run) -> list[Point]:
-    """What comes of every combination, RAM by RAM."""
+    """Run every combination, RAM by RAM."""
     return [
         Point(ram, disk, run(changed(cluster, ram, disk))) for ram, disk in list(clusters(cluster, rams, disks))
     ]  # fmt: skip
 
 
 def cheapest(points: Sequence[Point]) -> Point | None:
-    """The one with the least capacity among those within `NEAR` of the best time; of equal ones the faster. None where
-    nothing works."""
+    """The point with the least capacity among those within `NEAR` of the best time; of equal ones the faster. None
+    where no point works."""
     timed = [(point.outcome.seconds, point) for point in points if point.outcome.seconds is not None]
     if not timed:
         return None

@@ -1,4 +1,4 @@
-"""What came of a simulation, as text for people. Pure."""
+"""Results of a simulation, as text for people. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GAP = "  "
 def header(
     cluster: Cluster, dataset: SimDataSet, total_bytes: int, training: Training, *, as_thesis: bool, bound: float | None
 ) -> str:
-    """One line: what was simulated."""
+    """Say in one line what was simulated."""
     words = [
         f"{cluster.name}, {layout(cluster)}",
         f"{dataset.name}, {_count(dataset.samples, 'sample')}, {format_size(total_bytes)}",
@@ -29,12 +29,12 @@ def header(
 
 
 def layout(cluster: Cluster) -> str:
-    """`4 nodes x 1 rank`."""
+    """The layout of a cluster, as in `4 nodes x 1 rank`."""
     return f"{_count(cluster.nodes, 'node')} x {_count(cluster.ranks, 'rank')}"
 
 
 def policies(outcomes: Sequence[Outcome]) -> str:
-    """A row for each policy; one that does not work there has its reason."""
+    """Format a row for each policy; a policy that does not work there has its reason."""
     places = list(dict.fromkeys(place for one in outcomes for place in one.served))
     head = ["policy", "time", "stall", "over bound"]
     if places:
@@ -63,7 +63,7 @@ def _row(one: Outcome, places: Sequence[str]) -> list[str]:
 
 
 def grid(points: Sequence[Point], best: Point | None, policy: str, classes: Sequence[str]) -> str:
-    """Times by the capacity of the first class (down) and the last (across), and which is cheapest."""
+    """Format times by the capacity of the first class (down) and the last (across), and the cheapest point."""
     rams = list(dict.fromkeys(point.ram for point in points))
     disks = list(dict.fromkeys(point.disk for point in points))
     cells = {(point.ram, point.disk): _cell(point, point is best) for point in points}
@@ -101,7 +101,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]], first: int = 0) -> list[str]:
-    """The first column, at least `first` wide, to the left; the others to the right."""
+    """Align the first column, at least `first` wide, to the left, and the others to the right."""
     left, *others = zip(*rows, strict=True)
     width = max(first, *map(len, left))
     columns = [[cell.ljust(width) for cell in left]]

@@ -1,7 +1,7 @@
 """The simulator of NoPFS's predecessor: reproduces the tables that its thesis published.
 
-R. Böhringer, "Clairvoyant Prefetching for Machine Learning I/O" (ETH Zürich, 2020), sections 4.1 and 5.2. A cluster
-has one rank on each node. Some of its rules are not those of real machines (`thesis_worker`): do not predict with it.
+R. Böhringer, "Clairvoyant Prefetching for Machine Learning I/O" (ETH Zürich, 2020), sections 4.1 and 5.2. A cluster has
+one rank on each node. Some rules are not those of real machines (`thesis_worker`): do not predict with them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ NAMES = (PERFECT, *POLICIES)
 
 @dataclass(frozen=True, slots=True)
 class ThesisResult:
-    """`seconds`: until the end of the last batch. `loading_seconds` of them: before the first begins. `stall_seconds`:
-    how long a node waited for samples, on average of all nodes, the loading included; not for other nodes."""
+    """Times of a training. `seconds`: until the end of the last batch. `loading_seconds` of them: before the first
+    begins. `stall_seconds`: the time that a node waited for samples, on average of all nodes, including the loading but
+    not the waiting for other nodes."""
 
     seconds: float
     loading_seconds: float
@@ -39,8 +40,8 @@ def run(
     training: Training,
     progress: Callable[[float], None] | None = None,
 ) -> ThesisResult:
-    """How long the training takes with a policy of `NAMES`. `progress` is told which part is done, 0 to 1. Raises
-    NotSupported where the policy does not do this, ValueError for a policy that there is not."""
+    """The time that the training takes with a policy of `NAMES`. `progress` gets the share that is done, 0 to 1. Raises
+    NotSupported where the policy does not do this, ValueError for an unknown policy."""
     if policy not in NAMES:
         raise ValueError(f"no policy {policy!r}: there are {', '.join(NAMES)}")
     if cluster.ranks != 1 or cluster.source.latency:

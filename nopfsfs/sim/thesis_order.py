@@ -1,4 +1,4 @@
-"""Which sample each rank of the thesis's simulator reads when. Pure."""
+"""The samples that each rank of the thesis's simulator reads, in their order. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nopfsfs.sim.training import Training
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Accesses:
-    """`streams`: what each rank reads, i64[n_i]. `bounds` i64[ranks, steps + 1]: where in its stream each of a rank's
-    batches begins, and the last ends. All `epochs` have as many."""
+    """The reads of all ranks. `streams`: samples of each rank, i64[n_i]. `bounds` i64[ranks, steps + 1]: the places in
+    its stream where each of a rank's batches begins, and the last ends. All `epochs` have as many steps."""
 
     streams: tuple[Rows, ...]
     bounds: Rows
@@ -25,7 +25,7 @@ class Accesses:
         return len(self.bounds[0]) - 1
 
     def readers(self, samples: int) -> Readers:
-        """Who reads each of so many samples in an epoch, for `policy.frequency`; none is read twice in one."""
+        """The node that reads each sample in an epoch, for `placement.access_counts`; no sample is read twice."""
 
         def of(epoch: int) -> Nodes:
             found = np.full(samples, NOBODY, np.uint16)
@@ -37,10 +37,10 @@ class Accesses:
         return of
 
     def first(self, rank: int, samples: int) -> Rows:
-        """Where in its stream a rank reads each of so many samples first, i64[samples]; 0 where it never does."""
+        """The place in its stream where a rank first reads each sample, i64[samples]; 0 where it never does."""
         stream = self.streams[rank]
         found = np.zeros(samples, np.int64)
-        found[stream[::-1]] = np.arange(len(stream))[::-1]  # of several, the last assignment stays
+        found[stream[::-1]] = np.arange(len(stream))[::-1]  # of several assignments, the last stays
         return found
 
     def batch_sums(self, sizes: Rows) -> Rows:
@@ -53,9 +53,9 @@ class Accesses:
 
 
 def deal(samples: int, training: Training, ranks: int) -> Accesses:
-    """One permutation more of numpy's for each epoch, seeded by the training's seed. A rank takes its contiguous part
-    of each global batch, which is `ranks` times the batch of one. Where the last of an epoch is kept, its first ranks
-    get full batches (thesis, section 4.1.3, "uniform")."""
+    """Deal out one further permutation of numpy's for each epoch, from a generator with the training's seed. A rank
+    takes its contiguous part of each global batch, which is `ranks` times the batch of one. Where the last batch of an
+    epoch is kept, its first ranks get full batches (thesis, section 4.1.3, "uniform")."""
     rng = np.random.default_rng(training.entropy)
     batch = training.batch
     full, rest = divmod(samples, batch * ranks)

@@ -1,10 +1,10 @@
-"""What each policy of the thesis's simulator has ready before the first batch, and how it goes on. Pure.
+"""Policies of the thesis's simulator: what each has ready before the first batch, and how it goes on. Pure.
 
-NoPFS's placement is `policy.placement`'s; the other policies have rules of their own here, those of the thesis's code,
-which differ from `sim.policies` (which class they use, what they draw), so that its tables are met.
+NoPFS's placement is that of `placement.methods`. The other policies follow the rules of the thesis's code, which differ
+from `sim.policies` (which class they use, what they draw), so that the thesis's tables are met.
 
-All fill the storage classes from the source as if all nodes read it at once, each thread with its node's whole share,
-in turns. But for NoPFS and LBANN's dynamic store, the training waits for that.
+All policies fill the storage classes from the source as if all nodes read it at once; threads take turns, each with its
+node's whole share. Except with NoPFS and LBANN's dynamic store, the training waits for that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NotSupported(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThesisJob:
-    """What a policy is given. `sizes` i64[F], bytes; `seed` of what it draws itself."""
+    """The input of a policy. `sizes` i64[F], bytes; `seed` of the samples that it draws itself."""
 
     cluster: Cluster
     sizes: Rows
@@ -39,7 +39,7 @@ class ThesisJob:
     seed: int
 
     def capacity(self, number: int) -> Rows:
-        """Of the storage class of that number on each node, i64[nodes]."""
+        """The capacity of the storage class of that number on each node, i64[nodes]."""
         if number >= len(self.cluster.classes):
             raise NotSupported(f"it needs a storage class {number + 1}, which cluster {self.cluster.name} has not")
         return self.cluster.capacities()[:, number]
@@ -49,7 +49,8 @@ class ThesisJob:
         return 1 / self.cluster.classes[number].read_rate + self.rates.write
 
     def filled(self, number: int, samples: Rows) -> Floats:
-        """When each of the samples, i64[m], is in that storage class, f64[m], if they are fetched from the source."""
+        """The time when each of the samples, i64[m], is in that storage class, f64[m], if they are fetched from the
+        source."""
         cost = self.rates.source[self.cluster.nodes]
         return in_turn(self.sizes[samples] * cost, self.cluster.classes[number].threads)
 
@@ -61,8 +62,8 @@ class ThesisJob:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThesisSetup:
-    """A policy at work. `begin`: when the first batch does, seconds. `staging`: whether there is a staging buffer;
-    `from_source`, `from_peers`: what it is filled from beside what its node keeps."""
+    """A policy at work. `begin`: seconds until the first batch begins. `staging`: True when there is a staging buffer;
+    `from_source`, `from_peers`: True when it is also filled from there, beside from its own node."""
 
     accesses: Accesses
     kept: ThesisCache
@@ -73,7 +74,7 @@ class ThesisSetup:
 
 
 def in_turn(seconds: NDArray[np.floating[Any]], threads: int) -> Floats:
-    """When each of m pieces of work is done by threads that take one after another in turn, f64[m]."""
+    """The time when each of m pieces of work is done by threads that take one after another in turn, f64[m]."""
     done = np.empty(len(seconds))
     for thread in range(threads):
         done[thread::threads] = np.cumsum(seconds[thread::threads])
@@ -85,18 +86,18 @@ def last(done: Floats) -> float:
 
 
 def naive(job: ThesisJob) -> ThesisSetup:
-    """Each sample is fetched when it is needed."""
+    """Fetch each sample when it is needed."""
     return replace(staging_only(job), staging=False, from_source=False)
 
 
 def staging_only(job: ThesisJob) -> ThesisSetup:
-    """Prefetching into the staging buffer, as tf.data and double buffering do."""
+    """Prefetch into the staging buffer, as tf.data and double buffering do."""
     return ThesisSetup(job.accesses, ThesisCache.nothing(job.cluster.nodes, len(job.sizes)), from_source=True)
 
 
 def nopfs(job: ThesisJob) -> ThesisSetup:
-    """The classes are filled while the training runs, in the order of the first access, which takes nothing from the
-    staging. Unlike NoPFS itself, the thesis's simulator asks peers on demand only."""
+    """Fill the classes while the training runs, in the order of the first access; this takes nothing from the staging.
+    Unlike NoPFS itself, the thesis's simulator asks peers on demand only."""
     accesses, count = job.accesses, len(job.sizes)
     placed = methods.nopfs(accesses.readers(count), accesses.epochs, job.sizes, job.cluster.capacities())
     kept = ThesisCache.nothing(job.cluster.nodes, count)
@@ -115,8 +116,8 @@ def prefix(samples: Rows, sizes: Rows, capacity: int) -> Rows:
 
 
 def load(job: ThesisJob, number: int, wanted: Sequence[Rows]) -> ThesisSetup:
-    """Each node loads what it wants, i64[m], as far as it fits into that storage class, before the training. Peers are
-    read for staging, the source is only on demand."""
+    """Load before the training: each node what it wants, i64[m], as far as that fits into the storage class. Peers are
+    read for staging, the source on demand only."""
     kept = ThesisCache.nothing(job.cluster.nodes, len(job.sizes))
     begin = 0.0
     for node, capacity in enumerate(job.capacity(number)):
@@ -127,7 +128,7 @@ def load(job: ThesisJob, number: int, wanted: Sequence[Rows]) -> ThesisSetup:
 
 
 def deepio_ordered(job: ThesisJob) -> ThesisSetup:
-    """Memory holds a share on each node; of a larger data set, as many of its first samples as fit."""
+    """Load a share into the memory of each node; of a larger data set, as many of its first samples as fit."""
     capacities = job.capacity(MEMORY)
     if job.sizes.sum() <= capacities.sum():
         return load(job, MEMORY, job.shares())
@@ -140,15 +141,15 @@ def deepio_ordered(job: ThesisJob) -> ThesisSetup:
 
 
 def deepio_opportunistic(job: ThesisJob) -> ThesisSetup:
-    """Only what memory holds is read, in place of what was asked for: at random, by 1/N of the node's own."""
+    """Read only samples in memory in place of those asked for: at random, so that 1/N of them are the node's own."""
     setup = deepio_ordered(job)
     held = np.flatnonzero(np.isfinite(setup.kept.since).any(axis=0))
     return replace(setup, accesses=redrawn(job, [held] * job.cluster.nodes))
 
 
 def parallel_staging(job: ThesisJob) -> ThesisSetup:
-    """A node loads its share into storage class 2, then what fits of the others' from them, and reads at random what it
-    has."""
+    """Load a node's share into storage class 2, then what fits of the others' shares from them. Ranks read at random
+    what their node has."""
     setup = load(job, DISK, job.shares())
     kept, begin = setup.kept, setup.begin
     from_peer = max(job.rates.peer, job.local_cost(DISK))
@@ -166,22 +167,22 @@ def parallel_staging(job: ThesisJob) -> ThesisSetup:
 
 
 def redrawn(job: ThesisJob, held: Sequence[Rows]) -> Accesses:
-    """As many accesses, each of a sample that is drawn from those of its rank, with replacement."""
+    """Replace each access by a sample that is drawn from those of its rank, with replacement."""
     if not all(map(len, held)):
         raise NotSupported("a node holds nothing that it could train on")
-    rng = np.random.default_rng([job.seed, 1])  # the order has the seed itself
+    rng = np.random.default_rng([job.seed, 1])  # the order is drawn from the seed itself
     streams = zip(held, job.accesses.streams, strict=True)
     return replace(job.accesses, streams=tuple(rng.choice(samples, len(stream)) for samples, stream in streams))
 
 
 def lbann_preloading(job: ThesisJob) -> ThesisSetup:
-    """The memory of all nodes holds the data set, loaded before the training."""
+    """Load the data set into the memory of all nodes before the training."""
     _fits_memory(job)
     return load(job, MEMORY, job.shares())
 
 
 def lbann_dynamic(job: ThesisJob) -> ThesisSetup:
-    """The same, but a node keeps of the samples the share that it reads first, as it reads them."""
+    """Keep in the memory of each node the share of the samples that the node reads first, as it reads them."""
     _fits_memory(job)
     kept = ThesisCache.nothing(job.cluster.nodes, len(job.sizes))
     for node, stream in enumerate(job.accesses.streams):
@@ -197,7 +198,7 @@ def _fits_memory(job: ThesisJob) -> None:
 
 
 def locality_aware(job: ThesisJob) -> ThesisSetup:
-    """A node loads its share into storage class 2, as far as it fits. The order stays: that ranks exchange samples of a
+    """Load a node's share into storage class 2, as far as it fits. The order stays: that ranks exchange samples of a
     batch made no difference to the figures of the thesis."""
     return replace(load(job, DISK, job.shares()), from_source=True)
 

@@ -1,12 +1,12 @@
 """The course of time in the thesis's simulator: ranks that stage samples ahead of themselves and train on them. Pure.
 
-Its rules (thesis, section 4.1.4, and the simulator it describes), where they are others than the paper's model:
-- The ranks meet after every batch; the staging buffer is refilled at the beginning of one, when the last has left it.
-- The staging threads take turns, however long each is busy. Each has the whole of what the source gives to its node.
+Rules (thesis, section 4.1.4, and the simulator that it describes) that differ from those of the paper's model:
+- The ranks meet after every batch. The staging buffer is refilled when a batch begins and the last has left it.
+- The staging threads take turns, however long each is busy. Each has its node's whole share of the source.
 - A sample that is not staged in time is fetched on demand, past the staging buffer, if that is sooner.
-- The source is shared with those other nodes of which a read is known that begins at the same time or later: ranks are
-  looked at one after another, each up to the end of its batch.
-- Nodes know at once what the others keep. Reading it has the whole of its storage class's rate.
+- The source is shared with the other nodes that have a known read which begins at the same time or later: ranks are
+  simulated one after another, each up to the end of its batch.
+- Nodes know at once what the others keep. A read of it has the whole rate of its storage class.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import numpy as np
 from nopfsfs.performance.model import Cluster, Floats, Rows, Times
 from nopfsfs.sim.thesis_order import Accesses
 
-PROGRESS_STEPS = 100  # so often is progress told
+PROGRESS_STEPS = 100  # so often is progress reported
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThesisCache:
-    """What the nodes keep in their storage classes. `since` f64[nodes, F]: from when on, seconds; inf: never. `cost`
-    f64[nodes, F]: seconds a byte to read it there and to write it for the training; inf where it never is."""
+    """The samples that the nodes keep in their storage classes. `since` f64[nodes, F]: from when on, seconds; inf:
+    never. `cost` f64[nodes, F]: seconds a byte to read it there and to write it for the training; inf where it never
+    is."""
 
     since: Floats
     cost: Floats
@@ -63,8 +64,8 @@ class ThesisRates:
 
 @dataclass(frozen=True, slots=True)
 class ThesisStaging:
-    """The ranks' staging buffers. `capacity`: bytes of each; `threads` of each rank fill them with what its node keeps,
-    and with what the source and the peers have, where that is said."""
+    """The ranks' staging buffers. `capacity`: bytes of each. `threads` of each rank fill them with what its node keeps,
+    and with what the source and the peers have where `from_source` and `from_peers` are True."""
 
     capacity: tuple[int, ...]
     threads: int
@@ -74,7 +75,7 @@ class ThesisStaging:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferPlace:
-    """Where samples may be, for one value at a time: from when on, and the seconds a byte to get and write them."""
+    """Places where samples may be, for one value at a time: from when on, and seconds a byte to get and write them."""
 
     since: array[float]
     cost: array[float]
@@ -93,8 +94,8 @@ class Sight:
 
 
 def sights(kept: ThesisCache, peer_least: float, from_peers: bool) -> list[Sight]:
-    """For each node. No peer is read in less than `peer_least` seconds a byte. Staging takes a sample from the node
-    itself, or `from_peers` from where it is cheapest."""
+    """The sight of each node. No peer is read in less than `peer_least` seconds a byte. Staging takes a sample from the
+    node itself, or `from_peers` from where it is cheapest."""
     own = [BufferPlace.of(*node) for node in zip(kept.since, kept.cost, strict=True)]
     peer_cost = np.maximum(kept.cost, peer_least)
     peers = [BufferPlace.of(*node) for node in zip(kept.since, peer_cost, strict=True)]
@@ -111,8 +112,8 @@ def sights(kept: ThesisCache, peer_least: float, from_peers: bool) -> list[Sight
 
 
 class Worker:
-    """One rank, the only one of its node, between two batches. `waited`: seconds for samples until now. `last_read`:
-    when the last of its reads of the source that are known begins."""
+    """A rank, the only one of its node, between two batches. `waited`: seconds for samples until now. `last_read`: the
+    time when the last known read of the source by this rank begins."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class Worker:
         self._capacity, self._staging = capacity, staging
         self._compute, self._source = rates.compute, rates.source
         self._sight = sight
-        # of each access: when it is in the staging buffer
+        # by access: the time when it is in the staging buffer
         self._staged = array("d", [math.inf]) * len(self._stream)
         self._next = 0  # access that is staged next
         self._used = 0.0  # bytes of the staging buffer
@@ -140,8 +141,8 @@ class Worker:
         self.last_read = -math.inf
 
     def refill(self, step: int, begin: float, others: Sequence[float]) -> None:
-        """Before the batch of that step begins: clear the one before out of the staging buffer, and stage what fits.
-        `others`: the `last_read` of the others, ascending."""
+        """Clear the last batch out of the staging buffer and stage what fits, before the batch of that step begins.
+        `others`: the `last_read` of the other ranks, ascending."""
         if step:
             self._clear(*self._bounds[step - 1 : step + 1])
         self._next = max(self._next, self._bounds[step])
@@ -176,7 +177,8 @@ class Worker:
         self._next, self._turn, self._used, self.last_read = access, turn, used, last_read
 
     def train(self, step: int, begin: float, others: Sequence[float]) -> float:
-        """When the compute on the batch of that step ends, which begins then. `others` as in `refill`."""
+        """The time when the compute on the batch of that step ends, if the batch begins at `begin`. `others` as in
+        `refill`."""
         first, last = self._bounds[step : step + 2]
         size, compute = self._size, self._compute
         now = begin
@@ -189,8 +191,8 @@ class Worker:
         return now
 
     def _demanded(self, sample: int, staged: float, now: float, others: Sequence[float]) -> float:
-        """When the sample is there if it is fetched now from where it is cheapest. If that is the source, and sooner
-        than `staged`, the source is read."""
+        """The time when the sample is there if it is fetched now from where it is cheapest. If that is the source, and
+        sooner than `staged`, the source is read."""
         at_source = cost = self._source[len(others) + 1 - bisect_left(others, now)]
         for place in self._sight.everywhere:
             if place.since[sample] <= now and place.cost[sample] < cost:
@@ -209,7 +211,7 @@ class Worker:
 def workers(
     accesses: Accesses, sizes: Rows, kept: ThesisCache, rates: ThesisRates, staging: ThesisStaging
 ) -> list[Worker]:
-    """One for each stream of `accesses`. `sizes` i64[F], bytes."""
+    """A worker for each stream of `accesses`. `sizes` i64[F], bytes."""
     lengths = array("d", sizes.astype(np.float64).tobytes())
     seen = sights(kept, rates.peer, staging.from_peers)
     each = zip(accesses.streams, accesses.bounds, staging.capacity, seen, strict=True)
@@ -217,7 +219,7 @@ def workers(
 
 
 def play(ranks: Sequence[Worker], steps: int, begin: float, progress: Callable[[float], None] | None) -> float:
-    """When the last batch ends, if the first begins then. `progress` is told which part of the steps is done."""
+    """The time when the last batch ends, if the first begins at `begin`. `progress` gets the share of steps done."""
     tell_every = max(1, steps // PROGRESS_STEPS)
     for step in range(steps):
         end = begin

@@ -1,4 +1,4 @@
-"""What is simulated: a data set, and a training on it. The cluster is `policy.model.Cluster`."""
+"""A data set, and a training on it, to simulate. The cluster is `performance.model.Cluster`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-SIZES_SEED = 0x5A5  # of the sizes; the order has the training's
+SIZES_SEED = 0x5A5  # of the sizes; the order has the training's seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class SimDataSet:
     sizes: NDArray[np.int64] | None = field(default=None, compare=False)
 
     def draw(self, seed: int = SIZES_SEED) -> NDArray[np.int64]:
-        """The size of each sample, bytes, at least 1: i64[F]. Not to be written to."""
+        """The size of each sample, bytes, at least 1: i64[F]. Callers must not write to it."""
         if self.sizes is not None:
             return self.sizes
         if self.sigma == 0:
@@ -35,7 +35,8 @@ class SimDataSet:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """`epochs` E, `batch`: samples of one rank in a step; `drop_last`: leave out what fills no step of all ranks."""
+    """Settings of a training. `epochs` E; `batch`: samples of one rank in a step; `drop_last`: leave out samples that
+    fill no step of all ranks."""
 
     epochs: int
     batch: int
@@ -44,5 +45,5 @@ class Training:
 
     @property
     def entropy(self) -> int:
-        """The seed as numpy takes it, which refuses negative ones."""
+        """The seed in the form that numpy takes: never negative."""
         return self.seed % 2**64

@@ -14,14 +14,14 @@ from nopfsfs.plan.samplers.sampler import Dealt
 from nopfsfs.sim.training import Training
 
 Samples = NDArray[np.int32]
-# What is kept; more is computed anew each time. A shuffle takes longer than finding who reads what.
+# Bytes kept; more is computed anew each time. A shuffle takes longer than finding the readers.
 KEPT_BYTES = 768 << 20  # of readers
 ORDERS_BYTES = 320 << 20  # of orders: those of all epochs, or none
 
 
 @dataclass(slots=True)
 class TrainingOrders:
-    """Of `samples` samples, dealt out to `ranks` ranks, `per_node` on each node. Places are those of a rank's
+    """Orders of `samples` samples, dealt out to `ranks` ranks, `per_node` on each node. Places are those of a rank's
     stream."""
 
     training: Training
@@ -33,9 +33,9 @@ class TrainingOrders:
     _orders: dict[int, Samples] = field(default_factory=dict)
 
     def epoch(self, epoch: int) -> Samples:
-        """Which sample each rank reads at each of its places, i32[places, ranks]. With `drop_last` there are whole
+        """The sample that each rank reads at each of its places, i32[places, ranks]. With `drop_last` there are whole
         steps of all ranks only; else the order is filled up to a multiple of the ranks, as DistributedSampler does.
-        With fewer samples than a step takes there is one step, filled up. Not to be written to."""
+        With fewer samples than a step takes there is one step, filled up. Callers must not write to it."""
         found = self._orders.get(epoch)
         if found is None:
             found = self._make(epoch)
@@ -53,7 +53,7 @@ class TrainingOrders:
         return order.reshape(-1, self.ranks).astype(np.int32, copy=False)
 
     def readers(self, epoch: int) -> Nodes:
-        """Which node reads each sample, u16[samples]."""
+        """The node that reads each sample, u16[samples]."""
         found = self._readers.get(epoch)
         if found is None:
             found = dealt(self.epoch(epoch).reshape(-1), self.samples, self.ranks, self.per_node)
@@ -63,7 +63,7 @@ class TrainingOrders:
 
 
 def permutations(training: Training, samples: int, ranks: int, per_node: int) -> TrainingOrders:
-    """A permutation of numpy's for each epoch."""
+    """Orders from a numpy permutation for each epoch."""
 
     def shuffle(epoch: int) -> NDArray[np.integer]:
         order = np.arange(samples, dtype=np.int32)
@@ -74,7 +74,7 @@ def permutations(training: Training, samples: int, ranks: int, per_node: int) ->
 
 
 def of_sampler(name: str, training: Training, samples: int, ranks: int, per_node: int) -> TrainingOrders:
-    """Those of a framework's sampler that all ranks share. Raises ValueError."""
+    """Orders of a framework's sampler that all ranks share. Raises ValueError."""
     family = registry.sampler(name)
     if family.dealt is Dealt.OWN:
         raise ValueError(f"{name}: each rank has an order of its own; only orders that are dealt out can be simulated")

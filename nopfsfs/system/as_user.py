@@ -1,9 +1,9 @@
-"""A function call as another user, with a limit: what root does to files, sockets and processes of a user.
+"""Function calls as another user, with a limit: how root touches files, sockets and processes of a user.
 
 A child process gives up root for the user, for good, and calls the function. So the kernel refuses whatever the user
-may not do: no link, pid or file that the user has prepared leads root anywhere. What waits for ever, because the user
-has put a fifo or a file system that does not answer there, keeps the child alone; the user may also stop or kill the
-child. The wait for its answer has a limit.
+may not do: no link, pid or file that the user has prepared leads root anywhere. Where the user has put a fifo, or a
+file system that does not answer, only the child waits for ever; the user may also stop or kill the child. The wait for
+the child's answer has a limit.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def is_needed(uid: int) -> bool:
 
 
 def as_user(uid: int, call: Callable[[], None], limit_s: float) -> bool:
-    """Call `call` as user `uid`, with the user's groups and nobody's rights else; in this process where that would add
-    or take no rights. Return whether it returned, within `limit_s` seconds, and raised no OSError."""
+    """Call `call` as user `uid`, with the user's groups and no other rights; in this process where that would add or
+    take no rights. Return whether `call` returned within `limit_s` seconds and raised no OSError."""
 
     def nothing() -> bytes:
         call()
@@ -46,7 +46,8 @@ def as_user(uid: int, call: Callable[[], None], limit_s: float) -> bool:
 def bytes_as_user(uid: int, call: Callable[[], bytes], limit_s: float) -> bytes:
     """Return what `call` returns, at most ANSWER_MOST bytes, when it is called as `as_user` does.
 
-    Raises OSError: its own, TimeoutError after `limit_s` seconds, ECHILD when it ended without an answer."""
+    Raises OSError: that of `call`, TimeoutError after `limit_s` seconds, ECHILD when the child ended without an
+    answer."""
     if not is_needed(uid):
         return call()
     answer, fds = _ask(uid, lambda: (call(), []), limit_s)
@@ -55,8 +56,8 @@ def bytes_as_user(uid: int, call: Callable[[], bytes], limit_s: float) -> bytes:
 
 
 def fd_as_user(uid: int, call: Callable[[], int], limit_s: float) -> int:
-    """Return the descriptor that `call` returns, when it is called as `as_user` does. Raises OSError as
-    `bytes_as_user`."""
+    """Return the descriptor that `call` returns, when it is called as `as_user` does. Raises OSError as `bytes_as_user`
+    does."""
     if not is_needed(uid):
         return call()
     _, fds = _ask(uid, lambda: (b"", [call()]), limit_s)
@@ -67,7 +68,7 @@ def fd_as_user(uid: int, call: Callable[[], int], limit_s: float) -> int:
 
 
 def _ask(uid: int, call: Callable[[], tuple[bytes, list[int]]], limit_s: float) -> tuple[bytes, list[int]]:
-    """What a child that is user `uid` answers, with descriptors. Raises OSError."""
+    """Run `call` in a child that is user `uid`; return its bytes and descriptors. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         with theirs:
@@ -91,7 +92,7 @@ def _ask(uid: int, call: Callable[[], tuple[bytes, list[int]]], limit_s: float) 
 
 
 def _be(uid: int, call: Callable[[], tuple[bytes, list[int]]], answer: socket.socket) -> None:
-    """The whole life of the child."""
+    """Run the child, from its start to its end."""
     try:
         gid, groups = _groups(uid)
         os.setgroups(groups)
@@ -120,7 +121,7 @@ def _close(fds: list[int]) -> None:
 
 
 def _reap(child: int) -> None:
-    """End the child and take note of its end."""
+    """Kill the child, and wait up to _REAP_S for its end."""
     deadline = time.monotonic() + _REAP_S
     with contextlib.suppress(OSError):
         os.kill(child, signal.SIGKILL)  # not reaped yet: the pid is still the child's

@@ -15,8 +15,9 @@ TEMPORARY = (".nopfs-", ".tmp")  # prefix and suffix of a file being written
 
 @contextmanager
 def whole_file(path: str, mode: int) -> Iterator[IO[bytes]]:
-    """A new file beside `path`, with that mode, which takes its place at the end; removed if that is not reached. A
-    link at `path` is replaced, not followed; nor is one of another user on the way there. Raises OSError."""
+    """Yield a new file beside `path`, with mode `mode`. At the end of the `with` block it replaces `path`; after an
+    error it is removed. A link at `path` is replaced, not followed; no link of another user on the way there is
+    followed. Raises OSError."""
     with trusted_parent(path) as (directory, name):
         new = secrets.token_hex(8).join(TEMPORARY)
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)

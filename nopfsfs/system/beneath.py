@@ -1,9 +1,9 @@
-"""Opening files below a directory without following links: nobody who may rename leads a root process elsewhere.
+"""Opens of files below a directory, without following links: no user who may rename leads a root process elsewhere.
 
 The kernel resolves a path in one step (`openat2` with RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS and RESOLVE_NO_MAGICLINKS).
-A kernel without that call, or a sandbox that forbids the call, is found out once; then each component is opened with
-O_NOFOLLOW below the descriptor of the one before. Paths may be longer than PATH_MAX: they are walked in pieces. Names
-are bytes. Mounts below the directory are entered.
+Whether the kernel has that call, and a sandbox allows it, is found out once. Without the call, each component is opened
+with O_NOFOLLOW below the descriptor of the one before. Paths may be longer than PATH_MAX: they are walked in pieces.
+Names are bytes. Mounts below the directory are entered.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def open_beneath(dir_fd: int, path: bytes, flags: int) -> int:
 
 
 def open_absolute(path: bytes, flags: int) -> int:
-    """Open an absolute path that holds no link and no "..". As `open_beneath`."""
+    """Open an absolute path that holds no link and no "..", as `open_beneath` does."""
     if _has_openat2 and len(path) <= _PIECE:  # one call: every file that is staged begins with one
         return _openat2(_AT_FDCWD, path, flags | _ALWAYS, _NO_LINKS)
     root = os.open(b"/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -131,7 +131,7 @@ def _open(dir_fd: int, path: bytes, flags: int) -> int:
 
 
 def _walk(dir_fd: int, path: bytes, flags: int) -> int:
-    """As openat2, by one open for each component. Raises OSError."""
+    """Open as openat2 does, by one open for each component. Raises OSError."""
     at, owned = dir_fd, -1
     *above, last = [part for part in path.split(b"/") if part and part != b"."] or [b"."]
     if b".." in above or last == b"..":

@@ -1,7 +1,7 @@
-"""Running a small helper program with a limit on the wait, even if it cannot be killed.
+"""Runs of small helper programs with a limit on the wait, even if a program cannot be killed.
 
-A process that touches a dead network file system, or a FUSE mount whose daemon hangs, sleeps where no signal
-reaches it. Whoever waits for it hangs too. So whatever may touch such a place runs in a child, and a child
+A process that touches a dead network file system, or a FUSE mount whose daemon hangs, sleeps where no signal reaches
+it. A parent that waits for that process hangs too. So code that may touch such a place runs in a child, and a child
 that does not end is left.
 """
 
@@ -34,7 +34,7 @@ except OSError:
 
 
 class Finished(NamedTuple):
-    """How a helper ended; `code` is negative for a signal."""
+    """Result of a helper; `code` is negative for a signal."""
 
     code: int
     out: str
@@ -63,7 +63,7 @@ def _abandon(child: subprocess.Popen[bytes]) -> None:
         for pipe in (child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()
-        child.returncode = -9  # it was sent SIGKILL and ends when it wakes; nobody waits for it any more
+        child.returncode = -9  # SIGKILL was sent, the child ends when it wakes; nothing waits for it any more
 
 
 def probe_statvfs(path: str, limit_s: float) -> int | None:

@@ -1,7 +1,7 @@
-"""Directories above a source that keep users out who could come to its files through a mount.
+"""Directories above a source that keep out users who could reach the source's files through a mount.
 
-A path is entered directory by directory. Who mounts a source for all users gives them what lies below a directory that
-they may not enter: the mount leads there by another path.
+The kernel checks every directory of a path. A user who mounts a source for all users gives them what lies below a
+directory that they may not enter, because the mount leads there by another path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NO_ACL = (errno.ENODATA, errno.ENOTSUP, errno.ENOSYS)
 
 
 class Gate(NamedTuple):
-    """A directory, and who may enter it. `acl`: there is an ACL, so the mode does not say all."""
+    """A directory, and who may enter it. `acl`: there is an ACL, so the mode alone does not say who may enter."""
 
     path: str
     mode: int
@@ -27,7 +27,7 @@ class Gate(NamedTuple):
 
 
 def gate(path: str) -> Gate:
-    """What guards a directory. Raises OSError."""
+    """Read who may enter the directory `path`. Raises OSError."""
     st = os.stat(path)
     try:
         os.getxattr(path, _ACL)
@@ -49,8 +49,9 @@ def gates_above(path: str) -> list[Gate]:
 
 
 def keeps_out(root: Gate, above: Sequence[Gate], shared: Sequence[Gate] = ()) -> Gate | None:
-    """The first directory above that somebody may not enter who may enter `root`; None where there is none. `shared`:
-    directories above the mountpoint: whoever comes to the mount has entered these. Errs on the side of closed."""
+    """The first directory of `above` that some user who may enter `root` may not enter; None where there is none.
+    `shared`: directories above the mountpoint, which every user of the mount has entered. In doubt a directory counts
+    as closed."""
     passed = {one.place for one in shared}
     for one in above:
         if one.place not in passed and not _all_enter(root, one):
@@ -59,7 +60,7 @@ def keeps_out(root: Gate, above: Sequence[Gate], shared: Sequence[Gate] = ()) ->
 
 
 def _all_enter(root: Gate, one: Gate) -> bool:
-    """Whether all who may list or enter `root` may enter `one`."""
+    """True when all users who may list or enter `root` may enter `one`."""
     if one.acl or root.acl:
         return one.mode & 0o111 == 0o111 and not one.acl
     others, group, owner = (bool(root.mode & mask) for mask in (0o005, 0o050, 0o500))

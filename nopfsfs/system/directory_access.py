@@ -1,7 +1,7 @@
 """Directories and files that are reached by descriptors: no link is followed, and no mount point is entered.
 
 A path leads elsewhere whenever another user may rename a directory on it. A descriptor does not. A mount point may
-belong to a FUSE daemon of another user, which answers when it likes: nothing behind one is opened or looked at.
+belong to another user's FUSE daemon, which need not answer: nothing behind a mount point is opened or looked at.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def open_regular(name: str, dir_fd: int) -> int:
     try:
         if not stat.S_ISREG(os.fstat(entry).st_mode):
             raise OSError(errno.EINVAL, "is no regular file", name)
-        # The same file, whatever has the name by now. Not blocking: its owner may hold a lease.
+        # The same file, whatever has the name by now. Not blocking: its owner may hold a file lease (fcntl).
         return os.open(f"/proc/self/fd/{entry}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     finally:
         os.close(entry)
 
 
 def unlink_files(dir_fd: int, is_ours: Callable[[str], bool]) -> None:
-    """Unlink the entries of directory `dir_fd` whose names `is_ours`. What cannot be unlinked stays. Raises OSError
-    when the directory cannot be listed."""
+    """Unlink the entries of directory `dir_fd` for whose names `is_ours` is true. Entries that cannot be unlinked stay.
+    Raises OSError when the directory cannot be listed."""
     for _ in range(_BATCHES):
         with os.scandir(dir_fd) as entries:
             names = list(islice((entry.name for entry in entries if is_ours(entry.name)), _BATCH))
@@ -60,7 +60,7 @@ def _unlink(name: str, dir_fd: int) -> bool:
 
 
 def _open_entry(name: str, dir_fd: int) -> int:
-    """A descriptor that only names the entry: opening it asks nothing of a device, a fifo or a daemon."""
+    """Return a descriptor that only names the entry: opening it asks nothing of a device, a fifo or a daemon."""
     entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         if _mount_of(entry) != _mount_of(dir_fd):
@@ -72,7 +72,7 @@ def _open_entry(name: str, dir_fd: int) -> int:
 
 
 def _mount_of(fd: int) -> int:
-    """The number of the mount that `fd` lies on; the kernel tells without asking its file system."""
+    """The number of the mount that `fd` lies on, which the kernel reports without asking its file system."""
     with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
         for line in file:
             key, _, value = line.partition(b":")

@@ -1,4 +1,4 @@
-"""A limit on threads that grows when those there are do not come back: `ElasticLimiter`."""
+"""`ElasticLimiter`: a limit on threads that grows when the threads that there are do not come back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Result = TypeVar("Result")
 
 
 class ElasticLimiter:
-    """Calls in `least` threads at a time, and in up to `most` while all of them are busy and somebody has waited for
-    `WAITED_S`. The surplus ends with the calls that made it necessary."""
+    """Limiter that lets calls run in `least` threads at a time, and in up to `most` while all of these are busy and a
+    call has waited for `WAITED_S`. The surplus ends with the calls that made it necessary."""
 
     def __init__(self, least: int, most: int) -> None:
         self._least, self._most = least, most
@@ -21,19 +21,19 @@ class ElasticLimiter:
 
     @property
     def busy(self) -> int:
-        """Calls under way."""
+        """The number of calls under way."""
         return self._tokens.borrowed_tokens
 
     async def run(self, work: Callable[..., Result], *args: object) -> Result:
-        """Call it in a thread. A caller that is cancelled leaves the thread to itself; it counts until it ends."""
+        """Call `work` in a thread. A caller that is cancelled abandons the thread, which counts until its call ends."""
         return await trio.to_thread.run_sync(
             work, *args, abandon_on_cancel=True,
             limiter=self,  # type: ignore[arg-type]  # trio uses these two methods of a limiter only
         )  # fmt: skip
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
-        """Wait for a thread; after a while for one more than there were. Again and again: the one that was added may go
-        to another who waits."""
+        """Wait for a thread. After each pause in vain, raise the limit by one thread: an added thread may go to another
+        call that waits."""
         pause_s = WAITED_S
         while True:
             with trio.move_on_after(pause_s):
@@ -44,7 +44,7 @@ class ElasticLimiter:
             pause_s = min(2 * pause_s, WAITED_MOST_S)  # thousands may wait
 
     def release_on_behalf_of(self, borrower: object) -> None:
-        """A call has ended."""
+        """Give back the thread of a call that has ended, and lower the limit again."""
         self._tokens.release_on_behalf_of(borrower)
         needed = self._tokens.borrowed_tokens + self._least
         if self._tokens.total_tokens > needed:

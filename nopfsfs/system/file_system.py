@@ -1,4 +1,4 @@
-"""Which file system a descriptor is on (statfs): its type, and an id that outlives a remount where there is one."""
+"""File system of a descriptor (statfs): its type, and an id that outlives a remount where there is one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nopfsfs.system.beneath import open_absolute
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _WORDS = 32  # of 8 bytes: more than struct statfs has on 64-bit machines
-# include/uapi/linux/magic.h and the file systems' own: what others may write while this machine has attributes cached.
+# include/uapi/linux/magic.h and the file systems' own: those that other machines may write while this one caches.
 _NETWORK = frozenset({
     0x6969,  # NFS
     0xFF534D42, 0xFE534D42, 0x517B,  # CIFS, SMB2, SMB
@@ -36,12 +36,12 @@ class FileSystem(NamedTuple):
     id: int
 
     def may_be(self, other: FileSystem) -> bool:
-        """Whether nothing tells the two apart."""
+        """True when nothing tells the two apart."""
         return self.kind == other.kind and (self.id == other.id or not self.id or not other.id)
 
     @property
     def is_network(self) -> bool:
-        """Whether other machines may write there, so that attributes that are seen here may be old."""
+        """True when other machines may write there, so that attributes that are seen here may be old."""
         return self.kind in _NETWORK
 
 
@@ -66,7 +66,7 @@ def file_system(fd: int, device: int) -> FileSystem:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     number = found[7] & 0xFFFF_FFFF_FFFF_FFFF  # f_fsid
-    # Many take the number of the block device for an id (huge_encode_dev): another one after a remount, perhaps.
+    # Many use the block device's number as the id (huge_encode_dev): a remount may change it.
     major, minor = os.major(device), os.minor(device)
     encoded = (minor & 0xFF) | (major << 8) | ((minor & ~0xFF) << 12)
     return FileSystem(found[0] & 0xFFFF_FFFF, 0 if number == encoded else number)

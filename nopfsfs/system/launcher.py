@@ -1,8 +1,8 @@
-"""Which ranks may read through this mount: guesses from the environment of batch systems and launchers. Pure.
+"""Guesses of which ranks read through this mount, from the environment of batch systems and launchers. Pure.
 
-They are candidates, not facts. `nopfs-mount` usually runs once a node, before the job: under torchrun one
-Slurm task is eight ranks, and with `srun --ntasks-per-node=1` the step that mounts is not the step that
-trains. The plan finds out which candidate is true from what is opened.
+The guesses are candidates, not facts. `nopfs-mount` usually runs once a node, before the job: under torchrun one Slurm
+task is eight ranks, and with `srun --ntasks-per-node=1` the step that mounts is not the step that trains. The plan
+finds out which candidate is true from the files that are opened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_WORLDS = 8  # each is a set of orders to compute and compare
 _GUESSED_RANKS_A_NODE = (8, 4, 2)  # accelerators of common nodes, where nothing says how many there are
 _TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
 
-# size, rank, local size, local rank: as torchrun, Open MPI, and MPICH's and Intel's hydra say them
+# size, rank, local size, local rank: as torchrun, Open MPI, and MPICH's and Intel's hydra name them
 _LAUNCHERS = (
     ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"),
     (
@@ -72,7 +72,7 @@ def _candidates(env: Env) -> Iterator[World]:
     yield from _from_slurm(env)
     gpus = _visible_devices(env)
     if gpus > 1:
-        # No launcher has spoken: a script that trains alone is likelier than one that will start torchrun.
+        # No launcher has set its variables: a script that trains alone is likelier than one that will start torchrun.
         yield World()
         yield World(gpus, tuple(range(gpus)))
 

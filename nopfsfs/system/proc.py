@@ -35,13 +35,13 @@ def pid_namespace() -> int:
 
 
 def boot_id() -> str:
-    """Return what tells this boot of this kernel from all others: 32 hexadecimal digits. Raises OSError."""
+    """Return the id that tells this boot of this kernel from all others: 32 hexadecimal digits. Raises OSError."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read(64).strip().replace("-", "")
 
 
 def _stat(pid: int) -> list[bytes] | None:
-    """Fields of /proc/PID/stat from the third on, the state."""
+    """Fields of /proc/PID/stat from the third on, the state; None where they cannot be read."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()  # the name before may hold blanks and brackets
@@ -50,5 +50,5 @@ def _stat(pid: int) -> list[bytes] | None:
 
 
 def _ended(fields: list[bytes]) -> bool:
-    # A killed process whose first thread is gone may have others that sleep in the kernel: it has not ended.
+    # A killed process whose first thread is gone may have other threads that sleep in the kernel: it has not ended.
     return fields[0] in (b"Z", b"X") and int(fields[17]) <= 1

@@ -1,4 +1,4 @@
-"""How a process of a mount is started: exec, with descriptors and one JSON description passed; never a bare fork.
+"""Start and setup of a mount's processes: exec, with descriptors and one JSON description passed; never a bare fork.
 
 The description lies in an anonymous file whose descriptor number is the only argument.
 """
@@ -33,7 +33,7 @@ _NICE = {"super": 0, "server": -10, "stager": 5}
 
 @contextlib.contextmanager
 def handling(numbers: Iterable[signal.Signals], handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Within, these signals are handled so. In the main thread only."""
+    """Handle these signals by `handler` inside the `with` block. In the main thread only."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -44,7 +44,7 @@ def handling(numbers: Iterable[signal.Signals], handler: Callable[[int, object],
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
-    """What a process is given: the mount's configuration, descriptors by name, and numbers."""
+    """Configuration of the mount, descriptors by name, and numbers, which a process gets at exec."""
 
     role: str
     config: MountConfig
@@ -52,7 +52,7 @@ class Handoff:
     numbers: dict[str, int]
 
     def write(self) -> int:
-        """An anonymous file that holds this, at its start. Returns the descriptor."""
+        """Write the handoff to an anonymous file; return the descriptor, at the file's start."""
         fd = os.memfd_create(f"nopfs-{self.role}", os.MFD_CLOEXEC)
         text = {"role": self.role, "config": self.config.to_json(), "fds": self.fds, "numbers": self.numbers}
         with os.fdopen(os.dup(fd), "w") as file:
@@ -86,7 +86,8 @@ def start(module: str, handoff: Handoff) -> subprocess.Popen[bytes]:
 
 
 def begin(argv: list[str]) -> Handoff:
-    """First thing in a process's main: take the handoff, name the process, set up logging."""
+    """Take the handoff, name the process, set up logging, priority and the end switch. First call in a process's
+    main."""
     handoff = Handoff.read(int(argv[1]))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"nopfs-{handoff.role}".encode()[:15], 0, 0, 0)
     set_up_logging(handoff.config, handoff.role)
@@ -97,10 +98,11 @@ def begin(argv: list[str]) -> Handoff:
 
 
 def set_priority(role: str) -> None:
-    """Let those who answer readers run before those who work ahead of them: a request that wakes a server where the
-    supervisor or a pusher is at work waits up to a millisecond otherwise. The stager has the lowest priority, lest what
-    it fetches in vain hold up the supervisor, who searches for what to fetch. All threads of the supervisor have that
-    of readers: one of a lower priority would hold the interpreter's lock while it does not get the processor."""
+    """Set this process's priority, so that servers run before processes that work ahead of the readers. Otherwise a
+    request that wakes a server where the supervisor or a pusher is at work waits up to a millisecond. The stager has
+    the lowest priority, so that fetches in vain do not hold up the supervisor's search for what to fetch. All threads
+    of the supervisor have the readers' priority: one with a lower priority would hold the interpreter's lock while it
+    does not get the processor."""
     with contextlib.suppress(PermissionError):
         if role == "super":
             os.setpriority(os.PRIO_PROCESS, 0, _NICE["server"])
@@ -108,8 +110,8 @@ def set_priority(role: str) -> None:
 
 
 def unbind() -> None:
-    """Run on all processors that this process may use. MPI's launchers bind what they start, often to one core: the
-    mount that one of them starts serves all readers of the node. What a cgroup forbids stays forbidden."""
+    """Run on all processors that this process may use. MPI's launchers bind the processes that they start, often to one
+    core. A mount that one of them starts serves all readers of the node. What a cgroup forbids stays forbidden."""
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
@@ -118,7 +120,7 @@ def set_up_logging(config: MountConfig, role: str, *, quiet: bool = False) -> No
     """Log to the log file, else to standard error unless `quiet`, else (a daemon) to the system's log or the state
     directory.
 
-    NOPFS_DEBUG=1 for everything."""
+    NOPFS_DEBUG=1 logs everything."""
     handler: logging.Handler = logging.StreamHandler()
     if config.log_file:
         handler = _LogFile(config.log_file)
@@ -133,9 +135,9 @@ def set_up_logging(config: MountConfig, role: str, *, quiet: bool = False) -> No
 
 
 class _LogFile(logging.handlers.WatchedFileHandler):
-    """Opened at once: later the process may have given up the right to (--user). A log that cannot be written, because
-    it was rotated away or its disk is full, must not end the thread that has news. No link of another user is followed,
-    and no file of another user written."""
+    """Log file that is opened at once: later the process may have given up the right to open it (--user). A log that
+    cannot be written, because it was rotated away or its disk is full, must not end the thread that logs. No link of
+    another user is followed, and no file of another user written."""
 
     def _open(self) -> TextIOWrapper:
         return open(open_for_append(self.baseFilename), "a", encoding=self.encoding, errors=self.errors)
@@ -164,8 +166,8 @@ def become_reader(config: MountConfig) -> None:
 
 @contextlib.contextmanager
 def become_reader_with_admin(config: MountConfig) -> Iterator[None]:
-    """Give up root as `become_reader` does, but for CAP_SYS_ADMIN, which threads that are started within have and keep,
-    if this process had it; this thread has nothing left then. Raises OSError."""
+    """Give up root as `become_reader` does, but for CAP_SYS_ADMIN: threads that are started inside the `with` block
+    have and keep it, if this process had it. This thread gives it up at the end of the block. Raises OSError."""
     if config.uid is None:
         yield
         return
@@ -182,7 +184,7 @@ def become_reader_with_admin(config: MountConfig) -> Iterator[None]:
 
 
 def _set_capabilities(libc: ctypes.CDLL, mask: int) -> bool:
-    """Of this thread, effective and permitted; whether that was allowed."""
+    """Set this thread's effective and permitted capabilities; return True when that was allowed."""
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     data = struct.pack("6I", mask, mask, 0, 0, 0, 0)  # the low words, then the high ones
     return bool(libc.capset(header, data) == 0)

@@ -1,6 +1,6 @@
 """Memory shared by the processes of one mount: anonymous files (memfd) passed by descriptor at exec.
 
-Nothing has a name, so nothing can be left behind, whatever dies in whatever order.
+Nothing has a name, so nothing can be left behind, whichever processes die, and when.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def page_rounded(size: int) -> int:
 
 
 def create(name: str, size: int) -> int:
-    """A new anonymous file of `size` bytes, all zero, no memory used until written. Returns its descriptor."""
+    """Make an anonymous file of `size` bytes, at least a page, all zero, no memory used until written. Returns its
+    descriptor."""
     fd = os.memfd_create(f"nopfs-{name}", os.MFD_CLOEXEC)
     os.ftruncate(fd, max(size, PAGE))
     return fd
@@ -34,16 +35,16 @@ def attach(fd: int, *, writable: bool) -> mmap.mmap:
     return mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED, prot)
 
 
-Layout = Mapping[str, tuple[str, int]]  # name -> (numpy dtype, length), in order
+Layout = Mapping[str, tuple[str, int]]  # name -> (numpy dtype, length), as they lie in memory
 
 
 def layout_size(layout: Layout) -> int:
-    """Bytes that a layout takes, each array on a cache line of its own."""
+    """Bytes that a layout takes, where each array begins on a cache line of its own."""
     return sum(_aligned(np.dtype(dtype).itemsize * length) for dtype, length in layout.values())
 
 
 def arrays(memory: mmap.mmap, layout: Layout) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a layout over one mapping, in the layout's order."""
+    """Arrays of a layout over one mapping, by name, in the layout's sequence."""
     result: dict[str, npt.NDArray[Any]] = {}
     offset = 0
     for name, (dtype, length) in layout.items():

@@ -1,4 +1,4 @@
-"""Where a mount keeps its state, and where indexes are kept: names, and directories that are safe to use.
+"""Directories for the state of a mount, and for indexes: their names, and how to make them safe to use.
 
 Root uses /run/nopfs; a user $XDG_RUNTIME_DIR/nopfs or, where that is missing (it often is on compute nodes),
 /tmp/nopfs-UID. Each mount has a directory of its own in it, named after its mountpoint.
@@ -58,7 +58,7 @@ def calibration_path(index_dir: str, source: str) -> str:
 
 
 def trusted_users(reader: int | None = None) -> frozenset[int]:
-    """Return whose calibrations are believed: ours, root's, and those of `reader`, as whom the source is read."""
+    """Return the users whose calibrations are trusted: this user, root, and `reader`, as whom the source is read."""
     return frozenset({0, os.geteuid(), os.geteuid() if reader is None else reader})
 
 
@@ -68,11 +68,10 @@ def state_dir_for(mountpoint: str, run_dir: str) -> str:
 
 
 def find_state_dir(mountpoint: str, owner: int, env: Mapping[str, str]) -> str:
-    """Return the state directory of a mount made by user `owner`: the one that exists, else where it would
-    be.
+    """Return the state directory of a mount made by user `owner`: the one that exists, else where it would be.
 
-    A directory that belongs to someone else is passed over: its socket is not to be believed. Bounded in time, whatever
-    another user has put there.
+    A directory of another user is passed over: its socket cannot be trusted. The time is bounded, whatever another user
+    has put there.
     """
 
     def find() -> bytes:
@@ -82,7 +81,7 @@ def find_state_dir(mountpoint: str, owner: int, env: Mapping[str, str]) -> str:
     try:
         return os.fsdecode(bytes_as_user(owner, find, _FIND_S))
     except OSError:
-        return state_dir_for(mountpoint, f"/tmp/nopfs-{owner}")  # to whoever goes on: nothing is found there
+        return state_dir_for(mountpoint, f"/tmp/nopfs-{owner}")  # the caller finds nothing there
 
 
 def _owned(path: str, uid: int) -> bool:
@@ -94,11 +93,11 @@ def _owned(path: str, uid: int) -> bool:
 
 
 def make_private_dir(path: str, uid: int, *, parents: bool = True) -> None:
-    """Make directory `path`, mode 0700. One that is there is used only if it is a directory of `uid`, and is
-    closed to others.
+    """Make directory `path`, mode 0700. An existing one is used only if it is a directory of `uid`, and is closed to
+    others.
 
-    Raises NopfsError: in /tmp, anyone can have been there first. Without `parents` also FileNotFoundError: there is no
-    directory to make it in.
+    Raises NopfsError: in /tmp, another user can have been there first. Without `parents` also FileNotFoundError, where
+    the directory above is missing.
     """
     try:
         if parents:
@@ -120,7 +119,7 @@ def make_private_dir(path: str, uid: int, *, parents: bool = True) -> None:
         if isinstance(error, FileNotFoundError):
             raise
         raise foreign from error
-    try:  # by descriptor: a path of another user's may be another's in the next moment
+    try:  # by descriptor: another user may replace what is at the path at any moment
         found = os.fstat(fd)
         if found.st_uid != uid:
             raise foreign
@@ -131,7 +130,8 @@ def make_private_dir(path: str, uid: int, *, parents: bool = True) -> None:
 
 
 def make_state_dir(state_dir: str, uid: int) -> None:
-    """Make a mount's directory, and the run directory, which the mount that ends last removes: perhaps just now.
+    """Make a mount's directory and the run directory. The mount that ends last removes the run directory, perhaps just
+    now, so this is tried again.
 
     Raises NopfsError.
     """
@@ -147,7 +147,7 @@ def make_state_dir(state_dir: str, uid: int) -> None:
 def claimed_state_dir(state_dir: str, uid: int) -> Iterator[None]:
     """Make `state_dir` and hold it, so that of two commands that start on one mountpoint one is refused.
 
-    Raises NopfsError. The directory stays: it is the mount's from here on.
+    Raises NopfsError. The directory stays: it belongs to the mount from here on.
     """
     make_state_dir(state_dir, uid)
     fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -164,8 +164,8 @@ def claimed_state_dir(state_dir: str, uid: int) -> Iterator[None]:
 
 
 def remove_state_dir(state_dir: str, owner: int | None = None) -> None:
-    """Remove what a mount left in `state_dir`, and the run directory with the last one. Never raises. `owner`: whose
-    mount that was; root removes as that user, who may have put anything in the path."""
+    """Remove what a mount left in `state_dir`, and the run directory with the last one. Never raises. `owner`: the user
+    whose mount that was. Root removes as that user, who may have put anything in the path."""
 
     def remove() -> None:
         shutil.rmtree(state_dir, ignore_errors=True)

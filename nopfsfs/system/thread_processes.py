@@ -1,7 +1,7 @@
-"""Which process an open came from.
+"""Process that an open came from.
 
-FUSE names the thread that opened a file (of the mount's pid namespace; 0 for others). Threads of one process read for
-one job, so the plan is told processes.
+FUSE names the thread that opened a file (by its number in the mount's pid namespace; 0 for threads outside). Threads of
+one process read for one job, so the plan receives processes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KNOWN_MOST = 4096
 
 
 class ThreadProcesses:
-    """Remembers the process of each thread; asks /proc once for each, about 30 microseconds."""
+    """Memory of the process of each thread; reads /proc once for each thread, in about 30 microseconds."""
 
     def __init__(self) -> None:
         self._process: dict[int, int] = {}

@@ -22,5 +22,5 @@ def living_threads(pid: int) -> dict[int, str]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal (SIGSTOP) or a debugger, and answers nobody."""
+    """True when a process was stopped by a signal (SIGSTOP) or a debugger, and answers nothing."""
     return living_threads(pid).get(pid, "").upper() == "T"

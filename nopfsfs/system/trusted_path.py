@@ -1,7 +1,7 @@
 """Paths that lead where their owner says: opened step by step, through no link of another user.
 
-Root, or anybody, who writes to a file below a directory that others may change must not be led elsewhere by a link
-of theirs. A link is followed where it is root's or ours; the last component is never followed.
+A process that writes to a file below a directory that others may change must not be led elsewhere by their links. A
+link is followed where it is root's or this user's; the last component is never followed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _step(fd: int, name: str, make: int | None) -> int:
     except FileNotFoundError:
         if make is None:
             raise
-    with contextlib.suppress(FileExistsError):  # made meanwhile, by whomever: it is looked at like one that was there
+    with contextlib.suppress(FileExistsError):  # made meanwhile by another process: checked like one that was there
         os.mkdir(name, make, dir_fd=fd)
     return os.open(name, _STEP, dir_fd=fd)
 

@@ -1,1 +1,1 @@
-"""What people write and read: sizes, rates, rank lists, TOML. Pure."""
+"""Text that people write and read: sizes, rates, rank lists, TOML. Pure."""

@@ -1,4 +1,4 @@
-"""In which line of a TOML file a key is said. Only for text that tomllib has read: what is not TOML is not noticed."""
+"""Line numbers of the keys of a TOML file. Only for text that tomllib accepts: errors of syntax are not noticed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ else:
     import tomli as tomllib
 
 Path = tuple[str | int, ...]  # ("class", 1, "read"): the key `read` of the second [[class]], or of the second in a list
-DEEPEST = 8  # keys of one dotted key that are followed: what is read here has four
+DEEPEST = 8  # parts of one dotted key that are recorded: the files that this package reads have four at most
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t\r]+|\#[^\n]*)
     |(?P<end>\n)
@@ -24,14 +24,14 @@ _TOKEN = re.compile(
 
 
 def line_of(text: str, path: Path) -> int | None:
-    """The line, from 1, of the last key of `path`, or of the table around it where that key is not there. None: not
-    even that, as for a key that is missing at the top."""
+    """The line, from 1, of the last key of `path`. Where that key is missing, the line of the nearest table around it;
+    None where there is no such table, as for a key that is missing at the top."""
     lines = key_lines(text)
     return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
 
 
 def key_lines(text: str) -> dict[Path, int]:
-    """The line, from 1, in which each key is first said, and in which each entry of a list that is a table begins."""
+    """The line, from 1, in which each key first appears, and in which each table that is an entry of a list begins."""
     scan = _Scan()
     for match in _TOKEN.finditer(text):
         scan.take(match.lastgroup or "", match[0])
@@ -39,17 +39,18 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 class _Scan:
-    """Goes through the tokens. In a key: between the beginning of a line, `{` or `,` and the `=`; else in a value."""
+    """A pass over the tokens of a file. A key lies between the beginning of a line, `{` or `,` and the `=`; all other
+    tokens belong to a value."""
 
     def __init__(self) -> None:
         self.lines: dict[Path, int] = {}
         self._line = 1
         self._header: Path = ()  # the table that the last [header] opened
         self._entries: dict[Path, int] = {}  # the last entry of each list of tables
-        self._open: list[tuple[Path, bool]] = []  # brackets in a value: whose, and whether of a list
-        self._path: Path = ()  # of the value
+        self._open: list[tuple[Path, bool]] = []  # open brackets in a value: path of their value, True for a list
+        self._path: Path = ()  # of the current value
         self._keys: list[str] = []
-        self._brackets = 0  # that began a header
+        self._brackets = 0  # brackets that began the current header
         self._in_key = True
 
     def take(self, group: str, token: str) -> None:

@@ -1,7 +1,7 @@
-"""TOML files that people write, read key by key: each error names the file, the line and the key, and says what to
-write instead. What the keys mean is the caller's.
+"""Tables of TOML files that people write, read key by key. Each error names the file, the line and the key, and says
+what to write instead. The caller knows the meaning of the keys.
 
-A reader turns a TOML value into what is wanted, and raises ValueError, which says what to write.
+A reader turns a TOML value into the wanted type. It raises ValueError with a text that says what to write.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-SIZE_MOST = 1 << 18  # bytes: a cluster has one or two thousand; room for a capacity of each of many nodes
-LONGEST = 300  # characters of a reason: it quotes what was written
-# A key of so many parts, which tomllib takes gigabytes for where there are thousands. It begins at a word: searching
-# takes a time linear in the text.
+SIZE_MOST = 1 << 18  # bytes: a cluster file has one or two thousand; room for a capacity of each of many nodes
+LONGEST = 300  # characters of a reason, which quotes the user's text
+# A key of 64 parts or more: tomllib takes gigabytes for a key of thousands. A match begins at the start of a word, so
+# that the search takes a time linear in the text.
 _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""", re.ASCII)
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _BARE = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -41,17 +41,17 @@ Reader = Callable[[Any], T]
 
 
 class ForeignFile(NopfsError):
-    """A file is of a user whose files are not believed."""
+    """An error for a file that belongs to a user whose files are not trusted."""
 
 
 def read_text(path: str, what: str, users: Collection[int] | None = None) -> str:
-    """Return the text of a file; `what` it should be is for messages. `users`: whose it must be, and no link then.
-    Raises NopfsError with Exit.USAGE, ForeignFile."""
+    """Return the text of a file. `what`: the expected kind of file, for messages. `users`: the uids that may own the
+    file; a link is then refused. Raises NopfsError with Exit.USAGE; ForeignFile for another owner."""
     link = 0 if users is None else os.O_NOFOLLOW
     try:
         _check_file(os.stat(path, follow_symlinks=not link), path, what, users)
         with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | link)) as file:
-            _check_file(os.fstat(file.fileno()), path, what, users)  # another may have taken its place
+            _check_file(os.fstat(file.fileno()), path, what, users)  # another file may have taken its place
             raw = file.read(SIZE_MOST + 1)
     except OSError as error:
         raise usage(path, None, f"{error.strerror}; name {what} that can be read") from error
@@ -74,7 +74,7 @@ def _check_file(found: os.stat_result, path: str, what: str, users: Collection[i
 
 
 def usage(origin: str, line: int | None, reason: str) -> NopfsError:
-    """The error for what stands in that line, from 1, of a file."""
+    """The error for line `line`, from 1, of the file `origin`; None: for the whole file."""
     said = " ".join(reason.split())
     said = said if len(said) <= LONGEST else f"{said[: LONGEST // 2]} ... {said[-LONGEST // 2 :]}"
     return NopfsError(Exit.USAGE, f"{origin}:{line}: {said}" if line is not None else f"{origin}: {said}")
@@ -82,7 +82,7 @@ def usage(origin: str, line: int | None, reason: str) -> NopfsError:
 
 @dataclass(frozen=True, slots=True)
 class TomlTable:
-    """A table of a TOML file: `at` is the way to it, its `values` are as tomllib has them. All methods raise
+    """A table of a TOML file. `at`: the path of keys to the table; `values`: as tomllib gives them. All methods raise
     NopfsError with Exit.USAGE."""
 
     origin: str
@@ -92,7 +92,7 @@ class TomlTable:
 
     @staticmethod
     def parse(text: str, origin: str) -> TomlTable:
-        """The whole file."""
+        """The top table of a file with this text; `origin` names the file in errors."""
         deep = _DEEP_KEY.search(text)
         if deep is not None:
             line = text.count("\n", 0, deep.start()) + 1
@@ -109,12 +109,12 @@ class TomlTable:
             raise usage(origin, None, f"not valid TOML: {error}") from error
 
     def error(self, key: str, reason: str) -> NopfsError:
-        """The error for what a key has, or, where it is missing, for its table."""
+        """The error for the value of a key, or for the table where the key is missing."""
         path = (*self.at, key)
         return usage(self.origin, line_of(self.text, path), f"{_dotted(path)}: {reason}")
 
     def need(self, key: str, read: Reader[T], example: str) -> T:
-        """The value of a key that must be there. `example`: its value in TOML."""
+        """The value of a required key. `example`: a value in TOML, for the error."""
         if key not in self.values:
             raise self.error(key, f"missing; write {key} = {example}")
         return self._read(key, read)
@@ -130,7 +130,7 @@ class TomlTable:
             raise self.error(key, str(error)) from error
 
     def table(self, key: str) -> TomlTable:
-        """The table of a key that must be there."""
+        """The table of a required key."""
         if key not in self.values:
             raise self.error(key, f"missing; write a table that begins with [{key}]")
         value = self.values[key]
@@ -155,7 +155,7 @@ class TomlTable:
 
 
 def _dotted(path: Path) -> str:
-    """`class[2].read`, the number from 1; what is no plain word in quotes."""
+    """A path as text, such as `class[2].read`. Numbers begin at 1; a key that is no plain word is in quotes."""
     said = ""
     for part in path:
         if isinstance(part, int):
@@ -166,12 +166,12 @@ def _dotted(path: Path) -> str:
 
 
 def kind(value: object) -> str:
-    """What a TOML value is, for people."""
+    """The kind of a TOML value, for people."""
     return _KINDS.get(type(value), "a date or time")
 
 
 def shown(value: object) -> str:
-    """A TOML value as it was written, or, where that would be long, what it is."""
+    """A TOML value as the user wrote it, or its kind where the value would be long."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) >= 1 << 128:

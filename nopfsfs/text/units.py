@@ -20,9 +20,9 @@ _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000,
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 MAX_SIZE = 2**63 - 1  # bytes: what a file offset holds
-MAX_RATE = 1e18  # bytes per second: no memory of any node comes near
-MAX_RANKS = 1 << 20  # of one mount; a longer list is a slip of the pen, and would fill the memory
-MAX_DURATION_S = 366 * 86400.0  # beyond it, timers of the kernel and of trio are not made for
+MAX_RATE = 1e18  # bytes per second: far above the memory of any node
+MAX_RANKS = 1 << 20  # of one mount; a longer list is a typing error, and would fill the memory
+MAX_DURATION_S = 366 * 86400.0  # timers of the kernel and of trio are not made for longer times
 
 
 def parse_size(text: str) -> int:
@@ -74,7 +74,7 @@ def parse_rate(text: str) -> float:
 
 
 def check_rate(rate: float) -> float:
-    """Return `rate`, bytes per second. Raises ValueError for one below 1, above MAX_RATE or not a number."""
+    """Return `rate`, bytes per second. Raises ValueError for a rate below 1, above MAX_RATE or not a number."""
     if not 1 <= rate <= MAX_RATE:
         raise ValueError(f"{rate:g} B/s is not a rate: write one from 1 B/s to 1000 PB/s, such as 146 MB/s")
     return rate
@@ -82,7 +82,7 @@ def check_rate(rate: float) -> float:
 
 def format_rate(rate: float) -> str:
     """Return the text that `parse_rate` turns back into exactly `rate` bytes per second: `146 MB/s`. Raises
-    ValueError for what `check_rate` refuses."""
+    ValueError as `check_rate` does."""
     exact = Decimal(repr(check_rate(float(rate))))
     for power, unit in ((6, "MB/s"), (3, "KB/s")):
         if exact >= 10**power:
@@ -126,7 +126,7 @@ def format_duration(seconds: float) -> str:
 def parse_ranks(text: str) -> tuple[int, ...]:
     """Return the ranks of a list such as `0-3,6`, ascending, each once. Raises ValueError."""
     ranks: set[int] = set()
-    said = 0  # also of those that are said again: a short text may say a million each few letters
+    said = 0  # ranks named, repeated ones counted again: a short text can name a million in every few letters
     for part in text.split(","):
         match = _RANKS.fullmatch(part.strip())
         if match is None:

@@ -1,1 +1,1 @@
-"""Lookup, attributes, listing and reading over the index. Knows no FUSE."""
+"""Lookup, attributes, listing, links and extended attributes over the index. Knows no FUSE."""

@@ -1,10 +1,10 @@
-"""What can go wrong in the tree. `server/operations.py` turns each into an errno, and nothing else does."""
+"""Errors of the tree. Only `server/operations.py` turns them into an errno."""
 
 from __future__ import annotations
 
 
 class TreeError(Exception):
-    """An answer that is an error."""
+    """The base of all errors of the tree."""
 
 
 class NotFound(TreeError):
@@ -16,23 +16,23 @@ class NameTooLong(TreeError):
 
 
 class NotADirectory(TreeError):
-    """A directory was asked for and the row is none."""
+    """The row is no directory, and the operation needs one."""
 
 
 class IsADirectory(TreeError):
-    """A directory was to be read as a file."""
+    """The row is a directory, and the operation reads a file."""
 
 
 class NotALink(TreeError):
-    """The target was asked of what is no symbolic link."""
+    """The row is no symbolic link, and the operation needs one."""
 
 
 class ReadOnly(TreeError):
-    """Something was to be changed."""
+    """The operation would change something in the read-only mount."""
 
 
 class NoSuchAttribute(TreeError):
-    """No extended attribute of this name, or none can exist there."""
+    """No extended attribute of this name, or a row that cannot have one."""
 
 
 class StaleFile(TreeError):
@@ -40,7 +40,7 @@ class StaleFile(TreeError):
 
 
 class SourceFailed(TreeError):
-    """The source answered with an error of its own, whose number is `errno`."""
+    """The source answered with another error; `errno` is its number."""
 
     def __init__(self, errno: int, message: str) -> None:
         super().__init__(message)

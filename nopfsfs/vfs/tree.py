@@ -1,7 +1,7 @@
 """The mounted tree: names, attributes, listings, links and extended attributes of rows. Speaks no protocol.
 
-All but the extended attributes come from the index and wait for nothing. Extended attributes are asked of the
-source when somebody asks for them: `listxattr` and `getxattr` may block as long as the source does.
+All but the extended attributes come from the index and wait for nothing. Extended attributes are read from the source
+at each request: `listxattr` and `getxattr` may block as long as the source does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from nopfsfs.dataset.index import Index
 from nopfsfs.vfs.errors import NameTooLong, NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
 
-BLOCK = 4096  # bytes, of statfs; what page caches and most file systems count in
+BLOCK = 4096  # bytes, of statfs; the unit of page caches and most file systems
 SECTOR = 512  # bytes, of st_blocks, whatever the block size is (stat(2))
 NAME_MAX = 255  # bytes
 OWN_PREFIX = b"user.nopfs."
@@ -23,7 +23,7 @@ GONE = {errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.ELOOP}
 
 
 class Attributes(NamedTuple):
-    """What stat(2) tells. Times in ns since 1970; `blocks` of 512 bytes. There is no access time: it is the
+    """Attributes of a row as stat(2) gives them. Times in ns since 1970; `blocks` of 512 bytes. The access time is the
     mtime."""
 
     ino: int
@@ -40,7 +40,7 @@ class Attributes(NamedTuple):
 
 
 class RefreshedAttributes(NamedTuple):
-    """What fstat told of a file that changed at the source after it was indexed."""
+    """Attributes of a row whose file or rights changed at the source after the scan."""
 
     mode: int
     uid: int
@@ -52,14 +52,14 @@ class RefreshedAttributes(NamedTuple):
 
 
 class Overrides(Protocol):
-    """Rows whose attributes at the source are known to differ from the index."""
+    """Attributes and ACLs that the mount shows in place of those of the index."""
 
     def get(self, row: int, /) -> RefreshedAttributes | None: ...
     def acl(self, row: int, /) -> bytes | None: ...
 
 
 class FileSystem(NamedTuple):
-    """What statvfs(3) tells. Nothing is free: the mount is read-only."""
+    """Figures of the mount as statvfs(3) gives them. No block is free: the mount is read-only."""
 
     block_size: int
     blocks: int
@@ -70,7 +70,7 @@ class FileSystem(NamedTuple):
 
 
 class AttributesAtSource(Protocol):
-    """Asks the source for extended attributes of a row's own inode. Both raise OSError."""
+    """Reader of the extended attributes of a row's own inode at the source. Both methods raise OSError."""
 
     def getxattr(self, row: int, name: bytes, /) -> bytes: ...
     def listxattr(self, row: int, /) -> list[bytes]: ...
@@ -85,7 +85,7 @@ def _none(row: int) -> Mapping[bytes, bytes]:
 
 
 class Tree:
-    """The index presented as a read-only file system. Rows are those of the index; the inode is row + 1."""
+    """The index as a read-only file system. Rows are those of the index; the inode is row + 1."""
 
     def __init__(
         self, index: Index, source: AttributesAtSource, overrides: Overrides, own_attributes: OwnAttributes = _none
@@ -100,7 +100,7 @@ class Tree:
         self._file_system = FileSystem(BLOCK, blocks, 0, index.n, 0, NAME_MAX)
 
     def lookup(self, dir_row: int, name: bytes) -> int:
-        """The row of a name, b"." and b".." included; above the root is the root. Raises NotFound,
+        """The row of a name, b"." and b".." included; the root is its own parent. Raises NotFound,
         NotADirectory, NameTooLong."""
         self._directory(dir_row)
         if len(name) > NAME_MAX:
@@ -115,7 +115,7 @@ class Tree:
         return row
 
     def attributes(self, row: int) -> Attributes:
-        """Raises NotFound."""
+        """The attributes of a row: those of `overrides` where it has the row, else of the index. Raises NotFound."""
         self._row(row)
         at = self._at
         new = self._overrides.get(row)
@@ -130,15 +130,15 @@ class Tree:
         return Attributes(row + 1, mode, nlink, uid, gid, rdev, size, -(-size // SECTOR), mtime, mtime, ctime)
 
     def entries(self, dir_row: int, start: int = 0) -> Iterator[tuple[int, bytes, int]]:
-        """(position, name, row) of the directory's entries from position `start`, sorted by name, b"." and
-        b".." left out. A position means the same entry for as long as the mount lives. Raises NotFound,
+        """(position, name, row) of the directory's entries from position `start`, sorted by name, without b"." and
+        b"..". A position means the same entry for as long as the mount lives. Raises NotFound,
         NotADirectory."""
         self._directory(dir_row)
         return self.index.entries(dir_row, start)
 
     def acl(self, row: int) -> bytes:
-        """The POSIX access ACL as the kernel has it; b"" where there is none. Waits for nothing. Raises NotFound, and
-        SourceFailed where there is one that is not known."""
+        """The POSIX access ACL in the kernel's format; b"" where there is none. Waits for nothing. Raises NotFound, and
+        SourceFailed (EIO) where the row has an ACL that `overrides` does not know."""
         self._row(row)
         acl = self._overrides.acl(row)
         if acl is None:
@@ -154,7 +154,7 @@ class Tree:
             raise NotALink(row) from None
 
     def statfs(self) -> FileSystem:
-        """The data set's own size, as `df` shows it."""
+        """The size of the data set, as `df` shows it."""
         return self._file_system
 
     def listxattr(self, row: int) -> list[bytes]:
@@ -171,7 +171,7 @@ class Tree:
         return [*self._own(row), *(name for name in theirs if not name.startswith(OWN_PREFIX))]
 
     def getxattr(self, row: int, name: bytes) -> bytes:
-        """The value of an extended attribute. May block, but for the mount's own.
+        """The value of an extended attribute. May block, except for an attribute of the mount itself.
 
         Raises NotFound, NoSuchAttribute, StaleFile, SourceFailed."""
         self._row(row)
@@ -196,7 +196,7 @@ class Tree:
 
 
 def _source_error(error: OSError) -> NoSuchAttribute | StaleFile | SourceFailed:
-    """What an error of the source means for who asked."""
+    """The tree error for an error of the source."""
     if error.errno in NO_ATTRIBUTE:
         return NoSuchAttribute(str(error))
     if error.errno in GONE:
