@@ -22,7 +22,7 @@ ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one 
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 5
+LAYOUT = 6
 
 
 def check_layout(numbers: Mapping[str, int]) -> None:
@@ -179,6 +179,7 @@ class Metric(IntEnum):
     ARENA_NUMBER = 72  # not a counter: which arena the column `slot` speaks of
     TRIPWIRES_OBSERVED = 93
     TRIPWIRES_TELL_OF = 94  # opens, of which those are told that were observed
+    TRIPWIRES_APART = 91  # not a counter: one file in so many is a tripwire; 0: as many as `Tripwires` has by itself
     QUIET = 92  # not a counter: 1 while the stager is to leave the mount alone, as a command is about to unmount it
 
 

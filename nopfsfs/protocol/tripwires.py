@@ -15,11 +15,16 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-# One file in so many, on average. A LOOKUP costs up to 40 us (docs/decisions/0003), as much as reading 300 KB of the
-# page cache: of large files more are tripwires, at the same cost for each byte, for each of them is much of a window.
+# One file in so many, on average. A LOOKUP wakes two processors and costs up to 120 us, as much as reading seven files
+# of 117 KB from tmpfs (docs/decisions/0006-signals.md). Of large files more are tripwires, at the same cost for each
+# byte, for each of them is much of a window.
 MOST_APART = 32
 BYTES_APART = 4 << 20
 ENOUGH = 256  # tripwires of a data set, if it has so many files: what they show must tell one order from another
+# The same where the order is certain, and all opens can be shown again: tripwires only tell how far each rank is.
+FOLLOWED_APART = 128
+FOLLOWED_BYTES_APART = 16 << 20
+FOLLOWED_ENOUGH = 48  # tripwires of a rank in an epoch: with fewer, a rank may pass for one that has left
 # Of xxHash32. Rows must not show in what is made of them: with a multiplication alone, tripwires lie at distances that
 # come again and again in the order of the files, and whatever is read looks like an order.
 _FIRST, _SECOND, _WORD = 0x9E3779B1, 0x85EBCA77, 1 << 32
@@ -35,13 +40,24 @@ class Shown(IntEnum):
 
 
 class Tripwires:
-    """The tripwires among `n` rows; those from `first` on are no directories, and have `size` bytes together."""
+    """The tripwires among `n` rows; those from `first` on are no directories, and have `size` bytes together.
 
-    def __init__(self, first: int, n: int, size: int = 0) -> None:
-        self.first, self.n = first, n
+    `apart`: one file in so many is a tripwire; 0: as many files as tell one order from another. Where fewer files are
+    tripwires, all of them would be tripwires where more are."""
+
+    def __init__(self, first: int, n: int, size: int = 0, apart: int = 0) -> None:
+        self.first, self.n, self.size = first, n, size
         files = n - first
-        self.apart = max(1, min(MOST_APART, files // ENOUGH, BYTES_APART * files // size if size else MOST_APART))
+        by_count = min(MOST_APART, files // ENOUGH)
+        self.apart = apart or max(1, min(by_count, BYTES_APART * files // size if size else by_count))
         self._below = _WORD // self.apart
+
+    def for_certain(self, each: int) -> Tripwires:
+        """The tripwires that suffice to follow a certain order whose ranks read at least `each` files an epoch."""
+        apart = min(FOLLOWED_APART, each // FOLLOWED_ENOUGH)
+        if self.size:
+            apart = min(apart, FOLLOWED_BYTES_APART * (self.n - self.first) // self.size)
+        return Tripwires(self.first, self.n, self.size, max(self.apart, apart))
 
     def __contains__(self, row: int) -> bool:
         mixed = row * _FIRST % _WORD

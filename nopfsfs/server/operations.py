@@ -44,6 +44,7 @@ _ATTRIBUTES = struct.Struct("<QQQqqqIIIIIIIIII")  # struct fuse_attr
 # Bound once: looking a member of an enumeration up costs as much as counting.
 _OPEN, _READ, _RELEASE = int(Event.OPEN), int(Event.READ), int(Event.RELEASE)
 _PUSHER_THREAD, _SHOWN = int(Metric.PUSHER_THREAD), int(Metric.SHOWN)
+_TRIPWIRES_APART = int(Metric.TRIPWIRES_APART)
 _OPENS, _OPENED_BYTES, _RELEASES = int(Metric.OPENS), int(Metric.OPENED_BYTES), int(Metric.RELEASES)
 _RAM, _FROM_RAM = int(Tier.RAM), Origin.RAM
 _TRIPWIRES, _TRIPWIRE_BYTES = int(Metric.TRIPWIRES), int(Metric.TRIPWIRE_BYTES)
@@ -169,7 +170,7 @@ class FuseOperations(pyfuse3.Operations):
         # First: a newer inode must never have older attributes.
         version = self._version[row] if row < len(self._version) else 0
         entry = _entry(self._tree.attributes(row), inode_of(row, version))
-        if self._tripwires is not None and row in self._tripwires:
+        if self._is_tripwire(row):
             entry.entry_timeout = 0
         if self._shown > _TRIPWIRES_SHOW and row >= self._first_file:
             entry.attr_timeout = 0
@@ -183,7 +184,7 @@ class FuseOperations(pyfuse3.Operations):
             attributes = self._tree.attributes(row)
         except (vfs.TreeError, OSError):
             return None
-        tripwire = self._tripwires is not None and row in self._tripwires
+        tripwire = self._is_tripwire(row)
         named_for, known_for = _NOT_AT_ALL if tripwire else _FOREVER, _FOREVER
         shown = self._shown
         if shown and stat.S_ISREG(attributes.mode):
@@ -211,7 +212,7 @@ class FuseOperations(pyfuse3.Operations):
         """An OPEN is not answered: the first, after which the kernel asks no more. Its LOOKUP may have come while OPEN
         was answered, and not have been told."""
         row = row_of(inode)
-        if self._tripwires is not None and row in self._tripwires:
+        if self._is_tripwire(row):
             self._show(row, self._source.size(row), pid, self._shown, tripwire=True)
 
     def _show(self, row: int, size: int, pid: int, shown: int, *, tripwire: bool) -> tuple[int, int]:
@@ -229,6 +230,15 @@ class FuseOperations(pyfuse3.Operations):
                     self._shown_last.clear()
                 self._shown_last[pid] = row
         return _FOR_A_MOMENT if shown > _TRIPWIRES_SHOW else _FOREVER
+
+    def _is_tripwire(self, row: int) -> bool:
+        tripwires = self._tripwires
+        if tripwires is None:
+            return False
+        apart = self._supervisor_gauge[_TRIPWIRES_APART] if self._supervisor_gauge is not None else 0
+        if apart and apart != tripwires.apart:
+            self._tripwires = tripwires = Tripwires(tripwires.first, tripwires.n, apart=apart)
+        return row in tripwires
 
     @property
     def _shown(self) -> int:

@@ -65,12 +65,17 @@ class ProgressSignal:
         self._showing: VisibleOpens | None = None
         if how == "tripwire":
             gauge[Metric.SHOWN] = Shown.TRIPWIRES
+        self._tripwires, self._sizes = tripwires, sizes
         if how != "open":
-            mask = tripwires.mask()
-            files, wires = sizes[tripwires.first :], int(np.count_nonzero(mask))
-            self._showing = VisibleOpens(mask, tripwires.apart, len(files) / max(1, wires))
-            self._bytes = float(files.sum()) / max(1, int(sizes[mask].sum()))
+            apart = gauge[Metric.TRIPWIRES_APART]  # as a supervisor before this one has decided
+            self._choose(Tripwires(tripwires.first, tripwires.n, apart=apart) if apart else tripwires)
         self._thin = self._told_to_be_thin  # the opens of tripwires only are told
+
+    def _choose(self, tripwires: Tripwires) -> None:
+        mask = tripwires.mask()
+        files, wires = self._sizes[tripwires.first :], int(np.count_nonzero(mask))
+        self._showing = VisibleOpens(mask, tripwires.apart, len(files) / max(1, wires))
+        self._bytes = float(files.sum()) / max(1, int(self._sizes[mask].sum()))
 
     @property
     def _told_to_be_thin(self) -> bool:
@@ -157,10 +162,20 @@ class ProgressSignal:
                 return
             log.info("the plan is certain: from now on the kernel opens files by itself")
             conductor.without_closes()
-        elif not follower.steady or follower.opens < self._turns_from or time.monotonic() < self._puzzled_until:
+            tripwires = self._tripwires.for_certain(follower.shortest_part)
+            self._choose(tripwires)
+            self._gauge[Metric.TRIPWIRES_APART] = tripwires.apart  # before the servers count any
+        elif not self._all_explained(follower):
             return
         self._say(Shown.TRIPWIRES)
         self.settle(follower)
+
+    def _all_explained(self, follower: Follower) -> bool:
+        """True when tripwires suffice again: names that the kernel remembers can be no tripwires any more."""
+        if not follower.steady or follower.opens < self._turns_from or time.monotonic() < self._puzzled_until:
+            return False
+        assert self._showing is not None
+        return self._showing.spacing <= 2 * self._tripwires.for_certain(follower.shortest_part).apart
 
     @staticmethod
     def _why(follower: Follower, conductor: NodePolicy) -> str:

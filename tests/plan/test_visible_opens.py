@@ -27,8 +27,12 @@ THIN = OrderHeads(512 << 20)
 WORLDS = [(1, (0,)), (2, (0, 1)), (4, (1,)), (8, (4, 5, 6, 7))]
 
 
-def showing(parts: list[DataSet]) -> VisibleOpens:
-    wires = Tripwires(20, 20 + sum(len(part.orders[0].rows) for part in parts if part.name))
+def showing(parts: list[DataSet], certain_in: int = 0) -> VisibleOpens:
+    """As many as tell one order from another, or as follow one that is certain in a world of this size."""
+    n = sum(len(part.orders[0].rows) for part in parts if part.name)
+    wires = Tripwires(20, 20 + n)
+    if certain_in:
+        wires = wires.for_certain(len(parts[0].orders[0].rows) // certain_in)
     return VisibleOpens(wires.mask(), wires.apart)
 
 
@@ -68,11 +72,12 @@ def replay(
     st.sampled_from(WORLDS),
     st.integers(1, 4),
     st.sampled_from([1, 8, 16]),
+    st.booleans(),
 )
-def test_a_plan_that_is_locked_is_followed_by_tripwires(seed, n, world, workers, batch) -> None:
+def test_a_plan_that_is_locked_is_followed_by_tripwires(seed, n, world, workers, batch, few) -> None:
     rng = np.random.default_rng(seed)
     parts = tree(n)
-    seen = showing(parts)
+    seen = showing(parts, few * world[0])
     loader = Loader(workers, 2, batch)
     follower = Follower(parts, 42, heads=HEADS, worlds=[world], inflight=loader.inflight)
     first = epoch_opens(parts[0], SHUFFLED, 0, loader, rng, *world)
@@ -140,6 +145,20 @@ def test_the_larger_the_files_the_more_of_them_are_tripwires(mean, apart) -> Non
     assert Tripwires(10, 100_010, mean * 100_000).apart == apart
 
 
+@pytest.mark.parametrize(
+    ("files", "size", "each", "apart"),
+    [
+        (100_000, 4096, 100_000, 128), (5000, 117_000, 5000, 104), (5000, 117_000, 625, 19),
+        (100_000, 1 << 20, 100_000, 16), (24, 16 << 20, 24, 1), (6000, 4096, 0, 23),
+    ],
+)  # fmt: skip
+def test_fewer_tripwires_follow_an_order_that_is_certain(files, size, each, apart) -> None:
+    more = Tripwires(10, 10 + files, size * files)
+    fewer = more.for_certain(each)
+    assert fewer.apart == apart
+    assert not (fewer.mask() & ~more.mask()).any()
+
+
 @pytest.mark.parametrize("n", [300, 2000, 4000])
 @pytest.mark.parametrize("epochs", [(0, 0, 1, 1, 2, 2), (0, 1, 0, 1, 2, 5)])
 def test_epochs_that_nobody_expected(n, epochs) -> None:
@@ -189,10 +208,11 @@ def test_nothing_is_certain_before_anything_is_known() -> None:
 @pytest.mark.parametrize("n", [2000, 6000, slow(40_000)])
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("workers", [1, 3])
-def test_what_is_followed_goes_on_when_all_opens_are_shown_again(n, world, workers) -> None:
+@pytest.mark.parametrize(("few", "gaps"), [(False, 4), (True, 8)])
+def test_what_is_followed_goes_on_when_all_opens_are_shown_again(n, world, workers, few, gaps) -> None:
     rng = np.random.default_rng(n)
     parts = tree(n)
-    seen = showing(parts)
+    seen = showing(parts, few * world[0])
     loader = Loader(workers, 2, 8)
     follower = Follower(parts, 42, heads=HEADS, worlds=[world], inflight=loader.inflight)
     feed(follower, epoch_opens(parts[0], SHUFFLED, 0, loader, rng, *world))
@@ -211,7 +231,7 @@ def test_what_is_followed_goes_on_when_all_opens_are_shown_again(n, world, worke
             coming = follower.upcoming(follower.position, len(opens))
             assert set(opens[at:].tolist()) <= set(coming.tolist()), "nothing that is yet to be read is taken for read"
             flags.append(feed(follower, opens[at : at + 200]))
-            lag = len(world[1]) * (4 * loader.inflight + 4 * seen.spacing)
+            lag = len(world[1]) * (4 * loader.inflight + gaps * seen.spacing)
             if at + 200 + lag < len(opens):
                 soon = set(follower.upcoming(follower.position, lag).tolist())
                 assert soon - set(opens[: at + 200].tolist()), "and what was read is not waited for"
@@ -222,11 +242,12 @@ def test_what_is_followed_goes_on_when_all_opens_are_shown_again(n, world, worke
 
 
 @pytest.mark.parametrize("n", [3000, 10_000])
-def test_another_order_is_found_when_all_opens_are_shown_again(n) -> None:
+@pytest.mark.parametrize("few", [False, True])
+def test_another_order_is_found_when_all_opens_are_shown_again(n, few) -> None:
     """As a mount does it: from a few tripwires that nothing explains on."""
     rng = np.random.default_rng(0)
     parts = tree(n)
-    seen = showing(parts)
+    seen = showing(parts, int(few))
     loader = Loader(2, 2, 32)
     follower = Follower(parts, 42, heads=HEADS, inflight=loader.inflight)
     feed(follower, epoch_opens(parts[0], SHUFFLED, 0, loader, rng))

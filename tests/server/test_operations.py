@@ -419,6 +419,19 @@ async def test_lookups_of_tripwires_tell_what_is_opened_when_open_is_refused(roo
         assert bytes(await m.adapter.read(fh, 10, 100)) == (root / "f03").read_bytes()[10:110]
 
 
+@in_trio
+async def test_the_supervisor_says_how_many_files_are_tripwires(root: Path) -> None:
+    async with mounted(root, budget=64 * PAGE, tripwires=True) as m:
+        few = Tripwires(1, 1 + COUNT, apart=4)
+        m.supervisor[Metric.TRIPWIRES_APART] = 4
+        for number in range(COUNT):
+            entry = ENTRY.unpack(m.adapter.looked_up(1, f"f{number:02}".encode(), 4711) or b"")
+            assert entry[2] == (0 if m.row(number) in few else FOREVER_S)
+        shown = [m.row(number) for number in range(COUNT) if m.row(number) in few]
+        assert m.events() == [(Event.OPEN, row, 4711) for row in shown]
+        assert 0 < len(shown) < COUNT
+
+
 ATTRIBUTES = struct.Struct("<QIIQQQqqqIIIIIIIIII")  # struct fuse_attr_out
 
 

@@ -27,6 +27,7 @@ class Follower:
     steady: bool = True
     puzzled: bool = False
     opens: int = 0
+    shortest_part: int = 1 << 20
     told: list[str] = field(default_factory=list)
 
     def show_only(self, showing: object) -> None:
@@ -215,6 +216,40 @@ def test_opens_that_did_not_show_are_estimated() -> None:
     assert (made[Metric.OPENS], made[Metric.OPENED_BYTES], signal.predicted) == (2505, 25_000, 2400)
     again = make("tripwire", gauge)  # another supervisor takes over
     assert again.estimate(server)[Metric.OPENS] == 2505
+
+
+@pytest.mark.parametrize(("shortest", "apart"), [(N, 83), (1000, 20), (100, 15), (0, 15)])
+def test_fewer_tripwires_follow_a_certain_order_than_find_one(shortest: int, apart: int) -> None:
+    gauge = gauges()
+    signal = make("auto", gauge)
+    turn(signal, Follower(shortest_part=shortest))
+    assert gauge[Metric.TRIPWIRES_APART] == apart
+    few = Tripwires(1, N, apart=apart).mask()
+    shown = signal.shown(np.arange(N))
+    assert shown is not None
+    assert np.array_equal(shown, few)
+    server = np.zeros(GAUGES, np.int64)
+    server[Metric.TRIPWIRES], server[Metric.TRIPWIRE_BYTES] = few.sum(), 10 * few.sum()
+    again = make("auto", gauge)  # another supervisor takes over
+    for one in (signal, again):
+        assert one.estimate(server)[[Metric.OPENS, Metric.OPENED_BYTES]].tolist() == [N - 1, 10 * (N - 1)]
+
+
+def test_all_opens_stay_shown_where_a_new_plan_needs_more_tripwires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel remembers the names of all others."""
+    monkeypatch.setattr("nopfsfs.supervisor.progress_signal.LEAST_S", 0.0)
+    gauge, follower = gauges(), Follower(shortest_part=N)
+    signal = make("auto", gauge)
+    turn(signal, follower)
+    gauge[Metric.SHOWN] = Shown.ALL
+    signal = make("auto", gauge)
+    signal.tell(cast(Any, follower))
+    follower.opens, follower.shortest_part = 10_000, 500
+    turn(signal, follower)
+    assert signal.name == "attributes"
+    follower.shortest_part = N
+    turn(signal, follower)
+    assert signal.name == "tripwire"
 
 
 @in_trio

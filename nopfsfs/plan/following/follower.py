@@ -359,6 +359,12 @@ class Follower:
         streams = self._streams()
         return bool(streams) and all(isinstance(one, Track) and one.steady for one in streams)
 
+    @property
+    def shortest_part(self) -> int:
+        """Files that one rank reads in an epoch, the fewest of all ranks that read now; 0: no plan is followed."""
+        tracks = [one for one in self._streams() if isinstance(one, Track)]
+        return min((track.now.length // track.lanes for track in tracks), default=0)
+
     def add_order(self, dataset: int, order: FileOrder) -> int:
         """A further enumeration of a data set's files, all of which one of its others must hold; its index, an old one
         if it is there already."""

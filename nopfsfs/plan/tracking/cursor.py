@@ -256,7 +256,10 @@ class Cursor:
         before, first = self.lo, self.opened.find(_UNOPENED, self.lo)
         self.lo = first if first >= 0 else len(self.opened)
         self.hi = max(self.hi, self.lo)
-        if self._thin:
+        if self._accepts:  # a stray may have opened one far ahead: up to there hidden places are yet to be read
+            hidden = self.opened.find(_HIDDEN_TAIL, before, self.lo)
+            self._behind = hidden if hidden >= 0 else self.lo
+        elif self._thin:
             seen = len(self.opened[before : self.lo].rstrip(_HIDDEN_TAIL))
             self._behind = before + seen if seen else self._behind
 
