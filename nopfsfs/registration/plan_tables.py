@@ -19,6 +19,7 @@ from nopfsfs.config import PlanSpec, SubsetSpec, Value
 from nopfsfs.dataset.file_orders import ORDERS
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Sampler, Subset
+from nopfsfs.text.toml_table import KINDS
 from nopfsfs.text.units import format_ranks, parse_ranks
 
 EXPLICIT = "explicit"  # the sampler of a plan with `order`
@@ -33,9 +34,6 @@ _LOADER_MOST = 1 << 20  # of workers, prefetch and batch each
 _INFLIGHT_MOST = 1 << 24  # accesses
 
 Table = Mapping[str, Any]
-_KINDS = {
-    bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list", dict: "a table"
-}  # fmt: skip
 
 
 class PlanError(ValueError):
@@ -152,8 +150,8 @@ def _named(key: str, find: Callable[[str], Any], name: str) -> Any:
 
 def _typed(key: str, value: Any, *kinds: type) -> Any:
     if type(value) not in kinds:  # exactly: in Python, True is an int
-        wanted = " or ".join(_KINDS[kind] for kind in kinds)
-        raise _Wrong(key, f"{_KINDS.get(type(value), 'something else')} is given, {wanted} is expected")
+        wanted = " or ".join(KINDS[kind] for kind in kinds)
+        raise _Wrong(key, f"{KINDS.get(type(value), 'something else')} is given, {wanted} is expected")
     return value
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
+from functools import lru_cache
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,7 +32,8 @@ def line_of(text: str, path: Path) -> int | None:
     return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
 
 
-def key_lines(text: str) -> dict[Path, int]:
+@lru_cache(maxsize=1)  # a reader asks for the line of each key of one file
+def key_lines(text: str) -> Mapping[Path, int]:
     """The line, from 1, in which each key first appears, and in which each table that is an entry of a list begins."""
     scan = _Scan()
     for match in _TOKEN.finditer(text):
@@ -79,7 +82,7 @@ class _Scan:
         elif token == "=":
             self._path = self._open[-1][0] if self._open else self._header
             for key in self._keys:
-                self._say((*self._path, key))
+                self._note((*self._path, key))
             self._in_key = False
         elif token == "}":
             self._close()
@@ -90,9 +93,9 @@ class _Scan:
             path = (*self._path, key)
             if entry and number == len(self._keys):
                 self._entries[path] = self._entries.get(path, -1) + 1
-            self._say(path)
+            self._note(path)
             if path in self._entries:
-                self._say((*path, self._entries[path]))
+                self._note((*path, self._entries[path]))
         self._header = self._path
         self._brackets = 0
 
@@ -100,7 +103,7 @@ class _Scan:
         if group == "text":
             self._line += token.count("\n")
         elif token == "{":
-            self._say(self._path)
+            self._note(self._path)
             self._open.append((self._path, False))
             self._expect_key()
         elif token == "[":
@@ -119,6 +122,6 @@ class _Scan:
             self._path = self._open.pop()[0]
             self._in_key = False
 
-    def _say(self, path: Path) -> None:
+    def _note(self, path: Path) -> None:
         self._path = path
         self.lines.setdefault(path, self._line)

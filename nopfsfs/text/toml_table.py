@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.text.toml_lines import Path, line_of
-from nopfsfs.text.units import MAX_DURATION_S, MAX_RATE, MAX_SIZE, parse_duration, parse_rate, parse_size
+from nopfsfs.text.units import MAX_DURATION_S, MAX_RATE, MAX_SIZE, format_size, parse_duration, parse_rate, parse_size
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,13 +25,13 @@ else:
     import tomli as tomllib
 
 SIZE_MOST = 1 << 18  # bytes: a cluster file has one or two thousand; room for a capacity of each of many nodes
-LONGEST = 300  # characters of a reason, which quotes the user's text
+LONGEST = 400  # characters of a reason, which quotes the user's text or names all settings of a mount
 # A key of 64 parts or more: tomllib takes gigabytes for a key of thousands. A match begins at the start of a word, so
 # that the search takes a time linear in the text.
 _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""", re.ASCII)
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _BARE = re.compile(r"[A-Za-z0-9_-]{1,40}")
-_KINDS = {
+KINDS = {  # of TOML values, for people
     str: "a string", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "a table",
 }  # fmt: skip
 
@@ -44,21 +44,22 @@ class ForeignFile(NopfsError):
     """An error for a file that belongs to a user whose files are not trusted."""
 
 
-def read_text(path: str, what: str, users: Collection[int] | None = None) -> str:
-    """Return the text of a file. `what`: the expected kind of file, for messages. `users`: the uids that may own the
-    file; a link is then refused. Raises NopfsError with Exit.USAGE; ForeignFile for another owner."""
+def read_text(path: str, what: str, users: Collection[int] | None = None, most: int = SIZE_MOST) -> str:
+    """Return the text of a file of at most `most` bytes. `what`: the expected kind of file, for messages. `users`: the
+    uids that may own the file; a link is then refused. Raises NopfsError with Exit.USAGE; ForeignFile for another
+    owner."""
     link = 0 if users is None else os.O_NOFOLLOW
     try:
         _check_file(os.stat(path, follow_symlinks=not link), path, what, users)
         with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK | link)) as file:
             _check_file(os.fstat(file.fileno()), path, what, users)  # another file may have taken its place
-            raw = file.read(SIZE_MOST + 1)
+            raw = file.read(most + 1)
     except OSError as error:
         raise usage(path, None, f"{error.strerror}; name {what} that can be read") from error
     except ValueError as error:  # a NUL, or no file name in this encoding
         raise usage(ascii(path), None, f"{error}; name {what}") from error
-    if len(raw) > SIZE_MOST:
-        raise usage(path, None, f"larger than {SIZE_MOST >> 10} KiB; name {what}")
+    if len(raw) > most:
+        raise usage(path, None, f"larger than {format_size(most)}; name {what}")
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -77,7 +78,11 @@ def usage(origin: str, line: int | None, reason: str) -> NopfsError:
     """The error for line `line`, from 1, of the file `origin`; None: for the whole file."""
     said = " ".join(reason.split())
     said = said if len(said) <= LONGEST else f"{said[: LONGEST // 2]} ... {said[-LONGEST // 2 :]}"
-    return NopfsError(Exit.USAGE, f"{origin}:{line}: {said}" if line is not None else f"{origin}: {said}")
+    return NopfsError(Exit.USAGE, f"{_place(origin, line)}: {said}")
+
+
+def _place(origin: str, line: int | None) -> str:
+    return origin if line is None else f"{origin}:{line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,11 @@ class TomlTable:
             raise usage(origin, None, "not valid TOML: nested too deeply") from error
         except ValueError as error:  # a number of thousands of digits
             raise usage(origin, None, f"not valid TOML: {error}") from error
+
+    def place(self, key: str) -> str:
+        """The file, the line and the key of a value, for messages."""
+        path = (*self.at, key)
+        return f"{_place(self.origin, line_of(self.text, path))}: {_dotted(path)}"
 
     def error(self, key: str, reason: str) -> NopfsError:
         """The error for the value of a key, or for the table where the key is missing."""
@@ -149,9 +159,13 @@ class TomlTable:
         """Refuse keys that are not `known`."""
         for key in self.values:
             if key not in known:
-                near = difflib.get_close_matches(key[:40], known, 1)
-                meant = f"; did you mean {near[0]}?" if near else ""
-                raise self.error(key, f"no such key{meant}; known are {', '.join(known)}")
+                raise self.unknown(key, known)
+
+    def unknown(self, key: str, known: Sequence[str]) -> NopfsError:
+        """The error for a key that is not `known`."""
+        near = difflib.get_close_matches(key[:40], known, 1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        return self.error(key, f"no such key{meant}; known are {', '.join(known)}")
 
 
 def _dotted(path: Path) -> str:
@@ -167,7 +181,7 @@ def _dotted(path: Path) -> str:
 
 def kind(value: object) -> str:
     """The kind of a TOML value, for people."""
-    return _KINDS.get(type(value), "a date or time")
+    return KINDS.get(type(value), "a date or time")
 
 
 def shown(value: object) -> str:
