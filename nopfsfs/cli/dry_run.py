@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from nopfsfs.cli.error_exit import say
 from nopfsfs.cli.mount import scan_bar
+from nopfsfs.cli.option_values import parse_path
 from nopfsfs.cli.plan_options import said_options
 from nopfsfs.cli.preflight import check_source
-from nopfsfs.cli.settings import SETTINGS, usage
+from nopfsfs.cli.settings import usage
 from nopfsfs.config import MountConfig, PlanSpec
 from nopfsfs.dataset import order_files
 from nopfsfs.dataset.file_orders import ORDERS, candidate_roots
@@ -99,7 +100,7 @@ def open_index(said: Mapping[str, Any]) -> Index:
     follow = bool(said.get("follow_symlinks"))
     with scan_bar(sys.stderr.isatty()) as progress:
         opened = open_or_scan(
-            os.path.realpath(source), SETTINGS["index_dir"].parse(place), follow_symlinks=follow, progress=progress
+            os.path.realpath(source), parse_path(place), follow_symlinks=follow, progress=progress
         )
     os.close(opened.fd)
     for warning in opened.result.warnings:

@@ -8,33 +8,20 @@ import argparse
 import os
 import pwd
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from nopfsfs import __version__
-from nopfsfs.cli.settings import SETTINGS, Layer, parse_path, put, read_config, usage
-from nopfsfs.config import DEFAULT_EPOCHS, DEFAULT_IO_TIMEOUT_S, MountConfig, PlanSpec, World
+from nopfsfs.cli.option_list import GROUPS, SETTINGS, MountOption
+from nopfsfs.cli.option_values import parse_path
+from nopfsfs.cli.settings import Layer, put, read_config, read_options, usage
+from nopfsfs.config import MountConfig, PlanSpec, World
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import read_mounts
 from nopfsfs.system.launcher import resolve_worlds
 from nopfsfs.system.mpi_start import Launched, filled_in, resolve
 from nopfsfs.system.state_dirs import default_index_dir, default_run_dir, real_mountpoint, state_dir_for
-
-# Options of mount(8) and fstab(5) that mean nothing to a read-only file system. mount(8) always passes `rw`, and
-# mount.fuse3 passes `dev,suid`: an error would forbid every call through them.
-_IGNORED = frozenset(
-    re.findall(
-        r"\S+",
-        """
-        defaults rw ro auto noauto nofail _netdev _rnetdev user nouser users group owner default_permissions
-        exec suid nosuid dev nodev sync async dirsync silent loud mand nomand iversion noiversion
-        atime noatime diratime nodiratime relatime norelatime strictatime nostrictatime lazytime nolazytime
-        """,
-    )
-)
-_IGNORED_PREFIXES = ("x-", "X-", "comment=", "context=", "fscontext=", "defcontext=", "rootcontext=")
-_KERNEL_FLAGS = ("noexec", "nosymfollow")
 
 _EPILOG = """\
 examples:
@@ -66,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def mount_parser(prog: str = "nopfs-mount") -> Parser:
-    """Return the parser of the command line. Values stay text, which `settings` parses."""
+    """Return the parser of the command line. Values stay text, which `settings.put` parses."""
     parser = Parser(
         prog=prog,
         usage="%(prog)s SOURCE MOUNTPOINT [--seed N] [options]",
@@ -74,116 +61,44 @@ def mount_parser(prog: str = "nopfs-mount") -> Parser:
         "will read it. Returns when the mount answers.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("source", metavar="SOURCE", help="the data set, a directory")
     parser.add_argument("mountpoint", metavar="MOUNTPOINT", help="an empty directory")
-    _add_plan_options(parser.add_argument_group("what will be read"))
-    _add_tier_options(parser.add_argument_group("where bytes are kept"))
-    _add_source_options(parser.add_argument_group("the source"))
-    _add_peer_options(parser.add_argument_group("with other nodes, by MPI"))
-    _add_running_options(parser.add_argument_group("running"))
+    for title, options in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for option in options:
+            _add(group, option)
+    for flag in "-n", "-s", "-v":  # of mount(8)'s helpers: no mtab, sloppy, verbose
+        parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
+    for flag in "-t", "-N":
+        parser.add_argument(flag, metavar="X", help=argparse.SUPPRESS)
     return parser
 
 
-def _add_plan_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--seed", metavar="N", help="the seed of the job's sampler; without it, common ones are tried")
-    group.add_argument(
-        "--sampler", metavar="NAME", help="auto, distributed, random, ... (docs/plan-files.md; default: auto)"
-    )
-    group.add_argument(
-        "--sampler-option", metavar="NAME=VALUE", action="append", help="an option of the sampler; may be repeated"
-    )
-    group.add_argument("--plan", metavar="FILE", help="a plan file: what is read, in full")
-    group.add_argument(
-        "--remember",
-        action=argparse.BooleanOptionalAction,
-        help="begin with what the last job on SOURCE read, and keep what this one reads for the next (default: yes)",
-    )
-    group.add_argument("--world-size", metavar="N", help="ranks of the whole job (default: from the environment)")
-    group.add_argument("--ranks", metavar="LIST", help="the ranks that read through this mount, such as 0-3,6")
+def _add(group: argparse._ArgumentGroup, option: MountOption) -> None:
+    said = _plain(option.help)
+    if option.many:
+        said += "; may be repeated"
+    if option.default:
+        said += f" (default: {_plain(option.default)})"
+    if option.name == "version":
+        group.add_argument(*option.flags, action="version", version=f"nopfsfs {__version__}", help=said)
+    elif option.name == "help":
+        group.add_argument(*option.flags, action="help", help=said)
+    elif option.metavar:
+        action = "append" if option.many else "store"
+        group.add_argument(*option.flags, action=action, metavar=option.metavar, help=said)
+    else:
+        flag = argparse.BooleanOptionalAction if option.negative else "store_true"
+        group.add_argument(*option.flags, action=flag, help=said)
 
 
-def _add_tier_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--ram", metavar="SIZE", help="memory to use (default: half of what is available)")
-    group.add_argument("--page-cache", metavar="SIZE", help="how much of it the page cache of the mount may take")
-    group.add_argument(
-        "--disk",
-        metavar="PATH[:SIZE]",
-        action="append",
-        help="a local directory to keep files in; may be repeated",
-    )
-    group.add_argument("--index-dir", metavar="D", help="where the index of the source is kept between mounts")
-
-
-def _add_source_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--user", metavar="U", help="read the source as this user (a root-squashed PFS refuses root)")
-    group.add_argument("--follow-symlinks", action="store_true", help="show links that leave the source as files")
-    group.add_argument("--rescan", action="store_true", help="list every directory again, whatever the index says")
-    group.add_argument(
-        "--io-timeout",
-        metavar="S",
-        help=f"a read of the source fails after S (default: {DEFAULT_IO_TIMEOUT_S:.0f}s)",
-    )
-    group.add_argument(
-        "--recheck",
-        metavar="TIME",
-        help="look again within TIME at who may read which file; no: a right that is withdrawn holds on (default: 15m)",
-    )
-    group.add_argument(
-        "--expose",
-        action="store_true",
-        help="let others read a source that a directory above it keeps from them (with --allow-other)",
-    )
-    group.add_argument(
-        "--source-concurrency", metavar="N", help="reads of the source in flight (default: as calibrated, or 64)"
-    )
-    group.add_argument("--calibration", metavar="FILE", help="rates, of nopfs calibrate (default: found by the source)")
-    group.add_argument("--servers", metavar="N", help="processes that answer requests (default: one for four cores)")
-    group.add_argument(
-        "--fast-path",
-        action=argparse.BooleanOptionalAction,
-        help="answer hits before pyfuse3 sees them (default: where the system allows it)",
-    )
-    group.add_argument(
-        "--signal",
-        metavar="HOW",
-        help="how the reader is followed: open, tripwire (faster, figures are estimates), auto (default: auto)",
-    )
-    group.add_argument(
-        "--passthrough",
-        metavar="HOW",
-        help="let the kernel read large files from the disk tier by itself: auto, on, off (default: auto)",
-    )
-
-
-def _add_peer_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--peers", metavar="HOW", help="be one cache with the other mounts of mpirun or srun: auto, on, off"
-    )
-    group.add_argument("--placement", metavar="HOW", help="where samples live: homes, nopfs (default: homes)")
-    group.add_argument(
-        "--epochs", metavar="N", help=f"epochs that the job is likely to have, for nopfs (default: {DEFAULT_EPOCHS})"
-    )
-
-
-def _add_running_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--config", metavar="FILE", help="settings in TOML; what is said elsewhere comes first")
-    group.add_argument("-o", metavar="OPTIONS", action="append", help="the same and mount(8)'s, as in fstab")
-    group.add_argument("-f", "--foreground", action="store_true", help="stay in the foreground")
-    group.add_argument("--log-file", metavar="F", help="where the mount logs")
-    group.add_argument(
-        "--allow-other",
-        action=argparse.BooleanOptionalAction,
-        help="let other users read, as far as the source would let them (default: when root)",
-    )
-    group.add_argument("--debug", action="store_true", help="show where an error came from")
-    group.add_argument("--version", action="version", version=f"nopfsfs {__version__}")
-    for flag in "-n", "-s", "-v":  # of mount(8)'s helpers: no mtab, sloppy, verbose
-        group.add_argument(flag, action="store_true", help=argparse.SUPPRESS)
-    for flag in "-t", "-N":
-        group.add_argument(flag, metavar="X", help=argparse.SUPPRESS)
+def _plain(markdown: str) -> str:
+    """Return the text without the marks of code and links."""
+    return re.sub(r"\[(.*?)\]\(.*?\)", r"\1", markdown).replace("`", "")
 
 
 def parse_mount(argv: Sequence[str], env: Mapping[str, str], uid: int, prog: str = "nopfs-mount") -> MountCall:
@@ -200,7 +115,7 @@ def parse_mount(argv: Sequence[str], env: Mapping[str, str], uid: int, prog: str
         if name in SETTINGS:
             for text in value if isinstance(value, list) else [value]:
                 put(line, name, _text(text), f"--{name.replace('_', '-')}")
-    fstab, flags, file = _fstab_layer(words.get("o", ()))
+    fstab, flags, file = read_options(words.get("o", ()))
     file = words.get("config", file)
     layers = {**(read_config(file) if file else {}), **fstab, **line}
     values = {name: given.value for name, given in layers.items()}
@@ -214,55 +129,6 @@ def parse_mount(argv: Sequence[str], env: Mapping[str, str], uid: int, prog: str
 
 def _text(value: object) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
-
-
-def _fstab_layer(groups: Sequence[str]) -> tuple[Layer, tuple[str, ...], str | None]:
-    """Return the contents of `-o`: settings, flags for the kernel, and a configuration file."""
-    layer: Layer = {}
-    flags: dict[str, None] = {}
-    config = None
-    for option in (o for group in groups for o in split_options(group)):
-        key, equals, value = option.partition("=")
-        name = key.replace("-", "_")
-        if option in _KERNEL_FLAGS:
-            flags[option] = None
-        elif option in _IGNORED or option.startswith(_IGNORED_PREFIXES):
-            continue
-        elif name == "config" and value:
-            config = value
-        elif name in SETTINGS and (equals or bool in SETTINGS[name].types):
-            put(layer, name, value if equals else "yes", f"-o {key}")
-        elif name.startswith("no_") and name[3:] in SETTINGS and bool in SETTINGS[name[3:]].types and not equals:
-            put(layer, name[3:], "no", f"-o {key}")
-        else:
-            hint = "needs a value" if name in SETTINGS else "no such option; quote a value that has commas"
-            raise usage(f"-o {option}: {hint}; see nopfs-mount --help")
-    return layer, tuple(flags), config
-
-
-def split_options(text: str) -> Iterator[str]:
-    """Yield the options of a comma-separated list. A comma in double quotes or after a backslash belongs to its option:
-    `ranks="0-3,6"`.
-    """
-    word = ""
-    quoted = escaped = False
-    for char in text:
-        if escaped:
-            word, escaped = word + char, False
-        elif char == "\\":
-            escaped = True
-        elif char == '"':
-            quoted = not quoted
-        elif char == "," and not quoted:
-            if word:
-                yield word
-            word = ""
-        else:
-            word += char
-    if quoted or escaped:
-        raise usage(f"-o {text}: {'a quote is not closed' if quoted else 'it ends in a backslash'}")
-    if word:
-        yield word
 
 
 def _build(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nopfsfs.cli.settings import parse_flag, usage
+from nopfsfs.cli.option_values import parse_flag
+from nopfsfs.cli.settings import usage
 from nopfsfs.config import PlanSpec, Value
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Option, Sampler

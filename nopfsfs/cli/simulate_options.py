@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nopfsfs.cli.mount_options import Parser
-from nopfsfs.cli.settings import SETTINGS, usage
+from nopfsfs.cli.option_list import MAX_CONCURRENCY
+from nopfsfs.cli.option_values import parse_path, parse_seed, whole
+from nopfsfs.cli.settings import usage
 from nopfsfs.text.units import parse_rate, parse_size
 
 PLOTS = (".png", ".svg")
 MOST_EPOCHS, MOST_BATCH, MOST_NODES = 10**6, 10**7, 65_534  # as in data set files; nodes are numbered in 16 bits
-_WHOLE = re.compile(r"\d{1,12}", re.ASCII)
 _SHARE = re.compile(r"\d*\.?\d+|\d+\.", re.ASCII)
 _ONLY_MOUNT = ("calibration", "index_dir", "follow_symlinks")
 _NOT_THESIS = ("order", "slice", "source_concurrency", "from_mount")
@@ -107,16 +108,16 @@ def parse(said: Mapping[str, Any]) -> SimulationRequest:
         dataset=said.get("dataset"),
         mountpoint=mountpoint,
         calibration=said.get("calibration"),
-        index_dir=_one(said, "index_dir", SETTINGS["index_dir"].parse),
+        index_dir=_one(said, "index_dir", parse_path),
         follow_symlinks=bool(said.get("follow_symlinks")),
         policies=tuple(said.get("policy", ())),
-        nodes=_list(said, "nodes", _whole(1, MOST_NODES)),
-        epochs=_one(said, "epochs", _whole(1, MOST_EPOCHS)),
-        batch=_one(said, "batch", _whole(1, MOST_BATCH)),
-        seed=_one(said, "seed", SETTINGS["seed"].parse),
+        nodes=_list(said, "nodes", whole(1, MOST_NODES)),
+        epochs=_one(said, "epochs", whole(1, MOST_EPOCHS)),
+        batch=_one(said, "batch", whole(1, MOST_BATCH)),
+        seed=_one(said, "seed", parse_seed),
         drop_last=said.get("drop_last"),
         compute=_one(said, "compute", parse_rate),
-        at_once=_one(said, "source_concurrency", SETTINGS["source_concurrency"].parse),
+        at_once=_one(said, "source_concurrency", whole(1, MAX_CONCURRENCY)),
         order=said.get("order"),
         slice_share=_one(said, "slice", _share),
         thesis=bool(said.get("thesis")),
@@ -158,15 +159,6 @@ def _list(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> tuple
     """The values of a comma list, each once, in the given sequence."""
     found = _one(said, name, lambda text: tuple(dict.fromkeys(read(word.strip()) for word in text.split(","))))
     return found or ()
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
-            raise ValueError(f"{text!r} is not a whole number from {least} to {most}")
-        return int(text)
-
-    return read
 
 
 def _share(text: str) -> float:

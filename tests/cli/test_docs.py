@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import options_table
+import pytest
+
 from nopfsfs.cli.mount import PROGRAM
 from nopfsfs.cli.mount_options import mount_parser, parse_mount
 from nopfsfs.cli.nopfs import nopfs_parser
-from nopfsfs.cli.settings import SETTINGS
+from nopfsfs.cli.option_list import SETTINGS
 from nopfsfs.errors import Exit
 from nopfsfs.performance.cluster_file import write_cluster
 from nopfsfs.sim.shipped import find_cluster
@@ -20,6 +23,17 @@ def test_every_exit_code_is_in_the_table() -> None:
     rows = {int(code): name for code, name in re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", TEXT, re.MULTILINE)}
 
     assert rows == {code.value: code.name for code in Exit}
+
+
+def test_the_options_are_as_declared() -> None:
+    assert options_table.written(TEXT) == TEXT, "run scripts/options_table.py"
+
+
+def test_the_options_are_written_anew() -> None:
+    assert options_table.written(TEXT.replace("| `--seed N` |", "| `--sead N` |")) == TEXT
+    for title in "running", options_table.EXAMPLE:
+        with pytest.raises(ValueError, match="the page has blocks for"):
+            options_table.written(TEXT.replace(f"options_table.py, {title} -->", "-->"))
 
 
 def test_every_option_is_described() -> None:
