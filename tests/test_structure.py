@@ -58,7 +58,6 @@ LEFT_LONG_FUNCTIONS = {
     "plan.following.follower.__init__",
     "plan.following.follower.observe",
     "plan.search.matching._steps",
-    "registration.api.register",
     "stager.process.__init__",
     "supervisor.process.__init__",
 }

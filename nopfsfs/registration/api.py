@@ -65,17 +65,21 @@ def register(
     if files is not None:
         table["files"] = files
     with _written(arrays) as paths:
-        if paths:
-            table["order"] = paths
-        try:
-            parse_plans([table])
-        except PlanError as error:
-            raise ValueError(f"{error.key}: {error.reason}") from None
-        try:
-            located.call("register", ANSWER_S, plans=[table])
-        except Refused as error:
-            raise NopfsError(Exit.USAGE, f"the mount at {located.path} takes no such plan: {error.reason}") from None
+        _send(located, {**table, "order": paths} if paths else table)
     return True
+
+
+def _send(located: Located, table: Table) -> None:
+    """Send a plan to the mount. Raises ValueError for a plan that is wrong, NopfsError for one that the mount refuses,
+    or for a mount that does not answer."""
+    try:
+        parse_plans([table])
+    except PlanError as error:
+        raise ValueError(f"{error.key}: {error.reason}") from None
+    try:
+        located.call("register", ANSWER_S, plans=[table])
+    except Refused as error:
+        raise NopfsError(Exit.USAGE, f"the mount at {located.path} takes no such plan: {error.reason}") from None
 
 
 def find_mount_above(path: str) -> tuple[Located, str]:
