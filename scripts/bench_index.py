@@ -82,7 +82,7 @@ def measure(files: int, dirs: int) -> dict[str, float]:
     return {
         "files": files,
         "dirs": dirs,
-        "bytes_per_file": index.bytes_per_file,
+        "bytes_per_file": index.nbytes / files,
         "file_bytes": file_bytes,
         "build_s": build_s,
         "save_s": save_s,

@@ -131,11 +131,6 @@ class Index:
         """Bytes of all columns."""
         return sum(getattr(self, name).nbytes for name, _, _ in COLUMNS)
 
-    @property
-    def bytes_per_file(self) -> float:
-        """Bytes of all columns, names included, divided by the number of rows that are no directories."""
-        return self.nbytes / max(1, self.n - self.n_dirs)
-
     def lookup(self, dir_row: int, name: bytes) -> int:
         """The row of `name` in the directory, or -1, also for b"." and b".."."""
         at = self.at

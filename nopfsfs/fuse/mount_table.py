@@ -31,7 +31,6 @@ class Mount:
     """One line of mountinfo."""
 
     mount_id: int
-    parent_id: int
     major: int
     minor: int
     root: str
@@ -77,7 +76,6 @@ def _parse_line(line: str) -> Mount:
     fstype, source, *rest = fields[separator + 1 :]
     return Mount(
         mount_id=int(fields[0]),
-        parent_id=int(fields[1]),
         major=int(major),
         minor=int(minor),
         root=_unescape(fields[3]),

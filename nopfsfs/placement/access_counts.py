@@ -2,13 +2,11 @@
 1,024 nodes and 90 epochs are counted in blocks of nodes or samples, never in a matrix of both.
 
 An epoch is given as an array by sample: the node that reads it (`Readers`). Paper, section 3 (access frequencies) and
-5.1. The paper's two laws (`expected_frequent`, lemma 1) give the possible gain of a placement. Nothing here depends on
-the laws, because all reads are counted; tests check them against the counts.
+5.1. All reads are counted, so that nothing here depends on the paper's laws of expected frequencies (lemma 1).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,34 +17,10 @@ NOBODY = 0xFFFF  # no node reads the sample in the epoch; there are fewer nodes
 AHEAD = 254  # the most epochs whose number fits a byte, beside NOT_AGAIN
 NOT_AGAIN = 255  # in place of the next epoch in which a node reads a sample
 BLOCK_BYTES = 256 << 20  # for the counts of one block
-_ROUNDING = 1e-9  # the largest rounding error of the products here
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
 
 Nodes = NDArray[np.uint16]
 Readers = Callable[[int], Nodes]  # of an epoch: the node that reads each sample, u16[F], or NOBODY
-
-
-def expected_frequent(nodes: int, epochs: int, samples: int, delta: float) -> float:
-    """The expected number of `samples` that a node reads more than (1 + delta) E/N times: F * P[X > (1 + delta) E/N], X
-    ~ Binomial(E, 1/N) (paper, section 3.1)."""
-    most = math.floor((1 + delta) * epochs / nodes + _ROUNDING)
-    p = 1 / nodes
-    log = (
-        math.lgamma(epochs + 1) - math.lgamma(k + 1) - math.lgamma(epochs - k + 1)
-        + k * math.log(p) + (epochs - k) * math.log1p(-p)
-        for k in range(most + 1, epochs + 1)
-    )  # fmt: skip
-    return samples * math.fsum(map(math.exp, log)) if nodes > 1 else float(samples if epochs > most else 0)
-
-
-def least_elsewhere(nodes: int, epochs: int, delta: float) -> int:
-    """Lemma 1: some other node reads a sample at most so often, if one node reads it ceil((1 + delta) E/N) times."""
-    return math.ceil((nodes - 1 - delta) / (nodes - 1) * epochs / nodes - _ROUNDING)
-
-
-def most_elsewhere(nodes: int, epochs: int, delta: float) -> int:
-    """Lemma 1: some other node reads a sample at least so often, if one node reads it floor((1 - delta) E/N) times."""
-    return math.floor((nodes - 1 + delta) / (nodes - 1) * epochs / nodes + _ROUNDING)
 
 
 def dealt(order: NDArray[np.integer], samples: int, ranks: int, per_node: int = 1) -> Nodes:

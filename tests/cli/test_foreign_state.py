@@ -31,7 +31,7 @@ from tests.conftest import FakeMounts, tmpfs
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 USER = 12345
 GONE = 1 << 22
-MOUNT = Mount(1, 1, 0, 1, "/", "/nowhere", (), "fuse.nopfs", "s", (f"user_id={USER}",))
+MOUNT = Mount(1, 0, 1, "/", "/nowhere", (), "fuse.nopfs", "s", (f"user_id={USER}",))
 
 
 @pytest.fixture

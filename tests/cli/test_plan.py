@@ -41,7 +41,7 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the daemon of /mnt/fast, which is always found, has its socket."""
     state = tmp_path / "state"
     state.mkdir()
-    mount = Mount(1, 1, 0, 1, "/", "/mnt/fast", (), "fuse.nopfs", "s", (f"user_id={os.geteuid()}",))
+    mount = Mount(1, 0, 1, "/", "/mnt/fast", (), "fuse.nopfs", "s", (f"user_id={os.geteuid()}",))
     located = Located("/mnt/fast", mount, str(state))
     monkeypatch.setattr(command, "locate_living", lambda path, env: located)
     return state

@@ -94,7 +94,6 @@ def test_columns_cannot_be_written() -> None:
 def test_totals() -> None:
     assert small().total_bytes == 10 + 40 + 20 + 30
     assert small().any_acl is False
-    assert small().bytes_per_file == small().nbytes / 5
 
 
 def test_an_empty_source() -> None:
@@ -191,4 +190,4 @@ def test_a_failed_save_leaves_nothing(tmp_path) -> None:
 
 def test_a_file_costs_at_most_150_bytes_names_included() -> None:
     names = {b"n01440764_%d.JPEG" % (i * 13): (FILE, i + 5, 1) for i in range(10_000)}
-    assert build([listing(b"", names)]).bytes_per_file < 150
+    assert build([listing(b"", names)]).nbytes < 150 * len(names)

@@ -43,7 +43,7 @@ def test_parse() -> None:
     assert (nopfs.major, nopfs.minor, nopfs.source, nopfs.owner) == (0, 44, "/pfs/a b", 1000)
     assert nopfs.is_nopfs
     assert nopfs.is_fuse
-    assert (on_top.fstype, on_top.source, on_top.parent_id) == ("tmpfs", "", 41)
+    assert (on_top.fstype, on_top.source) == ("tmpfs", "")
     assert not bind.is_fuse
 
 

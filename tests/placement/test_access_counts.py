@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.placement.access_counts import (
@@ -18,9 +16,6 @@ from nopfsfs.placement.access_counts import (
     by_node,
     by_sample,
     dealt,
-    expected_frequent,
-    least_elsewhere,
-    most_elsewhere,
     next_readings,
     pairs,
     shuffled,
@@ -39,53 +34,6 @@ def epochs_of_readers(draw: st.DrawFn) -> list[list[int]]:
 
 def readers_of(table: list[list[int]]) -> Readers:
     return lambda epoch: np.array(table[epoch], np.uint16)
-
-
-# ---- what is to be expected --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("nodes", "epochs", "samples", "delta", "expected"),
-    [(16, 90, 1_281_167, 0.8, 31_634.7), (4, 1000, 10_000, 0.1, 322.9), (1, 90, 100, 0.0, 0.0), (1, 9, 5, -0.5, 5.0)],
-)
-def test_the_samples_that_a_node_reads_often(
-    nodes: int, epochs: int, samples: int, delta: float, expected: float
-) -> None:
-    assert expected_frequent(nodes, epochs, samples, delta) == pytest.approx(expected, rel=1e-3)
-
-
-@settings(deadline=None)
-@given(st.integers(2, 20), st.integers(1, 60), st.integers(0, 30))
-def test_the_tail_is_that_of_the_binomial_distribution(nodes: int, epochs: int, tenths: int) -> None:
-    more = [k for k in range(epochs + 1) if 10 * k * nodes > (10 + tenths) * epochs]
-    tail = sum(Fraction(math.comb(epochs, k) * (nodes - 1) ** (epochs - k), nodes**epochs) for k in more)
-
-    assert expected_frequent(nodes, epochs, 1000, tenths / 10) == pytest.approx(1000 * float(tail), rel=1e-6, abs=1e-9)
-
-
-def test_the_expected_number_is_what_permutations_give() -> None:
-    nodes, epochs, samples = 8, 40, 20_000
-    readers = [dealt(np.random.default_rng(e).permutation(samples), samples, nodes) for e in range(epochs)]
-    often = sum((who == 3).astype(int) for who in readers)
-
-    found = np.count_nonzero(often > 1.6 * epochs / nodes)
-
-    assert found == pytest.approx(expected_frequent(nodes, epochs, samples, 0.6), rel=0.1)
-
-
-@settings(deadline=None)
-@given(st.integers(2, 12), st.integers(1, 60), st.integers(0, 100))
-@example(4, 12, 0)
-@example(2, 20, 70)
-def test_lemma_1(nodes: int, epochs: int, percent: int) -> None:
-    delta, exact = percent / 100, Fraction(percent, 100)
-    rest, mean = nodes - 1, Fraction(epochs, nodes)
-
-    assert least_elsewhere(nodes, epochs, delta) == math.ceil((rest - exact) / rest * mean)
-    assert most_elsewhere(nodes, epochs, delta) == math.floor((rest + exact) / rest * mean)
-    if (often := math.ceil((1 + exact) * mean)) <= epochs:  # the others share what is left
-        assert (epochs - often) // rest <= least_elsewhere(nodes, epochs, delta)
-    assert -(-(epochs - math.floor((1 - exact) * mean)) // rest) >= most_elsewhere(nodes, epochs, delta)
 
 
 # ---- who reads it ------------------------------------------------------------------------------------------
