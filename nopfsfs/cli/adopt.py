@@ -7,7 +7,6 @@ import os
 
 from nopfsfs.cli.error_exit import say
 from nopfsfs.cli.mount_options import Parser
-from nopfsfs.control import takeover as control
 from nopfsfs.control.find_mount import Located, locate, locate_living
 from nopfsfs.control.stale_mounts import is_orphaned, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError
@@ -52,7 +51,9 @@ def adopt(options: argparse.Namespace) -> int:
         )
     if not is_orphaned(located.state_dir, located.owner):
         raise NopfsError(Exit.BUSY_MOUNTPOINT, f"{located.path} has no living servers without a supervisor")
-    control.adopt(located.state_dir)
+    from nopfsfs.control import takeover  # with numpy and trio: `nopfs status` needs neither
+
+    takeover.adopt(located.state_dir)
     say(PROGRAM, f"took over {located.path}")
     return Exit.OK
 
@@ -61,7 +62,9 @@ def upgrade(options: argparse.Namespace) -> int:
     """Replace the processes of one mount; return the exit code. Raises NopfsError."""
     located = locate_living(options.mountpoint, os.environ)
     _check_owner(located, "upgrade")
-    control.upgrade(located.state_dir)
+    from nopfsfs.control import takeover
+
+    takeover.upgrade(located.state_dir)
     say(PROGRAM, f"{located.path} is served by this version now")
     return Exit.OK
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from nopfsfs.cli.error_exit import say
 from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.option_values import long_option
 from nopfsfs.cli.preflight import check_disks, check_source
 from nopfsfs.cli.settings import Layer, put, usage
 from nopfsfs.config import DiskSpec, MountConfig
@@ -113,7 +114,7 @@ def _call(said: dict[str, Any]) -> Call:
     for name in ("ram", "disk", "index_dir"):
         texts = said.get(name, [])
         for text in texts if isinstance(texts, list) else [texts]:
-            put(layer, name, text, f"--{name.replace('_', '-')}")
+            put(layer, name, text, long_option(name))
     values = {name: given.value for name, given in layer.items()}
     seconds = _seconds(said["seconds"]) if "seconds" in said else DEFAULT_S
     if values.get("ram", 0) > MOST_RAM:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.cli.error_exit import say
 from nopfsfs.cli.mount import scan_bar
-from nopfsfs.cli.option_values import parse_path
+from nopfsfs.cli.option_values import long_option, parse_path
 from nopfsfs.cli.plan_options import said_options
 from nopfsfs.cli.preflight import check_source
 from nopfsfs.cli.settings import usage
@@ -63,7 +63,7 @@ def dry_run(said: Mapping[str, Any]) -> int:
 def _plans(said: Mapping[str, Any]) -> tuple[PlanSpec, ...]:
     """The plans of --plan, where other options replace values of the file; or the plan of the options alone."""
     table = {name: said[name] for name in ("sampler", "root", "files", "ranks") if name in said}
-    table |= {name: _number(f"--{name.replace('_', '-')}", said[name]) for name in _WHOLE_NUMBERS if name in said}
+    table |= {name: _number(long_option(name), said[name]) for name in _WHOLE_NUMBERS if name in said}
     if os.path.isabs(table.get("root", "")):
         table["root"] = os.path.relpath(table["root"], os.path.abspath(said["path"]))
     texts = said.get("sampler_option", ())
@@ -79,7 +79,7 @@ def _plans(said: Mapping[str, Any]) -> tuple[PlanSpec, ...]:
         return parse_plans(tables)
     except PlanError as error:
         first, _, rest = error.key.partition(".")
-        origin = f"--sampler-option {rest}" if first == "options" else f"--{first.replace('_', '-')}"
+        origin = f"--sampler-option {rest}" if first == "options" else long_option(first)
         raise usage(f"{origin}: {error.reason}") from error
 
 

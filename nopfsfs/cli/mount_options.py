@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from nopfsfs import __version__
 from nopfsfs.cli.option_list import GROUPS, SETTINGS, MountOption
-from nopfsfs.cli.option_values import parse_path
+from nopfsfs.cli.option_values import long_option, parse_path
 from nopfsfs.cli.settings import Layer, put, read_config, read_options, usage
 from nopfsfs.config import MountConfig, PlanSpec, World
 from nopfsfs.errors import Exit, NopfsError
@@ -92,8 +92,8 @@ def _add(group: argparse._ArgumentGroup, option: MountOption) -> None:
         action = "append" if option.many else "store"
         group.add_argument(*option.flags, action=action, metavar=option.metavar, help=said)
     else:
-        flag = argparse.BooleanOptionalAction if option.negative else "store_true"
-        group.add_argument(*option.flags, action=flag, help=said)
+        yes = argparse.BooleanOptionalAction if option.negative else "store_true"
+        group.add_argument(*option.flags, action=yes, help=said)
 
 
 def _plain(markdown: str) -> str:
@@ -114,7 +114,7 @@ def parse_mount(argv: Sequence[str], env: Mapping[str, str], uid: int, prog: str
     for name, value in words.items():
         if name in SETTINGS:
             for text in value if isinstance(value, list) else [value]:
-                put(line, name, _text(text), f"--{name.replace('_', '-')}")
+                put(line, name, _text(text), long_option(name))
     fstab, flags, file = read_options(words.get("o", ()))
     file = words.get("config", file)
     layers = {**(read_config(file) if file else {}), **fstab, **line}

@@ -10,8 +10,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nopfsfs.cli import option_values as of
-from nopfsfs.cli.option_values import one_of, whole
+from nopfsfs.cli.option_values import (
+    long_option,
+    one_of,
+    parse_disk,
+    parse_flag,
+    parse_memory,
+    parse_name,
+    parse_option,
+    parse_path,
+    parse_recheck,
+    parse_sampler,
+    parse_seed,
+    parse_time,
+    whole,
+)
 from nopfsfs.config import DEFAULT_CONCURRENCY, DEFAULT_EPOCHS, DEFAULT_IO_TIMEOUT_S, DEFAULT_RECHECK_S
 from nopfsfs.text.units import parse_ranks
 
@@ -37,7 +50,7 @@ class MountOption:
     @property
     def flags(self) -> tuple[str, ...]:
         """The words of the command line, such as `-f` and `--foreground`."""
-        word = f"-{self.name}" if len(self.name) == 1 else f"--{self.name.replace('_', '-')}"
+        word = f"-{self.name}" if len(self.name) == 1 else long_option(self.name)
         return (self.short, word) if self.short else (word,)
 
 
@@ -56,29 +69,29 @@ _FLAG = (str, bool)
 GROUPS: Mapping[str, tuple[MountOption, ...]] = {
     "what will be read": (
         Setting(
-            name="seed", metavar="N", parse=of.parse_seed, types=(str, int), toml="42",
+            name="seed", metavar="N", parse=parse_seed, types=(str, int), toml="42",
             help="the seed of the job's sampler",
             more="It is what `torch.manual_seed` takes, -2⁶³ to 2⁶⁴-1",
             default="common seeds are tried",
         ),
         Setting(
-            name="sampler", metavar="NAME", parse=of.parse_sampler, toml='"distributed"',
+            name="sampler", metavar="NAME", parse=parse_sampler, toml='"distributed"',
             help="the job's [sampler](plan-files.md#samplers), such as `distributed`, `random`, `sequential`",
             default="`auto`: the opens show which",
         ),
         Setting(
-            name="sampler_option", metavar="NAME=VALUE", parse=of.parse_option, types=(str, list), many=True,
+            name="sampler_option", metavar="NAME=VALUE", parse=parse_option, types=(str, list), many=True,
             toml='["drop_last=true"]',
             help="an option of that sampler, such as `drop_last=true`",
             default="all usual configurations are tried",
         ),
         Setting(
-            name="plan", metavar="FILE", parse=of.parse_path, paths=True, toml='"plan.toml"',
+            name="plan", metavar="FILE", parse=parse_path, paths=True, toml='"plan.toml"',
             help="a [plan file](plan-files.md), which states in full what is read",
             more="It can state several data sets, file orders, epochs, and orders of your own",
         ),
         Setting(
-            name="remember", negative=True, parse=of.parse_flag, types=_FLAG, toml="true",
+            name="remember", negative=True, parse=parse_flag, types=_FLAG, toml="true",
             help="begin with what the last job on SOURCE read, and record what this job reads for the next mount",
             more="[The record](plan.md#the-record-of-the-last-job) is in the index directory. The options above come "
             "before it",
@@ -98,19 +111,19 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
     ),
     "where bytes are kept": (
         Setting(
-            name="ram", metavar="SIZE", parse=of.parse_memory, types=(str, int), toml='"64G"  # or bytes',
+            name="ram", metavar="SIZE", parse=parse_memory, types=(str, int), toml='"64G"  # or bytes',
             help="memory for staged files and for their pages in the kernel's page cache",
             default="half of what is available, at most the data set in each of the two",
         ),
         Setting(
-            name="page_cache", metavar="SIZE", parse=of.parse_memory, types=(str, int), toml='"16G"  # or bytes',
+            name="page_cache", metavar="SIZE", parse=parse_memory, types=(str, int), toml='"16G"  # or bytes',
             help="the part of this memory that the kernel's page cache of the mount may take",
             more="Files on their way to a reader may need up to a quarter of the memory, which the page cache does not "
             "get. The rest is for staged files",
             default="what `--ram` leaves beside the staged files",
         ),
         Setting(
-            name="disk", metavar="PATH[:SIZE]", parse=of.parse_disk, types=(str, list), many=True, paths=True,
+            name="disk", metavar="PATH[:SIZE]", parse=parse_disk, types=(str, list), many=True, paths=True,
             toml='["/local/scratch:800G", "/local/nvme1"]',
             help="a directory on a local disk, to keep files in",
             more="The part after the last colon is the size, unless it holds a slash. End a path that has a colon with "
@@ -118,7 +131,7 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             default="no disk tier; without SIZE, what is free",
         ),
         Setting(
-            name="index_dir", metavar="D", parse=of.parse_path, paths=True, toml='"/var/cache/nopfsfs"',
+            name="index_dir", metavar="D", parse=parse_path, paths=True, toml='"/var/cache/nopfsfs"',
             help="where the index of the source, and the record of the last job on it, are kept between mounts",
             default="`/var/cache/nopfsfs` as root, else `$XDG_CACHE_HOME/nopfsfs`, `~/.cache/nopfsfs`, or the run "
             "directory",
@@ -126,29 +139,29 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
     ),
     "the source": (
         Setting(
-            name="user", metavar="U", parse=of.parse_name, toml='"alice"',
+            name="user", metavar="U", parse=parse_name, toml='"alice"',
             help="read the source as this user: a root-squashed file system refuses root",
             more="The user is given by name or number. Only root can read as somebody else. The index is then kept in "
             "a directory of that user's below the index directory",
             default="the user who mounts",
         ),
         Setting(
-            name="follow_symlinks", parse=of.parse_flag, types=_FLAG, toml="false",
+            name="follow_symlinks", parse=parse_flag, types=_FLAG, toml="false",
             help="show symbolic links that leave the source as the files that they lead to",
             default="they stay links",
         ),
         Setting(
-            name="rescan", parse=of.parse_flag, types=_FLAG, toml="false",
+            name="rescan", parse=parse_flag, types=_FLAG, toml="false",
             help="list every directory again, whatever the index says",
             default="only changed ones",
         ),
         Setting(
-            name="io_timeout", metavar="S", parse=of.parse_time, types=(str, int, float), toml='"5m"  # or seconds',
+            name="io_timeout", metavar="S", parse=parse_time, types=(str, int, float), toml='"5m"  # or seconds',
             help="the time after which a read of the source that gets no answer fails",
             default=f"`{DEFAULT_IO_TIMEOUT_S:.0f}s`",
         ),
         Setting(
-            name="recheck", metavar="TIME", parse=of.parse_recheck, types=(str, int, float, bool),
+            name="recheck", metavar="TIME", parse=parse_recheck, types=(str, int, float, bool),
             toml='"15m"  # or "no"',
             help="check again within TIME who may read which file. `no`: never, so that a right that is withdrawn at "
             "the source holds on in the mount",
@@ -157,7 +170,7 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             default=f"`{DEFAULT_RECHECK_S / 60:.0f}m`",
         ),
         Setting(
-            name="expose", parse=of.parse_flag, types=_FLAG, toml="false",
+            name="expose", parse=parse_flag, types=_FLAG, toml="false",
             help="with `--allow-other`: mount a source that a directory above it keeps from some of those who could "
             "read it in the mount",
             default="refused, exit code 3",
@@ -168,7 +181,7 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             default=f"as calibrated, else `{DEFAULT_CONCURRENCY}`",
         ),
         Setting(
-            name="calibration", metavar="FILE", parse=of.parse_path, paths=True, toml='"calibration.toml"',
+            name="calibration", metavar="FILE", parse=parse_path, paths=True, toml='"calibration.toml"',
             help="rates of the source and the tiers, as `nopfs calibrate` wrote them",
             more="The default is not used where the file belongs to another user than you, root and `--user`",
             default="what it wrote for this source, if it did",
@@ -181,7 +194,7 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             default="one for each four cores, at most four",
         ),
         Setting(
-            name="fast_path", negative=True, parse=of.parse_flag, types=_FLAG, toml="true",
+            name="fast_path", negative=True, parse=parse_flag, types=_FLAG, toml="true",
             help="answer hits before pyfuse3 sees them",
             more="Without it, a server that dies ends the mount, and nobody can take it over",
             default="where the system allows it",
@@ -231,19 +244,19 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
         ),
         MountOption(name="o", metavar="OPTIONS", many=True, help="settings and mount options, as in fstab"),
         Setting(
-            name="foreground", short="-f", parse=of.parse_flag, types=_FLAG, toml="false",
+            name="foreground", short="-f", parse=parse_flag, types=_FLAG, toml="false",
             help="stay in the foreground, and unmount at SIGTERM or Ctrl-C",
             default="go to the background",
         ),
         Setting(
-            name="log_file", metavar="F", parse=of.parse_path, paths=True, toml='"/var/log/nopfs.log"',
+            name="log_file", metavar="F", parse=parse_path, paths=True, toml='"/var/log/nopfs.log"',
             help="where the mount logs",
             more="The file is a regular one of yours or root's with one name, or is made. The path goes through no "
             "link of another user",
             default="the terminal with `-f`, else the system's log, else the state directory",
         ),
         Setting(
-            name="allow_other", negative=True, parse=of.parse_flag, types=_FLAG, toml="true",
+            name="allow_other", negative=True, parse=parse_flag, types=_FLAG, toml="true",
             help="let other users read what the source would let them read",
             more="A user needs `user_allow_other` in `/etc/fuse.conf` for it",
             default="when root",

@@ -1,4 +1,6 @@
-"""Parsers of the values of options, from text. Each raises ValueError with a text that says what to write."""
+"""Names and values of options as people write them. Each parser of a value raises ValueError with a text that says what
+to write.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,11 @@ _COUNTED_IN_G = 4  # digits of a number without a unit that may mean GiB; a long
 LEAST_SIZE = 1 << 14  # bytes, of memory or of a disk tier: less holds next to nothing, so its unit is missing or wrong
 MIN_RECHECK_S = 60.0  # less would only load the source: directories are checked once a minute anyhow
 MAX_RECHECK_S = 7 * 86_400.0
+
+
+def long_option(name: str) -> str:
+    """Return the word of the command line for an option: `--page-cache` for `page_cache`."""
+    return f"--{name.replace('_', '-')}"
 
 
 def parse_seed(text: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from nopfsfs.cli.error_exit import printable
 from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.option_values import long_option
 from nopfsfs.cli.settings import usage
 from nopfsfs.cli.status_text import in_words
 from nopfsfs.control.client import Refused
@@ -71,7 +72,7 @@ def plan(options: argparse.Namespace) -> int:
     for name in _MOUNTED_ONLY if dry else _DRY_ONLY:
         if name in said:
             where = "is for a mount; leave out --dry-run" if dry else "goes with --dry-run SOURCE"
-            raise usage(f"--{name.replace('_', '-')}: {where}")
+            raise usage(f"{long_option(name)}: {where}")
     if "path" not in said:
         raise usage(f"name {'SOURCE' if dry else 'MOUNTPOINT'}; see nopfs plan --help")
     if dry:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from nopfsfs.cli.mount_options import Parser
 from nopfsfs.cli.option_list import MAX_CONCURRENCY
-from nopfsfs.cli.option_values import parse_path, parse_seed, whole
+from nopfsfs.cli.option_values import long_option, parse_path, parse_seed, whole
 from nopfsfs.cli.settings import usage
 from nopfsfs.text.units import parse_rate, parse_size
 
@@ -138,11 +138,11 @@ def _check_together(said: Mapping[str, Any]) -> None:
     else:
         for name in _ONLY_MOUNT:
             if name in said:
-                raise usage(f"--{name.replace('_', '-')}: goes with --from-mount; leave it out")
+                raise usage(f"{long_option(name)}: goes with --from-mount; leave it out")
     if "thesis" in said:
         for name in _NOT_THESIS:
             if name in said:
-                raise usage(f"--{name.replace('_', '-')}: is not in the thesis's simulator; leave out --thesis")
+                raise usage(f"{long_option(name)}: is not in the thesis's simulator; leave out --thesis")
 
 
 def _one(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> T | None:
@@ -152,7 +152,7 @@ def _one(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> T | No
     try:
         return read(said[name])
     except ValueError as error:
-        raise usage(f"--{name.replace('_', '-')}: {error}") from error
+        raise usage(f"{long_option(name)}: {error}") from error
 
 
 def _list(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> tuple[T, ...]:

@@ -16,7 +16,7 @@ import pytest
 
 from nopfsfs.cli import adopt, nopfs
 from nopfsfs.cli.umount import Limits, Unmounter
-from nopfsfs.control import process_list
+from nopfsfs.control import process_list, takeover
 from nopfsfs.control.client import Connection, NoAnswer, call, socket_address
 from nopfsfs.control.find_mount import Located
 from nopfsfs.control.process_list import Process, read_pids, start_time, write_pids
@@ -126,7 +126,7 @@ def test_the_mount_of_another_user_is_not_taken_over(
     located = Located("/nowhere", MOUNT, str(theirs))
     for name in "locate", "locate_living":
         monkeypatch.setattr(adopt, name, lambda path, env: located)
-    monkeypatch.setattr(adopt.control, command, pytest.fail)
+    monkeypatch.setattr(takeover, command, pytest.fail)
 
     assert nopfs.main([command, "/nowhere"]) == Exit.NO_RIGHT
 
