@@ -36,7 +36,7 @@ def add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
         usage="nopfs plan MOUNTPOINT [--next N] [--json] | MOUNTPOINT --register FILE | MOUNTPOINT --forget |\n"
         "       --dry-run SOURCE [options] | --samplers",
         help="what will be read next",
-        description="Print what a mount believes will be read, tell it a plan, or print an order without mounting.",
+        description="Print which plans a mount follows, register a plan, or print an order without mounting.",
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument("path", metavar="MOUNTPOINT", nargs="?", help="of a mount; with --dry-run, the data set")
@@ -44,7 +44,7 @@ def add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
     mounted = parser.add_argument_group("of a mount")
     mounted.add_argument("--next", metavar="N", help="also the next N files of each plan")
     mounted.add_argument("--json", action="store_true", help="print the record as JSON")
-    mounted.add_argument("--register", metavar="FILE", help="tell the mount the plans of a plan file")
+    mounted.add_argument("--register", metavar="FILE", help="register the plans of a plan file")
     mounted.add_argument("--forget", action="store_true", help="drop the plans that were registered")
     dry = parser.add_argument_group("without a mount")
     dry.add_argument("--dry-run", action="store_true", help="print the order in which a job would read a data set")
@@ -126,21 +126,21 @@ def plan_text(record: Record, mountpoint: str) -> str:
     lines = [f"{mountpoint}: {record.get('state', 'none')}"]
     text = (record.get("explanation") or {}).get("text")
     lines += [*textwrap.wrap(text, _WIDTH, break_on_hyphens=False), ""] if text else []
-    for believed in record.get("plans") or ():
-        lines.append(f"{believed.get('dataset', '?')}: {', '.join(_words(believed))}")
-        lines += [f"  {path}" for path in believed.get("next") or ()]
+    for followed in record.get("plans") or ():
+        lines.append(f"{followed.get('dataset', '?')}: {', '.join(_words(followed))}")
+        lines += [f"  {path}" for path in followed.get("next") or ()]
     return "\n".join(lines).encode("utf-8", "backslashreplace").decode()
 
 
-def _words(believed: Record) -> Iterator[str]:
-    yield from (str(believed[name]) for name in ("state", "sampler") if believed.get(name))
-    yield from (f"{name} {believed[name]}" for name in ("seed", "epoch") if believed.get(name) is not None)
-    options = believed.get("options") or {}
+def _words(followed: Record) -> Iterator[str]:
+    yield from (str(followed[name]) for name in ("state", "sampler") if followed.get(name))
+    yield from (f"{name} {followed[name]}" for name in ("seed", "epoch") if followed.get(name) is not None)
+    options = followed.get("options") or {}
     yield from (f"{name} = {value}" for name, value in (dict(options)).items() if name != "state")
-    if believed.get("world", 1) != 1:
-        yield f"ranks {format_ranks(believed.get('ranks') or ())} of {believed['world']}"
-    if believed.get("length"):
-        yield f"at {believed.get('position', 0):,} of {believed['length']:,}"
+    if followed.get("world", 1) != 1:
+        yield f"ranks {format_ranks(followed.get('ranks') or ())} of {followed['world']}"
+    if followed.get("length"):
+        yield f"at {followed.get('position', 0):,} of {followed['length']:,}"
 
 
 def samplers_text() -> str:
