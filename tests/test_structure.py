@@ -46,8 +46,6 @@ LEFT_LONG_FILES = {
     "plan.search.matching",
     "plan.tracking.track",
     "policy.node_policy",
-    "server.fast_path",
-    "server.operations",
     "stager.process",
     "stager.state",
     "supervisor.cluster.placement_agreement",

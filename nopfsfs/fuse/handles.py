@@ -8,7 +8,8 @@ import fcntl
 import os
 import struct
 
-_FUSE_DEV_IOC_CLONE = 0x8004E500  # _IOR(229, 0, uint32_t), linux/fuse.h
+from nopfsfs.fuse.kernel import DEV_IOC_CLONE
+
 _SYS_OPEN_TREE = 428  # the same on all architectures
 _OPEN_TREE_CLONE = 1
 _OPEN_TREE_CLOEXEC = os.O_CLOEXEC
@@ -20,7 +21,7 @@ def clone_connection(fuse_fd: int) -> int:
     failed by the kernel when that one is closed, whoever holds this one. Raises OSError."""
     fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(fd, _FUSE_DEV_IOC_CLONE, struct.pack("I", fuse_fd))
+        fcntl.ioctl(fd, DEV_IOC_CLONE, struct.pack("I", fuse_fd))
     except OSError:
         os.close(fd)
         raise

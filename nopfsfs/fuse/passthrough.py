@@ -3,7 +3,6 @@
 A file is registered with the connection and then has a number; an OPEN that is answered with that number is served from
 the file inside the kernel. A number lasts until it is withdrawn or the connection ends, whoever registered it dies or
 not; the kernel keeps the file as long as the number or an open is there, also when it was unlinked.
-Layouts: linux/fuse.h, struct fuse_backing_map.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ import fcntl
 import os
 import struct
 
-_BACKING_OPEN = 0x4010E501  # _IOW(229, 1, struct fuse_backing_map)
-_BACKING_CLOSE = 0x4004E502  # _IOW(229, 2, uint32_t)
-_MAP = struct.Struct("<iIQ")
+from nopfsfs.fuse.kernel import BACKING_MAP, DEV_IOC_BACKING_CLOSE, DEV_IOC_BACKING_OPEN
+
 _NUMBER = struct.Struct("<i")
 
 
 def register(fuse_fd: int, fd: int) -> int:
     """The number of a file at the connection, above 0. Raises OSError: EPERM without the right or the agreement, ELOOP
     where the file lies on a stacked file system (overlayfs)."""
-    number = fcntl.ioctl(fuse_fd, _BACKING_OPEN, bytearray(_MAP.pack(fd, 0, 0)))  # else its result is not told
+    described = bytearray(BACKING_MAP.pack(fd, 0, 0))  # with bytes, Python returns these, not the number
+    number = fcntl.ioctl(fuse_fd, DEV_IOC_BACKING_OPEN, described)
     assert isinstance(number, int)
     return number
 
 
 def withdraw(fuse_fd: int, number: int) -> None:
     """The number may not be used any more. Raises OSError (ENOENT: it was withdrawn before)."""
-    fcntl.ioctl(fuse_fd, _BACKING_CLOSE, _NUMBER.pack(number))
+    fcntl.ioctl(fuse_fd, DEV_IOC_BACKING_CLOSE, _NUMBER.pack(number))
 
 
 def is_permitted(fuse_fd: int) -> bool:

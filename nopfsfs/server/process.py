@@ -26,8 +26,10 @@ from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.server.column_overrides import ColumnOverrides
 from nopfsfs.server.fast_path import FastPath
+from nopfsfs.server.file_access import FileAccess
 from nopfsfs.server.operations import FuseOperations
 from nopfsfs.server.others import Others
+from nopfsfs.server.shown_opens import ShownOpens
 from nopfsfs.server.stager_client import StagerClient
 from nopfsfs.system import shared_memory
 from nopfsfs.system.process_setup import Handoff, become_reader, begin
@@ -63,33 +65,42 @@ class ServerProcess:
         if "init" in fds:
             self._init = os.pread(fds["init"], REQUEST_BYTES, 0)
             self._pair = make_pair()  # before root is given up
-        self._adapter = FuseOperations(
-            tree=Tree(index, source, overrides, overrides.own_attributes),
+        metrics = MetricBlock(fds["gauges"], FIRST_SERVER + handoff.numbers["number"], writable=True)
+        stager_metrics = MetricBlock(fds["gauges"], writable=False)
+        ring = Ring(fds["ring"], writable=True)
+        self._files = FileAccess(
+            index=index,
             columns=columns,
             arena=memoryview(shared_memory.attach(fds["arena"], writable=False)),
-            gauges=MetricBlock(fds["gauges"], FIRST_SERVER + handoff.numbers["number"], writable=True),
-            stager_gauges=MetricBlock(fds["gauges"], writable=False),
-            ring=Ring(fds["ring"], writable=True),
             source=source,
-            stager=None,
+            metrics=metrics,
+            stager_metrics=stager_metrics,
+            ring=ring,
             io_timeout=handoff.config.io_timeout,
-            tripwires=Tripwires(index.n_dirs, index.n, index.total_bytes) if handoff.numbers.get("tripwires") else None,
-            supervisor_gauges=MetricBlock(fds["gauges"], SUPERVISOR, writable=False),
             modes=OpenModes(fds["modes"], columns.backing.data) if handoff.numbers["pass_from"] else None,
             pass_from=handoff.numbers["pass_from"],
+        )
+        supervisor_metrics = MetricBlock(fds["gauges"], SUPERVISOR, writable=False)
+        tripwires = Tripwires(index.n_dirs, index.n, index.total_bytes) if handoff.numbers.get("tripwires") else None
+        self._operations = FuseOperations(
+            Tree(index, source, overrides, overrides.own_attributes),
+            columns,
+            self._files,
+            ShownOpens(metrics, stager_metrics, supervisor_metrics, ring, tripwires),
+            handoff.config.io_timeout,
         )
         self._path: FastPath | None = None
         self._others = Others(fds, handoff.numbers.get("minor", 0), self._stager_fileno)
         self.status = 0
 
     def _stager_fileno(self) -> int:
-        return self._adapter.stager.fileno() if self._adapter.stager is not None else -1
+        return self._files.stager.fileno() if self._files.stager is not None else -1
 
     def _link(self, fd: int) -> StagerClient:
         return StagerClient(socket.socket(fileno=fd), self._welcomed, self._handoff.config.io_timeout)
 
     def _welcomed(self) -> None:
-        self._adapter.use_arena()
+        self._files.use_arena()
         with contextlib.suppress(OSError):  # the supervisor is gone
             _send_now(self._control.fileno(), b"known")
 
@@ -97,7 +108,7 @@ class ServerProcess:
         """Answer requests until the mount is gone."""
         # libfuse takes "/dev/fd/N" for a descriptor that is mounted already, and mounts nothing.
         requests = self._pair[1].detach() if self._pair is not None else self._fuse_fd
-        pyfuse3.init(self._adapter, f"/dev/fd/{requests}", {"default_permissions"})
+        pyfuse3.init(self._operations, f"/dev/fd/{requests}", {"default_permissions"})
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._obey)
@@ -118,13 +129,13 @@ class ServerProcess:
 
     async def _stand_before(self, pair: socket.socket) -> None:
         """Run the fast path; when the connection has ended, so has pyfuse3's part."""
-        self._path = FastPath(self._fuse_fd, pair, self._adapter, self._watched, self._init, self._tell_interrupted)
+        self._path = FastPath(self._fuse_fd, pair, self._operations, self._watched, self._init, self._tell_interrupted)
         await self._path.run()
         pyfuse3.terminate()
 
     def _watched(self) -> list[int]:
         """Where messages of the supervisor, the stager and signals arrive."""
-        stager = self._adapter.stager
+        stager = self._files.stager
         return self._wake_on if stager is None or stager.fileno() < 0 else [*self._wake_on, stager.fileno()]
 
     def _tell_interrupted(self, unique: int) -> None:
@@ -171,13 +182,13 @@ class ServerProcess:
 
     def _meet_stager(self, number: int, sock: int, arena: int = -1) -> None:
         """Take a socket to another stager, and arena `number` if that is another one."""
-        before = self._adapter.stager
+        before = self._files.stager
         if arena >= 0:
-            self._adapter.leave_arena()
+            self._files.leave_arena()
         if before is not None:
             before.leave()  # it runs no more, though it may not have ended
-        self._adapter.stager = self._link(sock)
-        self._nursery.start_soon(self._adapter.stager.run)
+        self._files.stager = self._link(sock)
+        self._nursery.start_soon(self._files.stager.run)
         self._nursery.start_soon(self._confirm, before, arena, number)
 
     async def _outlive(self, life: int) -> None:
@@ -214,7 +225,7 @@ class ServerProcess:
         if before is not None:
             await before.drained.wait()
         if arena >= 0:
-            self._adapter.take_arena(memoryview(shared_memory.attach(arena, writable=False)))
+            self._files.take_arena(memoryview(shared_memory.attach(arena, writable=False)))
             os.dup2(arena, self._handoff.fds["arena"])
             os.close(arena)
             self._handoff.numbers["arena"] = number  # for who takes over

@@ -1,4 +1,4 @@
-"""The server's side of a miss: ask the stager and wait for the range; without stager or room, read the source.
+"""Demands of a server to the stager, and their answers.
 
 Arena bytes are handed out in the very step in which an answer is taken up, so the grace rule of `stager/extents.py`
 holds.
@@ -7,13 +7,9 @@ holds.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import math
 import socket
-import threading
-import time
-from collections import OrderedDict, deque
 from collections.abc import Callable
 
 import trio
@@ -21,18 +17,12 @@ import trio
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.outbox import Outbox
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.system.elastic_limiter import ElasticLimiter
 from nopfsfs.system.patience import Patience
-from nopfsfs.tiers.source import IDLE_S, Changed, Identity, Source, close, read_exactly
 
 log = logging.getLogger(__name__)
-DIRECT_FILES = 32  # source files that direct reads keep open
-DIRECT_THREADS = 64
 LOOK_S = 0.25  # between looks at whether the stager lives, while somebody waits for it
 SILENT_S = 1.5  # of silence after a ping, after which the stager is passed by: with both looks within 2 s
 BEHIND_MOST = 4096  # messages that wait for room in the stager's socket
-DIRECT_THREADS_MOST = 320  # while reads are stuck at a source that does not answer
-CLOSING_THREADS, CLOSING_THREADS_MOST = 16, 64
 
 
 class StagerGone(Exception):
@@ -217,125 +207,3 @@ class _WaitingDemand:
     def __init__(self) -> None:
         self.event = trio.Event()
         self.answer: Answer | None = None
-
-
-class DirectReader:
-    """Reads the source without a tier: pass-through, for when nothing better is there. Thread-safe."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._lock = threading.Lock()
-        self._open: OrderedDict[int, _OpenFile] = OrderedDict()
-        self._done: deque[int] = deque()  # descriptors to be closed
-        # Two limits: a source where closing hangs must not keep others from reading.
-        self._readers = ElasticLimiter(DIRECT_THREADS, DIRECT_THREADS_MOST)
-        self._closers = ElasticLimiter(CLOSING_THREADS, CLOSING_THREADS_MOST)
-        self._idle: threading.Timer | None = None  # closes files that nobody reads
-
-    async def read(self, row: int, offset: int, length: int) -> bytearray:
-        """Bytes of the indexed version. Raises OSError (ESTALE when the file changed)."""
-        try:
-            return await self._readers.run(self._read, row, offset, length)
-        finally:
-            self._close_done()
-
-    def holds(self, row: int) -> bool:
-        """Whether the row's source file is kept open."""
-        return row in self._open
-
-    async def release(self, row: int) -> None:
-        """A handle of the row was closed: do not keep its source file open."""
-        if row not in self._open:
-            return
-        with self._lock:
-            done = self._retire(row)
-        if done is not None:
-            # In a thread, and in no hurry: closing may wait for the source.
-            await self._closers.run(close, done.fd)
-
-    def _close_done(self) -> None:
-        """Close what is out of use, while nobody waits for that: it may be on another target than what is read."""
-        while self._done:
-            trio.lowlevel.spawn_system_task(self._closers.run, close, self._done.popleft())
-
-    def _read(self, row: int, offset: int, length: int) -> bytearray:
-        file = self._acquire(row)
-        try:
-            # Where the file ends by its identity; to find less is a change.
-            data = bytearray(max(0, min(length, file.identity.size - offset)))
-            read_exactly(file.fd, file.identity, memoryview(data), offset)
-        except Changed:
-            with self._lock:
-                if self._open.get(row) is file:
-                    self._retire(row)  # in use, by this thread: it is closed below
-            raise OSError(errno.ESTALE, "changed at the source") from None
-        finally:
-            with self._lock:
-                file.users -= 1
-                file.used_s = time.monotonic()
-                done = file.done
-                self._close_idle_later()
-            if done:
-                self._done.append(file.fd)
-        return data
-
-    def _acquire(self, row: int) -> _OpenFile:
-        with self._lock:
-            file = self._open.get(row)
-            if file is not None and file.identity == self._source.identity(row):
-                file.users += 1
-                return file
-        try:
-            file = _OpenFile(*self._source.open(row))
-        except Changed:
-            raise OSError(errno.ESTALE, "changed at the source") from None
-        file.users = 1
-        with self._lock:
-            surplus = [self._retire(row)]
-            self._open[row] = file
-            while len(self._open) > DIRECT_FILES:
-                surplus.append(self._retire(next(iter(self._open))))
-        self._done.extend(old.fd for old in surplus if old is not None)
-        return file
-
-    def _close_idle_later(self) -> None:
-        """See to it that files are closed that nobody reads, though nobody closed the last handle (lock held)."""
-        if self._idle is None and self._open:
-            self._idle = threading.Timer(IDLE_S, self._close_idle)
-            self._idle.daemon = True
-            self._idle.start()
-
-    def _close_idle(self) -> None:
-        before_s = time.monotonic() - IDLE_S
-        with self._lock:
-            idle = [row for row, file in self._open.items() if not file.users and file.used_s < before_s]
-            closing = [self._retire(row) for row in idle]
-            self._idle = None
-            self._close_idle_later()
-        for file in closing:
-            if file is not None:
-                close(file.fd)
-
-    def _retire(self, row: int) -> _OpenFile | None:
-        """Keep the row's file no longer (lock held); the file if it is to be closed now."""
-        file = self._open.pop(row, None)
-        if file is None:
-            return None
-        file.retired = True
-        return file if file.done else None
-
-
-class _OpenFile:
-    """A source file kept open between direct reads; whoever finds it done, under the lock, closes it."""
-
-    def __init__(self, fd: int, identity: Identity) -> None:
-        self.fd = fd
-        self.identity = identity
-        self.users = 0
-        self.used_s = 0.0  # when it was last used, by time.monotonic()
-        self.retired = False
-
-    @property
-    def done(self) -> bool:
-        """Retired and out of use."""
-        return self.retired and not self.users
