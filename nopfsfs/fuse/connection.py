@@ -1,8 +1,7 @@
-"""The first request of a connection, INIT, answered before there is any server.
+"""The first request of a connection, INIT, answered before there is any server; what is agreed upon with the kernel.
 
-So no server is special: each has a pyfuse3 of its own behind its fast path, which is given the same INIT again and
-whose answer to it goes nowhere. What is agreed upon with the kernel is decided here.
-Message layouts and flags: linux/fuse.h, protocol 7.31 to 7.40.
+So no server is special: each has a pyfuse3 of its own behind its fast path. It is given the same INIT again, and its
+answer is dropped.
 """
 
 from __future__ import annotations
@@ -30,25 +29,26 @@ _MAX_WRITE = 1 << 20
 # the kernel, hits among them. Above the second number it reads less ahead. The kernel's own are 12 and 9; they take no
 # memory. Without CAP_SYS_ADMIN it grants one for 3 MiB of the node's memory at most (fs/fuse/inode.c, max_user_bgreq).
 BACKGROUND, CONGESTION = 4096, 3072
-# Files of this size or more, where it is for us to choose; what was measured: docs/decisions/0007-passthrough.md.
+# Files of this size or more are passed through, unless an option says otherwise; measured in
+# docs/decisions/0007-passthrough.md.
 PASSES_FROM = 1 << 20
-_STACK_DEPTH = 1  # what is passed through lies on a file system that is no stack itself
-WITHOUT = "NOPFS_WITHOUT"  # environment: what a kernel could do is left alone; for tests, and to look for a cause
+_STACK_DEPTH = 1  # files that are passed through lie on a file system that is no stack itself
+WITHOUT = "NOPFS_WITHOUT"  # environment: abilities of the kernel that are not used; for tests, and to find a cause
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSession:
-    """What was agreed upon. `request`: the kernel's INIT, to be repeated to each pyfuse3."""
+    """Results of INIT. `request`: the kernel's INIT, to be repeated to each pyfuse3."""
 
     request: bytes
-    resend: bool  # what a dead server had taken can be had again
+    resend: bool  # the kernel can deliver again the requests that a dead server had taken
     passthrough: bool = False  # an open may be answered with a file that the kernel reads by itself
-    acl: bool = False  # rights are checked by ACLs, too
+    acl: bool = False  # the kernel checks rights by ACLs, too
 
 
 def passes_from(config: MountConfig) -> int:
-    """The size in bytes from which on files are to be passed through; 0: none. The kernel must be asked for opens, and
-    be answered by the fast path."""
+    """The size in bytes from which on files are to be passed through; 0: none are. Passing through takes OPENs that the
+    fast path answers."""
     possible = config.disks and config.fast_path and config.signal != "tripwire"
     if not possible or config.passthrough == "off":
         return 0
@@ -60,7 +60,7 @@ def negotiate(fuse_fd: int, *, acl: bool, limit_s: float, passthrough: bool = Fa
     poll = select.poll()
     poll.register(fuse_fd, select.POLLIN)
     if not poll.poll(limit_s * 1000):
-        raise OSError(errno.ETIMEDOUT, "the kernel says nothing on /dev/fuse")
+        raise OSError(errno.ETIMEDOUT, "the kernel sends nothing on /dev/fuse")
     request = os.read(fuse_fd, REQUEST_BYTES)
     if len(request) < IN_HEADER.size + INIT_IN.size:
         raise OSError(errno.EPROTO, f"the first request has {len(request)} bytes")
@@ -90,6 +90,6 @@ def _answer(unique: int, minor: int, readahead: int, flags: int) -> bytes:
 
 
 def resend(fuse_fd: int) -> None:
-    """Have the kernel deliver again all that was taken and not answered, also what living servers hold: their answers
-    to the first delivery then fail with ENOENT. Raises OSError."""
+    """Make the kernel deliver again all requests that were taken and not answered. Living servers get theirs again,
+    too: their answers to the first delivery then fail with ENOENT. Raises OSError."""
     os.write(fuse_fd, kernel.notification(kernel.NOTIFY_RESEND))

@@ -41,7 +41,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 class FileAccess:
-    """Files of one server, open and read. Single-threaded: all runs in the event loop of `server/process.py`.
+    """Opens, reads and closes files. Single-threaded: all runs in the event loop of `server/process.py`.
 
     `stager`: the link to the stager, None where there is none. The methods raise FUSEError."""
 
@@ -116,15 +116,15 @@ class FileAccess:
         return _COUNTED | (_PASSED if number else 0), number
 
     def uncount_open(self, fh: int) -> None:
-        """Count an open no more whose handle the kernel has let go of, or has never had."""
+        """Count an open no more: the kernel has closed its handle, or has never taken it."""
         if fh & _COUNTED and self._modes is not None and fh >> _ROW < self._n:
             self._modes.leave(fh >> _ROW, passed=bool(fh & _PASSED))
 
     def close(self, fh: int) -> bool:
-        """Tell that a handle was closed. Return True where `close_direct` is to follow."""
+        """Count the close of a handle. Return True where `close_direct` is to follow."""
         row = fh >> _ROW
         if row >= self._n:
-            return False  # no handle of ours; the supervisor takes every row in the ring for one of the index
+            return False  # no handle of ours, and the supervisor takes every row in the ring for one of the index
         if not fh & _INTERNAL:
             self._metrics[_RELEASES] += 1
             self._ring.put(_RELEASE, row)

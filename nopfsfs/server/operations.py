@@ -1,4 +1,4 @@
-"""The pyfuse3 handlers of a server: names, attributes, and errors as errno. What the tree knows, and files answer.
+"""The pyfuse3 handlers of a server, and what the fast path answers of names and attributes.
 
 Each pyfuse3 handler goes through one wrapper, `guarded`, which is the only place where errors become errno.
 """
@@ -69,7 +69,7 @@ def guarded(handler: Handler) -> Handler:
 class FuseOperations(pyfuse3.Operations):
     """Request handlers of one server. Single-threaded: all run in the event loop of `server/process.py`.
 
-    The fast path asks `files`, `shown_opens`, and the handlers here that are no coroutines, by itself."""
+    The fast path calls `files`, `shown_opens`, and the handlers here that are no coroutines."""
 
     supports_dot_lookup = False
     enable_writeback_cache = False
@@ -79,7 +79,7 @@ class FuseOperations(pyfuse3.Operations):
     ) -> None:
         """`io_timeout`: seconds."""
         super().__init__()
-        self.enable_acl = tree.index.any_acl  # it costs a request at each open of one who is not the owner
+        self.enable_acl = tree.index.any_acl  # an ACL costs a request at each open by others than the owner
         self.files, self.shown_opens = files, shown_opens
         self._tree, self._version = tree, columns.version.data
         self._asking = ElasticLimiter(ASKING_THREADS, ASKING_THREADS_MOST)
@@ -108,7 +108,7 @@ class FuseOperations(pyfuse3.Operations):
         return entry
 
     def looked_up(self, parent: int, name: bytes, pid: int) -> bytes | None:
-        """A struct fuse_entry_out for what is there, as `lookup` answers it; None for all else."""
+        """A struct fuse_entry_out for a name that exists, as `lookup` answers it; None for others."""
         try:
             row = self._tree.lookup(row_of(parent), name)
             version = self._version[row]  # first: a newer inode must never have older attributes
@@ -118,8 +118,8 @@ class FuseOperations(pyfuse3.Operations):
         return pack_entry(attributes, inode_of(row, version), *self.shown_opens.looked_up(row, attributes, pid))
 
     def looked_at(self, inode: int, pid: int, *, is_open: bool) -> bytes | None:
-        """A struct fuse_attr_out of a file, while OPEN is refused; None: `getattr` knows better. `is_open`: the GETATTR
-        is about a descriptor. Raises FUSEError."""
+        """A struct fuse_attr_out of a file, while OPEN is refused; None where `getattr` is to answer. `is_open`: the
+        GETATTR is about a descriptor. Raises FUSEError."""
         row = row_of(inode)
         try:
             attributes = self._tree.attributes(row)
@@ -131,7 +131,7 @@ class FuseOperations(pyfuse3.Operations):
         return pack_attributes(attributes, inode, known_for)
 
     def refused(self, inode: int, pid: int) -> None:
-        """Tell that an OPEN is refused."""
+        """Show an OPEN that is refused."""
         row = row_of(inode)
         self.shown_opens.refused(row, self._tree.attributes(row).size, pid)
 
@@ -186,7 +186,7 @@ class FuseOperations(pyfuse3.Operations):
         return value
 
     def acl(self, inode: int) -> bytes:
-        """The POSIX access ACL, b"" for none. Raises vfs.TreeError where that cannot be said."""
+        """The POSIX access ACL, b"" for none. Raises vfs.TreeError where the ACL is not known."""
         return self._tree.acl(row_of(inode))
 
     @guarded
