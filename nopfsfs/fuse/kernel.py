@@ -19,6 +19,7 @@ READ_IN = Struct("<QQI20x")  # handle, offset, size; READDIR has it, too
 READ_IN_SIZE_AT = 16
 RELEASE_IN = Struct("<Q16x")  # handle
 GETXATTR_IN = Struct("<I4x")  # bytes of room for the value; the name follows
+ACL_NAME = b"system.posix_acl_access"
 INTERRUPT_IN = Struct("<Q")  # the request that is interrupted
 GETATTR_FH = 1 << 0  # GETATTR is about an open file
 

@@ -32,7 +32,7 @@ from nopfsfs.server.operations import FuseOperations
 from nopfsfs.system.proc import is_dying
 
 log = logging.getLogger(__name__)
-_ACL_NAME = b"system.posix_acl_access\0"
+_ACL_NAME = kernel.ACL_NAME + b"\0"
 _FORGETS, _LISTINGS = (kernel.FORGET, kernel.BATCH_FORGET), (kernel.READDIR, kernel.READDIRPLUS)
 _HEADER = IN_HEADER.size  # where a request's own part begins
 _SIZE, _SIZE_AT = struct.Struct("<I"), _HEADER + kernel.READ_IN_SIZE_AT

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pyfuse3
 import trio
 
-from nopfsfs.fuse.kernel import ATTR_OUT, ENTRY_OUT, valid_errno
+from nopfsfs.fuse.kernel import ACL_NAME, ATTR_OUT, ENTRY_OUT, valid_errno
 from nopfsfs.protocol.columns import Columns
 from nopfsfs.protocol.inode_numbers import inode_of, row_of, version_of
 from nopfsfs.server.file_access import Bytes, FileAccess
@@ -24,7 +24,6 @@ from nopfsfs.vfs import errors as vfs
 from nopfsfs.vfs.tree import OWN_PREFIX, Attributes, Tree
 
 log = logging.getLogger(__name__)
-ACL_NAME = b"system.posix_acl_access"
 _BLOCK = 4096  # st_blksize, as local file systems have it: Python makes a buffer of that size at each open
 _NS = 1_000_000_000
 ASKING_THREADS, ASKING_THREADS_MOST = 40, 320  # for extended attributes; the second while the source does not answer
