@@ -28,6 +28,7 @@ from nopfsfs.protocol import stager_peer, supervisor_peer
 from nopfsfs.protocol.columns import HOME_HERE, Columns, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.stager_peer import Kind, Status
+from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
 from nopfsfs.stager.state import StagerState
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
@@ -66,30 +67,30 @@ class Supervisor:
     def begin(self, arena: int) -> socket.socket:
         """Give the peer process an arena and a stager's socket, of which the other end is returned."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        socket.send_fds(self.socket, [supervisor_peer.pack(supervisor_peer.Kind.ARENA)], [arena])
-        socket.send_fds(self.socket, [supervisor_peer.pack(supervisor_peer.Kind.STAGER)], [theirs.fileno()])
+        socket.send_fds(self.socket, [supervisor_peer.pack(SupervisorPeerKind.ARENA)], [arena])
+        socket.send_fds(self.socket, [supervisor_peer.pack(SupervisorPeerKind.STAGER)], [theirs.fileno()])
         theirs.close()
         return ours
 
     def say_ready(self, node: int) -> None:
-        self.socket.send(supervisor_peer.pack(supervisor_peer.Kind.SAY, node, b"ready"))
+        self.socket.send(supervisor_peer.pack(SupervisorPeerKind.SAY, node, b"ready"))
 
     def await_ready(self) -> None:
-        while self._take() != supervisor_peer.Kind.HEAR:
+        while self._take() != SupervisorPeerKind.HEAR:
             pass
 
     def is_over(self) -> bool:
         """Take what was said; whether the other node has left."""
-        return self._take() == supervisor_peer.Kind.OVER
+        return self._take() == SupervisorPeerKind.OVER
 
-    def _take(self) -> supervisor_peer.Kind:
+    def _take(self) -> SupervisorPeerKind:
         message = self.socket.recv(supervisor_peer.MESSAGE_MAX)
         if not message:
             raise SystemExit("the peer process ended")
         return supervisor_peer.unpack(message)[0]
 
     def end(self) -> None:
-        self.socket.send(supervisor_peer.pack(supervisor_peer.Kind.BYE))
+        self.socket.send(supervisor_peer.pack(SupervisorPeerKind.BYE))
         self.socket.close()
 
 

@@ -24,7 +24,7 @@ KNOWN = {
     "cli/calibrate.py": "the date in a note",
     "cli/status_text.py": "how long ago something was, for people",
     "stager/changed_files.py": "whether an ACL may change again within one tick of the source's clock",
-    "stager/recheck.py": "when a cycle ended, for people",
+    "stager/rights_recheck.py": "when a cycle ended, for people",
     "stager/young_files.py": "whether a file was written just now, by the source's clock: a jump costs a comparison",
     "system/outages.py": "since when something is off, for people",
 }

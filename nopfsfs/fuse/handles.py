@@ -1,4 +1,4 @@
-"""Further handles on a mount: a second descriptor of its connection, a detached copy of its tree, its end in sight."""
+"""Further handles on a mount: a second descriptor of its connection, and a detached copy of its tree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import fcntl
 import os
 import struct
 
-_FUSE_DEV_IOC_CLONE = 0x8004E500  # _IOR(229, 0, uint32_t), linux/fuse.h
+from nopfsfs.fuse.kernel import DEV_IOC_CLONE
+
 _SYS_OPEN_TREE = 428  # the same on all architectures
 _OPEN_TREE_CLONE = 1
 _OPEN_TREE_CLOEXEC = os.O_CLOEXEC
@@ -16,11 +17,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def clone_connection(fuse_fd: int) -> int:
-    """Another descriptor of the same connection. The requests that a server has taken by its own descriptor are
-    failed by the kernel when that one is closed, whoever holds this one. Raises OSError."""
+    """Another descriptor of the same connection. When it is closed, the kernel fails the requests that were taken by
+    it, whatever other descriptors there are. Raises OSError."""
     fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     try:
-        fcntl.ioctl(fd, _FUSE_DEV_IOC_CLONE, struct.pack("I", fuse_fd))
+        fcntl.ioctl(fd, DEV_IOC_CLONE, struct.pack("I", fuse_fd))
     except OSError:
         os.close(fd)
         raise
@@ -28,8 +29,8 @@ def clone_connection(fuse_fd: int) -> int:
 
 
 def detached_tree(mountpoint: str) -> int | None:
-    """A descriptor of a detached copy of the mount: using it never makes `umount` find the mount busy, and keeps
-    the file system alive until it is closed. None where that is not permitted."""
+    """A descriptor of a detached copy of the mount; None where that is not permitted. It never makes `umount` find the
+    mount busy, and keeps the file system alive until it is closed. Raises OSError."""
     fd = _libc.syscall(
         _SYS_OPEN_TREE, -100, os.fsencode(mountpoint), ctypes.c_uint(_OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC)
     )

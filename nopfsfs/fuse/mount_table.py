@@ -1,6 +1,6 @@
-"""What is mounted where, who holds it open, and how to end its connection: read from /proc and /sys only.
+"""Mounts and their holders, from /proc; settings and the end of a FUSE connection, in /sys.
 
-Nothing here touches a mountpoint in this process: a daemon that hangs would take us with it.
+Nothing here touches a mountpoint in this process: with a daemon that hangs, this process would hang, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nopfsfs.system.bounded_run import probe_statvfs, run_bounded
 
 FSTYPE = "fuse.nopfs"
 CONNECTIONS = "/sys/fs/fuse/connections"
-PROBE_S = 2.0  # a living daemon answers statfs from memory; one busy for longer counts as hung
+PROBE_S = 2.0  # a living daemon answers statfs from memory; a daemon that is busy for longer counts as hung
 HOLDERS_S = 5.0  # for a look at all processes of a large node
 _ABORT_S = 5.0  # for the helper that mounts the control file system in a namespace of its own
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -28,7 +28,7 @@ _ABORT_PRIVATELY = 'mount -t fusectl fusectl "$1" && echo 1 > "$1/$2/abort"'
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of mountinfo."""
+    """A line of mountinfo."""
 
     mount_id: int
     major: int
@@ -50,7 +50,7 @@ class Mount:
 
     @property
     def owner(self) -> int:
-        """The uid that mounted it; 0 where the file system does not say."""
+        """The uid of the user who mounted it; 0 where the file system does not say."""
         found = (o.partition("=")[2] for o in self.super_options if o.startswith("user_id="))
         return int(next(found, "0"))
 
@@ -119,15 +119,15 @@ def find_covering(path: str, mounts: Iterable[Mount] | None = None) -> Mount | N
 def is_stale(mount: Mount, limit_s: float = PROBE_S) -> bool:
     """Return whether the daemon of FUSE mount `mount` is dead. A hanging daemon is not: see `probe_statvfs`.
 
-    Root's look at a user's mount is answered by the kernel itself; ask then whether the daemon's processes
-    live.
+    The kernel itself answers root's request on a user's mount: ask then whether the daemon's processes live.
     """
     return probe_statvfs(mount.mountpoint, limit_s) == errno.ENOTCONN
 
 
 def set_read_ahead(mount: Mount, kib: int) -> bool:
-    """How far ahead of a reader the kernel reads a file of the mount; FUSE's own way to say that (INIT) cannot say more
-    than 128 KiB. Whether that was allowed: it takes root, and a sysfs that may be written."""
+    """Set how far ahead of a reader the kernel reads a file of the mount; INIT cannot set more than 128 KiB.
+
+    Return False where that is not allowed: it takes root, and a sysfs that may be written."""
     try:
         with open(f"/sys/class/bdi/{mount.major}:{mount.minor}/read_ahead_kb", "wb", buffering=0) as file:
             file.write(b"%d" % kib)
@@ -137,8 +137,10 @@ def set_read_ahead(mount: Mount, kib: int) -> bool:
 
 
 def set_background(mount: Mount, requests: int, congested: int) -> bool:
-    """How many READs ahead of readers may wait for answers before others wait in the kernel; from `congested` on it
-    reads less ahead. For a mount whose INIT pyfuse3 has answered, which leaves it at 12. Whether that was allowed."""
+    """Set how many READs ahead of readers may wait for answers before others wait in the kernel; from `congested` on it
+    reads less ahead. For a mount whose INIT pyfuse3 has answered, which leaves it at 12.
+
+    Return False where that is not allowed."""
     try:
         for name, value in (("max_background", requests), ("congestion_threshold", congested)):
             with open(f"{CONNECTIONS}/{mount.minor}/{name}", "wb", buffering=0) as file:
@@ -151,7 +153,7 @@ def set_background(mount: Mount, requests: int, congested: int) -> bool:
 def abort_connection(minor: int) -> bool:
     """Abort the FUSE connection of the mount with device minor `minor`; return whether the kernel was told.
 
-    All its requests, sent and to come, then fail with ENOTCONN, and whoever waited for one wakes up.
+    All its requests, sent and to come, then fail with ENOTCONN, and those that waited for one wake up.
     """
     try:
         with open(f"{CONNECTIONS}/{minor}/abort", "wb", buffering=0) as file:
@@ -170,8 +172,7 @@ def abort_connection(minor: int) -> bool:
 
 
 class HeldConnection:
-    """The FUSE connection of a mount that is there now, to be aborted later, when its number may be that of another
-    mount."""
+    """The FUSE connection of a mount, held to be aborted later, when its number may be that of another mount."""
 
     def __init__(self, mount: Mount) -> None:
         self._mount = mount
@@ -185,8 +186,10 @@ class HeldConnection:
         return find_mount(self._mount.mountpoint) == self._mount
 
     def abort(self, *, in_use: bool) -> bool:
-        """As `abort_connection`; nothing when the connection has ended. `in_use`: the mount was detached lazily, in use
-        by readers that now wait: it is in mountinfo no more, but as long as they wait its number is its own."""
+        """Abort the connection as `abort_connection` does, unless it has ended.
+
+        `in_use`: the mount was detached lazily while readers use it, who now wait. It is in mountinfo no more, but its
+        number is its own as long as they wait."""
         if self._fd < 0:
             return (in_use or self._is_there()) and abort_connection(self._mount.minor)
         try:
@@ -202,10 +205,10 @@ class HeldConnection:
 
 
 def holders(mount: Mount, ignore: Iterable[int] = (), limit_s: float = HOLDERS_S) -> tuple[Holder, ...]:
-    """Return who keeps `mount` busy, one entry a process, without the pids in `ignore`.
+    """Return the processes that keep `mount` busy, without the pids in `ignore`.
 
-    Reads links and tables in /proc only. Processes of other users are seen by root alone. After `limit_s` seconds,
-    those found until then: the kernel lets nobody look at a process for as long as it changes its memory map.
+    Reads links and tables in /proc only; only root sees the processes of other users. Returns those found so far after
+    `limit_s` seconds: the kernel lets nobody look at a process for as long as it changes its memory map.
     """
     found: list[Holder] = []
     thread = threading.Thread(target=_find_holders, args=(mount, set(ignore), found), daemon=True)
@@ -222,7 +225,7 @@ def _find_holders(mount: Mount, skip: set[int], found: list[Holder]) -> None:
 
 
 def _uses(pid: int, mount: Mount) -> Iterator[str]:
-    """Yield how `pid` uses the mount. A process that ends meanwhile, or is not ours to see, uses nothing."""
+    """Yield how `pid` uses the mount: not at all when it ends meanwhile, or may not be seen."""
     base = f"/proc/{pid}"
     for name in ("cwd", "root", "exe"):
         with suppress(OSError):

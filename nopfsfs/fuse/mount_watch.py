@@ -1,4 +1,4 @@
-"""When is a mount gone, is it still used all the same, and has its connection ended?"""
+"""Whether a mount is gone or used, and whether its connection has ended."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class MountWatch:
             self._made = stack.pop_all()
 
     def fileno(self) -> int:
-        """For select and its like."""
+        """The descriptor for select and its like."""
         return self._epoll.fileno()
 
     def gone(self) -> bool:
-        """Whether the mount is nowhere in this namespace any more, wherever it was moved."""
+        """Return True when the mount is nowhere in this namespace any more, wherever it was moved."""
         self._epoll.poll(0)
         self._table.seek(0)
         return not _holds(self._table.read(), self._minor)
 
     def close(self) -> None:
-        """Let go of the table."""
+        """Close the table."""
         self._made.close()
 
 
@@ -43,15 +43,15 @@ def _holds(table: bytes, minor: int) -> bool:
 
 
 def is_over(fuse_fd: int) -> bool:
-    """Whether the connection of a FUSE descriptor has ended. Waits for nothing."""
+    """Return True when the connection of a FUSE descriptor has ended. Waits for nothing."""
     poll = select.poll()
     poll.register(fuse_fd, 0)
     return any(events & (select.POLLERR | select.POLLNVAL) for _, events in poll.poll(0))
 
 
 def is_used(mount: Mount, ours: Iterable[int]) -> bool:
-    """Whether a process other than `ours` has a mount open, mapped, or as a directory, or the namespace of another
-    process holds a copy of it. Exact also for a mount that was detached. Sees what root may see, in /proc alone."""
+    """Return True when a process other than `ours` uses a mount: open, mapped, as a directory, or by a copy of it
+    in its namespace. Exact also for a detached mount. Reads /proc alone, as far as allowed."""
     skip = {os.getpid(), *ours}
     if holders(mount, skip):
         return True
@@ -75,7 +75,7 @@ def _tables(others: Iterable[str]) -> Iterator[bytes]:
 
 
 def _mount_id(path: str) -> int | None:
-    """The mount that a link of /proc leads to; the file system is not asked."""
+    """The id of the mount that a link of /proc leads to; no request goes to its file system."""
     with suppress(OSError):
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:

@@ -1,7 +1,7 @@
-"""Mounting and unmounting: mount(2) with CAP_SYS_ADMIN, else fusermount3. Serves nothing and knows no plans.
+"""Mounting and unmounting: mount(2) with CAP_SYS_ADMIN, else fusermount3. Answers no request.
 
-Every mount is `ro,nosuid,nodev,default_permissions`: the kernel checks permissions, so that nobody reads
-through the mount what the source would refuse, whoever the daemon runs as.
+Every mount is `ro,nosuid,nodev,default_permissions`: the kernel checks permissions, so that nobody reads through the
+mount what the source would refuse, whatever user the daemon runs as.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _receive_descriptor(sock: socket.socket) -> int:
 
 
 def unmount(mountpoint: str, lazy: bool = False) -> None:
-    """Unmount what is on top at `mountpoint`; `lazy`: out of sight now, ended when its last user closes.
+    """Unmount the topmost mount at `mountpoint`; `lazy`: out of sight now, ended when its last user closes.
 
     Does not wait for the daemon. Raises Busy, NotMounted, or NopfsError with Exit.NO_RIGHT.
     """

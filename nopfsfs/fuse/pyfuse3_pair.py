@@ -1,4 +1,4 @@
-"""The pair of sockets by which pyfuse3 gets the requests that the fast path of a server passes on."""
+"""The pair of sockets over which the fast path of a server passes requests on to pyfuse3."""
 
 from __future__ import annotations
 

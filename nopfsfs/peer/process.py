@@ -27,7 +27,7 @@ from nopfsfs.peer.router import PeerRouter
 from nopfsfs.peer.transport import Transport
 from nopfsfs.protocol import stager_peer, supervisor_peer
 from nopfsfs.protocol.between_peers import Record
-from nopfsfs.protocol.supervisor_peer import Kind
+from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
 from nopfsfs.system.process_setup import set_up_logging
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ STATUS_PAUSE_S = 0.5
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h; else a wait is 50 µs longer than asked
 
 
-class Outbox:
+class ProcessLink:
     """End of a socket pair to a process of this mount. Messages that cannot be sent now wait, first in, first out."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -108,8 +108,8 @@ class PeerProcess:
         of long files. `quiet` is called when the mount was killed and nothing will write its arena any more."""
         self._transport, self._job, self._turn, self._checker = transport, job, turn, checker
         self._say_quiet = quiet
-        self._supervisor = Outbox(supervisor)
-        self._stager: Outbox | None = None
+        self._supervisor = ProcessLink(supervisor)
+        self._stager: ProcessLink | None = None
         self._closing: list[socket.socket] = []  # of former stagers, until nothing writes their extents
         self._exchange: PeerRouter | None = None
         self._over = False  # the mount has ended
@@ -129,9 +129,9 @@ class PeerProcess:
                 active |= self._exchange.step()
                 self._say_status()
                 self._see_to_quiet(self._exchange)
-            for box in (self._supervisor, self._stager):
-                if box is not None:
-                    box.flush()
+            for link in (self._supervisor, self._stager):
+                if link is not None:
+                    link.flush()
             if active:
                 last = time.monotonic()
         self._close()
@@ -158,8 +158,8 @@ class PeerProcess:
 
     def _wait_and_take(self, limit_s: float) -> bool:
         """Take messages of the mount's processes; return True when there was any."""
-        boxes = [box for box in (self._supervisor, self._stager) if box is not None and not box.gone]
-        ready, _, _ = select.select([box.socket for box in boxes], [], [], limit_s)
+        links = [link for link in (self._supervisor, self._stager) if link is not None and not link.gone]
+        ready, _, _ = select.select([link.socket for link in links], [], [], limit_s)
         for sock in ready:
             if sock is self._supervisor.socket:
                 self._take_supervisor()
@@ -185,12 +185,12 @@ class PeerProcess:
         for fd in fds:
             os.close(fd)
 
-    def _obey(self, kind: Kind, node: int, body: bytes, fds: list[int]) -> None:
+    def _obey(self, kind: SupervisorPeerKind, node: int, body: bytes, fds: list[int]) -> None:
         """Do what a message of the supervisor says. Takes the descriptor that this process keeps out of `fds`. Raises
         ValueError for an invalid message."""
-        if (kind in (Kind.ARENA, Kind.STAGER)) != bool(fds):
+        if (kind in (SupervisorPeerKind.ARENA, SupervisorPeerKind.STAGER)) != bool(fds):
             raise ValueError(f"{kind.name} with {len(fds)} descriptors")
-        if kind == Kind.ARENA:
+        if kind == SupervisorPeerKind.ARENA:
             exchange = self._exchange
             if exchange is not None and (self._stager is not None or exchange.borrower.writes()):
                 raise ValueError("another arena, while the one before is in use")
@@ -202,18 +202,18 @@ class PeerProcess:
                 exchange.use_arena(arena)
         elif self._exchange is None:
             raise ValueError(f"{kind.name} before the arena")
-        elif kind == Kind.STAGER:
+        elif kind == SupervisorPeerKind.STAGER:
             sock = socket.socket(fileno=fds[0])
             fds.clear()
             self._lose_stager()
-            self._stager = Outbox(sock)
+            self._stager = ProcessLink(sock)
             self._exchange.stager_came()
-        elif kind == Kind.NO_STAGER:
+        elif kind == SupervisorPeerKind.NO_STAGER:
             self._lose_stager()
             self._quiet_by = time.monotonic() + QUIET_LIMIT_S
-        elif kind == Kind.SAY:
+        elif kind == SupervisorPeerKind.SAY:
             self._exchange.say(node, body)
-        elif kind == Kind.BYE:
+        elif kind == SupervisorPeerKind.BYE:
             self._said_bye = True
         else:
             raise ValueError(f"{kind.name} is not for the peer process")
@@ -221,12 +221,12 @@ class PeerProcess:
     def _begin(self, arena: memoryview) -> None:
         self._exchange = PeerRouter(
             self._transport, arena, self._job, to_stager=self._to_stager,
-            hear=lambda node, body: self._tell(supervisor_peer.pack(Kind.HEAR, node, body)),
+            hear=lambda node, body: self._tell(supervisor_peer.pack(SupervisorPeerKind.HEAR, node, body)),
             over=self._tell_over, clock=time.monotonic, checker=self._checker,
         )  # fmt: skip
 
     def _tell_over(self, node: int, why: NodeEnd) -> None:
-        self._tell(supervisor_peer.pack(Kind.OVER, node, why.value.encode()))
+        self._tell(supervisor_peer.pack(SupervisorPeerKind.OVER, node, why.value.encode()))
 
     def _mount_ended(self) -> None:
         self._over = True
@@ -247,7 +247,7 @@ class PeerProcess:
             self._close()
             if self._quiet_by:
                 self._quiet_by = 0.0
-                self._tell(supervisor_peer.pack(Kind.QUIET))
+                self._tell(supervisor_peer.pack(SupervisorPeerKind.QUIET))
                 if self._over:
                     self._say_quiet()
         elif self._quiet_by and time.monotonic() > self._quiet_by:
@@ -269,7 +269,7 @@ class PeerProcess:
         }).encode()  # fmt: skip
         if said != self._said:
             self._said = said
-            self._tell(supervisor_peer.pack(Kind.STATUS, -1, said))
+            self._tell(supervisor_peer.pack(SupervisorPeerKind.STATUS, -1, said))
 
     def _tell(self, message: bytes) -> None:
         """Send to the supervisor, unless the mount has ended."""
@@ -278,10 +278,10 @@ class PeerProcess:
 
     # ---- stager -------------------------------------------------------------------------------------------
 
-    def _take_stager(self, box: Outbox) -> None:
+    def _take_stager(self, link: ProcessLink) -> None:
         assert self._exchange is not None
         for _ in range(AT_ONCE):
-            message = box.receive(stager_peer.MESSAGE_MAX)
+            message = link.receive(stager_peer.MESSAGE_MAX)
             if not message:
                 return
             try:

@@ -18,14 +18,14 @@ import xxhash
 from nopfsfs.peer.node_health import NodeEnd, NodeHealth
 from nopfsfs.peer.responder import LENT_A_NODE, Out, SendToStager
 from nopfsfs.peer.transport import CANCELLED, FAILED, Transport
-from nopfsfs.protocol.between_peers import TAGS, Kind
+from nopfsfs.protocol.between_peers import TAGS, PeerKind
 from nopfsfs.protocol.stager_peer import SILENT_S, Status, limit_s
 from nopfsfs.protocol.stager_peer import Kind as Local
 
 ASKED_A_NODE = LENT_A_NODE // 2  # requests to one node; more are refused here, or that node would call them invalid
 
 _OK, _COMING, _NO = int(Status.OK), int(Status.COMING), int(Status.NO)  # to read an Enum's attribute is slow
-_GOT, _WANT = Local.GOT, Kind.WANT
+_GOT, _WANT = Local.GOT, PeerKind.WANT
 TAKES_LONG = 1 << 20  # bytes; so many may take longer than SILENT_S
 CHECKED_APART = 1 << 20  # bytes; so many are checked in a thread, while the next ones arrive
 
@@ -98,7 +98,7 @@ class Requester:
             if want.coming:
                 want.due = min(want.due, self._due(want))
             if not want.key:
-                self._out(want.node, Kind.HURRY, (want.tag,))
+                self._out(want.node, PeerKind.HURRY, (want.tag,))
 
     def give_up(self, ask: int) -> None:
         """Give up a request that the stager does not wait for any more. Sends FREED when nothing will write its
@@ -135,7 +135,7 @@ class Requester:
             self._transport.cancel(want.key)
         else:
             self._by_ask.pop(want.ask, None)
-            self._out(want.node, Kind.DROP, (want.tag,))
+            self._out(want.node, PeerKind.DROP, (want.tag,))
 
     # ---- messages of nodes --------------------------------------------------------------------------------
 

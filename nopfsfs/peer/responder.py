@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nopfsfs.peer.transport import Transport
-from nopfsfs.protocol.between_peers import TAGS, Kind, Record
+from nopfsfs.protocol.between_peers import TAGS, PeerKind, Record
 from nopfsfs.protocol.stager_peer import LENGTH_MOST, Status
 from nopfsfs.protocol.stager_peer import Kind as Local
 
 LENT_A_NODE = 1024  # requests of one node that wait or are answered; one more is invalid
 TO_BE_SENT = -1
-Out = Callable[[int, Kind, Record], None]
+Out = Callable[[int, PeerKind, Record], None]
 
 
 class SendToStager(Protocol):
@@ -66,7 +66,7 @@ class Responder:
         if (node, tag) in self._of or self._count[node] >= LENT_A_NODE:
             raise ValueError("a request too many")
         if not self.lends or length > LENGTH_MOST:
-            self._out(node, Kind.ANSWER, (tag, 0, Status.NO))
+            self._out(node, PeerKind.ANSWER, (tag, 0, Status.NO))
             return
         loan = NodeLease(self._next, node, tag, row, length, mtime_ns, bool(urgent))
         self._next += 1
@@ -88,7 +88,7 @@ class Responder:
         if loan is not None:
             self._give_back(loan.id)
             self._end(loan)
-            self._out(node, Kind.ANSWER, (tag, 0, Status.NO))
+            self._out(node, PeerKind.ANSWER, (tag, 0, Status.NO))
 
     def lent(self, id: int, extent: int, length: int, check: int, status: int) -> None:
         """Handle the stager's answer. `send` sends the bytes of a lease, once the answer to the node is on its way.
@@ -99,16 +99,16 @@ class Responder:
                 self._give_back(id)  # dropped meanwhile
             return
         if status == Status.COMING:
-            self._out(loan.node, Kind.ANSWER, (loan.tag, 0, Status.COMING))
+            self._out(loan.node, PeerKind.ANSWER, (loan.tag, 0, Status.COMING))
             return
         whole = length == loan.length and extent >= 0 and extent + length <= len(self._arena)
         if status != Status.OK or not whole:
             if status == Status.OK:
                 self._give_back(id)
             self._end(loan)
-            self._out(loan.node, Kind.ANSWER, (loan.tag, 0, Status.NO))
+            self._out(loan.node, PeerKind.ANSWER, (loan.tag, 0, Status.NO))
             return
-        self._out(loan.node, Kind.ANSWER, (loan.tag, check, Status.OK))
+        self._out(loan.node, PeerKind.ANSWER, (loan.tag, check, Status.OK))
         loan.key = TO_BE_SENT
         self._to_send.append((loan, self._arena[extent : extent + length]))
         del self._of[loan.node, loan.tag]  # a node that has the bytes may use the tag again
@@ -146,7 +146,7 @@ class Responder:
                 loan.recalled = True
             else:
                 self._end(loan)
-                self._out(loan.node, Kind.ANSWER, (loan.tag, 0, Status.NO))
+                self._out(loan.node, PeerKind.ANSWER, (loan.tag, 0, Status.NO))
 
     def node_gone(self, node: int) -> None:
         """End the requests of `node` whose bytes are not being sent yet."""

@@ -16,7 +16,7 @@ from nopfsfs.peer.requester import Requester
 from nopfsfs.peer.responder import Responder
 from nopfsfs.peer.transport import Transport
 from nopfsfs.protocol import between_peers
-from nopfsfs.protocol.between_peers import Kind, Record
+from nopfsfs.protocol.between_peers import PeerKind, Record
 from nopfsfs.protocol.stager_peer import Kind as Local
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class PeerRouter:
         self.nodes = NodeHealth(transport.rank, transport.size)
         # Records by kind, oldest first. Kinds are sent by rising number, in whichever sequence their records came:
         # of one file a HURRY is sent after its WANT and before its DROP, and a BACK after its LEND.
-        self._out: defaultdict[tuple[Kind, int], list[Record]] = defaultdict(list)
+        self._out: defaultdict[tuple[PeerKind, int], list[Record]] = defaultdict(list)
         self._local: defaultdict[Local, list[Record]] = defaultdict(list)
         self._pressing = False  # a record of `_local` must be sent soon
         self.lender = Responder(transport, arena, self._put, self._put_local)
@@ -108,7 +108,7 @@ class PeerRouter:
         if node not in self.nodes.lost and not self._transport.send(node, message):
             self._over(node, NodeEnd.LOST)
 
-    def _put(self, node: int, kind: Kind, record: Record) -> None:
+    def _put(self, node: int, kind: PeerKind, record: Record) -> None:
         self._out[kind, node].append(record)
 
     def _put_local(self, kind: Local, record: Record, *, soon: bool = True) -> None:
@@ -165,7 +165,7 @@ class PeerRouter:
         if not self._left:
             self._left = True
             self.flush()
-            (message,) = between_peers.pack(Kind.LEAVE, self._job, [])
+            (message,) = between_peers.pack(PeerKind.LEAVE, self._job, [])
             for node in range(self.nodes.size):
                 if node != self.nodes.own:
                     self._transport.send(node, message)  # to lost ones, too: a node that lives waits for LEAVE
@@ -190,19 +190,19 @@ class PeerRouter:
             # later messages of the node are still handled: it may have leases, and may leave
             self._over(node, NodeEnd.GARBAGE)
 
-    def _deal(self, node: int, kind: Kind, records: list[Any]) -> None:
+    def _deal(self, node: int, kind: PeerKind, records: list[Any]) -> None:
         match kind:
-            case Kind.ANSWER:
+            case PeerKind.ANSWER:
                 _each(records, partial(self.borrower.answered, node))
-            case Kind.WANT:
+            case PeerKind.WANT:
                 _each(records, partial(self.lender.want, node))
-            case Kind.HURRY:
+            case PeerKind.HURRY:
                 _each(records, partial(self.lender.hurry, node))
-            case Kind.DROP:
+            case PeerKind.DROP:
                 _each(records, partial(self.lender.drop, node))
-            case Kind.NEWS:
+            case PeerKind.NEWS:
                 self._hear(node, records[0])
-            case Kind.LEAVE:
+            case PeerKind.LEAVE:
                 self._over(node, NodeEnd.LEFT)
 
     def _over(self, node: int, why: NodeEnd) -> None:

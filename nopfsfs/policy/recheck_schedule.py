@@ -35,7 +35,7 @@ def round_s(n_dirs: int, n_files: int, period_s: float) -> float:
     return max(ROUND_SHARE * period_s, n_files / (share * file_rate(n_dirs)))
 
 
-class Stream:
+class Rounds:
     """Rows `rows` (i64[k]), each looked at once in `period_s` seconds (infinite: only when asked for), at most `rate` a
     second. `in_use()` gives rows that go in front."""
 
@@ -115,11 +115,11 @@ class Schedule:
     ) -> None:  # fmt: skip
         """`period_s`: within which each file is looked at; infinite: none is unless it is asked for."""
         rate = file_rate(n_dirs)
-        self.directories = Stream(
+        self.directories = Rounds(
             np.arange(n_dirs), min(period_s, DIRECTORIES_S) if period_s < NEVER else NEVER, _DIRECTORY_RATE,
             dirs_in_use, now,
         )  # fmt: skip
-        self.files = Stream(files, period_s, rate, files_in_use, now)
+        self.files = Rounds(files, period_s, rate, files_in_use, now)
         self._requested = self._serving = self.given_out = 0
         self._awaits = (0, 0)
 

@@ -16,7 +16,7 @@ TAGS = 16_384  # tags of bytes are 1 .. TAGS; the standard promises 32,767
 Record = tuple[int, ...]
 
 
-class Kind(IntEnum):
+class PeerKind(IntEnum):
     """What a message holds."""
 
     WANT = 1  # tag, row, length, mtime_ns, urgent: send this file, of this version, under this tag
@@ -28,16 +28,16 @@ class Kind(IntEnum):
 
 
 _RECORDS = {
-    Kind.WANT: struct.Struct("<HqqqB"),
-    Kind.HURRY: struct.Struct("<H"),
-    Kind.DROP: struct.Struct("<H"),
-    Kind.ANSWER: struct.Struct("<HQB"),
-    Kind.LEAVE: struct.Struct(""),
+    PeerKind.WANT: struct.Struct("<HqqqB"),
+    PeerKind.HURRY: struct.Struct("<H"),
+    PeerKind.DROP: struct.Struct("<H"),
+    PeerKind.ANSWER: struct.Struct("<HQB"),
+    PeerKind.LEAVE: struct.Struct(""),
 }
-MESSAGE_MAX = _HEAD.size + max(NEWS_MAX, RECORDS_MOST * _RECORDS[Kind.WANT].size)
+MESSAGE_MAX = _HEAD.size + max(NEWS_MAX, RECORDS_MOST * _RECORDS[PeerKind.WANT].size)
 
 
-def pack(kind: Kind, job: int, records: list[Record]) -> list[bytes]:
+def pack(kind: PeerKind, job: int, records: list[Record]) -> list[bytes]:
     """Messages that carry these records. `job`: a number that all ranks of the job have in common, and no other has."""
     one = _RECORDS[kind]
     messages = []
@@ -51,10 +51,10 @@ def pack_news(job: int, body: bytes) -> bytes:
     """Raises ValueError: longer than NEWS_MAX."""
     if len(body) > NEWS_MAX:
         raise ValueError(f"news of {len(body)} bytes")
-    return _HEAD.pack(MAGIC, Kind.NEWS, 0, job) + body
+    return _HEAD.pack(MAGIC, PeerKind.NEWS, 0, job) + body
 
 
-def unpack(message: bytes, job: int) -> tuple[Kind, list[Any]]:
+def unpack(message: bytes, job: int) -> tuple[PeerKind, list[Any]]:
     """(kind, records), of news the body alone. Raises ValueError for garbage, and for a message of another job."""
     if len(message) < _HEAD.size:
         raise ValueError("message too short")
@@ -63,8 +63,8 @@ def unpack(message: bytes, job: int) -> tuple[Kind, list[Any]]:
         raise ValueError("no message of nopfsfs")
     if whose != job:
         raise ValueError("message of another job")
-    kind = Kind(number)
-    if kind == Kind.NEWS:
+    kind = PeerKind(number)
+    if kind == PeerKind.NEWS:
         return kind, [message[_HEAD.size :]]
     one = _RECORDS[kind]
     if count > RECORDS_MOST or len(message) != _HEAD.size + count * one.size:

@@ -151,7 +151,7 @@ class Metric(IntEnum):
     PEER_CORRUPT = 55  # other bytes than the holder said
     LENT_FILES = 56  # to other nodes
     LENT_BYTES = 57
-    # stager: the look again at what the source grants (`stager/recheck.py`)
+    # stager: the look again at what the source grants (`stager/rights_recheck.py`)
     RECHECK_LOOKED = 64  # looks at files and directories
     RECHECK_FOUND = 65  # looks that found a change
     RECHECK_FAILED = 66  # looks that had an error for an answer, or none

@@ -9,7 +9,7 @@ _HEAD = struct.Struct("<Bi")
 MESSAGE_MAX = 1 << 16
 
 
-class Kind(IntEnum):
+class SupervisorPeerKind(IntEnum):
     """What a message holds, beside a node and a body."""
 
     # supervisor to peer process
@@ -26,13 +26,13 @@ class Kind(IntEnum):
     AGREED = 10  # the mounts of all ranks answer: from now on this one stays, whatever becomes of MPI
 
 
-def pack(kind: Kind, node: int = -1, body: bytes = b"") -> bytes:
+def pack(kind: SupervisorPeerKind, node: int = -1, body: bytes = b"") -> bytes:
     return _HEAD.pack(kind, node) + body
 
 
-def unpack(message: bytes) -> tuple[Kind, int, bytes]:
+def unpack(message: bytes) -> tuple[SupervisorPeerKind, int, bytes]:
     """(kind, node, body). Raises ValueError for garbage."""
     if len(message) < _HEAD.size:
         raise ValueError("message too short")
     number, node = _HEAD.unpack_from(message)
-    return Kind(number), node, message[_HEAD.size :]
+    return SupervisorPeerKind(number), node, message[_HEAD.size :]

@@ -1,4 +1,4 @@
-"""What the shared columns say about rows, in the words of the vfs: refreshed attributes, and where the bytes are."""
+"""Attributes of rows that the shared columns give in place of the index, and the mount's own attributes of files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _OF_OTHERS = 0o077  # permission bits
 
 
 class ColumnOverrides:
-    """Reads the columns; writes nothing. `acls`: whether the kernel asks for ACLs. Where it does not, only the owner
-    may use what has one: its mode alone would grant more."""
+    """Reads the columns. `acls`: True where the kernel asks for ACLs. Where it does not, only the owner may use a file
+    that has an ACL: the mode alone would grant more."""
 
     def __init__(self, columns: Columns, index: Index, *, acls: bool = True) -> None:
         self._columns = columns
@@ -43,13 +43,13 @@ class ColumnOverrides:
         return RefreshedAttributes(mode, uid, gid, index.nlink[row], *times)
 
     def acl(self, row: int, /) -> bytes | None:
-        """The POSIX access ACL of a row, b"" for none; None: there is one that is not known."""
+        """The POSIX access ACL of a row, b"" for none; None where the row has one that is not known."""
         rights = self._rights.get(row)
         return self._index.acl(row) if rights is None else rights.acl
 
     def own_attributes(self, row: int) -> Mapping[bytes, bytes]:
-        """user.nopfs.tiers: where the bytes of a file are now, fastest first; user.nopfs.version: how often it was
-        seen to change."""
+        """Attributes of a file: `user.nopfs.tiers`, where its bytes are now, fastest first, and `user.nopfs.version`,
+        the number of changes that were seen."""
         if row < self._index.n_dirs:
             return {}
         c = self._columns

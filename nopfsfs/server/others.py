@@ -1,6 +1,6 @@
-"""The other processes of the mount, as a server sees them when the mount ends and the supervisor does nothing.
+"""The other processes of a mount, watched by a server so that they end though the supervisor does nothing.
 
-Usually the supervisor ends them all. One that is stopped or dead does not; then the servers are left to notice.
+Usually the supervisor ends all processes. A supervisor that is stopped or dead does not: the servers have to.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from nopfsfs.system import end_switch
 from nopfsfs.system.patience import Patience
 
 log = logging.getLogger(__name__)
-LOOK_S = 1.0
+LOOK_S = 1.0  # between two checks
 SILENT_S = 5.0  # the supervisor pings every two seconds
-LET_GO_S = 2.0  # for the stager to let go of a mount that is gone: it notices by itself
-OVER_S = 5.0  # for the others to end when the connection has
+LET_GO_S = 2.0  # for the stager to close a mount that is gone: it notices by itself
+OVER_S = 5.0  # for the other processes to end when the connection has
 
 
 class Others:
-    """`fds` and `minor` as of the server's handoff. `stager()` returns the descriptor of the socket to the stager,
-    below 0 when there is none."""
+    """Watches supervisor, stager and servers. `fds` and `minor` are those of the server's handoff. `stager()` returns
+    the descriptor of the socket to the stager, below 0 when there is none."""
 
     def __init__(self, fds: dict[str, int], minor: int, stager: Callable[[], int]) -> None:
         self._end, self._end_stager = fds.get("end", -1), fds.get("end-stager", -1)
@@ -35,14 +35,14 @@ class Others:
         self._minor, self._stager = minor, stager
         self._patience = Patience()
         self.alone = False  # the supervisor is gone
-        self.told = trio.Event()  # to end, by whoever sees to the others
+        self.ending = trio.Event()  # this server is to end: another process ends the others
 
-    def heard(self) -> None:
-        """The supervisor has given a sign of life."""
+    def supervisor_answered(self) -> None:
+        """Take note of a sign of life of the supervisor."""
         self._patience.answered()
 
     async def watch(self) -> None:
-        """While there is no supervisor that does, see that the stager lets go of a mount that is gone."""
+        """End a stager that keeps a mount that is gone, while no supervisor can do so."""
         if not self._minor:
             return
         with closing(MountWatch(self._minor)) as mount:
@@ -61,10 +61,10 @@ class Others:
                     gone_s = 0.0
 
     def _others_have_ended(self) -> bool:
-        """Those that this process can see, which is all when there is no supervisor that holds their pipes as well."""
+        """Return True when all other processes have ended. Without a supervisor this process sees them all."""
         if not self.alone or self._stager() >= 0:
             return False
-        if self._life >= 0:  # this process, too, is about to end: servers do not wait for each other
+        if self._life >= 0:  # this process is about to end, too: servers do not wait for each other
             os.close(self._life)
             self._life = -1
         poll = select.poll()
@@ -72,12 +72,12 @@ class Others:
             poll.register(life, 0)
         return len(poll.poll(0)) == len(self._lives)
 
-    async def see_them_end(self) -> None:
-        """The connection has ended: return when this process may, and end the others if nobody else does."""
+    async def wait_for_their_end(self) -> None:
+        """Return when this process may end, after the connection has ended. End the others if nobody else does."""
         with trio.move_on_after(OVER_S):
-            while not self.told.is_set() and not self._others_have_ended():
+            while not self.ending.is_set() and not self._others_have_ended():
                 with trio.move_on_after(0.05):
-                    await self.told.wait()
+                    await self.ending.wait()
             return
         log.error("the mount has ended, and the supervisor does nothing; ending all processes")
         end_switch.throw(self._end)

@@ -1,6 +1,6 @@
-"""The server process: pyfuse3 on the FUSE descriptor it was given. It holds no state that another could not rebuild.
+"""The server process: answers the requests of one FUSE descriptor, and holds no state that another could not rebuild.
 
-It ends when the mount is gone (pyfuse3's loop returns), or when it is told to. A supervisor that dies does not end it.
+It ends when the mount is gone, or at a message or signal. It goes on when the supervisor dies.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.server.column_overrides import ColumnOverrides
 from nopfsfs.server.fast_path import FastPath
+from nopfsfs.server.file_access import FileAccess
 from nopfsfs.server.operations import FuseOperations
 from nopfsfs.server.others import Others
+from nopfsfs.server.shown_opens import ShownOpens
 from nopfsfs.server.stager_client import StagerClient
 from nopfsfs.system import shared_memory
 from nopfsfs.system.process_setup import Handoff, become_reader, begin
@@ -37,14 +39,14 @@ from nopfsfs.vfs.tree import Tree
 
 log = logging.getLogger(__name__)
 GIVEN_UP = 75  # the exit status of a server that ended though the connection has not
-SAY_LIMIT_S = 2.0
-# Requests under way with pyfuse3: more than the kernel lets wait (`session.py`), so that reads which are stuck keep no
-# lookup, nor without the fast path a hit, from being taken.
+SEND_LIMIT_S = 2.0
+# Requests under way with pyfuse3: more than the kernel lets wait (`fuse/connection.py`). So reads which are stuck keep
+# no LOOKUP from being taken, nor a hit where there is no fast path.
 MAX_TASKS = 6144
 
 
 class ServerProcess:
-    """Owns the pyfuse3 session and the link to the stager."""
+    """Owns the pyfuse3 session, the fast path, and the sockets to supervisor and stager."""
 
     def __init__(self, handoff: Handoff) -> None:
         self._handoff = handoff
@@ -63,33 +65,42 @@ class ServerProcess:
         if "init" in fds:
             self._init = os.pread(fds["init"], REQUEST_BYTES, 0)
             self._pair = make_pair()  # before root is given up
-        self._adapter = FuseOperations(
-            tree=Tree(index, source, overrides, overrides.own_attributes),
+        metrics = MetricBlock(fds["gauges"], FIRST_SERVER + handoff.numbers["number"], writable=True)
+        stager_metrics = MetricBlock(fds["gauges"], writable=False)
+        ring = Ring(fds["ring"], writable=True)
+        self._files = FileAccess(
+            index=index,
             columns=columns,
             arena=memoryview(shared_memory.attach(fds["arena"], writable=False)),
-            gauges=MetricBlock(fds["gauges"], FIRST_SERVER + handoff.numbers["number"], writable=True),
-            stager_gauges=MetricBlock(fds["gauges"], writable=False),
-            ring=Ring(fds["ring"], writable=True),
             source=source,
-            stager=None,
+            metrics=metrics,
+            stager_metrics=stager_metrics,
+            ring=ring,
             io_timeout=handoff.config.io_timeout,
-            tripwires=Tripwires(index.n_dirs, index.n, index.total_bytes) if handoff.numbers.get("tripwires") else None,
-            supervisor_gauges=MetricBlock(fds["gauges"], SUPERVISOR, writable=False),
             modes=OpenModes(fds["modes"], columns.backing.data) if handoff.numbers["pass_from"] else None,
             pass_from=handoff.numbers["pass_from"],
+        )
+        supervisor_metrics = MetricBlock(fds["gauges"], SUPERVISOR, writable=False)
+        tripwires = Tripwires(index.n_dirs, index.n, index.total_bytes) if handoff.numbers.get("tripwires") else None
+        self._operations = FuseOperations(
+            Tree(index, source, overrides, overrides.own_attributes),
+            columns,
+            self._files,
+            ShownOpens(metrics, stager_metrics, supervisor_metrics, ring, tripwires),
+            handoff.config.io_timeout,
         )
         self._path: FastPath | None = None
         self._others = Others(fds, handoff.numbers.get("minor", 0), self._stager_fileno)
         self.status = 0
 
     def _stager_fileno(self) -> int:
-        return self._adapter.stager.fileno() if self._adapter.stager is not None else -1
+        return self._files.stager.fileno() if self._files.stager is not None else -1
 
     def _link(self, fd: int) -> StagerClient:
         return StagerClient(socket.socket(fileno=fd), self._welcomed, self._handoff.config.io_timeout)
 
     def _welcomed(self) -> None:
-        self._adapter.use_arena()
+        self._files.use_arena()
         with contextlib.suppress(OSError):  # the supervisor is gone
             _send_now(self._control.fileno(), b"known")
 
@@ -97,63 +108,63 @@ class ServerProcess:
         """Answer requests until the mount is gone."""
         # libfuse takes "/dev/fd/N" for a descriptor that is mounted already, and mounts nothing.
         requests = self._pair[1].detach() if self._pair is not None else self._fuse_fd
-        pyfuse3.init(self._adapter, f"/dev/fd/{requests}", {"default_permissions"})
+        pyfuse3.init(self._operations, f"/dev/fd/{requests}", {"default_permissions"})
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._obey)
+            nursery.start_soon(self._receive_messages)
             nursery.start_soon(self._signals)
             nursery.start_soon(self._others.watch)
             if self._pair is not None:
                 nursery.start_soon(self._stand_before, self._pair[0])
-            await self._say(b"ready")
+            await self._send(b"ready")
             try:
                 await pyfuse3.main(max_tasks=MAX_TASKS)
                 log.info("the connection has ended")
-                if not self._others.told.is_set():
-                    await self._say(b"over")
-                    await self._others.see_them_end()
+                if not self._others.ending.is_set():
+                    await self._send(b"over")
+                    await self._others.wait_for_their_end()
             finally:
                 nursery.cancel_scope.cancel()
         pyfuse3.close(unmount=False)
 
     async def _stand_before(self, pair: socket.socket) -> None:
-        """Run the fast path; when the connection has ended, so has pyfuse3's part."""
-        self._path = FastPath(self._fuse_fd, pair, self._adapter, self._watched, self._init, self._tell_interrupted)
+        """Run the fast path, and end pyfuse3 when the connection has ended."""
+        self._path = FastPath(self._fuse_fd, pair, self._operations, self._watched, self._init, self._tell_interrupted)
         await self._path.run()
         pyfuse3.terminate()
 
     def _watched(self) -> list[int]:
-        """Where messages of the supervisor, the stager and signals arrive."""
-        stager = self._adapter.stager
+        """Descriptors at which messages of the supervisor and the stager, and signals, arrive."""
+        stager = self._files.stager
         return self._wake_on if stager is None or stager.fileno() < 0 else [*self._wake_on, stager.fileno()]
 
     def _tell_interrupted(self, unique: int) -> None:
-        """At once, without the event loop, which may have nothing else to do."""
-        with contextlib.suppress(OSError):  # the supervisor is gone, or behind: the reader waits for its bytes then
+        """Send the supervisor an interrupt at once, without the event loop, which may not be running."""
+        with contextlib.suppress(OSError):  # the supervisor is gone, or behind: the reader then waits for its bytes
             _send_now(self._control.fileno(), b"interrupt" + unique.to_bytes(8, "little"))
 
-    async def _say(self, message: bytes) -> None:
-        """Given up after a while: a supervisor that is stopped takes nothing, and must not hold up an end."""
-        # The supervisor is gone: _obey notices.
-        with contextlib.suppress(OSError, trio.ClosedResourceError), trio.move_on_after(SAY_LIMIT_S):
+    async def _send(self, message: bytes) -> None:
+        """Send the supervisor a message, or give up: a stopped supervisor takes nothing, and must not delay an end."""
+        # `_receive_messages` notices a supervisor that is gone.
+        with contextlib.suppress(OSError, trio.ClosedResourceError), trio.move_on_after(SEND_LIMIT_S):
             await self._control.send(message)
 
-    async def _obey(self) -> None:
-        """Messages from the supervisor: `stager` and the number of its arena, with one or two descriptors: the socket
-        of a new stager, and its arena where that is another one; `ping` wants an answer;
-        `interrupt` and a request's number; `end`. When it is gone without a word, serve on: from what is staged, and
-        from the source."""
+    async def _receive_messages(self) -> None:
+        """Act on the messages of the supervisor; serve on when the supervisor is gone.
+
+        `stager` and the number of its arena come with one or two descriptors: the socket of a new stager, and its arena
+        where that is another one. `ping` wants an answer. `interrupt` names a request. `end` ends this server."""
         while True:
             message, fds = await self._receive()
             if message.startswith(b"stager") and fds:
                 self._meet_stager(int(message[6:]), *fds)
             elif message == b"ping":
-                self._others.heard()
-                await self._say(b"pong")
+                self._others.supervisor_answered()
+                await self._send(b"pong")
             elif message.startswith(b"interrupt") and self._path is not None:
                 self._path.interrupt(int.from_bytes(message[9:], "little"))
             elif message == b"end":
-                self._others.told.set()
+                self._others.ending.set()
                 self._end()
             elif not message:
                 break
@@ -170,62 +181,63 @@ class ServerProcess:
             await orphans.answer(self._handoff)
 
     def _meet_stager(self, number: int, sock: int, arena: int = -1) -> None:
-        """Take a socket to another stager, and arena `number` if that is another one."""
-        before = self._adapter.stager
+        """Use the socket `sock` to a new stager, and arena `number` where its descriptor is given."""
+        before = self._files.stager
         if arena >= 0:
-            self._adapter.leave_arena()
+            self._files.leave_arena()
         if before is not None:
-            before.leave()  # it runs no more, though it may not have ended
-        self._adapter.stager = self._link(sock)
-        self._nursery.start_soon(self._adapter.stager.run)
+            before.leave()  # that stager has stopped, though it may not have ended
+        self._files.stager = self._link(sock)
+        self._nursery.start_soon(self._files.stager.run)
         self._nursery.start_soon(self._confirm, before, arena, number)
 
     async def _outlive(self, life: int) -> None:
-        """When another server has ended, with the supervisor or since: nobody else is left to see that those who wait
-        for it have their answer."""
+        """Let the kernel deliver again what another server had taken, when that server has ended and there is no
+        supervisor to do so. Where the kernel cannot, end: its readers have an answer when all servers have ended."""
         await trio.lowlevel.wait_readable(life)
         self._wake_on = [fd for fd in self._wake_on if fd != life]
         log.warning("a server has ended that nobody replaces")
         if not self._handoff.numbers["resend"]:
-            self._others.told.set()
+            self._others.ending.set()
             self.status = GIVEN_UP
-            self._end()  # when none is left, the connection ends
+            self._end()
             return
         with contextlib.suppress(OSError):  # the connection has ended
             resend(self._fuse_fd)
 
     async def _signals(self) -> None:
-        """SIGTERM: another takes the place of this one."""
+        """End at SIGTERM: another server takes the place of this one."""
         signal.signal(signal.SIGTERM, lambda number, frame: os.eventfd_write(self._term, 1))
         await trio.lowlevel.wait_readable(self._term)
-        self._others.told.set()
+        self._others.ending.set()
         self.status = GIVEN_UP
         self._end()
 
     def _end(self) -> None:
-        """Take no more requests; end when those that were taken are answered."""
+        """Take no more requests, and end when those that were taken are answered."""
         if self._path is not None:
             self._path.stop()
         else:
             pyfuse3.terminate()
 
     async def _confirm(self, before: StagerClient | None, arena: int, number: int) -> None:
-        """Say that nothing here reads arena bytes that the stager before had named: another may reuse them now."""
+        """Send `drained` when nothing here reads arena bytes that the last stager had named: a new one may reuse them.
+        """
         if before is not None:
             await before.drained.wait()
         if arena >= 0:
-            self._adapter.take_arena(memoryview(shared_memory.attach(arena, writable=False)))
+            self._files.take_arena(memoryview(shared_memory.attach(arena, writable=False)))
             os.dup2(arena, self._handoff.fds["arena"])
             os.close(arena)
-            self._handoff.numbers["arena"] = number  # for who takes over
-        await self._say(b"drained")
+            self._handoff.numbers["arena"] = number  # for a supervisor that takes over
+        await self._send(b"drained")
 
     async def _receive(self) -> tuple[bytes, list[int]]:
         size = socket.CMSG_SPACE(2 * array.array("i").itemsize)
         try:
             message, ancillary, _, _ = await self._control.recvmsg(64, size)
         except OSError:
-            return b"", []  # it was killed with messages unread
+            return b"", []  # the supervisor was killed with messages unread
         fds = array.array("i")
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -234,24 +246,24 @@ class ServerProcess:
 
 
 def _send_now(fd: int, message: bytes) -> None:
-    """Raises OSError."""
+    """Send without waiting. Raises OSError."""
     with socket.socket(fileno=os.dup(fd)) as sock:
         sock.send(message, socket.MSG_DONTWAIT)
 
 
-def _worth_telling(record: logging.LogRecord) -> bool:
-    """That a reader was killed before its answer came, or the mount ended, is no error."""
+def _is_error(record: logging.LogRecord) -> bool:
+    """Return False for pyfuse3's message that an answer came too late: its reader was killed, or the mount ended."""
     return not ("fuse_reply_" in str(record.msg) and "No such file" in record.getMessage())
 
 
 def main() -> None:
     handoff = begin(sys.argv)
     check_layout(handoff.numbers)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the supervisor gets it, too, and sees to the end
-    logging.getLogger("pyfuse3").addFilter(_worth_telling)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the supervisor gets it, too, and ends all processes
+    logging.getLogger("pyfuse3").addFilter(_is_error)
     server = ServerProcess(handoff)
     become_reader(handoff.config)
-    # What was imported and made until now stays: looking it over again and again costs the hits their caches.
+    # All objects made until now stay: collecting over them again and again would cost the hits their caches.
     gc.collect()
     gc.freeze()
     trio.run(server.run)

@@ -1,19 +1,15 @@
-"""The server's side of a miss: ask the stager and wait for the range; without stager or room, read the source.
+"""Demands of a server to the stager, and their answers.
 
-Arena bytes are handed out in the very step in which an answer is taken up, so the grace rule of `stager/extents.py`
-holds.
+A handler reads arena bytes in the step in which it takes up an answer, so that the grace periods of
+`stager/extents.py` hold.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import math
 import socket
-import threading
-import time
-from collections import OrderedDict, deque
 from collections.abc import Callable
 
 import trio
@@ -21,18 +17,12 @@ import trio
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.outbox import Outbox
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.system.elastic_limiter import ElasticLimiter
 from nopfsfs.system.patience import Patience
-from nopfsfs.tiers.source import IDLE_S, Changed, Identity, Source, close, read_exactly
 
 log = logging.getLogger(__name__)
-DIRECT_FILES = 32  # source files that direct reads keep open
-DIRECT_THREADS = 64
-LOOK_S = 0.25  # between looks at whether the stager lives, while somebody waits for it
-SILENT_S = 1.5  # of silence after a ping, after which the stager is passed by: with both looks within 2 s
+LOOK_S = 0.25  # between checks of whether the stager lives, while a READ waits for it
+SILENT_S = 1.5  # of silence after a ping, after which the stager is passed by: with both checks within 2 s
 BEHIND_MOST = 4096  # messages that wait for room in the stager's socket
-DIRECT_THREADS_MOST = 320  # while reads are stuck at a source that does not answer
-CLOSING_THREADS, CLOSING_THREADS_MOST = 16, 64
 
 
 class StagerGone(Exception):
@@ -40,16 +30,16 @@ class StagerGone(Exception):
 
 
 class StagerClient:
-    """Demands and answers over one socket to one stager. `run` is its task; it returns when the stager is gone, or is
-    left (`leave`).
+    """Sends demands to one stager, and takes its answers. `run` is its task, which returns when the stager is gone, or
+    after `leave`.
 
-    Until the stager says that it knows of this server, nothing is asked of it, and no arena bytes may be read: it would
-    not wait for that. Then `welcomed` is called. A stager that gives no sign of life while it is waited for is passed
-    by: whoever waits is told that it is gone, and nobody asks it until it answers again.
+    No demand is sent until the stager sends that it knows this server, nor may arena bytes be read: the stager would
+    reuse them at once. `welcomed` is called then. A stager that gives no sign of life while a READ waits for it is
+    passed by: `ask` raises StagerGone until the stager answers again.
     """
 
     def __init__(self, sock: socket.socket, welcomed: Callable[[], None], io_timeout: float = math.inf) -> None:
-        """`io_timeout`, seconds: how long a reader may wait in all; a third of it at most for a stager that hangs."""
+        """`io_timeout`, seconds: a READ may wait so long in all, and a third of it at most for a stager that hangs."""
         self._look_s, self._silent_s = min(LOOK_S, io_timeout / 20), min(SILENT_S, io_timeout / 5)
         self._end = sock
         self._socket = trio.socket.from_stdlib_socket(sock)
@@ -60,17 +50,17 @@ class StagerClient:
         self._asked, self._full, self._left = trio.Event(), trio.Event(), trio.Event()
         self._patience = Patience()
         self._pinged = False  # a ping is not answered yet
-        self._known = False  # the stager knows of this server, and lives
-        self.silent = False  # it is passed by
-        self.drained = trio.Event()  # dead, and no handler holds arena bytes that it was told of here
+        self._known = False  # the stager knows this server, and lives
+        self.silent = False  # the stager is passed by
+        self.drained = trio.Event()  # the stager is gone, and no handler holds arena bytes of its answers
 
     @property
     def alive(self) -> bool:
-        """Whether the stager may be asked."""
+        """True while `ask` sends demands."""
         return self._known and not self.silent
 
     async def ask(self, row: int, offset: int, length: int) -> Answer:
-        """The stager's answer. Raises StagerGone. No checkpoint lies between the answer and the return."""
+        """Return the stager's answer to a demand. Raises StagerGone. No checkpoint lies between answer and return."""
         if not self.alive:
             raise StagerGone
         wait = _WaitingDemand()
@@ -92,12 +82,12 @@ class StagerClient:
         return self._socket.fileno()
 
     async def report_changed(self, row: int) -> None:
-        """Tell the stager that a row's file is not the indexed one any more."""
+        """Report to the stager that a row's file is not the indexed one any more."""
         with contextlib.suppress(StagerGone):
             self._send(Demand(0, row, 0, 0))
 
     def leave(self) -> None:
-        """The stager will never run again, though its socket may stay open: take no more answers."""
+        """Take no more answers: the stager has stopped for good, though its socket may stay open."""
         self._left.set()
 
     def _send(self, demand: Demand) -> None:
@@ -112,10 +102,11 @@ class StagerClient:
             self._full.set()
 
     async def run(self) -> None:
+        """Take answers until the stager is gone or left."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flush)
             nursery.start_soon(self._watch)
-            nursery.start_soon(self._see_it_left, nursery.cancel_scope)
+            nursery.start_soon(self._cancel_when_left, nursery.cancel_scope)
             try:
                 while message := await self._socket.recv(256):
                     self._take(message, nursery)
@@ -130,12 +121,12 @@ class StagerClient:
         self._socket.close()  # not before: to the stager that is the end of this server's reading
         self.drained.set()
 
-    async def _see_it_left(self, scope: trio.CancelScope) -> None:
+    async def _cancel_when_left(self, scope: trio.CancelScope) -> None:
         await self._left.wait()
         scope.cancel()
 
     def _give_up(self) -> None:
-        """Whoever waits has no answer. One that comes later is not taken: nobody is there to ask for it."""
+        """Wake all that wait, without an answer. An answer that comes later finds nobody, and is dropped."""
         waiting, self._waiting = self._waiting, {}
         for wait in waiting.values():
             wait.event.set()
@@ -144,12 +135,12 @@ class StagerClient:
         while True:
             await self._full.wait()
             self._full = trio.Event()
-            with contextlib.suppress(OSError):  # gone: that is noticed where it is read
+            with contextlib.suppress(OSError):  # `run` notices that the stager is gone
                 while not self._out.flush():
                     await trio.lowlevel.wait_writable(self._end)
 
     async def _watch(self) -> None:
-        """While anybody waits, see that the stager lives: its loop answers a ping at once, however slow the source."""
+        """Check that the stager lives while a READ waits: its loop answers a ping at once, however slow the source."""
         while True:
             await self._asked.wait()
             self._asked = trio.Event()
@@ -187,7 +178,7 @@ class StagerClient:
                 wait.answer = answer
                 wait.event.set()
         elif answer == server_stager.PONG:
-            self._hear_it_lives()
+            self._pong_received()
         elif answer.arena == 0:
             self._known = True
             self._welcomed()
@@ -195,7 +186,7 @@ class StagerClient:
             # In a task of its own: answers must be taken even while the stager takes no demands, or both would wait.
             nursery.start_soon(self._pass_grace, answer.arena)
 
-    def _hear_it_lives(self) -> None:
+    def _pong_received(self) -> None:
         self._pinged = False
         self._patience.answered()
         if self.silent:
@@ -203,8 +194,10 @@ class StagerClient:
             self.silent = False
 
     async def _pass_grace(self, number: int) -> None:
-        """Every handler that was woken by an earlier answer is in the run queue already: it runs in the next batch of
-        the event loop at the latest, and this task after it in the one thereafter."""
+        """Answer a grace request when no handler reads bytes of an earlier answer any more.
+
+        Each handler that an earlier answer has woken is in the run queue already. It runs in the next batch of the
+        event loop at the latest, and this task in the batch after that."""
         await trio.lowlevel.checkpoint()
         await trio.lowlevel.checkpoint()
         with contextlib.suppress(StagerGone):
@@ -217,125 +210,3 @@ class _WaitingDemand:
     def __init__(self) -> None:
         self.event = trio.Event()
         self.answer: Answer | None = None
-
-
-class DirectReader:
-    """Reads the source without a tier: pass-through, for when nothing better is there. Thread-safe."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._lock = threading.Lock()
-        self._open: OrderedDict[int, _OpenFile] = OrderedDict()
-        self._done: deque[int] = deque()  # descriptors to be closed
-        # Two limits: a source where closing hangs must not keep others from reading.
-        self._readers = ElasticLimiter(DIRECT_THREADS, DIRECT_THREADS_MOST)
-        self._closers = ElasticLimiter(CLOSING_THREADS, CLOSING_THREADS_MOST)
-        self._idle: threading.Timer | None = None  # closes files that nobody reads
-
-    async def read(self, row: int, offset: int, length: int) -> bytearray:
-        """Bytes of the indexed version. Raises OSError (ESTALE when the file changed)."""
-        try:
-            return await self._readers.run(self._read, row, offset, length)
-        finally:
-            self._close_done()
-
-    def holds(self, row: int) -> bool:
-        """Whether the row's source file is kept open."""
-        return row in self._open
-
-    async def release(self, row: int) -> None:
-        """A handle of the row was closed: do not keep its source file open."""
-        if row not in self._open:
-            return
-        with self._lock:
-            done = self._retire(row)
-        if done is not None:
-            # In a thread, and in no hurry: closing may wait for the source.
-            await self._closers.run(close, done.fd)
-
-    def _close_done(self) -> None:
-        """Close what is out of use, while nobody waits for that: it may be on another target than what is read."""
-        while self._done:
-            trio.lowlevel.spawn_system_task(self._closers.run, close, self._done.popleft())
-
-    def _read(self, row: int, offset: int, length: int) -> bytearray:
-        file = self._acquire(row)
-        try:
-            # Where the file ends by its identity; to find less is a change.
-            data = bytearray(max(0, min(length, file.identity.size - offset)))
-            read_exactly(file.fd, file.identity, memoryview(data), offset)
-        except Changed:
-            with self._lock:
-                if self._open.get(row) is file:
-                    self._retire(row)  # in use, by this thread: it is closed below
-            raise OSError(errno.ESTALE, "changed at the source") from None
-        finally:
-            with self._lock:
-                file.users -= 1
-                file.used_s = time.monotonic()
-                done = file.done
-                self._close_idle_later()
-            if done:
-                self._done.append(file.fd)
-        return data
-
-    def _acquire(self, row: int) -> _OpenFile:
-        with self._lock:
-            file = self._open.get(row)
-            if file is not None and file.identity == self._source.identity(row):
-                file.users += 1
-                return file
-        try:
-            file = _OpenFile(*self._source.open(row))
-        except Changed:
-            raise OSError(errno.ESTALE, "changed at the source") from None
-        file.users = 1
-        with self._lock:
-            surplus = [self._retire(row)]
-            self._open[row] = file
-            while len(self._open) > DIRECT_FILES:
-                surplus.append(self._retire(next(iter(self._open))))
-        self._done.extend(old.fd for old in surplus if old is not None)
-        return file
-
-    def _close_idle_later(self) -> None:
-        """See to it that files are closed that nobody reads, though nobody closed the last handle (lock held)."""
-        if self._idle is None and self._open:
-            self._idle = threading.Timer(IDLE_S, self._close_idle)
-            self._idle.daemon = True
-            self._idle.start()
-
-    def _close_idle(self) -> None:
-        before_s = time.monotonic() - IDLE_S
-        with self._lock:
-            idle = [row for row, file in self._open.items() if not file.users and file.used_s < before_s]
-            closing = [self._retire(row) for row in idle]
-            self._idle = None
-            self._close_idle_later()
-        for file in closing:
-            if file is not None:
-                close(file.fd)
-
-    def _retire(self, row: int) -> _OpenFile | None:
-        """Keep the row's file no longer (lock held); the file if it is to be closed now."""
-        file = self._open.pop(row, None)
-        if file is None:
-            return None
-        file.retired = True
-        return file if file.done else None
-
-
-class _OpenFile:
-    """A source file kept open between direct reads; whoever finds it done, under the lock, closes it."""
-
-    def __init__(self, fd: int, identity: Identity) -> None:
-        self.fd = fd
-        self.identity = identity
-        self.users = 0
-        self.used_s = 0.0  # when it was last used, by time.monotonic()
-        self.retired = False
-
-    @property
-    def done(self) -> bool:
-        """Retired and out of use."""
-        return self.retired and not self.users

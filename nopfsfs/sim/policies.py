@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 class NotSupported(ValueError):
-    """The policy does not work with this data set on this cluster."""
+    """The policy does not work with this data set on this cluster; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from nopfsfs.performance.model import Cluster
+from nopfsfs.sim.policies import NotSupported
 from nopfsfs.sim.thesis_order import deal
-from nopfsfs.sim.thesis_setup import POLICIES, NotSupported, ThesisJob
+from nopfsfs.sim.thesis_setup import POLICIES, ThesisJob
 from nopfsfs.sim.thesis_worker import ThesisRates, ThesisStaging, play, workers
 from nopfsfs.sim.training import SimDataSet, Training
 

@@ -18,14 +18,11 @@ from numpy.typing import NDArray
 
 from nopfsfs.performance.model import Cluster, Floats, Rows
 from nopfsfs.placement import methods
+from nopfsfs.sim.policies import NotSupported
 from nopfsfs.sim.thesis_order import Accesses
 from nopfsfs.sim.thesis_worker import ThesisCache, ThesisRates
 
 MEMORY, DISK = 0, 1  # the storage classes 1 and 2
-
-
-class NotSupported(ValueError):
-    """The policy does not do what it is asked for; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -111,7 +111,7 @@ def sights(kept: ThesisCache, peer_least: float, from_peers: bool) -> list[Sight
     return found
 
 
-class Worker:
+class ThesisWorker:
     """A rank, the only one of its node, between two batches. `waited`: seconds for samples until now. `last_read`: the
     time when the last known read of the source by this rank begins."""
 
@@ -210,15 +210,15 @@ class Worker:
 
 def workers(
     accesses: Accesses, sizes: Rows, kept: ThesisCache, rates: ThesisRates, staging: ThesisStaging
-) -> list[Worker]:
+) -> list[ThesisWorker]:
     """A worker for each stream of `accesses`. `sizes` i64[F], bytes."""
     lengths = array("d", sizes.astype(np.float64).tobytes())
     seen = sights(kept, rates.peer, staging.from_peers)
     each = zip(accesses.streams, accesses.bounds, staging.capacity, seen, strict=True)
-    return [Worker(stream, bounds, lengths, room, staging, rates, sight) for stream, bounds, room, sight in each]
+    return [ThesisWorker(stream, bounds, lengths, room, staging, rates, sight) for stream, bounds, room, sight in each]
 
 
-def play(ranks: Sequence[Worker], steps: int, begin: float, progress: Callable[[float], None] | None) -> float:
+def play(ranks: Sequence[ThesisWorker], steps: int, begin: float, progress: Callable[[float], None] | None) -> float:
     """The time when the last batch ends, if the first begins at `begin`. `progress` gets the share of steps done."""
     tell_every = max(1, steps // PROGRESS_STEPS)
     for step in range(steps):

@@ -33,7 +33,7 @@ from nopfsfs.stager.lifesign import LifeSign
 from nopfsfs.stager.page_pusher import PagePusher
 from nopfsfs.stager.passthrough_copies import LOOK_AGAIN_S, PassthroughCopies
 from nopfsfs.stager.peer_link import PeerLink
-from nopfsfs.stager.recheck import Recheck
+from nopfsfs.stager.rights_recheck import Recheck
 from nopfsfs.stager.server_links import ServerLinks
 from nopfsfs.stager.state import StagerState
 from nopfsfs.stager.watch import Watch

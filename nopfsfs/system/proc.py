@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+
+_SIGKILL = 1 << (signal.SIGKILL - 1)
 
 
 def start_time(pid: int) -> int | None:
@@ -24,6 +27,31 @@ def has_ended(pid: int, started: int) -> bool:
         pass
     fields = _stat(pid)
     return fields is not None and (_ended(fields) or int(fields[19]) != started)
+
+
+def is_dying(pid: int) -> bool:
+    """Return True where a thread is gone or has been told to end: a signal that ends a process leaves SIGKILL pending.
+
+    A thread that cannot be seen is not dying: 0 stands for one of another pid namespace, and /proc may hide others.
+    """
+    if pid == 0:
+        return False
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            fields = dict(line.split(b":", 1) for line in file if line.startswith((b"SigPnd", b"ShdPnd")))
+    except OSError:
+        return _is_gone(pid)
+    return any(int(mask, 16) & _SIGKILL for mask in fields.values())
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # hidden, or no number of a process
+        pass
+    return False
 
 
 def pid_namespace() -> int:

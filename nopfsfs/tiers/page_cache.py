@@ -5,8 +5,7 @@ name of a changed file, or its attributes.
 uninterruptible sleep: `push` while a READ of that inode is unanswered, `forget_name` while a LOOKUP in that directory
 is. So they are called in threads that do nothing else, and nothing waits for those. `forget_attributes` touches no page
 and takes no lock of the inode (fs/fuse/inode.c, fuse_reverse_inval_inode with a negative offset).
-Message layouts: linux/fuse.h, struct fuse_out_header, fuse_notify_store_out, fuse_notify_inval_entry_out; linux/mman.h,
-struct cachestat_range, cachestat.
+Layouts of cachestat(2): linux/mman.h, struct cachestat_range, cachestat.
 """
 
 from __future__ import annotations
@@ -19,15 +18,10 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
+from nopfsfs.fuse import kernel
+from nopfsfs.fuse.kernel import notification
 from nopfsfs.protocol.inode_numbers import inode_of
 
-_NOTIFY_INVAL_INODE = 2
-_NOTIFY_INVAL_ENTRY = 3
-_NOTIFY_STORE = 4
-_OUT_HEADER = struct.Struct("<IiQ")
-_STORE = struct.Struct("<QQII")
-_INVAL_INODE = struct.Struct("<Qqq")
-_INVAL_ENTRY = struct.Struct("<QII")
 _RANGE = struct.Struct("<QQ")
 _CACHESTAT = struct.Struct("<5Q")  # pages in the cache, dirty, under writeback, evicted, evicted recently
 _NR_CACHESTAT = 451  # of cachestat(2), Linux 6.5, on all architectures that it is built for here
@@ -41,16 +35,15 @@ def push(fuse_fd: int, inode: int, data: memoryview, offset: int = 0) -> None:
     know the inode, OSError when the connection is gone."""
     for start in range(0, len(data), STORE_CHUNK):
         part = data[start : start + STORE_CHUNK]
-        head = _OUT_HEADER.pack(_OUT_HEADER.size + _STORE.size + len(part), _NOTIFY_STORE, 0)
-        os.writev(fuse_fd, [head + _STORE.pack(inode, offset + start, len(part), 0), part])
+        head = kernel.NOTIFY_STORE_OUT.pack(inode, offset + start, len(part), 0)
+        os.writev(fuse_fd, [notification(kernel.NOTIFY_STORE, head, len(part)), part])
 
 
 def forget_name(fuse_fd: int, directory: int, name: bytes) -> None:
     """Make the kernel look `name` up anew in the inode `directory`. A name that it does not know is no error."""
-    size = _OUT_HEADER.size + _INVAL_ENTRY.size + len(name) + 1
-    message = _OUT_HEADER.pack(size, _NOTIFY_INVAL_ENTRY, 0) + _INVAL_ENTRY.pack(directory, len(name), 0) + name + b"\0"
+    body = kernel.NOTIFY_INVAL_ENTRY_OUT.pack(directory, len(name), 0) + name + b"\0"
     try:
-        os.write(fuse_fd, message)
+        os.write(fuse_fd, notification(kernel.NOTIFY_INVAL_ENTRY, body))
     except FileNotFoundError:
         pass
 
@@ -58,9 +51,8 @@ def forget_name(fuse_fd: int, directory: int, name: bytes) -> None:
 def forget_attributes(fuse_fd: int, inode: int) -> None:
     """Make the kernel ask for the attributes and ACLs of an inode anew before it next checks a right; its pages stay,
     and an answer that is under way is not kept. An inode that it does not know is no error."""
-    message = _OUT_HEADER.pack(_OUT_HEADER.size + _INVAL_INODE.size, _NOTIFY_INVAL_INODE, 0)
     try:
-        os.write(fuse_fd, message + _INVAL_INODE.pack(inode, -1, 0))
+        os.write(fuse_fd, notification(kernel.NOTIFY_INVAL_INODE, kernel.NOTIFY_INVAL_INODE_OUT.pack(inode, -1, 0)))
     except FileNotFoundError:
         pass
 

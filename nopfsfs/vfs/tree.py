@@ -58,7 +58,7 @@ class Overrides(Protocol):
     def acl(self, row: int, /) -> bytes | None: ...
 
 
-class FileSystem(NamedTuple):
+class FileSystemSize(NamedTuple):
     """Figures of the mount as statvfs(3) gives them. No block is free: the mount is read-only."""
 
     block_size: int
@@ -97,7 +97,7 @@ class Tree:
         self._overrides = overrides
         self._own = own_attributes
         blocks = -(-index.total_bytes // BLOCK)
-        self._file_system = FileSystem(BLOCK, blocks, 0, index.n, 0, NAME_MAX)
+        self._file_system = FileSystemSize(BLOCK, blocks, 0, index.n, 0, NAME_MAX)
 
     def lookup(self, dir_row: int, name: bytes) -> int:
         """The row of a name, b"." and b".." included; the root is its own parent. Raises NotFound,
@@ -153,7 +153,7 @@ class Tree:
         except KeyError:
             raise NotALink(row) from None
 
-    def statfs(self) -> FileSystem:
+    def statfs(self) -> FileSystemSize:
         """The size of the data set, as `df` shows it."""
         return self._file_system
 

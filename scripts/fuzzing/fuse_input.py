@@ -31,7 +31,9 @@ from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.server.column_overrides import ColumnOverrides
 from nopfsfs.server.fast_path import FastPath
+from nopfsfs.server.file_access import FileAccess
 from nopfsfs.server.operations import FuseOperations
+from nopfsfs.server.shown_opens import ShownOpens
 from nopfsfs.system import shared_memory
 from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.source import Source
@@ -69,18 +71,20 @@ class FuseInput(Input):
                     shared_memory.create("arena", 1 << 20)]  # fmt: skip
         self.columns = Columns(self.fds[0], self.n, writable=True)
         self._stage()
-        gauges = MetricBlock(self.fds[1], writable=True)
+        metrics = MetricBlock(self.fds[1], writable=True)
         source = Source(os.fsencode(self.root), index, self.columns)
         overrides = ColumnOverrides(self.columns, index)
         self.supervisor = MetricBlock(self.fds[1], SUPERVISOR, writable=True)
-        self.adapter = FuseOperations(
-            tree=Tree(index, source, overrides, overrides.own_attributes), columns=self.columns,
-            arena=memoryview(shared_memory.attach(self.fds[4], writable=False)), gauges=gauges, stager_gauges=gauges,
-            ring=Ring(self.fds[2], writable=True), source=source, stager=None, io_timeout=ANSWER_S / 2,
-            tripwires=Tripwires(index.n_dirs, index.n), supervisor_gauges=self.supervisor,
+        ring = Ring(self.fds[2], writable=True)
+        files = FileAccess(
+            index=index, columns=self.columns, arena=memoryview(shared_memory.attach(self.fds[4], writable=False)),
+            source=source, metrics=metrics, stager_metrics=metrics, ring=ring, io_timeout=ANSWER_S / 2,
             modes=OpenModes(self.fds[3], self.columns.backing.data), pass_from=4096,
         )  # fmt: skip
-        self.adapter.use_arena()
+        files.use_arena()
+        shown = ShownOpens(metrics, metrics, self.supervisor, ring, Tripwires(index.n_dirs, index.n))
+        tree = Tree(index, source, overrides, overrides.own_attributes)
+        self.operations = FuseOperations(tree, self.columns, files, shown, ANSWER_S / 2)
 
     def close(self) -> None:
         for fd in self.fds:
@@ -145,7 +149,7 @@ class FuseInput(Input):
         for end in (kernel, device, ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         told: list[int] = []
-        path = FastPath(device.fileno(), ours, self.adapter, list, b"", told.append)
+        path = FastPath(device.fileno(), ours, self.operations, list, b"", told.append)
         reader, behind = trio.socket.from_stdlib_socket(kernel), trio.socket.from_stdlib_socket(theirs)
         ended = trio.Event()
 
@@ -205,7 +209,7 @@ class FuseInput(Input):
 
     async def _call_handlers(self, rng: Random) -> None:
         """As pyfuse3 calls them for what the fast path hands on."""
-        a, inode, handle = self.adapter, self._inode(rng), number(rng)
+        a, inode, handle = self.operations, self._inode(rng), number(rng)
         names = b"train", b"..", b"n" * 300, garbage(rng), b"user.nopfs.tiers", b"system.posix_acl_access"
         name = rng.choice(names).partition(b"\0")[0]  # libfuse gives texts of C
         calls: list[Any] = [

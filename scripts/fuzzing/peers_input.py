@@ -23,6 +23,7 @@ from nopfsfs.protocol import server_stager as local
 from nopfsfs.protocol.columns import HOME_HERE, Columns, MetricBlock
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.stager_peer import Kind as Local
+from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
 from nopfsfs.stager.server_links import ServerLinks
 from nopfsfs.stager.state import StagerState
 from nopfsfs.supervisor.processes.children import sequenced_pair
@@ -44,7 +45,7 @@ RECORDS = {
 _BITS = {"B": 8, "H": 16, "I": 32, "Q": 64, "q": 64}
 
 
-def record(rng: Random, kind: between_peers.Kind | Local, known: list[int]) -> tuple[int, ...]:
+def record(rng: Random, kind: between_peers.PeerKind | Local, known: list[int]) -> tuple[int, ...]:
     """A record of a kind: some of its numbers are known ones, others small, others anything that fits."""
     found = []
     for letter in RECORDS[f"local {kind.name}" if isinstance(kind, Local) else kind.name]:
@@ -94,7 +95,7 @@ class PeersInput(Input):
     def _valid(self, rng: Random) -> bytes:
         match rng.randrange(5):
             case 0:
-                return supervisor_peer.pack(rng.choice(list(supervisor_peer.Kind)), signed(rng, 32), garbage(rng))
+                return supervisor_peer.pack(rng.choice(list(SupervisorPeerKind)), signed(rng, 32), garbage(rng))
             case 1:
                 rows = np.array([signed(rng) for _ in range(rng.randrange(5))], np.int64)
                 return local.pack_orders(rng.choice(list(local.Order)), rows, signed(rng))[0]
@@ -105,10 +106,10 @@ class PeersInput(Input):
         return self._of_processes(rng, rng.choice(list(Local)))
 
     def _between_nodes(self, rng: Random) -> bytes:
-        kind = rng.choice(list(between_peers.Kind))
-        if kind == between_peers.Kind.NEWS:
+        kind = rng.choice(list(between_peers.PeerKind))
+        if kind == between_peers.PeerKind.NEWS:
             return between_peers.pack_news(JOB, garbage(rng))
-        count = 0 if kind == between_peers.Kind.LEAVE else rng.randrange(4)
+        count = 0 if kind == between_peers.PeerKind.LEAVE else rng.randrange(4)
         return between_peers.pack(kind, JOB, [record(rng, kind, self.known) for _ in range(count)])[0]
 
     def _of_processes(self, rng: Random, kind: Local) -> bytes:

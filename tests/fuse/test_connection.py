@@ -143,7 +143,7 @@ def test_a_kernel_that_says_something_else_is_an_error_and_gets_no_answer(pair: 
 
 
 def test_a_kernel_that_says_nothing_is_not_waited_for_for_ever(pair: Pair) -> None:
-    with pytest.raises(OSError, match="says nothing") as caught:
+    with pytest.raises(OSError, match="sends nothing") as caught:
         negotiate(pair[1].fileno(), acl=False, limit_s=0)
     assert caught.value.errno == errno.ETIMEDOUT
 

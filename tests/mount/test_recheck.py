@@ -14,7 +14,7 @@ from nopfsfs.cli.recheck import look_now
 from nopfsfs.control.client import call
 from nopfsfs.errors import Exit
 from nopfsfs.fuse.connection import WITHOUT
-from nopfsfs.stager.recheck import LOOKERS
+from nopfsfs.stager.rights_recheck import LOOKERS
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, mount_command, run, write

@@ -14,8 +14,7 @@ import xxhash
 
 from nopfsfs.peer.node_health import NodeEnd
 from nopfsfs.peer.router import PeerRouter
-from nopfsfs.protocol.between_peers import Kind as Wire
-from nopfsfs.protocol.between_peers import Record
+from nopfsfs.protocol.between_peers import PeerKind, Record
 from nopfsfs.protocol.stager_peer import Kind, Status
 from tests.peer.network import Network
 
@@ -311,7 +310,7 @@ class Cluster:
                 node.stager_comes()
 
     def _sent(self, node: int, to: int, message: bytes) -> None:
-        assert message[4] != Wire.WANT or to not in self.nodes[node].not_to_be_asked, "asked though it is over"
+        assert message[4] != PeerKind.WANT or to not in self.nodes[node].not_to_be_asked, "asked though it is over"
 
     def turn(self, *only: int) -> bool:
         """Everything that lies there arrives, and each node (or only some) does one step."""

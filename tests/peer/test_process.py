@@ -19,9 +19,9 @@ import pytest
 from nopfsfs.peer import process
 from nopfsfs.peer.process import LONGEST_S, PeerProcess
 from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
-from nopfsfs.protocol.between_peers import Kind as Wire
+from nopfsfs.protocol.between_peers import PeerKind
 from nopfsfs.protocol.stager_peer import Kind, Status
-from nopfsfs.protocol.supervisor_peer import Kind as News
+from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
 from nopfsfs.supervisor.processes.children import sequenced_pair
 from nopfsfs.system import shared_memory
 from tests.peer.network import Network
@@ -43,12 +43,12 @@ class Mount:
         self.fd = shared_memory.create("test", LENGTH)
         self.memory = memoryview(shared_memory.attach(self.fd, writable=True))
         self.stager: socket.socket | None = None
-        self.told: list[tuple[News, int, bytes]] = []
+        self.told: list[tuple[SupervisorPeerKind, int, bytes]] = []
         self._theirs = theirs
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         if arena:
-            self.say(News.ARENA, fds=[self.fd])
+            self.say(SupervisorPeerKind.ARENA, fds=[self.fd])
 
     def _run(self) -> None:
         try:
@@ -58,10 +58,10 @@ class Mount:
 
     # ---- supervisor ---------------------------------------------------------------------------------------
 
-    def say(self, kind: News, node: int = -1, body: bytes = b"", fds: list[int] | None = None) -> None:
+    def say(self, kind: SupervisorPeerKind, node: int = -1, body: bytes = b"", fds: list[int] | None = None) -> None:
         socket.send_fds(self.supervisor, [supervisor_peer.pack(kind, node, body)], fds or [])
 
-    def hear(self, kind: News) -> tuple[int, bytes]:
+    def hear(self, kind: SupervisorPeerKind) -> tuple[int, bytes]:
         """What it says next of this kind."""
         while True:
             what, node, body = supervisor_peer.unpack(self.supervisor.recv(supervisor_peer.MESSAGE_MAX))
@@ -70,12 +70,12 @@ class Mount:
                 return node, body
 
     def status(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        while not wanted(json.loads(self.hear(News.STATUS)[1])):
+        while not wanted(json.loads(self.hear(SupervisorPeerKind.STATUS)[1])):
             pass
 
     def end(self, *, bye: bool = True) -> None:
         if bye:
-            self.say(News.BYE)
+            self.say(SupervisorPeerKind.BYE)
         self.supervisor.close()
 
     def ended(self) -> int:
@@ -93,7 +93,7 @@ class Mount:
             self.stager.close()
         self.stager, theirs = sequenced_pair()
         self.stager.settimeout(LIMIT_S)
-        self.say(News.STAGER, fds=[theirs.fileno()])
+        self.say(SupervisorPeerKind.STAGER, fds=[theirs.fileno()])
         theirs.close()
         return self.stager
 
@@ -178,11 +178,11 @@ def test_rows_are_brought_from_one_arena_to_another(mounts: list[Mount]) -> None
 
 
 def test_news_go_from_supervisor_to_supervisor(mounts: list[Mount]) -> None:
-    mounts[0].say(News.SAY, 2, b"you")
-    mounts[0].say(News.SAY, -1, b"all")
-    assert mounts[2].hear(News.HEAR) == (0, b"you")
-    assert mounts[2].hear(News.HEAR) == (0, b"all")
-    assert mounts[1].hear(News.HEAR) == (0, b"all")
+    mounts[0].say(SupervisorPeerKind.SAY, 2, b"you")
+    mounts[0].say(SupervisorPeerKind.SAY, -1, b"all")
+    assert mounts[2].hear(SupervisorPeerKind.HEAR) == (0, b"you")
+    assert mounts[2].hear(SupervisorPeerKind.HEAR) == (0, b"all")
+    assert mounts[1].hear(SupervisorPeerKind.HEAR) == (0, b"all")
 
 
 def test_all_end_with_0_when_all_have_left(mounts: list[Mount]) -> None:
@@ -194,7 +194,7 @@ def test_all_end_with_0_when_all_have_left(mounts: list[Mount]) -> None:
 def test_who_has_ended_stays_until_the_others_have(mounts: list[Mount]) -> None:
     mounts[0].end()
     for mount in mounts[1:]:
-        assert mount.hear(News.OVER) == (0, b"left")
+        assert mount.hear(SupervisorPeerKind.OVER) == (0, b"left")
     fetch(mounts[1], mounts[2], 2, 7)
     mounts[1].ask(2, 0, 8)
     assert mounts[1].answers(Kind.GOT) == (Kind.GOT, [(2, 0, Status.LOST, 0)])
@@ -209,7 +209,7 @@ def test_a_mount_that_ends_before_it_began_is_waited_for_by_nobody(bye: bool) ->
     network = Network(2, automatic=True)
     first, second = Mount(network, 0), Mount(network, 1, arena=False)
     second.end(bye=bye)
-    assert first.hear(News.OVER) == (1, b"left")
+    assert first.hear(SupervisorPeerKind.OVER) == (1, b"left")
     first.end()
     assert [first.ended(), second.ended()] == [0, 0]
     first.close()
@@ -218,7 +218,7 @@ def test_a_mount_that_ends_before_it_began_is_waited_for_by_nobody(bye: bool) ->
 
 def test_a_mount_that_is_killed_has_left(mounts: list[Mount]) -> None:
     mounts[0].end(bye=False)
-    assert mounts[1].hear(News.OVER) == (0, b"left")
+    assert mounts[1].hear(SupervisorPeerKind.OVER) == (0, b"left")
 
 
 def test_what_a_supervisor_said_last_is_heard_though_it_left_messages_unread(
@@ -226,7 +226,7 @@ def test_what_a_supervisor_said_last_is_heard_though_it_left_messages_unread(
 ) -> None:
     """Else a mount that was unmounted in the ordinary way would be taken for one that was killed, and the whole job be
     ended where bytes of a node that hangs are under way."""
-    mounts[1].say(News.SAY, 0, b"unread")
+    mounts[1].say(SupervisorPeerKind.SAY, 0, b"unread")
     peer = mounts[0].peer
     wait_for(lambda: peer._exchange is not None and len(peer._said) > 0)
     mounts[0].end()
@@ -242,8 +242,8 @@ def test_a_stager_that_dies_is_replaced_when_all_is_quiet(mounts: list[Mount]) -
     assert first.stager is not None
     fetch(second, first, 0, 3)
     first.stager.close()
-    first.say(News.NO_STAGER)
-    first.hear(News.QUIET)
+    first.say(SupervisorPeerKind.NO_STAGER)
+    first.hear(SupervisorPeerKind.QUIET)
     second.ask(2, 0, 4)
     assert second.answers(Kind.GOT) == (Kind.GOT, [(2, 0, Status.NO, 0)])
     first.new_stager()
@@ -258,13 +258,13 @@ def test_the_next_stager_may_have_another_arena(mounts: list[Mount]) -> None:
     assert first.stager is not None
     fetch(second, first, 0, 3)
     before, first.fd = first.memory, shared_memory.create("test", LENGTH)
-    first.say(News.ARENA, fds=[first.fd])  # refused: the one before is in use
+    first.say(SupervisorPeerKind.ARENA, fds=[first.fd])  # refused: the one before is in use
     first.stager.close()
-    first.say(News.NO_STAGER)
-    first.hear(News.QUIET)
+    first.say(SupervisorPeerKind.NO_STAGER)
+    first.hear(SupervisorPeerKind.QUIET)
     untouched = bytes(before)
     first.memory = memoryview(shared_memory.attach(first.fd, writable=True))
-    first.say(News.ARENA, fds=[first.fd])
+    first.say(SupervisorPeerKind.ARENA, fds=[first.fd])
     first.new_stager()
     first.has_stager()
     fetch(second, first, 0, 5, id=3)
@@ -281,9 +281,9 @@ def test_a_stager_may_be_replaced_at_once(mounts: list[Mount]) -> None:
             first.ask(1, 1, row)
         first.stager.close()
         first.new_stager()
-        first.say(News.NO_STAGER)
+        first.say(SupervisorPeerKind.NO_STAGER)
         first.new_stager()
-        first.hear(News.QUIET)
+        first.hear(SupervisorPeerKind.QUIET)
     first.has_stager()
     fetch(mounts[2], first, 0, 3)
 
@@ -317,11 +317,11 @@ def test_garbage_of_the_stager_is_survived(mounts: list[Mount], name: str) -> No
 OF_SUPERVISORS = {
     "a byte": b"?",
     "noise": b"\xff" * 40,
-    "no arena": supervisor_peer.pack(News.ARENA),
-    "no stager": supervisor_peer.pack(News.STAGER),
-    "what only the peer process says": supervisor_peer.pack(News.QUIET),
-    "news too long": supervisor_peer.pack(News.SAY, 1, bytes(between_peers.NEWS_MAX + 1)),
-    "news for nobody": supervisor_peer.pack(News.SAY, 77, b"?"),
+    "no arena": supervisor_peer.pack(SupervisorPeerKind.ARENA),
+    "no stager": supervisor_peer.pack(SupervisorPeerKind.STAGER),
+    "what only the peer process says": supervisor_peer.pack(SupervisorPeerKind.QUIET),
+    "news too long": supervisor_peer.pack(SupervisorPeerKind.SAY, 1, bytes(between_peers.NEWS_MAX + 1)),
+    "news for nobody": supervisor_peer.pack(SupervisorPeerKind.SAY, 77, b"?"),
 }
 
 
@@ -342,10 +342,10 @@ def test_descriptors_that_are_of_no_use_are_closed(mounts: list[Mount]) -> None:
         return found
 
     before = count()
-    for kind in (News.ARENA, News.BYE, News.STAGER, News.HEAR):
+    for kind in (SupervisorPeerKind.ARENA, SupervisorPeerKind.BYE, SupervisorPeerKind.STAGER, SupervisorPeerKind.HEAR):
         socket.send_fds(first.supervisor, [supervisor_peer.pack(kind)], [first.fd])
-    first.say(News.SAY, -1, b"after them")
-    mounts[1].hear(News.HEAR)
+    first.say(SupervisorPeerKind.SAY, -1, b"after them")
+    mounts[1].hear(SupervisorPeerKind.HEAR)
     assert count() == before
 
 
@@ -386,16 +386,16 @@ class Half:
         self.mount.new_stager()
         self.other = self.network.ends[1]
 
-    def hear(self) -> tuple[Wire, list[Any]]:
+    def hear(self) -> tuple[PeerKind, list[Any]]:
         while True:
             for message in self.other.receive():
                 assert message.body is not None
                 kind, records = between_peers.unpack(message.body, JOB)
-                if kind != Wire.NEWS:
+                if kind != PeerKind.NEWS:
                     return kind, records
             time.sleep(0.001)
 
-    def say(self, kind: Wire, *records: tuple[int, ...]) -> None:
+    def say(self, kind: PeerKind, *records: tuple[int, ...]) -> None:
         for message in between_peers.pack(kind, JOB, list(records)):
             self.other.send(0, message)
 
@@ -403,11 +403,11 @@ class Half:
         """Have the mount receive what never comes; the tag."""
         self.mount.ask(1, 1, row)
         kind, [(tag, *_)] = self.hear()
-        assert kind == Wire.WANT
+        assert kind == PeerKind.WANT
         self.network.late_cancels = True
         self.network.automatic = False
         self.network.ends[0].done = list  # type: ignore[method-assign]
-        self.say(Wire.ANSWER, (tag, check_of(row), Status.OK))
+        self.say(PeerKind.ANSWER, (tag, check_of(row), Status.OK))
         self.network.deliver_all()
         wait_for(lambda: bool(self.mount.peer._exchange and self.mount.peer._exchange.borrower.writes()))
         return int(tag)
@@ -420,7 +420,7 @@ def half(monkeypatch: pytest.MonkeyPatch) -> Iterator[Half]:
     monkeypatch.setattr(process, "END_LIMIT_S", 0.01)
     made.network.automatic = True
     made.network.ends[0].__dict__.pop("done", None)
-    made.say(Wire.LEAVE)
+    made.say(PeerKind.LEAVE)
     with suppress(OSError):
         made.mount.end()
     made.mount.close()
@@ -430,15 +430,15 @@ def test_a_stager_s_place_is_free_only_when_nothing_is_written_any_more(half: Ha
     mount = half.mount
     half.begin()
     assert mount.stager is not None
-    mount.say(News.NO_STAGER)
-    mount.say(News.STAGER)  # refused: but when that has been said, NO_STAGER was seen to
+    mount.say(SupervisorPeerKind.NO_STAGER)
+    mount.say(SupervisorPeerKind.STAGER)  # refused: but when that has been said, NO_STAGER was seen to
     wait_for(lambda: mount.peer._stager is None)
     mount.stager.setblocking(False)
     with pytest.raises(BlockingIOError):
         mount.stager.recv(1)  # it would take that for the end of all writing
     half.network.ends[0].__dict__.pop("done")
     half.network.decide()
-    mount.hear(News.QUIET)
+    mount.hear(SupervisorPeerKind.QUIET)
     mount.stager.settimeout(LIMIT_S)
     assert mount.stager.recv(1) == b""
     assert bytes(mount.memory[:SLOT]) == bytes(SLOT)
@@ -454,7 +454,7 @@ def test_a_process_that_cannot_stop_to_write_ends(half: Half, monkeypatch: pytes
 
     monkeypatch.setattr(process, "os", SimpleNamespace(**{**vars(os), "_exit": ends}))
     half.begin()
-    half.mount.say(News.NO_STAGER)
+    half.mount.say(SupervisorPeerKind.NO_STAGER)
     with pytest.raises(Ended):
         half.mount.ended()
 
@@ -463,7 +463,7 @@ def test_bytes_under_way_arrive_before_the_end(half: Half) -> None:
     """Nobody wants them any more; but whoever sends them waits for that."""
     tag = half.begin()
     half.mount.end()
-    half.say(Wire.LEAVE)
+    half.say(PeerKind.LEAVE)
     half.network.deliver_all()
     exchange = half.mount.peer._exchange
     wait_for(lambda: exchange is not None and exchange.alone)
@@ -480,7 +480,7 @@ def test_bytes_that_never_arrive_do_not_keep_it_for_ever(half: Half, monkeypatch
     monkeypatch.setattr(process, "END_LIMIT_S", 0.05)
     half.begin()
     half.mount.end()
-    half.say(Wire.LEAVE)
+    half.say(PeerKind.LEAVE)
     half.network.deliver_all()
     assert half.mount.ended() == 0
 

@@ -15,7 +15,7 @@ from nopfsfs.peer import requester
 from nopfsfs.peer.node_health import REST_S, NodeEnd
 from nopfsfs.peer.router import GOTS_MOST
 from nopfsfs.protocol import between_peers
-from nopfsfs.protocol.between_peers import Kind as Wire
+from nopfsfs.protocol.between_peers import PeerKind
 from nopfsfs.protocol.stager_peer import COMING_S, PREFETCH_S, SILENT_S, Kind, Status
 from tests.peer.network import BROKEN, HOWS, LONG, RIGHT, SHORT, WRONG
 from tests.peer.stagers import JOB, ROWS, SLOT, Ask, Cluster, Loan, Node, Stager, content, length_of, mtime_of
@@ -108,7 +108,7 @@ def test_many_are_asked_for_in_one_message(cluster: Cluster) -> None:
     asks = [cluster.nodes[0].st.ask(1, row) for row in range(30)]
     cluster.drain()
     assert {the_ask(ask).final for ask in asks} == {Status.OK}
-    assert sent == [Wire.WANT, Wire.ANSWER]
+    assert sent == [PeerKind.WANT, PeerKind.ANSWER]
     cluster.check_at_rest()
 
 
@@ -518,16 +518,16 @@ GARBAGE = {
     "nothing": b"",
     "noise": b"\xff" * 40,
     "too long": None,
-    "another job": between_peers.pack(Wire.LEAVE, JOB + 1, [])[0],
-    "a kind that is none": between_peers.pack(Wire.LEAVE, JOB, [])[0].replace(b"\x06\x00", b"\x63\x00"),
-    "cut short": between_peers.pack(Wire.WANT, JOB, [(1, 2, 3, 4, 0)])[0][:-1],
-    "tag 0": between_peers.pack(Wire.WANT, JOB, [(0, 2, 3, 4, 0)])[0],
-    "a tag too high": between_peers.pack(Wire.WANT, JOB, [(between_peers.TAGS + 1, 2, 3, 4, 0)])[0],
-    "a row below 0": between_peers.pack(Wire.WANT, JOB, [(1, -2, 3, 4, 0)])[0],
-    "a length of 0": between_peers.pack(Wire.WANT, JOB, [(1, 2, 0, 4, 0)])[0],
-    "a tag twice": between_peers.pack(Wire.WANT, JOB, [(1, 2, 3, 4, 0), (1, 2, 3, 4, 0)])[0],
-    "urgency of 2": between_peers.pack(Wire.WANT, JOB, [(1, 2, 3, 4, 2)])[0],
-    "an answer to nothing": between_peers.pack(Wire.ANSWER, JOB, [(9, 0, Status.OK)])[0],
+    "another job": between_peers.pack(PeerKind.LEAVE, JOB + 1, [])[0],
+    "a kind that is none": between_peers.pack(PeerKind.LEAVE, JOB, [])[0].replace(b"\x06\x00", b"\x63\x00"),
+    "cut short": between_peers.pack(PeerKind.WANT, JOB, [(1, 2, 3, 4, 0)])[0][:-1],
+    "tag 0": between_peers.pack(PeerKind.WANT, JOB, [(0, 2, 3, 4, 0)])[0],
+    "a tag too high": between_peers.pack(PeerKind.WANT, JOB, [(between_peers.TAGS + 1, 2, 3, 4, 0)])[0],
+    "a row below 0": between_peers.pack(PeerKind.WANT, JOB, [(1, -2, 3, 4, 0)])[0],
+    "a length of 0": between_peers.pack(PeerKind.WANT, JOB, [(1, 2, 0, 4, 0)])[0],
+    "a tag twice": between_peers.pack(PeerKind.WANT, JOB, [(1, 2, 3, 4, 0), (1, 2, 3, 4, 0)])[0],
+    "urgency of 2": between_peers.pack(PeerKind.WANT, JOB, [(1, 2, 3, 4, 2)])[0],
+    "an answer to nothing": between_peers.pack(PeerKind.ANSWER, JOB, [(9, 0, Status.OK)])[0],
 }
 
 
@@ -613,7 +613,7 @@ def test_a_mount_that_ends_is_announced_once(cluster: Cluster) -> None:
     cluster.network.on_send = lambda node, to, message: sent.append((node, to, message[4]))
     cluster.nodes[0].leave()
     cluster.nodes[0].exchange.leave()
-    assert sent == [(0, 1, Wire.LEAVE), (0, 2, Wire.LEAVE)]
+    assert sent == [(0, 1, PeerKind.LEAVE), (0, 2, PeerKind.LEAVE)]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
@@ -635,7 +635,7 @@ def test_a_node_alone_in_the_job_has_nobody_to_wait_for() -> None:
 
 def test_who_asks_for_too_much_at_once_is_not_one_of_us(cluster: Cluster) -> None:
     records = [(tag, 1, 30, mtime_of(1), 0) for tag in range(1, 1100)]
-    for message in between_peers.pack(Wire.WANT, JOB, records):
+    for message in between_peers.pack(PeerKind.WANT, JOB, records):
         cluster.network.inject(1, 0, message)
     cluster.nodes[0].step()
     assert len(cluster.nodes[0].exchange.lender) == 1024
@@ -860,13 +860,13 @@ bytes_of_a_message = st.one_of(
     st.binary(max_size=60),
     st.builds(
         lambda kind, tag, row, length, urgent: between_peers.pack(
-            kind, JOB, {Wire.WANT: [(tag, row, length, 5, urgent)], Wire.LEAVE: []}.get(kind, [(tag,)])
+            kind, JOB, {PeerKind.WANT: [(tag, row, length, 5, urgent)], PeerKind.LEAVE: []}.get(kind, [(tag,)])
         )[0],
-        st.sampled_from([Wire.WANT, Wire.HURRY, Wire.DROP, Wire.LEAVE]),
+        st.sampled_from([PeerKind.WANT, PeerKind.HURRY, PeerKind.DROP, PeerKind.LEAVE]),
         st.integers(0, 12), st.integers(-2, ROWS), st.integers(-1, SLOT), st.integers(0, 2),
     ),
     st.builds(
-        lambda tag, check, status: between_peers.pack(Wire.ANSWER, JOB, [(tag, check, status)])[0],
+        lambda tag, check, status: between_peers.pack(PeerKind.ANSWER, JOB, [(tag, check, status)])[0],
         st.integers(0, 12), st.integers(0, 5), st.integers(0, 7),
     ),
 )  # fmt: skip

@@ -11,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
-from nopfsfs.protocol.between_peers import Kind
+from nopfsfs.protocol.between_peers import PeerKind
 from nopfsfs.protocol.stager_peer import COMING_S, PREFETCH_S, SILENT_S, SLOWEST, limit_s
+from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
 
 u8, u16, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 64))
 i32, i64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (32, 64))
-FIELDS: dict[Kind, tuple[st.SearchStrategy[int], ...]] = {
-    Kind.WANT: (u16, i64, i64, i64, u8),
-    Kind.HURRY: (u16,),
-    Kind.DROP: (u16,),
-    Kind.ANSWER: (u16, u64, u8),
+FIELDS: dict[PeerKind, tuple[st.SearchStrategy[int], ...]] = {
+    PeerKind.WANT: (u16, i64, i64, i64, u8),
+    PeerKind.HURRY: (u16,),
+    PeerKind.DROP: (u16,),
+    PeerKind.ANSWER: (u16, u64, u8),
 }
 OF_CODES = {"B": u8, "H": u16, "Q": u64, "q": i64}
 JOB = 2**64 - 1
@@ -34,7 +35,7 @@ def peer_fields(kind: stager_peer.Kind) -> st.SearchStrategy[tuple[int, ...]]:
 
 
 @given(st.sampled_from(list(FIELDS)), st.data(), st.integers(1, 3))
-def test_records_between_nodes_arrive(kind: Kind, data: st.DataObject, times: int) -> None:
+def test_records_between_nodes_arrive(kind: PeerKind, data: st.DataObject, times: int) -> None:
     some = data.draw(st.lists(st.tuples(*FIELDS[kind]), min_size=1, max_size=5))
     records = some * (100 * times)
     messages = between_peers.pack(kind, JOB, records)
@@ -48,13 +49,13 @@ def test_records_between_nodes_arrive(kind: Kind, data: st.DataObject, times: in
 
 
 def test_to_leave_is_said_in_one_message_without_records() -> None:
-    (message,) = between_peers.pack(Kind.LEAVE, JOB, [])
-    assert between_peers.unpack(message, JOB) == (Kind.LEAVE, [])
+    (message,) = between_peers.pack(PeerKind.LEAVE, JOB, [])
+    assert between_peers.unpack(message, JOB) == (PeerKind.LEAVE, [])
 
 
 @given(st.binary(max_size=300))
 def test_news_between_nodes_arrive(body: bytes) -> None:
-    assert between_peers.unpack(between_peers.pack_news(5, body), 5) == (Kind.NEWS, [body])
+    assert between_peers.unpack(between_peers.pack_news(5, body), 5) == (PeerKind.NEWS, [body])
 
 
 def test_news_have_a_greatest_length() -> None:
@@ -63,9 +64,9 @@ def test_news_have_a_greatest_length() -> None:
         between_peers.pack_news(5, bytes(between_peers.NEWS_MAX + 1))
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_message_of_another_job_is_refused(kind: Kind) -> None:
-    message = between_peers.pack_news(5, b"") if kind is Kind.NEWS else between_peers.pack(kind, 5, [])[0]
+@pytest.mark.parametrize("kind", list(PeerKind))
+def test_a_message_of_another_job_is_refused(kind: PeerKind) -> None:
+    message = between_peers.pack_news(5, b"") if kind is PeerKind.NEWS else between_peers.pack(kind, 5, [])[0]
     between_peers.unpack(message, 5)
     with pytest.raises(ValueError, match="job"):
         between_peers.unpack(message, 6)
@@ -79,11 +80,11 @@ def test_a_right_head_before_garbage_is_refused_or_means_something(kind: int, co
     except ValueError:
         return
     assert what == kind
-    assert what in (Kind.NEWS, Kind.LEAVE) or len(records) == count
+    assert what in (PeerKind.NEWS, PeerKind.LEAVE) or len(records) == count
 
 
 def test_more_records_than_a_message_holds_are_refused() -> None:
-    message = struct.pack("<IHHQ", between_peers.MAGIC, Kind.DROP, 257, JOB) + bytes(2 * 257)
+    message = struct.pack("<IHHQ", between_peers.MAGIC, PeerKind.DROP, 257, JOB) + bytes(2 * 257)
     with pytest.raises(ValueError, match="length"):
         between_peers.unpack(message, JOB)
 
@@ -135,15 +136,15 @@ def test_limits_are_longer_for_what_is_coming_and_for_what_is_long() -> None:
 # ---- between supervisor and peer process ------------------------------------------------------------------
 
 
-@given(st.sampled_from(list(supervisor_peer.Kind)), i32, st.binary(max_size=200))
+@given(st.sampled_from(list(SupervisorPeerKind)), i32, st.binary(max_size=200))
 def test_messages_between_supervisor_and_peer_process_arrive(
-    kind: supervisor_peer.Kind, node: int, body: bytes
+    kind: SupervisorPeerKind, node: int, body: bytes
 ) -> None:
     assert supervisor_peer.unpack(supervisor_peer.pack(kind, node, body)) == (kind, node, body)
 
 
 def test_the_longest_news_of_another_node_fit() -> None:
-    longest = supervisor_peer.pack(supervisor_peer.Kind.HEAR, 1, bytes(between_peers.NEWS_MAX))
+    longest = supervisor_peer.pack(SupervisorPeerKind.HEAR, 1, bytes(between_peers.NEWS_MAX))
     assert len(longest) <= supervisor_peer.MESSAGE_MAX
 
 

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pyfuse3
 import pytest
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.fuse.pyfuse3_pair import LISTING_BYTES
 from nopfsfs.server import fast_path as module
-from nopfsfs.server.fast_path import FastPath, is_dying
+from nopfsfs.server.fast_path import FastPath
 
 HEADER = struct.Struct("<IIQQIIIHH")
 LOOKUP, FORGET, GETATTR, OPEN, READ, RELEASE, INIT, INTERRUPT, IOCTL = 1, 2, 3, 14, 15, 18, 26, 36, 39
@@ -51,6 +52,7 @@ class Handlers:
         self.refusing = False
         self.over_with: list[int] = []
         self.log: list[tuple[str, int]] = []
+        self.files = self.shown_opens = self
 
     def is_file(self, inode: int) -> bool:
         return 7 <= inode <= 9
@@ -76,7 +78,7 @@ class Handlers:
     def refused(self, inode: int, pid: int) -> None:
         self.log.append(("refuse", pid))
 
-    def opened(self, inode: int, pid: int, flags: int) -> tuple[int, int]:
+    def open(self, inode: int, pid: int, flags: int) -> tuple[int, int]:
         self.log.append(("open", pid))
         if inode == 9:
             raise pyfuse3.FUSEError(errno.ESTALE)
@@ -85,20 +87,20 @@ class Handlers:
     def hit(self, fh: int, off: int, size: int) -> memoryview | None:
         return memoryview(DATA)[off : off + size] if fh == 7 else None
 
-    async def missed(self, fh: int, off: int, size: int) -> bytes:
+    async def miss(self, fh: int, off: int, size: int) -> bytes:
         await self.arrived.wait()
         if off >= len(DATA):
             raise pyfuse3.FUSEError(errno.EIO)
         return DATA[off : off + size]
 
-    def closed(self, fh: int) -> bool:
+    def close(self, fh: int) -> bool:
         self.log.append(("close", fh))
         return fh == 8
 
-    def over(self, fh: int) -> None:
+    def uncount_open(self, fh: int) -> None:
         self.over_with.append(fh)
 
-    async def let_go(self, fh: int) -> None:
+    async def close_direct(self, fh: int) -> None:
         self.log.append(("let go", fh))
 
 
@@ -108,7 +110,7 @@ class Bench:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.device = device
         self.pyfuse3 = trio.socket.from_stdlib_socket(theirs)
-        self.handlers = Handlers()
+        self.handlers: Any = Handlers()
         self.told: list[int] = []
         self.path = FastPath(device.fileno(), ours, self.handlers, list, init, self.told.append)
         self.ended = trio.Event()
@@ -279,16 +281,6 @@ def test_one_that_is_killed_later_gets_eintr_though_the_kernel_does_not_tell_aga
         assert await b.reply() == (1, errno.EINTR, b"")
 
     run(body)
-
-
-def test_who_is_gone_is_dying_and_who_lives_is_not(reader: Reader) -> None:
-    assert is_dying(GONE)
-    assert not is_dying(0), "a pid namespace that is not seen from here"
-    assert not is_dying(os.getpid())
-    assert not is_dying(reader.pid)
-    reader.kill()
-    reader.wait()
-    assert is_dying(reader.pid)
 
 
 def test_an_interrupt_of_a_request_that_is_not_known_here_is_told(reader: Reader) -> None:
@@ -524,7 +516,8 @@ def test_what_a_message_asks_for_is_done_while_hits_go_on(monkeypatch: pytest.Mo
 
     async def serve() -> None:
         asked = trio.socket.from_stdlib_socket(link)
-        path = FastPath(device.fileno(), pair[0], Handlers(), lambda: [link.fileno()])
+        handlers: Any = Handlers()
+        path = FastPath(device.fileno(), pair[0], handlers, lambda: [link.fileno()])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(obey, asked, nursery)
             await path.run()

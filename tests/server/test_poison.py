@@ -1,5 +1,6 @@
 """Requests that no kernel sends: malformed, truncated, of rows and handles that there are not, fed to the fast path
-with the real adapter behind it. Each is answered once, or passed on as it came; those after it are answered rightly."""
+with the real operations behind it. Each is answered once, or passed on unchanged; later requests are answered rightly.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +25,15 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.fuse.pyfuse3_pair import LISTING_BYTES
-from nopfsfs.protocol.columns import MetricBlock, Tier
+from nopfsfs.protocol.columns import SUPERVISOR, MetricBlock, Tier
 from nopfsfs.protocol.inode_numbers import HANDLE_ROW
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.server.column_overrides import ColumnOverrides
+from nopfsfs.server.direct_reads import DIRECT_THREADS
 from nopfsfs.server.fast_path import FastPath
+from nopfsfs.server.file_access import FileAccess
 from nopfsfs.server.operations import FuseOperations
-from nopfsfs.server.stager_client import DIRECT_THREADS
+from nopfsfs.server.shown_opens import ShownOpens
 from nopfsfs.system.elastic_limiter import ElasticLimiter
 from nopfsfs.tiers.source import Source
 from nopfsfs.vfs.tree import Tree
@@ -52,7 +55,7 @@ READER = SimpleNamespace(pid=4711, uid=0, gid=0, umask=0)
 
 @dataclass
 class Rig:
-    """A small tree, one of its files staged, and an adapter for it without a stager."""
+    """A small tree, one of its files staged, and the operations for it without a stager."""
 
     base: Shared
     made: FuseOperations
@@ -61,9 +64,9 @@ class Rig:
     fds: list[int]
 
     @property
-    def adapter(self) -> FuseOperations:
+    def operations(self) -> FuseOperations:
         """For another event loop: places for threads that outlive theirs are never given back."""
-        self.made._direct._readers = ElasticLimiter(DIRECT_THREADS, DIRECT_THREADS)
+        self.made.files._direct._readers = ElasticLimiter(DIRECT_THREADS, DIRECT_THREADS)
         return self.made
 
     @property
@@ -88,13 +91,17 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     fds = [MetricBlock.create(), Ring.create("server")]
     overrides = ColumnOverrides(base.columns, base.index)
     source = Source(os.fsencode(root), base.index, base.columns)
-    adapter = FuseOperations(
-        tree=Tree(base.index, source, overrides, overrides.own_attributes), columns=base.columns, arena=base.arena,
-        gauges=MetricBlock(fds[0], writable=True), stager_gauges=MetricBlock(base.fds["gauges"], writable=False),
-        ring=Ring(fds[1], writable=True), source=source, stager=None, io_timeout=20,
+    metrics, supervisor = MetricBlock(fds[0], writable=True), MetricBlock(fds[0], SUPERVISOR, writable=False)
+    stager_metrics, ring = MetricBlock(base.fds["gauges"], writable=False), Ring(fds[1], writable=True)
+    files = FileAccess(
+        index=base.index, columns=base.columns, arena=base.arena, source=source, metrics=metrics,
+        stager_metrics=stager_metrics, ring=ring, io_timeout=20,
     )  # fmt: skip
-    adapter.use_arena()
-    yield Rig(base, adapter, Ring(fds[1], writable=False), rows, fds)
+    files.use_arena()
+    shown = ShownOpens(metrics, stager_metrics, supervisor, ring, None)
+    tree = Tree(base.index, source, overrides, overrides.own_attributes)
+    operations = FuseOperations(tree, base.columns, files, shown, 20)
+    yield Rig(base, operations, Ring(fds[1], writable=False), rows, fds)
     base.close()
     for fd in fds:
         os.close(fd)
@@ -300,7 +307,7 @@ def feed(rig: Rig, requests: list[Request]) -> None:
     exchange = Exchange()
     messages = [request.message(unique) for unique, request in enumerate(requests, 1)]
     last = valid(rig)
-    exchange.run(rig.adapter, messages + last, sum(r.is_answered for r in requests) + len(last))
+    exchange.run(rig.operations, messages + last, sum(r.is_answered for r in requests) + len(last))
     check_answers(rig, requests, exchange)
 
 
@@ -331,7 +338,7 @@ def test_arbitrary_bytes(rig: Rig, garbage: list[bytes]) -> None:
             if Request(opcode, 0, message[HEADER.size :]).is_answered:
                 asked[unique] += 1
 
-    exchange.run(rig.adapter, garbage + last, asked.total() + len(last))
+    exchange.run(rig.operations, garbage + last, asked.total() + len(last))
 
     assert Counter(unique for unique, *_ in exchange.replies) == asked + Counter(sentinels)
     check_valid(rig, {unique: (error, body) for unique, error, body in exchange.replies if unique in sentinels})
@@ -341,7 +348,7 @@ def test_one_that_is_too_long_for_a_socket_is_an_error(rig: Rig) -> None:
     short, long = (Request(21, rig.rows[STAGED] + 1, bytes(size)) for size in (10_000, 150_000))  # SETXATTR
     exchange, last = Exchange(room=1 << 15), valid(rig)
 
-    exchange.run(rig.adapter, [short.message(1), long.message(2), *last], 2 + len(last))
+    exchange.run(rig.operations, [short.message(1), long.message(2), *last], 2 + len(last))
 
     answers = {unique: error for unique, error, _ in exchange.replies}
     assert (answers[1], answers[2]) == (errno.ENOSYS, errno.EIO)
@@ -351,18 +358,19 @@ def test_one_that_is_too_long_for_a_socket_is_an_error(rig: Rig) -> None:
 
 
 class Failing:
-    """An adapter of which one handler raises once."""
+    """Operations of which one handler of files raises once."""
 
-    def __init__(self, adapter: FuseOperations, name: str, error: Exception) -> None:
-        self._adapter, self._name, self._error = adapter, name, error
+    def __init__(self, operations: FuseOperations, name: str, error: Exception) -> None:
+        self._operations, self._files, self._name, self._error = operations, operations.files, name, error
+        self.files = self
         self.raised = False
 
     def __getattr__(self, name: str) -> Any:
-        if name == "closed" and self._name == "let_go":
-            return lambda fh: self._adapter.closed(fh) or not self.raised
+        if name == "close" and self._name == "close_direct":
+            return lambda fh: self._files.close(fh) or not self.raised
         if name != self._name or self.raised:
-            return getattr(self._adapter, name)
-        return self._fail_later if name in ("missed", "let_go") else self._fail
+            return getattr(self._files if hasattr(FileAccess, name) else self._operations, name)
+        return self._fail_later if name in ("miss", "close_direct") else self._fail
 
     def _fail(self, *args: object) -> None:
         self.raised = True
@@ -372,7 +380,7 @@ class Failing:
         self._fail()
 
 
-FIRST = {"is_file": OPEN, "opened": OPEN, "hit": READ, "missed": READ, "closed": RELEASE, "let_go": RELEASE}
+FIRST = {"is_file": OPEN, "open": OPEN, "hit": READ, "miss": READ, "close": RELEASE, "close_direct": RELEASE}
 ERRORS = [
     ValueError("x"), IndexError(7), KeyError("x"), struct.error("x"), MemoryError(), RecursionError(), OverflowError(),
     OSError(errno.ENOENT, "x"), TypeError(), AssertionError(), StopIteration(), pyfuse3.FUSEError(errno.EIO),
@@ -383,14 +391,14 @@ ERRORS = [
 @pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
 def test_a_handler_that_fails_is_an_error_of_that_request_alone(rig: Rig, name: str, error: Exception) -> None:
     row, opcode = rig.rows[PLAIN], FIRST[name]
-    handlers, exchange, last = Failing(rig.adapter, name, error), Exchange(), valid(rig)
+    handlers, exchange, last = Failing(rig.operations, name, error), Exchange(), valid(rig)
     body = read_body(row << HANDLE_ROW, 0, 100) if opcode == READ else struct.pack("<QQQ", row << HANDLE_ROW, 0, 0)
 
     exchange.run(handlers, [Request(opcode, row + 1, body).message(1), *last], 1 + len(last))
 
     answers = {unique: (error, body) for unique, error, body in exchange.replies}
     assert len(answers) == len(exchange.replies)
-    assert answers.pop(1) == (0 if name == "let_go" else errno.EIO, b"")  # who closes need not know
+    assert answers.pop(1) == (0 if name == "close_direct" else errno.EIO, b"")  # who closes need not know
     assert handlers.raised
     check_valid(rig, answers)
 
@@ -406,16 +414,17 @@ def test_an_errno_that_the_kernel_refuses_is_not_told(rig: Rig, monkeypatch: pyt
 
     row, exchange = rig.rows[LINK], Exchange()
     monkeypatch.setattr(Source, "open", fail)
-    exchange.run(rig.adapter, [Request(READ, row + 1, read_body(row << HANDLE_ROW, 0, 3), os.getpid()).message(1)], 1)
+    request = Request(READ, row + 1, read_body(row << HANDLE_ROW, 0, 3), os.getpid())
+    exchange.run(rig.operations, [request.message(1)], 1)
     assert exchange.replies == [(1, errno.EIO, b"")]
 
     monkeypatch.setattr(os, "getxattr", fail)
     with pytest.raises(pyfuse3.FUSEError) as raised:
-        trio.run(rig.adapter.getxattr, rig.rows[PLAIN] + 1, b"user.x", None)
+        trio.run(rig.operations.getxattr, rig.rows[PLAIN] + 1, b"user.x", None)
     assert raised.value.errno == errno.EIO
 
 
-# ---- the adapter behind pyfuse3 -------------------------------------------------------------------------------
+# ---- the operations behind pyfuse3 -------------------------------------------------------------------------------
 
 NAMES = st.binary(max_size=300)
 CALLS = st.one_of(
@@ -434,13 +443,13 @@ CALLS = st.one_of(
 def test_any_number_is_an_errno_or_a_result(rig: Rig, calls: list[tuple[Any, ...]]) -> None:
     codes: set[int] = set()
 
-    adapter = rig.adapter
+    operations = rig.operations
 
     async def main() -> None:
         for name, *arguments in calls:
             last = {"readdir": [None], "read": [], "release": [], "releasedir": []}.get(name, [READER])
             try:
-                found = await getattr(adapter, name)(*arguments, *last)
+                found = await getattr(operations, name)(*arguments, *last)
             except pyfuse3.FUSEError as error:
                 codes.add(error.errno)
                 continue

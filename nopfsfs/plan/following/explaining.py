@@ -28,7 +28,7 @@ _MISSING_MOST = 256
 _IN_ORDER = Spec("sequential")
 
 
-class Origin(str, Enum):
+class PlanOrigin(str, Enum):
     """Where a plan, or its world size and ranks, come from."""
 
     SAID = "said"  # by a user
@@ -62,8 +62,8 @@ class Known:
     less the bits that name it; None: it is not certain, or never was."""
 
     plan: PlanStatus
-    origin: Origin
-    dealt: Origin
+    origin: PlanOrigin
+    dealt: PlanOrigin
     was_locked: bool
     after: int | None
     bits: float | None
@@ -107,7 +107,7 @@ class Said:
 
     what: str
     value: str
-    origin: Origin
+    origin: PlanOrigin
     verdict: Verdict
     shows: str | None = None
 
@@ -129,7 +129,7 @@ class Explanation:
 
 def known(track: Track, datasets: Sequence[DataSet], seed: int | None, worlds: Sequence[World]) -> Known:
     """One that is followed; `worlds`: that were said, or guessed from the environment."""
-    origin = Origin.SAID if track.given else Origin.OPENS if track.was_locked else Origin.ASSUMED
+    origin = PlanOrigin.SAID if track.given else PlanOrigin.OPENS if track.was_locked else PlanOrigin.ASSUMED
     proof = track.proof if track.was_locked else None
     return Known(
         plan=describe(track, datasets, seed),
@@ -141,16 +141,16 @@ def known(track: Track, datasets: Sequence[DataSet], seed: int | None, worlds: S
     )
 
 
-def _dealt(track: Track, worlds: Sequence[World]) -> Origin:
+def _dealt(track: Track, worlds: Sequence[World]) -> PlanOrigin:
     """Where world size and ranks come from."""
     here = track.hypothesis
     if here.world == 1 or registry.sampler(here.spec.sampler).dealt is Dealt.ALL:
-        return Origin.ALONE
+        return PlanOrigin.ALONE
     if track.said is not None and (track.said.world, track.said.ranks) == (here.world, here.ranks):
-        return Origin.SAID
+        return PlanOrigin.SAID
     if (here.world, here.ranks) in worlds:
-        return Origin.SAID if len(worlds) == 1 else Origin.ENVIRONMENT
-    return Origin.OPENS
+        return PlanOrigin.SAID if len(worlds) == 1 else PlanOrigin.ENVIRONMENT
+    return PlanOrigin.OPENS
 
 
 def group(cohort: Cohort, suspects: Sequence[Suspect], datasets: Sequence[DataSet], *, unread: bool) -> Group | None:
@@ -217,13 +217,13 @@ def judge(tracks: Sequence[Track], seed: int | None, sampler: str, worlds: Seque
     if sampler != registry.AUTO:
         holds = any(_is(one.spec, sampler) for one in found)
         shown = dict.fromkeys(one.spec.sampler for one in found if not _in_order(one.spec))
-        said.append(_said("sampler", sampler, Origin.SAID, holds, tuple(shown)))
+        said.append(_said("sampler", sampler, PlanOrigin.SAID, holds, tuple(shown)))
     said += _judge_world(worlds, found)
     said += (_judge_plan(track, tracks) for track in tracks if track.said is not None)
     return tuple(said)
 
 
-def _said(what: str, value: str, origin: Origin, holds: bool, shown: Sequence[str]) -> Said:
+def _said(what: str, value: str, origin: PlanOrigin, holds: bool, shown: Sequence[str]) -> Said:
     if holds:
         return Said(what, value, origin, Verdict.CONFIRMED)
     return Said(what, value, origin, Verdict.CONTRADICTED if shown else Verdict.OPEN, ", ".join(shown) or None)
@@ -233,7 +233,7 @@ def _judge_seed(seed: int, found: Sequence[Hypothesis]) -> Said:
     """A sampler without a seed says nothing of it; nor does one whose generator's state was given."""
     specs = [spec for one in found for spec in (one.spec, one.subset) if spec is not None and _seeded(spec)]
     shown = tuple(dict.fromkeys(str(spec.seed) for spec in specs))
-    return _said("seed", str(seed), Origin.SAID, str(seed) in shown, shown)
+    return _said("seed", str(seed), PlanOrigin.SAID, str(seed) in shown, shown)
 
 
 def _seeded(spec: Spec) -> bool:
@@ -246,7 +246,7 @@ def _judge_world(worlds: Sequence[World], found: Sequence[Hypothesis]) -> list[S
     guesses = [world for world in worlds if world != (1, (0,))]
     if not guesses:
         return []
-    origin = Origin.SAID if len(worlds) == 1 else Origin.ENVIRONMENT
+    origin = PlanOrigin.SAID if len(worlds) == 1 else PlanOrigin.ENVIRONMENT
     dealt = [(one.world, one.ranks) for one in found if registry.sampler(one.spec.sampler).dealt is not Dealt.ALL]
     shown = tuple(dict.fromkeys(ranks_text(*world) for world in dealt))
     fits = next((guess for guess in guesses if any(_same_world(guess, world) for world in dealt)), None)
@@ -270,10 +270,10 @@ def _judge_plan(track: Track, tracks: Sequence[Track]) -> Said:
     if track.was_locked and not _same_plan(said, track.hypothesis):
         others.insert(0, track.hypothesis)
     elif track.state is PlanState.LOCKED:
-        return Said("plan", value, Origin.SAID, Verdict.CONFIRMED)
+        return Said("plan", value, PlanOrigin.SAID, Verdict.CONFIRMED)
     elif track.state is PlanState.MISMATCH and not others:
-        return Said("plan", value, Origin.SAID, Verdict.CONTRADICTED)
-    return _said("plan", value, Origin.SAID, False, [plan_text(one) for one in others[:1]])
+        return Said("plan", value, PlanOrigin.SAID, Verdict.CONTRADICTED)
+    return _said("plan", value, PlanOrigin.SAID, False, [plan_text(one) for one in others[:1]])
 
 
 def _same_plan(a: Hypothesis, b: Hypothesis) -> bool:

@@ -10,7 +10,7 @@ from nopfsfs.plan.following.explaining import (
     Known,
     Lead,
     Missing,
-    Origin,
+    PlanOrigin,
     Said,
     Verdict,
     order_text,
@@ -47,7 +47,7 @@ def _sentences(found: Explanation) -> Iterator[str]:
         yield "What was opened belongs to no data set."
     for said in found.said:
         yield _said(said)
-    if certain and any(one.dealt is Origin.OPENS for one in certain):
+    if certain and any(one.dealt is PlanOrigin.OPENS for one in certain):
         yield "World size and ranks were read off the opens."
     if any(_in_vain(group) for group in found.groups):
         yield _help(found)
@@ -64,7 +64,7 @@ def _plan(one: Known, found: Explanation) -> Iterator[str]:
         yield f"The files {files} were read {order}, until their readers opened others; it goes on if they come back."
     elif one.plan.state == PlanState.MISMATCH.value:
         yield f"What is opened {files} is not what was expected: files {order}."
-    elif one.origin is Origin.SAID:
+    elif one.origin is PlanOrigin.SAID:
         yield f"The files {files} are expected {order}, as was registered."
     else:
         yield f"The files {files} are expected {order}: the mount goes by that until the opens show what is read."
@@ -85,7 +85,7 @@ def _order(one: Known) -> str:
         words = f"in the order of {text}"
     if plan.subset is not None:
         words += f", a part of them ({plan.subset[0]})"
-    if one.dealt is not Origin.ALONE:
+    if one.dealt is not PlanOrigin.ALONE:
         words += f": {ranks_text(plan.world, plan.ranks)} read here"
         words = words.replace(" read here", " reads here") if len(plan.ranks) == 1 else words
     return words
@@ -155,7 +155,7 @@ def _said(one: Said) -> str:
     what = f"{_THINGS[one.what]} {one.value}".strip()
     if one.what == "plan":
         begin = f"You registered {one.value}"
-    elif one.origin is Origin.ENVIRONMENT:
+    elif one.origin is PlanOrigin.ENVIRONMENT:
         begin = f"The environment of the mount speaks of {what}"
     else:
         begin = f"You said {what}"

@@ -20,7 +20,7 @@ MAX_N = 2**31
 _CHUNK = 1 << 16
 
 
-class Words:
+class PythonWords:
     """The 32-bit words of `random.Random(seed)`, seed an int; those drawn too many can be given back."""
 
     def __init__(self, seed: int) -> None:
@@ -81,7 +81,7 @@ class Words:
                 self.give_back(words[taken[-1] + 1 :])
 
 
-def shuffled(words: Words, n: int) -> NDArray[np.int64]:
+def shuffled(words: PythonWords, n: int) -> NDArray[np.int64]:
     """`random.shuffle(list(range(n)))`, int64[n]."""
     _check(n)
     drawn = np.zeros(n, np.int64)
@@ -90,7 +90,7 @@ def shuffled(words: Words, n: int) -> NDArray[np.int64]:
     return fisher_yates.backward(drawn, n)[::-1]
 
 
-def sampled(words: Words, n: int, count: int | None = None) -> NDArray[np.int64]:
+def sampled(words: PythonWords, n: int, count: int | None = None) -> NDArray[np.int64]:
     """The first `count` (default: all) of `random.sample(range(n), n)`, int64[min(count, n)]. A head costs in
     proportion to `count` (the generator is then not where Python's would be)."""
     _check(n)
@@ -123,7 +123,7 @@ class Python(Sampler):
         epochs are computed. A head of a sample is cheap in epoch 0 and without carrying; all else costs the whole."""
         kind = str(spec.get("carry", epoch_seeding.SHUFFLE))
         sample = spec.get("method", "shuffle") == "sample"
-        words = Words(spec.seed + epoch if kind == epoch_seeding.ADD else spec.seed)
+        words = PythonWords(spec.seed + epoch if kind == epoch_seeding.ADD else spec.seed)
         _check(n)
         order: NDArray[np.int64] | None = None
         if kind == epoch_seeding.SHUFFLE:

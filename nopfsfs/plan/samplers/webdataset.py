@@ -29,7 +29,7 @@ _BEFORE = "shards in the buffer before the first is read"
 def picked(seed: int, n: int, size: int, initial: int = _INITIAL, count: int | None = None) -> NDArray[np.int64]:
     """The first `count` (default: all) of 0..n-1 as `filters._shuffle` with `random.Random(seed)` yields them, from a
     buffer of `size`; int64[min(count, n)]. Costs a microsecond for each of `count`: shards are few."""
-    numbers = _numbers(python_shuffle.Words(seed))
+    numbers = _numbers(python_shuffle.PythonWords(seed))
     count = n if count is None else min(count, n)
     initial = min(initial, size)
     buffer: list[int] = []
@@ -53,7 +53,7 @@ def picked(seed: int, n: int, size: int, initial: int = _INITIAL, count: int | N
     return np.array(order, np.int64)
 
 
-def _numbers(words: python_shuffle.Words) -> Iterator[int]:
+def _numbers(words: python_shuffle.PythonWords) -> Iterator[int]:
     while True:
         yield from words.take(_WORDS).tolist()
 
@@ -150,7 +150,7 @@ class WebDatasetSplit(Sampler):
         `count`."""
         method = spec.get("method", "list")
         if method == "list":
-            return python_shuffle.shuffled(python_shuffle.Words(spec.seed), n)[:count]
+            return python_shuffle.shuffled(python_shuffle.PythonWords(spec.seed), n)[:count]
         size = int(spec.get("shardshuffle", _SHUFFLE_BUFFER))
         seed = spec.seed + (epoch if method == "detshuffle" else 0)
         return picked(seed, n, size, int(spec.get("initial", _INITIAL)), count)

@@ -40,7 +40,7 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _WeightedStream:
     stream: Stream
     start: int  # its position where the blend begins
     weight: int
@@ -62,10 +62,10 @@ class BlendedStream:
 
     def __init__(self, parts: Sequence[tuple[Stream, int]]) -> None:
         self._total = sum(weight for _, weight in parts)
-        self._parts: list[_Part] = []
+        self._parts: list[_WeightedStream] = []
         before = 0
         for stream, weight in parts:
-            self._parts.append(_Part(stream, stream.position, weight, before))
+            self._parts.append(_WeightedStream(stream, stream.position, weight, before))
             before += weight
         self.key = tuple((id(stream), stream.generation) for stream, _ in parts)
 

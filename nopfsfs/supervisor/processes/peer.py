@@ -20,7 +20,7 @@ import trio
 
 from nopfsfs.control.process_list import WRITER_FILE, Process, read_pids, wait_all, write_pids
 from nopfsfs.protocol import supervisor_peer
-from nopfsfs.protocol.supervisor_peer import Kind
+from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
 from nopfsfs.supervisor.processes.children import sequenced_pair
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class PeerHandle:
         raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         write_pids(state_dir, {"peer": _CREDENTIALS.unpack(raw)[0]}, WRITER_FILE)
         self._writers = read_pids(state_dir, WRITER_FILE)
-        await self._send(Kind.ARENA, fds=[self._arena])
+        await self._send(SupervisorPeerKind.ARENA, fds=[self._arena])
 
     async def run(self) -> None:
         """Take what the peer process says, until it is gone."""
@@ -90,16 +90,16 @@ class PeerHandle:
             log.warning("the peer process went before all ranks had mounted: unmounting")
             await self._unmount()
 
-    def _take(self, kind: Kind, node: int, body: bytes) -> None:
-        if kind == Kind.AGREED:
+    def _take(self, kind: SupervisorPeerKind, node: int, body: bytes) -> None:
+        if kind == SupervisorPeerKind.AGREED:
             self._agreed = True
-        elif kind == Kind.QUIET:
+        elif kind == SupervisorPeerKind.QUIET:
             self._quiet.set()
-        elif kind == Kind.STATUS:
+        elif kind == SupervisorPeerKind.STATUS:
             self._status = json.loads(body)
-        elif kind == Kind.HEAR and self.hearing is not None:
+        elif kind == SupervisorPeerKind.HEAR and self.hearing is not None:
             self.hearing.hear(node, json.loads(body))
-        elif kind == Kind.OVER:
+        elif kind == SupervisorPeerKind.OVER:
             log.log(logging.INFO if body == b"left" else logging.WARNING, "node %d: %s", node, body.decode())
             if self.hearing is not None:
                 self.hearing.left(node)
@@ -119,19 +119,19 @@ class PeerHandle:
 
     async def say(self, node: int, body: dict[str, Any]) -> None:
         """To the supervisor of a node, below 0 of all others."""
-        await self._send(Kind.SAY, node, json.dumps(body).encode())
+        await self._send(SupervisorPeerKind.SAY, node, json.dumps(body).encode())
 
     async def introduce(self) -> None:
         """Let it and the stager, a new one, know each other."""
         ours, theirs = sequenced_pair()
         with contextlib.closing(ours), contextlib.closing(theirs):
-            if await self._send(Kind.STAGER, fds=[theirs.fileno()]):
+            if await self._send(SupervisorPeerKind.STAGER, fds=[theirs.fileno()]):
                 await self._tell_stager(ours)
 
     async def use_arena(self, arena: int) -> None:
         """From now on there is another arena. After `stager_gone`."""
         self._arena = arena
-        await self._send(Kind.ARENA, fds=[arena])
+        await self._send(SupervisorPeerKind.ARENA, fds=[arena])
 
     async def stager_gone(self) -> None:
         """Return when nothing will write the arena for the stager that was. A peer process that does not answer is
@@ -140,14 +140,14 @@ class PeerHandle:
             return
         self._quiet = trio.Event()
         with trio.move_on_after(QUIET_LIMIT_S) as limit:
-            if await self._send(Kind.NO_STAGER):
+            if await self._send(SupervisorPeerKind.NO_STAGER):
                 await self._quiet.wait()
         if limit.cancelled_caught:
             await self._end_it()
 
     async def bye(self) -> None:
         """The mount ends."""
-        await self._send(Kind.BYE)
+        await self._send(SupervisorPeerKind.BYE)
 
     async def _end_it(self) -> None:
         """Raises OSError: it does not end, and may write the arena for ever."""
@@ -159,8 +159,10 @@ class PeerHandle:
         if not ended:
             raise OSError(errno.EBUSY, "the peer process does not end")
 
-    async def _send(self, kind: Kind, node: int = -1, body: bytes = b"", fds: list[int] | None = None) -> bool:
-        """Whether there is one that takes it."""
+    async def _send(
+        self, kind: SupervisorPeerKind, node: int = -1, body: bytes = b"", fds: list[int] | None = None
+    ) -> bool:
+        """Send a message. Return True where there is a peer process that takes it."""
         message = supervisor_peer.pack(kind, node, body)
         with trio.move_on_after(SEND_LIMIT_S):
             async with self._sending:

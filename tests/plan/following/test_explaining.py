@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.plan.epoch_order import DataSet, FileOrder, Hypothesis, build
-from nopfsfs.plan.following.explaining import Explanation, Group, Lead, Missing, Origin, Said, Verdict, group
+from nopfsfs.plan.following.explaining import Explanation, Group, Lead, Missing, PlanOrigin, Said, Verdict, group
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.following.identifier import Budget
 from nopfsfs.plan.following.wording import paragraph
@@ -43,8 +43,8 @@ def test_before_anything_is_read() -> None:
     assert (found.plans, found.groups, found.said) == ((), (), ())
     assert paragraph(found) == "Nothing was read yet."
     assumed = Follower(TRAIN, 42).explain()
-    assert [(one.origin, one.after, one.was_locked) for one in assumed.plans] == [(Origin.ASSUMED, None, False)]
-    assert assumed.said == (Said("seed", "42", Origin.SAID, Verdict.OPEN),)
+    assert [(one.origin, one.after, one.was_locked) for one in assumed.plans] == [(PlanOrigin.ASSUMED, None, False)]
+    assert assumed.said == (Said("seed", "42", PlanOrigin.SAID, Verdict.OPEN),)
     assert paragraph(assumed) == (
         f"Nothing was read yet. The files in train/ are expected in the order of {ORDER}, seed 42, epoch 0: the mount "
         "goes by that until the opens show what is read. You said seed 42: the opens have not judged it yet."
@@ -58,12 +58,12 @@ def test_a_plan_that_is_known() -> None:
     found = follower.explain()
     (known,) = found.plans
     assert (known.plan.seed, known.plan.epoch, known.plan.world, known.plan.ranks) == (42, 3, 8, (4, 5, 6, 7))
-    assert (known.origin, known.dealt, known.was_locked) == (Origin.OPENS, Origin.OPENS, True)
+    assert (known.origin, known.dealt, known.was_locked) == (PlanOrigin.OPENS, PlanOrigin.OPENS, True)
     assert known.after is not None
     assert 4 <= known.after <= 16
     assert known.bits is not None
     assert known.bits >= LOCK
-    assert found.said == (Said("seed", "42", Origin.SAID, Verdict.CONFIRMED),)
+    assert found.said == (Said("seed", "42", PlanOrigin.SAID, Verdict.CONFIRMED),)
     assert paragraph(found) == (
         f"The files in train/ are read in the order of {ORDER}, seed 42, epoch 3: ranks 4-7 of 8 read here. Known "
         f"after {known.after} opens, by {known.bits:.0f} bits of evidence, where 40 are needed. You said seed 42: the "
@@ -88,16 +88,16 @@ EIGHT = (8, (4, 5, 6, 7))
 @pytest.mark.parametrize(
     ("seed", "sampler", "worlds", "expected"),
     [
-        (7, "auto", [(1, (0,))], [Said("seed", "7", Origin.SAID, Verdict.CONTRADICTED, "42")]),
-        (None, "distributed", [(1, (0,))], [Said("sampler", "distributed", Origin.SAID, Verdict.CONFIRMED)]),
-        (None, "auto", [EIGHT], [Said("world", "ranks 4-7 of 8", Origin.SAID, Verdict.CONFIRMED)]),
+        (7, "auto", [(1, (0,))], [Said("seed", "7", PlanOrigin.SAID, Verdict.CONTRADICTED, "42")]),
+        (None, "distributed", [(1, (0,))], [Said("sampler", "distributed", PlanOrigin.SAID, Verdict.CONFIRMED)]),
+        (None, "auto", [EIGHT], [Said("world", "ranks 4-7 of 8", PlanOrigin.SAID, Verdict.CONFIRMED)]),
         (
             None, "auto", [(16, (8, 9, 10, 11))],
-            [Said("world", "ranks 8-11 of 16", Origin.SAID, Verdict.CONTRADICTED, "ranks 4-7 of 8")],
+            [Said("world", "ranks 8-11 of 16", PlanOrigin.SAID, Verdict.CONTRADICTED, "ranks 4-7 of 8")],
         ),
         (
             None, "auto", [(16, (8,)), EIGHT, (1, (0,))],
-            [Said("world", "ranks 4-7 of 8", Origin.ENVIRONMENT, Verdict.CONFIRMED)],
+            [Said("world", "ranks 4-7 of 8", PlanOrigin.ENVIRONMENT, Verdict.CONFIRMED)],
         ),
     ],
 )  # fmt: skip
@@ -108,7 +108,7 @@ def test_what_was_said_is_judged(seed, sampler, worlds, expected) -> None:
     found = follower.explain()
     assert list(found.said) == expected
     assert found.plans[0].dealt is {EIGHT: expected[-1].origin}.get(
-        next((one for one in worlds if one == EIGHT), None), Origin.OPENS
+        next((one for one in worlds if one == EIGHT), None), PlanOrigin.OPENS
     )
 
 
@@ -127,7 +127,7 @@ def test_a_plan_that_was_registered_is_judged(seed, opens, verdict, shows) -> No
     read(follower, opens)
     (judged,) = follower.explain().said
     value = f"distributed, seed {seed}, epoch 3, ranks 4-7 of 8"
-    assert judged == Said("plan", value, Origin.SAID, verdict, shows)
+    assert judged == Said("plan", value, PlanOrigin.SAID, verdict, shows)
     assert f"You registered {value}: " in paragraph(follower.explain())
 
 
@@ -301,7 +301,7 @@ def test_what_helps_when_nothing_is_found() -> None:
         "yet is staged, in the order of the listing. What helps: mount with --seed, if the job has a seed, or register "
     )
     assert text.endswith("The mount goes on searching by itself; a shuffle without a seed cannot be found.")
-    seed = (Said("seed", "42", Origin.SAID, Verdict.OPEN),)
+    seed = (Said("seed", "42", PlanOrigin.SAID, Verdict.OPEN),)
     assert "--seed" not in paragraph(explained(tried, said=seed))
     rests = paragraph(explained(SEARCHED, rests_s=40.0))
     assert "has tried about 52% of what is known, and rests for 40.0 s to leave the processor to others." in rests

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from nopfsfs.protocol import supervisor_peer
-from nopfsfs.protocol.supervisor_peer import Kind
+from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
 from nopfsfs.supervisor.processes.peer import PeerHandle
 
 
@@ -36,9 +36,9 @@ def test_a_mount_stays_without_its_peers_only_where_all_ranks_had_mounted(tmp_pa
             with trio.fail_after(10):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(peering.run)
-                    theirs.send(supervisor_peer.pack(Kind.STATUS, body=b"{}"))
+                    theirs.send(supervisor_peer.pack(SupervisorPeerKind.STATUS, body=b"{}"))
                     if agreed:
-                        theirs.send(supervisor_peer.pack(Kind.AGREED))
+                        theirs.send(supervisor_peer.pack(SupervisorPeerKind.AGREED))
                     theirs.shutdown(socket.SHUT_RDWR)
             return peering.lost
 
