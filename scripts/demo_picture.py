@@ -50,7 +50,7 @@ def draw(axes: Axes, job: Job) -> None:
     later = sum(seconds[SOURCE][1:]) / sum(seconds[MOUNT][1:])
     title = TITLES[job.mode].format(f"{job.files:,}")
     times = f"{later:.0f}" if later >= 10 else f"{later:.1f}"
-    axes.set_title(f"{title}\nepochs 2 to {EPOCHS}: {times} times as fast as the source", size=11)
+    axes.set_title(f"{title}\nlater epochs: {times} times as fast as the source", size=11)
     axes.set_xticks(range(EPOCHS), [f"epoch {number + 1}" for number in range(EPOCHS)])
     axes.set_yticks([])
     axes.tick_params(length=0)

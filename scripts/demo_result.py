@@ -102,10 +102,10 @@ class Check:
 
 
 def verdict_lines(found: list[Check]) -> list[str]:
-    """The verdicts, and what those take that are open."""
+    """The verdicts, and the command that decides the open ones."""
     is_open = any(check.passed is None for check in found)
-    few = ["----  one run cannot tell, because of the noise: make demo DEMO='--runs 5'"] if is_open else []
-    return [*map(str, found), *few]
+    few = f"----  fewer than {LEAST_RUNS} runs cannot tell this from noise: make demo DEMO='--runs 5'"
+    return [*map(str, found), *([few] if is_open else [])]
 
 
 def checks(jobs: list[Job], bandwidth: float) -> list[Check]:
@@ -233,7 +233,7 @@ def row(name: str, job: Job, seconds: dict[str, list[float]]) -> str:
 
 
 def noise_lines(job: Job) -> list[str]:
-    """How far figures of this machine can be trusted: the local copy against itself, or every run."""
+    """Say how far the figures can be trusted: the local copy against itself, or the range of all runs."""
     if len(job.local) == 1:
         return [
             f"Noise: the local copy, read again, differs by {noise(job):.0%} from itself. "
