@@ -1,4 +1,4 @@
-# make demo    set everything up, run the main job on a slow source, print the table
+# make demo    set everything up, run the main job on a slow source, print the table, draw it (DEMO='--runs 5': medians)
 # make test    set everything up, run the tests but those marked slow (TEST='PATH ...': all of these, slow or not)
 # make test-all    run all tests: also what repeats, waits, needs both MPIs or all modes
 # make test-frameworks    the same with TensorFlow, Grain, Hugging Face, Lightning, timm, ... in .venv-frameworks

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import demo
-import lab
 from bench_entry import Entry, median_entry
 from demo_result import Job
 from lab import Epoch
@@ -26,11 +25,9 @@ def later(run: list[Epoch]) -> float:
 
 def entries() -> Iterator[Entry]:
     """epoch/{bytes,sums,decode}/{first,later}/... seconds and ratios."""
-    steps = sum(demo.steps(mode, REPEATS) for mode in FILES)
-    with demo.workplace() as place, lab.Progress(steps) as progress:
-        for mode, files in FILES.items():
-            work = demo.Demo(REPEATS, place, demo.nopfs(place / "index"), progress)
-            yield from job_entries(demo.run_job(work, mode, demo.images(files), files))
+    with demo.prepared(FILES, REPEATS) as work:
+        for job in demo.run_jobs(work, FILES):
+            yield from job_entries(job)
 
 
 def job_entries(job: Job) -> Iterator[Entry]:

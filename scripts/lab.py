@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -276,3 +277,54 @@ class Progress:
     def say(self, line: str) -> None:
         with tqdm.external_write_mode():
             print(line, flush=True)
+
+
+class TimedProgress(Progress):
+    """A bar over the seconds that a measurement is expected to take; on no terminal, only the lines.
+
+    Within a step the clock moves the bar, at most to the end of the step. The begin of the next step sets the bar
+    right, and the time that is left, as shown, follows the pace so far.
+    """
+
+    TICK_S = 0.5
+    TRUST_S = 10.0  # the pace is taken to have been as expected for so long before the begin
+    FORMAT = "{desc} {bar} {percentage:3.0f} %{postfix}"
+
+    def __init__(self, total_s: float) -> None:
+        self._total_s = total_s
+        self._bar = tqdm(total=total_s, bar_format=self.FORMAT, disable=None, leave=False, delay=self.TICK_S)
+        self._before_s = self._step_s = 0.0  # expected of the steps that are done, and of the one under way
+        self._started = self._began = time.monotonic()
+        self._ended = threading.Event()
+        self._clock = threading.Thread(target=self._tick, daemon=True)
+
+    def __enter__(self) -> TimedProgress:
+        self._clock.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._clock.join()
+        super().__exit__()
+
+    def begin(self, what: str, expected_s: float) -> None:
+        """End the step under way, and begin the next."""
+        self._before_s += self._step_s
+        self._step_s, self._began = expected_s, time.monotonic()
+        self._bar.set_description_str(f"{what:35}", refresh=False)
+        self._show()
+
+    @property
+    def expected_s(self) -> float:
+        """Where the bar stands, of the seconds that all is expected to take."""
+        return self._before_s + min(self._step_s, time.monotonic() - self._began)
+
+    def _show(self) -> None:
+        done_s = self._bar.n = self.expected_s
+        pace = (time.monotonic() - self._started + self.TRUST_S) / (done_s + self.TRUST_S)
+        left = tqdm.format_interval(round((self._total_s - done_s) * pace))
+        self._bar.set_postfix_str(f"about {left} left")
+
+    def _tick(self) -> None:
+        while not self._ended.wait(self.TICK_S):
+            self._show()

@@ -6,16 +6,18 @@ import importlib.util
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import bench
 import demo
 import lab
 import pytest
-from demo_result import Check, Job, MountedRun, checks, reported_later_share, table
+from demo_result import Check, Job, MountedRun, checks, reported_later_share, table, verdict_lines
 from lab import Epoch
 from slow_source import FileCounters, SourceCounters
 
@@ -45,13 +47,22 @@ def mounted(*seconds: float, checksum: int = 7, opens: int = 100) -> MountedRun:
     )
 
 
-def io_job(run: MountedRun, mode: str = "sums", local: float = 0.2) -> Job:
+def io_job(run: MountedRun, mode: str = "sums", local: float = 0.2, runs: int = 1) -> Job:
     own, again = [epochs(local, local, local)], [epochs(local, 1.1 * local, 1.1 * local)]
-    return Job(mode, 100, direct=[epochs(10, 10, 10)], local=own, again=again, mounted=[run])
+    return Job(mode, 100, direct=[epochs(10, 10, 10)], local=own * runs, again=again * runs, mounted=[run] * runs)
+
+
+def decode_job(run: MountedRun, runs: int) -> Job:
+    local = [epochs(4, 4, 4)] * runs
+    return Job("decode", 100, direct=[epochs(9, 9, 9)], local=local, again=local, mounted=[run] * runs)
 
 
 def failed(job: Job) -> list[str]:
-    return [check.what for check in checks([job], bandwidth=4e8) if not check.passed]
+    return [check.what for check in checks([job], bandwidth=4e8) if check.passed is False]
+
+
+def left_open(job: Job) -> list[str]:
+    return [check.what for check in checks([job], bandwidth=4e8) if check.passed is None]
 
 
 def test_a_good_run_passes_and_its_table_says_so() -> None:
@@ -81,9 +92,9 @@ def test_each_broken_promise_is_named(run: MountedRun, broken: str) -> None:
 
 def test_epochs_whose_bytes_reach_the_loop_are_compared_with_the_local_copy() -> None:
     """5 % and the noise, which is 10 % here."""
-    job = io_job(mounted(4, 1.14, 1.14), "bytes", local=1.0)
-    assert failed(job) == []
-    job.tripwire = [mounted(4, 1.16, 1.16)]
+    job = io_job(mounted(4, 1.14, 1.14), "bytes", local=1.0, runs=3)
+    assert failed(job) == left_open(job) == []
+    job.tripwire = [mounted(4, 1.16, 1.16)] * 3
     assert failed(job) == ["I/O-bound, later epochs, mount, tripwires / local copy (5 % and the noise)"]
     assert sum(line.startswith("mount, tripwires ") for line in table([job], 4e8).splitlines()) == 1
 
@@ -95,10 +106,31 @@ def test_what_was_not_reported_is_not_passed() -> None:
 
 
 def test_decoding_is_compared_with_the_local_copy() -> None:
-    job = Job("decode", 100, direct=[epochs(9, 9, 9)], local=[epochs(4, 4, 4)], mounted=[mounted(5, 4, 4)])
-    assert failed(job) == []
-    job.mounted = [mounted(6, 5, 4)]
-    assert failed(job) == ["decoding, all epochs: mount / local copy"]
+    assert failed(decode_job(mounted(5, 4, 4), 3)) == []
+    assert failed(decode_job(mounted(6, 5, 4), 3)) == ["decoding, all epochs: mount / local copy"]
+
+
+def test_one_run_leaves_open_what_takes_more() -> None:
+    """It is compared with the source, and its bytes are; the local copy is too near for one run."""
+    jobs = [io_job(mounted(4, 9, 9), "bytes", local=1.0), decode_job(mounted(6, 5, 4), 1)]
+    assert failed(jobs[0]) == ["I/O-bound, later epochs: times faster than the source"]
+    assert left_open(jobs[0]) == ["I/O-bound, later epochs, nopfsfs mount / local copy (5 % and the noise)"]
+    assert (failed(jobs[1]), left_open(jobs[1])) == ([], ["decoding, all epochs: mount / local copy"])
+    lines = verdict_lines(checks(jobs, 4e8))
+    assert "----  decoding, all epochs: mount / local copy: 1.25 (at most 1.15)" in lines
+    assert lines[-1].endswith("make demo DEMO='--runs 5'")
+    assert not verdict_lines(checks([decode_job(mounted(6, 5, 4), 3)], 4e8))[-1].startswith("----")
+
+
+def test_the_noise_is_said() -> None:
+    """Of one run the local copy's two readings; of several the range."""
+    one, several = (table([io_job(mounted(4, 1, 1), runs=runs)], 4e8) for runs in (1, 3))
+    assert "the local copy, read again, differs by 10% from itself" in one
+    job = io_job(mounted(4, 1, 1), runs=3)
+    job.mounted[2] = mounted(4, 1.2, 1.2)
+    assert "run by run: nopfsfs mount 5.00 to 6.00, local copy again 1.10 to 1.10 (noise)." in table([job], 4e8)
+    assert "one run of each" in one
+    assert "medians of 3 runs (source: 1)" in several
 
 
 def test_the_first_epoch_does_not_count_for_the_later_share() -> None:
@@ -119,6 +151,58 @@ def test_files_never_opened_are_counted() -> None:
     }
     counters = SourceCounters(8, 3, 3, in_flight=0, peak=1, stalled=0, files=seen)
     assert demo.opens_per_file(counters, files=4) == {1: 1, 2: 1, 0: 2}
+
+
+def test_the_picture_shows_the_jobs(tmp_path: Path) -> None:
+    """A PNG of 10 by 4.4 inches, small enough to be kept with the code; the same figures give the same file."""
+    pytest.importorskip("matplotlib")
+    from demo_picture import save
+
+    jobs = [io_job(mounted(4, 1, 1), "bytes"), decode_job(mounted(6, 5, 4), 1)]
+    for name, shown in (("a", jobs), ("b", jobs), ("one", jobs[:1])):
+        save(tmp_path / name, shown)
+    data = (tmp_path / "a").read_bytes()
+    assert struct.unpack(">II", data[16:24]) == (1500, 660)
+    assert 10_000 < len(data) < 100_000
+    assert data == (tmp_path / "b").read_bytes() != (tmp_path / "one").read_bytes()
+
+
+def test_the_progress_bar_is_right_at_the_end_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps together take what was expected, however long they really took; a step does not pass its end."""
+    now = 100.0
+    monkeypatch.setattr(lab, "time", SimpleNamespace(monotonic=lambda: now))
+    modes = {"bytes": 4000, "decode": 1500}
+    total = demo.expected_s(modes, lambda mode: demo.rows(mode, 2))
+    progress = lab.TimedProgress(total)
+    work = demo.Demo(2, Path(), demo.bindfs, progress)
+    for mode, files in modes.items():
+        for row in demo.rows(mode, 2):
+            for epoch in range(demo.EPOCHS + 1):
+                before = progress.expected_s
+                demo.begin_epoch(work, Job(mode, files), row, epoch)
+                now += 1000 if epoch < demo.EPOCHS else 0
+                assert before <= progress.expected_s <= total + 1e-9
+    assert progress.expected_s == pytest.approx(total)
+
+
+@pytest.mark.mount
+def test_the_lines_to_paste_mount_train_and_unmount(
+    small_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are typed where the demo was started; `ls` stands for the training."""
+    build = tmp_path / "build"
+    build.mkdir()
+    monkeypatch.setattr(lab, "BUILD", build)
+    monkeypatch.chdir(lab.SCRIPTS.parent)
+    mount, train, unmount = demo.lines_to_paste(small_tree)
+    assert all(Path(word).exists() for word in train.split()[:2])
+    assert mount.split()[0] == f"{Path(sys.executable).parent.parent.name}/bin/nopfs-mount"
+    try:
+        command = f"{mount} --index-dir {build}/index && ls {mount.split()[2]}; {unmount}"
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+        assert done.stdout.split()[:2] == ["n0", "n1"]
+    finally:
+        lab.unmount(build / "mnt")
 
 
 @pytest.mark.parametrize(
