@@ -34,8 +34,6 @@ SHARED_FILE_NAMES = {"process.py", "errors.py", "__init__.py"}
 VAGUE = ("What", "Whether", "Who", "It", "One", "Those", "Of", "As of", "The same", "See the module")
 
 LEFT_IMPORTS = {
-    "placement.belady > policy.next_use",
-    "placement.cluster_homes > policy.homes",
     "plan.tracking.track > plan.following.foresight",
     "plan.tracking.track > plan.search.suspects",
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nopfsfs.placement.belady import NEVER
 from nopfsfs.policy.belady_set import BeladySet
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.next_use import NEVER, nothing_known
+from nopfsfs.policy.next_use import nothing_known
 from nopfsfs.policy.node_policy import Do, Home, NodePolicy
 from nopfsfs.policy.open_files import FORGOTTEN_AFTER
 from tests.policy.belady import Belady

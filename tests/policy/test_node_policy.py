@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from nopfsfs.placement.methods import UNCOVERED
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.homes import UNCOVERED
 from nopfsfs.policy.large_reads import DROP_BYTES
 from nopfsfs.policy.node_policy import SCAN, Do, Home, NodePolicy
 from nopfsfs.policy.open_files import FORGOTTEN_AFTER

@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nopfsfs.placement.methods import NOWHERE, UNCOVERED
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.homes import NOWHERE, UNCOVERED, Homes
+from nopfsfs.policy.homes import Homes
 from nopfsfs.policy.node_policy import FETCHES_OUTSTANDING, Do, Home, NodePolicy
 from tests.policy.simulated import World
 

@@ -25,8 +25,8 @@ from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.dataset.index import Index
 from nopfsfs.placement.access_counts import NOBODY
 from nopfsfs.placement.cluster_homes import ClusterHomes
+from nopfsfs.placement.methods import UNCOVERED
 from nopfsfs.plan.tracking.track import PlanState
-from nopfsfs.policy.homes import UNCOVERED
 from nopfsfs.policy.node_policy import Rows
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, SayTo

@@ -15,10 +15,10 @@ import trio.testing
 from nopfsfs.config import World
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.tree_scan import scan
+from nopfsfs.placement.methods import NOWHERE, UNCOVERED
 from nopfsfs.plan.epoch_order import Hypothesis
 from nopfsfs.plan.following.follower_output import PlanStatus
 from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
-from nopfsfs.policy.homes import NOWHERE, UNCOVERED
 from nopfsfs.policy.node_policy import Home
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import placement_agreement as module
