@@ -43,7 +43,6 @@ LEFT_LONG_FILES = {
     "plan.following.identifier",
     "plan.search.matching",
     "plan.tracking.track",
-    "policy.node_policy",
     "server.fast_path",
     "server.operations",
     "stager.process",

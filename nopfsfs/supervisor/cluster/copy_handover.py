@@ -58,8 +58,8 @@ class CopyHandover:
         until = trio.current_time() + HELD_S
         for row in list(islice(self._offers, ROWS_MOST)):
             home = self._home(row)
-            if home >= 0 and self._conductor.is_staged(row):
-                if self._conductor.passing.hold(row):
+            if home >= 0 and self._conductor.residency.is_staged(row):
+                if self._conductor.offer(row):
                     self._given[row] = home, until
                     self._unsaid["have", home].append(row)
                 elif self._given:
@@ -75,7 +75,7 @@ class CopyHandover:
     def _end(self, rows: list[int]) -> None:
         for row in rows:
             if self._given.pop(row, None) is not None:
-                self._conductor.passing.end(row)
+                self._conductor.end_offer(row)
 
     # ---- what others say ----------------------------------------------------------------------------------
 
@@ -102,31 +102,31 @@ class CopyHandover:
                 self._take(row, node)
 
     def _take(self, row: int, node: int) -> None:
-        conductor = self._conductor
+        residency, fetches = self._conductor.residency, self._conductor.fetches
         if row in self._taking and self._taking[row][0] == node:
             return  # said when it has come
-        here = self._holder[row] == HOME_HERE and not conductor.has(row) and not conductor.is_coming(row)
-        if here and conductor.keeps(row) and len(self._taking) < PULLING_MOST:
+        here = self._holder[row] == HOME_HERE and not residency.has(row) and not fetches.is_coming(row)
+        if here and residency.keeps(row) and len(self._taking) < PULLING_MOST:
             self._taking[row] = node, trio.current_time() + PULLING_S
             self._holder[row] = 1 + node
-            conductor.passing.pull(row)
+            self._conductor.pull(row)
         else:
             self._unsaid["took", node].append(row)
 
     def _look(self) -> None:
         """What of it has come?"""
-        now, conductor = trio.current_time(), self._conductor
+        now, residency = trio.current_time(), self._conductor.residency
         for row, (node, until) in list(self._taking.items()):
-            if conductor.has(row) or now >= until or not conductor.keeps(row):
-                self.taken += conductor.has(row)
+            if residency.has(row) or now >= until or not residency.keeps(row):
+                self.taken += residency.has(row)
                 self._taken(row)
                 self._unsaid["took", node].append(row)
-            elif not conductor.is_coming(row):
-                conductor.passing.pull(row)  # it was cancelled, or failed
+            elif not self._conductor.fetches.is_coming(row):
+                self._conductor.pull(row)  # it was cancelled, or failed
 
     def _taken(self, row: int) -> None:
         del self._taking[row]
-        self._conductor.passing.pull_no_more(row)
+        self._conductor.cancel_pull(row)
         self._holder[row] = HOME_HERE
 
     # ---- life ---------------------------------------------------------------------------------------------
