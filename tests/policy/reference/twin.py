@@ -54,7 +54,7 @@ class Twin(NodePolicy):
             answer = method(self, *args, **kwargs)
         finally:
             self._inside = False
-        if name == "stager_restarted":
+        if name in ("stager_restarted", "resync"):  # which discard the commands
             self._extra.clear()
         old = self._tell_old(name, *args, **kwargs)
         self._align(name)
