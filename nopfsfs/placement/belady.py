@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.placement.methods import take
-from nopfsfs.policy.next_use import NEVER
 
 Ints = NDArray[np.int64]
+NEVER = 1 << 62  # a position that no stream has
 
 
 def keep(

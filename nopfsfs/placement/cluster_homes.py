@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.placement.access_counts import NOBODY, Nodes, Readers, shuffled
-from nopfsfs.placement.methods import Placement, homes, nopfs
-from nopfsfs.policy.homes import NOWHERE, UNCOVERED
+from nopfsfs.placement.methods import NOWHERE, UNCOVERED, Placement, homes, nopfs
 
 Ints = NDArray[np.int64]
 Place = Callable[[Readers, int, Ints, Ints], Placement]

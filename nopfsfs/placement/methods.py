@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from nopfsfs.placement.access_counts import BLOCK_BYTES, NOBODY, Pairs, Readers, by_node, by_sample, pairs, shuffled
 
 Ints = NDArray[np.int64]
-NOWHERE = -1
+# A placement gives each sample a number for each node. 0: home in the fastest class; 1, 2, ...: in the next ones; or
+NOWHERE = -1  # home in no class of the node; the sample may get room that is left
+UNCOVERED = -2  # not in the placement
 CHOICES = 3  # the most frequent readers of a sample that are tried before any node with room
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nopfsfs.policy.next_use import NEVER, NextUseOrder
+from nopfsfs.placement.belady import NEVER
+from nopfsfs.policy.next_use import NextUseOrder
 
 
 class BeladySet(NextUseOrder):

@@ -12,6 +12,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from nopfsfs.placement.methods import NOWHERE, UNCOVERED
+
 Rows = npt.NDArray[np.int64]
 
 
@@ -26,11 +28,6 @@ class Home(IntEnum):
 
 # Bound once: looking a member of an enumeration up costs as much as the rest of a short call.
 _UNPLACED, _RAM, _DISK, _STREAM = Home
-
-
-# A placement gives each file a number for this node. 0: home in memory; 1, 2, ...: home on that disk tier; or
-NOWHERE = -1  # home on no tier here; the file may get room that is left
-UNCOVERED = -2  # not in the placement
 
 
 class Homes:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection
 import numpy as np
 import numpy.typing as npt
 
+from nopfsfs.placement.belady import NEVER
+
 Rows = npt.NDArray[np.int64]
 NextUses = Callable[[Rows], Rows]  # of rows i64[m]: the stream position of the next read of each, -1: not known
 
-NEVER = 1 << 62  # a position that no stream has
 NONE: Rows = np.zeros(0, np.int64)
 ANEW = 8  # the rows are sorted anew when one in so many was added since
 

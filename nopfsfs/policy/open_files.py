@@ -53,13 +53,16 @@ class OpenFiles:
             found.count += 1
             found.sign = self._opens
 
-    def read(self, row: int) -> None:
-        """Record that a reader that had opened the row read from it."""
+    def read(self, row: int) -> bool:
+        """Record that a reader that had opened the row read from it; return True if the row was forgotten, and counts
+        as open again."""
         found = self._rows.get(row)
         if found is not None:
             found.sign = self._opens
         elif row in self._forgotten:
             self.open(row)
+            return True
+        return False
 
     def read_unopened(self, row: int, left: int) -> list[int]:
         """Record a read where neither opens nor closes are seen: the row is open from its first READ until its end was

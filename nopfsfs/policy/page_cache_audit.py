@@ -27,7 +27,8 @@ AHEAD_MOST = 1 << 14  # positions ahead of the reader that are checked; then fro
 
 
 class PageCacheAudit:
-    """The rows to check, and what the checks found. `charges` i64[n] and `paged` u8[n] are those of `NodePolicy`."""
+    """The rows to check, and what the checks found. `charges` i64[n] is that of `Residency`, `paged` u8[n] that of
+    `PushScheduler`."""
 
     def __init__(self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8]) -> None:
         self._size, self._paged = charges, paged

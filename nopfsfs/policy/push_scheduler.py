@@ -8,19 +8,25 @@ is dropped for a row that is read later than its own.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.command_list import Do
+from nopfsfs.policy.homes import Home
 from nopfsfs.policy.next_use import NextUseOrder
 from nopfsfs.policy.pending_reads import PendingReads
+from nopfsfs.policy.residency import FETCHING, KERNEL_READS, MAY_PASS, OPEN, PRESENT, PUSHING, STAGED, Residency
+from nopfsfs.policy.stream_scan import SCAN, Rows, Upcoming, scan
 
 PUSHES_OUTSTANDING = 64  # few: an urgent push must not wait behind pushes for later reads
 RESERVE_MOST = 32 << 20  # bytes of the window that pushes leave to demand reads, whose pages cannot be refused
 DROP_AHEAD = 8  # room is made for this many files of the size that is needed
+LEAD_MOST = 256  # positions left out when the reader has overtaken the pushes: some ten milliseconds of a fast reader
+_RAM, _DISK = Home.RAM, Home.DISK  # bound once, as in `residency`
 
 
 class Paged(IntEnum):
@@ -36,22 +42,17 @@ _NONE, _WHOLE, _SOME, _LATE = Paged
 
 
 class PushScheduler:
-    """Pushed rows and their charges. `charges` i64[n] and `paged` u8[n] are those of `NodePolicy`; `opened` holds the
-    rows that are open now."""
+    """Pushed rows and their charges; issues PUSH and DROP. `paged` u8[n], members of `Paged`, is written here and may
+    lie in shared memory."""
 
-    def __init__(
-        self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: MemorySplit, opened: Container[int]
-    ) -> None:
-        n = len(charges)
-        self._size, self.paged = charges, paged
-        self._data = int(charges.sum())
-        self._split = split
-        self._open = opened
-        self.pushing = np.zeros(n, np.bool_)
-        self.home = np.zeros(n, np.bool_)
-        # views for one row at a time, as in `NodePolicy`
-        self._charge, self._paged_of = charges.data, paged.data
-        self._is_pushing, self._is_home = self.pushing.data, self.home.data
+    def __init__(self, residency: Residency, paged: npt.NDArray[np.uint8]) -> None:
+        self._residency, self.paged = residency, paged
+        self._data = residency.total
+        self._split = residency.split
+        self.home = np.zeros(len(paged), np.bool_)
+        # views for one row at a time, as in `Residency`
+        self._charge, self.paged_of, self._is_home = residency.charge_of, paged.data, self.home.data
+        self._holds_of = residency.holds_of
         self.awaited = PendingReads()
         self.behind = NextUseOrder()  # closed rows, to be dropped when room is needed
         self._leaving: dict[int, int] = {}  # row: bytes; being dropped
@@ -59,6 +60,9 @@ class PushScheduler:
         self._read_again: set[int] = set()  # rows read while they are being dropped
         # rows pushed since the last `rotate_recent`, and between the two before
         self._young: tuple[set[int], set[int]] = (set(), set())
+        self.at = 0  # stream positions before which all is pushed, or left out
+        self._position = 0
+        self.evictions_read = 0  # READs that showed that the kernel had taken pages
         self.outstanding = 0
         self.used = 0
         self.homes_used = 0
@@ -78,7 +82,7 @@ class PushScheduler:
         does not stay any more."""
         all_could_stay = not self.bounded
         self._data += more
-        if self._is_pushing[row] or self._paged_of[row] != _NONE:
+        if self._holds_of[row] & PUSHING or self.paged_of[row] != _NONE:
             self.used += more
         if self._is_home[row]:
             self.homes_used += more
@@ -102,22 +106,22 @@ class PushScheduler:
     def may_push(self, row: int) -> bool:
         """True when there is room for the row now, and few enough pushes are under way."""
         size = self._charge[row]
-        room = self._paged_of[row] != _NONE or self.used + size <= self._limit
+        room = self.paged_of[row] != _NONE or self.used + size <= self._limit
         return bool(room and self.outstanding < PUSHES_OUTSTANDING)
 
     def has(self, row: int) -> bool:
         """True when the page cache holds the whole row, and the row is not being dropped."""
-        return bool(self._paged_of[row] == _WHOLE and row not in self._leaving)
+        return bool(self.paged_of[row] == _WHOLE and row not in self._leaving)
 
     def push(self, row: int, position: int) -> None:
         """Record that the row is being pushed for its read at `position`."""
         size = self._charge[row]
-        if self._paged_of[row] == _NONE:
+        if self.paged_of[row] == _NONE:
             self.used += size
         if not self._is_home[row] and self.homes_used + size <= self._split.page_homes:
             self._is_home[row] = True
             self.homes_used += size
-        self._is_pushing[row] = True
+        self._residency.hold(row, PUSHING)
         self.outstanding += 1
         self.keep(row, position)
 
@@ -128,19 +132,30 @@ class PushScheduler:
             self.awaited.expect(row, position)
 
     def pushed(self, row: int) -> None:
-        if not self._end_push(row) and self._paged_of[row] == _NONE:
+        """Record that the page cache holds the whole row."""
+        if self._holds_of[row] & PUSHING:
+            self.outstanding -= 1
+        elif self.paged_of[row] == _NONE:
             self.used += self._charge[row]  # its command counted as lost, but was not
-        self._paged_of[row] = _WHOLE
+        self.paged_of[row] = _WHOLE
         self._young[0].add(row)
+        self._residency.release(row, PUSHING)
         self._put_behind(row)
 
     def push_failed(self, row: int) -> None:
-        if self._end_push(row) and self._paged_of[row] == _NONE:
-            self.used -= self._charge[row]
-            self.awaited.read_done(row)
-        if self._paged_of[row] == _LATE:
-            self._paged_of[row] = _SOME
+        """Record that the row could not be pushed."""
+        self._count_failed(row)
+        self._residency.release(row, PUSHING)
         self._put_behind(row)
+
+    def _count_failed(self, row: int) -> None:
+        if self._holds_of[row] & PUSHING:
+            self.outstanding -= 1
+            if self.paged_of[row] == _NONE:
+                self.used -= self._charge[row]
+                self.awaited.read_done(row)
+        if self.paged_of[row] == _LATE:
+            self.paged_of[row] = _SOME
 
     def adopt(self) -> None:
         """Take over the rows that another PushScheduler had pushed: `paged` says which."""
@@ -148,15 +163,17 @@ class PushScheduler:
         for row in np.flatnonzero(self.paged != _NONE).tolist():
             size = self._charge[row]
             self.used += size
-            if self._paged_of[row] == _WHOLE and self.homes_used + size <= self._split.page_homes:
+            if self.paged_of[row] == _WHOLE and self.homes_used + size <= self._split.page_homes:
                 self._is_home[row] = True
                 self.homes_used += size
             self._put_behind(row)
 
-    def lost(self) -> None:
+    def stager_lost(self) -> None:
         """Reset the pushes and drops that the stager has not reported: its process died."""
-        for row in np.flatnonzero(self.pushing).tolist():
-            self.push_failed(row)
+        for row in np.flatnonzero(self._residency.holds & PUSHING).tolist():
+            self._count_failed(row)
+            self._residency.release_later(row, PUSHING)
+            self._put_behind(row)
         again = list(self._leaving)
         self._leaving.clear()
         self._leaving_bytes = 0
@@ -166,26 +183,25 @@ class PushScheduler:
 
     # ---- the reader ---------------------------------------------------------------------------------------
 
-    def read(self, row: int) -> bool:
-        """Record that the server answered a READ, so that the page cache holds some of the row. Return True if the READ
-        shows that the kernel had taken pages of the row. Soon after a push it does not: the push may have come after
-        the READ."""
-        if self._is_pushing[row]:
-            self._paged_of[row] = _LATE
-        elif self._paged_of[row] == _NONE:
+    def read(self, row: int) -> None:
+        """Record that the server answered a READ, so that the page cache holds some of the row. The READ shows that the
+        kernel had taken pages of a whole row. Soon after a push it does not: the push may have come after the READ."""
+        if self._holds_of[row] & PUSHING:
+            self.paged_of[row] = _LATE
+        elif self.paged_of[row] == _NONE:
             self.used += self._charge[row]
-            self._paged_of[row] = _SOME
+            self.paged_of[row] = _SOME
         elif row in self._leaving:
             self._read_again.add(row)
-        elif self._paged_of[row] == _WHOLE and not any(row in some for some in self._young):
-            self._paged_of[row] = _SOME
-            return True
-        return False
+        elif self.paged_of[row] == _WHOLE and not any(row in some for some in self._young):
+            self.paged_of[row] = _SOME
+            self.evictions_read += 1
+            self._residency.again.add(row)
 
     def opened(self, row: int) -> None:
         """Record that a reader opened the row: a push that is not done yet would only be in its way."""
-        if self._is_pushing[row]:
-            self._paged_of[row] = _LATE
+        if self._holds_of[row] & PUSHING:
+            self.paged_of[row] = _LATE
 
     def rotate_recent(self) -> None:
         """Rotate the sets of rows pushed lately; called every few seconds. A push from before the last call is done for
@@ -197,40 +213,84 @@ class PushScheduler:
         self.awaited.read_done(row)
         self._put_behind(row)
 
-    def advance(self, position: int) -> None:
-        """Record that the reader is at `position` now."""
-        self._put_all_behind(self.awaited.passed(position))
-
-    def forget_expected(self) -> None:
-        """Await no pushed row any more: another stream is followed."""
+    def restart(self, position: int) -> None:
+        """Follow another stream from `position` on: await no pushed row any more."""
+        self.at = position
         self.behind.invalidate()
         self._put_all_behind(self.awaited.clear())
+
+    def advance(self, position: int, end: int, upcoming: Upcoming) -> None:
+        """Command pushes for stream positions up to `end`, up to which all is fetched. The reader is at `position`."""
+        self._put_all_behind(self.awaited.passed(position))
+        self.at = scan(self._first(position, end), end, upcoming, self._push_some)
+
+    def _first(self, position: int, end: int) -> int:
+        """The position where pushing goes on. When the reader has overtaken the pushes, some rows are left to READs:
+        pushes get ahead of the reader again, and are not in its way."""
+        moved, self._position = position - self._position, position
+        if self.at >= position:
+            return self.at
+        return position + max(0, min(moved, LEAD_MOST, (end - position) // 2))
+
+    def _push_some(self, rows: Rows, first: int) -> int:
+        """Add push commands for some of these rows, the first at position `first`; return how many were dealt with."""
+        residency = self._residency
+        state = residency.state[rows]
+        coming = (state & PRESENT == STAGED) | (state & FETCHING != 0)
+        whole = self.paged[rows] == _WHOLE
+        batch: list[int] = []
+        dealt = len(rows)
+        for at in np.flatnonzero((rows >= 0) & ((whole & ~self.home[rows]) | (coming & ~whole))).tolist():
+            row = int(rows[at])
+            if self.paged_of[row] == _WHOLE or self._holds_of[row] & PUSHING:
+                self.keep(row, first + at)
+                continue
+            soon = first + at < self._position + SCAN
+            if self.too_large(row) or self._passes(row) or (soon and self._holds_of[row] & OPEN):
+                continue  # too large, or needs no pages, or its reader is there: a push would wait for the READs
+            if not residency.state_of[row] & STAGED or not self.may_push(row):
+                if residency.state_of[row] & STAGED:
+                    self.drop(self.make_room(self._charge[row], first + at))
+                dealt = at
+                break
+            self.push(row, first + at)
+            batch.append(row)
+        if batch:
+            residency.commands.add_all(Do.PUSH, batch)
+        return dealt
+
+    def _passes(self, row: int) -> bool:
+        """True when the kernel reads the row from disk by itself, now or once it is there: the row needs no pages."""
+        state = self._residency.state_of[row]
+        return bool(state & KERNEL_READS or (state & MAY_PASS and self._residency.home_of[row] == _DISK))
 
     # ---- room ---------------------------------------------------------------------------------------------
 
     def dropped(self, row: int) -> None:
         """Record that the row's pages are gone; if the row is being pushed again, they are about to come back."""
         self._leaving_bytes -= self._leaving.pop(row, 0)
-        if self._paged_of[row] == _NONE:
+        if self.paged_of[row] == _NONE:
             return
         if row in self._read_again:
             self._read_again.discard(row)  # before or after the drop: that is not known
-            self._paged_of[row] = _SOME
+            self.paged_of[row] = _SOME
             self._put_behind(row)
             return
-        self._paged_of[row] = _NONE
-        if not self._is_pushing[row]:
+        self.paged_of[row] = _NONE
+        if not self._holds_of[row] & PUSHING:
             self.used -= self._charge[row]
 
-    def gone(self, row: int, cached: int) -> bool:
-        """Record that the kernel has taken pages of the row and left `cached` bytes. Return True if that is news."""
-        if self._paged_of[row] != _WHOLE or self._is_pushing[row] or row in self._leaving:
+    def pages_lost(self, row: int, cached: int) -> bool:
+        """Record that the kernel has taken pages of the row and left `cached` bytes; the row is pushed anew for its
+        next read. Return True if that is news."""
+        if self.paged_of[row] != _WHOLE or self._holds_of[row] & PUSHING or row in self._leaving:
             return False
-        self._paged_of[row] = _SOME if cached else _NONE
+        self.paged_of[row] = _SOME if cached else _NONE
         if not cached:
             self.used -= self._charge[row]
             self.awaited.read_done(row)
             self.behind.discard(row)
+        self._residency.again.add(row)
         return True
 
     def make_room(self, size: int = 0, position: int = -1) -> list[int]:
@@ -246,6 +306,13 @@ class PushScheduler:
                 self._leaving_bytes += self._charge[row]
                 rows.append(row)
         return rows
+
+    def drop(self, rows: list[int]) -> None:
+        """Add the command to drop these rows, which `make_room` chose."""
+        if rows:
+            self._residency.commands.add_all(Do.DROP, rows)
+            # A row whose pages were to serve its next read is fetched for that read, if the scan is past it.
+            self._residency.again.update(row for row in rows if self._residency.home_of[row] != _RAM)
 
     def resize(self, split: MemorySplit, furthest: Iterable[int]) -> None:
         """Set another budget. Rows that must leave do so in the order of `furthest`."""
@@ -266,9 +333,9 @@ class PushScheduler:
             excess -= size if row in self.behind else 0
 
     def _droppable(self, row: int) -> bool:
-        if self._paged_of[row] == _NONE or self._is_home[row] or self._is_pushing[row] or row in self._leaving:
+        if self.paged_of[row] == _NONE or self._is_home[row] or self._holds_of[row] & (PUSHING | OPEN):
             return False
-        return row not in self._open and row not in self.awaited
+        return row not in self._leaving and row not in self.awaited
 
     def _put_behind(self, row: int) -> None:
         if self.bounded and self._droppable(row):
@@ -277,10 +344,3 @@ class PushScheduler:
     def _put_all_behind(self, rows: list[int]) -> None:
         for row in rows:
             self._put_behind(row)
-
-    def _end_push(self, row: int) -> bool:
-        if not self._is_pushing[row]:
-            return False
-        self._is_pushing[row] = False
-        self.outstanding -= 1
-        return True

@@ -22,8 +22,9 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.following.follower_output import PlanStatus
 from nopfsfs.policy.budget import charge
 from nopfsfs.policy.next_use import nothing_known
-from nopfsfs.policy.node_policy import NodePolicy, Rows
+from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.page_cache_audit import PageCacheAudit
+from nopfsfs.policy.stream_scan import Rows
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.ring import CAPACITY, Event, Ring, take_all
@@ -69,8 +70,8 @@ class EventLoop:
                 conductor.without_closes()
         self._server_rings, self._stager_ring = server_rings, stager_ring
         self.conductor = conductor
-        conductor.window.behind.next_uses = conductor.kept.next_uses = self._next_uses
-        self.residence = PageCacheAudit(conductor.charges, conductor.paged)
+        conductor.foresee(self._next_uses)
+        self.residence = PageCacheAudit(conductor.residency.charges, conductor.pushes.paged)
         self._look_at = time.monotonic() + LOOK_PAUSE_S
         self._looked_at = -1
         self._evictions_read = 0
@@ -176,7 +177,7 @@ class EventLoop:
                 self._wake_at = now + WORK_PAUSE_S
                 self.looked.unpark_all()
             # Where not all pages may stay, what is read has to be dropped soon.
-            busy = staged or ordered or (read and self.conductor.window.bounded)
+            busy = staged or ordered or (read and self.conductor.pushes.bounded)
             await trio.sleep(STAGING_PAUSE_S if busy else READING_PAUSE_S if read else IDLE_PAUSE_S)
 
     def _begin_anew(self) -> None:
@@ -196,7 +197,7 @@ class EventLoop:
             if follower.generation != self._generation:
                 self._generation = follower.generation
                 self.conductor.restart(follower.position)
-            self.conductor.replace(follower.knows_future)
+            self.conductor.use_belady(follower.knows_future)
             if self._orders is not None and not self.holds_back:
                 self.conductor.advance(follower.position, follower.horizon, follower.upcoming)
         return staged, read
@@ -245,7 +246,7 @@ class EventLoop:
             elif kind == _ON_DISK:
                 c.on_disk(row, value)
             elif kind == _BACKED:
-                c.backed(row, bool(value))
+                c.kernel_reads(row, bool(value))
             elif kind == _OFF_DISK:
                 c.off_disk(row, again=bool(value))
             elif kind == _CHANGED:
@@ -257,7 +258,7 @@ class EventLoop:
             elif kind == Event.PRESENT:
                 self.residence.present(row)
             elif kind == Event.LACKING:
-                if c.pages_gone(row, value):
+                if c.pages_lost(row, value):
                     self.residence.lacking(row, value)
             elif kind == Event.UNMEASURED:
                 log.info("what the kernel's page cache holds cannot be measured here: %s", os.strerror(value))
@@ -330,7 +331,7 @@ class EventLoop:
 
     async def _send(self) -> bool:
         """Send what is ordered; whether there was anything."""
-        orders = self.conductor.orders()
+        orders = self.conductor.take_commands()
         if self._orders is None:
             for do, rows, _ in orders:
                 self._refuse(do, rows)
@@ -372,10 +373,10 @@ class EventLoop:
             return
         unanswered = self.residence.looked_at == self._looked_at  # it is busy, hangs, or was replaced
         self._look_at = now + LOOK_PAUSE_S * (UNANSWERED if unanswered else 1)
-        window = self.conductor.window
-        window.rotate_recent()
-        self.residence.lost(self.conductor.evictions_read - self._evictions_read)
-        self._evictions_read = self.conductor.evictions_read
+        pushes = self.conductor.pushes
+        self.conductor.rotate_recent()
+        self.residence.lost(pushes.evictions_read - self._evictions_read)
+        self._evictions_read = pushes.evictions_read
         follower = self.follower
         position, upcoming = (follower.position, follower.upcoming) if follower is not None else (0, _nothing)
         rows = self.residence.choose(position, upcoming)

@@ -252,8 +252,9 @@ class Supervisor:
             self._pass_from = passes_from(self._config) if session.passthrough else 0
         if self._pass_from:
             log.info("files of %d bytes or more are passed through to disk", self._pass_from)
-            self.loop.conductor.may_pass[:] = self.index.size >= self._pass_from
-            if self.loop.conductor.may_pass.any():
+            large = self.index.size >= self._pass_from
+            self.loop.conductor.let_pass(large)
+            if large.any():
                 self._signal.keep_open(PASSED_THROUGH)
         self._session = session
         with contextlib.closing(orphans.listen(self._config.state_dir)) as listening:

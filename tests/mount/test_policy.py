@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nopfsfs.placement.belady import NEVER
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.registry import sampler as family
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.policy import budget
-from nopfsfs.policy.next_use import NEVER
 from tests.conftest import slow, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.placement.access_counts import dealt, next_readings
-from nopfsfs.placement.belady import keep
+from nopfsfs.placement.belady import NEVER, keep
 from nopfsfs.policy.belady_set import BeladySet
-from nopfsfs.policy.next_use import NEVER
 from nopfsfs.sim.policies import POLICIES, SimJob
 from nopfsfs.sim.training import Training
 from nopfsfs.sim.training_orders import permutations

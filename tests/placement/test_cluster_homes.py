@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nopfsfs.placement import methods
 from nopfsfs.placement.access_counts import NOBODY, Readers, dealt
 from nopfsfs.placement.cluster_homes import METHODS, ClusterHomes, by_hash, extend
-from nopfsfs.policy.homes import NOWHERE, UNCOVERED
+from nopfsfs.placement.methods import NOWHERE, UNCOVERED
 
 Ints = NDArray[np.int64]
 

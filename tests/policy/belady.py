@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from nopfsfs.policy.next_use import NEVER
+from nopfsfs.placement.belady import NEVER
 
 
 class Belady:

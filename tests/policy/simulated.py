@@ -10,8 +10,12 @@ from collections import deque
 import numpy as np
 
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.node_policy import FETCHES_OUTSTANDING, Do, Home, NodePolicy
+from nopfsfs.policy.command_list import Do
+from nopfsfs.policy.fetch_scheduler import FETCHES_OUTSTANDING
+from nopfsfs.policy.homes import Home
+from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
+from nopfsfs.policy.residency import EVICTING, STAGED, Copy, Hold
 
 
 class World:
@@ -19,18 +23,19 @@ class World:
 
     def __init__(
         self, sizes: list[int], stream: list[int], split: MemorySplit, *, disk: list[int] | None = None, seed: int = 0,
-        fail: float = 0.0, foretold: bool = True, passes: tuple[int, ...] = (),
+        fail: float = 0.0, foretold: bool = True, passes: tuple[int, ...] = (), make: type[NodePolicy] = NodePolicy,
     ) -> None:  # fmt: skip
         """`foretold`: whether the next use of a row is known. `passes`: rows that the kernel reads by itself where they
-        are on disk."""
+        are on disk. `make`: the class of the policy."""
         self.sizes = np.array(sizes, np.int64)
         self.stream = np.array(stream, np.int64)
         self.disk = disk or []
-        self.conductor = NodePolicy(self.sizes, np.zeros(len(sizes), np.uint8), split, self.disk)
+        self.make = make
+        self.conductor = make(self.sizes, np.zeros(len(sizes), np.uint8), split, self.disk)
         self.foretold = foretold
         self._foretell()
         self.passes = frozenset(passes)
-        self.conductor.may_pass[list(passes)] = True
+        self._let_pass()
         self.chance = random.Random(seed)
         self.fail = fail
         self.position = 0
@@ -61,9 +66,12 @@ class World:
         found = [np.flatnonzero(ahead == row)[:1].tolist() for row in rows.tolist()]
         return np.array([self.position + at[0] if at else -1 for at in found], np.int64)
 
+    def _let_pass(self) -> None:
+        self.conductor.let_pass(np.isin(np.arange(len(self.sizes)), list(self.passes)))
+
     def _foretell(self) -> None:
         if self.foretold:
-            self.conductor.window.behind.next_uses = self.conductor.kept.next_uses = self.next_uses
+            self.conductor.foresee(self.next_uses)
 
     # ---- the supervisor -------------------------------------------------------------------------------------
 
@@ -71,10 +79,10 @@ class World:
         """One turn of its loop; whether anything was ordered."""
         c = self.conductor
         self._see()
-        before = c.stream_used
+        before = c.residency.stream_used
         c.advance(self.position, len(self.stream), self.upcoming)
-        assert c.stream_used <= max(before, c.split.stream), "what streams is fetched without room for it"
-        orders = c.orders()
+        assert c.residency.stream_used <= max(before, c.split.stream), "what streams is fetched without room for it"
+        orders = c.take_commands()
         for do, rows, value in orders:
             self._obey(do, rows, value)
         self.check()
@@ -113,13 +121,13 @@ class World:
         self.on_disk.clear()
         self._see()
         self.passing.clear()
-        self.conductor = NodePolicy(self.sizes, self.conductor.paged, split, self.disk)
+        self.conductor = self.make(self.sizes, self.conductor.pushes.paged, split, self.disk)
         self._foretell()
-        self.conductor.may_pass[list(self.passes)] = True
+        self._let_pass()
         self.conductor.adopt(np.isin(np.arange(len(self.sizes)), list(self.staged)))
         self.conductor.stager_restarted()
         self.check()
-        for do, rows, value in self.conductor.orders():  # there is no plan yet
+        for do, rows, value in self.conductor.take_commands():  # there is no plan yet
             self._obey(do, rows, value)
         self.conductor.restart(self.position)
 
@@ -166,14 +174,14 @@ class World:
                 self._check_disks()
                 self.events.append(("on_disk", row))
                 if row in self.passes:
-                    self.events.append(("backed", row))
+                    self.events.append(("kernel_reads", row))
         else:
             do, row = self.pusher.popleft()
             if do == Do.DROP:
                 self.pages.discard(row)
                 self.dropped.add(row)
                 self.events.append(("dropped", row))
-            elif fails or row not in self.staged or self.conductor.paged[row] == Paged.LATE:
+            elif fails or row not in self.staged or self.conductor.pushes.paged[row] == Paged.LATE:
                 self.events.append(("push_failed", row))
             else:
                 self.pages.add(row)
@@ -204,10 +212,10 @@ class World:
         """The pusher, when it has nothing else to do, looks at all that is believed to be there."""
         if not self.pusher:
             self._see()
-            for row in np.flatnonzero(self.conductor.paged == Paged.WHOLE).tolist():
+            for row in np.flatnonzero(self.conductor.pushes.paged == Paged.WHOLE).tolist():
                 if row not in self.pages:
-                    self.conductor.pages_gone(row, 0)
-            self.conductor.window.rotate_recent()
+                    self.conductor.pages_lost(row, 0)
+            self.conductor.rotate_recent()
             self.check()
 
     def restart_stager(self) -> None:
@@ -272,20 +280,20 @@ class World:
     def place(self, local: list[int]) -> None:
         """What its placement says of each row here."""
         c = self.conductor
-        before = c.homes._said.copy()
-        c.place(np.array(local, np.int8), c.held()[::-1])
-        assert (c.homes._said[before > 0] == before[before > 0]).all(), "what was covered has changed"
+        before = c.residency.homes._said.copy()
+        c.apply_placement(np.array(local, np.int8), c.held()[::-1])
+        assert (c.residency.homes._said[before > 0] == before[before > 0]).all(), "what was covered has changed"
         self.check()
 
     def pass_on(self, row: int) -> None:
         """It lives elsewhere, and is offered there."""
-        if self.conductor.is_staged(row) and self.conductor.passing.hold(row):
+        if self.conductor.residency.is_staged(row) and self.conductor.offer(row):
             self.passing.add(row)
 
     def passed(self) -> None:
         """What was offered was taken, or nobody has come for it."""
         for row in sorted(self.passing):
-            self.conductor.passing.end(row)
+            self.conductor.end_offer(row)
         self.passing.clear()
 
     # ---- what must hold -------------------------------------------------------------------------------------
@@ -300,16 +308,27 @@ class World:
             assert sum(int(self.sizes[row]) for row, on in self.on_disk.items() if on == tier) <= room
 
     def check(self) -> None:
-        c, w = self.conductor, self.conductor.window
-        size = self.sizes
-        assert c.homes_used == size[c.home == Home.RAM].sum() <= max(c.split.homes, 0)
-        assert c.stream_used == size[c._streaming].sum()
-        assert c.passing.held_bytes == size[list(self.passing)].sum()
-        assert all(c.is_staged(row) for row in self.passing), "what is offered was let go"
-        at = np.array([c.homes._tier.get(row, 0) for row in range(len(size))])
+        c, r, w = self.conductor, self.conductor.residency, self.conductor.pushes
+        size, n = self.sizes, len(self.sizes)
+
+        def holds(reason: Hold) -> list[int]:
+            return np.flatnonzero(r.holds & reason).tolist()
+
+        assert not n or not (r.holds[r.state & (STAGED | EVICTING) == STAGED] == 0).any(), "staged without a reason"
+        assert holds(Hold.HOME) == np.flatnonzero(r.home == Home.RAM).tolist()
+        assert holds(Hold.OPEN) == sorted(c.open._rows)
+        assert holds(Hold.PENDING) == sorted(c.fetches._pending._limits)
+        assert holds(Hold.OFFERED) == sorted(self.passing)
+        assert set(holds(Hold.NEW)) <= set(r._new)
+        assert holds(Hold.UNDECIDED) == sorted(r._undecided)
+        assert r.homes.used == size[r.home == Home.RAM].sum() <= max(c.split.homes, 0)
+        assert r.stream_used == size[r.state & Copy.STREAM != 0].sum()
+        assert r.offered_bytes == size[list(self.passing)].sum()
+        assert all(r.is_staged(row) for row in self.passing), "what is offered was let go"
+        at = np.array([r.homes._tier.get(row, 0) for row in range(n)])
         for tier, room in enumerate(self.disk, 1):
-            assert size[at == tier].sum() + c.homes._disk_room[tier - 1] <= room
-        assert c.fetches_outstanding == c._fetching.sum() <= FETCHES_OUTSTANDING
-        assert w.outstanding == w.pushing.sum() <= PUSHES_OUTSTANDING
-        assert w.used == size[(c.paged != Paged.NONE) | w.pushing].sum()
+            assert size[at == tier].sum() + r.homes._disk_room[tier - 1] <= room
+        assert c.fetches.outstanding == np.count_nonzero(r.state & Copy.FETCHING) <= FETCHES_OUTSTANDING
+        assert w.outstanding == len(holds(Hold.PUSHING)) <= PUSHES_OUTSTANDING
+        assert w.used == size[(w.paged != Paged.NONE) | (r.holds & Hold.PUSHING != 0)].sum()
         assert w.homes_used == size[w.home].sum() <= max(c.split.page_homes, 0)

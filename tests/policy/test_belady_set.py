@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nopfsfs.placement.belady import NEVER
 from nopfsfs.policy.belady_set import BeladySet
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.next_use import NEVER, nothing_known
-from nopfsfs.policy.node_policy import Do, Home, NodePolicy
+from nopfsfs.policy.command_list import Do
+from nopfsfs.policy.homes import Home
+from nopfsfs.policy.next_use import nothing_known
+from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.open_files import FORGOTTEN_AFTER
 from tests.policy.belady import Belady
 from tests.policy.simulated import World
@@ -46,7 +49,7 @@ def least_fetches(order: list[int], room: int) -> int:
 
 def played(order: list[int], room: int, *, replaces: bool, size: int = 10) -> World:
     w = World([size] * FILES, order, split(size * room, 8 * size))
-    w.conductor.replace(replaces)
+    w.conductor.use_belady(replaces)
     while w.position < len(w.stream):
         w.settle()
         w.read_next()
@@ -69,7 +72,7 @@ def test_the_source_is_read_hardly_more_often_than_it_must_be(room: int) -> None
 def test_what_goes_from_memory_goes_to_disk_while_there_is_room() -> None:
     order = stream(5)
     w = World([10] * FILES, order, split(160, 80), disk=[800])
-    w.conductor.replace(True)
+    w.conductor.use_belady(True)
     while w.position < len(w.stream):
         w.settle()
         w.read_next()
@@ -78,7 +81,7 @@ def test_what_goes_from_memory_goes_to_disk_while_there_is_room() -> None:
     assert len(w.on_disk) == 80
     assert w.demands <= EPOCHS
     assert w.of_source < 0.6 * played(order, 16, replaces=True).of_source, "a copy on disk is fetched from there"
-    assert all(w.conductor.home[row] == Home.DISK for row in w.on_disk)
+    assert all(w.conductor.residency.home[row] == Home.DISK for row in w.on_disk)
 
 
 def test_where_all_fits_nothing_goes() -> None:
@@ -90,15 +93,15 @@ def test_it_may_begin_and_end_at_any_time() -> None:
     order = stream(2)
     w = World([10] * FILES, order, split(200, 80))
     for at in range(len(order)):
-        w.conductor.replace(at // 100 % 2 == 1)
+        w.conductor.use_belady(at // 100 % 2 == 1)
         w.settle()
         w.read_next()
     w.settle()
-    assert w.conductor.homes_used <= 200
+    assert w.conductor.residency.homes.used <= 200
     assert w.demands <= EPOCHS, "but for files that are read twice within the window"
     for _ in range(2 * FORGOTTEN_AFTER):  # nothing is held in the end but what stays
-        w.conductor.orders()
-    assert {row for row in w.staged if w.conductor.home[row] != Home.RAM} == set()
+        w.conductor.take_commands()
+    assert {row for row in w.staged if w.conductor.residency.home[row] != Home.RAM} == set()
 
 
 def test_what_is_not_enough_stays() -> None:
@@ -117,8 +120,8 @@ def test_what_is_not_enough_stays() -> None:
 def conductor(rows: int, homes: int) -> NodePolicy:
     """It replaces what stays; row r is read at position r next."""
     c = NodePolicy(np.full(rows, 10), np.zeros(rows, np.uint8), split(homes, 100), [20])
-    c.kept.next_uses = lambda some: some
-    c.replace(True)
+    c.foresee(lambda some: some)
+    c.use_belady(True)
     return c
 
 
@@ -134,59 +137,59 @@ def test_what_came_to_stay_and_was_never_opened_goes_for_what_is_read_sooner() -
     for row in (8, 9):
         c.staged(row)
     read(c, 3)
-    c.orders()
-    assert [c.home[row] for row in (3, 8, 9)] == [Home.RAM, Home.RAM, Home.DISK]
+    c.take_commands()
+    assert [c.residency.home[row] for row in (3, 8, 9)] == [Home.RAM, Home.RAM, Home.DISK]
 
 
 def test_what_was_ordered_in_vain_leaves_its_room_to_others() -> None:
     c = conductor(10, homes=20)
     stream = np.arange(2)
     c.advance(0, 2, lambda start, count: stream[start : start + count])
-    assert c.homes_used == 20
+    assert c.residency.homes.used == 20
     c.restart(0)
     for row in (0, 1):
         c.fetch_failed(row, cancelled=True)
-    assert c.homes_used == 0
+    assert c.residency.homes.used == 0
     c.staged(5)
-    assert c.home[5] == Home.RAM
+    assert c.residency.home[5] == Home.RAM
 
 
 def test_what_is_not_known_to_be_read_again_goes_to_disk_while_there_is_room() -> None:
     c = conductor(10, homes=10)
-    c.kept.next_uses = nothing_known
+    c.foresee(nothing_known)
     for row in range(4):
         read(c, row)
-    orders = c.orders()
+    orders = c.take_commands()
     assert [rows for do, rows, _ in orders if do == Do.TO_DISK] == [[1, 2]]
-    assert [c.home[row] for row in range(4)] == [Home.RAM, Home.DISK, Home.DISK, Home.STREAM]
+    assert [c.residency.home[row] for row in range(4)] == [Home.RAM, Home.DISK, Home.DISK, Home.STREAM]
 
 
 def test_without_closes_nothing_is_replaced() -> None:
     c = conductor(10, homes=10)
     read(c, 9)
     c.without_closes()
-    c.replace(True)
+    c.use_belady(True)
     read(c, 3)
-    c.orders()
-    assert [c.home[row] for row in (3, 9)] == [Home.DISK, Home.RAM]
+    c.take_commands()
+    assert [c.residency.home[row] for row in (3, 9)] == [Home.DISK, Home.RAM]
 
 
 def test_after_another_plan_what_stays_is_judged_by_it() -> None:
     c = conductor(10, homes=30)
     for row in (1, 2, 3):
         read(c, row)
-    c.orders()
-    assert c.kept.furthest() == 3
-    c.kept.add(3)
-    c.kept.next_uses = lambda some: 10 - some
+    c.take_commands()
+    assert c.residency.kept.furthest() == 3
+    c.residency.kept.add(3)
+    c.foresee(lambda some: 10 - some)
     c.restart(0)
-    assert c.kept.furthest() == 1
+    assert c.residency.kept.furthest() == 1
 
 
 def test_what_was_evicted_holds_no_room_that_could_be_spared() -> None:
     """A file that changed, and whose fetch was then cancelled."""
     c = conductor(10, homes=30)
-    c.kept.next_uses = lambda some: 100 - some
+    c.foresee(lambda some: 100 - some)
     for row in (0, 1, 2):
         c.staged(row)
     c.evicted(0)
@@ -196,8 +199,8 @@ def test_what_was_evicted_holds_no_room_that_could_be_spared() -> None:
     c.fetch_failed(0, cancelled=True)
     c.staged(4)
     read(c, 9)
-    c.orders()
-    assert c.homes_used == 30
+    c.take_commands()
+    assert c.residency.homes.used == 30
 
 
 def test_what_could_not_be_fetched_holds_no_room() -> None:
@@ -206,6 +209,6 @@ def test_what_could_not_be_fetched_holds_no_room() -> None:
     c.advance(0, 3, lambda start, count: stream[start : start + count])
     for row in (0, 1, 2):
         c.fetch_failed(row)
-    assert c.homes_used == 0
+    assert c.residency.homes.used == 0
     c.staged(3)
-    assert c.home[3] == Home.RAM
+    assert c.residency.home[3] == Home.RAM

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nopfsfs.placement.belady import NEVER
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.next_use import NEVER, NextUseOrder
+from nopfsfs.policy.next_use import NextUseOrder
 from tests.policy.simulated import World
 
 

@@ -9,13 +9,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from nopfsfs.placement.methods import UNCOVERED
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.homes import UNCOVERED
+from nopfsfs.policy.command_list import Do
+from nopfsfs.policy.homes import Home
 from nopfsfs.policy.large_reads import DROP_BYTES
-from nopfsfs.policy.node_policy import SCAN, Do, Home, NodePolicy
+from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.open_files import FORGOTTEN_AFTER
 from nopfsfs.policy.pending_reads import PASSED_BY
 from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
+from nopfsfs.policy.residency import KERNEL_READS
+from nopfsfs.policy.stream_scan import SCAN
 from tests.policy.simulated import World
 
 
@@ -120,7 +124,7 @@ def test_demanded_files_are_let_go_when_they_are_closed() -> None:
         w.settle()
         assert w.conductor.pages_used <= 100
     assert w.staged == set()
-    assert w.conductor.stream_used == 0
+    assert w.conductor.residency.stream_used == 0
 
 
 def test_a_copy_reported_after_its_reader_has_closed_is_let_go() -> None:
@@ -128,18 +132,18 @@ def test_a_copy_reported_after_its_reader_has_closed_is_let_go() -> None:
     c.opened(0)
     c.read(0, 10)
     c.released(0)
-    assert c.orders() == []
+    assert c.take_commands() == []
     c.staged(0)
-    assert c.orders() == [(Do.EVICT, [0], 0)]
+    assert c.take_commands() == [(Do.EVICT, [0], 0)]
     c.evicted(0)
-    assert c.stream_used == 0
+    assert c.residency.stream_used == 0
 
 
 def test_a_copy_reported_before_its_open_was_seen_is_kept() -> None:
     c = NodePolicy(np.array([10]), np.zeros(1, np.uint8), split(0, 100, 100), [])
     c.staged(0)
     c.opened(0)
-    assert c.orders() == []
+    assert c.take_commands() == []
 
 
 def test_a_copy_whose_last_close_was_never_heard_of_goes_in_the_end() -> None:
@@ -147,12 +151,12 @@ def test_a_copy_whose_last_close_was_never_heard_of_goes_in_the_end() -> None:
     c = NodePolicy(np.array([10, 10]), np.zeros(2, np.uint8), split(0, 100, 100), [])
     c.opened(0)
     c.staged(0)
-    c.backed(0)
-    assert c.orders() == []
+    c.kernel_reads(0)
+    assert c.take_commands() == []
     for _ in range(2 * FORGOTTEN_AFTER + 2):
         c.opened(1)
         c.released(1)
-        if orders := c.orders():
+        if orders := c.take_commands():
             break
     assert orders == [(Do.EVICT, [0], 0)]
 
@@ -167,8 +171,8 @@ def test_what_a_stager_that_died_was_to_be_told_is_vain() -> None:
     w.conductor.restart(w.position)
     w.settle()
     assert set(w.on_disk) == {0}
-    assert w.conductor.home[0] == Home.DISK
-    assert w.conductor._backed[0]
+    assert w.conductor.residency.home[0] == Home.DISK
+    assert w.conductor.residency.state[0] & KERNEL_READS
 
 
 def test_cancelled_fetches_are_ordered_again_when_the_new_plan_wants_them() -> None:
@@ -188,10 +192,10 @@ def test_a_drop_and_a_push_of_one_row_do_not_unbalance_the_books() -> None:
     c.read(0, 10)
     c.released(0)
     c.resize(split(homes=20, stream=0, pages=5), np.array([0]))
-    assert (Do.DROP, [0], 0) in c.orders()
+    assert (Do.DROP, [0], 0) in c.take_commands()
     c.resize(split(homes=20, stream=0, pages=15), np.array([0]))
     c.advance(0, 1, lambda start, count: np.array([0]))
-    assert (Do.PUSH, [0], 0) in c.orders()
+    assert (Do.PUSH, [0], 0) in c.take_commands()
     c.dropped(0)
     assert c.pages_used == 10
     c.pushed(0)
@@ -209,11 +213,11 @@ def test_a_file_closed_twice_is_dropped_once() -> None:
     for row in (1, 2):
         c.opened(row)
         c.read(row, 10)
-    drops = [rows for do, rows, _ in c.orders() if do == Do.DROP]
+    drops = [rows for do, rows, _ in c.take_commands() if do == Do.DROP]
     assert drops == [[0]]
     c.dropped(0)
     assert c.pages_used == 20
-    assert c.orders() == []
+    assert c.take_commands() == []
 
 
 def test_pages_read_while_they_are_dropped_stay_charged() -> None:
@@ -223,13 +227,13 @@ def test_pages_read_while_they_are_dropped_stay_charged() -> None:
         c.opened(row)
         c.read(row, 10)
         c.released(row)
-    assert (Do.DROP, [0], 0) in c.orders()
+    assert (Do.DROP, [0], 0) in c.take_commands()
     c.opened(0)
     c.read(0, 10)
     c.dropped(0)
     assert c.pages_used == 20
     c.released(0)
-    assert [do for do, _, _ in c.orders()] == [Do.DROP]
+    assert [do for do, _, _ in c.take_commands()] == [Do.DROP]
 
 
 @pytest.mark.parametrize("before", [4, 40])
@@ -239,19 +243,20 @@ def test_a_file_that_grew_above_what_is_staged_whole_leaves_its_room_and_comes_b
     w.settle()
     w.read_next()
     w.settle()
-    assert (c.home[0], c.homes_used, c.pages_used) == (Home.RAM, before + 20, before + 20)
+    assert (c.residency.home[0], c.residency.homes.used, c.pages_used) == (Home.RAM, before + 20, before + 20)
     w.change(0, 4000)
     w.settle()
-    assert (c.home[0] == Home.RAM, c.homes_used, c.pages_used, c.stream_used) == (False, 20, 20, 0)
+    r = c.residency
+    assert (r.home[0] == Home.RAM, r.homes.used, c.pages_used, r.stream_used) == (False, 20, 20, 0)
     assert not c.has_room_for_all
     assert w.fetched == [0, 1, 2], "it is not staged whole"
     c.opened(0)
     c.read(0, DROP_BYTES + 1)
-    assert (Do.DROP, [0]) in [(do, rows) for do, rows, _ in c.orders()], "its pages go while it is read"
+    assert (Do.DROP, [0]) in [(do, rows) for do, rows, _ in c.take_commands()], "its pages go while it is read"
     w.change(0, 6)
     w.skip(2)
     w.settle()
-    assert (c.home[0], c.homes_used, c.has_room_for_all) == (Home.RAM, 26, True)
+    assert (c.residency.home[0], c.residency.homes.used, c.has_room_for_all) == (Home.RAM, 26, True)
     assert w.fetched == [0, 1, 2, 0]
 
 
@@ -260,7 +265,7 @@ def test_a_file_that_grew_leaves_memory_to_others_when_it_does_not_fit_any_more(
     w.settle()
     w.change(3, 30)
     w.settle()
-    assert (w.conductor.home[3] == Home.RAM, w.conductor.homes_used) == (False, 50)
+    assert (w.conductor.residency.home[3] == Home.RAM, w.conductor.residency.homes.used) == (False, 50)
     assert w.conductor.pages_used <= 60
 
 
@@ -269,11 +274,11 @@ def test_large_files_lose_the_pages_behind_their_reader() -> None:
     c.opened(0)
     for end in range(0, 4 * DROP_BYTES, 1 << 20):
         c.read(0, end)
-    drops = [value for do, rows, value in c.orders() if do == Do.DROP]
+    drops = [value for do, rows, value in c.take_commands() if do == Do.DROP]
     assert drops == sorted(drops)
     assert len(drops) == 3
     c.released(0)
-    assert c.orders() == [(Do.DROP, [0], 0)]
+    assert c.take_commands() == [(Do.DROP, [0], 0)]
     assert c.pages_used == 0
 
 
@@ -283,7 +288,7 @@ def test_what_was_written_to_disk_comes_from_there_and_what_was_not_streams() ->
     while w.position < len(w.stream):
         w.read_next()
         w.settle()
-    homes = [w.conductor.home[row] for row in range(30)]
+    homes = [w.conductor.residency.home[row] for row in range(30)]
     assert homes == [Home.RAM] * 10 + [Home.DISK] * 10 + [Home.STREAM] * 10
     assert set(w.on_disk) == set(range(10, 20))
     assert w.demands == 0
@@ -293,32 +298,32 @@ def test_room_on_disk_is_free_again_when_a_copy_went_but_not_when_it_could_not_b
     c = NodePolicy(np.array([10] * 4), np.zeros(4, np.uint8), split(0, 100, 100), [20])
     for row in (0, 1):
         c.staged(row)
-    assert (Do.TO_DISK, [0, 1], 1) in c.orders()
+    assert (Do.TO_DISK, [0, 1], 1) in c.take_commands()
     c.on_disk(0, 1)
     c.off_disk(1)  # full, before it should have been
     c.staged(2)
-    assert c.home[2] == Home.STREAM
+    assert c.residency.home[2] == Home.STREAM
     c.off_disk(0)  # it changed
     c.staged(3)
-    assert c.home[3] == Home.DISK
+    assert c.residency.home[3] == Home.DISK
 
 
 def test_what_a_tier_refused_for_a_while_may_go_there_at_its_next_use() -> None:
     c = NodePolicy(np.array([10] * 3), np.zeros(3, np.uint8), split(0, 100, 100), [20])
     for row in (0, 1):
         c.staged(row)
-    c.orders()
+    c.take_commands()
     c.on_disk(0, 1)
     c.off_disk(0, again=True)  # its copy was lost
     c.off_disk(1, again=True)  # the tier had failed
-    assert [c.home[row] for row in (0, 1)] == [Home.UNPLACED] * 2
-    assert (Do.EVICT, [0, 1], 0) in c.orders()
+    assert [c.residency.home[row] for row in (0, 1)] == [Home.UNPLACED] * 2
+    assert (Do.EVICT, [0, 1], 0) in c.take_commands()
     for row in (0, 1):
         c.evicted(row)
         c.staged(row)
-    assert (Do.TO_DISK, [0, 1], 1) in c.orders()
+    assert (Do.TO_DISK, [0, 1], 1) in c.take_commands()
     c.staged(2)
-    assert c.home[2] == Home.STREAM, "there is room for two, as before"
+    assert c.residency.home[2] == Home.STREAM, "there is room for two, as before"
 
 
 def test_room_is_counted_on_the_tier_that_has_the_copy_and_not_on_the_one_that_was_asked() -> None:
@@ -329,15 +334,15 @@ def test_room_is_counted_on_the_tier_that_has_the_copy_and_not_on_the_one_that_w
     c.staged(1)
     c.staged(2)
     c.staged(3)
-    assert [order for order in c.orders() if order[0] == Do.TO_DISK] == [
+    assert [order for order in c.take_commands() if order[0] == Do.TO_DISK] == [
         (Do.TO_DISK, [0], 1), (Do.TO_DISK, [1], 1), (Do.TO_DISK, [2], 2),
     ]  # fmt: skip
-    assert c.home[3] == Home.STREAM
+    assert c.residency.home[3] == Home.STREAM
     c.off_disk(0)
-    c.home[3] = Home.UNPLACED
+    c.residency.home[3] = Home.UNPLACED
     c.evicted(3)
     c.staged(3)
-    assert (Do.TO_DISK, [3], 2) in c.orders()
+    assert (Do.TO_DISK, [3], 2) in c.take_commands()
 
 
 # ---- a reader who is faster, a kernel that takes pages back -------------------------------------------------
@@ -346,7 +351,7 @@ def test_room_is_counted_on_the_tier_that_has_the_copy_and_not_on_the_one_that_w
 def ready(n: int, rows: range) -> NodePolicy:
     """All is staged; the reader is at position 0, and the pushes of the first rows are under way."""
     c = NodePolicy(np.full(n, 10), np.zeros(n, np.uint8), split(10 * n, 0, 10 * n, 10 * n), [])
-    c.window.behind.next_uses = lambda wanted: wanted
+    c.foresee(lambda wanted: wanted)
     for row in range(n):
         c.staged(row)
     c.advance(0, n, lambda start, count: np.arange(start, min(n, start + count)))
@@ -355,7 +360,7 @@ def ready(n: int, rows: range) -> NodePolicy:
 
 
 def pushes(c: NodePolicy) -> list[int]:
-    return [row for do, rows, _ in c.orders() if do == Do.PUSH for row in rows]
+    return [row for do, rows, _ in c.take_commands() if do == Do.PUSH for row in rows]
 
 
 def test_pushes_get_ahead_of_a_reader_who_has_overtaken_them() -> None:
@@ -394,12 +399,12 @@ def test_what_the_kernel_took_is_pushed_again_before_its_next_reading() -> None:
     assert (len(w.pages), w.conductor.pages_used) == (50, 500)
     assert sorted(w.fetched) == list(range(50)), "from the arena"
     for _ in range(2):
-        w.conductor.window.rotate_recent()
+        w.conductor.pushes.rotate_recent()
     w.evict(50)
     for _ in range(50):
         w.read_next()
         w.settle()
-    assert w.conductor.evictions_read == w.reads == 50
+    assert w.conductor.pushes.evictions_read == w.reads == 50
     assert w.pushes == 50 + 20 + 50, "each once more, for the next epoch"
 
 def test_what_the_kernel_reads_from_disk_is_fetched_once_and_never_pushed() -> None:
@@ -418,11 +423,11 @@ def test_what_the_kernel_reads_from_disk_is_fetched_once_and_never_pushed() -> N
 
 def test_a_copy_on_disk_that_the_kernel_may_not_read_is_pushed_as_any_other() -> None:
     c = NodePolicy(np.array([10] * 2), np.zeros(2, np.uint8), split(0, 100, 100), [20])
-    c.may_pass[:] = True
+    c.let_pass(np.ones(2, np.bool_))
 
     def orders(position: int) -> list[tuple[Do, list[int], int]]:
         c.advance(position, 2, lambda start, count: np.array([0, 1, 0, 1])[start : start + count])
-        return c.orders()
+        return c.take_commands()
 
     assert orders(0) == [(Do.FETCH, [0, 1], 0)]
     c.staged(0)
@@ -430,7 +435,7 @@ def test_a_copy_on_disk_that_the_kernel_may_not_read_is_pushed_as_any_other() ->
     assert orders(0) == [(Do.TO_DISK, [0, 1], 1)]
     for row in (0, 1):
         c.on_disk(row, 1)
-        c.backed(row, row == 0)
+        c.kernel_reads(row, row == 0)
     assert orders(0) == [(Do.EVICT, [0], 0)]
     assert orders(2) == [(Do.PUSH, [1], 0)]
 
@@ -459,7 +464,7 @@ def test_a_budget_of_nothing_holds_nothing() -> None:
     w.conductor.resize(split(homes=0, stream=0, pages=0, whole_limit=0), w.conductor.held())
     w.settle()
     assert (w.staged, w.pages) == (set(), set())
-    assert (w.conductor.homes_used, w.conductor.stream_used, w.conductor.pages_used) == (0, 0, 0)
+    assert (w.conductor.residency.homes.used, w.conductor.residency.stream_used, w.conductor.pages_used) == (0, 0, 0)
 
 
 # ---- what was lost ------------------------------------------------------------------------------------------
@@ -505,27 +510,27 @@ def test_what_is_staged_and_paged_is_taken_over_and_accounted_for_once() -> None
     assert (len(staged), len(pages)) == (40, 21), "both are full"
     w.replace_supervisor(parts)
     c = w.conductor
-    assert c.homes_used == 300
-    assert c.homes_used + c.stream_used == 10 * len(staged)
+    assert c.residency.homes.used == 300
+    assert c.residency.homes.used + c.residency.stream_used == 10 * len(staged)
     assert c.pages_used == 10 * len(pages)
-    assert c.window.homes_used == 100
+    assert c.pushes.homes_used == 100
     while w.position < len(w.stream):
         w.settle()
         w.read_next()
     w.settle()
     assert w.demands == 0
-    assert c.stream_used == 0
+    assert c.residency.stream_used == 0
 
 
 def test_a_smaller_budget_holds_for_what_was_taken_over() -> None:
     w = World([10] * 60, list(range(60)) * 2, split(homes=400, stream=100, pages=500, page_homes=300))
     w.settle()
     w.replace_supervisor(split(homes=150, stream=50, pages=100, page_homes=20))
-    assert w.conductor.homes_used == 150
-    assert w.conductor.window.homes_used == 20
+    assert w.conductor.residency.homes.used == 150
+    assert w.conductor.pushes.homes_used == 20
     while w.position < len(w.stream):
         w.settle()
-        assert w.conductor.stream_used <= 50
+        assert w.conductor.residency.stream_used <= 50
         assert 10 * len(w.staged) <= 150 + 50
         assert 10 * len(w.pages) == w.conductor.pages_used <= 100
         w.read_next()
@@ -540,7 +545,7 @@ def test_what_was_taken_over_can_be_given_up_again() -> None:
     w.conductor.resize(split(homes=0, stream=0, pages=0, whole_limit=0), w.conductor.held())
     w.settle()
     assert (w.staged, w.pages) == (set(), set())
-    assert (w.conductor.homes_used, w.conductor.stream_used, w.conductor.pages_used) == (0, 0, 0)
+    assert (w.conductor.residency.homes.used, w.conductor.residency.stream_used, w.conductor.pages_used) == (0, 0, 0)
 
 
 def test_what_was_taken_over_and_is_not_in_the_plan_does_not_stay_for_ever() -> None:
@@ -555,7 +560,7 @@ def test_what_was_taken_over_and_is_not_in_the_plan_does_not_stay_for_ever() -> 
     w.replace_supervisor(split(homes=0, stream=300, pages=100))
     w.settle()
     assert w.staged == set()
-    assert w.conductor.stream_used == 0
+    assert w.conductor.residency.stream_used == 0
     while w.open:
         w.close_one()
     w.settle()
@@ -575,19 +580,19 @@ def test_any_state_can_be_taken_over(
     c = NodePolicy(sizes, paged, split(homes, 100, page_homes + window, page_homes), [])
     c.adopt(staged)
     assert c.pages_used == sizes[paged != Paged.NONE].sum()
-    assert c.homes_used == sizes[c.home == Home.RAM].sum() <= homes
-    assert c.homes_used + c.stream_used == sizes[staged].sum()
-    assert c.window.homes_used == sizes[c.window.home].sum() <= page_homes
-    assert (paged[c.window.home] == Paged.WHOLE).all(), "what is there in part is no home"
+    assert c.residency.homes.used == sizes[c.residency.home == Home.RAM].sum() <= homes
+    assert c.residency.homes.used + c.residency.stream_used == sizes[staged].sum()
+    assert c.pushes.homes_used == sizes[c.pushes.home].sum() <= page_homes
+    assert (paged[c.pushes.home] == Paged.WHOLE).all(), "what is there in part is no home"
     assert (paged == before).all()
-    orders = c.orders()
+    orders = c.take_commands()
     gone = {do: [row for what, rows, _ in orders if what == do for row in rows] for do in (Do.EVICT, Do.DROP)}
-    assert gone[Do.EVICT] == np.flatnonzero(staged & (c.home != Home.RAM)).tolist()
+    assert gone[Do.EVICT] == np.flatnonzero(staged & (c.residency.home != Home.RAM)).tolist()
     for row in gone[Do.EVICT]:
         c.evicted(row)
     for row in gone[Do.DROP]:
         c.dropped(row)
-    assert c.stream_used == 0
+    assert c.residency.stream_used == 0
     assert c.pages_used == sizes[paged != Paged.NONE].sum() <= page_homes + window
 
 
@@ -662,11 +667,11 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
         elif action == "passed":
             w.passed()
         elif action == "pull":
-            c.passing.pull(chance.randrange(len(sizes)))  # type: ignore[attr-defined]
+            c.pull(chance.randrange(len(sizes)))  # type: ignore[attr-defined]
         elif action == "change":
             w.change(chance.randrange(len(sizes)), chance.randint(0, 60))  # type: ignore[attr-defined]
         elif action == "rule anew":
-            c.replace(not c._replaces)
+            c.use_belady(not c.residency.belady)
         elif action == "replace supervisor":
             w.replace_supervisor(first)
             c = w.conductor
@@ -684,32 +689,33 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
     # All is staged up to the first file for which the stream has no room; that one waits for the reader.
     ahead = list(dict.fromkeys(w.stream[w.position :].tolist()))
     missing = [row for row in ahead if 0 < sizes[row] <= c.split.whole_limit and row not in w.staged]
-    missing = [row for row in missing if not c._backed[row]]
-    missing = [r for r in missing if c.home[r] == Home.RAM or (sizes[r] <= c.split.stream and not c.window.has(r))]
+    missing = [row for row in missing if not c.residency.state[row] & KERNEL_READS]
+    home = c.residency.home
+    missing = [r for r in missing if home[r] == Home.RAM or (sizes[r] <= c.split.stream and not c.pushes.has(r))]
     if not foretold:  # its pages were there when it was looked at, and nobody knew that they would be needed
-        missing = [row for row in missing if c.home[row] == Home.RAM or row not in w.dropped]
+        missing = [row for row in missing if c.residency.home[row] == Home.RAM or row not in w.dropped]
     if missing:
-        assert c.home[missing[0]] != Home.RAM
-        assert c.stream_used + sizes[missing[0]] > c.split.stream, "there is room, and it is not fetched"
-    held = {r for r in w.staged if c.home[r] != Home.RAM}
+        assert c.residency.home[missing[0]] != Home.RAM
+        assert c.residency.stream_used + sizes[missing[0]] > c.split.stream, "there is room, and it is not fetched"
+    held = {r for r in w.staged if c.residency.home[r] != Home.RAM}
     assert held <= set(ahead), "held without a reason"
-    assert c.fetches_outstanding == c.window.outstanding == 0
+    assert c.fetches.outstanding == c.pushes.outstanding == 0
     limit = min(first.whole_limit, second.whole_limit)
     counted = {r for r in w.pages if 0 < sizes[r] <= limit}
-    assert counted <= set(np.flatnonzero(c.paged != Paged.NONE).tolist()), "pages that nobody knows of"
+    assert counted <= set(np.flatnonzero(c.pushes.paged != Paged.NONE).tolist()), "pages that nobody knows of"
 
     # The reader reads on to the end: nothing stops it, and then nothing is held but what stays.
     while w.position < len(w.stream):
         w.read_next()
         w.settle()
     w.settle()
-    held = {r for r in w.staged if c.home[r] != Home.RAM}
+    held = {r for r in w.staged if c.residency.home[r] != Home.RAM}
     if held:  # it was too large for its pages to be counted, so no READ was to be seen: its reader has to pass it by
         assert held <= {r for r in w.pages if sizes[r] > limit}
         w.position += PASSED_BY + 1
         w.settle()
-    assert {r for r in w.staged if c.home[r] != Home.RAM} == set()
-    assert c.stream_used == 0
+    assert {r for r in w.staged if c.residency.home[r] != Home.RAM} == set()
+    assert c.residency.stream_used == 0
     assert c.pages_used <= c.split.pages
 
 
@@ -726,13 +732,13 @@ def test_a_fetch_that_hangs_counts_no_more_but_keeps_its_room_until_it_ends() ->
     w = World([10] * 4, [0, 1, 2, 3], split(homes=0, stream=40, pages=40))
     c = w.conductor
     w.supervise()
-    assert (c.fetches_outstanding, c.stream_used) == (4, 40)
+    assert (c.fetches.outstanding, c.residency.stream_used) == (4, 40)
     for row in (0, 1, 2, 2):
         c.fetch_stuck(row)
-    assert (c.fetches_outstanding, c.stream_used) == (1, 40)
+    assert (c.fetches.outstanding, c.residency.stream_used) == (1, 40)
     c.fetch_failed(0)
-    assert (c.fetches_outstanding, c.stream_used) == (1, 30)
+    assert (c.fetches.outstanding, c.residency.stream_used) == (1, 30)
     c.staged(1)
-    assert (c.fetches_outstanding, c.stream_used) == (1, 30)
+    assert (c.fetches.outstanding, c.residency.stream_used) == (1, 30)
     c.stager_restarted()  # it will never end
-    assert (c.fetches_outstanding, c.stream_used) == (0, 10)
+    assert (c.fetches.outstanding, c.residency.stream_used) == (0, 10)

@@ -6,9 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nopfsfs.placement.methods import NOWHERE, UNCOVERED
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.homes import NOWHERE, UNCOVERED, Homes
-from nopfsfs.policy.node_policy import FETCHES_OUTSTANDING, Do, Home, NodePolicy
+from nopfsfs.policy.command_list import Do
+from nopfsfs.policy.fetch_scheduler import FETCHES_OUTSTANDING
+from nopfsfs.policy.homes import Home, Homes
+from nopfsfs.policy.node_policy import NodePolicy
 from tests.policy.simulated import World
 
 
@@ -29,7 +32,7 @@ def placed(n: int, **classes: list[int]) -> list[int]:
 
 
 def in_memory(w: World) -> set[int]:
-    return set(np.flatnonzero(w.conductor.home == Home.RAM).tolist())
+    return set(np.flatnonzero(w.conductor.residency.home == Home.RAM).tolist())
 
 
 def read_all(w: World) -> None:
@@ -58,7 +61,7 @@ def test_what_came_first_gives_its_room_back() -> None:
     assert in_memory(w) == set(range(20))
     w.place(placed(40, ram=list(range(10, 25))))
     assert in_memory(w) == {*range(5), *range(10, 25)}, "as many as must, the furthest first"
-    assert w.conductor.homes_used == 200
+    assert w.conductor.residency.homes.used == 200
     read_all(w)
     assert in_memory(w) == {*range(5), *range(10, 25)}
     assert w.demands == 0
@@ -70,7 +73,7 @@ def test_what_streams_when_it_is_placed_stays() -> None:
     assert w.staged == set(range(20, 26))
     w.conductor.resize(split(homes=100, stream=60), np.zeros(0, np.int64))
     w.place(placed(40, ram=[20, 21, 22]))
-    assert w.conductor.stream_used == 30
+    assert w.conductor.residency.stream_used == 30
     read_all(w)
     assert {20, 21, 22} <= w.staged
     assert w.fetched.count(20) == 1
@@ -78,34 +81,34 @@ def test_what_streams_when_it_is_placed_stays() -> None:
 
 def test_what_is_being_let_go_when_it_is_placed_comes_back() -> None:
     c = NodePolicy(np.full(4, 10), np.zeros(4, np.uint8), split(20, 20), [])
-    c.window.behind.next_uses = lambda rows: rows
-    c.place(np.array([UNCOVERED, 0, 0, UNCOVERED], np.int8), c.held())
+    c.foresee(lambda rows: rows)
+    c.apply_placement(np.array([UNCOVERED, 0, 0, UNCOVERED], np.int8), c.held())
     c.staged(0)
-    assert c.orders() == [(Do.EVICT, [0], 0)]
+    assert c.take_commands() == [(Do.EVICT, [0], 0)]
     c.resize(split(40, 20), c.held())
-    c.place(np.array([0, UNCOVERED, UNCOVERED, UNCOVERED], np.int8), c.held())
+    c.apply_placement(np.array([0, UNCOVERED, UNCOVERED, UNCOVERED], np.int8), c.held())
     c.advance(0, 1, lambda start, count: np.arange(start, min(1, start + count)))
     c.evicted(0)
     c.advance(0, 1, lambda start, count: np.arange(start, min(1, start + count)))
-    assert c.orders() == [(Do.FETCH, [0], 0)]
-    assert c.homes_used == 30
+    assert c.take_commands() == [(Do.FETCH, [0], 0)]
+    assert c.residency.homes.used == 30
 
 
 def test_a_fetch_that_failed_leaves_the_room_to_its_file() -> None:
     c = NodePolicy(np.full(3, 10), np.zeros(3, np.uint8), split(10, 20), [])
-    c.place(np.array(placed(3, ram=[2]), np.int8), c.held())
+    c.apply_placement(np.array(placed(3, ram=[2]), np.int8), c.held())
     c.fetch_failed(2)
     c.staged(0)
-    assert c.home.tolist() == [Home.STREAM, Home.UNPLACED, Home.RAM]
+    assert c.residency.home.tolist() == [Home.STREAM, Home.UNPLACED, Home.RAM]
     c.staged(2)
-    assert (c.homes_used, c.stream_used) == (10, 10)
+    assert (c.residency.homes.used, c.residency.stream_used) == (10, 10)
 
 
 def test_belady_rules_what_room_is_left_and_nothing_else() -> None:
     rng = np.random.default_rng(3)
     order = [int(row) for _ in range(12) for row in rng.permutation(80)[:20]]
     w = World([10] * 80, order, split(homes=200, stream=80), disk=[0])
-    w.conductor.replace(True)
+    w.conductor.use_belady(True)
     w.settle()
     mine = list(range(0, 80, 8))
     w.place(placed(80, ram=mine))
@@ -116,7 +119,7 @@ def test_belady_rules_what_room_is_left_and_nothing_else() -> None:
         w.read_next()
         now = in_memory(w)
         assert set(mine) <= now
-        assert not set(mine) & set(w.conductor.kept._rows)
+        assert not set(mine) & set(w.conductor.residency.kept._rows)
         seen |= now
     assert len(in_memory(w)) == 20
     assert seen - first, "the rest goes on being replaced"
@@ -240,12 +243,12 @@ def test_copies_that_went_with_their_stager_have_their_room_still() -> None:
 
 def test_a_disk_that_fails_costs_its_files_their_home() -> None:
     c = NodePolicy(np.full(3, 10), np.zeros(3, np.uint8), split(0, 100), [20])
-    c.place(np.array(placed(3, disk=[0, 1]), np.int8), c.held())
+    c.apply_placement(np.array(placed(3, disk=[0, 1]), np.int8), c.held())
     c.staged(0)
-    assert c.orders() == [(Do.TO_DISK, [0], 1)]
+    assert c.take_commands() == [(Do.TO_DISK, [0], 1)]
     c.off_disk(0)
-    assert c.orders() == [(Do.EVICT, [0], 0)]
-    assert c.home[0] == Home.STREAM
+    assert c.take_commands() == [(Do.EVICT, [0], 0)]
+    assert c.residency.home[0] == Home.STREAM
 
 
 # ---- passed on ----------------------------------------------------------------------------------------------
@@ -255,49 +258,49 @@ def test_what_another_node_is_to_take_is_held_until_it_has() -> None:
     c = NodePolicy(np.full(6, 10), np.zeros(6, np.uint8), split(40, 40), [])
     for row in range(4):
         c.staged(row)
-    assert [c.passing.hold(row) for row in (0, 1, 2)] == [True, True, False], "half of what streams"
-    c.place(np.array(placed(6, ram=[3, 4, 5]), np.int8), np.arange(4))
-    assert c.home[:4].tolist() == [Home.STREAM, Home.STREAM, Home.RAM, Home.RAM]
-    assert c.orders() == []
-    assert c.passing.hold(0), "again"
-    c.passing.end(0)
-    assert c.orders() == [(Do.EVICT, [0], 0)]
-    assert c.passing.hold(2)
-    c.passing.end(2)
-    assert c.orders() == [], "it has room here besides"
-    c.passing.end(1)
-    c.passing.end(1)
-    assert c.orders() == [(Do.EVICT, [1], 0)]
+    assert [c.offer(row) for row in (0, 1, 2)] == [True, True, False], "half of what streams"
+    c.apply_placement(np.array(placed(6, ram=[3, 4, 5]), np.int8), np.arange(4))
+    assert c.residency.home[:4].tolist() == [Home.STREAM, Home.STREAM, Home.RAM, Home.RAM]
+    assert c.take_commands() == []
+    assert c.offer(0), "again"
+    c.end_offer(0)
+    assert c.take_commands() == [(Do.EVICT, [0], 0)]
+    assert c.offer(2)
+    c.end_offer(2)
+    assert c.take_commands() == [], "it has room here besides"
+    c.end_offer(1)
+    c.end_offer(1)
+    assert c.take_commands() == [(Do.EVICT, [1], 0)]
 
 
 def test_what_is_to_be_taken_from_another_node_is_fetched_before_the_stream() -> None:
     c = NodePolicy(np.full(40, 10), np.zeros(40, np.uint8), split(100, 40), [50])
-    c.place(np.array(placed(40, ram=[30, 31], disk=[32]), np.int8), c.held())
+    c.apply_placement(np.array(placed(40, ram=[30, 31], disk=[32]), np.int8), c.held())
     c.staged(31)
     for row in (30, 31, 32, 30):
-        c.passing.pull(row)
-    assert c.is_coming(30)
+        c.pull(row)
+    assert c.fetches.is_coming(30)
     c.advance(0, 8, lambda start, count: np.arange(start, min(8, start + count)))
-    assert [order for order in c.orders() if order[0] == Do.FETCH] == [
+    assert [order for order in c.take_commands() if order[0] == Do.FETCH] == [
         (Do.FETCH, [30, 32], 0), (Do.FETCH, list(range(8)), 0),
     ]  # fmt: skip
-    assert c.is_coming(30)
+    assert c.fetches.is_coming(30)
     c.fetch_failed(30, cancelled=True)
-    assert not c.is_coming(30)
+    assert not c.fetches.is_coming(30)
     c.staged(32)
-    assert c.has(32)
-    assert (Do.TO_DISK, [32], 1) in c.orders()
+    assert c.residency.has(32)
+    assert (Do.TO_DISK, [32], 1) in c.take_commands()
 
 
 def test_pulls_wait_for_others_to_be_fetched() -> None:
     c = NodePolicy(np.full(600, 10), np.zeros(600, np.uint8), split(6000, 40), [])
-    c.place(np.zeros(600, np.int8), c.held())
+    c.apply_placement(np.zeros(600, np.int8), c.held())
     for row in range(600):
-        c.passing.pull(row)
-    assert len(c.orders()[0][1]) == c.fetches_outstanding == FETCHES_OUTSTANDING
-    c.passing.pull_no_more(FETCHES_OUTSTANDING)
+        c.pull(row)
+    assert len(c.take_commands()[0][1]) == c.fetches.outstanding == FETCHES_OUTSTANDING
+    c.cancel_pull(FETCHES_OUTSTANDING)
     c.staged(0)
-    assert c.orders() == [(Do.FETCH, [FETCHES_OUTSTANDING + 1], 0)]
+    assert c.take_commands() == [(Do.FETCH, [FETCHES_OUTSTANDING + 1], 0)]
 
 
 # ---- any placement ------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.policy.node_policy import Do
+from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.open_files import HALF_READ
 from nopfsfs.policy.pending_reads import PASSED_BY, PendingReads
 from tests.policy.simulated import World
@@ -62,7 +62,7 @@ def test_a_large_file_loses_all_its_pages_at_its_end() -> None:
     w.hide()
     for end in range(1 << 20, (1 << 30) + 1, 1 << 20):
         w.conductor.read(0, end)
-    orders = w.conductor.orders()
+    orders = w.conductor.take_commands()
     assert orders[-1] == (Do.DROP, [0], 0)
     assert len(orders) > 10
 

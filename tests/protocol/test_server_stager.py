@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nopfsfs.policy.node_policy import Do
+from nopfsfs.policy.command_list import Do
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.server_stager import Answer, Demand, Order
 

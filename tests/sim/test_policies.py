@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from nopfsfs.errors import NopfsError
 from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
+from nopfsfs.placement.belady import NEVER
 from nopfsfs.placement.methods import homes
-from nopfsfs.policy.next_use import NEVER
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
 from nopfsfs.sim.policies import POLICIES, NotSupported, Placed, SimJob
 from nopfsfs.sim.run import Outcome, Simulation

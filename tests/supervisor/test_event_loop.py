@@ -206,10 +206,10 @@ def test_of_what_was_opened_before_servers_ended_no_close_is_awaited(bench: Benc
     bench.loop.closes_were_lost()
     bench.server.put(Event.RELEASE, 1)
     bench.loop.step()
-    assert len(bench.loop.conductor._open) == 0
+    assert len(bench.loop.conductor.open) == 0
     bench.server.put(Event.OPEN, 4)
     bench.loop.step()
-    assert 4 in bench.loop.conductor._open
+    assert 4 in bench.loop.conductor.open
 
 
 def test_events_wait_for_a_plan_that_is_being_made(bench: Bench) -> None:
@@ -344,7 +344,7 @@ async def test_lost_events_of_the_stager_are_made_up_from_the_columns(bench: Ben
         await bench.turn()
         found += bench.received()
     found += await bench.until_quiet()
-    assert bench.loop.conductor.fetches_outstanding == 0
+    assert bench.loop.conductor.fetches.outstanding == 0
     assert set(ordered(found, Order.PUSH)) == set(range(N))
 
 
@@ -370,7 +370,7 @@ async def test_a_failure_of_the_policy_ends_planning_for_a_while_and_not_the_mou
         while bench.loop.outages.all():  # noqa: ASYNC110
             await trio.sleep(0.01)
         assert not bench.loop.failed
-        assert bench.loop.conductor.is_staged(3)
+        assert bench.loop.conductor.residency.is_staged(3)
         bench.loop.follow(follower())
         bench.orders.setblocking(True)
         message = await trio.to_thread.run_sync(bench.orders.recv, server_stager.MESSAGE_MAX)

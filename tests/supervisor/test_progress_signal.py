@@ -172,7 +172,7 @@ async def test_a_supervisor_that_takes_over_has_all_shown_for_it_knows_no_plan(b
 
 @in_trio
 async def test_where_all_files_are_tripwires_nothing_is_to_be_shown_again() -> None:
-    gauge, follower = gauges(), Follower()
+    gauge, follower = gauges(), Follower(shortest_part=40)
     signal = make("auto", gauge, files=100)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(signal.run)

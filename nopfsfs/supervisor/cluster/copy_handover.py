@@ -1,10 +1,10 @@
-"""What a node has read and lives on another is handed over to its home: so that it is read from the source once.
+"""Copies that a node has read and that have their home on another are handed over to it: the source is read once.
 
-That happens while no placement is known yet, or when the home does not answer. Who has such a copy offers it; the home
-fetches it from there, and says when it has it, or does not want it.
+A node has such copies while no placement is known yet, or when the home does not answer. The node offers the copies.
+The home fetches them from there, and says when it has them, or does not want them.
 
-{"kind": "have", "rows": [...], "number": 1}    these are staged here, and live with you by that placement
-{"kind": "took", "rows": [...], "number": 1}    you may let go of these
+{"kind": "have", "rows": [...], "number": 1}    these are staged here; by that placement their home is with you
+{"kind": "took", "rows": [...], "number": 1}    you may release these
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ LOOK_S, IDLE_S = 0.05, 0.25  # between looks, while anything is under way and el
 
 
 class CopyHandover:
-    """See the module. `holder` u16[n]: the column; while a row that lives here is taken from another node, it names
-    that node, where the stager asks for it then. `say_to` may take its time: a task of its own waits for it."""
+    """Offers under way, given and taken. `holder` u16[n]: the column; while a row with its home here is taken from
+    another node, the column names that node, and the stager asks there. `say_to` may take its time: a task of its own
+    waits for it."""
 
     def __init__(self, conductor: NodePolicy, holder: NDArray[np.uint16], say_to: SayTo) -> None:
         self._conductor, self._holder, self._say_to = conductor, holder, say_to
@@ -49,7 +50,7 @@ class CopyHandover:
     # ---- what is given ------------------------------------------------------------------------------------
 
     def offer(self, rows: Iterable[int]) -> None:
-        """These are staged here and live elsewhere: offered soon, as many at a time as can be held."""
+        """Offer these rows soon, staged here and at home elsewhere: as many at a time as can be held."""
         if not self._over:
             self._offers.update(dict.fromkeys(rows))
             self._hold()
@@ -58,8 +59,8 @@ class CopyHandover:
         until = trio.current_time() + HELD_S
         for row in list(islice(self._offers, ROWS_MOST)):
             home = self._home(row)
-            if home >= 0 and self._conductor.is_staged(row):
-                if self._conductor.passing.hold(row):
+            if home >= 0 and self._conductor.residency.is_staged(row):
+                if self._conductor.offer(row):
                     self._given[row] = home, until
                     self._unsaid["have", home].append(row)
                 elif self._given:
@@ -67,7 +68,7 @@ class CopyHandover:
             del self._offers[row]
 
     def _home(self, row: int) -> int:
-        """The other node where it lives, or -1."""
+        """The other node with the home of the row, or -1."""
         holder = int(self._holder[row])
         under_way = row in self._taking or row in self._given
         return holder - 1 if 0 < holder < HOME_HERE and not under_way else -1
@@ -75,12 +76,12 @@ class CopyHandover:
     def _end(self, rows: list[int]) -> None:
         for row in rows:
             if self._given.pop(row, None) is not None:
-                self._conductor.passing.end(row)
+                self._conductor.end_offer(row)
 
     # ---- what others say ----------------------------------------------------------------------------------
 
     def hear(self, node: int, body: dict[str, Any]) -> None:
-        """Of another node. Raises ValueError."""
+        """Take a message of another node. Raises ValueError."""
         rows = body.get("rows")
         n = len(self._holder)
         if not isinstance(rows, list) or len(rows) > ROWS_MOST:
@@ -102,43 +103,43 @@ class CopyHandover:
                 self._take(row, node)
 
     def _take(self, row: int, node: int) -> None:
-        conductor = self._conductor
+        residency, fetches = self._conductor.residency, self._conductor.fetches
         if row in self._taking and self._taking[row][0] == node:
             return  # said when it has come
-        here = self._holder[row] == HOME_HERE and not conductor.has(row) and not conductor.is_coming(row)
-        if here and conductor.keeps(row) and len(self._taking) < PULLING_MOST:
+        here = self._holder[row] == HOME_HERE and not residency.has(row) and not fetches.is_coming(row)
+        if here and residency.keeps(row) and len(self._taking) < PULLING_MOST:
             self._taking[row] = node, trio.current_time() + PULLING_S
             self._holder[row] = 1 + node
-            conductor.passing.pull(row)
+            self._conductor.pull(row)
         else:
             self._unsaid["took", node].append(row)
 
     def _look(self) -> None:
-        """What of it has come?"""
-        now, conductor = trio.current_time(), self._conductor
+        """End the takings that have come, or will not; pull those again that were cancelled."""
+        now, residency = trio.current_time(), self._conductor.residency
         for row, (node, until) in list(self._taking.items()):
-            if conductor.has(row) or now >= until or not conductor.keeps(row):
-                self.taken += conductor.has(row)
+            if residency.has(row) or now >= until or not residency.keeps(row):
+                self.taken += residency.has(row)
                 self._taken(row)
                 self._unsaid["took", node].append(row)
-            elif not conductor.is_coming(row):
-                conductor.passing.pull(row)  # it was cancelled, or failed
+            elif not self._conductor.fetches.is_coming(row):
+                self._conductor.pull(row)  # it was cancelled, or failed
 
     def _taken(self, row: int) -> None:
         del self._taking[row]
-        self._conductor.passing.pull_no_more(row)
+        self._conductor.cancel_pull(row)
         self._holder[row] = HOME_HERE
 
     # ---- life ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await self.step()
             await trio.sleep(LOOK_S if self._given or self._taking or self._offers else IDLE_S)
 
     async def step(self) -> None:
-        """See to all that is under way, and say what is to be said."""
+        """End offers whose time is over, check what is taken, offer more, and send the messages."""
         now = trio.current_time()
         self._end([row for row, (_, until) in self._given.items() if now >= until])
         self._look()
@@ -150,13 +151,13 @@ class CopyHandover:
                 await self._say_to(node, {"kind": kind, "rows": some, "number": self._number})
 
     def left(self, node: int) -> None:
-        """That node has left."""
+        """End what is taken from a node that has left, and what was offered to it."""
         for row in [row for row, (other, _) in self._taking.items() if other == node]:
             self._taken(row)
         self._end([row for row, (other, _) in self._given.items() if other == node])
 
     def lost(self) -> None:
-        """All have, or nobody sees to this any more."""
+        """End all: all other nodes have left, or no task sends the messages any more."""
         self._over = True
         for row in list(self._taking):
             self._taken(row)
@@ -164,7 +165,7 @@ class CopyHandover:
         self._offers.clear()
 
     def written(self, number: int) -> None:
-        """The column was written anew, by that placement."""
+        """Record that the column was written anew, by the placement of that number."""
         self._number = number
         for row, (node, _) in self._taking.items():
             self._holder[row] = 1 + node

@@ -25,9 +25,9 @@ from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.dataset.index import Index
 from nopfsfs.placement.access_counts import NOBODY
 from nopfsfs.placement.cluster_homes import ClusterHomes
+from nopfsfs.placement.methods import UNCOVERED
 from nopfsfs.plan.tracking.track import PlanState
-from nopfsfs.policy.homes import UNCOVERED
-from nopfsfs.policy.node_policy import Rows
+from nopfsfs.policy.stream_scan import Rows
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, SayTo
 from nopfsfs.supervisor.cluster.placement_proposal import EPOCHS_MOST, NUMBER_MOST, NodeRoom, PlacementProposal, ReadSet
@@ -55,7 +55,7 @@ _NO_ROOM = NodeRoom(0, (), 0)
 
 class PlacementAgreement:
     """See the module. One task, `run`; `hear`, `left` and `lost` are called by others in its thread. The only writer of
-    the column `holder` u16[n], with its `CopyHandover`; `charges` i64[n] as of `NodePolicy`. `say` reaches all other
+    the column `holder` u16[n], with its `CopyHandover`; `charges` i64[n] as of `Residency`. `say` reaches all other
     nodes, `say_to` one."""
 
     def __init__(
@@ -127,7 +127,7 @@ class PlacementAgreement:
 
     def _forsake(self, rows: NDArray[np.bool_]) -> None:
         self._holder[rows] = 0
-        self._loop.conductor.unplace(rows)
+        self._loop.conductor.withdraw_placement(rows)
 
     @property
     def _leader(self) -> int:
@@ -360,12 +360,12 @@ class PlacementAgreement:
         self._holder[foreign] = cluster.home[foreign] + np.uint16(1)  # nobody is asked for these: they are here
         self._handing.offer(foreign.tolist())  # before they leave memory here
         local = np.where(away, np.int8(UNCOVERED), cluster.local)
-        self._loop.conductor.place(local, furthest)
+        self._loop.conductor.apply_placement(local, furthest)
         self._handing.written(self._number)
 
     def _foreign(self, furthest: Rows, elsewhere: NDArray[np.bool_]) -> Rows:
         """What is staged here and lives `elsewhere`, b[n]: i64[m], those first that are to leave first."""
-        staged = self._loop.conductor.staged_rows()
+        staged = self._loop.conductor.residency.staged_rows()
         order = np.concatenate([furthest[np.isin(furthest, staged)], np.setdiff1d(staged, furthest)])
         found: Rows = order[elsewhere[order]]
         return found

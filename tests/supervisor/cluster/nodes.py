@@ -15,7 +15,8 @@ from nopfsfs.plan.epoch_order import Hypothesis, build
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.node_policy import NodePolicy, Rows
+from nopfsfs.policy.node_policy import NodePolicy
+from nopfsfs.policy.stream_scan import Rows
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.plan_worker import make_follower
 from nopfsfs.supervisor.process import charges

@@ -11,7 +11,9 @@ import trio.testing
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.node_policy import Do, Home, NodePolicy
+from nopfsfs.policy.command_list import Do
+from nopfsfs.policy.homes import Home
+from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import copy_handover as module
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
@@ -53,7 +55,7 @@ class Stager:
 
     async def run(self) -> None:
         while True:
-            for do, rows, _ in self.node.loop.conductor.orders():
+            for do, rows, _ in self.node.loop.conductor.take_commands():
                 for row in rows:
                     if do == Do.FETCH:
                         holder = int(self.node.holder[row])
@@ -92,13 +94,13 @@ async def test_what_was_read_before_the_placement_was_known_reaches_its_home(ind
         await until(lambda: not any(node.placing._handing._given for node in nodes))
 
         def nothing_is_held() -> bool:
-            homes = [nodes[number].loop.conductor.home[list(one.staged)] for number, one in stagers.items()]
+            homes = [nodes[number].loop.conductor.residency.home[list(one.staged)] for number, one in stagers.items()]
             return all((home == Home.RAM).all() for home in homes)
 
         await until(nothing_is_held)
         for node in nodes:
             assert not node.placing._handing._taking
-            assert node.loop.conductor.passing.held_bytes == 0
+            assert node.loop.conductor.residency.offered_bytes == 0
         check(bus)
     assert stagers[0].of_source == [], "all of it came from the other nodes"
     assert stagers[0].of_peers
@@ -145,7 +147,7 @@ async def test_nobody_who_takes_it(index: Index, monkeypatch: pytest.MonkeyPatch
         await trio.sleep(0.05)
         assert row in stagers[1].staged
         await until(lambda: row not in stagers[1].staged)
-    assert nodes[1].loop.conductor.passing.held_bytes == 0
+    assert nodes[1].loop.conductor.residency.offered_bytes == 0
 
 
 # ---- one side alone -----------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class One:
         self.holder = np.repeat(np.array([HOME_HERE, 1, 3], np.uint16), 4)
         self.said: list[tuple[int, str, list[int]]] = []
         self.handing = CopyHandover(self.conductor, self.holder, self._say_to)
-        self.conductor.place(np.repeat(np.array([0, -1, -1], np.int8), 4), self.conductor.held())
+        self.conductor.apply_placement(np.repeat(np.array([0, -1, -1], np.int8), 4), self.conductor.held())
         self.handing.written(1)
 
     async def _say_to(self, node: int, body: dict[str, Any]) -> None:
@@ -192,13 +194,13 @@ async def test_as_many_are_offered_as_can_be_held() -> None:
     one.handing.lost()
     one.handing.offer([11])
     assert await one.step() == []
-    assert one.conductor.passing.held_bytes == 0
+    assert one.conductor.residency.offered_bytes == 0
 
 
 @in_trio
 async def test_a_file_that_is_too_large_to_be_held_does_not_stop_the_others() -> None:
     one = One()
-    one.conductor.charges[5] = 31
+    one.conductor.residency.charges[5] = 31
     for row in (5, 6):
         one.conductor.staged(row)
     one.handing.offer([5, 6])
@@ -212,7 +214,7 @@ async def test_what_is_here_or_does_not_live_here_is_not_taken() -> None:
     one.hear(2, "have", [0, 1, 5, 1])
     assert one.holder[1] == 3
     assert await one.step() == [(2, "took", [0, 5])], "the third when it has come"
-    assert one.conductor.orders() == [(Do.FETCH, [1], 0)]
+    assert one.conductor.take_commands() == [(Do.FETCH, [1], 0)]
     one.hear(0, "have", [1])
     assert await one.step() == [(0, "took", [1])], "from one of them"
     one.handing.written(1)
@@ -227,10 +229,10 @@ async def test_what_is_here_or_does_not_live_here_is_not_taken() -> None:
 async def test_what_was_cancelled_is_taken_all_the_same() -> None:
     one = One()
     one.hear(2, "have", [1])
-    one.conductor.orders()
+    one.conductor.take_commands()
     one.conductor.fetch_failed(1, cancelled=True)
     assert await one.step() == []
-    assert one.conductor.orders() == [(Do.FETCH, [1], 0)]
+    assert one.conductor.take_commands() == [(Do.FETCH, [1], 0)]
     one.handing.left(2)
     assert one.holder[1] == HOME_HERE
 

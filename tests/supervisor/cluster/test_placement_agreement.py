@@ -15,11 +15,11 @@ import trio.testing
 from nopfsfs.config import World
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.tree_scan import scan
+from nopfsfs.placement.methods import NOWHERE, UNCOVERED
 from nopfsfs.plan.epoch_order import Hypothesis
 from nopfsfs.plan.following.follower_output import PlanStatus
 from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
-from nopfsfs.policy.homes import NOWHERE, UNCOVERED
-from nopfsfs.policy.node_policy import Home
+from nopfsfs.policy.homes import Home
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import placement_agreement as module
 from nopfsfs.supervisor.cluster.placement_proposal import NodeRoom, PlacementProposal, ReadSet
@@ -83,8 +83,8 @@ def check(bus: Bus, gone: tuple[int, ...] = ()) -> None:
         home = np.where(holder == HOME_HERE, node.number, holder - 1)
         homes.append(home)
         conductor = node.loop.conductor
-        assert np.isin(conductor.home[holder == HOME_HERE], (Home.RAM, Home.DISK)).all()
-        assert conductor.homes_used <= conductor.split.homes
+        assert np.isin(conductor.residency.home[holder == HOME_HERE], (Home.RAM, Home.DISK)).all()
+        assert conductor.residency.homes.used <= conductor.split.homes
     for home in homes[1:]:
         assert (home == homes[0]).all()
     assert not set(homes[0].tolist()) & set(gone)
@@ -124,7 +124,7 @@ async def test_what_the_leader_reads_has_one_home_each(index: Index) -> None:
         assert 20 <= status["homes_here"] <= 60
     assert sum(node.placing.status()["homes_here"] for node in nodes) == TRAIN
     assert not nodes[0].holder[rows_of(index, "val")].any(), "nobody reads that"
-    said = nodes[0].loop.conductor.homes._said.astype(int) + UNCOVERED
+    said = nodes[0].loop.conductor.residency.homes._said.astype(int) + UNCOVERED
     assert (said[rows_of(index, "val")] == UNCOVERED).all()
     assert np.isin(said[rows_of(index, "train")], (0, NOWHERE)).all()
 
@@ -136,7 +136,7 @@ async def test_the_paper_s_placement(index: Index) -> None:
     async with running(*nodes):
         await placed(1, *nodes)
     for node in nodes:
-        kept = node.loop.conductor.home == Home.RAM
+        kept = node.loop.conductor.residency.home == Home.RAM
         assert (kept | (node.holder != HOME_HERE)).all()
         assert np.count_nonzero(kept) == 60, "each for itself"
     assert nodes[0].placing.status()["distinct_share"] < 1
@@ -153,7 +153,7 @@ async def test_disks_and_nodes_that_differ(index: Index) -> None:
         await placed(1, *nodes)
     check(bus)
     assert [node.placing.status()["homes_here"] for node in nodes] == [70, 20, 70]
-    kept = [np.bincount(node.loop.conductor.home, minlength=3)[1:3].tolist() for node in nodes]
+    kept = [np.bincount(node.loop.conductor.residency.home, minlength=3)[1:3].tolist() for node in nodes]
     assert kept == [[30, 40], [20, 0], [0, 90]], "what room is left on disks is for second copies"
 
 
@@ -255,7 +255,7 @@ async def test_who_leaves_is_asked_no_more_and_the_next_one_leads(index: Index) 
     check(bus, gone=(0,))
     assert nodes[2].placing.status()["left"] == [0]
     assert not nodes[1].holder[here].any(), "still"
-    said = nodes[1].loop.conductor.homes._said.astype(int) + UNCOVERED
+    said = nodes[1].loop.conductor.residency.homes._said.astype(int) + UNCOVERED
     assert (said[here] == UNCOVERED).all(), "they are staged here as where there are no other nodes"
 
 

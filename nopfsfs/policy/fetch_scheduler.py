@@ -1,0 +1,163 @@
+"""Fetches: rows of the access stream in its order, and before them rows that are pulled from other nodes. Pure.
+
+A file that stays is fetched as early as the source allows. A file that streams is fetched when it comes into the
+window, and its copy is held until the read that it was fetched for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nopfsfs.policy.command_list import Do
+from nopfsfs.policy.homes import Home
+from nopfsfs.policy.pending_reads import PendingReads
+from nopfsfs.policy.push_scheduler import PushScheduler
+from nopfsfs.policy.residency import FETCHING, KERNEL_READS, PENDING, PRESENT, STAGED, Residency
+from nopfsfs.policy.stream_scan import Rows, Upcoming, scan
+
+FETCHES_OUTSTANDING = 256  # rows commanded and not done; bounds the fetches that a jump of the plan makes useless
+_RAM = Home.RAM  # bound once, as in `residency`
+
+
+class FetchScheduler:
+    """Issues FETCH, and holds what is fetched or found for a stream position."""
+
+    def __init__(self, residency: Residency, pushes: PushScheduler) -> None:
+        self._residency, self._pushes = residency, pushes
+        self._state_of, self._home_of, self._charge_of = residency.state_of, residency.home_of, residency.charge_of
+        self._pending = PendingReads()  # copies that do not stay, fetched for a read to come
+        self._pulls: dict[int, None] = {}  # rows to fetch in this order, before those of the stream
+        self._stuck: set[int] = set()  # rows whose fetch hangs: their room stays charged
+        self.at = 0  # stream positions before which all is commanded
+        self.outstanding = 0
+
+    # ---- the end of a fetch -------------------------------------------------------------------------------
+
+    def ended(self, row: int) -> None:
+        """Record that no fetch of the row is under way."""
+        if self._state_of[row] & FETCHING:
+            self._state_of[row] &= ~FETCHING
+            self.outstanding -= 1
+        if self._stuck:
+            self._stuck.discard(row)
+
+    def failed(self, row: int, *, cancelled: bool = False) -> None:
+        """Record that the row could not be staged (no room, unreadable: it is read on demand), or was cancelled."""
+        self._residency.scan_anew |= bool(cancelled and self._state_of[row] & FETCHING)
+        self.ended(row)
+        if not self._state_of[row] & STAGED:
+            self.read_done(row)
+            self._residency.fetch_failed(row)
+
+    def stuck(self, row: int) -> None:
+        """Record that the source does not answer for the row: others are fetched. Its room is taken until it is staged
+        or fails."""
+        if self._state_of[row] & FETCHING:
+            self.ended(row)
+            self._stuck.add(row)
+
+    def stager_lost(self) -> None:
+        """Count the fetches that the stager has not reported as failed: its process died."""
+        for row in (*np.flatnonzero(self._residency.state & FETCHING).tolist(), *self._stuck):
+            self.failed(row)
+
+    # ---- the reader ---------------------------------------------------------------------------------------
+
+    def read_done(self, row: int) -> None:
+        """Expect no read of the row any more."""
+        self._pending.read_done(row)
+        self._residency.release(row, PENDING)
+
+    def expire_at_position(self) -> None:
+        """Count all that lies behind the reader's position as read, from now on."""
+        self._pending.expire_at_position()
+
+    def restart(self, position: int) -> None:
+        """Follow another stream from `position` on. Copies that are expected by it, too, are kept."""
+        self.at = position
+        for row in self._pending.clear():
+            self._residency.release_later(row, PENDING)
+
+    def advance(self, position: int, end: int, upcoming: Upcoming) -> None:
+        """Command fetches for stream positions up to `end`, while the reader is at `position`."""
+        for row in self._pending.passed(position):
+            self._residency.release(row, PENDING)
+        self.fetch_pulls()
+        self.at = scan(max(self.at, position), end, upcoming, self._fetch_some)
+
+    def _fetch_some(self, rows: Rows, first: int) -> int:
+        """Add fetch commands for some of these rows, the first at position `first`; return how many were dealt with."""
+        residency = self._residency
+        size, state = residency.charges[rows], residency.state[rows]
+        wanted = (rows >= 0) & (size > 0) & (size <= residency.split.whole_limit) & (state & KERNEL_READS == 0)
+        wanted &= (state & STAGED == 0) | (residency.home[rows] != _RAM)
+        batch: list[int] = []
+        dealt = len(rows)
+        for at in np.flatnonzero(wanted).tolist():
+            row = int(rows[at])
+            if self._state_of[row] & FETCHING or self._state_of[row] & PRESENT == STAGED:
+                self._expect(row, first + at)
+                continue
+            residency.place(row)
+            if self._too_large(row) or self._served_by_pages(row):
+                continue
+            if not self._may_fetch(row):
+                dealt = at
+                break
+            self._begin(row)
+            self._expect(row, first + at)
+            batch.append(row)
+        if batch:
+            residency.commands.add_all(Do.FETCH, batch)
+        return dealt
+
+    def _begin(self, row: int) -> None:
+        self._residency.begin_fetch(row)
+        self.outstanding += 1
+
+    def _expect(self, row: int, position: int) -> None:
+        if self._home_of[row] != _RAM:
+            self._pending.expect(row, position)
+            self._residency.hold(row, PENDING)
+
+    def _may_fetch(self, row: int) -> bool:
+        if self.outstanding >= FETCHES_OUTSTANDING:
+            return False
+        residency = self._residency
+        return self._home_of[row] == _RAM or residency.stream_used + self._charge_of[row] <= residency.split.stream
+
+    def _too_large(self, row: int) -> bool:
+        """True when the row does not stay and would not fit the stream's part of the arena; it is read on demand."""
+        return self._home_of[row] != _RAM and self._charge_of[row] > self._residency.split.stream
+
+    def _served_by_pages(self, row: int) -> bool:
+        """True when the row has no home in the arena and its pages are still there: it needs no second fetch."""
+        return self._home_of[row] != _RAM and self._pushes.has(row)
+
+    # ---- other nodes --------------------------------------------------------------------------------------
+
+    def pull(self, row: int) -> None:
+        """Fetch a row that has its home here and that another node has staged."""
+        self._pulls[row] = None
+
+    def cancel_pull(self, row: int) -> None:
+        """Withdraw the pull of a row, if its fetch has not begun."""
+        self._pulls.pop(row, None)
+
+    def is_coming(self, row: int) -> bool:
+        """True when the row is being fetched, or is to be pulled."""
+        return bool(self._state_of[row] & FETCHING) or row in self._pulls
+
+    def fetch_pulls(self) -> None:
+        """Add fetch commands for the rows to pull, as far as there is room and few enough fetches are under way."""
+        pulls, batch = self._pulls, []
+        while pulls:
+            row = next(iter(pulls))
+            if not (self._state_of[row] & FETCHING or self._residency.is_staged(row) or self._too_large(row)):
+                if not self._may_fetch(row):
+                    break
+                self._begin(row)
+                batch.append(row)
+            del pulls[row]
+        if batch:
+            self._residency.commands.add_all(Do.FETCH, batch)
