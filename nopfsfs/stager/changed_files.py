@@ -28,6 +28,7 @@ from nopfsfs.dataset.directory_scan import RACY_NS
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric, MetricBlock
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
+from nopfsfs.stager.guarded import Guarded
 from nopfsfs.tiers.rights import ACL_MAX, RenewedRights, Rights
 from nopfsfs.tiers.source import Identity, Source
 
@@ -58,8 +59,9 @@ class ChangedFiles:
 
     def __init__(
         self, *, index: Index, columns: Columns, gauges: MetricBlock, source: Source, forget: Callable[[int], None],
-        show: Callable[[int], None], tell: Callable[[int], None] = lambda row: None,
+        show: Callable[[int], None], tell: Callable[[int], None] = lambda row: None, guarded: Guarded | None = None,
     ) -> None:  # fmt: skip
+        """`guarded`: what is above the source, where others than the mounting user may come in."""
         self._index, self._columns, self._gauge, self._source = index, columns, gauges.block, source
         self._forget, self._show, self._tell = forget, show, tell
         self._rights = RenewedRights(columns)
@@ -70,7 +72,7 @@ class ChangedFiles:
         self._ticks = itertools.count(1)
         self._acted: dict[int, int] = {}  # by row: the tick of the last change
         self._sure = np.zeros(index.n, np.bool_)  # whether the ACL is known for as long as the ctime stays
-        self.restrict: Callable[[int, Rights], Rights] = lambda row, rights: rights  # makes rights less, may ask
+        self._guarded = guarded
 
     # ---- looking ------------------------------------------------------------------------------------------
 
@@ -105,7 +107,10 @@ class ChangedFiles:
         elif len(acl) > ACL_MAX:
             acl = None
         identity = Identity(st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-        return Seen(identity, self.restrict(row, Rights(st.st_mode, st.st_uid, st.st_gid, acl))), asked_ns
+        rights = Rights(st.st_mode, st.st_uid, st.st_gid, acl)
+        if row == 0 and self._guarded is not None:  # the root has fewer while a directory above the source is closed
+            rights = self._guarded.restricted(rights)
+        return Seen(identity, rights), asked_ns
 
     def _acl_holds(self, row: int, st: os.stat_result) -> bool:
         """Whether the known ACL is that of what is there, or it is of no account."""

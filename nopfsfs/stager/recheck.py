@@ -24,7 +24,6 @@ from nopfsfs.protocol.columns import RECHECK_SHUT, Columns, Metric, Tier
 from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.changed_files import ChangedFiles
 from nopfsfs.stager.guarded import Guarded
-from nopfsfs.tiers.rights import Rights
 
 log = logging.getLogger(__name__)
 LOOKERS = 8  # threads; a look takes a millisecond or two on a parallel file system
@@ -45,11 +44,8 @@ class Recheck:
         self, *, index: Index, columns: Columns, gauge: memoryview, changes: ChangedFiles, notices: AttributeNotices,
         period_s: float, guarded: Guarded | None = None,
     ) -> None:  # fmt: skip
-        """`period_s`: all files are looked at within this; 0: only when it is asked for. `guarded`: what is above the
-        source, where others than who mounted may come in."""
+        """`period_s`: all files are looked at within this; 0: only on request. `guarded`: that of `changes`."""
         self._guarded = guarded
-        if guarded is not None:
-            changes.restrict = self._restricted
         self._index, self._columns, self._gauge = index, columns, gauge
         self._changes, self._notices = changes, notices
         self._period_s = period_s or math.inf
@@ -174,10 +170,6 @@ class Recheck:
                     self._wake.set()
             if surplus:
                 return
-
-    def _restricted(self, row: int, rights: Rights) -> Rights:
-        """Rights as they are served: those of the root are less while a directory above the source is closed."""
-        return rights if row or self._guarded is None else self._guarded.restricted(rights)
 
     def _look(self, row: int) -> None:
         found, failed = False, False

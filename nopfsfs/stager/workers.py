@@ -114,8 +114,11 @@ class Workers:
     def was_long(self, seconds: float) -> bool:
         return seconds >= self._stuck_after
 
-    def hangs(self, device: int) -> bool:
-        """Whether reads of the device are stuck, and none of it has ended of late."""
+    def device_hangs(self, row: int) -> bool:
+        """True when reads of the row's device are stuck, and none has ended of late, though others' may."""
+        if self._devices == 1:
+            return False
+        device = self._device_of(row)
         stuck = self._stuck_at[device]
         return stuck >= DEVICE_MOST and self._clock() - self._ended_at[device] >= self._stuck_after
 

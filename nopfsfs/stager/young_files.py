@@ -34,6 +34,7 @@ NETWORK_S = 100.0  # the same on the writer's machine, and acregmax of NFS, 60 s
 PARTS_MOST = 1 << 18  # noted at a time, each some 200 bytes
 RETRY_S = 10.0  # when the source does not answer well
 _PIECE = 1 << 20
+Take = Callable[[int], None]
 
 
 class _Part(NamedTuple):
@@ -49,15 +50,13 @@ class _Part(NamedTuple):
 
 
 class YoungFiles:
-    """See the module. `changed(row)`: the file is not the known one any more; `renew(row)`: it looks as before and
-    holds other bytes. `clock_ns`: ns since 1970."""
+    """See the module. `clock_ns`: ns since 1970."""
 
     def __init__(
         self, *, source: Source, columns: Columns, gauge: memoryview, file_system: FileSystem | None, n: int,
-        changed: Callable[[int], None], renew: Callable[[int], None], clock_ns: Callable[[], int] = time.time_ns,
+        clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:  # fmt: skip
-        self._source, self._columns, self._gauge = source, columns, gauge
-        self._changed, self._renew, self._clock_ns = changed, renew, clock_ns
+        self._source, self._columns, self._gauge, self._clock_ns = source, columns, gauge, clock_ns
         network = file_system is not None and file_system.is_network
         self.age_ns = int((NETWORK_S if network else LOCAL_S) * 1e9)
         self._sure = np.zeros(n, np.uint8)  # the version of the row that was compared well, plus 1 (mod 256)
@@ -109,11 +108,12 @@ class YoungFiles:
 
     # ---- comparing ----------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """The life of the thread that compares."""
+    def run(self, changed: Take, renew: Take) -> None:
+        """Compare what is due until `stop`. `changed(row)` takes a file that is not the known one any more,
+        `renew(row)` a file that looks as before and holds other bytes."""
         while (part := self._next()) is not None:
             try:
-                self._compare(part)
+                self._compare(part, changed, renew)
             except Exception:
                 log.exception("reading row %d again failed", part.row)
 
@@ -122,14 +122,14 @@ class YoungFiles:
             self._stopped = True
             self._wake.notify()
 
-    def run_due(self) -> int:
-        """Compare what is due now, in this thread; how many parts that were."""
+    def run_due(self, changed: Take, renew: Take) -> int:
+        """Compare what is due now, as `run` does; return the number of parts."""
         for done in itertools.count():
             with self._wake:
                 if not self._parts or self._parts[0].due_ns > self._clock_ns():
                     return done
                 part = self._pop()
-            self._compare(part)
+            self._compare(part, changed, renew)
         raise AssertionError
 
     def _next(self) -> _Part | None:
@@ -146,14 +146,14 @@ class YoungFiles:
         self._gauge[Metric.YOUNG_PARTS] = len(self._parts)
         return part
 
-    def _compare(self, part: _Part) -> None:
+    def _compare(self, part: _Part, changed: Take, renew: Take) -> None:
         row = part.row
         if self._columns.version[row] != part.version or self._columns.stale[row]:
             return  # withdrawn already
         try:
             same = self._read(part) == part.checksum
         except Changed:
-            self._changed(row)
+            changed(row)
             return
         except OSError as e:
             log.info("%r cannot be read again yet: %s", self._source.path(row), e)
@@ -166,7 +166,7 @@ class YoungFiles:
         self._gauge[Metric.YOUNG_CHANGED] += 1
         log.warning("%r was written to after it was read, and its times stayed the same", self._source.path(row))
         self._suspect.add(row)
-        self._renew(row)
+        renew(row)
 
     def _passed(self, part: _Part) -> None:
         """Parts that are read from now on are sure; those that were noted before are still compared."""
