@@ -18,7 +18,7 @@ from nopfsfs.tiers.source import Source
 
 
 class Demands:
-    """See the module. `answer` sends an answer to a server. The caller holds its own lock."""
+    """Answers READs of servers. `answer` sends an answer to a server. The caller holds its own lock."""
 
     def __init__(
         self, queue: ReadQueue, workers: Workers, loads: WholeLoads, ranges: RangeLoads, remote: RemoteFetches, *,

@@ -86,7 +86,7 @@ class ExtentPool:
         return self._arena.view[extent : extent + size]
 
     def free(self, extent: int) -> None:
-        """Free an extent that no server has been told of."""
+        """Free an extent that no answer and no column has named."""
         self._arena.free(extent)
         self._gauge[Metric.ARENA_USED] = self._arena.used
         self._freed = True

@@ -45,7 +45,7 @@ class _Lease:
 
 
 class Leases:
-    """See the module. `poke` makes the loop ask anew when limits are to be checked; `clock` is in seconds."""
+    """All leases. `poke` makes the loop ask anew when limits are to be checked; `clock` is in seconds."""
 
     def __init__(
         self, pool: ExtentPool, loads: WholeLoads, outbox: PeerOutbox, *, index: Index, columns: Columns,
@@ -115,8 +115,8 @@ class Leases:
     # ---- one request --------------------------------------------------------------------------------------
 
     def _matches(self, lease: _Lease) -> bool:
-        """True for a file whose indexed version is asked for and still holds. Size and mtime, which is all that
-        travels, do not tell later versions apart."""
+        """True for a file whose indexed version is asked for and still holds. Later versions are never leased: requests
+        carry size and mtime only, which do not distinguish them."""
         row = lease.row
         if not self._index.n_dirs <= row < self._index.n or not stat.S_ISREG(int(self._index.mode[row])):
             return False

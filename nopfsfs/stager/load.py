@@ -80,8 +80,8 @@ class Load:
     from_peer: int | None = None  # the node that is asked for it
     ask: int = 0  # the number of that request
     prefetch: bool = False  # ordered by the supervisor, and nobody waited when it was begun
-    slot: bool = False  # among those that the source is read by ahead of need
-    given_on: bool = False  # it had one, and is stuck
+    slot: bool = False  # it has one of the slots that bound prefetches
+    given_on: bool = False  # its slot was given to another, as it is stuck
     stuck: bool = False  # the source takes far too long
     blocks: bytearray = field(default_factory=bytearray)
     waiters: list[Waiter] = field(default_factory=list)

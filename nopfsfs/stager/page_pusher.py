@@ -42,7 +42,7 @@ class PagePusher:
         self._fuse_fd, self._tree_fd, self._mountpoint = fuse_fd, tree_fd, mountpoint
         self._index, self._columns, self._state, self._source = index, columns, state, source
         self._gauge = gauges.block
-        self._urgent: deque[Task] = deque()  # what changed, and drops: reads go on while they wait, and fill more
+        self._urgent: deque[Task] = deque()  # changed rows, and drops: reads go on while they wait, and fill more
         self._queue: deque[Task] = deque()
         self._to_see: deque[Task] = deque()  # looked at when the queue is empty
         self._wake = threading.Condition()

@@ -20,7 +20,7 @@ _FROM_PEER = (Kind.GOT, Kind.FREED, Kind.LEND, Kind.BACK)
 
 
 class PeerExchange:
-    """See the module. All is called by the loop."""
+    """Passes messages between the peer process and `StagerState`. The loop calls all methods."""
 
     def __init__(self, state: StagerState) -> None:
         self._state = state

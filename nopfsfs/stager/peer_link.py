@@ -20,7 +20,8 @@ AT_ONCE = 8  # messages that are taken before other sockets have their turn
 
 
 class PeerLink:
-    """One peer process. `send` and `flush` are called with the lock of `StagerState` held, the rest by the loop."""
+    """The socket to one peer process. `send` and `flush` are called with the lock of `StagerState` held, the rest by
+    the loop."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)

@@ -153,7 +153,7 @@ class StagerProcess:
     def run(self) -> None:
         """Serve until the supervisor says stop or is gone."""
         if self._config.uid is not None:
-            self._disk_writer.open_tiers()  # as long as this process is root; else in the thread
+            self._disk_writer.open_tiers()  # while this process is root; else the thread opens them
         writing = threading.Thread(target=self._disk_writer.run, daemon=True, name="disk")
         with become_reader_with_admin(self._config):  # for that thread alone: it registers files with the kernel
             writing.start()
@@ -227,7 +227,7 @@ class StagerProcess:
                 self._state.check_limits()
 
     def _watch_links(self, selector: selectors.BaseSelector) -> None:
-        """Wait for room in the sockets of servers that have taken nothing for a while."""
+        """Wait for room in the sockets of servers that are full."""
         for server, link, full in self._links.turned():
             selector.modify(server, selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0), link)
 
@@ -317,7 +317,7 @@ class StagerProcess:
         return True
 
     def _forget(self, row: int) -> None:
-        """Withdraw the copies of a row whose file changed."""
+        """Withdraw all copies of a row whose file changed."""
         disk = self._state.forget(row)
         if disk:
             self._disk_writer.clear_away(row, disk)

@@ -23,7 +23,8 @@ class PinnedCopy(NamedTuple):
 
 
 class PublishedCopies:
-    """See the module. `registered`: the copies on disk that the kernel reads itself. The caller holds its own lock."""
+    """Publishes and withdraws copies. `registered`: those on disk that the kernel reads itself. The caller
+    holds its own lock."""
 
     def __init__(
         self, pool: ExtentPool, registered: PassthroughCopies | None, *, columns: Columns, ring: Ring, source: Source,

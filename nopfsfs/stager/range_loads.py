@@ -21,7 +21,7 @@ Key = tuple[int, int]  # row, block
 
 
 class RangeLoads:
-    """See the module. `used`: bytes of all blocks; `budget`: bytes that they may take."""
+    """Loads of range blocks, in order of use. `used`: bytes of all blocks; `budget`: bytes that they may take."""
 
     def __init__(self, pool: ExtentPool, queue: ReadQueue, source: Source, block: int = RANGE_BLOCK) -> None:
         self._pool, self._queue, self._source = pool, queue, source

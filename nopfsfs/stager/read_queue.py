@@ -1,4 +1,4 @@
-"""What the workers are to do, and in what order. The queue begins no load itself.
+"""The order in which workers read blocks and close files. The queue begins no load itself.
 
 Demands come first, then loads that other nodes' readers wait for, then further blocks of begun loads. A load that
 nobody waits for needs a slot; the number of slots bounds the prefetches that read the source at once. Slots go first to
@@ -35,7 +35,7 @@ SPARE_SLOTS = SPARE_MOST // 2  # slots in the places of stuck ones: demands have
 
 
 class ReadQueue:
-    """See the module. The caller holds its own lock, and wakes as many workers as `take_wakes` says."""
+    """All that waits for a worker. The caller holds its own lock, and wakes as many workers as `take_wakes` says."""
 
     def __init__(self, slots: int, workers: Workers) -> None:
         self._workers = workers
@@ -196,7 +196,7 @@ class ReadQueue:
         return self._workers.missing(len(self._demands), self._served)
 
     def _bring_back(self, row: int) -> None:
-        """Queue anew what was set aside of a file that has room for another worker."""
+        """Queue the blocks again that were set aside of a file which has room for another worker."""
         aside = self._aside.pop(row)
         for queue, read in reversed(aside):
             queue.appendleft(read)

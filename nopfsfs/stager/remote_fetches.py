@@ -53,7 +53,8 @@ class _RemoteFetch:
 
 
 class RemoteFetches:
-    """See the module. `poke` makes the loop ask anew when limits are to be checked; `clock` is in seconds."""
+    """All fetches from other nodes. `poke` makes the loop ask anew when limits are to be checked; `clock` is in
+    seconds."""
 
     def __init__(
         self, pool: ExtentPool, queue: ReadQueue, loads: WholeLoads, outbox: PeerOutbox, *, columns: Columns,

@@ -55,7 +55,7 @@ class _Settled:
 
 
 class StagerState:
-    """See the module. Any thread may call the public methods."""
+    """All parts under one lock. Any thread may call the public methods."""
 
     def __init__(
         self, *, index: Index, columns: Columns, gauges: MetricBlock, ring: Ring, arena: Arena, source: Source,
@@ -153,7 +153,7 @@ class StagerState:
                     self._ring.put(Event.EVICTED, row)  # of a stager that died before it could say so
 
     def publish(self, event: Event, row: int, value: int = 0) -> None:
-        """Tell the supervisor; the ring has one writer at a time, under this lock."""
+        """Put an event into the ring, which has one writer at a time, under this lock."""
         with self._lock:
             self._ring.put(event, row, value)
 
@@ -382,6 +382,6 @@ class StagerState:
             return self._stuck.disk_answered(worker)
 
     def late_read_ended(self, worker: Worker) -> None:
-        """Free the extent of a read of a disk that came too late: no server was told of it."""
+        """Free the extent of a read of a disk that came too late: no answer has named it."""
         with self._acting:
             self._stuck.late_read_ended(worker)

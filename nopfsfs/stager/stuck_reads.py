@@ -23,7 +23,7 @@ COUNT_S = 1.0  # between counts of the rows that are left alone
 
 
 class StuckReads:
-    """See the module. The caller holds its own lock."""
+    """Finds stuck reads and lets others take their places. The caller holds its own lock."""
 
     def __init__(
         self, pool: ExtentPool, queue: ReadQueue, workers: Workers, loads: WholeLoads, ranges: RangeLoads, *,
@@ -67,7 +67,7 @@ class StuckReads:
         return True
 
     def late_read_ended(self, worker: Worker) -> None:
-        """Free the extent of a read of a disk that came too late: no server was told of it."""
+        """Free the extent of a read of a disk that came too late: no answer has named it."""
         self._tiers.returned(worker.disk)
         lost, worker.lost = worker.lost, -1
         self._pool.free(lost)

@@ -25,10 +25,10 @@ _PEER_FETCHES = (Metric.PEER_FETCHES, Metric.PEER_FETCHED_BYTES, Metric.PEER_FET
 
 
 class WholeLoads:
-    """See the module. Not thread-safe; the caller holds its own lock.
+    """Loads of whole files, one for a row. The caller holds its own lock.
 
     `limit`: bytes of the largest file that is staged whole. `left_alone`: rows that are not prefetched now. `tiers`
-    tells which disk tiers may be read. `answer` sends an answer to a server.
+    says which disk tiers may be read. `answer` sends an answer to a server.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class WholeLoads:
 
     def begin_prefetch(self, row: int, node: int | None = None) -> Load | None:
         """Begin to stage a row for the supervisor, from `node` or here; nothing of the load is queued. None when no
-        load begins: then the ring tells how the fetch ended, now or at the end of the load under way."""
+        load begins: then an event says how the fetch ended, now or at the end of the load under way."""
         if not self._index.n_dirs <= row < self._index.n:
             return None
         if row in self._loads:
@@ -74,7 +74,7 @@ class WholeLoads:
         return None
 
     def fetch_ended(self, row: int, event: Event, value: int) -> None:
-        """Tell the supervisor how a fetch without a load ended."""
+        """Report how a fetch without a load ended."""
         self._gauge[Metric.FETCHES_DONE] += 1
         self._ring.put(event, row, value)
 
@@ -190,7 +190,7 @@ class WholeLoads:
             waiting = load.waiters
             load.waiters = [w for w in waiting if not load.ready(w.start, w.end)]
             # Under the lock: a grace request that is sent after these extents were given up must come after the
-            # answers that name them, or the server would let go of bytes that it is yet to be told of.
+            # answers that name them, or the server would pass the grace before it reads those answers.
             for w in waiting:
                 if load.ready(w.start, w.end):
                     at = load.arena + w.start - load.start

@@ -20,7 +20,7 @@ LOOK_S = 0.1  # between two looks of `Watch`
 
 
 class WorkerThreads:
-    """See the module. `changed(row)` takes up a file that a read found changed."""
+    """Starts worker threads and runs their steps. `changed(row)` takes up a file that a read found changed."""
 
     def __init__(self, state: StagerState, reader: BlockReader, changed: Callable[[int], None]) -> None:
         self._state, self._reader, self._changed = state, reader, changed

@@ -5,7 +5,7 @@ system's clock; one on another machine while the times are in this machine's att
 through a mapping, which changes the times when a page is first written to, and not again before the page was written
 back. So what is read of a file whose mtime or ctime is younger than these take together is noted with its checksum.
 When the file is old enough that part is read again. Other bytes under the same times are a change like any other
-(`stager/changed_files.py`): what is held is withdrawn, the page cache of the mount included.
+(`stager/changed_files.py`): all copies are withdrawn, those in the page cache of the mount included.
 
 One thread reads, one part at a time. Safe in any thread.
 """
@@ -50,7 +50,7 @@ class _Part(NamedTuple):
 
 
 class YoungFiles:
-    """See the module. `clock_ns`: ns since 1970."""
+    """Notes what is read of young files, and compares it later. `clock_ns`: ns since 1970."""
 
     def __init__(
         self, *, source: Source, columns: Columns, gauge: memoryview, file_system: FileSystem | None, n: int,
@@ -70,20 +70,20 @@ class YoungFiles:
     # ---- noting -------------------------------------------------------------------------------------------
 
     def note(self, row: int, version: int, start: int, data: memoryview, checksum: int | None = None) -> None:
-        """These bytes of the row were read, or came from another node. `checksum`: their xxh3, where it is known."""
+        """Note bytes of the row that were read, or came from another node. `checksum`: their xxh3, if it is known."""
         due = self._due(row, version)
         if due:
             sum_ = xxhash.xxh3_64_intdigest(data) if checksum is None else checksum
             self._add(_Part(due, next(self._numbers), row, version, start, len(data), sum_))
 
     def note_whole(self, row: int, version: int, length: int, checksum: int) -> None:
-        """As `note`, of a whole file by its checksum."""
+        """Note a whole file by its checksum."""
         due = self._due(row, version)
         if due:
             self._add(_Part(due, next(self._numbers), row, version, 0, length, checksum))
 
     def _due(self, row: int, version: int) -> int:
-        """When the row's file is old enough, ns since 1970; 0 where what was read of it now is sure."""
+        """The time when the row's file is old enough, ns since 1970; 0 when bytes that are read now are sure."""
         identity = self._source.identity(row)
         now = self._clock_ns()
         suspect = row in self._suspect
@@ -169,7 +169,7 @@ class YoungFiles:
         renew(row)
 
     def _passed(self, part: _Part) -> None:
-        """Parts that are read from now on are sure; those that were noted before are still compared."""
+        """Take bytes that are read from now on for sure; parts that were noted before are still compared."""
         self._suspect.discard(part.row)
         identity = self._source.identity(part.row)
         if max(identity.mtime_ns, identity.ctime_ns) > self._clock_ns():
