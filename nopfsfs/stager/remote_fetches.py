@@ -66,7 +66,7 @@ class RemoteFetches:
         self._version = columns.version
         self._poke, self._clock = poke, clock
         self._waiting: dict[int, deque[tuple[int, int]]] = {}  # by node: (number of the command, row)
-        self._may_send = False  # since `send_next`, rows were queued, or bounds have room
+        self.may_send = False  # `send_next` may have something to do
         self._fetches: dict[int, _RemoteFetch] = {}  # requests without an answer, by number
         self._prefetches: dict[int, int] = {}  # by node
         self._prefetch_bytes = 0
@@ -87,7 +87,7 @@ class RemoteFetches:
     def detach(self) -> None:
         """Go on without the peer process, which has ended and writes nothing any more."""
         self._attached = False
-        self._may_send = True
+        self.may_send = True
         fetches = list(self._fetches.values())
         self._fetches.clear()
         self._prefetches.clear()
@@ -127,7 +127,7 @@ class RemoteFetches:
 
     def queue(self, row: int, node: int) -> None:
         """Ask the node for the row when its turn comes (`send_next`)."""
-        self._may_send = True
+        self.may_send = True
         self._waiting.setdefault(node, deque()).append((next(self._order), row))
 
     def cancel(self) -> list[int]:
@@ -149,9 +149,7 @@ class RemoteFetches:
 
     def send_next(self) -> None:
         """Ask for the rows that wait, as far as the bounds allow; read them here where no node may be asked."""
-        if not self._may_send:
-            return
-        self._may_send = False
+        self.may_send = False
         if not self.usable:
             self._queue.fetch(self.cancel())
             return
@@ -252,7 +250,7 @@ class RemoteFetches:
 
     def _end(self, number: int) -> _RemoteFetch:
         fetch = self._fetches.pop(number)
-        self._may_send = True
+        self.may_send = True
         if fetch.prefetch:
             self._prefetches[fetch.node] -= 1
             self._prefetch_bytes -= fetch.load.length
@@ -271,7 +269,7 @@ class RemoteFetches:
         extent, length = self._held.pop(number)
         self._held_bytes -= length
         self._pool.free(extent)
-        self._may_send = True
+        self.may_send = True
 
     def _ignore(self, what: str) -> None:
         self.invalid += 1

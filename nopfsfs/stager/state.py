@@ -99,9 +99,10 @@ class StagerState:
 
     def _settle(self) -> None:
         """Hand on what the parts have left for each other (lock held); each public method ends with this."""
-        for row in self._loads.take_ended():
-            self._leases.load_ended(row)
-        self._remote.send_next()
+        while self._loads.ended:
+            self._leases.load_ended(self._loads.ended.popleft())
+        if self._remote.may_send:
+            self._remote.send_next()
         for _ in range(self._pool.take_refused()):
             # Range blocks above their share make room. Their memory comes back after a grace period, for the next load.
             if self._ranges.used > self._ranges.budget:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+from collections import deque
 from collections.abc import Callable
 
 from nopfsfs.dataset.index import Index
@@ -43,7 +44,7 @@ class WholeLoads:
         self.left_alone, self._tiers = left_alone, tiers
         self._young = young
         self._loads: dict[int, Load] = {}  # by row
-        self._ended: list[int] = []  # rows whose loads have ended since `take_ended`
+        self.ended: deque[int] = deque()  # rows whose loads have ended; taken by `StagerState`
         self.limit = 0
 
     # ---- begin --------------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ class WholeLoads:
         """Publish a complete staged copy, or clear away a failed one."""
         row = load.row
         del self._loads[row]
-        self._ended.append(row)
+        self.ended.append(row)
         if load.prefetch:
             self._gauge[Metric.FETCHES_DONE] += 1
         self._queue.ended(load)
@@ -242,8 +243,3 @@ class WholeLoads:
         if load.length and load.origin() == Origin.SOURCE and columns.holder[row] not in (0, HOME_HERE):
             self._ring.put(Event.STRAY, row, load.length)  # before: it may not be held for long
         self._ring.put(Event.STAGED, row, load.length)
-
-    def take_ended(self) -> list[int]:
-        """The rows whose loads have ended since the last call."""
-        ended, self._ended = self._ended, []
-        return ended
