@@ -65,7 +65,6 @@ class PeerExchange:
         self._state.peer_message(kind, records)
 
     def _detach(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.end()
+        if self._link is not None:
+            self._link = None
             self._state.detach_peer()

@@ -20,8 +20,8 @@ AT_ONCE = 8  # messages that are taken before other sockets have their turn
 
 
 class PeerLink:
-    """The socket to one peer process. `send` and `flush` are called with the lock of `StagerState` held, the rest by
-    the loop."""
+    """The socket to one peer process. `send`, `flush` and `end` are called with the lock of `StagerState` held,
+    `receive` by the loop."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -87,9 +87,15 @@ class PeerOutbox:
         self._poke = poke
         self._link: PeerLink | None = None
 
-    def attach(self, link: PeerLink | None) -> None:
+    def attach(self, link: PeerLink) -> None:
         """Send there from now on."""
         self._link = link
+
+    def detach(self) -> None:
+        """Send nowhere; the link ends."""
+        if self._link is not None:
+            self._link.end()
+            self._link = None
 
     def send(self, kind: Kind, records: Sequence[Record]) -> None:
         """Send records, now or later."""

@@ -224,7 +224,7 @@ class StagerState:
     def detach_peer(self) -> None:
         """Go on without the peer process, which has ended."""
         with self._acting:
-            self._outbox.attach(None)
+            self._outbox.detach()
             self._leases.detach()
             self._remote.detach()
 
