@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What stands for a mount at the two sockets of a peer process, for peer_rank.py: that of rank 0 fetches, that of rank
-1 lends. Either a driver that does as little as can be, or the product's stager without FUSE: its desk and its exchange,
+1 lends. Either a driver that does as little as can be, or the product's stager without FUSE: its state, its exchange,
 and a loop as the stager's.
 
 The lending side says "ready" to the other, and ends when that is over. The fetching side prints what it measured.
@@ -29,7 +29,10 @@ from nopfsfs.protocol.columns import HOME_HERE, Columns, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.stager_peer import Kind, Status
 from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
+from nopfsfs.stager.load import BlockReader
+from nopfsfs.stager.peer_exchange import PeerExchange
 from nopfsfs.stager.state import StagerState
+from nopfsfs.stager.worker_threads import WorkerThreads
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.source import Source
@@ -208,7 +211,7 @@ class NoDisks:
 
 
 class Stager:
-    """A desk with its exchange, in one thread, without FUSE: no servers, no pusher."""
+    """The state of a stager with its exchange, in one thread, without FUSE: no servers, no pusher."""
 
     def __init__(self, source: str, supervisor: Supervisor, holder: int) -> None:
         self._supervisor = supervisor
@@ -221,23 +224,27 @@ class Stager:
         self.columns = Columns(columns, index.n, writable=True)
         self.columns.holder[self.rows] = holder
         self._gauges = MetricBlock(gauges, writable=True)
-        self.desk = StagerState(
+        self._arena, files = Arena(arena, budget), Source(os.fsencode(source), index, self.columns)
+        self.state = StagerState(
             index=index, columns=self.columns, gauges=self._gauges, ring=Ring(ring, writable=True),
-            arena=Arena(arena, budget), source=Source(os.fsencode(source), index, self.columns),
-            disks=NoDisks(), concurrency=4, answer=lambda answer: None, ask_grace=lambda number: True,
-            changed=lambda row: None,
+            arena=self._arena, source=files, concurrency=4, answer=lambda answer: None, ask_grace=lambda number: True,
         )  # fmt: skip
-        self.desk.set_budget(budget, budget, 0)
+        self.state.set_budget(budget, budget, 0)
+        reader = BlockReader(
+            self.columns, self._gauges.block, self._arena, files, NoDisks(), copy_lost=lambda row, disk: False
+        )
+        self.workers = WorkerThreads(self.state, reader, changed=lambda row: None)
+        self.exchange = PeerExchange(self.state)
         self.view, self.events = Arena(arena, budget).view, Ring(ring, writable=False)
         self.index = index
-        self.desk.exchange.attach(supervisor.begin(arena))
+        self.exchange.attach(supervisor.begin(arena))
 
     def gauge(self, gauge: Metric) -> int:
         return int(self._gauges.block[gauge])
 
     def run(self, until: Callable[[], bool]) -> None:
         """Do what the stager's loop does with the peer process's socket."""
-        exchange = self.desk.exchange
+        exchange = self.exchange
         link, watched, _ = exchange.wants()
         assert link is not None
         with selectors.DefaultSelector() as selector:
@@ -252,15 +259,15 @@ class Stager:
                         exchange.attend(link)
                     elif self._supervisor.is_over():
                         return
-                exchange.look()
-                while self.desk.run_one():
+                self.state.check_limits()
+                while self.workers.run_one():
                     pass
 
 
 def lend_staged(asked: Asked, supervisor: Supervisor) -> None:
     stager = Stager(asked.source, supervisor, HOME_HERE)
-    stager.desk.fetch(stager.rows)
-    while stager.desk.run_one():
+    stager.state.fetch(stager.rows)
+    while stager.workers.run_one():
         pass
     if stager.gauge(Metric.STAGED_FILES) != len(stager.rows):
         raise SystemExit("not all could be staged")
@@ -286,14 +293,14 @@ def fetch_staged(asked: Asked, supervisor: Supervisor, pids: list[dict[str, int]
             staged = rows[kinds == Event.STAGED].tolist()
             ended += len(staged)
             passing.extend(staged)
-            stager.desk.evict([passing.popleft() for _ in range(len(passing) - most)])
+            stager.state.evict([passing.popleft() for _ in range(len(passing) - most)])
             return ended == len(stager.rows)
 
-        stager.desk.fetch(stager.rows)
+        stager.state.fetch(stager.rows)
         stager.run(all_ended)
 
     fetch()
-    stager.desk.evict(list(passing))
+    stager.state.evict(list(passing))
     passing.clear()
     result = measured(len(stager.rows), fetch, pids)
     if stager.gauge(Metric.PEER_FETCHES) != 2 * len(stager.rows):

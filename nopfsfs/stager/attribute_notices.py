@@ -1,7 +1,7 @@
-"""The thread that tells the kernel which attributes and ACLs it must ask for anew.
+"""The thread that notifies the kernel which attributes and ACLs it must ask for anew.
 
-Nothing else is done here, and nothing waits for this thread. Each row is told twice, `AGAIN_S` apart: a server may
-have read the old rights before they were renewed, and may answer a lookup with them after the first notification.
+The thread does nothing else, and nothing waits for it. Each row is notified twice, `AGAIN_S` apart: a server may have
+read the old rights before they were renewed, and may answer a lookup with them after the first notification.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nopfsfs.tiers import page_cache
 
 log = logging.getLogger(__name__)
 AGAIN_S = 2.0  # a server that has not answered by then is taken for dead
-_VERSIONS = 16  # before the present one, which are told, too
+_VERSIONS = 16  # before the present one, which are notified, too
 _SLEEP_S = 60.0  # a limit, as every wait has one
 
 
@@ -41,11 +41,11 @@ class AttributeNotices:
 
     @property
     def given(self) -> int:
-        """How many rows have been queued."""
+        """The number of rows that have been queued."""
         return self._given
 
     def told(self, given: int) -> bool:
-        """Whether the kernel knows of the first `given` rows that were queued."""
+        """True when the kernel was notified of the first `given` rows that were queued."""
         return self._told >= given
 
     def stop(self) -> None:
@@ -55,11 +55,11 @@ class AttributeNotices:
             self._changed.notify()
 
     def run(self) -> None:
-        """Tell the kernel of each row until `stop`."""
+        """Notify the kernel of each row until `stop`."""
         while (task := self._next()) is not None:
             row, first = task
             try:
-                # Also of versions before: an O_PATH descriptor of one may still be opened anew.
+                # Versions before this one, too: an O_PATH descriptor may still be opened anew.
                 last = int(self._version[row])
                 for version in range(max(0, last - _VERSIONS), last + 1):
                     page_cache.forget_attributes(self._fuse_fd, inode_of(row, version))

@@ -1,12 +1,12 @@
-"""What changed at the source: rights are renewed at once; of a file that changed, the old version is withdrawn at once
-and the new one taken up when it has settled.
+"""Changes at the source: rights are renewed at once. The old version of a changed file is withdrawn at once, and the
+new version is taken up when it has settled.
 
 Owns the columns `stale`, `version`, `new_*` and those of the rights. A writer may be at work when a change is noticed:
 bytes read then may be half old and half new under attributes that no longer change. So a version is taken up only when
 it has been seen the same twice, `SETTLE_S` apart; until then opens and reads get ESTALE. Rights do not wait for that.
 
-No lock is held while the source is asked. A look that another one, begun later, has overtaken is made again: else it
-might bring back rights that were withdrawn since.
+No lock is held while the source is asked. A look that a later one has overtaken is made again: else it might bring back
+rights that were withdrawn since.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from nopfsfs.dataset.directory_scan import RACY_NS
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric, MetricBlock
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
+from nopfsfs.stager.guarded import Guarded
 from nopfsfs.tiers.rights import ACL_MAX, RenewedRights, Rights
 from nopfsfs.tiers.source import Identity, Source
 
@@ -37,7 +38,7 @@ _LOOKS = 8  # at a row that others look at, too: each of these had to be overtak
 
 
 class Seen(NamedTuple):
-    """What the source has in a row's place."""
+    """The file that the source has in a row's place."""
 
     identity: Identity
     rights: Rights
@@ -53,13 +54,14 @@ class _Waiting(NamedTuple):
 
 
 class ChangedFiles:
-    """See the module. `forget` withdraws all copies of a row; `show` makes the kernel see its new version; `tell` makes
-    the kernel ask for its rights anew."""
+    """Takes up changes. `forget` withdraws all copies of a row; `show` makes the kernel see its new version; `tell`
+    makes the kernel ask for its rights anew."""
 
     def __init__(
         self, *, index: Index, columns: Columns, gauges: MetricBlock, source: Source, forget: Callable[[int], None],
-        show: Callable[[int], None], tell: Callable[[int], None] = lambda row: None,
+        show: Callable[[int], None], tell: Callable[[int], None] = lambda row: None, guarded: Guarded | None = None,
     ) -> None:  # fmt: skip
+        """`guarded`: what is above the source, where others than the mounting user may come in."""
         self._index, self._columns, self._gauge, self._source = index, columns, gauges.block, source
         self._forget, self._show, self._tell = forget, show, tell
         self._rights = RenewedRights(columns)
@@ -69,19 +71,19 @@ class ChangedFiles:
         self._told_of_acl = False
         self._ticks = itertools.count(1)
         self._acted: dict[int, int] = {}  # by row: the tick of the last change
-        self._sure = np.zeros(index.n, np.bool_)  # whether the ACL is known for as long as the ctime stays
-        self.restrict: Callable[[int, Rights], Rights] = lambda row, rights: rights  # makes rights less, may ask
+        self._sure = np.zeros(index.n, np.bool_)  # True while the known ACL holds as long as the ctime stays
+        self._guarded = guarded
 
     # ---- looking ------------------------------------------------------------------------------------------
 
     def noticed(self, row: int) -> None:
-        """A read found that the row's file is not the known one. What vanished is no change: each read of it says so,
+        """Look at a row whose file a read found changed. A file that vanished is no change: each read of it fails,
         until it is back."""
         with contextlib.suppress(OSError):
             self.look(row)
 
     def look(self, row: int) -> bool:
-        """Look at a row again; whether there was a change. Raises OSError."""
+        """Look at a row again; True when there was a change. Raises OSError."""
         if not 0 <= row < self._index.n:
             return False
         for _ in range(_LOOKS):
@@ -94,8 +96,8 @@ class ChangedFiles:
         return True
 
     def _seen(self, row: int) -> tuple[Seen | None, int]:
-        """What there is, None where something of another kind is; and when the ACL was asked for (ns since 1970), 0
-        where the known one holds as the times are the known ones. Raises OSError."""
+        """The file in the row's place, None for something of another kind; and when its ACL was asked for (ns since
+        1970), 0 where the known ACL holds, as the times are the known ones. Raises OSError."""
         asked_ns = time.time_ns()
         st, acl = self._source.look(row, lambda st: not self._acl_holds(row, st))
         if stat.S_IFMT(st.st_mode) != stat.S_IFMT(int(self._index.mode[row])):
@@ -105,10 +107,13 @@ class ChangedFiles:
         elif len(acl) > ACL_MAX:
             acl = None
         identity = Identity(st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino)
-        return Seen(identity, self.restrict(row, Rights(st.st_mode, st.st_uid, st.st_gid, acl))), asked_ns
+        rights = Rights(st.st_mode, st.st_uid, st.st_gid, acl)
+        if row == 0 and self._guarded is not None:  # the root has fewer while a directory above the source is closed
+            rights = self._guarded.restricted(rights)
+        return Seen(identity, rights), asked_ns
 
     def _acl_holds(self, row: int, st: os.stat_result) -> bool:
-        """Whether the known ACL is that of what is there, or it is of no account."""
+        """True when the known ACL is that of the file with attributes `st`, or no ACL matters."""
         another = stat.S_IFMT(st.st_mode) != stat.S_IFMT(int(self._index.mode[row]))
         known = self._source.identity(row)
         return another or bool(self._sure[row] and (st.st_ctime_ns, st.st_ino) == (known.ctime_ns, known.ino))
@@ -120,7 +125,7 @@ class ChangedFiles:
             self._sure[row] = seen.identity.ctime_ns < asked_ns - RACY_NS
 
     def known_rights(self, row: int) -> Rights:
-        """As they are served now."""
+        """The rights of a row as they are served now."""
         at = self._index.at
         return self._rights.get(row) or Rights(at.mode[row], at.uid[row], at.gid[row], self._index.acl(row))
 
@@ -130,15 +135,15 @@ class ChangedFiles:
         is_file = row >= self._index.n_dirs
         changed = seen is not None and self._renew(row, seen.rights)
         if not is_file or not stat.S_ISREG(int(self._index.mode[row])):
-            return changed  # what a directory lists stays what was indexed
+            return changed  # the listing of a directory stays as it was indexed
         if self._columns.stale[row] or (seen is not None and seen.identity == self._source.identity(row)):
-            return changed  # it has been seen to, or is back
+            return changed  # the change is being taken up, or the known file is back
         if row not in self._logged:
             self._logged.add(row)
             log.warning("%r changed at the source; open handles get ESTALE", self._source.path(row))
         self._acted[row] = next(self._ticks)
         if seen is None:
-            self._forget(row)  # no file any more: each read of it says so
+            self._forget(row)  # no file any more: each read of it fails
             return True
         self._columns.stale[row] = 1
         self._forget(row)
@@ -146,7 +151,7 @@ class ChangedFiles:
         return True
 
     def _renew(self, row: int, rights: Rights) -> bool:
-        """Publish the rights and let the kernel know, if they are others; whether they are."""
+        """Publish the rights and notify the kernel, if they have changed; False when they have not."""
         if rights == self.known_rights(row):
             return False
         if rights.acl != b"" and not self._index.any_acl and not self._told_of_acl:
@@ -170,18 +175,18 @@ class ChangedFiles:
             self._waiting.put(_Waiting(time.monotonic() + SETTLE_S, row, None, renew=True))
 
     def take_over(self) -> None:
-        """Finish what a stager before this one had begun when it died."""
+        """Finish the changes that a stager before this one had begun when it died."""
         for row in np.flatnonzero(self._columns.stale).tolist():
             self._forget(row)  # it may have died before it had withdrawn the old version
             self._waiting.put(_Waiting(time.monotonic(), row, None, renew=True))
         for row in np.flatnonzero(self._columns.renewed).tolist():
-            self._tell(row)  # it may have died before it had told the kernel
+            self._tell(row)  # it may have died before it had notified the kernel
 
     def stop(self) -> None:
         self._waiting.put(None)
 
     def run(self) -> None:
-        """The life of the thread in which changed files settle."""
+        """Take up changed files when they have settled, until `stop`."""
         while (waiting := self._waiting.get()) is not None:
             time.sleep(max(0.0, waiting.due - time.monotonic()))
             try:

@@ -1,4 +1,4 @@
-"""Disk tiers that cannot be opened are tried again, less and less often."""
+"""Opening disk tiers: a tier that cannot be opened is tried again, less and less often."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class DiskOpenings:
         self._open_one, self._outages, self._clock = open_one, outages, clock
 
     def pause(self) -> float | None:
-        """Seconds until a tier is to be tried; None: all are open."""
+        """Seconds until a tier is to be tried; None when all are open."""
         return max(0.0, min(self._due.values()) - self._clock()) if self._due else None
 
     def lost(self, number: int, why: str) -> None:
-        """A tier that was open is no more."""
+        """Note that a tier which was open has lost its directory."""
         what, _ = self._closed[number]
         self._outages.began(what, why)
         self._due[number] = self._clock() + LOST_S

@@ -1,7 +1,7 @@
-"""Sees to it that nothing waits for a disk that does not answer the thread that writes there.
+"""A watch over the disk thread: nothing waits for a disk that does not answer it.
 
-What the policy has ordered to be written, and is not, it holds in memory until it is told. So what waits behind a
-disk that hangs is refused, and what is under way is given up: when the disk answers, its copy is removed again.
+The policy holds a copy in memory from its command to write it until an event says how that ended. So commands that wait
+behind a disk that hangs are refused, and the present one is given up: when the disk answers, its copy is removed.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-LIMIT_S = 2.0  # for one thing that is done on a disk
-Order = tuple[int, int]  # row, and a disk tier: to be written there; 0 or less: something else
+LIMIT_S = 2.0  # for one command on a disk
+Order = tuple[int, int]  # row, and the disk tier to write to; 0 or less: something else
 
 
 class _Step:
-    """What the thread does now, since when."""
+    """The present command of the thread, and its begin."""
 
     def __init__(self, row: int, tier: int, since: float) -> None:
         self.row, self.tier, self.since = row, tier, since
-        self.settled = False  # the policy was told how it ended, or is about to be
+        self.settled = False  # an event says how it ended, or is about to
         self.late = False
 
 
 class DiskWatch:
-    """`refuse(row)` tells the policy that the row is not on disk; `hangs(tier)` that the tier is to be left alone."""
+    """`refuse(row)` reports that the row is not on disk; `hangs(tier)` leaves the tier alone for a while."""
 
     def __init__(
         self, orders: queue.SimpleQueue[Order | None], refuse: Callable[[int], None], hangs: Callable[[int], None],
@@ -37,7 +37,7 @@ class DiskWatch:
 
     @contextmanager
     def at(self, row: int, tier: int) -> Iterator[None]:
-        """The thread carries out an order."""
+        """Watch the thread while it carries out a command."""
         self._step = _Step(row, tier, self._clock())
         self._awake()
         try:
@@ -46,7 +46,7 @@ class DiskWatch:
             self._step = None
 
     def settle(self) -> bool:
-        """The thread is about to say how its order ended; whether that is still to be said."""
+        """Note that the thread is about to report how its command ended; False when the command was given up before."""
         with self._lock:
             step = self._step
             if step is None:
@@ -55,7 +55,7 @@ class DiskWatch:
             return not step.late
 
     def look(self) -> bool:
-        """See to what takes too long; whether anything is under way."""
+        """Give up what takes too long; False when nothing is under way."""
         step = self._step
         if step is None:
             return False

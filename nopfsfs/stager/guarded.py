@@ -1,4 +1,4 @@
-"""What is above a source that all users may come to through a mount: looked at again, as it may be closed later.
+"""The directories above a source that all users may reach through a mount: they may be closed later.
 
 While a directory above keeps out whom the source lets in, the root of the mount is shown with fewer rights: only its
 owner may enter, and not even the owner where that directory is another's. Root may always.
@@ -21,7 +21,7 @@ class Guarded:
 
     def __init__(self, source: str, mountpoint: str) -> None:
         self._source, self._mountpoint = source, mountpoint
-        self.shut = False  # as of the last look
+        self.shut = False  # at the last look
 
     @staticmethod
     def of(config: MountConfig) -> Guarded | None:

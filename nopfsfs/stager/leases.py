@@ -1,7 +1,8 @@
-"""What other nodes ask of this one: staged rows are pinned and lent; others are loaded first, from disk, or from the
-source if their home is here. Never from a third node: two that ask each other would wait for ever.
+"""Leases of staged copies to other nodes: their extents are pinned until the other node is done.
 
-Everything here is called with the desk's lock held; all that leaves it are messages that nobody waits for.
+A row that is not staged is loaded first, from disk, or from the source if its home is here. It is never loaded from a
+third node: two nodes that ask each other would wait for ever. The caller holds its own lock. Nothing here waits: all
+that leaves are messages.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import logging
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric, Tier
 from nopfsfs.protocol.stager_peer import SLOWEST, UNDER_WAY_BYTES, Kind, Record, Status
-from nopfsfs.stager.pins import Pins
+from nopfsfs.stager.extents import ExtentPool
+from nopfsfs.stager.load import NOWHERE
+from nopfsfs.stager.peer_link import PeerOutbox
+from nopfsfs.stager.whole_loads import WholeLoads
 from nopfsfs.tiers.arena import NoRoom
 from nopfsfs.tiers.source import Source
 
@@ -24,21 +27,12 @@ WAITING_MOST = 4096  # requests for which there is no room yet
 ROOM_S = 2.0  # for the arena to have room for a row that is to be loaded
 FULL_S = 10.0  # when it had none by then: nothing waits for that meanwhile
 STUCK_S = 2.0  # without anything given back, and longer by what it takes to send: then nothing waits for that
-_NOWHERE = -1
-
-
-class Loads(Protocol):
-    """What is needed of whoever loads files; the desk's lock is held."""
-
-    def load_to_lend(self, row: int, *, urgent: bool) -> bool:
-        """Load a row that is not staged, or join a load of it; `loaded` will be called. False: that may not be. Raises
-        NoRoom: not now."""
 
 
 @dataclass(slots=True, eq=False)
 class _Lease:
-    """One request of the peer process. It waits for room among those that are lent; then it is taken up: then it
-    waits for room in the arena, until `due`, and for its load; then it has its extent pinned."""
+    """A request of the peer process. First it waits for room within `UNDER_WAY_BYTES`. Then it is taken up, and waits
+    for room in the arena, until `due`, and for its load. Then its extent is pinned."""
 
     id: int
     row: int
@@ -47,201 +41,200 @@ class _Lease:
     urgent: bool
     taken_up: bool = False
     due: float = 0.0
-    slot: int = _NOWHERE
+    slot: int = NOWHERE
 
 
 class Leases:
-    """See the module. `send` takes a message; `poke` makes the loop look at what waits; `clock` is in seconds."""
+    """All leases. `poke` makes the loop ask anew when limits are to be checked; `clock` is in seconds."""
 
     def __init__(
-        self, loads: Loads, *, index: Index, columns: Columns, source: Source, gauge: memoryview, pins: Pins,
-        send: Callable[[Kind, Sequence[Record]], None], poke: Callable[[], None], clock: Callable[[], float],
+        self, pool: ExtentPool, loads: WholeLoads, outbox: PeerOutbox, *, index: Index, columns: Columns,
+        source: Source, gauge: memoryview, poke: Callable[[], None], clock: Callable[[], float],
     ) -> None:  # fmt: skip
-        self._loads, self._index, self._columns, self._source = loads, index, columns, source
-        self._gauge, self._pins, self._send = gauge, pins, send
+        self._pool, self._loads, self._outbox = pool, loads, outbox
+        self._index, self._columns, self._source, self._gauge = index, columns, source, gauge
         self._poke, self._clock = poke, clock
-        self._lends: dict[int, _Lease] = {}
+        self._leases: dict[int, _Lease] = {}
         self._waiting: tuple[dict[int, _Lease], dict[int, _Lease]] = {}, {}  # in their order; urgent ones apart
         self._without_room: dict[int, _Lease] = {}
         self._full_until = 0.0
         self._loading: dict[int, list[_Lease]] = {}  # by row
-        self._bytes = 0  # of what was taken up
-        self._moved = 0.0  # when some of it was given back last, or was taken up first
+        self._bytes = 0  # of leases that were taken up
+        self._moved = 0.0  # when the last lease was given back, or the first was taken up
         self._answers: list[Record] = []
-        self.strange = 0
+        self.invalid = 0
 
     # ---- messages -----------------------------------------------------------------------------------------
 
-    def lend(self, records: Sequence[Record]) -> None:
-        """Other nodes ask for these rows."""
+    def requested(self, records: Sequence[Record]) -> None:
+        """Take requests of other nodes for rows."""
         for number, row, length, mtime_ns, urgent in records:
-            known = self._lends.get(number)
+            known = self._leases.get(number)
             if known is not None:
-                self._again(known, row, bool(urgent))
+                self._hurry(known, row, bool(urgent))
                 continue
-            lend = _Lease(number, row, length, mtime_ns, bool(urgent))
-            if not self._matches(lend) or len(self._waiting[0]) + len(self._waiting[1]) >= WAITING_MOST:
-                self._say(lend, Status.NO)
+            lease = _Lease(number, row, length, mtime_ns, bool(urgent))
+            if not self._matches(lease) or len(self._waiting[0]) + len(self._waiting[1]) >= WAITING_MOST:
+                self._answer(lease, Status.NO)
                 continue
-            self._lends[number] = lend
-            self._waiting[lend.urgent][number] = lend
+            self._leases[number] = lease
+            self._waiting[lease.urgent][number] = lease
             self._advance()
-            if number in self._lends and lend.slot == _NOWHERE:
-                self._say(lend, Status.COMING)
+            if number in self._leases and lease.slot == NOWHERE:
+                self._answer(lease, Status.COMING)
         self._flush()
 
-    def back(self, records: Sequence[Record]) -> None:
-        """What was lent under these numbers is not needed any more. Some may have been refused meanwhile."""
+    def returned(self, records: Sequence[Record]) -> None:
+        """End these leases. Some may have been refused meanwhile."""
         for (number,) in records:
-            lend = self._lends.get(number)
-            if lend is None:
+            lease = self._leases.get(number)
+            if lease is None:
                 continue
-            if lend.slot != _NOWHERE:
+            if lease.slot != NOWHERE:
                 self._gauge[Metric.LENT_FILES] += 1
-                self._gauge[Metric.LENT_BYTES] += lend.length
-            self._forget(lend)
+                self._gauge[Metric.LENT_BYTES] += lease.length
+            self._forget(lease)
         self._advance()
         self._flush()
 
-    def loaded(self, row: int) -> None:
-        """A load of the row has ended, in one way or another."""
+    def load_ended(self, row: int) -> None:
+        """Grant or refuse what has waited for a load of the row."""
         if row not in self._loading:
             return
-        for lend in self._loading.pop(row):
-            if not self._lend_staged(lend):
-                self._refuse(lend)
+        for lease in self._loading.pop(row):
+            if not self._grant_if_staged(lease):
+                self._refuse(lease)
         self._advance()
         self._flush()
 
     def detach(self) -> None:
-        """The peer process has ended: it reads nothing any more."""
-        lends = list(self._lends.values())
-        for lend in lends:
-            self._forget(lend)
+        """End all leases: the peer process has ended, and reads nothing any more."""
+        for lease in list(self._leases.values()):
+            self._forget(lease)
 
     # ---- one request --------------------------------------------------------------------------------------
 
-    def _matches(self, lend: _Lease) -> bool:
-        """Whether there is such a file, and it is the version that is asked for: that of the index. Of later ones size
-        and mtime do not tell enough, and nothing else travels."""
-        row = lend.row
+    def _matches(self, lease: _Lease) -> bool:
+        """True for a file whose indexed version is asked for and still holds. Later versions are never leased: requests
+        carry size and mtime only, which do not distinguish them."""
+        row = lease.row
         if not self._index.n_dirs <= row < self._index.n or not stat.S_ISREG(int(self._index.mode[row])):
             return False
         identity = self._source.identity(row)
         changed = self._columns.stale[row] or self._columns.version[row]
-        return not changed and (identity.size, identity.mtime_ns) == (lend.length, lend.mtime_ns)
+        return not changed and (identity.size, identity.mtime_ns) == (lease.length, lease.mtime_ns)
 
-    def _again(self, lend: _Lease, row: int, urgent: bool) -> None:
-        """A number that is known: a reader has come to wait for it."""
-        if row != lend.row:
-            self.strange += 1
-            if self.strange == 1:
+    def _hurry(self, lease: _Lease, row: int, urgent: bool) -> None:
+        """Take a known number again: a reader has come to wait for it."""
+        if row != lease.row:
+            self.invalid += 1
+            if self.invalid == 1:
                 log.error("the peer process asks for row %d under the number of another", row)
-        elif urgent and not lend.urgent:
-            lend.urgent = True
-            if not lend.taken_up:
-                self._waiting[1][lend.id] = self._waiting[0].pop(lend.id)
-            elif lend.slot == _NOWHERE and lend.id not in self._without_room:
-                self._loads.load_to_lend(row, urgent=True)
+        elif urgent and not lease.urgent:
+            lease.urgent = True
+            if not lease.taken_up:
+                self._waiting[1][lease.id] = self._waiting[0].pop(lease.id)
+            elif lease.slot == NOWHERE and lease.id not in self._without_room:
+                self._loads.load_to_lease(row, urgent=True)
 
     def _advance(self) -> None:
-        """Take up what there is room for, in its order."""
+        """Take up the requests that there is room for, in their order."""
         while queue := self._waiting[1] or self._waiting[0]:
-            lend = next(iter(queue.values()))
-            if self._bytes and self._bytes + lend.length > UNDER_WAY_BYTES:
+            lease = next(iter(queue.values()))
+            if self._bytes and self._bytes + lease.length > UNDER_WAY_BYTES:
                 if self._clock() < self._moved + STUCK_S + self._bytes / SLOWEST:
                     return
-                self._refuse(lend)  # a node that hangs does not take what it was lent
+                self._refuse(lease)  # a node that hangs does not give its leases back
                 continue
             if not self._bytes:
                 self._moved = self._clock()
-            del queue[lend.id]
-            lend.taken_up = True
-            self._bytes += lend.length
-            if not self._lend_staged(lend):
-                self._load(lend)
+            del queue[lease.id]
+            lease.taken_up = True
+            self._bytes += lease.length
+            if not self._grant_if_staged(lease):
+                self._load(lease)
 
-    def _load(self, lend: _Lease) -> None:
+    def _load(self, lease: _Lease) -> None:
         try:
-            begun = self._matches(lend) and self._loads.load_to_lend(lend.row, urgent=lend.urgent)
+            begun = self._matches(lease) and self._loads.load_to_lease(lease.row, urgent=lease.urgent)
         except NoRoom:
-            self._await_room(lend)
+            self._await_room(lease)
             return
-        self._without_room.pop(lend.id, None)
+        self._without_room.pop(lease.id, None)
         if begun:
-            self._loading.setdefault(lend.row, []).append(lend)
+            self._loading.setdefault(lease.row, []).append(lease)
         else:
-            self._refuse(lend)
+            self._refuse(lease)
 
-    def _await_room(self, lend: _Lease) -> None:
-        """What there is no room for now: what was lent leaves soon, mostly."""
+    def _await_room(self, lease: _Lease) -> None:
+        """Let a lease wait for room in the arena, for a while; leases that are returned mostly make some soon."""
         now = self._clock()
-        if lend.id in self._without_room:
-            if now < lend.due:
+        if lease.id in self._without_room:
+            if now < lease.due:
                 return
             self._full_until = now + FULL_S
         elif now >= self._full_until:
-            lend.due = now + ROOM_S
+            lease.due = now + ROOM_S
             if not self._without_room:
                 self._poke()
-            self._without_room[lend.id] = lend
+            self._without_room[lease.id] = lease
             return
-        self._refuse(lend)
+        self._refuse(lease)
 
     @property
     def without_room(self) -> bool:
-        """Whether there is something to `look` at again soon."""
+        """True while `try_again` is to be called soon."""
         return bool(self._without_room)
 
-    def look(self) -> None:
-        """Is there room now for what waits for it?"""
-        for lend in list(self._without_room.values()):
-            if self._lend_staged(lend):
-                del self._without_room[lend.id]
+    def try_again(self) -> None:
+        """Load what has waited for room in the arena, where there is some now."""
+        for lease in list(self._without_room.values()):
+            if self._grant_if_staged(lease):
+                del self._without_room[lease.id]
                 continue
-            self._load(lend)
-            if lend.id in self._without_room:
-                break  # the others have not waited as long
+            self._load(lease)
+            if lease.id in self._without_room:
+                break  # the others have waited less long
         self._advance()
         self._flush()
 
-    def _lend_staged(self, lend: _Lease) -> bool:
-        if self._columns.tier[lend.row] != Tier.RAM or not self._matches(lend):
+    def _grant_if_staged(self, lease: _Lease) -> bool:
+        if self._columns.tier[lease.row] != Tier.RAM or not self._matches(lease):
             return False
-        lend.slot = int(self._columns.slot[lend.row])
-        self._pins.pin(lend.slot)
-        self._say(lend, Status.OK)
+        lease.slot = int(self._columns.slot[lease.row])
+        self._pool.pin(lease.slot)
+        self._answer(lease, Status.OK)
         return True
 
-    def _refuse(self, lend: _Lease) -> None:
-        self._forget(lend)
-        self._say(lend, Status.NO)
+    def _refuse(self, lease: _Lease) -> None:
+        self._forget(lease)
+        self._answer(lease, Status.NO)
 
-    def _forget(self, lend: _Lease) -> None:
-        """Whatever it waits for, or holds, it does no more."""
-        del self._lends[lend.id]
-        if not lend.taken_up:
-            del self._waiting[lend.urgent][lend.id]
+    def _forget(self, lease: _Lease) -> None:
+        """Remove the lease from its queue or its load, or unpin its extent."""
+        del self._leases[lease.id]
+        if not lease.taken_up:
+            del self._waiting[lease.urgent][lease.id]
             return
-        self._bytes -= lend.length
+        self._bytes -= lease.length
         self._moved = self._clock()
-        if lend.slot != _NOWHERE:
-            self._pins.unpin(lend.slot)
-        elif lend.id in self._without_room:
-            del self._without_room[lend.id]
-        elif lend in (waiting := self._loading.get(lend.row, [])):
-            waiting.remove(lend)
+        if lease.slot != NOWHERE:
+            self._pool.unpin(lease.slot)
+        elif lease.id in self._without_room:
+            del self._without_room[lease.id]
+        elif lease in (waiting := self._loading.get(lease.row, [])):
+            waiting.remove(lease)
             if not waiting:
-                del self._loading[lend.row]
+                del self._loading[lease.row]
 
     # ---- answers ------------------------------------------------------------------------------------------
 
-    def _say(self, lend: _Lease, status: Status) -> None:
+    def _answer(self, lease: _Lease, status: Status) -> None:
         ok = status == Status.OK
-        check = int(self._columns.check[lend.row]) if ok else 0
-        self._answers.append((lend.id, lend.slot if ok else 0, lend.length, check, status))
+        check = int(self._columns.check[lease.row]) if ok else 0
+        self._answers.append((lease.id, lease.slot if ok else 0, lease.length, check, status))
 
     def _flush(self) -> None:
         if self._answers:
             answers, self._answers = self._answers, []
-            self._send(Kind.LENT, answers)
+            self._outbox.send(Kind.LENT, answers)

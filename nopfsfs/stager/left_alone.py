@@ -1,6 +1,6 @@
-"""What is left alone for a while after it hung: rows that are not prefetched, disk tiers that are not read. Pure.
+"""Rows that are not prefetched, and disk tiers that are not read, for a while after they hung. Pure.
 
-Each time the pause is twice as long, up to a limit; what works again is forgotten.
+Each time the pause is twice as long, up to a limit; a row or tier that works again is forgotten.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class LeftAlone:
         self._until: dict[int, tuple[float, float]] = {}  # until when, and how long that is
 
     def __len__(self) -> int:
-        """How many are left alone now."""
+        """The number of rows or tiers that are left alone now."""
         now = self._clock()
         return sum(until > now for until, _ in self._until.values())
 
@@ -31,11 +31,11 @@ class LeftAlone:
 
     @property
     def any(self) -> bool:
-        """Whether anything is remembered."""
+        """True while any pause is remembered."""
         return bool(self._until)
 
     def hung(self, number: int) -> None:
-        """Leave it alone, unless that is so already."""
+        """Leave a row or tier alone, unless it is left alone already."""
         if number in self:
             return
         _, before = self._until.pop(number, (0.0, 0.0))
@@ -49,7 +49,7 @@ class LeftAlone:
 
 
 def rows(clock: Callable[[], float]) -> LeftAlone:
-    """For rows."""
+    """Make the pauses of rows."""
     return LeftAlone(clock, ROW_FIRST_S, ROW_MOST_S, ROWS_MOST)
 
 
@@ -61,20 +61,20 @@ class Tiers:
         self._stuck: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """How many are bypassed now."""
+        """The number of tiers that are bypassed now."""
         return len(self._pauses)
 
     def __contains__(self, tier: int) -> bool:
-        """Whether it is bypassed now."""
+        """True while the tier is bypassed."""
         return tier in self._pauses
 
     @property
     def stuck(self) -> int:
-        """Reads that are stuck, of all tiers."""
+        """The number of stuck reads of all tiers."""
         return sum(self._stuck.values())
 
     def may_read(self, tier: int) -> bool:
-        """Whether a copy may be read there now."""
+        """True when a copy may be read there now."""
         if tier in self._pauses:
             return False
         stuck = self._stuck.get(tier, 0)
@@ -85,17 +85,17 @@ class Tiers:
         return True
 
     def hung(self, tier: int, *, reading: bool = True) -> None:
-        """A read of it, or something else, does not end."""
+        """Bypass a tier for a while: a read of it, or something else, does not end."""
         if reading:
             self._stuck[tier] = self._stuck.get(tier, 0) + 1
         self._pauses.hung(tier)
 
     def returned(self, tier: int) -> None:
-        """A read that had hung has ended."""
+        """Note that a read which had hung has ended."""
         self._stuck[tier] -= 1
         if not self._stuck[tier]:
             del self._stuck[tier]
 
     def worked(self, tier: int) -> None:
-        """A read of it has ended in time."""
+        """Use a tier again: a read of it has ended in time."""
         self._pauses.worked(tier)

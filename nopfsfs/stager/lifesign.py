@@ -1,4 +1,4 @@
-"""What the stager owes the rest of the mount beside its work: signs of life, and an end in time."""
+"""Signs of life of the stager, and its end when the mount is over."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from nopfsfs.system.outages import Outages
 
 log = logging.getLogger(__name__)
 LOOK_S = 1.0  # between two looks at the connection, once the mount is gone
-MISSED_S = 10.0  # before: should the kernel not have told of a change
+MISSED_S = 10.0  # before that, should the kernel report no change
 OVER_S = 5.0  # for the supervisor to end this process when the connection has ended
 
 
 class LifeSign:
-    """Owns the stager's end of the pulse socket, and watches the mount. `fds` as of the stager's handoff, of which a
-    test may leave out any; `let_go` lets go of the stager's copy of the mount, and `holds` says whether it is held."""
+    """Owns the stager's end of the pulse socket, and watches the mount. `fds`: those of the stager's handoff, of which
+    a test may leave out any. `let_go` closes the stager's copy of the mount; `holds` is True while it is open."""
 
     def __init__(
         self, fds: dict[str, int], minor: int, outages: Outages, let_go: Callable[[], None], holds: Callable[[], bool],
@@ -36,7 +36,7 @@ class LifeSign:
         self._over_since = 0.0  # 0: the connection lives
 
     def answer(self) -> bool:
-        """Answer the supervisor's ping: what is off, and whether the mount's copy is held. False: it is gone."""
+        """Answer the supervisor's ping: what is off, and whether the mount's copy is open. False: it is gone."""
         assert self.pulse is not None
         with suppress(BlockingIOError):
             try:
@@ -51,8 +51,8 @@ class LifeSign:
         return True
 
     def look(self, *, changed: bool = False) -> float | None:
-        """See to the end of the mount, when the table of mounts has `changed` or it is time. Seconds until the next
-        look; None: there is nothing to see to."""
+        """Follow the end of the mount, when the table of mounts has `changed` or it is time. Seconds until the next
+        look; None when no mount is watched."""
         if self.mount is None:
             return None
         now = self._clock()

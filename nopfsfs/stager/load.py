@@ -1,12 +1,22 @@
-"""Loads: contiguous parts of source files on their way into the arena. Values only; `desk.py` owns and locks them."""
+"""Loads: contiguous parts of source files on their way into the arena; and the reading of one block of a load, from a
+copy on disk if there is a good one, else from the source."""
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
+import xxhash
+
+from nopfsfs.protocol.columns import Columns, Metric
 from nopfsfs.protocol.server_stager import Origin
-from nopfsfs.tiers.source import Identity, Source, close
+from nopfsfs.tiers.arena import Arena
+from nopfsfs.tiers.source import Identity, Source, close, read_exactly
+
+log = logging.getLogger(__name__)
 
 BLOCK = 4 << 20  # bytes of one read of a file that is staged whole; a demand waits for its own blocks only
 NOWHERE = -1  # for an extent
@@ -27,7 +37,7 @@ class SharedOpen:
         self.used_s = 0.0  # when it was last used, by time.monotonic()
 
     def ensure(self) -> tuple[int, Identity]:
-        """(descriptor, identity), opened by whoever comes first. Raises Changed, OSError."""
+        """(descriptor, identity) of the file, opened by the first call. Raises Changed, OSError."""
         with self._lock:
             if self._identity is None:
                 self._fd, self._identity = self._source.open(self.row)
@@ -55,8 +65,8 @@ PENDING, RUNNING, DONE = 0, 1, 2
 
 @dataclass(slots=True, eq=False)
 class Load:
-    """Bytes [start, start + length) of a row, going to `arena`. `whole`: the file as a staged copy; else one
-    range block. `blocks` holds PENDING, RUNNING or DONE for each `block` bytes."""
+    """Bytes [start, start + length) of a row, on their way to the extent `arena`. `whole`: the file as a staged copy;
+    else one range block. `blocks` holds PENDING, RUNNING or DONE for each `block` bytes."""
 
     row: int
     start: int
@@ -68,10 +78,10 @@ class Load:
     block: int = BLOCK
     from_disk: int = 0
     from_peer: int | None = None  # the node that is asked for it
-    ask: int = 0  # under which number
+    ask: int = 0  # the number of that request
     prefetch: bool = False  # ordered by the supervisor, and nobody waited when it was begun
-    slot: bool = False  # one of those that the source is read by ahead of need
-    given_on: bool = False  # it had one, and is stuck
+    slot: bool = False  # it has one of the slots that bound prefetches
+    given_on: bool = False  # its slot was given to another, as it is stuck
     stuck: bool = False  # the source takes far too long
     blocks: bytearray = field(default_factory=bytearray)
     waiters: list[Waiter] = field(default_factory=list)
@@ -85,13 +95,13 @@ class Load:
         self.divide(self.block)
 
     def divide(self, block: int) -> None:
-        """All of it is to be read, in blocks of that size."""
+        """Make all of it be read, in blocks of that size."""
         self.block = block
         self.blocks = bytearray(max(1, -(-self.length // block)))
         self.left = len(self.blocks)
 
     def origin(self) -> Origin:
-        """Where these bytes came from."""
+        """The place where these bytes came from."""
         if self.from_peer is not None:
             return Origin.PEER
         return Origin.DISK if self.from_disk else Origin.SOURCE
@@ -102,5 +112,90 @@ class Load:
         return range(first, max(first, (end - self.start - 1) // self.block) + 1)
 
     def ready(self, start: int, end: int) -> bool:
-        """Whether file bytes [start, end) are all in the arena."""
+        """True when file bytes [start, end) are all in the arena."""
         return all(self.blocks[b] == DONE for b in self.blocks_of(start, end))
+
+    @property
+    def needs_checksum(self) -> bool:
+        """True for a whole load whose bytes were read in several blocks: no block has its checksum."""
+        return self.whole and len(self.blocks) > 1 and not self.failed
+
+
+class DiskReader(Protocol):
+    """The disk tiers, as far as they are used here."""
+
+    def read(self, disk: int, row: int, into: memoryview) -> None: ...
+
+
+class GivenUp(Exception):
+    """The load has gone on without this read, which took too long."""
+
+
+class Notes(Protocol):
+    """Notes bytes that may change without a trace; see `stager/young_files.py`."""
+
+    def note(self, row: int, version: int, start: int, data: memoryview, checksum: int | None = None) -> None: ...
+    def note_whole(self, row: int, version: int, length: int, checksum: int) -> None: ...
+
+
+class BlockReader:
+    """Reads blocks. Holds no lock: the worker that reads a block is the only one to write its bytes."""
+
+    def __init__(
+        self, columns: Columns, gauge: memoryview, arena: Arena, source: Source, disks: DiskReader,
+        copy_lost: Callable[[int, int], bool], young: Notes | None = None,
+    ) -> None:  # fmt: skip
+        """`copy_lost(row, disk)` withdraws a copy that is of no use; False when it was withdrawn before."""
+        self._columns, self._gauge, self._arena, self._source, self._disks = columns, gauge, arena, source, disks
+        self._copy_lost = copy_lost
+        self._logged: set[tuple[int, Metric]] = set()  # failures that were logged, by tier
+        self._young = young
+
+    def read(self, load: Load, block: int, still: Callable[[], bool] = lambda: True) -> None:
+        """Read a block. `still()` is asked when the disk has answered; it returns False when the load does not wait for
+        that any more. Raises Changed, OSError, GivenUp."""
+        start = block * load.block
+        view = self._arena.view[load.arena + start : load.arena + min(load.length, start + load.block)]
+        if load.from_disk:
+            found = self._read_copy(load, view)
+            if not still():
+                raise GivenUp
+            if found:
+                return
+            load.from_disk = 0
+        fd, identity = load.file.ensure()
+        read_exactly(fd, identity, view, load.start + start)
+        if load.whole and len(load.blocks) == 1:
+            load.checksum = xxhash.xxh3_64_intdigest(view)
+            if self._young is not None:
+                self._young.note_whole(load.row, load.version, load.length, load.checksum)
+        elif self._young is not None:
+            self._young.note(load.row, load.version, load.start + start, view)
+
+    def complete(self, load: Load) -> None:
+        """Sum up a whole load that was read in several blocks."""
+        load.checksum = xxhash.xxh3_64_intdigest(self._arena.view[load.arena : load.arena + load.length])
+
+    def _read_copy(self, load: Load, view: memoryview) -> bool:
+        """Read the copy on disk; False for a copy that cannot be read, or is not what was written, and is withdrawn."""
+        try:
+            self._disks.read(load.from_disk, load.row, view)
+        except OSError as e:
+            self._give_up(load, Metric.DISK_ERRORS, f"cannot be read: {e}")
+            return False
+        if xxhash.xxh3_64_intdigest(view) == int(self._columns.check[load.row]):
+            return True
+        self._give_up(load, Metric.CORRUPT_COPIES, "is corrupt")
+        return False
+
+    def _give_up(self, load: Load, counter: Metric, why: str) -> None:
+        if not self._copy_lost(load.row, load.from_disk):
+            return  # removed in good order while it was read
+        self._gauge[counter] += 1
+        if (load.from_disk, counter) not in self._logged:  # a disk that fails has many
+            self._logged.add((load.from_disk, counter))
+            log.log(
+                logging.ERROR if counter == Metric.CORRUPT_COPIES else logging.WARNING,
+                "a copy of %r on disk tier %d %s; reading the source. Further ones are counted: nopfs status",
+                self._source.path(load.row), load.from_disk, why,
+            )  # fmt: skip

@@ -1,9 +1,9 @@
 """The pusher: one thread that puts staged files into the mount's page cache, drops them, invalidates changed ones, and
 looks at what the kernel has kept of them when there is nothing else to do.
 
-It does nothing else, because it may be blocked by the kernel for as long as a READ is unanswered (design: the
-deadlock). It takes the desk's lock only for moments, and nothing ever waits for it. It touches the mount
-through a detached copy of it, so that it never makes `umount` find the mount busy.
+The pusher does nothing else, because the kernel may block it for as long as a READ is unanswered. It takes the lock of
+`StagerState` only for moments, and nothing waits for it. It touches the mount through a detached copy of the mount, so
+that `umount` never finds the mount busy because of it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class PagePusher:
 
     def __init__(
         self, *, fuse_fd: int, tree_fd: int, mountpoint: bytes, index: Index, columns: Columns, gauges: MetricBlock,
-        desk: StagerState, source: Source, supervisor: memoryview,
+        state: StagerState, source: Source, supervisor: memoryview,
     ) -> None:  # fmt: skip
-        """`supervisor`: the supervisor's block of gauges."""
+        """`supervisor`: the supervisor's block of metrics."""
         self._fuse_fd, self._tree_fd, self._mountpoint = fuse_fd, tree_fd, mountpoint
-        self._index, self._columns, self._desk, self._source = index, columns, desk, source
+        self._index, self._columns, self._state, self._source = index, columns, state, source
         self._gauge = gauges.block
-        self._urgent: deque[Task] = deque()  # what changed, and drops: reads go on while they wait, and fill more
+        self._urgent: deque[Task] = deque()  # changed rows, and drops: reads go on while they wait, and fill more
         self._queue: deque[Task] = deque()
         self._to_see: deque[Task] = deque()  # looked at when the queue is empty
         self._wake = threading.Condition()
@@ -58,7 +58,7 @@ class PagePusher:
                 self._wake.notify()
 
     def look_at(self, rows: list[int]) -> None:
-        """Say what the page cache holds of these rows once nothing else is left to do; not of those said before."""
+        """Report what the page cache holds of these rows when nothing else is left to do; forget earlier requests."""
         with self._wake:
             self._to_see.clear()
             if not self._stopped:
@@ -73,7 +73,7 @@ class PagePusher:
 
     @property
     def holds_tree(self) -> bool:
-        """Whether the descriptor of the mount's tree is open, which keeps the mount alive."""
+        """True while the descriptor of the mount's tree is open, which keeps the mount alive."""
         return self._tree_fd >= 0
 
     def stop(self) -> None:
@@ -102,13 +102,13 @@ class PagePusher:
 
     @property
     def _quiet(self) -> bool:
-        """Whether the files of the mount are to be left alone for a while. The supervisor says so in shared memory: a
-        message could be lost on a stager that hangs or is replaced, and the mount would be without pushes for good."""
+        """True while the files of the mount are to be left alone. The supervisor sets that in shared memory: a message
+        could be lost on a stager that hangs or is replaced, and the mount would be without pushes for good."""
         return self._supervisor[Metric.QUIET] != 0
 
     def _next(self) -> Task | None:
-        """The next task, if there is one that may be done now (lock held). A change is shown all the same: that touches
-        no file of the mount."""
+        """The next task, if there is one that may be done now (lock held). An invalidation always may: it touches no
+        file of the mount."""
         queue = self._urgent or self._queue or self._to_see
         if self._stopped or not queue or (self._quiet and queue[0][0] != INVALIDATE):
             return None
@@ -138,7 +138,7 @@ class PagePusher:
             self._failed(Order.PUSH, row, 0)
             return
         version = int(self._columns.version[row])
-        pinned = self._desk.pin(row)
+        pinned = self._state.pin(row)
         if pinned is None:
             self._failed(Order.PUSH, row, 0)
             return
@@ -149,11 +149,11 @@ class PagePusher:
             self._store(row, inode_of(row, version), pinned.data)
         finally:
             pinned.data.release()
-            self._desk.unpin(pinned.slot)
+            self._state.unpin(pinned.slot)
         self._gauge[Metric.PUSHES_DONE] += 1
         size = self._source.size(row)
         self._gauge[Metric.PUSHED_BYTES] += size
-        self._desk.publish(Event.PUSHED, row, size)
+        self._state.publish(Event.PUSHED, row, size)
 
     def _store(self, row: int, inode: int, data: memoryview) -> None:
         try:
@@ -172,28 +172,28 @@ class PagePusher:
         return self._tree_fd if self._tree_fd >= 0 else None
 
     def _failed(self, what: int, row: int, value: int) -> None:
-        """Tell whoever counts on it that the work is over: what the kernel holds then is for itself to reclaim."""
+        """Report that the work is over. The kernel reclaims what it holds by itself."""
         if what == Order.PUSH:
             self._gauge[Metric.PUSHES_DONE] += 1
-            self._desk.publish(Event.PUSH_FAILED, row)
+            self._state.publish(Event.PUSH_FAILED, row)
         elif what == Order.DROP and not value:
-            self._desk.publish(Event.DROPPED, row, self._source.size(row))
+            self._state.publish(Event.DROPPED, row, self._source.size(row))
 
     def _drop(self, row: int, value: int) -> None:
         page_cache.drop(self._dir(), self._path(row), 0, value)
         self._gauge[Metric.DROPS_DONE] += 1
         if not value:
-            self._desk.publish(Event.DROPPED, row, self._source.size(row))
+            self._state.publish(Event.DROPPED, row, self._source.size(row))
 
     def _look(self, row: int) -> None:
         try:
             cached = page_cache.cached(self._dir(), self._path(row))
         except page_cache.Unmeasurable as e:
             self._to_see.clear()
-            self._desk.publish(Event.UNMEASURED, row, e.errno or 0)
+            self._state.publish(Event.UNMEASURED, row, e.errno or 0)
             return
         event = Event.PRESENT if cached >= self._source.size(row) else Event.LACKING
-        self._desk.publish(event, row, cached)
+        self._state.publish(event, row, cached)
 
     def _invalidate(self, row: int) -> None:
         """Let the new version be opened, and make the kernel look all names of the row up anew."""
@@ -201,4 +201,4 @@ class PagePusher:
         for entry in np.flatnonzero(self._index.entry_row == row).tolist():
             directory = inode_of(int(self._index.entry_parent[entry]), 0)
             page_cache.forget_name(self._fuse_fd, directory, self._index.name(entry))
-        self._desk.publish(Event.CHANGED, row, self._source.size(row))
+        self._state.publish(Event.CHANGED, row, self._source.size(row))

@@ -1,11 +1,10 @@
 """Copies on disk that the kernel reads by itself: registered when they are whole, withdrawn when they are given up.
 
-Owns the column `backing`, under the desk's lock. A number that was withdrawn is closed only when no server can answer
-an open with it (a grace after it was withdrawn, `stager/extents.py`) and no open that uses it is alive
-(`tiers/open_modes.py`):
-the kernel fails an open whose number it does not know, or that differs from the one in use. Until then it stays in the
-column, below 0, so that the servers find what is in use, and the next stager what is to be closed. A row has one number
-at a time.
+Withdraws numbers in the column `backing`. A withdrawn number is closed only when no server can answer an open with it
+(a grace period after it was withdrawn, `stager/extents.py`) and no open that uses it is alive (`tiers/open_modes.py`):
+the kernel fails an open whose number it does not know, or that differs from the one in use. Until then the number stays
+in the column, below 0: the servers see that it is in use, and the next stager what is to be closed. A row has one
+number at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _OF_THE_TIER = (errno.ELOOP, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class CopyStore(Protocol):
-    """What is needed of a disk tier."""
+    """A disk tier, as far as it is used here."""
 
     path: str
 
@@ -47,47 +46,47 @@ class CopyStore(Protocol):
 
 
 class PassthroughCopies:
-    """`sizes` by row, bytes; `from_size`: files of that size or more are registered; 0: none. `after_grace(what)` calls
-    `what` when all servers have passed a grace; it is called with the desk's lock held, and calls with it held. `poke`
-    has `sweep` called in the disk thread."""
+    """`sizes` by row, bytes; `from_size`: files of that size or more are registered; 0: none. `poke` has `sweep` called
+    in the disk thread."""
 
     def __init__(
         self, *, fuse_fd: int, columns: Columns, sizes: npt.NDArray[Any], modes: OpenModes | None, from_size: int,
-        after_grace: Callable[[Callable[[], None]], None], poke: Callable[[], None],
+        poke: Callable[[], None],
     ) -> None:  # fmt: skip
         self._fd, self._columns, self._sizes, self._modes = fuse_fd, columns, sizes, modes
         self._from = from_size if modes is not None else 0
-        self._after_grace, self._poke = after_grace, poke
+        self._poke = poke
         self._permitted = True
         self._unusable: set[str] = set()  # tiers
         self._usable: set[str] = set()
         self._registered = 0
         self._withdrawn: list[int] = []  # rows whose numbers no server will use anew
-        self.taken_over = threading.Event()  # so is all that another stager had registered
+        self.taken_over = threading.Event()  # all that another stager had registered is withdrawn
 
-    # ---- with the desk's lock held ------------------------------------------------------------------------
+    # ---- with the lock of StagerState held ----------------------------------------------------------------
 
-    def withdraw(self, row: int) -> None:
-        """No open is to begin to use the row's number."""
+    def withdraw(self, row: int) -> bool:
+        """Let no more opens use the row's number. True: `grace_passed` is to be called after a grace period."""
         column = self._columns.backing
-        if column[row] > 0:
-            column[row] = -column[row]
-            self._after_grace(partial(self._passed, row))
+        if column[row] <= 0:
+            return False
+        column[row] = -column[row]
+        return True
 
-    def take_over(self) -> None:
-        """Withdraw what another stager had registered: its copies went with it."""
+    def take_over(self) -> list[Callable[[], None]]:
+        """Withdraw all that another stager had registered, as its copies went with it. Returns what is to be called
+        after a grace period."""
         column = self._columns.backing
         rows = np.flatnonzero(column).tolist()
         if not rows:
             self.taken_over.set()
-            return
+            return []
         column[rows] = -np.abs(column[rows])
         self._registered += len(rows)
-        for row in rows:
-            self._after_grace(partial(self._passed, row))
-        self._after_grace(self.taken_over.set)
+        return [*(partial(self.grace_passed, row) for row in rows), self.taken_over.set]
 
-    def _passed(self, row: int) -> None:
+    def grace_passed(self, row: int) -> None:
+        """Let the row's withdrawn number be closed."""
         self._withdrawn.append(row)
         self._poke()
 
@@ -115,11 +114,11 @@ class PassthroughCopies:
             return 0
 
     def is_large(self, row: int) -> bool:
-        """Whether the supervisor takes the row for one that may be registered."""
+        """True for a row that the supervisor counts among those that may be registered."""
         return bool(self._from and self._sizes[row] >= self._from)
 
     def is_wanted(self, tier: CopyStore, row: int) -> bool:
-        """Whether the row's copy is one to be registered."""
+        """True when the row's copy is to be registered."""
         if not self.is_large(row):
             return False
         if self._columns.version[row] or self._columns.backing[row]:
@@ -132,7 +131,7 @@ class PassthroughCopies:
         return True
 
     def _takes_direct(self, tier: CopyStore, row: int) -> bool:
-        """Where no file can be opened with O_DIRECT, opens of the mount with O_DIRECT would fail."""
+        """True where O_DIRECT works; elsewhere opens of the mount with O_DIRECT would fail."""
         try:
             os.close(tier.open_copy(row, os.O_DIRECT))
         except OSError as e:
@@ -151,7 +150,7 @@ class PassthroughCopies:
             log.info("a copy in %s is not passed through: %s", tier.path, error)
 
     def close(self, number: int) -> None:
-        """A number that was never published is not needed."""
+        """Withdraw a number that no open uses from the kernel."""
         self._registered -= 1
         try:
             passthrough.withdraw(self._fd, number)
@@ -160,7 +159,7 @@ class PassthroughCopies:
                 log.info("a registered file cannot be withdrawn: %s", e)  # the connection has ended, or the right
 
     def sweep(self) -> bool:
-        """Close the withdrawn numbers that no open uses; whether others are left."""
+        """Close the withdrawn numbers that no open uses; True when others are left."""
         rows, self._withdrawn = self._withdrawn, []
         for row in rows:
             if self._modes is not None and self._modes.passing(row):
@@ -172,8 +171,8 @@ class PassthroughCopies:
 
 
 def _verify(fd: int, check: int) -> None:
-    """What is passed through is not looked at again. So it must be on disk, for errors of writing show then, and be
-    what was written. Raises OSError."""
+    """Check that a copy is on disk, where errors of writing show, and holds what was written: after its registration
+    nobody checks it again. Raises OSError."""
     _write_out(fd)
     found, at = xxhash.xxh3_64(), 0
     while piece := os.pread(fd, _PIECE, at):
@@ -184,7 +183,7 @@ def _verify(fd: int, check: int) -> None:
 
 
 def _write_out(fd: int) -> None:
-    """Wait for a file's bytes to be written, and for nothing of others, as fdatasync would. Raises OSError."""
+    """Wait for a file's bytes to be written; not for those of other files, as fdatasync would. Raises OSError."""
     if _libc.sync_file_range(fd, 0, 0, _WRITE_AND_WAIT) == 0:
         return
     if ctypes.get_errno() != errno.ENOSYS:

@@ -1,5 +1,5 @@
-"""The stager's socket to the peer process. Nothing here ever waits: what the peer process does not take now is kept, up
-to a bound, and sent when it does."""
+"""The stager's socket to the peer process. Nothing here waits: messages that the peer process does not take now are
+kept, up to a bound, and sent when it takes them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import contextlib
 import logging
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.stager_peer import Kind, Record
 
 log = logging.getLogger(__name__)
-# Messages. What is asked and lent is bounded, so only a peer process that asks on and on and takes no answer lets so
-# many come together. What is lost then runs out at its limit, as with a peer process that hangs.
+# Messages. Requests and leases are bounded, so only a peer process that asks on and on and takes no answer lets so many
+# come together. Requests in messages that are lost run out at their limits, as with a peer process that hangs.
 BEHIND_MOST = 1 << 14
-AT_ONCE = 8  # messages, taken before others have their turn
+AT_ONCE = 8  # messages that are taken before other sockets have their turn
 
 
 class PeerLink:
-    """See the module. `send` and `flush` are called with the desk's lock held, `receive` by the stager's loop."""
+    """The socket to one peer process. `send`, `flush` and `end` are called with the lock of `StagerState` held,
+    `receive` by the loop."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -30,10 +31,11 @@ class PeerLink:
 
     @property
     def behind(self) -> bool:
-        """Whether there is something to be sent once the socket takes it."""
+        """True while messages wait for room in the socket."""
         return bool(self._behind)
 
     def send(self, kind: Kind, records: Sequence[Record]) -> None:
+        """Send records now, or when the socket takes them."""
         for message in stager_peer.pack(kind, records):
             if len(self._behind) < BEHIND_MOST:
                 self._behind.append(message)
@@ -44,23 +46,23 @@ class PeerLink:
         self.flush()
 
     def flush(self) -> None:
-        """Send what is kept, as far as that goes."""
+        """Send the messages that wait, as far as the socket takes them."""
         while self._behind:
             try:
                 self.socket.send(self._behind[0])
             except BlockingIOError:
                 return
             except OSError:
-                self._behind.clear()  # it is gone; its end is noticed where it is waited for
+                self._behind.clear()  # it has ended, which the loop notices when it receives
                 return
             self._behind.popleft()
 
     def receive(self) -> tuple[list[bytes], bool]:
-        """Messages that came, and whether there will be others."""
+        """(messages that came, False when there will be no others)."""
         messages: list[bytes] = []
         try:
             while len(messages) < AT_ONCE:
-                message = self.socket.recv(stager_peer.MESSAGE_MAX + 1)  # a longer one is seen to be too long
+                message = self.socket.recv(stager_peer.MESSAGE_MAX + 1)  # a longer one shows as too long
                 if not message:
                     return messages, False
                 messages.append(message)
@@ -71,7 +73,33 @@ class PeerLink:
         return messages, True
 
     def end(self) -> None:
-        """Say and hear no more. The loop closes the socket when it waits for it no longer."""
+        """Send and receive nothing more. The loop closes the socket when it waits for it no longer."""
         self._behind.clear()
         with contextlib.suppress(OSError):  # the other side may have ended before
             self.socket.shutdown(socket.SHUT_RDWR)
+
+
+class PeerOutbox:
+    """Sends to the peer process that is attached; without one, nowhere. `poke` makes the loop wait for room in a full
+    socket. The caller holds the lock of `StagerState`."""
+
+    def __init__(self, poke: Callable[[], None]) -> None:
+        self._poke = poke
+        self._link: PeerLink | None = None
+
+    def attach(self, link: PeerLink) -> None:
+        """Send there from now on."""
+        self._link = link
+
+    def detach(self) -> None:
+        """Send nowhere; the link ends."""
+        if self._link is not None:
+            self._link.end()
+            self._link = None
+
+    def send(self, kind: Kind, records: Sequence[Record]) -> None:
+        """Send records, now or later."""
+        if self._link is not None:
+            self._link.send(kind, records)
+            if self._link.behind:
+                self._poke()

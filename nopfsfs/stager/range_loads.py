@@ -1,16 +1,17 @@
 """Blocks of files that are too large, or find no room, to be staged whole: begun, kept in order of use, given up.
 
-It owns which blocks there are and how much of the arena they take; the desk reads them. Everything here is called with
-the desk's lock held, so nothing here waits for anything: files are closed by whoever is given them.
+The caller holds its own lock, so nothing here waits: workers read the blocks, and close the files.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.load import RANGE_BLOCK, Load, SharedOpen
+from nopfsfs.stager.read_queue import ReadQueue
 from nopfsfs.tiers.arena import NoRoom
 from nopfsfs.tiers.source import Source
 
@@ -20,15 +21,10 @@ Key = tuple[int, int]  # row, block
 
 
 class RangeLoads:
-    """See the module. `allocate` gives an extent or raises NoRoom, `retire` takes it back, `close` closes a file later.
-    `budget` is what the blocks may take, bytes; `used` is what they take."""
+    """Loads of range blocks, in order of use. `used`: bytes of all blocks; `budget`: bytes that they may take."""
 
-    def __init__(
-        self, source: Source, *, allocate: Callable[[int], int], retire: Callable[[int], None],
-        close: Callable[[SharedOpen], None], block: int = RANGE_BLOCK,
-    ) -> None:  # fmt: skip
-        self._source = source
-        self._allocate, self._retire, self._close = allocate, retire, close
+    def __init__(self, pool: ExtentPool, queue: ReadQueue, source: Source, block: int = RANGE_BLOCK) -> None:
+        self._pool, self._queue, self._source = pool, queue, source
         self.block = block
         self.budget = 0
         self.used = 0
@@ -36,13 +32,13 @@ class RangeLoads:
         self._files: OrderedDict[int, SharedOpen] = OrderedDict()
 
     def resize(self, budget: int) -> None:
-        """Take another budget; blocks that are read make room at once."""
+        """Change the budget; blocks that are read make room at once."""
         self.budget = budget
         while self.used > self.budget and self.drop_oldest():
             pass
 
     def load(self, row: int, number: int, version: int) -> Load | None:
-        """The block of this version: there already, or begun now, its job not queued; None without room."""
+        """The block of this version: there already, or begun now and not queued; None without room."""
         found = self._use(row, number, version)
         if found is not None:
             return found
@@ -53,8 +49,8 @@ class RangeLoads:
         return self._begin(row, number, length, version)
 
     def ahead(self, row: int, number: int, version: int) -> Iterator[Load]:
-        """The blocks after this one that are begun now, if its reader seems to be sequential. What this reader is yet
-        to read is not given up for them: they have what room is left."""
+        """Begin blocks after this one, if its reader seems to be sequential. Blocks that this reader is yet to read are
+        not given up for them."""
         if (row, number) not in self._loads or (number and (row, number - 1) not in self._loads):
             return
         if self._loads[row, number].stuck:
@@ -75,8 +71,8 @@ class RangeLoads:
             yield load
 
     def drop_oldest(self, spared: Key | None = None) -> bool:
-        """Give up the block that was used longest ago and that nobody waits for; whether there was one. `spared`: not
-        this one, nor those after it in its file."""
+        """Give up the block that was used longest ago and that nobody waits for; False when there is none. `spared`:
+        neither this block nor those after it in its file."""
         for key, load in self._loads.items():
             if spared is not None and key[0] == spared[0] and key[1] >= spared[1]:
                 continue
@@ -92,10 +88,11 @@ class RangeLoads:
                 self._drop(key)
         file = self._files.pop(row, None)  # the next block opens it anew
         if file is not None and not file.users:
-            self._close(file)
+            self._queue.close(file)
 
     def is_stuck(self, load: Load) -> None:
-        """The source does not answer: what was to be read ahead of it, and is not begun, is not read."""
+        """Give up the unread blocks of a file at which the source does not answer, but for those that a server waits
+        for."""
         for key, ahead in list(self._loads.items()):
             if key[0] == load.row and ahead.left and not ahead.running and not ahead.waiters:
                 ahead.failed = True
@@ -103,14 +100,14 @@ class RangeLoads:
                 self._drop(key)
 
     def close_idle(self, before_s: float) -> bool:
-        """Close the files that were last used before then (time.monotonic()); whether others are kept open."""
+        """Close the files that were last used before then (time.monotonic()); False when no other is open."""
         for row, file in list(self._files.items()):
             if not file.users and file.used_s < before_s:
-                self._close(self._files.pop(row))
+                self._queue.close(self._files.pop(row))
         return bool(self._files)
 
     def ended(self, load: Load) -> None:
-        """All that was to be read of a block has been, or failed."""
+        """Note that a block was read, or failed."""
         file = load.file
         file.users -= 1
         file.used_s = time.monotonic()
@@ -123,7 +120,7 @@ class RangeLoads:
                 del self._files[load.row]
                 kept = False
         if not kept and not file.users:
-            self._close(file)
+            self._queue.close(file)
 
     def _use(self, row: int, number: int, version: int) -> Load | None:
         load = self._loads.get((row, number))
@@ -137,7 +134,7 @@ class RangeLoads:
 
     def _begin(self, row: int, number: int, length: int, version: int) -> Load | None:
         try:
-            arena = self._allocate(length)
+            arena = self._pool.allocate(length)
         except NoRoom:
             self.drop_oldest(spared=(row, number))  # its memory comes back after a grace: for the next one
             return None
@@ -153,7 +150,7 @@ class RangeLoads:
     def _drop(self, key: Key) -> None:
         load = self._loads.pop(key)
         self.used -= load.length
-        self._retire(load.arena)
+        self._pool.retire(load.arena)
 
     def _file(self, row: int) -> SharedOpen:
         file = self._files.get(row)
@@ -161,6 +158,6 @@ class RangeLoads:
             file = self._files[row] = SharedOpen(self._source, row)
             idle = [r for r, f in self._files.items() if not f.users and r != row]
             for old in idle[: max(0, len(self._files) - OPEN_FILES)]:
-                self._close(self._files.pop(old))
+                self._queue.close(self._files.pop(old))
         self._files.move_to_end(row)
         return file

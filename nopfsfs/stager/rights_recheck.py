@@ -1,8 +1,8 @@
-"""Looks again at what the source grants, in the background: who may enter which directory, who may read which file.
+"""Looks at the rights at the source again, in the background: who may enter which directory, who may read which file.
 
-A few threads ask the source, at a rate that `recheck_schedule` sets; what they find goes to
-`stager/changed_files.py`. One that the source keeps waiting is passed by, and another is started, up to a limit: then
-the look stands still, and the status says so. None of this takes anything from those who read for somebody.
+A few threads ask the source, at a rate that `recheck_schedule` sets; `stager/changed_files.py` takes up what they find.
+A thread that the source keeps waiting is passed by, and another is started, up to a limit. Then the look stands still,
+and the status says so. The workers that serve readers are others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from nopfsfs.protocol.columns import RECHECK_SHUT, Columns, Metric, Tier
 from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.changed_files import ChangedFiles
 from nopfsfs.stager.guarded import Guarded
-from nopfsfs.tiers.rights import Rights
 
 log = logging.getLogger(__name__)
 LOOKERS = 8  # threads; a look takes a millisecond or two on a parallel file system
@@ -45,11 +44,8 @@ class Recheck:
         self, *, index: Index, columns: Columns, gauge: memoryview, changes: ChangedFiles, notices: AttributeNotices,
         period_s: float, guarded: Guarded | None = None,
     ) -> None:  # fmt: skip
-        """`period_s`: all files are looked at within this; 0: only when it is asked for. `guarded`: what is above the
-        source, where others than who mounted may come in."""
+        """`period_s`: all files are looked at within this; 0: only on request. `guarded`: that of `changes`."""
         self._guarded = guarded
-        if guarded is not None:
-            changes.restrict = self._restricted
         self._index, self._columns, self._gauge = index, columns, gauge
         self._changes, self._notices = changes, notices
         self._period_s = period_s or math.inf
@@ -64,7 +60,7 @@ class Recheck:
         self._stopped = False
 
     def request(self, number: int) -> None:
-        """Look at everything once; `RECHECK_ANSWERED` is `number` when that is done and the kernel knows of it."""
+        """Look at every row once; `RECHECK_ANSWERED` is `number` when that is done and the kernel was notified."""
         self._requested.put(number)
         self._wake.set()
 
@@ -98,12 +94,12 @@ class Recheck:
             try:
                 self._rows.put_nowait(None)
             except queue.Full:
-                break  # those that take what is there look at `_stopped` themselves
+                break  # the threads that take these rows look at `_stopped` themselves
 
     # ---- giving out ---------------------------------------------------------------------------------------
 
     def _tick(self, schedule: Schedule) -> int:
-        """Give out what is due and see who is stuck; how many rows were given out."""
+        """Give out the rows that are due, and replace stuck threads; return the number of rows given out."""
         rows = schedule.take(time.monotonic()) if self._rows.empty() else []
         now = time.monotonic()
         with self._lock:
@@ -124,7 +120,7 @@ class Recheck:
         return len(rows)
 
     def _answer(self, now: float) -> None:
-        """Say that a request is done: its looks have ended, and the kernel knows what they found."""
+        """Answer a request when its looks have ended, and the kernel was notified of what they found."""
         if self._last is None:
             return
         request, last = self._last
@@ -154,7 +150,7 @@ class Recheck:
     # ---- looking ------------------------------------------------------------------------------------------
 
     def _look_on(self) -> None:
-        """The life of one looker."""
+        """Look at the rows that are given out, until `stop`, or until this thread is surplus."""
         while True:
             task = self._rows.get()
             if task is None or self._stopped:
@@ -175,10 +171,6 @@ class Recheck:
             if surplus:
                 return
 
-    def _restricted(self, row: int, rights: Rights) -> Rights:
-        """Rights as they are served: those of the root are less while a directory above the source is closed."""
-        return rights if row or self._guarded is None else self._guarded.restricted(rights)
-
     def _look(self, row: int) -> None:
         found, failed = False, False
         try:
@@ -190,7 +182,7 @@ class Recheck:
         except Exception:
             failed = True
             log.exception("looking at row %d again failed", row)
-        with self._lock:  # the gauges have several writers here
+        with self._lock:  # the metrics have several writers here
             self._gauge[Metric.RECHECK_LOOKED] += 1
             self._gauge[Metric.RECHECK_FOUND] += found
             self._gauge[Metric.RECHECK_FAILED] += failed

@@ -1,7 +1,7 @@
 """The stager's sockets to the servers: which answer goes where, and when all servers have passed a grace.
 
 A server comes with a socket, and is gone when that ends: with its process, so that it reads nothing any more. Nothing
-here waits for a server: what its socket does not take is sent when it does.
+here waits for a server: messages that its socket does not take are sent when it takes them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class ServerLinks:
-    """The servers that are known. `passed(number)` is called, with no lock of this class held, when all of them have
-    passed grace `number`. `poke` is called, with the lock held, when `turned` has something to say. Thread-safe."""
+    """The servers that are known. `poke` is called, with the lock held, when `turned` has more. Thread-safe."""
 
-    def __init__(self, passed: Callable[[int], None], poke: Callable[[], None] = lambda: None) -> None:
-        self._passed, self._poke = passed, poke
+    def __init__(self, poke: Callable[[], None] = lambda: None) -> None:
+        self._poke = poke
         self._lock = threading.Lock()
         self._sockets: dict[int, socket.socket] = {}
         self._boxes: dict[int, Outbox] = {}
@@ -39,9 +38,10 @@ class ServerLinks:
         self._next = 1
         self._grace = 0
         self._asked: set[int] = set()  # links that have not passed it
+        self._passed = 0  # for `take_passed`
 
     def add(self, sock: socket.socket) -> int:
-        """One more server; its link. From now on it is asked, and it is told so."""
+        """Add a server and return its link. From now on the server is asked to pass graces, and knows that."""
         with self._lock:
             while self._next in self._sockets:
                 self._next = self._next % _LINKS_MASK + 1
@@ -51,23 +51,21 @@ class ServerLinks:
         return link
 
     def gone(self, link: int) -> None:
-        """The server's process has ended."""
+        """Remove a server whose process has ended."""
         with self._lock:
             sock = self._sockets.pop(link)
             del self._boxes[link]
             sock.close()
             self._behind.discard(link)
             self._turned.discard(link)
-            done = self._pass(link)
-        if done:
-            self._passed(self._grace)
+            self._pass(link)
 
     def __len__(self) -> int:
         return len(self._sockets)
 
     def take(self, link: int, demand: Demand) -> Demand | None:
-        """A demand as the desk is to know it; None for news of a grace that has been passed, and for a ping, dealt with
-        here."""
+        """A demand under the number that `StagerState` is to know it by; None for a grace that was passed, and for a
+        ping, which are dealt with here."""
         if demand.id:
             return demand._replace(id=link << _LINK_SHIFT | demand.id & _NUMBER_MASK)
         if demand == server_stager.PING:
@@ -77,25 +75,30 @@ class ServerLinks:
         if demand.offset >= 0:
             return demand
         with self._lock:
-            done = -demand.offset == self._grace and self._pass(link)
-        if done:
-            self._passed(self._grace)
+            if -demand.offset == self._grace:
+                self._pass(link)
         return None
 
-    def _pass(self, link: int) -> bool:
-        """Whether that was the last one asked (lock held)."""
-        if link not in self._asked:
-            return False
-        self._asked.discard(link)
-        return not self._asked
+    def _pass(self, link: int) -> None:
+        """Note that the server has passed the grace, or is gone (lock held)."""
+        if link in self._asked:
+            self._asked.remove(link)
+            if not self._asked:
+                self._passed = self._grace
+
+    def take_passed(self) -> int:
+        """The number of the grace that all servers have passed since the last call; 0 for none."""
+        with self._lock:
+            passed, self._passed = self._passed, 0
+            return passed
 
     def answer(self, answer: Answer) -> None:
-        """Send an answer to the server that asked; one that is gone needs none."""
+        """Send an answer to the server that asked, unless it is gone."""
         with self._lock:
             self._send(answer.id >> _LINK_SHIFT, answer._replace(id=answer.id & _NUMBER_MASK))
 
     def ask(self, number: int) -> bool:
-        """Ask all servers to pass grace `number`. Whether there is none to be waited for."""
+        """Ask all servers to pass grace `number`; True when there is no server."""
         with self._lock:
             self._grace = number
             self._asked = set(self._sockets)
@@ -108,7 +111,7 @@ class ServerLinks:
         box = self._boxes.get(link)
         if box is None:
             return
-        with suppress(OSError):  # it is gone; its end is noticed where it is waited for
+        with suppress(OSError):  # it has ended, which the loop notices when it receives
             box.send(server_stager.pack_answer(answer))
         self._note(link, box)
 
@@ -123,7 +126,7 @@ class ServerLinks:
     # ---- sockets that are full ----------------------------------------------------------------------------
 
     def turned(self) -> list[tuple[socket.socket, int, bool]]:
-        """Sockets for whose room to wait, or no longer, since the last call: socket, link, whether to wait."""
+        """The links that came to be full, or are no longer, since the last call: socket, link, True when full."""
         if not self._turned:
             return []
         with self._lock:
@@ -132,7 +135,7 @@ class ServerLinks:
         return found
 
     def flush(self, link: int) -> None:
-        """Send what waits for room in the socket of a server."""
+        """Send the messages that wait for room in the socket of a server."""
         with self._lock:
             box = self._boxes.get(link)
             if box is not None:

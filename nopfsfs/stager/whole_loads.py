@@ -1,24 +1,22 @@
-"""Loads from their begin to their end: where files that are staged whole are read from, who is told when blocks arrive,
-and when a file is published.
+"""Loads of files that are staged whole, from their begin to their publication.
 
-Everything here is called with the desk's lock held. Range blocks begin elsewhere (`ranges.py`), and are told of here.
+`WholeLoads` also notes the ends of blocks of range loads, which begin in `range_loads.py`.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import HOME_HERE, Columns, Metric, Tier
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Origin
-from nopfsfs.stager.block_reader import Notes
-from nopfsfs.stager.leases import Leases
+from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.left_alone import LeftAlone, Tiers
-from nopfsfs.stager.load import DONE, NOWHERE, RUNNING, Load, SharedOpen
+from nopfsfs.stager.load import BLOCK, DONE, NOWHERE, RUNNING, Load, Notes, SharedOpen
 from nopfsfs.stager.read_queue import ReadQueue
-from nopfsfs.stager.remote_fetches import RemoteFetches
 from nopfsfs.tiers.arena import NoRoom
 from nopfsfs.tiers.source import Source
 
@@ -28,80 +26,36 @@ _PEER_FETCHES = (Metric.PEER_FETCHES, Metric.PEER_FETCHED_BYTES, Metric.PEER_FET
 
 
 class WholeLoads:
-    """See the module. `allocate` gives an extent or raises NoRoom, `retire` takes it back after a grace, `free` at
-    once; `limit` is the size of the largest file that is staged whole. `left_alone` are rows that nobody prefetches
-    now, `tiers` says which disk tiers may be read. `peering` and `lending` are set before first use."""
+    """Loads of whole files, one for a row. The caller holds its own lock.
 
-    peering: RemoteFetches
-    lending: Leases
+    `limit`: bytes of the largest file that is staged whole. `left_alone`: rows that are not prefetched now. `tiers`
+    says which disk tiers may be read. `answer` sends an answer to a server.
+    """
 
     def __init__(
-        self, *, index: Index, columns: Columns, gauge: memoryview, ring: Ring, source: Source, work: ReadQueue,
-        allocate: Callable[[int], int], retire: Callable[[int], None], free: Callable[[int], None],
-        answer: Callable[[Answer], None], block: int, left_alone: LeftAlone, tiers: Tiers,
-        hangs: Callable[[int], bool], young: Notes | None = None,
+        self, pool: ExtentPool, queue: ReadQueue, *, index: Index, columns: Columns, gauge: memoryview, ring: Ring,
+        source: Source, answer: Callable[[Answer], None], left_alone: LeftAlone, tiers: Tiers, block: int = BLOCK,
+        young: Notes | None = None,
     ) -> None:  # fmt: skip
-        """`hangs(row)`: whether nothing is read any more of the device where the row is, though others are."""
-        self._index, self._columns, self._ring, self._source, self._work = index, columns, ring, source, work
+        self._pool, self._queue = pool, queue
+        self._index, self._columns, self._ring, self._source = index, columns, ring, source
         self._gauge, self._answer = gauge, answer
-        self._allocate, self._retire, self.free = allocate, retire, free
         self._block = block
-        self.left_alone, self._tiers, self._hangs = left_alone, tiers, hangs
+        self.left_alone, self._tiers = left_alone, tiers
         self._young = young
         self._loads: dict[int, Load] = {}  # by row
+        self.ended: deque[int] = deque()  # rows whose loads have ended; taken by `StagerState`
         self.limit = 0
 
     # ---- begin --------------------------------------------------------------------------------------------
-
-    def fetch(self, rows: Iterable[int]) -> None:
-        """Queue rows to be staged, in this order."""
-        here: list[int] = []
-        for row in rows:
-            node = self.peering.node_of(row)
-            if node is None:
-                here.append(row)
-            else:
-                self.peering.queue(row, node)
-        self._work.fetch(here)
-        self.peering.send_next()
-
-    def cancel(self) -> None:
-        """Forget the queued rows that nobody has begun."""
-        for row in (*self._work.cancel(), *self.peering.cancel()):
-            self._fetch_ended(row, Event.FAILED, errno.ECANCELED)
 
     def of(self, row: int) -> Load | None:
         """The load of the row that is under way."""
         return self._loads.get(row)
 
-    def begin_demanded(self, row: int) -> Load | None:
-        """A load that somebody is about to `wait` for; None when the row may not or cannot be staged whole."""
-        load = self._begin_whole(row, self._source.size(row), prefetch=False, node=self.peering.node_of(row))
-        if load is not None and len(load.blocks) > 1:
-            self._work.follow(load)
-        return load
-
-    def wait(self, load: Load, blocks: Iterable[int]) -> None:
-        """A server waits for these blocks of a load."""
-        if load.from_peer is None:
-            self._work.demand(load, blocks)
-        else:
-            self.peering.demand(load)
-
-    def begin_prefetch(self, row: int) -> Load | None:
-        """Begin to stage a row from here, unless it is another node's by now."""
-        node = self.peering.node_of(row)
-        if node is None:
-            if row not in self._loads and (row in self.left_alone or self._hangs(row)):
-                self._fetch_ended(row, Event.FAILED, errno.EAGAIN)
-                return None
-            return self._begin_fetch(row, None)
-        self.peering.queue(row, node)
-        self.peering.send_next()
-        return None
-
-    def _begin_fetch(self, row: int, node: int | None) -> Load | None:
-        """Begin to stage a row; or say at once how it ended, unless the end of a load in flight will say it."""
+    def begin_prefetch(self, row: int, node: int | None = None) -> Load | None:
+        """Begin to stage a row for the supervisor, from `node` or here; nothing of the load is queued. None when no
+        load begins: then an event says how the fetch ended, now or at the end of the load under way."""
         if not self._index.n_dirs <= row < self._index.n:
             return None
         if row in self._loads:
@@ -109,31 +63,56 @@ class WholeLoads:
             if self._loads[row].stuck:
                 self._ring.put(Event.STUCK, row)
             return None
-        size = self._source.size(row)
         if self._columns.tier[row] == Tier.RAM:
-            event, value = Event.STAGED, size
+            self.fetch_ended(row, Event.STAGED, self._source.size(row))
         elif self._columns.stale[row]:
-            event, value = Event.FAILED, errno.ESTALE
+            self.fetch_ended(row, Event.FAILED, errno.ESTALE)
+        elif (load := self._begin(row, prefetch=True, node=node)) is not None:
+            return load
         else:
-            load = self._begin_whole(row, size, prefetch=True, node=node)
-            if load is not None:
-                return load
             self._gauge[Metric.NO_ROOM] += 1
-            event, value = Event.FAILED, errno.ENOSPC
-        self._fetch_ended(row, event, value)
+            self.fetch_ended(row, Event.FAILED, errno.ENOSPC)
         return None
 
-    def _fetch_ended(self, row: int, event: Event, value: int) -> None:
+    def fetch_ended(self, row: int, event: Event, value: int) -> None:
+        """Report how a fetch without a load ended."""
         self._gauge[Metric.FETCHES_DONE] += 1
         self._ring.put(event, row, value)
 
-    def _begin_whole(self, row: int, size: int, *, prefetch: bool, node: int | None) -> Load | None:
-        """A new whole load of a row, nothing of it queued; None when it may not or cannot be staged whole. It is asked
-        of `node`, or read here."""
+    def begin_demanded(self, row: int, node: int | None = None) -> Load | None:
+        """Begin to stage a row for a server, from `node` or here; the caller queues the blocks that the server waits
+        for. None when the row may not or cannot be staged whole."""
+        load = self._begin(row, prefetch=False, node=node)
+        if load is not None and len(load.blocks) > 1:
+            self._queue.follow(load)
+        return load
+
+    def load_to_lease(self, row: int, *, urgent: bool) -> bool:
+        """Load a row that is not staged, or join the load under way, for another node. False when that may not be.
+        Raises NoRoom."""
+        load = self._loads.get(row)
+        if load is None:
+            if not self._columns.disk[row] and self._columns.holder[row] != HOME_HERE:
+                return False
+            load = self._begin(row, prefetch=False, node=None)
+            if load is None:
+                if self._source.size(row) <= self.limit:
+                    raise NoRoom
+                return False
+            if not urgent:
+                self._queue.queue(load)
+        elif load.from_peer is not None or load.failed or load.version != self._columns.version[row]:
+            return False
+        if urgent:
+            self._queue.lease(load)
+        return True
+
+    def _begin(self, row: int, *, prefetch: bool, node: int | None) -> Load | None:
+        size = self._source.size(row)
         if size > self.limit:
             return None
         try:
-            arena = self._allocate(size)
+            extent = self._pool.allocate(size)
         except NoRoom:
             return None
         version = int(self._columns.version[row])
@@ -141,7 +120,7 @@ class WholeLoads:
         if from_disk and not self._tiers.may_read(from_disk):
             from_disk = 0
         load = Load(
-            row, 0, size, arena, True, SharedOpen(self._source, row), version, from_disk=from_disk, prefetch=prefetch,
+            row, 0, size, extent, True, SharedOpen(self._source, row), version, from_disk=from_disk, prefetch=prefetch,
             # Copies on disk, and those of other nodes, are verified whole before any byte of them is used.
             from_peer=node, block=max(size, 1) if from_disk or node is not None else self._block,
         )  # fmt: skip
@@ -150,13 +129,10 @@ class WholeLoads:
         self._loads[row] = load
         return load
 
-    # ---- other nodes --------------------------------------------------------------------------------------
-
-    def begin_from_peer(self, row: int, node: int) -> Load | None:
-        """See `peering.Loads`, as for the next four."""
-        return self._begin_fetch(row, node)
+    # ---- other nodes, and what hangs ----------------------------------------------------------------------
 
     def arrived(self, load: Load, checksum: int, took_ns: int) -> None:
+        """End a load whose bytes have all come from another node."""
         load.checksum = checksum
         if self._young is not None:
             self._young.note_whole(load.row, load.version, load.length, checksum)
@@ -164,11 +140,12 @@ class WholeLoads:
         self.finish(load)
 
     def read_source(self, load: Load, *, anew: bool) -> None:
+        """Go on with a load from the source; `anew`: in another extent, as the load's own may still be written to."""
         load.from_peer, load.from_disk, load.running = None, 0, 0
         load.divide(self._block)
         if anew:
             try:
-                load.arena = self._allocate(load.length)
+                load.arena = self._pool.allocate(load.length)
             except NoRoom:
                 load.arena = NOWHERE
                 self._gauge[Metric.NO_ROOM] += 1
@@ -176,39 +153,14 @@ class WholeLoads:
                 self.finish(load)
                 return
         for waiter in reversed(load.waiters):
-            self._work.demand(load, load.blocks_of(waiter.start, waiter.end), first=True)
+            self._queue.demand(load, load.blocks_of(waiter.start, waiter.end), first=True)
         if load.prefetch:
-            self._work.queue(load)
+            self._queue.queue(load)
         elif len(load.blocks) > 1:
-            self._work.follow(load)
-
-    def fetch_from_source(self, rows: Iterable[int]) -> None:
-        self._work.fetch(rows)
-
-    def load_to_lend(self, row: int, *, urgent: bool) -> bool:
-        """See `lending.Loads`."""
-        load = self._loads.get(row)
-        if load is None:
-            if not self._columns.disk[row] and self._columns.holder[row] != HOME_HERE:
-                return False
-            size = self._source.size(row)
-            load = self._begin_whole(row, size, prefetch=False, node=None)
-            if load is None:
-                if size <= self.limit:
-                    raise NoRoom
-                return False
-            if not urgent:
-                self._work.queue(load)
-        elif load.from_peer is not None or load.failed or load.version != self._columns.version[row]:
-            return False
-        if urgent:
-            self._work.lend(load)
-        return True
-
-    # ---- what hangs ---------------------------------------------------------------------------------------
+            self._queue.follow(load)
 
     def is_stuck(self, load: Load) -> None:
-        """The source does not answer: the load goes on, but nothing else waits for it."""
+        """Note that the source does not answer: the load goes on, but nothing else waits for it."""
         if load.stuck:
             return
         load.stuck = True
@@ -220,14 +172,14 @@ class WholeLoads:
 
     def disk_hangs(self, load: Load) -> None:
         """Read the source instead, into another extent: the disk may still write this one."""
-        self._work.free_slot(load)
+        self._queue.free_slot(load)
         self.read_source(load, anew=True)
-        self._work.lend(load)  # at once, also where only another node waits for it
+        self._queue.lease(load)  # at once, also where only another node waits for it
 
     # ---- end ----------------------------------------------------------------------------------------------
 
     def block_ended(self, load: Load, block: int, error: int, took_ns: int) -> bool:
-        """Note the block's end, and what reading it took, and answer; True when it was the load's last."""
+        """Note that a block was read, or not, in how much time, and answer; True when it was the load's last."""
         load.running -= 1
         if error:
             self._fail(load, error)
@@ -239,7 +191,7 @@ class WholeLoads:
             waiting = load.waiters
             load.waiters = [w for w in waiting if not load.ready(w.start, w.end)]
             # Under the lock: a grace request that is sent after these extents were given up must come after the
-            # answers that name them, or the server would let go of bytes that it is yet to be told of.
+            # answers that name them, or the server would pass the grace before it reads those answers.
             for w in waiting:
                 if load.ready(w.start, w.end):
                     at = load.arena + w.start - load.start
@@ -259,7 +211,7 @@ class WholeLoads:
         if not load.from_disk and load.from_peer is None:
             gauge[Metric.SOURCE_READ_BYTES] += size
         if len(load.blocks) > 1 or not load.whole:
-            return  # what a file costs that is read at once is seen from those that were
+            return  # the cost of a file that is read at once is measured on such files alone
         kinds = _DISK_FETCHES if load.from_disk else _SOURCE_FETCHES if load.from_peer is None else _PEER_FETCHES
         fetches, fetched, ns = kinds
         gauge[fetches] += 1
@@ -270,25 +222,24 @@ class WholeLoads:
         """Publish a complete staged copy, or clear away a failed one."""
         row = load.row
         del self._loads[row]
+        self.ended.append(row)
         if load.prefetch:
             self._gauge[Metric.FETCHES_DONE] += 1
-        self._work.ended(load)
+        self._queue.ended(load)
         if load.failed or self._columns.stale[row] or self._columns.version[row] != load.version:
             if load.arena != NOWHERE:
-                self._retire(load.arena)
+                self._pool.retire(load.arena)
             self._ring.put(Event.FAILED, row, load.error or errno.ESTALE)
-        else:
-            columns = self._columns
-            columns.slot[row] = load.arena
-            if not load.from_disk:
-                columns.check[row] = load.checksum
-            columns.tier[row] = Tier.RAM
-            if load.stuck or self.left_alone.any:
-                self.left_alone.worked(row)
-            self._gauge[Metric.STAGED_FILES] += 1
-            self._gauge[Metric.STAGED_BYTES] += load.length
-            if load.length and load.origin() == Origin.SOURCE and self._columns.holder[row] not in (0, HOME_HERE):
-                self._ring.put(Event.STRAY, row, load.length)  # before: it may not be held for long
-            self._ring.put(Event.STAGED, row, load.length)
-        self.lending.loaded(row)
-
+            return
+        columns = self._columns
+        columns.slot[row] = load.arena
+        if not load.from_disk:
+            columns.check[row] = load.checksum
+        columns.tier[row] = Tier.RAM
+        if load.stuck or self.left_alone.any:
+            self.left_alone.worked(row)
+        self._gauge[Metric.STAGED_FILES] += 1
+        self._gauge[Metric.STAGED_BYTES] += load.length
+        if load.length and load.origin() == Origin.SOURCE and columns.holder[row] not in (0, HOME_HERE):
+            self._ring.put(Event.STRAY, row, load.length)  # before: it may not be held for long
+        self._ring.put(Event.STAGED, row, load.length)

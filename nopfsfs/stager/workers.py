@@ -1,8 +1,8 @@
-"""Books of the stager's worker threads: what each does and since when, which are stuck, and how many more are needed.
+"""Records of the stager's worker threads: the work of each and since when, which are stuck, how many more are needed.
 
-A read that has begun cannot be taken back: the thread is the kernel's until the source answers. A worker that takes far
-longer than reads usually take counts as stuck, and another thread takes its place, up to `SPARE_MOST` in all; when the
-source answers, the surplus ends. Everything here is called with the desk's lock held.
+A read that has begun cannot be taken back: the kernel holds the thread until the source answers. A worker that takes
+far longer than reads usually take counts as stuck, and another thread takes its place, up to `SPARE_MOST` in all. When
+the source answers, the surplus ends. The caller holds its own lock.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from nopfsfs.stager.load import Load
 SPARE_MOST = 256  # threads in the places of stuck ones, or for demands that none takes
 STUCK_LEAST_S, STUCK_MOST_S = 1.0, 10.0
 STUCK_TIMES = 16  # as long as reads usually take
-DISK_LIMIT_S = 1.5  # for a copy on disk: with a look, and then the read of the source, within 2 s for a healthy source
+DISK_LIMIT_S = 1.5  # for a copy on disk: with a look and the read of a healthy source, 2 s
 LAST_READS = 64  # reads that say what is usual
 FILE_MOST = 16  # workers at one file: more gain nothing, and all of them may get stuck there
-DEVICE_MOST = 16  # of one device, stuck, while nothing else of it is read: no more is prefetched from there
+DEVICE_MOST = 16  # stuck reads of a device of which no other read ends: then it is prefetched from no more
 
 
 class Worker:
-    """One thread. `urgent`: it serves only demands. `load`: what it reads, None while it waits or closes a file."""
+    """A worker thread. `urgent`: it serves only demands. `load`: None while it waits or closes a file."""
 
     __slots__ = ("busy", "device", "disk", "load", "lost", "row", "since", "slot", "stuck", "urgent")
 
@@ -34,13 +34,13 @@ class Worker:
         self.row = self.device = -1
         self.disk = 0  # the tier whose copy is being read
         self.lost = -1  # the extent that it may still write, though its load has gone on without it
-        self.slot = False  # of the load that it has ended, until it takes something else
+        self.slot = False  # True: it keeps the slot of the load that it has ended, until its next step
         self.since = 0.0
 
 
 class Workers:
-    """See the module. `threads`: how many there are to be, (others, urgent) by `Worker.urgent`. `device_of`: a row's,
-    of `devices`."""
+    """All workers. `threads`: how many there are to be, (others, urgent) by `Worker.urgent`. `device_of`: the device of
+    a row, of `devices`."""
 
     def __init__(self, clock: Callable[[], float], device_of: Callable[[int], int], devices: int) -> None:
         self._clock, self._device_of, self._devices = clock, device_of, devices
@@ -69,7 +69,7 @@ class Workers:
         self._count[worker.urgent] -= 1
 
     def begin(self, worker: Worker, load: Load | None) -> None:
-        """It reads a block of the load, or closes a file."""
+        """Note that the worker begins to read a block of the load, or to close a file."""
         worker.busy, worker.load, worker.since = True, load, self._clock()
         if load is not None:
             worker.disk = load.from_disk
@@ -78,7 +78,7 @@ class Workers:
                 self._at[worker.row] = self._at.get(worker.row, 0) + 1
 
     def end(self, worker: Worker) -> int:
-        """It has done what it had begun; the row at which there is room for another now, or -1."""
+        """Note that the worker is done; return the row that has room for another worker now, or -1."""
         if not worker.busy:
             return -1
         worker.busy, worker.load = False, None
@@ -94,7 +94,7 @@ class Workers:
         return row
 
     def may_rest(self, worker: Worker) -> bool:
-        """Whether it is to wait for work; else it is surplus."""
+        """True when the worker is to wait for work; False when it is surplus."""
         return self._idle[worker.urgent] < max(1, self.threads[worker.urgent])
 
     def rest(self, worker: Worker, does: bool) -> None:
@@ -103,19 +103,22 @@ class Workers:
     # ---- rows and devices ---------------------------------------------------------------------------------
 
     def has_room(self, row: int) -> bool:
-        """Whether one more worker may read the file."""
+        """True when one more worker may read the file."""
         return self._at.get(row, 0) < FILE_MOST
 
     def took(self, row: int, seconds: float) -> None:
-        """A block of the row was read from the source."""
+        """Note that a block of the row was read from the source."""
         self._took.append(seconds)
         self._ends[self._device_of(row) if self._devices > 1 else 0] += 1
 
     def was_long(self, seconds: float) -> bool:
         return seconds >= self._stuck_after
 
-    def hangs(self, device: int) -> bool:
-        """Whether reads of the device are stuck, and none of it has ended of late."""
+    def device_hangs(self, row: int) -> bool:
+        """True when reads of the row's device are stuck, and none has ended of late, though others' may."""
+        if self._devices == 1:
+            return False
+        device = self._device_of(row)
         stuck = self._stuck_at[device]
         return stuck >= DEVICE_MOST and self._clock() - self._ended_at[device] >= self._stuck_after
 
@@ -123,7 +126,7 @@ class Workers:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to look at."""
+        """True while a worker reads or closes a file."""
         return any(worker.busy for worker in self._all)
 
     @property
@@ -132,11 +135,11 @@ class Workers:
 
     @property
     def spare(self) -> int:
-        """Threads above those that there are to be."""
+        """The number of threads above `threads`."""
         return max(0, sum(self._count) - sum(self.threads))
 
     def look(self) -> list[Worker]:
-        """Those that have got stuck since the last look."""
+        """Find the workers that have got stuck since the last look."""
         if self._took:
             self._stuck_after = min(max(STUCK_LEAST_S, STUCK_TIMES * median(self._took)), STUCK_MOST_S)
         now = self._clock()
@@ -157,22 +160,23 @@ class Workers:
         return now - worker.since >= (DISK_LIMIT_S if worker.disk else self._stuck_after)
 
     def stuck_while_others_end(self) -> list[Load]:
-        """Loads that are stuck, though reads have ended that began after them: not the whole source is stuck."""
+        """Stuck loads, where reads have ended that began after theirs: not the whole source is stuck."""
         last = max(self._ended_at)
         return [w.load for w in self._all if w.stuck and w.load is not None and last > w.since]
 
     def again(self, worker: Worker) -> None:
-        """The disk has answered; if its copy is of no use, the worker now begins to read the source."""
+        """Note that the disk has answered; if its copy is of no use, the worker now begins to read the source."""
         worker.disk, worker.since = 0, self._clock()
 
     def take_found(self) -> int:
-        """How many have got stuck since this was last asked."""
+        """The number of workers that have got stuck since the last call."""
         found, self._found = self._found, 0
         return found
 
     def missing(self, waiting: int, served: int) -> tuple[int, int]:
-        """(others, urgent): threads to be started now. `waiting`: demands that no worker has taken; `served`: how many
-        were taken, ever. Where none was since the last look, though some waited, there are too few threads."""
+        """(others, urgent): the numbers of threads to be started now. `waiting`: demands that no worker has taken;
+        `served`: demands that were ever taken. When demands wait, and none was taken since the last look, there are
+        too few threads."""
         need = [self.threads[kind] - (self._count[kind] - self._stuck[kind]) for kind in (False, True)]
         if waiting and served == self._served and not any(self._idle):
             need[True] = max(need[True], waiting)

@@ -5,7 +5,7 @@ system's clock; one on another machine while the times are in this machine's att
 through a mapping, which changes the times when a page is first written to, and not again before the page was written
 back. So what is read of a file whose mtime or ctime is younger than these take together is noted with its checksum.
 When the file is old enough that part is read again. Other bytes under the same times are a change like any other
-(`stager/changed_files.py`): what is held is withdrawn, the page cache of the mount included.
+(`stager/changed_files.py`): all copies are withdrawn, those in the page cache of the mount included.
 
 One thread reads, one part at a time. Safe in any thread.
 """
@@ -34,6 +34,7 @@ NETWORK_S = 100.0  # the same on the writer's machine, and acregmax of NFS, 60 s
 PARTS_MOST = 1 << 18  # noted at a time, each some 200 bytes
 RETRY_S = 10.0  # when the source does not answer well
 _PIECE = 1 << 20
+Take = Callable[[int], None]
 
 
 class _Part(NamedTuple):
@@ -49,15 +50,13 @@ class _Part(NamedTuple):
 
 
 class YoungFiles:
-    """See the module. `changed(row)`: the file is not the known one any more; `renew(row)`: it looks as before and
-    holds other bytes. `clock_ns`: ns since 1970."""
+    """Notes what is read of young files, and compares it later. `clock_ns`: ns since 1970."""
 
     def __init__(
         self, *, source: Source, columns: Columns, gauge: memoryview, file_system: FileSystem | None, n: int,
-        changed: Callable[[int], None], renew: Callable[[int], None], clock_ns: Callable[[], int] = time.time_ns,
+        clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:  # fmt: skip
-        self._source, self._columns, self._gauge = source, columns, gauge
-        self._changed, self._renew, self._clock_ns = changed, renew, clock_ns
+        self._source, self._columns, self._gauge, self._clock_ns = source, columns, gauge, clock_ns
         network = file_system is not None and file_system.is_network
         self.age_ns = int((NETWORK_S if network else LOCAL_S) * 1e9)
         self._sure = np.zeros(n, np.uint8)  # the version of the row that was compared well, plus 1 (mod 256)
@@ -71,20 +70,20 @@ class YoungFiles:
     # ---- noting -------------------------------------------------------------------------------------------
 
     def note(self, row: int, version: int, start: int, data: memoryview, checksum: int | None = None) -> None:
-        """These bytes of the row were read, or came from another node. `checksum`: their xxh3, where it is known."""
+        """Note bytes of the row that were read, or came from another node. `checksum`: their xxh3, if it is known."""
         due = self._due(row, version)
         if due:
             sum_ = xxhash.xxh3_64_intdigest(data) if checksum is None else checksum
             self._add(_Part(due, next(self._numbers), row, version, start, len(data), sum_))
 
     def note_whole(self, row: int, version: int, length: int, checksum: int) -> None:
-        """As `note`, of a whole file by its checksum."""
+        """Note a whole file by its checksum."""
         due = self._due(row, version)
         if due:
             self._add(_Part(due, next(self._numbers), row, version, 0, length, checksum))
 
     def _due(self, row: int, version: int) -> int:
-        """When the row's file is old enough, ns since 1970; 0 where what was read of it now is sure."""
+        """The time when the row's file is old enough, ns since 1970; 0 when bytes that are read now are sure."""
         identity = self._source.identity(row)
         now = self._clock_ns()
         suspect = row in self._suspect
@@ -109,11 +108,12 @@ class YoungFiles:
 
     # ---- comparing ----------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """The life of the thread that compares."""
+    def run(self, changed: Take, renew: Take) -> None:
+        """Compare what is due until `stop`. `changed(row)` takes a file that is not the known one any more,
+        `renew(row)` a file that looks as before and holds other bytes."""
         while (part := self._next()) is not None:
             try:
-                self._compare(part)
+                self._compare(part, changed, renew)
             except Exception:
                 log.exception("reading row %d again failed", part.row)
 
@@ -122,14 +122,14 @@ class YoungFiles:
             self._stopped = True
             self._wake.notify()
 
-    def run_due(self) -> int:
-        """Compare what is due now, in this thread; how many parts that were."""
+    def run_due(self, changed: Take, renew: Take) -> int:
+        """Compare what is due now, as `run` does; return the number of parts."""
         for done in itertools.count():
             with self._wake:
                 if not self._parts or self._parts[0].due_ns > self._clock_ns():
                     return done
                 part = self._pop()
-            self._compare(part)
+            self._compare(part, changed, renew)
         raise AssertionError
 
     def _next(self) -> _Part | None:
@@ -146,14 +146,14 @@ class YoungFiles:
         self._gauge[Metric.YOUNG_PARTS] = len(self._parts)
         return part
 
-    def _compare(self, part: _Part) -> None:
+    def _compare(self, part: _Part, changed: Take, renew: Take) -> None:
         row = part.row
         if self._columns.version[row] != part.version or self._columns.stale[row]:
             return  # withdrawn already
         try:
             same = self._read(part) == part.checksum
         except Changed:
-            self._changed(row)
+            changed(row)
             return
         except OSError as e:
             log.info("%r cannot be read again yet: %s", self._source.path(row), e)
@@ -166,10 +166,10 @@ class YoungFiles:
         self._gauge[Metric.YOUNG_CHANGED] += 1
         log.warning("%r was written to after it was read, and its times stayed the same", self._source.path(row))
         self._suspect.add(row)
-        self._renew(row)
+        renew(row)
 
     def _passed(self, part: _Part) -> None:
-        """Parts that are read from now on are sure; those that were noted before are still compared."""
+        """Take bytes that are read from now on for sure; parts that were noted before are still compared."""
         self._suspect.discard(part.row)
         identity = self._source.identity(part.row)
         if max(identity.mtime_ns, identity.ctime_ns) > self._clock_ns():

@@ -30,7 +30,7 @@ class TierGone(OSError):
 
 @dataclass(slots=True)
 class Disk:
-    """One disk tier. `limit` in bytes, None: up to the floor. Thread-safe, but for `open` and `close`."""
+    """A disk tier. `limit` in bytes, None: up to the floor. Thread-safe, but for `open` and `close`."""
 
     path: str
     limit: int | None

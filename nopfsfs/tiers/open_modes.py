@@ -1,4 +1,4 @@
-"""In which of two modes an inode is open: through the page cache, or passed through to a file on disk.
+"""The mode in which an inode is open: through the page cache, or passed through to a file on disk.
 
 The kernel fails an open (EIO) that asks for one mode while the inode is open in the other, or for another registered
 file than the one in use. So the servers count, for each file that may be passed through, the opens that are alive, and
@@ -29,8 +29,8 @@ class OpenModes:
         return shared_memory.create("modes", 4 * n)
 
     def enter(self, row: int, *, may_pass: bool) -> int:
-        """Count one more open; the number of the file that it is to be passed through to, 0: the page cache.
-        `may_pass`: no matter if the column `backing` has a number for it."""
+        """Count an open; return the number of the file that it is to be passed through to, 0 for the page cache.
+        `may_pass`: this open may be the first that is passed through."""
         with _Locked(self._fd, row):
             alive = self.alive[row]
             number = self._numbers[row]
@@ -41,7 +41,7 @@ class OpenModes:
             return 0
 
     def leave(self, row: int, *, passed: bool) -> None:
-        """One open of this mode is over."""
+        """Count an open of this mode out, at its release."""
         with _Locked(self._fd, row):
             alive = self.alive[row]
             if passed and alive < 0:
@@ -50,12 +50,12 @@ class OpenModes:
                 self.alive[row] = alive - 1
 
     def passing(self, row: int) -> bool:
-        """Whether opens are alive that are passed through, or are about to be."""
+        """True while opens are alive that are passed through, or are about to be."""
         return self.alive[row] < 0
 
 
 class _Locked:
-    """One row's lock: a record lock of one byte, of this process."""
+    """The lock of a row: a record lock of one byte, of this process."""
 
     __slots__ = ("_fd", "_row")
 

@@ -58,7 +58,7 @@ def forget_attributes(fuse_fd: int, inode: int) -> None:
 
 
 def forget_all_attributes(fuse_fd: int, first: int, versions: npt.NDArray[np.uint32]) -> None:
-    """The same of all files: those of the rows from `first` on. `versions` u32[rows]: of each. Some microseconds each.
+    """Call `forget_attributes` for the rows from `first` on. `versions`: u32[rows]. Takes some microseconds a row.
     Raises OSError when the connection is gone."""
     for row, version in enumerate(versions[first:].tolist(), first):
         forget_attributes(fuse_fd, inode_of(row, version))
@@ -74,7 +74,7 @@ def drop(tree_fd: int | None, path: bytes, offset: int = 0, length: int = 0) -> 
 
 
 class Unmeasurable(OSError):
-    """This system does not say what its page cache holds, or not to this process."""
+    """The system does not say what its page cache holds, or not to this process."""
 
 
 def cached(tree_fd: int | None, path: bytes) -> int:
@@ -87,7 +87,7 @@ def cached(tree_fd: int | None, path: bytes) -> int:
 
 
 def cached_of(fd: int) -> int:
-    """The same of an open file."""
+    """Bytes of an open file that the page cache holds, in whole pages. Raises Unmeasurable, OSError."""
     found = ctypes.create_string_buffer(_CACHESTAT.size)
     if _libc.syscall(ctypes.c_long(_NR_CACHESTAT), fd, _RANGE.pack(0, 0), found, 0) == 0:
         return int(_CACHESTAT.unpack(found.raw)[0]) * PAGE

@@ -19,7 +19,7 @@ _TRIES = 1000  # reads of rights that change meanwhile: the stager changes those
 
 
 class Rights(NamedTuple):
-    """Who may do what with a row. `mode`: type and permission bits. `acl`: the POSIX access ACL as the kernel gives it,
+    """The rights of a row. `mode`: type and permission bits. `acl`: the POSIX access ACL as the kernel gives it,
     b"" for none; None: there is one that is not known, and nobody may be let in by the mode alone."""
 
     mode: int
@@ -29,7 +29,7 @@ class Rights(NamedTuple):
 
 
 class RenewedRights:
-    """Reads the columns; only the stager calls `renew`."""
+    """The columns of rights; only the stager calls `renew`."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -69,7 +69,7 @@ class RenewedRights:
         columns.renewed[row] = count
 
     def _keep(self, acl: bytes) -> int:
-        """Where this ACL stands, or _UNKNOWN."""
+        """The number by which this ACL is found, or _UNKNOWN."""
         if self._known is None:
             self._known = self._stored()  # also those of a stager before this one
         number = self._known.get(acl)

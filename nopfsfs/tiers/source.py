@@ -1,8 +1,8 @@
-"""Reading the source, every read bracketed: what is returned is what the source held when it was indexed, or an error.
+"""Reading the source, every read bracketed: returned bytes are those that the source held when it was indexed.
 
 A file is compared with the index when it is opened and again after each read (size, mtime, ctime, inode). A writer
 updates the times before it changes bytes, so bytes read before an unchanged comparison are the indexed ones.
-Where a row's file is, and that nobody can lead this process elsewhere, is the matter of `dataset/below.py`.
+`dataset/below.py` finds a row's file, and keeps others from leading this process elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nopfsfs.protocol.columns import Columns
 from nopfsfs.system.beneath import by_descriptor
 from nopfsfs.system.file_system import FileSystem
 
-IDLE_S = 2.0  # after which a file that nobody reads is closed: the source can be unmounted
+IDLE_S = 2.0  # a file that nobody reads is closed after this: the source can be unmounted
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _ANOTHER_FILE = (errno.ELOOP, errno.ENOTDIR)  # a link or a file on the way
 _TYPE = 12  # bits of st_mode below the type
@@ -33,7 +33,7 @@ class Changed(Exception):
 
 
 class Identity(NamedTuple):
-    """What makes a file the same file: bytes, ns, ns, inode number."""
+    """The marks of a version of a file: bytes, ns, ns, inode number."""
 
     size: int
     mtime_ns: int
@@ -75,13 +75,13 @@ class Source:
         return int(self._columns.new_size[row]) if self._version[row] else self._size[row]
 
     def stat(self, row: int) -> os.stat_result:
-        """What the source has in the row's place now. Raises OSError; ESTALE where the source is not there, and where a
-        followed link leads elsewhere."""
+        """The attributes of the file in the row's place now. Raises OSError; ESTALE where the source is not there, and
+        where a followed link leads elsewhere."""
         return self._below.stat(row)
 
     def look(self, row: int, ask: Callable[[os.stat_result], bool]) -> tuple[os.stat_result, bytes | None]:
-        """As `stat`; and the POSIX access ACL of that very inode where `ask` says so of its attributes, b"" for none;
-        None: not asked. Raises OSError."""
+        """The attributes as by `stat`, and the POSIX access ACL of that very inode, b"" for none. The ACL is None where
+        `ask` returns False for the attributes. Raises OSError."""
         with self._below.looked(row) as (fd, st):
             return st, acl_of(fd) if ask(st) else None
 
@@ -147,7 +147,7 @@ def known_file_system(config: MountConfig) -> FileSystem | None:
 
 
 def check(fd: int, identity: Identity) -> None:
-    """Raises Changed unless the open file still has this identity."""
+    """Raise Changed unless the open file still has this identity."""
     st = os.fstat(fd)
     if (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino) != identity:
         raise Changed

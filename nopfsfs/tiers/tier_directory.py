@@ -5,7 +5,7 @@ makes them, usually root; `copies` belongs to the user who reads the source. So 
 nothing in the place of `copies` before it is handed over, and can forge no marker.
 
 A directory is removed only when its name, its owner and its marker all say that a mount made it, and that the process
-of that mount has ended. On this boot of this kernel its pid and start time tell that; a process of another boot of this
+of that mount has ended. On this boot of this kernel its pid and start time show that; a process of another boot of this
 host has ended. Directories of other hosts stay. Locks are a sign of life where there are any, and nothing needs them.
 """
 
@@ -55,7 +55,7 @@ class TierDirectory:
     """A directory that this process made. Its descriptors are closed when the last thread that uses it lets it go."""
 
     def __init__(self, path: str, uid: int = -1, gid: int = -1) -> None:
-        """Make it in directory `path`; `copies` for user `uid`, as in chown(2). Raises OSError, and leaves nothing."""
+        """Make a directory in `path`; `copies` for user `uid`, as in chown(2). Raises OSError, and leaves nothing."""
         self._fds = contextlib.ExitStack()
         self.name = f".nopfs-tier-{this_host()}-{boot_id()}-{os.getpid()}-{secrets.token_hex(8)}"
         with contextlib.ExitStack() as undo:
@@ -107,8 +107,8 @@ class TierDirectory:
 
 
 def clear_leftovers(path: str, uid: int | None = None) -> int:
-    """Remove what mounts that are no more left in directory `path`: their directories that belong to this user, or to
-    user `uid`. Return how many are gone. Raises OSError."""
+    """Remove the directories that ended mounts left in directory `path`, of this user or of user `uid`. Return how many
+    are gone. Raises OSError."""
     owners = {os.geteuid(), os.geteuid() if uid is None else uid}
     parent = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -158,7 +158,7 @@ def this_host() -> str:
 
 
 def _clear(name: str, parent: int, owners: Collection[int]) -> bool:
-    """Remove a directory if all says that it may be; whether it is gone."""
+    """Remove a directory if name, owner and marker allow that; True when it is gone."""
     try:
         own = open_directory(name, parent)
     except OSError:
@@ -173,7 +173,7 @@ def _clear(name: str, parent: int, owners: Collection[int]) -> bool:
 
 
 def _is_dead(name: str, own: int) -> bool:
-    """Whether the marker proves that a mount made the directory, and that it is no more. Raises OSError."""
+    """True when the marker proves that a mount made the directory, and has ended. Raises OSError."""
     try:
         fd = open_regular(_MARKER, own)
     except OSError:
@@ -199,7 +199,7 @@ def _has_ended(marker: Marker, fd: int) -> bool:
 
 
 def _lock_is_free(fd: int) -> bool | None:
-    """None: there are no locks here."""
+    """True when no process holds the lock; None where there are no locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -210,8 +210,8 @@ def _lock_is_free(fd: int) -> bool | None:
 
 
 def _remove(name: str, parent: int, own: int) -> bool:
-    """Remove what a mount may have made in the directory `own`, and then the directory; whether it is gone. Whatever
-    else there is stays, and then the directory and its marker do. Raises OSError."""
+    """Remove what a mount may have made in the directory `own`, and then the directory; True when it is gone. Other
+    files stay, and then the directory and its marker do. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         _remove_copies(own)
     strange = sorted(set(os.listdir(own)) - {_MARKER})
@@ -287,7 +287,7 @@ def _write_marker(fd: int) -> None:
 
 
 def _read_marker(fd: int, name: str) -> Marker | None:
-    """The marker, if it is whole and says the same as the directory's name. Raises OSError."""
+    """The marker, if it is whole and agrees with the directory's name. Raises OSError."""
     named = _NAME.fullmatch(name)
     data = os.pread(fd, _MARKER_MOST + 1, 0)
     if named is None or len(data) > _MARKER_MOST:
@@ -309,7 +309,7 @@ def _replaced() -> OSError:
 
 
 def _try_to(do: Callable[..., None]) -> Callable[..., None]:
-    """`do`, but an OSError is passed over."""
+    """Return `do` with every OSError ignored."""
 
     def attempt(*args: Any, **options: Any) -> None:
         with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
-"""Messages between nodes, and between the processes of one: the formats, the exchange of a peer process, and the desk
-of a stager with a peer process and servers at its sockets."""
+"""Messages between nodes, and between the processes of one: the formats, the exchange of a peer process, and the
+state of a stager with a peer process and servers at its sockets."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from nopfsfs.protocol.columns import HOME_HERE, Columns, MetricBlock
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.stager_peer import Kind as Local
 from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
+from nopfsfs.stager.load import BlockReader
+from nopfsfs.stager.peer_exchange import PeerExchange
 from nopfsfs.stager.server_links import ServerLinks
 from nopfsfs.stager.state import StagerState
+from nopfsfs.stager.worker_threads import WorkerThreads
 from nopfsfs.supervisor.processes.children import sequenced_pair
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
@@ -57,7 +60,7 @@ def record(rng: Random, kind: between_peers.PeerKind | Local, known: list[int]) 
 
 
 class PeersInput(Input):
-    """See the module. Whatever comes, an exchange goes on, and a desk answers readers."""
+    """See the module. Whatever comes, an exchange goes on, and a stager answers readers."""
 
     name = "peers"
 
@@ -70,7 +73,7 @@ class PeersInput(Input):
         self.known = [0, 1, 2, 3, 4096, *self.files, *self.index.size.tolist(), *self.index.mtime_ns.tolist()]
 
     def play(self, rng: Random) -> None:
-        rng.choice((self._formats, self._nodes, self._nodes, self._desk, self._desk))(rng)
+        rng.choice((self._formats, self._nodes, self._nodes, self._stager, self._stager))(rng)
 
     # ---- the formats --------------------------------------------------------------------------------------
 
@@ -179,7 +182,7 @@ class PeersInput(Input):
 
     # ---- a stager -----------------------------------------------------------------------------------------
 
-    def _desk(self, rng: Random) -> None:
+    def _stager(self, rng: Random) -> None:
         with Bench(self.root, self.index, rng) as bench:
             for _ in range(MESSAGES):
                 match rng.randrange(6):
@@ -193,14 +196,14 @@ class PeersInput(Input):
                     case 4:
                         bench.server_asks(rng.choice(self.files), rng.randrange(20_000), rng.randrange(1, 20_000))
                     case 5:
-                        bench.desk.fetch([rng.choice(self.files) for _ in range(3)])
+                        bench.state.fetch([rng.choice(self.files) for _ in range(3)])
                 bench.work()
-                self.tell("the desk heard something")
+                self.tell("the stager heard something")
             bench.check()
 
 
 class Bench:
-    """A desk, with a peer process at one socket and a server at another, both played by the case."""
+    """A stager, with a peer process at one socket and a server at another, both played by the case."""
 
     def __init__(self, root: Path, index: Any, rng: Random) -> None:
         self.index, self.now = index, 1000.0
@@ -208,21 +211,27 @@ class Bench:
         self.columns = Columns(self.fds[0], index.n, writable=True)
         self.columns.holder[:] = rng.choices((0, HOME_HERE, 1, 2), k=index.n)
         self.arena = Arena(self.fds[3], ARENA)
-        self.links = ServerLinks(lambda number: self.desk.grace_passed(number))
+        self.links = ServerLinks()
         self.source = Source(os.fsencode(root), index, self.columns)
-        self.desk = StagerState(
+        self.state = StagerState(
             index=index, columns=self.columns, gauges=MetricBlock(self.fds[1], writable=True),
-            ring=Ring(self.fds[2], writable=True), arena=self.arena, source=self.source, disks=None, concurrency=4,  # type: ignore[arg-type]
-            answer=self.links.answer, ask_grace=self.links.ask, changed=lambda row: None, block=BLOCK,
-            range_block=BLOCK, clock=lambda: self.now,
+            ring=Ring(self.fds[2], writable=True), arena=self.arena, source=self.source, concurrency=4,
+            answer=self.links.answer, ask_grace=self.links.ask, block=BLOCK, range_block=BLOCK,
+            clock=lambda: self.now,
         )  # fmt: skip
-        self.desk.set_budget(ARENA, ARENA // 2, ARENA // 4)
+        self.state.set_budget(ARENA, ARENA // 2, ARENA // 4)
+        reader = BlockReader(
+            self.columns, MetricBlock(self.fds[1], writable=True).block, self.arena, self.source, disks=None,  # type: ignore[arg-type]
+            copy_lost=lambda row, disk: False,
+        )  # fmt: skip
+        self.workers = WorkerThreads(self.state, reader, changed=lambda row: None)
+        self.exchange = PeerExchange(self.state)
         self.server, end = sequenced_pair()
         self.link = self.links.add(end)
         self.peer, other = sequenced_pair()
         for ours in (self.server, self.peer):
             ours.setblocking(False)
-        self.desk.exchange.attach(other)
+        self.exchange.attach(other)
         self.asked: dict[int, tuple[int, int, int]] = {}
         self.answered: set[int] = set()
 
@@ -230,7 +239,7 @@ class Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.desk.stop()
+        self.state.stop()
         self.peer.close()
         self.attend()
         self.server.close()
@@ -244,9 +253,9 @@ class Bench:
         self.attend()
 
     def attend(self) -> None:
-        link = self.desk.exchange.wants()[0]
+        link = self.exchange.wants()[0]
         if link is not None:
-            self.desk.exchange.attend(link)
+            self.exchange.attend(link)
         try:
             while self.peer.fileno() >= 0 and self.peer.recv(1 << 16):
                 pass
@@ -254,13 +263,15 @@ class Bench:
             pass
 
     def server_says(self, message: bytes) -> None:
-        """As the stager takes it (`Stager._take_demand`)."""
+        """As the stager takes it (`StagerProcess._take_demand`)."""
         try:
             demand = self.links.take(self.link, local.unpack_demand(message))
         except ValueError:
             return
+        if passed := self.links.take_passed():
+            self.state.grace_passed(passed)
         if demand is not None and demand.id:
-            self.desk.demand(demand)
+            self.state.demand(demand)
 
     def server_asks(self, row: int, offset: int, length: int) -> None:
         number = 1 << 32 | len(self.asked) + 1
@@ -271,8 +282,8 @@ class Bench:
         """All that there is to do; the server takes its answers."""
         for _ in range(1000):
             self.now += 0.05
-            self.desk.exchange.look()
-            if not self.desk.run_one() and not self._take():
+            self.state.check_limits()
+            if not self.workers.run_one() and not self._take():
                 return
         raise Wrong("it never comes to rest")
 

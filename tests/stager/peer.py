@@ -1,4 +1,4 @@
-"""A peer process of the test's, at the other end of a desk's exchange.
+"""A peer process of the test's, at the other end of a stager's exchange.
 
 It writes into the arena as the real one does: into the extents that it was asked to bring rows into, until it has said
 that it does no more. `check` compares those with what the arena believes to be taken.
@@ -54,8 +54,8 @@ class FakePeer:
         self.messages: list[tuple[Kind, int]] = []
         self.writes: dict[int, Ask] = {}  # extents that may be written to
         self.lends = 0
-        r.desk.exchange.attach(end)
-        link = r.desk.exchange.wants()[0]
+        r.exchange.attach(end)
+        link = r.exchange.wants()[0]
         assert link is not None
         self.link: PeerLink = link
 
@@ -104,7 +104,7 @@ class FakePeer:
 
     def hear(self) -> None:
         """The stager's loop finds that it can read, or write."""
-        self.r.desk.exchange.attend(self.link)
+        self.r.exchange.attend(self.link)
 
     def bring(self, *asks: Ask) -> None:
         """The bytes come, and are right."""

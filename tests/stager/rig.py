@@ -1,4 +1,4 @@
-"""A real desk over a real small tree, driven by hand, with a model server at its other end.
+"""A real `StagerState` over a real small tree, driven by hand, with a model server at its other end.
 
 The model server takes messages in the order in which they were sent, as the real one does: it copies the bytes that an
 answer names when it takes the answer, and lets a grace pass when it is asked to. Every answer is compared with what
@@ -22,7 +22,10 @@ from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, Tier
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.stager.load import BlockReader
+from nopfsfs.stager.peer_exchange import PeerExchange
 from nopfsfs.stager.state import StagerState
+from nopfsfs.stager.worker_threads import WorkerThreads
 from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
@@ -87,22 +90,26 @@ class Rig:
         self.results: dict[int, Result] = {}
         self.asked: dict[int, tuple[int, int, int, int]] = {}  # demand: row, version, offset, length
         self.changed: list[int] = []
-        self.now = 1000.0  # what the desk takes for the time, in seconds
+        self.now = 1000.0  # the time of the stager's clock, in seconds
         self.contents = {(row, 0): self._file(row) for row in self.files}
         self.events = Ring(self.fds[2], writable=False)
         self.renewed: list[int] = []
         self.young = YoungFiles(
-            source=self.source, columns=self.columns, gauge=self.gauges.block, n=n, changed=self.changed.append,
-            file_system=None, renew=self.renewed.append, clock_ns=clock_ns,
+            source=self.source, columns=self.columns, gauge=self.gauges.block, n=n, file_system=None,
+            clock_ns=clock_ns,
         )  # fmt: skip
-        self.desk = StagerState(
+        self.state = StagerState(
             index=self.index, columns=self.columns, gauges=self.gauges, ring=Ring(self.fds[2], writable=True),
-            arena=self.arena, source=self.source, disks=disks or NoDisks(), concurrency=concurrency,  # type: ignore[arg-type]
-            answer=self.messages.append, ask_grace=self._ask_grace,
-            changed=self.changed.append, block=block, range_block=block, clock=lambda: self.now,
-            young=self.young,
+            arena=self.arena, source=self.source, concurrency=concurrency, answer=self.messages.append,
+            ask_grace=self._ask_grace, block=block, range_block=block, clock=lambda: self.now, young=self.young,
         )  # fmt: skip
-        self.desk.set_budget(budget, budget if whole_limit is None else whole_limit, range_budget)
+        reader = BlockReader(
+            self.columns, self.gauges.block, self.arena, self.source, disks or NoDisks(),  # type: ignore[arg-type]
+            copy_lost=lambda row, disk: self.state.withdraw_disk(row, disk) > 0, young=self.young,
+        )  # fmt: skip
+        self.workers = WorkerThreads(self.state, reader, self.changed.append)
+        self.exchange = PeerExchange(self.state)
+        self.state.set_budget(budget, budget if whole_limit is None else whole_limit, range_budget)
 
     @property
     def files(self) -> list[int]:
@@ -128,7 +135,7 @@ class Rig:
         """Ask as the server does for a handle of the present version; the demand's number."""
         number = len(self.asked) + 1
         self.asked[number] = (row, int(self.columns.version[row]), offset, length)
-        self.desk.demand(Demand(number, row, offset, length))
+        self.state.demand(Demand(number, row, offset, length))
         return number
 
     def take(self, most: int = 1 << 30) -> None:
@@ -137,7 +144,7 @@ class Rig:
             most -= 1
             answer = self.messages.popleft()
             if answer.id == 0:
-                self.desk.grace_passed(answer.arena)
+                self.state.grace_passed(answer.arena)
                 continue
             assert answer.id not in self.results, "answered twice"
             data = bytes(self.arena.view[answer.arena : answer.arena + answer.length])
@@ -171,7 +178,7 @@ class Rig:
 
     def run(self) -> None:
         """Do all that waits to be done, and let the server take all that it is sent."""
-        while self.desk.run_one() or self.messages:
+        while self.workers.run_one() or self.messages:
             self.take()
 
     def refresh(self, row: int) -> None:
@@ -184,7 +191,7 @@ class Rig:
         if (st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino) == self.source.identity(row):
             return
         c.stale[row] = 1
-        self.desk.forget(row)
+        self.state.forget(row)
         c.new_size[row], c.new_mtime_ns[row] = st.st_size, st.st_mtime_ns
         c.new_ctime_ns[row], c.new_ino[row] = st.st_ctime_ns, st.st_ino
         c.version[row] = int(c.version[row]) + 1
@@ -200,7 +207,7 @@ class Rig:
 
     def close(self) -> None:
         """End; and nothing is left over but what is published."""
-        self.desk.stop()
+        self.state.stop()
         for fd in self.fds:
             os.close(fd)
 
@@ -213,8 +220,8 @@ class Rig:
             assert self.staged(row) == self.contents[row, int(self.columns.version[row])]
         whole = sum(-(-max(self.source.size(row), 1) // PAGE) * PAGE for row in published)
         assert whole <= self.arena.taken <= self.arena.used <= self.arena.budget
-        self.desk.evict(published)
-        self.desk.set_budget(self.arena.budget, 0, 0)
+        self.state.evict(published)
+        self.state.set_budget(self.arena.budget, 0, 0)
         self.run()
         assert self.arena.taken == 0
         assert self.gauge(Metric.ARENA_USED) == self.arena.used

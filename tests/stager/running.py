@@ -155,7 +155,7 @@ class Running:
         assert wait_until(lambda: self._threads() <= self._threads_before), threading.enumerate()
         os.close(self._fuse_fd)
         os.close(self.stager._poked)
-        for sock in (self.orders, self.server, self.stager._orders, *self.stager._links._sockets.values()):
+        for sock in (self.orders, self.server, self.stager._commands, *self.stager._links._sockets.values()):
             sock.close()
         if self.stager._peer_key is not None:
             self.stager._peer_key.data.socket.close()

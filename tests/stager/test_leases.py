@@ -1,4 +1,4 @@
-"""Rows that other nodes ask for: each case by itself. Random ones are in test_peering_random.py."""
+"""Rows that other nodes ask for: each case by itself. Random ones are in test_remote_fetches_random.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nopfsfs.protocol.columns import HOME_HERE, Metric, Tier
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.stager_peer import Kind, Status
 from nopfsfs.stager import leases
-from nopfsfs.stager.peer_exchange import ROOM_LOOK_S
+from nopfsfs.stager.state import ROOM_CHECK_S
 from nopfsfs.stager.workers import Worker
 from tests.stager.peer import FakePeer, Make, homes, rigs
 from tests.stager.rig import PAGE, Rig, write_files
@@ -42,7 +42,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def stage(r: Rig, *rows: int) -> None:
-    r.desk.fetch(list(rows))
+    r.state.fetch(list(rows))
     r.run()
     r.told()
 
@@ -56,7 +56,7 @@ def test_what_is_staged_is_lent_and_kept_until_it_is_given_back(make: Make) -> N
     numbers = peer.lend(*r.files)
     assert [peer.answers(number) for number in numbers] == [[OK], [OK]]
     assert peer.messages == [(Kind.LENT, 2)]
-    r.desk.evict(r.files)
+    r.state.evict(r.files)
     r.run()
     assert r.arena.taken == 5 * PAGE
     assert [peer.bytes_of(number) for number in numbers] == [r.contents[row, 0] for row in r.files]
@@ -72,7 +72,7 @@ def test_one_row_is_lent_to_several_and_free_after_the_last(make: Make) -> None:
     r, peer = make(PAGE)
     stage(r, *r.files)
     numbers = [*peer.lend(*r.files), *peer.lend(*r.files), *peer.lend(*r.files)]
-    r.desk.evict(r.files)
+    r.state.evict(r.files)
     for number in numbers:
         assert r.arena.taken == PAGE
         peer.back(number)
@@ -85,14 +85,14 @@ def test_what_is_lent_and_evicted_and_staged_again_is_two_extents(make: Make) ->
     (row,) = r.files
     stage(r, row)
     (old,) = peer.lend(row)
-    r.desk.evict([row])
+    r.state.evict([row])
     stage(r, row)
     (new,) = peer.lend(row)
     assert peer.bytes_of(old) == peer.bytes_of(new) == r.contents[row, 0]
     assert r.arena.taken == 4 * PAGE
-    pinned = r.desk.pin(row)
+    pinned = r.state.pin(row)
     assert pinned is not None, "the pusher pins the one that is staged"
-    r.desk.unpin(pinned.slot)
+    r.state.unpin(pinned.slot)
     peer.back(new)
     r.take()
     assert r.arena.taken == 4 * PAGE, "staged, and the old one lent"
@@ -131,7 +131,7 @@ def test_the_home_fetches_what_it_does_not_have_and_lends_it_before_it_can_be_ev
     (number,) = peer.lend(row, urgent=urgent)
     assert peer.answers(number) == [COMING]
     r.run()
-    r.desk.evict([row])
+    r.state.evict([row])
     r.run()
     assert peer.answers(number) == [COMING, OK]
     assert peer.bytes_of(number) == r.contents[row, 0]
@@ -165,7 +165,7 @@ def test_a_row_whose_home_is_elsewhere_is_not_fetched_for_others_nor_asked_for_a
     none, other, asked = r.files
     homes(r, node2=[other, asked])
     r.columns.holder[none] = 0
-    r.desk.fetch([asked])
+    r.state.fetch([asked])
     ask = peer.ask_of(asked)
     numbers = peer.lend(*r.files)
     assert [peer.answers(number) for number in numbers] == [[NO]] * 3
@@ -179,7 +179,7 @@ def test_lends_join_a_load_under_way_and_each_other(make: Make) -> None:
     r, peer = make(4 * PAGE)
     (row,) = r.files
     r.demand(row, 0, PAGE)
-    r.desk.run_one()
+    r.workers.run_one()
     numbers = [*peer.lend(row), *peer.lend(row, urgent=1)]
     r.columns.holder[row] = 0  # it is under way all the same
     numbers += peer.lend(row)
@@ -219,16 +219,16 @@ def test_what_has_no_room_is_lent_when_it_has(make: Make) -> None:
     r.run()
     assert [peer.answers(one) for one in (number, waits, small)] == [[COMING, OK], [COMING], [COMING, OK]]
     assert r.arena.used <= r.arena.budget
-    assert r.desk.exchange.wants()[2] == ROOM_LOOK_S
+    assert r.exchange.wants()[2] == ROOM_CHECK_S
     peer.hurry(waits, second)
     peer.back(number)
-    r.desk.evict([first])
+    r.state.evict([first])
     r.take()
-    r.desk.exchange.look()
+    r.state.check_limits()
     r.run()
     assert peer.answers(waits) == [COMING, OK]
     assert peer.bytes_of(waits) == r.contents[second, 0]
-    assert r.desk.exchange.wants()[2] is None
+    assert r.exchange.wants()[2] is None
     peer.back(waits, small)
     r.take()
     r.check_at_rest()
@@ -238,10 +238,10 @@ def test_what_is_staged_meanwhile_needs_no_room(make: Make) -> None:
     r, peer = make(3 * PAGE, 3 * PAGE, budget=4 * PAGE)
     stage(r, r.files[0])
     (number,) = peer.lend(r.files[1])
-    r.desk.evict(r.files[:1])
+    r.state.evict(r.files[:1])
     r.take()
     stage(r, r.files[1])
-    r.desk.exchange.look()
+    r.state.check_limits()
     assert peer.answers(number) == [COMING, OK]
     assert r.gauge(Metric.SOURCE_OPENS) == 2
     peer.back(number)
@@ -252,10 +252,10 @@ def test_room_is_not_waited_for_for_ever_nor_again_and_again(make: Make) -> None
     stage(r, r.files[0])
     (number,) = peer.lend(r.files[1])
     r.now += leases.ROOM_S - 0.1
-    r.desk.exchange.look()
+    r.state.check_limits()
     assert peer.answers(number) == [COMING]
     r.now += 0.1
-    r.desk.exchange.look()
+    r.state.check_limits()
     assert peer.answers(number) == [COMING, NO]
     (at_once,) = peer.lend(r.files[1])
     assert peer.answers(at_once) == [NO]
@@ -263,8 +263,8 @@ def test_room_is_not_waited_for_for_ever_nor_again_and_again(make: Make) -> None
     (again,) = peer.lend(r.files[1])
     assert peer.answers(again) == [COMING]
     peer.back(again)
-    assert r.desk.exchange.wants()[2] is None
-    assert r.desk.exchange.lending._lends == {}
+    assert r.exchange.wants()[2] is None
+    assert r.state._leases._leases == {}
 
 
 def test_what_is_never_staged_whole_does_not_wait_for_room(make: Make) -> None:
@@ -292,7 +292,7 @@ def test_what_is_asked_for_wrongly_is_refused(make: Make) -> None:
     peer.lend(row, id=60)
     peer.lend(0, id=60, urgent=1)
     assert peer.answers(60) == [COMING]
-    assert r.desk.exchange.lending.strange == 1
+    assert r.state._leases.invalid == 1
     r.run()
     assert peer.answers(60) == [COMING, OK]
     peer.back(60, 60, 61)
@@ -319,7 +319,7 @@ def test_a_link_is_not_lent(tmp_path: Path) -> None:
 def test_readers_here_come_first_then_those_of_others_then_what_nobody_waits_for(make: Make) -> None:
     r, peer = make(*[PAGE] * 5)
     prefetched, lent, waited_for, demanded, _ = r.files
-    r.desk.fetch([prefetched])
+    r.state.fetch([prefetched])
     peer.lend(lent)
     peer.lend(waited_for, urgent=1)
     r.demand(demanded)
@@ -344,20 +344,20 @@ def test_one_that_a_reader_has_come_to_wait_for_goes_before_others(make: Make) -
 
 def test_lends_that_nobody_waits_for_take_the_slots_of_prefetches(make: Make) -> None:
     r, peer = make(*[PAGE] * 10)
-    r.desk.fetch(r.files[6:])
+    r.state.fetch(r.files[6:])
     numbers = peer.lend(*r.files[:6])
     workers, waiting = [Worker(urgent=False) for _ in range(5)], Worker(urgent=True)
-    jobs = [r.desk._work.next(worker, wait=False) for worker in workers]
+    jobs = [r.state.next_step(worker, wait=False) for worker in workers]
     assert [job is None for job in jobs] == [False] * 4 + [True]
-    assert r.desk._work.next(waiting, wait=False) is None
+    assert r.state.next_step(waiting, wait=False) is None
     peer.hurry(numbers[5], r.files[5])
-    urgent = r.desk._work.next(waiting, wait=False)
+    urgent = r.state.next_step(waiting, wait=False)
     assert urgent is not None, "it needs none, and the threads that are kept free take it"
     for worker, job in zip((*workers[:4], waiting), (*jobs[:4], urgent), strict=True):
         assert job is not None
-        r.desk._do(worker, job)
-        with r.desk._lock:
-            r.desk._work.leave_slot(worker)  # as when it takes something else
+        r.workers.do(worker, job)
+        with r.state._lock:
+            r.state._queue.leave_slot(worker)  # as when it takes something else
     r.run()
     assert len(r.told()) == 10
     peer.back(*numbers)
@@ -475,10 +475,10 @@ def test_when_it_ends_nothing_stays_pinned_and_nothing_is_waited_for(
     stage(r, r.files[0])
     peer.lend(*r.files)
     peer.end()
-    r.desk.evict(r.files[:1])
+    r.state.evict(r.files[:1])
     r.run()
     assert r.told() == [(Event.EVICTED, r.files[0]), (Event.STAGED, r.files[1])]
-    assert len(r.desk._pins) == 0
+    assert r.state._pool.pinned == 0
     assert r.gauge(Metric.LENT_FILES) == 0
     r.take()
     r.check_at_rest()
@@ -491,9 +491,9 @@ def test_numbers_begin_anew_with_another_peer_process(make: Make) -> None:
     other = FakePeer(r)
     assert other.lend(r.files[1]) == [number]
     assert other.bytes_of(number) == r.contents[r.files[1], 0]
-    assert len(r.desk._pins) == 1
+    assert r.state._pool.pinned == 1
     other.back(number)
-    assert len(r.desk._pins) == 0
+    assert r.state._pool.pinned == 0
     other.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ class Bench:
     def another(self) -> PassthroughCopies:
         return PassthroughCopies(
             fuse_fd=-1, columns=self.columns, sizes=self.sizes, modes=self.modes, from_size=len(DATA),
-            after_grace=self.graces.append, poke=self._poke,
+            poke=self._poke,
         )  # fmt: skip
 
     def _poke(self) -> None:
@@ -76,6 +77,10 @@ class Bench:
         number = self.write(row)
         self.columns.backing[row] = number
         return number
+
+    def withdraw(self, row: int) -> None:
+        if self.made.withdraw(row):
+            self.graces.append(partial(self.made.grace_passed, row))
 
     def pass_graces(self) -> None:
         graces, self.graces = self.graces, []
@@ -122,8 +127,8 @@ def test_a_copy_that_is_not_what_was_staged_is_an_error(bench: Bench) -> None:
 
 def test_a_number_is_closed_after_a_grace(bench: Bench) -> None:
     bench.publish()
-    bench.made.withdraw(ROW)
-    bench.made.withdraw(ROW)
+    bench.withdraw(ROW)
+    bench.withdraw(ROW)
     assert bench.columns.backing[ROW] == -1
     assert not bench.made.sweep()
     assert bench.kernel.files
@@ -138,7 +143,7 @@ def test_a_number_is_closed_after_a_grace(bench: Bench) -> None:
 def test_and_when_no_open_uses_it(bench: Bench) -> None:
     bench.publish()
     assert bench.modes.enter(ROW, may_pass=True) == 1
-    bench.made.withdraw(ROW)
+    bench.withdraw(ROW)
     bench.pass_graces()
     assert bench.made.sweep(), "look again"
     assert bench.kernel.files
@@ -154,7 +159,7 @@ def test_and_when_no_open_uses_it(bench: Bench) -> None:
 def test_a_file_that_is_open_through_the_page_cache_does_not_hold_a_number(bench: Bench) -> None:
     bench.publish()
     bench.modes.enter(ROW, may_pass=False)
-    bench.made.withdraw(ROW)
+    bench.withdraw(ROW)
     bench.pass_graces()
     assert not bench.made.sweep()
     assert bench.kernel.files == {}
@@ -163,13 +168,13 @@ def test_a_file_that_is_open_through_the_page_cache_does_not_hold_a_number(bench
 def test_another_stager_closes_what_one_that_died_had_registered(bench: Bench) -> None:
     for row in range(1, 5):
         bench.publish(row)
-    bench.made.withdraw(1)
-    bench.made.withdraw(2)
+    bench.withdraw(1)
+    bench.withdraw(2)
     bench.modes.enter(3, may_pass=True)
     bench.graces.clear()  # it died
     del bench.kernel.files[2]  # after it had closed this one, before it said so
     bench.made = bench.another()
-    bench.made.take_over()
+    bench.graces += bench.made.take_over()
     assert bench.columns.backing.tolist() == [0, -1, -2, -3, -4, 0]
     assert not bench.made.taken_over.is_set()
     bench.pass_graces()
@@ -201,7 +206,7 @@ def test_the_number_of_registered_files_is_bounded(bench: Bench, monkeypatch: py
     monkeypatch.setattr(module, "REGISTERED_MOST", 2)
     assert [bench.publish(row) for row in range(1, 5)] == [1, 2, 0, 0]
     assert bench.made.is_large(4), "and so the supervisor is told"
-    bench.made.withdraw(1)
+    bench.withdraw(1)
     bench.pass_graces()
     bench.made.sweep()
     assert bench.publish(5) == 3

@@ -1,4 +1,4 @@
-"""Rows that are asked for at other nodes: each case by itself. Random ones are in test_peering_random.py."""
+"""Rows that are asked for at other nodes: each case by itself. Random ones are in test_remote_fetches_random.py."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def asked(peer: FakePeer) -> list[int]:
 
 def test_a_prefetch_comes_from_the_node_that_has_it_and_is_published(make: Make) -> None:
     r, peer = make(3 * PAGE + 5, 1)
-    r.desk.fetch(r.files)
+    r.state.fetch(r.files)
     peer.take()
     for ask, row in zip(peer.asks.values(), r.files, strict=True):
         identity = r.source.identity(row)
@@ -66,7 +66,7 @@ def test_a_demand_is_answered_when_the_whole_file_has_come(make: Make) -> None:
     first, second = r.demand(row, PAGE, 10), r.demand(row, 3 * PAGE, PAGE)
     ask = peer.ask_of(row)
     assert ask.urgent
-    assert (peer.hurried, r.desk.run_one()) == ([], False)
+    assert (peer.hurried, r.workers.run_one()) == ([], False)
     peer.bring(ask)
     r.take()
     assert r.results[first].data == r.contents[row, 0][PAGE : PAGE + 10]
@@ -79,11 +79,11 @@ def test_a_demand_is_answered_when_the_whole_file_has_come(make: Make) -> None:
 def test_a_demand_for_what_is_prefetched_hurries_it_once(make: Make) -> None:
     r, peer = make(PAGE)
     (row,) = r.files
-    r.desk.fetch([row])
+    r.state.fetch([row])
     numbers = [r.demand(row), r.demand(row)]
     ask = peer.ask_of(row)
     assert peer.hurried == [ask.id]
-    r.desk.fetch([row])  # joins
+    r.state.fetch([row])  # joins
     peer.bring(ask)
     r.take()
     assert all(r.results[number].errno == 0 for number in numbers)
@@ -95,7 +95,7 @@ def test_rows_with_a_home_here_or_none_or_a_copy_on_disk_are_read_here(make: Mak
     r, peer = make(*[PAGE] * 3)
     here, nowhere, on_disk = r.files
     r.columns.holder[here], r.columns.holder[nowhere], r.columns.disk[on_disk] = HOME_HERE, 0, 1
-    r.desk.fetch(r.files)
+    r.state.fetch(r.files)
     r.run()
     assert asked(peer) == []
     assert len(r.told()) == 3
@@ -103,7 +103,7 @@ def test_rows_with_a_home_here_or_none_or_a_copy_on_disk_are_read_here(make: Mak
 
 def test_an_empty_file_is_not_asked_for(make: Make) -> None:
     r, peer = make(0)
-    r.desk.fetch(r.files)
+    r.state.fetch(r.files)
     r.run()
     assert r.told() == [(Event.STAGED, r.files[0])]
     assert peer.messages == []
@@ -120,7 +120,7 @@ def test_a_node_is_asked_for_so_many_prefetches_and_others_do_not_wait_for_it(ma
     r, peer = make(*[PAGE] * (PREFETCHES_A_PAIR + 6))
     first, second = r.files[: PREFETCHES_A_PAIR + 3], r.files[PREFETCHES_A_PAIR + 3 :]
     homes(r, node1=first, node2=second)
-    r.desk.fetch(r.files)
+    r.state.fetch(r.files)
     assert asked(peer) == [*first[:PREFETCHES_A_PAIR], *second]
     demanded = r.demand(first[-1])
     assert asked(peer)[-1] == first[-1], "a demand waits for nothing"
@@ -141,7 +141,7 @@ def test_so_many_bytes_are_under_way_and_a_larger_file_alone(make: Make, monkeyp
     monkeypatch.setattr(remote_fetches, "UNDER_WAY_BYTES", 8 * PAGE)
     r, peer = make(4 * PAGE, 5 * PAGE, PAGE, 20 * PAGE, PAGE)
     a, b, c, large, last = r.files
-    r.desk.fetch(r.files)
+    r.state.fetch(r.files)
     assert asked(peer) == [a], "and the small one does not overtake"
     number = r.demand(last)
     peer.bring(peer.ask_of(a))
@@ -162,7 +162,7 @@ def test_rows_of_the_source_and_of_peers_do_not_wait_for_each_other(make: Make) 
     r, peer = make(*[PAGE] * 2 * count)
     source = r.files[count:]
     r.columns.holder[source] = 0
-    r.desk.fetch([row for pair in zip(r.files[:count], source, strict=True) for row in pair])
+    r.state.fetch([row for pair in zip(r.files[:count], source, strict=True) for row in pair])
     r.run()
     assert {row for _, row in r.told()} == set(source), "all, while no peer answers"
     assert len(asked(peer)) == PREFETCHES_A_PAIR
@@ -171,7 +171,7 @@ def test_rows_of_the_source_and_of_peers_do_not_wait_for_each_other(make: Make) 
 def test_what_has_got_a_home_since_it_was_ordered_is_asked_for_there(make: Make) -> None:
     r, peer = make(*[PAGE] * 3)
     r.columns.holder[:] = 0
-    r.desk.fetch(r.files)
+    r.state.fetch(r.files)
     homes(r, node3=r.files[1:])
     r.run()
     peer.take()
@@ -185,7 +185,7 @@ def test_what_waits_to_be_asked_for_is_asked_where_its_home_is_then(
     monkeypatch.setattr(remote_fetches, "PREFETCHES_A_PAIR", 1)
     r, peer = make(*[PAGE] * 4)
     first, moved, here, staged = r.files
-    r.desk.fetch(r.files)
+    r.state.fetch(r.files)
     homes(r, node2=[moved], here=[here])
     r.columns.disk[staged] = 1
     peer.bring(peer.ask_of(first))
@@ -197,8 +197,8 @@ def test_what_waits_to_be_asked_for_is_asked_where_its_home_is_then(
 def test_cancelled_fetches_are_reported_and_those_asked_for_go_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_fetches, "PREFETCHES_A_PAIR", 1)
     r, peer = make(*[PAGE] * 3)
-    r.desk.fetch(r.files)
-    r.desk.cancel()
+    r.state.fetch(r.files)
+    r.state.cancel()
     peer.bring(peer.ask_of(r.files[0]))
     assert r.told() == [*((Event.FAILED, row) for row in r.files[1:]), (Event.STAGED, r.files[0])]
     assert r.gauge(Metric.FETCHES_DONE) == 3
@@ -207,7 +207,7 @@ def test_cancelled_fetches_are_reported_and_those_asked_for_go_on(make: Make, mo
 
 def test_without_room_nothing_is_asked_for(make: Make) -> None:
     r, peer = make(4 * PAGE, 4 * PAGE, budget=6 * PAGE)
-    r.desk.fetch(r.files)
+    r.state.fetch(r.files)
     assert asked(peer) == r.files[:1]
     assert r.told() == [(Event.FAILED, r.files[1])]
     assert r.read(r.files[1]).errno == errno.ENOSPC
@@ -225,14 +225,14 @@ def test_without_room_nothing_is_asked_for(make: Make) -> None:
 def test_what_does_not_come_is_read_from_the_source(make: Make, status: Status, gauge: Metric, held: int) -> None:
     r, peer = make(3 * PAGE, 3 * PAGE)
     prefetched, demanded = r.files
-    r.desk.fetch([prefetched])
+    r.state.fetch([prefetched])
     number = r.demand(demanded, PAGE, PAGE)
     asks = [peer.ask_of(row) for row in r.files]
     for ask in asks:
         peer.write(ask, b"\xff" * ask.length)
         peer.refuse(ask, status, held=held)
     peer.check()
-    r.desk.run_one()
+    r.workers.run_one()
     r.take()
     assert r.results[number].origin == Origin.SOURCE, "the demand first, and its own block of it"
     r.run()
@@ -265,25 +265,25 @@ def test_bytes_that_are_there_and_may_yet_be_written_to_are_not_used(make: Make)
 
 def test_prefetches_from_the_source_after_all_count_among_those_of_the_source(make: Make) -> None:
     r, peer = make(*[PAGE] * 12)
-    r.desk.fetch(r.files)
+    r.state.fetch(r.files)
     peer.take()
     for ask in list(peer.asks.values()):
         peer.refuse(ask, Status.NO)
     workers = [Worker(urgent=False) for _ in range(5)]
-    jobs = [r.desk._work.next(worker, wait=False) for worker in workers]
+    jobs = [r.state.next_step(worker, wait=False) for worker in workers]
     assert [job is not None for job in jobs] == [True] * 4 + [False]
     for worker, job in zip(workers[:4], jobs[:4], strict=True):
         assert job is not None
-        r.desk._do(worker, job)
-        with r.desk._lock:
-            r.desk._work.leave_slot(worker)  # as when it takes something else
+        r.workers.do(worker, job)
+        with r.state._lock:
+            r.state._queue.leave_slot(worker)  # as when it takes something else
     r.run()
     r.check_at_rest()
 
 
 def test_without_room_for_another_extent_the_server_reads_the_source(make: Make) -> None:
     r, peer = make(4 * PAGE, 4 * PAGE, budget=10 * PAGE)
-    r.desk.fetch(r.files[1:])
+    r.state.fetch(r.files[1:])
     number = r.demand(r.files[0])
     for row in r.files:
         peer.refuse(peer.ask_of(row), Status.LATE, held=1)
@@ -302,7 +302,7 @@ def test_without_room_for_another_extent_the_server_reads_the_source(make: Make)
 def test_a_file_too_long_for_some_mpis_is_not_asked_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_fetches, "LENGTH_MOST", 2 * PAGE)
     r, peer = make(2 * PAGE, 2 * PAGE + 1)
-    r.desk.fetch(r.files)
+    r.state.fetch(r.files)
     r.run()
     assert asked(peer) == r.files[:1]
     assert r.gauge(Metric.SOURCE_OPENS) == 1
@@ -313,7 +313,7 @@ def test_a_file_too_long_for_some_mpis_is_not_asked_for(make: Make, monkeypatch:
 def test_a_file_that_changed_meanwhile_is_not_published_whatever_comes(make: Make) -> None:
     r, peer = make(*[2 * PAGE] * 3)
     comes, refused, again = r.files
-    r.desk.fetch(r.files)
+    r.state.fetch(r.files)
     asks = {row: peer.ask_of(row) for row in r.files}
     for row in r.files:
         r.path(row).write_bytes(b"new")
@@ -338,15 +338,15 @@ def test_a_file_that_changed_meanwhile_is_not_published_whatever_comes(make: Mak
 
 def test_one_who_says_nothing_is_given_up_and_keeps_the_extent(make: Make) -> None:
     r, peer = make(2 * PAGE, 2 * PAGE)
-    r.desk.fetch(r.files[:1])
+    r.state.fetch(r.files[:1])
     number = r.demand(r.files[1])
     asks = [peer.ask_of(row) for row in r.files]
     r.now += SILENT_S
-    r.desk.exchange.look()
+    r.state.check_limits()
     peer.take()
     assert peer.given_up == []
     r.now += MARGIN_S + 0.001
-    r.desk.exchange.look()
+    r.state.check_limits()
     peer.take()
     assert peer.given_up == [ask.id for ask in asks]
     r.run()
@@ -359,7 +359,7 @@ def test_one_who_says_nothing_is_given_up_and_keeps_the_extent(make: Make) -> No
     peer.bring(asks[0])  # too late
     peer.free(asks[1])
     assert r.arena.taken == 4 * PAGE
-    assert r.desk.exchange.wants()[2] is None, "no limit is left to be looked at"
+    assert r.exchange.wants()[2] is None, "no limit is left to be looked at"
     r.check_at_rest()
 
 
@@ -370,16 +370,16 @@ def test_one_that_is_coming_is_given_longer_but_not_for_ever(make: Make, urgent:
     if urgent:
         r.demand(row)
     else:
-        r.desk.fetch([row])
+        r.state.fetch([row])
     ask = peer.ask_of(row)
     began = r.now
     while r.now < began + limit + MARGIN_S - 1:
         peer.refuse(ask, Status.COMING)
         r.now += 1
-        r.desk.exchange.look()
+        r.state.check_limits()
     assert peer.given_up == []
     r.now += 2
-    r.desk.exchange.look()
+    r.state.check_limits()
     peer.take()
     assert peer.given_up == [ask.id]
     peer.refuse(ask, Status.COMING)
@@ -392,13 +392,13 @@ def test_one_that_is_coming_is_given_longer_but_not_for_ever(make: Make, urgent:
 def test_a_reader_of_what_is_coming_waits_as_for_what_it_asked_for_itself(make: Make) -> None:
     r, peer = make(PAGE)
     (row,) = r.files
-    r.desk.fetch([row])
+    r.state.fetch([row])
     ask = peer.ask_of(row)
     peer.refuse(ask, Status.COMING)
     r.now += 20
     r.demand(row)
     r.now += COMING_S + MARGIN_S + 1
-    r.desk.exchange.look()
+    r.state.check_limits()
     peer.take()
     assert peer.given_up == [ask.id]
     r.run()
@@ -407,14 +407,14 @@ def test_a_reader_of_what_is_coming_waits_as_for_what_it_asked_for_itself(make: 
 def test_a_peer_process_that_says_nothing_at_all_is_asked_no_more_until_it_does(make: Make) -> None:
     r, peer = make(*[PAGE] * (PREFETCHES_A_PAIR + 5))
     last = r.files[-1]
-    r.desk.fetch(r.files[:-1])
+    r.state.fetch(r.files[:-1])
     r.now += SILENT
-    r.desk.exchange.look()
+    r.state.check_limits()
     r.run()
     assert len(r.told()) == len(r.files) - 1, "what had not been asked for, too"
     assert r.read(last).origin == Origin.SOURCE
     assert r.gauge(Metric.PEER_LATE) == PREFETCHES_A_PAIR
-    r.desk.evict([last])
+    r.state.evict([last])
     r.take()
     peer.refuse(peer.ask_of(r.files[0]), Status.LATE)
     number = r.demand(last)
@@ -428,12 +428,12 @@ def test_a_peer_process_that_says_nothing_at_all_is_asked_no_more_until_it_does(
 def test_one_that_answers_others_meanwhile_is_not_taken_for_hung(make: Make) -> None:
     r, peer = make(*[PAGE] * 6)
     for row in r.files[:5]:
-        r.desk.fetch([row])
+        r.state.fetch([row])
         ask = peer.ask_of(row)
         r.now += SILENT
-        r.desk.exchange.look()
+        r.state.check_limits()
         peer.free(ask)
-    r.desk.fetch(r.files[5:])
+    r.state.fetch(r.files[5:])
     assert asked(peer) == r.files[5:]
 
 
@@ -447,11 +447,11 @@ def test_one_that_keeps_too_many_extents_is_asked_no_more_until_they_are_back(
         r.demand(row)
         kept.append(peer.ask_of(row))
         peer.refuse(kept[-1], Status.LATE, held=1)
-    r.desk.fetch(r.files[2:3])
+    r.state.fetch(r.files[2:3])
     r.run()
     assert r.staged(r.files[2])
     peer.free(kept[0])
-    r.desk.fetch(r.files[3:])
+    r.state.fetch(r.files[3:])
     assert peer.ask_of(r.files[3])
 
 
@@ -466,7 +466,7 @@ def test_when_it_ends_all_that_it_was_to_bring_is_read_from_the_source(make: Mak
     r.run()
     numbers = [r.demand(coming), r.demand(demanded)]
     peer.refuse(peer.ask_of(coming), Status.COMING)
-    r.desk.fetch(rest)
+    r.state.fetch(rest)
     extents = {row: peer.ask_of(row).extent for row in (coming, demanded, rest[0])}
     peer.write(peer.ask_of(rest[0]), b"\xcc" * 2 * PAGE)
     peer.end()
@@ -477,17 +477,17 @@ def test_when_it_ends_all_that_it_was_to_bring_is_read_from_the_source(make: Mak
     assert sorted(r.strays) == sorted(r.files), "read here, and at home elsewhere"
     assert r.arena.taken == 2 * PAGE * len(r.files)
     assert r.read(r.files[0]).origin == Origin.RAM
-    assert r.desk.exchange.wants() == (None, 1, None)
+    assert r.exchange.wants() == (None, 1, None)
     r.check_at_rest()
 
 
 def test_another_takes_its_place(make: Make) -> None:
     r, peer = make(*[PAGE] * 3)
-    r.desk.fetch(r.files[:1])
+    r.state.fetch(r.files[:1])
     old = peer.ask_of(r.files[0])
     other = FakePeer(r)
     assert peer.socket.recv(1) == b"", "it is told"
-    r.desk.fetch(r.files[1:])
+    r.state.fetch(r.files[1:])
     asks = [other.ask_of(row) for row in r.files[1:]]
     peer.hear()  # its last messages are no longer taken
     other.say(Kind.GOT, (old.id, 0, Status.OK, 0))
@@ -505,7 +505,7 @@ def test_no_peer_process_no_peers(tmp_path: Path) -> None:
     r = Rig(tmp_path, budget=4 * PAGE)
     homes(r, node1=r.files)
     assert r.read(r.files[0]).origin == Origin.SOURCE
-    r.desk.exchange.look()
+    r.state.check_limits()
     r.close()
 
 
@@ -522,10 +522,10 @@ def test_garbage_is_counted_and_changes_nothing(make: Make, caplog: pytest.LogCa
         stager_peer.pack_one(Kind.ASK, 1, row, 0, 1, 1, 1, 1), b"\1" * (stager_peer.MESSAGE_MAX + 100),
     ):  # fmt: skip
         peer.send(message)
-    assert r.desk.exchange.strange == 6
+    assert r.exchange.invalid == 6
     peer.say(Kind.GOT, (999, 0, Status.OK, 0), (ask.id, 0, 77, 0), (0, 0, Status.OK, 1))
     peer.say(Kind.FREED, (998,), (ask.id,))
-    assert r.desk.exchange.peering.strange == 4
+    assert r.state._remote.invalid == 4
     assert len(caplog.records) == 2
     peer.bring(ask)
     peer.say(Kind.GOT, (ask.id, 0, Status.CORRUPT, 1))
@@ -537,16 +537,16 @@ def test_garbage_is_counted_and_changes_nothing(make: Make, caplog: pytest.LogCa
 def test_one_that_takes_no_messages_holds_nobody_up_and_gets_them_in_order(make: Make) -> None:
     r, peer = make(*[PAGE] * 3, budget=64 << 20)
     (row, second, third) = r.files
-    r.desk.fetch([row])
+    r.state.fetch([row])
     peer.bring(peer.ask_of(row))
     number = 0
-    while not r.desk.exchange.wants()[1] & 2:
+    while not r.exchange.wants()[1] & 2:
         number += 1
         peer.socket.send(stager_peer.pack_one(Kind.LEND, number, row, 1, 0, 0))
         peer.hear()
     r.demand(second)
     r.demand(third)
-    assert r.desk.exchange.wants()[2] is not None
+    assert r.exchange.wants()[2] is not None
     asks: list[Ask] = []
     while len(asks) < 2:
         peer.take()
@@ -554,7 +554,7 @@ def test_one_that_takes_no_messages_holds_nobody_up_and_gets_them_in_order(make:
         peer.hear()
     assert [ask.row for ask in asks] == [second, third]
     assert [lent.id for lent in peer.lent] == list(range(1, number + 1))
-    assert not r.desk.exchange.wants()[1] & 2
+    assert not r.exchange.wants()[1] & 2
     peer.bring(*asks)
     r.take()
     r.check_at_rest()
@@ -577,7 +577,7 @@ def test_a_prefetch_that_became_a_demand_still_counts_until_it_ends(
     monkeypatch.setattr(remote_fetches, "PREFETCHES_A_PAIR", 1)
     r, peer = make(PAGE, PAGE)
     a, b = r.files
-    r.desk.fetch([a, b])
+    r.state.fetch([a, b])
     r.demand(a)
     assert asked(peer) == [a]
     peer.bring(peer.ask_of(a))
@@ -589,9 +589,9 @@ def test_an_evicted_row_is_asked_for_again(make: Make) -> None:
     r, peer = make(PAGE)
     (row,) = r.files
     for _ in range(3):
-        r.desk.fetch([row])
+        r.state.fetch([row])
         peer.bring(peer.ask_of(row))
-        r.desk.evict([row])
+        r.state.evict([row])
         assert r.columns.tier[row] == Tier.NONE
     r.take()
     assert r.source.opens == {}

@@ -1,5 +1,5 @@
-"""The desk and a peer process that brings rows, refuses them, is late, keeps extents, scribbles into what it may still
-write to, asks for rows, gives them back or not, and dies; in any order, beside all else that can happen to the desk.
+"""The stager and a peer process that brings rows, refuses them, is late, keeps extents, scribbles into what it may
+still write to, asks for rows, gives them back or not, and dies; in any order, beside all else that can happen to it.
 
 The rig compares every answer with what the file held. Here is checked after every step that no extent that may be
 written to is free or anybody else's, and that budgets hold; and in the end that everything was answered and ended, and
@@ -87,12 +87,12 @@ class PeerPlayer(Player):
 
     def wait(self, row: int, value: int) -> None:
         self.r.now += (0.5, 2.0, 3.5, COMING_S + 2.0)[value % 4]
-        self.r.desk.exchange.look()
+        self.r.state.check_limits()
 
     def free(self, row: int, value: int) -> None:
         """As the real one: what was given up, or answered with `held`."""
         self.peer.take()
-        held = [number for number in self.peer.writes if number in self.r.desk.exchange.peering._held]
+        held = [number for number in self.peer.writes if number in self.r.state._remote._held]
         if held:
             self.peer.free(self.peer.writes[held[value % len(held)]])
 
@@ -197,24 +197,23 @@ def play(steps: list[tuple[str, int, int]]) -> None:
 
 def check_end(r: Rig, player: PeerPlayer) -> None:
     assert set(r.results) == set(r.asked), "not answered"
-    assert r.desk._staging._loads == {}, "never ended"
-    assert len(r.desk._pins) == 0, "pinned for ever"
-    assert r.desk._work._taken == 0, "a slot is lost"
-    exchange = r.desk.exchange
-    assert not exchange.peering.asking
-    assert exchange.peering._held == {}
-    assert exchange.peering._prefetch_bytes == exchange.peering._held_bytes == exchange.lending._bytes == 0
-    assert not any(exchange.peering._prefetches.values())
-    assert exchange.peering._waiting == {}
-    assert exchange.lending._lends == {}
-    assert exchange.lending._waiting == ({}, {})
+    assert r.state._loads._loads == {}, "never ended"
+    assert r.state._pool.pinned == 0, "pinned for ever"
+    assert r.state._queue._taken == 0, "a slot is lost"
+    assert not r.state._remote.any_limits
+    assert r.state._remote._held == {}
+    assert r.state._remote._prefetch_bytes == r.state._remote._held_bytes == r.state._leases._bytes == 0
+    assert not any(r.state._remote._prefetches.values())
+    assert r.state._remote._waiting == {}
+    assert r.state._leases._leases == {}
+    assert r.state._leases._waiting == ({}, {})
     assert r.gauge(Metric.FETCHES_DONE) == player.fetched
     for row in r.files:
         if r.staged(row) is not None and not r.columns.stale[row]:
             assert r.staged(row) == r.contents[row, int(r.columns.version[row])]
-    r.desk.set_budget(BUDGET, 13 * PAGE, 6 * PAGE)
-    r.desk.evict(r.files)
-    r.desk.set_budget(BUDGET, 0, 0)
+    r.state.set_budget(BUDGET, 13 * PAGE, 6 * PAGE)
+    r.state.evict(r.files)
+    r.state.set_budget(BUDGET, 0, 0)
     r.run()
     assert r.arena.taken == 0, "a leak"
 
@@ -265,7 +264,7 @@ def test_the_steps_reach_what_they_are_for() -> None:
             player.fetch(r.files[0], 1)
             player.refuse_held(0, 1)
             player.wait(0, 2)
-            assert (r.gauge(Metric.PEER_LATE), len(r.desk.exchange.peering._held)) == (2, 2)
+            assert (r.gauge(Metric.PEER_LATE), len(r.state._remote._held)) == (2, 2)
             player.scribble(0, 0)
             player.free(0, 0)
             player.bring(0, 0)

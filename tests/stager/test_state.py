@@ -1,4 +1,4 @@
-"""The desk: demands, prefetches, evictions, changes; each case by itself. Random ones are in test_desk_random.py."""
+"""Demands, prefetches, evictions, changes; each case by itself. Random ones are in test_state_random.py."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 def test_a_prefetched_file_is_whole_in_the_arena_with_its_checksum(make: Make) -> None:
     r = make(3 * PAGE + 5, 1, 0)
     big, small, _ = r.files
-    r.desk.fetch([big, small])
+    r.state.fetch([big, small])
     r.run()
     assert set(r.told()) == {(Event.STAGED, small), (Event.STAGED, big)}
     for row in (big, small):
@@ -56,7 +56,7 @@ def test_a_demand_is_answered_by_its_own_blocks_and_the_file_is_staged_after(mak
     r = make(4 * PAGE)
     (row,) = r.files
     number = r.demand(row, offset, 8)
-    r.desk.run_one()
+    r.workers.run_one()
     r.take()
     assert r.results[number] == Result(0, r.path(row).read_bytes()[offset : offset + 8], Origin.SOURCE)
     r.run()
@@ -69,10 +69,10 @@ def test_a_demand_is_answered_by_its_own_blocks_and_the_file_is_staged_after(mak
 def test_demands_and_a_prefetch_of_one_file_share_one_open(make: Make) -> None:
     r = make(4 * PAGE)
     (row,) = r.files
-    r.desk.fetch([row])
-    r.desk.run_one()  # the first block is there
+    r.state.fetch([row])
+    r.workers.run_one()  # the first block is there
     numbers = [r.demand(row, at, PAGE) for at in range(0, 4 * PAGE, PAGE // 2)]
-    r.desk.fetch([row])
+    r.state.fetch([row])
     r.run()
     assert all(not r.results[number].errno for number in numbers)
     assert r.source.opens == {row: 1}
@@ -82,10 +82,10 @@ def test_demands_and_a_prefetch_of_one_file_share_one_open(make: Make) -> None:
 
 def test_a_demand_overtakes_prefetches_and_their_further_blocks(make: Make) -> None:
     r = make(*[4 * PAGE] * 6)
-    r.desk.fetch(r.files[:5])
-    r.desk.run_one()
+    r.state.fetch(r.files[:5])
+    r.workers.run_one()
     number = r.demand(r.files[5], 0, PAGE)
-    r.desk.run_one()
+    r.workers.run_one()
     r.take()
     assert number in r.results
 
@@ -102,7 +102,7 @@ def test_what_lies_beyond_the_end_is_not_read(make: Make, offset: int, length: i
 @pytest.mark.parametrize("row", [0, 10**6, -1])
 def test_what_is_no_file_is_refused(make: Make, row: int) -> None:
     r = make(100)
-    r.desk.demand(Demand(1, row, 0, 10))
+    r.state.demand(Demand(1, row, 0, 10))
     assert r.messages.popleft() == Answer(1, errno.EIO, 0, 0)
 
 
@@ -113,14 +113,14 @@ def test_every_fetch_ends_with_an_event(make: Make) -> None:
     """The policy counts what is outstanding: a fetch that never ends would be counted for ever."""
     r = make(*[PAGE] * 6, 40 * PAGE, budget=16 * PAGE, whole_limit=8 * PAGE)
     staged, loading, stale, fails, missing, normal, large = r.files
-    r.desk.fetch([staged])
+    r.state.fetch([staged])
     r.run()
     r.told()
     r.columns.stale[stale] = 1
     r.source.errors[fails] = errno.EACCES
     r.path(missing).unlink()
     r.demand(loading)
-    r.desk.fetch([staged, loading, stale, fails, missing, normal, large])
+    r.state.fetch([staged, loading, stale, fails, missing, normal, large])
     r.run()
     assert set(r.told()) == {
         (Event.STAGED, staged), (Event.STAGED, loading), (Event.FAILED, stale), (Event.FAILED, fails),
@@ -131,9 +131,9 @@ def test_every_fetch_ends_with_an_event(make: Make) -> None:
 
 def test_cancelled_fetches_are_reported_and_others_go_on(make: Make) -> None:
     r = make(*[2 * PAGE] * 4)
-    r.desk.fetch(r.files)
-    r.desk.run_one()
-    r.desk.cancel()
+    r.state.fetch(r.files)
+    r.workers.run_one()
+    r.state.cancel()
     r.run()
     assert r.told() == [*((Event.FAILED, row) for row in r.files[1:]), (Event.STAGED, r.files[0])]
 
@@ -142,10 +142,10 @@ def test_an_eviction_is_reported_also_of_what_is_not_there(make: Make) -> None:
     """The stager before had withdrawn it, and died before it could say so."""
     r = make(PAGE, PAGE)
     a, b = r.files
-    r.desk.fetch([a])
+    r.state.fetch([a])
     r.run()
     r.told()
-    r.desk.evict([a, b])
+    r.state.evict([a, b])
     assert r.told() == [(Event.EVICTED, a), (Event.EVICTED, b)]
 
 
@@ -155,10 +155,10 @@ def test_an_eviction_is_reported_also_of_what_is_not_there(make: Make) -> None:
 def test_without_room_the_server_reads_the_source_and_later_finds_room(make: Make) -> None:
     r = make(4 * PAGE, 4 * PAGE, budget=4 * PAGE)
     a, b = r.files
-    r.desk.fetch([a])
+    r.state.fetch([a])
     r.run()
     assert r.read(b).errno == errno.ENOSPC
-    r.desk.evict([a])
+    r.state.evict([a])
     r.run()
     assert r.read(b).errno == 0
     assert r.arena.used <= r.arena.budget
@@ -167,12 +167,12 @@ def test_without_room_the_server_reads_the_source_and_later_finds_room(make: Mak
 def test_an_evicted_extent_is_reused_only_after_the_server_took_what_named_it(make: Make) -> None:
     r = make(4 * PAGE, 4 * PAGE, budget=4 * PAGE)
     a, b = r.files
-    r.desk.fetch([a])
+    r.state.fetch([a])
     r.run()
     number = r.demand(a)  # answered: names the extent; the server is slow to take it
-    r.desk.evict([a])
-    r.desk.fetch([b])
-    while r.desk.run_one():
+    r.state.evict([a])
+    r.state.fetch([b])
+    while r.workers.run_one():
         pass
     assert r.arena.taken == 4 * PAGE, "given back before the server let go of it"
     r.take()
@@ -184,7 +184,7 @@ def test_an_answer_is_sent_before_the_grace_request_for_what_it_names(make: Make
     """Two threads: one is about to send an answer while the other evicts the very file."""
     r = make(PAGE)
     (row,) = r.files
-    r.desk.fetch([row])
+    r.state.fetch([row])
     r.run()
     sending, go_on, sent = threading.Event(), threading.Event(), []
 
@@ -193,12 +193,12 @@ def test_an_answer_is_sent_before_the_grace_request_for_what_it_names(make: Make
         assert go_on.wait(10)
         sent.append(message)
 
-    desk = r.desk
-    desk._answer = answer  # the socket, slow
-    ask = desk._grace._ask
-    desk._grace._ask = lambda number: (sent.append(Answer(0, 0, number, 0)), ask(number))[1]
-    answering = threading.Thread(target=desk.demand, args=(Demand(1, row, 0, PAGE),))
-    evicting = threading.Thread(target=desk.evict, args=([row],))
+    r.state._demands._answer = answer  # the socket, slow
+    grace = r.state._pool.grace
+    ask = grace._ask
+    grace._ask = lambda number: (sent.append(Answer(0, 0, number, 0)), ask(number))[1]
+    answering = threading.Thread(target=r.state.demand, args=(Demand(1, row, 0, PAGE),))
+    evicting = threading.Thread(target=r.state.evict, args=([row],))
     answering.start()
     assert sending.wait(10)
     evicting.start()
@@ -213,15 +213,15 @@ def test_a_smaller_budget_is_kept_to(make: Make) -> None:
     r = make(*[2 * PAGE] * 8, 32 * PAGE, budget=32 * PAGE, whole_limit=4 * PAGE, range_budget=16 * PAGE)
     large = r.files[-1]
     r.read(large, 0, PAGE)
-    r.desk.fetch(r.files[:8])
+    r.state.fetch(r.files[:8])
     r.run()
     assert r.arena.used > 16 * PAGE
-    r.desk.set_budget(8 * PAGE, PAGE, 2 * PAGE)
-    r.desk.evict(r.files[4:8])
+    r.state.set_budget(8 * PAGE, PAGE, 2 * PAGE)
+    r.state.evict(r.files[4:8])
     r.run()
     assert r.arena.used <= 10 * PAGE, "four files of two pages, and two blocks"
     assert r.read(r.files[7]).errno == errno.ENOSPC
-    r.desk.evict(r.files[:4])
+    r.state.evict(r.files[:4])
     r.run()
     assert r.read(r.files[7], 0, PAGE).errno == 0
     assert r.gauge(Metric.ARENA_USED) == r.arena.used <= 8 * PAGE
@@ -260,10 +260,10 @@ def test_reading_ahead_never_gives_up_the_block_that_an_answer_names(make: Make)
     (row,) = r.files
     for at in range(0, 16 * PAGE, PAGE):
         first = r.demand(row, at, PAGE)
-        while r.desk.run_one():
+        while r.workers.run_one():
             pass
         again = r.demand(row, at, PAGE)  # there already
-        while r.desk.run_one():
+        while r.workers.run_one():
             pass
         r.take()
         assert r.results[first].data == r.results[again].data == content(1, 16 * PAGE)[at : at + PAGE]
@@ -370,8 +370,8 @@ def test_a_file_that_changes_while_it_is_read_is_never_mixed(
     r = make(8 * PAGE, whole_limit=None if whole else PAGE, range_budget=16 * PAGE)
     (row,) = r.files
     numbers = [r.demand(row, at, PAGE) for at in range(0, 8 * PAGE, PAGE)]
-    r.desk.run_one()
-    r.desk.run_one()
+    r.workers.run_one()
+    r.workers.run_one()
     change(r.path(row))
     r.run()
     outcomes = [r.results[number] for number in numbers]
@@ -385,20 +385,20 @@ def test_a_staged_copy_that_somebody_pins_is_out_of_use_at_once_when_its_file_ch
     """The pusher or the disk writer may hold it for long; a reader of the new version must not get it."""
     r = make(2 * PAGE, budget=8 * PAGE)
     (row,) = r.files
-    r.desk.fetch([row])
+    r.state.fetch([row])
     r.run()
-    pinned = r.desk.pin(row)
+    pinned = r.state.pin(row)
     assert pinned is not None
     overwrite(r.path(row))
     r.refresh(row)
     assert r.columns.tier[row] == Tier.NONE
     assert r.read(row).data == r.path(row).read_bytes()
     assert bytes(pinned.data) == content(1, 2 * PAGE), "reused while pinned"
-    again = r.desk.pin(row)  # the new version, elsewhere
+    again = r.state.pin(row)  # the new version, elsewhere
     assert again is not None
     assert bytes(again.data) == r.path(row).read_bytes()
-    r.desk.unpin(pinned.slot)
-    r.desk.unpin(again.slot)
+    r.state.unpin(pinned.slot)
+    r.state.unpin(again.slot)
     r.run()
     assert r.arena.taken == -(-r.source.size(row) // PAGE) * PAGE
 
@@ -413,7 +413,7 @@ def test_a_file_refreshed_while_it_is_opened_is_not_published_as_the_old_one(mak
         r.refresh(opened)
 
     r.source.while_opening = change
-    r.desk.fetch([row])
+    r.state.fetch([row])
     r.run()
     assert r.staged(row) in (None, r.path(row).read_bytes())
     assert r.read(row).errno in (0, errno.ESTALE, errno.ENOSPC)
@@ -446,7 +446,7 @@ class Copies:
 
 def _on_disk(r: Rig, row: int) -> None:
     r.columns.check[row] = xxhash.xxh3_64_intdigest(r.path(row).read_bytes())
-    assert r.desk.publish_disk(row, 1, 0)
+    assert r.state.publish_disk(row, 1, 0)
 
 
 def test_a_copy_on_disk_spares_the_source(make: Make) -> None:
@@ -476,33 +476,33 @@ def test_a_copy_of_a_version_that_is_no_more_is_not_published(make: Make) -> Non
     (row,) = r.files
     overwrite(r.path(row))
     r.refresh(row)
-    assert not r.desk.publish_disk(row, 1, 0)
-    assert r.desk.publish_disk(row, 1, 1)
-    assert r.desk.withdraw_disk(row) == 1
-    assert r.desk.withdraw_disk(row) == 0
+    assert not r.state.publish_disk(row, 1, 0)
+    assert r.state.publish_disk(row, 1, 1)
+    assert r.state.withdraw_disk(row) == 1
+    assert r.state.withdraw_disk(row) == 0
 
 
 def test_forgetting_a_row_names_the_disk_that_has_its_copy(make: Make) -> None:
     r = make(PAGE)
     (row,) = r.files
     _on_disk(r, row)
-    assert r.desk.forget(row) == 1
+    assert r.state.forget(row) == 1
     assert r.columns.disk[row] == 0
 
 
 # ---- threads ------------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_desk_ends_its_threads_and_forgets_what_is_queued(tmp_path: Path) -> None:
+def test_a_stopped_stager_ends_its_threads_and_forgets_what_is_queued(tmp_path: Path) -> None:
     write_files(tmp_path, [PAGE] * 4)
     with rig(tmp_path, budget=64 * PAGE) as r:
         before = set(threading.enumerate())
-        r.desk.start(2, 1)
+        r.workers.start(2, 1)
         threads = set(threading.enumerate()) - before
         assert len(threads) == 3
-        r.desk.stop()
+        r.state.stop()
         for thread in threads:
             thread.join(10)
             assert not thread.is_alive()
-        r.desk.fetch(r.files)
-        assert not r.desk.run_one()
+        r.state.fetch(r.files)
+        assert not r.workers.run_one()

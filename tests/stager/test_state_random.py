@@ -1,4 +1,4 @@
-"""The desk under random sequences of everything that can happen to it, and under real threads.
+"""The stager under random sequences of everything that can happen to it, and under real threads.
 
 The rig compares every answer with what the file held; here is checked what must hold between the steps: budgets, one
 open for one staging, everything answered, nothing left over.
@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.stager.state import PinnedCopy
+from nopfsfs.stager.published_copies import PinnedCopy
+from tests.conftest import wait_until
 from tests.stager.rig import PAGE, Rig, content, open_files_below, rig, write_files
 
 SIZES = [1, PAGE, 2 * PAGE + 100, 5 * PAGE, 3 * PAGE, 12 * PAGE, 30 * PAGE + 1]
@@ -53,20 +54,20 @@ class Player:
         self.r.demand(row, value * PAGE // 2, PAGE + value)
 
     def fetch(self, row: int, value: int) -> None:
-        self.r.desk.fetch([row, self.r.files[value % len(SIZES)]])
+        self.r.state.fetch([row, self.r.files[value % len(SIZES)]])
 
     def evict(self, row: int, value: int) -> None:
-        self.r.desk.evict([row])
+        self.r.state.evict([row])
 
     def cancel(self, row: int, value: int) -> None:
-        self.r.desk.cancel()
+        self.r.state.cancel()
 
     def budget(self, row: int, value: int) -> None:
         pages = BUDGET // PAGE * value // 40
-        self.r.desk.set_budget(pages * PAGE, (pages // 2) * PAGE, (pages // 4) * PAGE)
+        self.r.state.set_budget(pages * PAGE, (pages // 2) * PAGE, (pages // 4) * PAGE)
 
     def work(self, row: int, value: int) -> None:
-        self.r.desk.run_one()
+        self.r.workers.run_one()
 
     def take(self, row: int, value: int) -> None:
         self.r.take(most=value % 4 + 1)
@@ -74,14 +75,14 @@ class Player:
     def pin(self, row: int, value: int) -> None:
         if row in self.pins:
             self.unpin(row)
-        elif (data := self.r.desk.pin(row)) is not None:
+        elif (data := self.r.state.pin(row)) is not None:
             self.pins[row] = (data, bytes(data.data))
 
     def unpin(self, row: int) -> None:
         data, before = self.pins.pop(row)
         assert bytes(data.data) == before, "changed while pinned"
         data.data.release()
-        self.r.desk.unpin(data.slot)
+        self.r.state.unpin(data.slot)
 
     def overwrite(self, row: int, value: int) -> None:
         if self.r.path(row).exists():
@@ -126,9 +127,9 @@ def play(steps: list[Step], check: Callable[[Rig], None] = lambda r: None, **opt
                 used = r.arena.used
             player.end()
             check(r)
-            r.desk.set_budget(BUDGET, 13 * PAGE, 6 * PAGE)
-            r.desk.evict(r.files)
-            r.desk.set_budget(BUDGET, 0, 0)
+            r.state.set_budget(BUDGET, 13 * PAGE, 6 * PAGE)
+            r.state.evict(r.files)
+            r.state.set_budget(BUDGET, 0, 0)
             r.run()
             assert set(r.results) == set(r.asked), "not answered"
             assert r.arena.taken == 0, "a leak"
@@ -182,7 +183,7 @@ def test_real_threads_leave_nothing_unanswered(tmp_path: Path, seed: int) -> Non
     write_files(tmp_path, SIZES)
     before = set(threading.enumerate())
     with rig(tmp_path, budget=BUDGET, whole_limit=13 * PAGE, range_budget=6 * PAGE) as r:
-        r.desk.start(3, 1)
+        r.workers.start(3, 1)
         workers = set(threading.enumerate()) - before
         chance = random.Random(seed)
         waiting: set[int] = set()
@@ -190,7 +191,7 @@ def test_real_threads_leave_nothing_unanswered(tmp_path: Path, seed: int) -> Non
 
         def take(answer: Answer) -> None:
             if answer.id == 0:
-                r.desk.grace_passed(answer.arena)
+                r.state.grace_passed(answer.arena)
                 return
             row, offset, length = asked[answer.id]
             data = bytes(r.arena.view[answer.arena : answer.arena + answer.length])
@@ -207,14 +208,14 @@ def test_real_threads_leave_nothing_unanswered(tmp_path: Path, seed: int) -> Non
                 number += 1
                 asked[number] = (row, chance.randrange(max(1, r.source.size(row))), chance.randrange(1, 2 * PAGE))
                 waiting.add(number)
-                r.desk.demand(Demand(number, *asked[number]))
+                r.state.demand(Demand(number, *asked[number]))
             elif what < 0.8:
-                r.desk.fetch([row])
+                r.state.fetch([row])
             elif what < 0.97:
-                r.desk.evict([row])
+                r.state.evict([row])
             else:
                 pages = chance.randrange(BUDGET // PAGE)
-                r.desk.set_budget(pages * PAGE, pages * PAGE // 2, pages * PAGE // 4)
+                r.state.set_budget(pages * PAGE, pages * PAGE // 2, pages * PAGE // 4)
             while r.messages and chance.random() < 0.8:
                 take(r.messages.popleft())
         give_up = threading.Event()
@@ -225,12 +226,12 @@ def test_real_threads_leave_nothing_unanswered(tmp_path: Path, seed: int) -> Non
                 break
             give_up.wait(0.02)
         assert not waiting, "not answered"
-        r.desk.stop()
+        r.state.stop()
         for worker in workers:
             worker.join(10)
             assert not worker.is_alive()
-        r.desk.evict(r.files)
+        r.state.evict(r.files)
         while r.messages:
             take(r.messages.popleft())
     # Not their number: a thread that an earlier test left idle (trio keeps its workers for 10 s) may end meanwhile.
-    assert set(threading.enumerate()) <= before
+    assert wait_until(lambda: set(threading.enumerate()) <= before)

@@ -1,6 +1,6 @@
 """Reads that do not end: of one file, of many, of a device, of a disk tier. Whatever else is read goes on.
 
-Time is the test's: the desk takes `Rig.now` for it, and is made to look at what hangs.
+Time is the test's: the stager takes `Rig.now` for it, and is made to look at what hangs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import xxhash
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Origin
-from nopfsfs.stager import block_reader, load
+from nopfsfs.stager import load
 from nopfsfs.stager.left_alone import ROW_FIRST_S, TIER_FIRST_S
 from nopfsfs.stager.workers import DEVICE_MOST, FILE_MOST, SPARE_MOST, Workers
 from tests.conftest import wait_until
@@ -67,10 +67,10 @@ class Stuck:
         """Look as often as the stager's watch does."""
         for _ in range(round(seconds / 0.1)):
             self.rig.now += 0.1
-            self.rig.desk.look()
+            self.rig.workers.look()
 
     def until(self, done: Callable[[], bool]) -> bool:
-        """Wait for it while the server takes its answers; no time passes for the desk."""
+        """Wait for it while the server takes its answers; no time passes for the stager."""
 
         def look() -> bool:
             self.rig.take()
@@ -83,13 +83,13 @@ class Stuck:
 
     def on_disk(self, row: int) -> None:
         self.rig.columns.check[row] = xxhash.xxh3_64_intdigest(self.rig.path(row).read_bytes())
-        assert self.rig.desk.publish_disk(row, 1, 0)
+        assert self.rig.state.publish_disk(row, 1, 0)
         self.rig.told()
 
     def close(self) -> None:
         for event in (*self.hanging.values(), *([self.disk_hangs] if self.disk_hangs else [])):
             event.set()
-        self.rig.desk.stop()
+        self.rig.state.stop()
         assert wait_until(lambda: self.threads() == 0)
         self.rig.close()
 
@@ -115,7 +115,7 @@ def test_eighty_stuck_reads_leave_others_the_threads_there_were(make: Make) -> N
     r = s.rig
     sick, healthy = r.files[:80], r.files[80:]
     gate = s.hang(sick)
-    r.desk.start(64, 16)
+    r.workers.start(64, 16)
     numbers = [r.demand(row) for row in sick]
     assert s.until(lambda: s.inside == 80)
     first = r.demand(healthy[0])
@@ -130,7 +130,7 @@ def test_eighty_stuck_reads_leave_others_the_threads_there_were(make: Make) -> N
     gate.set()
     assert all(s.answered(number) for number in numbers)
     assert s.until(lambda: s.threads() == 80), "the surplus ends"
-    r.desk.look()
+    r.workers.look()
     assert (r.gauge(Metric.STUCK_READS), r.gauge(Metric.SPARE_WORKERS), r.gauge(Metric.STUCK_EVER)) == (0, 0, 80)
     assert r.source.opens == dict.fromkeys(r.files, 1)
 
@@ -140,7 +140,7 @@ def test_stuck_reads_take_a_bounded_number_of_threads(make: Make) -> None:
     r = s.rig
     *sick, healthy = r.files
     gate = s.hang(sick)
-    r.desk.start(4, 2)
+    r.workers.start(4, 2)
     for row in sick:
         r.demand(row)
     for _ in range(20):
@@ -164,7 +164,7 @@ def test_one_stuck_file_holds_few_workers(make: Make) -> None:
     r = s.rig
     large, other = r.files
     gate = s.hang([large])
-    r.desk.start(FILE_MOST + 2, 0)
+    r.workers.start(FILE_MOST + 2, 0)
     number = r.demand(large)  # all of its blocks
     assert s.answered(r.demand(other)), "though nobody has looked yet"
     assert number not in r.results
@@ -178,21 +178,21 @@ def test_prefetches_go_on_past_a_sick_target_which_is_left_alone(make: Make) -> 
     r = s.rig
     sick, healthy = r.files[:4], r.files[4:]  # as many as the source is read by at once
     gate = s.hang(sick)
-    r.desk.start(4, 1)
-    r.desk.fetch(sick[:3] + healthy[:10] + sick[3:])
+    r.workers.start(4, 1)
+    r.state.fetch(sick[:3] + healthy[:10] + sick[3:])
     assert s.until(lambda: s.inside == 4)
     assert all(r.staged(row) for row in healthy[:10])
     assert set(r.told()) == {(Event.STAGED, row) for row in healthy[:10]}
     s.pass_time(1.2)
     assert set(r.told()) == {(Event.STUCK, row) for row in sick}
     assert r.gauge(Metric.LEFT_ALONE) == 4
-    r.desk.fetch(healthy[10:20])
-    assert not s.rig.desk.run_one(), "nothing has ended since they began: the whole source may be stuck"
+    r.state.fetch(healthy[10:20])
+    assert not s.rig.workers.run_one(), "nothing has ended since they began: the whole source may be stuck"
     assert s.answered(r.demand(healthy[-1]))
     s.pass_time(0.2)
     assert s.until(lambda: all(r.staged(row) for row in healthy[:20])), "it is not: their places are given on"
     r.told()
-    r.desk.fetch(sick)
+    r.state.fetch(sick)
     again: set[tuple[Event, int]] = set()
     assert s.until(lambda: bool(again.update(r.told())) or again == {(Event.STUCK, row) for row in sick}), again
     gate.set()
@@ -207,11 +207,11 @@ def test_a_row_that_failed_after_it_was_stuck_is_left_alone_for_longer_and_longe
     s = make([PAGE])
     r = s.rig
     (row,) = r.files
-    r.desk.start(4, 1)
+    r.workers.start(4, 1)
     for pause in (ROW_FIRST_S, 2 * ROW_FIRST_S):
         gate = s.hang([row])
         r.source.errors[row] = errno.EIO
-        r.desk.fetch([row])
+        r.state.fetch([row])
         assert s.until(lambda: s.inside == 1)
         s.pass_time(1.2)
         gate.set()
@@ -219,13 +219,13 @@ def test_a_row_that_failed_after_it_was_stuck_is_left_alone_for_longer_and_longe
         assert s.until(lambda: (Event.FAILED, row) in r.told())
         opens = r.source.opens[row]
         r.now += pause - 2
-        r.desk.fetch([row])
+        r.state.fetch([row])
         assert s.until(lambda: r.told() == [(Event.FAILED, row)])
         assert r.source.opens[row] == opens
         r.now += 2
     r.source.errors.clear()
     s.hanging.clear()
-    r.desk.fetch([row])
+    r.state.fetch([row])
     assert s.until(lambda: bool(r.staged(row)))
 
 
@@ -244,8 +244,8 @@ def test_a_demand_gets_no_error_of_a_load_that_failed_before_it(make: Make, monk
         raise OSError(errno.EIO, "told to fail")
 
     with monkeypatch.context() as patched:
-        patched.setattr(block_reader, "read_exactly", read)
-        r.desk.start(2, 0)
+        patched.setattr(load, "read_exactly", read)
+        r.workers.start(2, 0)
         first = r.demand(row)
         assert s.answered(first)
         assert s.until(lambda: s.inside == 1)
@@ -262,8 +262,8 @@ def test_a_demand_tries_a_row_that_is_left_alone(make: Make) -> None:
     (row,) = r.files
     gate = s.hang([row])
     r.source.errors[row] = errno.EIO
-    r.desk.start(1, 1)
-    r.desk.fetch([row])
+    r.workers.start(1, 1)
+    r.state.fetch([row])
     assert s.until(lambda: s.inside == 1)
     s.pass_time(1.2)
     gate.set()
@@ -280,22 +280,23 @@ def test_what_hangs_on_one_device_is_not_prefetched_while_others_are(make: Make)
     r = s.rig
     sick, healthy = r.files[: 2 * DEVICE_MOST], r.files[2 * DEVICE_MOST :]
     device = [int(row in sick) for row in range(r.index.n)]
-    r.desk._device, r.desk._devices = device, 2  # type: ignore[assignment]
-    r.desk._workers = r.desk._work._workers = Workers(lambda: r.now, device.__getitem__, 2)
+    workers = Workers(lambda: r.now, device.__getitem__, 2)
+    for part in (r.state, r.state._queue, r.state._stuck, r.state._demands):
+        part._workers = workers  # type: ignore[attr-defined]
     gate = s.hang(sick)
-    r.desk.start(DEVICE_MOST, 1)
-    r.desk.fetch(sick[:DEVICE_MOST])
+    r.workers.start(DEVICE_MOST, 1)
+    r.state.fetch(sick[:DEVICE_MOST])
     assert s.until(lambda: s.inside == DEVICE_MOST)
     s.pass_time(1.2)
     r.told()
     assert s.answered(r.demand(healthy[0]))
     s.pass_time(0.1)
-    r.desk.fetch(sick[DEVICE_MOST:] + healthy)
+    r.state.fetch(sick[DEVICE_MOST:] + healthy)
     assert s.until(lambda: all(r.staged(row) for row in healthy))
     assert {row for event, row in r.told() if event == Event.FAILED} == set(sick[DEVICE_MOST:])
     gate.set()
     assert s.until(lambda: all(r.staged(row) for row in sick[:DEVICE_MOST]))
-    r.desk.fetch(sick)
+    r.state.fetch(sick)
     assert s.until(lambda: all(r.staged(row) for row in sick)), "it answers again"
 
 
@@ -313,7 +314,7 @@ def test_closing_files_at_a_source_that_hangs_leaves_others_their_threads(
         s._wait(gate if slow else None)
 
     monkeypatch.setattr(load, "close", close)
-    r.desk.start(4, 4)
+    r.workers.start(4, 4)
     numbers = [r.demand(row) for row in r.files[:8]]
     assert all(s.answered(number) for number in numbers), "before the file is closed"
     assert all(r.staged(row) for row in r.files[:8])
@@ -335,10 +336,10 @@ def test_a_disk_that_hangs_is_passed_by_and_writes_into_nothing_that_is_used(mak
     demanded, fetched, later, fine, *_ = r.files
     for row in r.files:
         s.on_disk(row)
-    r.desk.start(4, 1)
+    r.workers.start(4, 1)
     s.disk_hangs = threading.Event()
     number = r.demand(demanded)
-    r.desk.fetch([fetched])
+    r.state.fetch([fetched])
     assert s.until(lambda: s.inside == 2)
     s.pass_time(1.4)
     assert number not in r.results
@@ -369,9 +370,9 @@ def test_a_disk_that_hangs_where_there_is_no_other_room_leaves_the_read_to_the_s
     r = s.rig
     (row,) = r.files
     s.on_disk(row)
-    r.desk.start(2, 1)
+    r.workers.start(2, 1)
     s.disk_hangs = threading.Event()
-    r.desk.set_budget(3 * PAGE, 3 * PAGE, 0)
+    r.state.set_budget(3 * PAGE, 3 * PAGE, 0)
     number = r.demand(row)
     assert s.until(lambda: s.inside == 1)
     s.pass_time(1.7)
@@ -387,10 +388,10 @@ def test_a_row_that_only_another_node_waits_for_is_read_when_its_disk_hangs(make
     r = s.rig
     (row,) = r.files
     s.on_disk(row)
-    r.desk.start(2, 1)
+    r.workers.start(2, 1)
     s.disk_hangs = threading.Event()
-    with r.desk._lock:
-        assert r.desk._staging.load_to_lend(row, urgent=True)
+    with r.state._acting:
+        assert r.state._loads.load_to_lease(row, urgent=True)
     assert s.until(lambda: s.inside == 1)
     s.pass_time(1.7)
     assert s.until(lambda: r.staged(row) == r.path(row).read_bytes())

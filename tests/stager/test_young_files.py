@@ -66,7 +66,7 @@ class Bench:
             assert self.rig.read(row, offset, PAGE).errno == 0
 
     def compared(self) -> int:
-        return self.rig.young.run_due()
+        return self.rig.young.run_due(self.rig.changed.append, self.rig.renewed.append)
 
 
 @pytest.fixture(params=["whole", "in several blocks", "by ranges"])
@@ -96,7 +96,7 @@ def test_a_file_that_stayed_the_same_is_read_once_more_and_that_is_all(bench: tu
     made.clock.ahead_s = LOCAL_S + 1
     assert made.compared() == size // PAGE
     assert (made.rig.renewed, made.rig.changed) == ([], [])
-    made.rig.desk.forget(row)
+    made.rig.state.forget(row)
     made.read(row, size)
     made.clock.ahead_s += LOCAL_S
     assert made.compared() == 0
@@ -143,7 +143,7 @@ def test_times_ahead_of_the_clock_cost_one_more_reading_in_all(memory: Path) -> 
     made.read(row, PAGE)
     made.clock.ahead_s += LOCAL_S + 1
     assert made.compared() == 1
-    made.rig.desk.forget(row)
+    made.rig.state.forget(row)
     made.read(row, PAGE)
     made.clock.ahead_s += LOCAL_S + 1
     assert made.compared() == 0
@@ -164,7 +164,7 @@ def test_the_age_is_that_of_the_file_system(memory: Path, kind: FileSystem | Non
     made = Bench(memory, [PAGE])
     young = YoungFiles(
         source=made.rig.source, columns=made.rig.columns, gauge=made.rig.gauges.block, n=made.rig.index.n,
-        file_system=kind, changed=lambda row: None, renew=lambda row: None,
+        file_system=kind,
     )  # fmt: skip
     assert young.age_ns == age_s * 1e9
     made.rig.close()

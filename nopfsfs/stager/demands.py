@@ -1,0 +1,79 @@
+"""Demands of servers: answered at once, or by a load under way, or by one that begins now."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from nopfsfs.dataset.index import Index
+from nopfsfs.protocol.columns import Columns, Metric, Tier
+from nopfsfs.protocol.server_stager import Answer, Demand, Origin
+from nopfsfs.stager.load import Load, Waiter
+from nopfsfs.stager.range_loads import RangeLoads
+from nopfsfs.stager.read_queue import ReadQueue
+from nopfsfs.stager.remote_fetches import RemoteFetches
+from nopfsfs.stager.whole_loads import WholeLoads
+from nopfsfs.stager.workers import Workers
+from nopfsfs.tiers.source import Source
+
+
+class Demands:
+    """Answers READs of servers. `answer` sends an answer to a server. The caller holds its own lock."""
+
+    def __init__(
+        self, queue: ReadQueue, workers: Workers, loads: WholeLoads, ranges: RangeLoads, remote: RemoteFetches, *,
+        index: Index, columns: Columns, source: Source, gauge: memoryview, answer: Callable[[Answer], None],
+    ) -> None:  # fmt: skip
+        self._queue, self._workers = queue, workers
+        self._loads, self._ranges, self._remote = loads, ranges, remote
+        self._index, self._columns, self._source = index, columns, source
+        self._gauge, self._answer = gauge, answer
+
+    def take(self, demand: Demand) -> None:
+        """Answer a demand, now or when its bytes have arrived."""
+        answer = self._answer_now(demand)
+        if answer is not None:
+            self._answer(answer)  # under the lock: see `WholeLoads.block_ended`
+        if 0 <= demand.row < self._index.n and demand.offset >= 0:
+            # After the answer: this may give up the very block that the answer names.
+            version = int(self._columns.version[demand.row])
+            for load in self._ranges.ahead(demand.row, demand.offset // self._ranges.block, version):
+                self._queue.follow(load)
+
+    def _answer_now(self, demand: Demand) -> Answer | None:
+        """The answer to a demand; None when one will come, at the end of a block."""
+        row, start = demand.row, demand.offset
+        if not self._index.n_dirs <= row < self._index.n or start < 0:
+            return Answer(demand.id, errno.EIO, 0, 0)
+        end = min(start + demand.length, self._source.size(row))
+        if start >= end:
+            return Answer(demand.id, 0, 0, 0)
+        if self._columns.stale[row]:
+            return Answer(demand.id, errno.ESTALE, 0, 0)
+        if self._columns.tier[row] == Tier.RAM:
+            return Answer(demand.id, 0, int(self._columns.slot[row]) + start, end - start, Origin.RAM)
+        load = self._load_for(row, start)
+        if load is None:
+            self._gauge[Metric.NO_ROOM] += 1
+            return Answer(demand.id, errno.ENOSPC, 0, 0)  # the server reads by itself
+        end = min(end, load.start + load.length)
+        if load.failed or load.version != self._columns.version[row]:
+            # It failed for whoever waited then, or has the bytes of a version before: the server reads by itself.
+            return Answer(demand.id, errno.ENOSPC, 0, 0)
+        if load.ready(start, end):
+            return Answer(demand.id, 0, load.arena + start - load.start, end - start, load.origin())
+        load.waiters.append(Waiter(demand.id, start, end))
+        if load.from_peer is None:
+            self._queue.demand(load, load.blocks_of(start, end))
+        else:
+            self._remote.demand(load)
+        return None
+
+    def _load_for(self, row: int, start: int) -> Load | None:
+        """The load that brings byte `start` of the row, under way or begun now; None without room or threads."""
+        load = self._loads.of(row)
+        if load is None and not self._workers.exhausted:
+            load = self._loads.begin_demanded(row, self._remote.node_of(row)) or self._ranges.load(
+                row, start // self._ranges.block, int(self._columns.version[row])
+            )
+        return load

@@ -1,0 +1,82 @@
+"""The copies of files that servers and kernel find in the columns: in the arena, on disk, registered with the kernel.
+
+Owns the columns `tier`, `disk` and `backing` with their events, once `WholeLoads` has published a staged copy.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from nopfsfs.protocol.columns import Columns, Metric, Tier
+from nopfsfs.protocol.ring import Event, Ring
+from nopfsfs.stager.extents import ExtentPool
+from nopfsfs.stager.passthrough_copies import PassthroughCopies
+from nopfsfs.tiers.source import Source
+
+
+class PinnedCopy(NamedTuple):
+    """The staged bytes of a row, and their extent, which is not used again before it is unpinned."""
+
+    slot: int
+    data: memoryview
+
+
+class PublishedCopies:
+    """Publishes and withdraws copies. `registered`: those on disk that the kernel reads itself. The caller
+    holds its own lock."""
+
+    def __init__(
+        self, pool: ExtentPool, registered: PassthroughCopies | None, *, columns: Columns, ring: Ring, source: Source,
+        gauge: memoryview,
+    ) -> None:  # fmt: skip
+        self._pool, self._registered = pool, registered
+        self._columns, self._ring, self._source, self._gauge = columns, ring, source, gauge
+        if registered is not None:
+            for action in registered.take_over():
+                pool.grace.after(action)
+
+    def pin(self, row: int) -> PinnedCopy | None:
+        """Pin the staged copy of a row; None when the row is not staged."""
+        if self._columns.tier[row] != Tier.RAM:
+            return None
+        slot = int(self._columns.slot[row])
+        self._pool.pin(slot)
+        return PinnedCopy(slot, self._pool.view(slot, self._source.size(row)))
+
+    def evict(self, row: int) -> bool:
+        """Withdraw the staged copy of a row, pinned or not; False when there was none."""
+        if self._columns.tier[row] != Tier.RAM:
+            return False
+        self._columns.tier[row] = Tier.NONE
+        self._pool.retire(int(self._columns.slot[row]))
+        self._gauge[Metric.EVICTIONS] += 1
+        self._ring.put(Event.EVICTED, row, self._source.size(row))
+        return True
+
+    def publish_disk(self, row: int, tier: int, version: int) -> bool:
+        """Publish a copy on disk tier `tier`; False when the row has changed since it was written."""
+        if self._columns.version[row] != version or self._columns.stale[row]:
+            return False
+        self._columns.disk[row] = tier
+        self._ring.put(Event.ON_DISK, row, tier)
+        return True
+
+    def publish_backing(self, row: int, tier: int, number: int) -> bool:
+        """Publish that the copy on disk tier `tier` is registered as `number`; False when there is no such copy any
+        more."""
+        if self._columns.disk[row] != tier or self._columns.version[row] or self._columns.stale[row]:
+            return False
+        self._columns.backing[row] = number
+        self._ring.put(Event.BACKED, row, 1)
+        return True
+
+    def withdraw_disk(self, row: int, tier: int = 0) -> int:
+        """Withdraw the copy on disk, on any tier or only on `tier`; the tier that holds it, 0 for none."""
+        number = int(self._columns.disk[row])
+        if tier and number != tier:
+            return 0
+        self._columns.disk[row] = 0
+        if self._registered is not None and self._registered.withdraw(row):
+            self._pool.grace.after(partial(self._registered.grace_passed, row))
+        return number

@@ -1,0 +1,83 @@
+"""Reads that take far too long, and the loads that wait for them.
+
+A stuck read of a copy on disk is replaced by a read of the source. A stuck read of the source cannot be replaced; its
+slot is given to another load, while the source answers at all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from nopfsfs.protocol.columns import Metric
+from nopfsfs.stager.extents import ExtentPool
+from nopfsfs.stager.left_alone import Tiers
+from nopfsfs.stager.load import Load
+from nopfsfs.stager.range_loads import RangeLoads
+from nopfsfs.stager.read_queue import ReadQueue
+from nopfsfs.stager.whole_loads import WholeLoads
+from nopfsfs.stager.workers import Worker, Workers
+
+log = logging.getLogger(__name__)
+COUNT_S = 1.0  # between counts of the rows that are left alone
+
+
+class StuckReads:
+    """Finds stuck reads and lets others take their places. The caller holds its own lock."""
+
+    def __init__(
+        self, pool: ExtentPool, queue: ReadQueue, workers: Workers, loads: WholeLoads, ranges: RangeLoads, *,
+        tiers: Tiers, gauge: memoryview, clock: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._pool, self._queue, self._workers, self._loads, self._ranges = pool, queue, workers, loads, ranges
+        self._tiers, self._gauge, self._clock = tiers, gauge, clock
+        self._counted_at = 0.0
+
+    def check(self) -> bool:
+        """Find the reads that have got stuck; False when nothing is under way, and nothing is left alone."""
+        for worker in self._workers.look():
+            load = worker.load
+            self._queue.leave_slot(worker)
+            if load is not None and worker.disk:
+                self._leave_disk(worker, load)
+            elif load is not None:
+                self._loads.is_stuck(load)
+                if not load.whole:
+                    self._ranges.is_stuck(load)
+        for load in self._workers.stuck_while_others_end():
+            self._queue.give_on(load)
+        self._count()
+        return self._workers.busy or bool(self._gauge[Metric.LEFT_ALONE] or self._gauge[Metric.DISKS_BYPASSED])
+
+    def _leave_disk(self, worker: Worker, load: Load) -> None:
+        """Read the source instead of a disk tier that does not answer."""
+        self._gauge[Metric.DISK_LATE] += 1
+        if worker.disk not in self._tiers:
+            log.warning("disk tier %d does not answer; the source is read instead", worker.disk)
+        self._tiers.hung(worker.disk)
+        worker.lost, worker.load = load.arena, None
+        self._loads.disk_hangs(load)
+
+    def disk_answered(self, worker: Worker) -> bool:
+        """Note that the disk has answered a worker; True when the worker's load has waited for that."""
+        if worker.lost >= 0:
+            return False
+        self._tiers.worked(worker.disk)
+        self._workers.again(worker)
+        return True
+
+    def late_read_ended(self, worker: Worker) -> None:
+        """Free the extent of a read of a disk that came too late: no answer has named it."""
+        self._tiers.returned(worker.disk)
+        lost, worker.lost = worker.lost, -1
+        self._pool.free(lost)
+
+    def _count(self) -> None:
+        gauge, workers = self._gauge, self._workers
+        gauge[Metric.STUCK_READS] = workers.stuck - self._tiers.stuck
+        gauge[Metric.SPARE_WORKERS] = workers.spare
+        gauge[Metric.STUCK_EVER] += workers.take_found()
+        if (now := self._clock()) >= self._counted_at + COUNT_S:  # it may be a long list
+            self._counted_at = now
+            gauge[Metric.LEFT_ALONE] = len(self._loads.left_alone)
+        gauge[Metric.DISKS_BYPASSED] = len(self._tiers)
