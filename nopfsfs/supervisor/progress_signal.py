@@ -41,19 +41,17 @@ WATCHING, PUZZLED, PASSED_THROUGH, NO_FAST_PATH, NO_ROOM = (
 class ProgressSignal:
     """`how`: open, tripwire, auto. `sizes` i64[n]: of the files. `gauge`: the supervisor's block, in which the servers
     are told. `forget` makes the kernel ask for the attributes of all files again; it takes microseconds a file, and is
-    called in a thread.
+    called in a thread. `all_taken(moment)`: all events that servers put before that moment were taken.
 
     Servers go by what they are told at once, the follower when the events before have been taken."""
 
     def __init__(
         self, how: str, tripwires: Tripwires, sizes: npt.NDArray[np.int64], gauge: memoryview,
-        forget: Callable[[], None] = lambda: None,
+        forget: Callable[[], None] = lambda: None, all_taken: Callable[[int], bool] = lambda moment: True,
     ) -> None:  # fmt: skip
-        self._gauge, self._forget = gauge, forget
+        self._gauge, self._forget, self._all_taken = gauge, forget, all_taken
         self._auto = how == "auto"
         self.why = WATCHING if self._auto else ""  # `auto` stays with `open`
-        # whether all events that servers put before a moment were taken
-        self.all_taken: Callable[[int], bool] = lambda moment: True
         self._told_at = 0  # that moment, at which servers were told otherwise; 0: all of before were taken
         self._wanted = trio.Event()  # all opens are to be shown
         self._rest_until = -math.inf
@@ -121,7 +119,7 @@ class ProgressSignal:
     def settle(self, follower: Follower | None) -> None:
         """Before events are taken: servers were told otherwise; the follower is, when it has seen all that was
         before."""
-        if not self._told_at or not self.all_taken(self._told_at):
+        if not self._told_at or not self._all_taken(self._told_at):
             return
         self._told_at = 0
         self._thin = self._told_to_be_thin
@@ -133,11 +131,11 @@ class ProgressSignal:
             follower.show_all()
             self._watch(follower)
 
-    def taken(self, follower: Follower | None, conductor: NodePolicy) -> None:
+    def taken(self, follower: Follower | None, policy: NodePolicy) -> None:
         """Events of servers were taken: go over to tripwires when the time has come, or have all opens shown again."""
         self.settle(follower)
         if self._auto and self._showing is not None and follower is not None and not self._told_at:
-            self._turn(follower, conductor)
+            self._turn(follower, policy)
 
     def _watch(self, follower: Follower) -> None:
         """All opens are shown for a while at least."""
@@ -148,7 +146,7 @@ class ProgressSignal:
         self._gauge[Metric.SHOWN] = shown
         self._told_at = time.monotonic_ns()
 
-    def _turn(self, follower: Follower, conductor: NodePolicy) -> None:
+    def _turn(self, follower: Follower, policy: NodePolicy) -> None:
         self._puzzled = follower.puzzled
         if self._puzzled:
             self._puzzled_until = time.monotonic() + LEAST_S
@@ -157,11 +155,11 @@ class ProgressSignal:
                 self._show_all()
             return
         if not self.refusing:
-            self.why = self._why(follower, conductor)
+            self.why = self._why(follower, policy)
             if self.why:
                 return
             log.info("the plan is certain: from now on the kernel opens files by itself")
-            conductor.without_closes()
+            policy.without_closes()
             tripwires = self._tripwires.for_certain(follower.shortest_part)
             self._choose(tripwires)
             self._gauge[Metric.TRIPWIRES_APART] = tripwires.apart  # before the servers count any
@@ -178,13 +176,13 @@ class ProgressSignal:
         return self._showing.spacing <= 2 * self._tripwires.for_certain(follower.shortest_part).apart
 
     @staticmethod
-    def _why(follower: Follower, conductor: NodePolicy) -> str:
+    def _why(follower: Follower, policy: NodePolicy) -> str:
         """Why OPEN is to be answered still; "" where it is not."""
         if not follower.steady:
             return WATCHING
         if follower.puzzled:
             return PUZZLED
-        return "" if conductor.has_room_for_all else NO_ROOM
+        return "" if policy.has_room_for_all else NO_ROOM
 
     def _show_all(self) -> None:
         """Where there are files that are no tripwires."""

@@ -25,7 +25,7 @@ from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.stager_peer import Kind as Local
 from nopfsfs.stager.server_links import ServerLinks
 from nopfsfs.stager.state import StagerState
-from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.source import Source

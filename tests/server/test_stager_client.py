@@ -18,7 +18,7 @@ from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.server_stager import Answer, Demand
 from nopfsfs.server import stager_client
 from nopfsfs.server.stager_client import DIRECT_FILES, DirectReader, StagerClient, StagerGone
-from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from tests.asynchronous import in_trio
 from tests.conftest import wait_until
 from tests.stager.rig import PAGE, Rig, content, open_files_below, rig, write_files

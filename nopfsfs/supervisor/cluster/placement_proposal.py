@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nopfsfs.config import DiskSpec
 from nopfsfs.dataset import file_orders
 from nopfsfs.dataset.index import Index
 from nopfsfs.placement.cluster_homes import METHODS, ClusterHomes, by_hash, extend
@@ -25,6 +28,7 @@ from nopfsfs.plan.epoch_order import DataSet, Hypothesis
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Sampler, Spec, Subset, Value
 from nopfsfs.supervisor.cluster import read_sets
+from nopfsfs.tiers.disk import FLOOR_BYTES
 
 Ints = NDArray[np.int64]
 ROOM_MOST = 1 << 60  # bytes
@@ -226,3 +230,24 @@ def _list(body: Mapping[str, Any], name: str, most: int) -> list[Any]:
     if not isinstance(found, list) or len(found) > most:
         raise ValueError(f"{name}: a list of at most {most} is expected")
     return found
+
+
+def room_table(rooms: Sequence[NodeRoom]) -> NDArray[np.int64]:
+    """i64[nodes, classes]: memory, then the disks; nodes with fewer have none there."""
+    table = np.zeros((len(rooms), 1 + max(len(room.disks) for room in rooms)), np.int64)
+    for node, room in enumerate(rooms):
+        table[node, : 1 + len(room.disks)] = room.ram, *room.disks
+    return table
+
+
+def disk_rooms(disks: Sequence[DiskSpec]) -> tuple[int, ...]:
+    """Bytes of each tier; of one without a size what is free there now."""
+    rooms = []
+    for disk in disks:
+        room = disk.size or 0
+        if disk.size is None:
+            with contextlib.suppress(OSError):
+                found = os.statvfs(disk.path)
+                room = max(0, found.f_bavail * found.f_frsize - FLOOR_BYTES)
+        rooms.append(room)
+    return tuple(rooms)
