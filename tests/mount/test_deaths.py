@@ -159,12 +159,21 @@ def test_a_server_that_cannot_live_is_tried_for_ever(mounting: Mounting, data: P
             assert reader.result(90) == FINE
         m.wait_status(lambda status: not status["off"])
         assert m.status()["state"] == "running"
+        assert wait_until(lambda: m.pid("server") and "gets to know the others" in m.log.read_text(), 40)
+        read_all(m)
 
 
-def test_a_mount_is_unmounted_while_no_server_lives(mounting: Mounting, data: Path) -> None:
+def test_while_no_server_lives_who_waits_can_be_killed_and_the_mount_unmounted(
+    mounting: Mounting, data: Path
+) -> None:
     with mounting(data) as m:
         m.errors_expected = True
-        kill_servers(m, 8)  # the next one comes after two seconds
+        kill_servers(m, 10)  # the next one comes after eight seconds
+        with Reader("read", m.path / "class1/00001.jpg") as reader:
+            time.sleep(1)
+            assert reader.process.poll() is None
+            reader.process.kill()
+            reader.process.wait(5)
         done = run([*module("umount"), str(m.path)])
         assert done.returncode == 0, done.stderr
         m.wait_gone()

@@ -253,7 +253,7 @@ def test_all_opens_stay_shown_where_a_new_plan_needs_more_tripwires(monkeypatch:
 
 
 @in_trio
-async def test_who_was_explained_meanwhile_needs_no_showing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_was_explained_meanwhile_needs_no_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     gauge, follower, forgot = gauges(), Follower(), []
     signal = make("auto", gauge, lambda: forgot.append(True))
     turn(signal, follower)

@@ -1,7 +1,7 @@
-"""What a node has read and lives on another is handed over to its home: so that it is read from the source once.
+"""Copies that a node has read, and that live on another node, go to their home: the source is read once.
 
-That happens while no placement is known yet, or when the home does not answer. Who has such a copy offers it; the home
-fetches it from there, and says when it has it, or does not want it.
+That happens while no placement is known yet, or when the home does not answer. A node that has such a copy offers it;
+the home fetches it from there, and answers when it has it, or does not want it.
 
 {"kind": "have", "rows": [...], "number": 1}    these are staged here, and live with you by that placement
 {"kind": "took", "rows": [...], "number": 1}    you may let go of these

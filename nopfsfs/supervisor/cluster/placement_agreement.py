@@ -1,9 +1,9 @@
 """Where the files of a cluster live, as the nodes agree upon it: one node of them.
 
-Each says once what room it has. The leader, the lowest node that has not left, names what is read, from its own plan;
+Each sends once what room it has. The leader, the lowest node that has not left, names what is read, from its own plan;
 all compute the same placement of that, each for itself, write the column `holder`, and tell their policy what lives
-here. A placement that was computed otherwise somewhere costs speed alone: who is asked in vain says no, and the source
-has everything. So nothing here is waited for by a read, and a fault in here costs the cluster its placements only.
+here. A node that computes a different placement costs speed, not data: a node that does not hold a file refuses the
+request, and the requester reads the source. No read waits for anything here, and a fault costs the placements alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 ALL_OTHERS = -1
 
 LOOK_S = 0.25  # between looks at the plan of the leader
-ROOMS_S = 10.0  # for all to have said what room they have; those who have not have none, until they say it
+ROOMS_S = 10.0  # for all to have sent what room they have; those who have not have none, until they do
 FOLLOWER_S = 30.0  # for this node's plan to be made, whose lists of files are used; then they are made anew
 COMPUTING_S = 600.0
 BEGIN_S = 10.0  # for all to have computed a placement, after the leader has; it begins without the others
@@ -178,7 +178,7 @@ class PlacementAgreement:
         disks = await trio.to_thread.run_sync(disk_rooms, self._config.disks, abandon_on_cancel=True)
         own = NodeRoom(policy.split.homes, disks, policy.split.whole_limit)
         self._rooms[self.node] = own
-        await self._send(own.say())
+        await self._send(own.to_message())
         begins = trio.current_time() + ROOMS_S
         while not self._lost:
             with trio.move_on_after(LOOK_S):
@@ -212,7 +212,7 @@ class PlacementAgreement:
         try:
             kind = body.get("kind")
             if kind == "room":
-                self._rooms.setdefault(node, NodeRoom.hear(body))
+                self._rooms.setdefault(node, NodeRoom.of_message(body))
             elif kind == "place":
                 await self._follow_proposal(node, body)
             elif kind == "ready":
@@ -228,13 +228,13 @@ class PlacementAgreement:
     def _refuse(self, node: int, why: str) -> None:
         if node not in self._invalid:
             self._invalid.add(node)
-            log.warning("node %d says what cannot be: %s; that is ignored", node, why)
+            log.warning("node %d sends what cannot be: %s; that is ignored", node, why)
 
     # ---- placements ---------------------------------------------------------------------------------------
 
     async def _follow_proposal(self, node: int, body: dict[str, Any]) -> None:
         """Another node has named what is to be placed."""
-        order = PlacementProposal.hear(body, self.nodes, self._index.n_dirs)
+        order = PlacementProposal.of_message(body, self.nodes, self._index.n_dirs)
         if order.number <= self._named.get(node, 0):
             raise ValueError("number: it was named before")
         if node != self._leader:  # what makes it the leader is yet to be heard of here
@@ -259,7 +259,7 @@ class PlacementAgreement:
                 self._number + 1, room_table(rooms), limit,
                 self._config.placement, min(epochs, EPOCHS_MOST), what,
             )  # fmt: skip
-            await self._send(order.say())
+            await self._send(order.to_message())
             await self._compute(order)
 
     def _wanted(self) -> list[tuple[ReadSet, int]]:
@@ -380,7 +380,7 @@ class PlacementAgreement:
         found: Rows = order[elsewhere[order]]
         return found
 
-    # ---- what it says -------------------------------------------------------------------------------------
+    # ---- status -------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """Of the status record."""

@@ -1,8 +1,8 @@
 """The servers of a mount. A mount goes on as long as it is mounted, also while no server can be started.
 
 What a dead server had taken, the kernel delivers again. A server that dies again and again is started without the
-stager, each time after a longer pause, of a minute at most. Requests wait meanwhile: whoever made them can be killed,
-and the mount can be unmounted.
+stager, each time after a longer pause, of a minute at most; when it has lived for a while it gets to know the stager.
+Requests wait while there is no server: whoever made them can be killed, and the mount can be unmounted.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ SHARED = ("fuse", "index", "columns", "arena", "gauges", "modes", "init", "adopt
 class ServerHandle:
     """The role of one server, and what the process that has it has said."""
 
+    lives_alone = True
+
     def __init__(self, pool: ServerPool, number: int, work_done: Callable[[], int], outages: Outages) -> None:
         self._pool, self.number, self.name = pool, number, f"server {number}"
         self.work_done = work_done
@@ -62,10 +64,9 @@ class ServerHandle:
         self._end, self._control = ours, trio.socket.from_stdlib_socket(ours)
         return child
 
-    async def introduce(self, child: Child, *, plain: bool) -> None:
-        """Let the server and the stager, if there is one, know each other."""
-        if plain:
-            log.error("%s reads through to the source, without the stager", self.name)
+    async def introduce(self, child: Child) -> None:
+        """Let the server and the stager, if there is one, know each other, unless they do."""
+        if self._link is not None:
             return
         try:
             ours, theirs = sequenced_pair()

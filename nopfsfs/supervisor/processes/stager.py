@@ -39,7 +39,7 @@ SHARED = ("index", "columns", "arena", "gauges", "modes", "end", "end-stager")
 class StagerHandle:
     """The role of the stager, and what the process that has it has said. `changed` is called when it is another."""
 
-    name, replaceable = "stager", True
+    name, replaceable, lives_alone = "stager", True, False
 
     def __init__(
         self, config: MountConfig, fds: dict[str, int], ring: int, servers: ServerPool, loop: EventLoop,
@@ -70,7 +70,7 @@ class StagerHandle:
             for sock in demands:
                 sock.close()
 
-    async def introduce(self, child: Child, *, plain: bool) -> None:
+    async def introduce(self, child: Child) -> None:
         await child.unless_gone(self._servers.welcomed)
         if self._peer is not None:
             await self._peer.introduce()

@@ -127,12 +127,15 @@ class Role(Protocol):
     def replaceable(self) -> bool:
         """False where its end is the end of the mount: such a process is not killed because it is silent."""
 
+    @property
+    def lives_alone(self) -> bool:
+        """True where it does its work without the others, too."""
+
     async def start(self) -> Child:
         """Start a process, while no other is being started. Raises OSError."""
 
-    async def introduce(self, child: Child, *, plain: bool) -> None:
-        """Let the new process and the others know each other. `plain`: those before it died in vain; the less it has to
-        do with, the likelier it lives."""
+    async def introduce(self, child: Child) -> None:
+        """Let the process and the others know each other, while no other is being started."""
 
     async def listen(self, answered: Callable[[], None]) -> None:
         """Take what the process says, until it ends; call `answered` for each sign of life."""
@@ -156,6 +159,7 @@ class SupervisedProcess:
         self._role, self._starting, self._outages, self._changed = role, starting, outages, changed
         self._backoff = Backoff(free=FREE)
         self._done_before, self._started_at = 0, 0.0
+        self._plain = False  # those before it died in vain: the less it has to do with, the likelier it lives
         self._asleep: list[Child] = []
         self._patience, self._unanswered = Patience(), False
         self.child: Child | None = None  # the last that was started
@@ -173,14 +177,16 @@ class SupervisedProcess:
         return self._asleep
 
     async def start(self, *, plain: bool = False) -> None:
-        """Start a process. Raises OSError."""
+        """Start a process; a `plain` one gets to know the others only when it has lived for a while. Raises OSError."""
         async with self._starting:
             if self.stopping:
                 raise OSError(errno.ECANCELED, "the mount ends, or another takes it over")
             self._done_before, self._started_at = self._role.work_done(), trio.current_time()
             child = self.child = await self._role.start()
             self._changed()
-            await self._role.introduce(child, plain=plain)
+            self._plain = plain and self._role.lives_alone
+            if not self._plain:
+                await self._role.introduce(child)
 
     async def run(self) -> None:
         """Watch the process, and those that take its place, until there is to be none."""
@@ -230,8 +236,16 @@ class SupervisedProcess:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._role.listen, answered)
             nursery.start_soon(self._end_when_it_hangs, child)
+            if self._plain:
+                nursery.start_soon(self._introduce_when_it_lives, child)
             await child.gone()
             nursery.cancel_scope.cancel()
+
+    async def _introduce_when_it_lives(self, child: Child) -> None:
+        await trio.sleep(LIVED_S)
+        async with self._starting:
+            log.info("%s lives again, and gets to know the others", self._role.name)
+            await self._role.introduce(child)
 
     async def _end_when_it_hangs(self, child: Child) -> None:
         while True:

@@ -266,7 +266,7 @@ async def test_a_leader_that_is_known_to_lead_by_some_only_is_heard_in_the_end(i
     bus.deaf = {0, 1, 2}
     nodes[2].loop.follower = None
     async with running(nodes[2]):
-        nodes[2].receive(1, order.say())
+        nodes[2].receive(1, order.to_message())
         await trio.sleep(0.1)
         assert nodes[2].agreement.status()["number"] == 0
         nodes[2].left(0)
@@ -283,7 +283,7 @@ async def test_what_was_said_before_leaving_holds(index: Index) -> None:
     bus = cluster(index, 2, 120)
     second = bus.all[1]
     order = PlacementProposal(1, np.full((2, 1), 120 * CHARGE), 1 << 30, "homes", 2, ReadSet())
-    second.receive(0, order.say())
+    second.receive(0, order.to_message())
     second.left(0)
     async with running(second):
         await placed(1, second)
@@ -306,7 +306,7 @@ async def test_all_others_are_gone(index: Index) -> None:
         assert set(np.unique(node.holder)) == {0, HOME_HERE}
 
 
-GOOD = PlacementProposal(1, np.full((3, 2), 80 * CHARGE), 1 << 30, "homes", 2, ReadSet()).say()
+GOOD = PlacementProposal(1, np.full((3, 2), 80 * CHARGE), 1 << 30, "homes", 2, ReadSet()).to_message()
 PLAN = {"root": 1, "files": "image_folder", "sampler": "distributed", "seed": 1, "options": {}, "epoch": 0, "world": 4}
 
 
@@ -317,7 +317,7 @@ def garbage() -> Iterator[dict[str, Any]]:
     yield {"kind": ["room"]}
     for room in ({}, {"ram": -1}, {"ram": True}, {"ram": 1.5}, {"ram": 1 << 70}, {"disks": 3}, {"disks": [1] * 99},
                  {"disks": ["a"]}, {"whole_limit": None}):  # fmt: skip
-        yield {**NodeRoom(1, (), 1).say(), **room} if room else {"kind": "room"}
+        yield {**NodeRoom(1, (), 1).to_message(), **room} if room else {"kind": "room"}
     for key, values in {
         "number": (0, -1, None, "1", 1 << 60),
         "rooms": ([], [[1]], [[1]] * 4, [[1], [1, 2], [1]], [["x"]] * 3, 5, [[]] * 3, [[-1]] * 3, [[1] * 99] * 3),
@@ -375,7 +375,7 @@ async def test_what_cannot_be_computed_is_left_out_by_all(index: Index) -> None:
 async def test_what_the_leader_itself_cannot_list_is_left_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = cluster(index, 2, 120)
     nodes = list(bus.all.values())
-    bad = ReadSet.hear({**PLAN, "subset": {"name": "random_split", "seed": 1, "options": {"lengths": "5,7"}}}, 10)
+    bad = ReadSet.of_message({**PLAN, "subset": {"name": "random_split", "seed": 1, "options": {"lengths": "5,7"}}}, 10)
     wanted = [(bad, 1), (ReadSet(), 1)]
     monkeypatch.setattr(nodes[0].agreement, "_wanted", lambda: wanted)
     async with running(*nodes):
@@ -442,10 +442,10 @@ async def test_a_fault_costs_the_placements_alone(index: Index, caplog: pytest.L
 ])  # fmt: skip
 def test_what_is_said_is_what_is_heard(what: ReadSet) -> None:
     order = PlacementProposal(3, np.array([[5, 6], [7, 0]]), 9, "nopfs", 4, what)
-    heard = PlacementProposal.hear(order.say(), 2, 10)
+    heard = PlacementProposal.of_message(order.to_message(), 2, 10)
     assert heard.what == what
-    assert heard.say() == order.say()
-    assert NodeRoom.hear(NodeRoom(1, (2, 3), 4).say()) == NodeRoom(1, (2, 3), 4)
+    assert heard.to_message() == order.to_message()
+    assert NodeRoom.of_message(NodeRoom(1, (2, 3), 4).to_message()) == NodeRoom(1, (2, 3), 4)
 
 
 def test_orders_that_no_message_holds_are_dealt_out_by_a_hash(index: Index) -> None:

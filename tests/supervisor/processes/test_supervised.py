@@ -57,7 +57,7 @@ class Process(Child):
 class Work:
     """A role. `fails`: so often it cannot be started; `silent`: nothing is answered; `held`: see `Process`."""
 
-    name, replaceable = "worker", True
+    name, replaceable, lives_alone = "worker", True, True
 
     def __init__(self) -> None:
         self.outages = Outages()
@@ -86,8 +86,8 @@ class Work:
             raise OSError(errno.EAGAIN, "no process to be had")
         return Process(self.held)
 
-    async def introduce(self, child: Child, *, plain: bool) -> None:
-        self.note("plain" if plain else "introduced")
+    async def introduce(self, child: Child) -> None:
+        self.note("introduced")
 
     async def listen(self, answered: Callable[[], None]) -> None:
         while True:
@@ -149,8 +149,12 @@ def test_deaths_in_vain_cost_pauses_that_double_up_to_a_minute_and_never_end() -
         pauses = [await dies(work) for _ in range(FREE + 20)]
         assert pauses[: len(PAUSES)] == PAUSES
         assert set(pauses[FREE + 8 :]) == {MOST_S}
-        assert len(work.times("introduced")) == 1 + FREE
-        assert len(work.times("plain")) == 20, "the less it has to do with, the likelier it lives"
+        assert len(work.times("introduced")) == 1 + FREE, "the less it has to do with, the likelier it lives"
+        await trio.sleep(2 * LIVED_S)
+        assert len(work.times("introduced")) == 2 + FREE
+        work.lives_alone = False
+        assert [await dies(work) for _ in range(FREE + 3)][FREE + 2] == 2 * FIRST_S
+        assert len(work.times("introduced")) == 2 + FREE + FREE + 3
 
     run(test)
 
@@ -259,6 +263,23 @@ def test_one_that_is_asleep_in_the_kernel_is_known_until_it_ends() -> None:
         assert names == ["contained", "start", "changed", "introduced"]
         first.dies()
         assert work.process.asleep == []
+
+    run(test)
+
+
+def test_nobody_waits_for_one_that_is_gone() -> None:
+    async def test(work: Work) -> None:
+        began, child = trio.current_time(), work.child
+        answer = trio.Event()
+        assert not await child.within(answer, 5.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child.unless_gone, trio.sleep_forever)
+            await trio.sleep(1.0)
+            child.dies()
+        assert not await child.within(answer, 5.0)
+        assert trio.current_time() - began == pytest.approx(6.0)
+        answer.set()
+        assert await work.child.within(answer, 5.0)
 
     run(test)
 
