@@ -98,9 +98,10 @@ class Supervisor:
         config, memory = self._config, self._memory
         how = "open" if config.signal == "tripwire" and not config.fast_path else config.signal
         tripwires = Tripwires(self.index.n_dirs, self.index.n, self.index.total_bytes)
-        forget = partial(
-            page_cache.forget_all_attributes, self._fds["fuse"], self.index.n_dirs, memory.columns.version
-        )  # fmt: skip
+
+        def forget() -> None:
+            page_cache.forget_all_attributes(self._fds["fuse"], self.index.n_dirs, memory.columns.version)
+
         signal = ProgressSignal(how, tripwires, self.index.size, memory.gauge, forget, memory.server_rings.all_taken)
         if not config.fast_path:
             signal.keep_open(NO_FAST_PATH)

@@ -149,7 +149,7 @@ def kill_servers(m: Mounted, count: int) -> None:
 @pytest.mark.slow
 def test_a_server_that_cannot_live_is_tried_for_ever(mounting: Mounting, data: Path) -> None:
     """Killed as soon as it is started, again and again: plain ones are tried, more and more slowly; reads wait."""
-    with mounting(data) as m:
+    with mounting(data, hangs_s=HANGS_S) as m:
         m.errors_expected = True
         kill_servers(m, 9)
         with Reader("compare", m.path, m.source, "1", "1", "0.0") as reader:
