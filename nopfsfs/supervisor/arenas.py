@@ -6,7 +6,10 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from nopfsfs.protocol.columns import Metric
+import numpy as np
+from numpy.typing import NDArray
+
+from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.tiers.arena import punch
 
 
@@ -15,9 +18,18 @@ class Arenas:
     column `slot` speaks of: servers that are left alone while it changes may hold one or the other."""
 
     def __init__(self, fds: dict[str, int], gauge: memoryview, create: Callable[[], int]) -> None:
+        if "arena" not in fds:
+            fds["arena"] = create()
         self._fds, self._gauge, self._create = fds, gauge, create
         self._next = -1
         self.spoiled = False  # a process that never runs again may yet write to it
+
+    def adopt(self, number: int, tier: NDArray[np.uint8]) -> None:
+        """Go on with arena `number` of the supervisor before. Where that was about to change the arena, the column
+        `slot` speaks of the other one: then nothing is staged by the column `tier`."""
+        if self.number != number:
+            tier[:] = Tier.NONE
+            self._gauge[Metric.ARENA_NUMBER] = number
 
     @property
     def number(self) -> int:

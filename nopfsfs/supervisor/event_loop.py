@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import logging
@@ -10,7 +9,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,12 @@ from nopfsfs.policy.next_use import nothing_known
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.page_cache_audit import PageCacheAudit
 from nopfsfs.policy.stream_scan import Rows
-from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import Metric, Tier
-from nopfsfs.protocol.ring import CAPACITY, Event, Ring, take_all
+from nopfsfs.protocol.ring import CAPACITY, Event, Ring
+from nopfsfs.protocol.server_stager import Order
 from nopfsfs.supervisor.progress_signal import ProgressSignal
+from nopfsfs.supervisor.server_rings import ServerRings
+from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.system.outages import Backoff, Outages, reason
 from nopfsfs.system.thread_processes import ThreadProcesses
 
@@ -38,9 +39,8 @@ READING_PAUSE_S = 0.08  # while all that is read is there: each look costs some 
 IDLE_PAUSE_S = 0.04  # and while nothing happens; staging is far enough ahead of the reader for that
 WORK_PAUSE_S = 0.03  # between two looks for work of the plan, at least
 EVENTS_AT_ONCE = 4096
-LOOK_PAUSE_S = 2.0  # between looks at what the kernel has kept; it was seen to begin to evict after four seconds
+AUDIT_PAUSE_S = 2.0  # between looks at what the kernel has kept; it was seen to begin to evict after four seconds
 UNANSWERED = 4  # times as long, while the look before was not answered: that is still to be done
-ORDER_LIMIT_S = 2.0  # an end of the mount must not wait for a stager that hangs
 FAILED_PAUSE_S = 1.0  # after the first fault of plan or policy; twice as long after the next
 SOUND_S = 5.0  # without a fault, after which they are said to work
 WHAT = "plan and policy"
@@ -54,68 +54,65 @@ _BACKED = Event.BACKED
 
 
 class EventLoop:
-    """Owns follower and conductor, and the supervisor's end of the stager's order socket. One task."""
+    """Owns the follower and the policy. One task. `tier`: the column of that name, by which what is staged is known
+    when events were lost. `gauge`: the supervisor's block. `strays` is called with rows that were staged and live on
+    another node. `holds_back`: nothing is fetched ahead before `fetch_ahead` is called."""
 
     def __init__(
-        self, *, server_rings: Sequence[Ring], stager_ring: Ring, conductor: NodePolicy, tier: npt.NDArray[np.uint8],
-        gauge: memoryview, signal: ProgressSignal | None = None, outages: Outages | None = None,
+        self, server_rings: ServerRings, stager_ring: Ring, policy: NodePolicy, tier: npt.NDArray[np.uint8],
+        gauge: memoryview, stager: StagerSocket, outages: Outages, signal: ProgressSignal | None = None, *,
+        strays: Callable[[list[int]], None] = lambda rows: None, holds_back: bool = False,
     ) -> None:  # fmt: skip
-        """`tier`: the column of that name, by which what is staged is known when events were lost. `gauge`: the
-        supervisor's block."""
-        self._gauge = gauge
-        self._signal = signal
-        if signal is not None:
-            signal.all_taken = self._all_taken
-            if signal.refusing:
-                conductor.without_closes()
-        self._server_rings, self._stager_ring = server_rings, stager_ring
-        self.conductor = conductor
-        conductor.foresee(self._next_uses)
-        self.residence = PageCacheAudit(conductor.residency.charges, conductor.pushes.paged)
-        self._look_at = time.monotonic() + LOOK_PAUSE_S
-        self._looked_at = -1
+        self._server_rings, self._stager_ring, self._stager = server_rings, stager_ring, stager
+        self._tier, self._gauge, self._signal, self.outages = tier, gauge, signal, outages
+        self._strays, self.holds_back = strays, holds_back
+        self.policy = policy
+        policy.foresee(self._next_uses)
+        if signal is not None and signal.refusing:
+            policy.without_closes()
+        self.audit = PageCacheAudit(policy.residency.charges, policy.pushes.paged)
+        self._audit_at = time.monotonic() + AUDIT_PAUSE_S
+        self._audited = -1
         self._evictions_read = 0
-        self._tier = tier
         self._lost = (0, 0)
-        self._sending = trio.StrictFIFOLock()  # only one task may wait for room in a socket
         self.follower: Follower | None = None
         self._generation = -1
-        self._orders: socket.socket | None = None
         self._readers = ThreadProcesses()
         self.failed = False
-        self.outages = outages if outages is not None else Outages()
         self.follower_lost = trio.Event()  # another follower is to be made
-        self.awaiting_plan = False  # set while a plan is being made
+        self.awaiting_plan = False  # while a plan is being made
         self.looked = trio.lowlevel.ParkingLot()  # who waits for the next look at the rings
         self._wake_at = -math.inf
         self._unclosed = 0  # events to come: the closes of what they opened may never be heard of
-        self.stray: Callable[[list[int]], None] = lambda rows: None  # told of rows that were staged and live elsewhere
-        self.holds_back = False  # set while it is not known yet where files live: nothing is fetched ahead
         self._said: tuple[str, str | None, str | None] | None = None
 
-    def attach_stager(self, orders: socket.socket) -> None:
-        """Send orders there from now on."""
-        orders.setblocking(False)
-        self._orders = orders
-        self.conductor.stager_restarted()  # also what was ordered while there was none
+    def attach_stager(self, stager: socket.socket) -> None:
+        """Send commands to this stager from now on."""
+        self._stager.attach(stager)
+        self.policy.stager_restarted()  # also what was ordered while there was none
         if self.follower is not None:
-            self.conductor.restart(self.follower.position)
+            self.policy.restart(self.follower.position)
 
     def detach_stager(self) -> None:
         """The stager is gone: what it had begun is lost."""
-        gone, self._orders = self._orders, None
-        if gone is not None:
-            trio.lowlevel.notify_closing(gone)
-            gone.close()
+        self._stager.detach()
         while self._take_stager():
             pass
-        self.conductor.stager_restarted()
+        self.policy.stager_restarted()
+
+    def fetch_ahead(self) -> None:
+        """From now on fetch ahead: it is known where files live, or will not be."""
+        self.holds_back = False
+
+    def await_plan(self) -> None:
+        """Leave events in the rings, while there is room, until `follow` is called."""
+        self.awaiting_plan = True
 
     def forget_arena(self) -> None:
         """What is staged is lost: the next stager has another arena. To be called while no stager lives, and no server
         reads the column."""
         self._tier[:] = Tier.NONE
-        self.conductor.resync(self._tier == Tier.RAM)
+        self.policy.resync(self._tier == Tier.RAM)
 
     def follow(self, follower: Follower | None) -> None:
         """Believe this plan from now on; None: there will be none."""
@@ -137,16 +134,7 @@ class EventLoop:
     @property
     def pending(self) -> int:
         """Events of the servers that are yet to be looked at."""
-        return sum(ring.pending() for ring in self._server_rings)
-
-    def _all_taken(self, moment: int) -> bool:
-        """Whether no event that a server put before that moment is yet to be looked at."""
-        firsts = [ring.first() for ring in self._server_rings]
-        return all(first is None or first >= moment for first in firsts)
-
-    @property
-    def _server_lost(self) -> int:
-        return sum(ring.lost for ring in self._server_rings)
+        return self._server_rings.pending
 
     async def run(self) -> None:
         """Until cancelled. A fault in here costs the mount its foresight for a while, never its life: reads go on."""
@@ -172,18 +160,18 @@ class EventLoop:
         while trio.current_time() < end:
             staged, read = self.step()
             ordered = await self._send()
-            await self._look()
+            await self._audit_pages()
             if (now := trio.current_time()) >= self._wake_at:
                 self._wake_at = now + WORK_PAUSE_S
                 self.looked.unpark_all()
             # Where not all pages may stay, what is read has to be dropped soon.
-            busy = staged or ordered or (read and self.conductor.pushes.bounded)
+            busy = staged or ordered or (read and self.policy.pushes.bounded)
             await trio.sleep(STAGING_PAUSE_S if busy else READING_PAUSE_S if read else IDLE_PAUSE_S)
 
     def _begin_anew(self) -> None:
         """After a fault: take what is staged from where it is said, and all that is open for closed."""
-        self.conductor.resync(self._tier == Tier.RAM)
-        self.conductor.events_lost()
+        self.policy.resync(self._tier == Tier.RAM)
+        self.policy.events_lost()
         self._generation = -1
         self.failed = False
 
@@ -196,22 +184,22 @@ class EventLoop:
         if follower is not None:
             if follower.generation != self._generation:
                 self._generation = follower.generation
-                self.conductor.restart(follower.position)
-            self.conductor.use_belady(follower.knows_future)
-            if self._orders is not None and not self.holds_back:
-                self.conductor.advance(follower.position, follower.horizon, follower.upcoming)
+                self.policy.restart(follower.position)
+            self.policy.use_belady(follower.knows_future)
+            if self._stager.attached and not self.holds_back:
+                self.policy.advance(follower.position, follower.horizon, follower.upcoming)
         return staged, read
 
     def _see_losses(self) -> None:
         """A ring that overflowed: what was missed is taken from the columns, or for over."""
-        lost = (self._server_lost, self._stager_ring.lost)
+        lost = (self._server_rings.lost, self._stager_ring.lost)
         if lost == self._lost:
             return
         log.warning("events were lost: %d of the server, %d of the stager", lost[0], lost[1])
         if lost[0] != self._lost[0]:
-            self.conductor.events_lost()
+            self.policy.events_lost()
         if lost[1] != self._lost[1]:
-            self.conductor.resync(self._tier == Tier.RAM)
+            self.policy.resync(self._tier == Tier.RAM)
         self._lost = lost
 
     def closes_were_lost(self) -> None:
@@ -228,7 +216,7 @@ class EventLoop:
         if not self._stager_ring.pending():
             return False
         kinds, rows, values = self._stager_ring.take(EVENTS_AT_ONCE)
-        c = self.conductor
+        c = self.policy
         strays: list[int] = []
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == _STAGED:
@@ -256,25 +244,25 @@ class EventLoop:
             elif kind == Event.STRAY:
                 strays.append(row)
             elif kind == Event.PRESENT:
-                self.residence.present(row)
+                self.audit.present(row)
             elif kind == Event.LACKING:
                 if c.pages_lost(row, value):
-                    self.residence.lacking(row, value)
+                    self.audit.lacking(row, value)
             elif kind == Event.UNMEASURED:
                 log.info("what the kernel's page cache holds cannot be measured here: %s", os.strerror(value))
-                self.residence.refused()
+                self.audit.refused()
         if strays:
-            self.stray(strays)
+            self._strays(strays)
         return len(kinds) > 0
 
     def _take_server(self) -> bool:
         if self._signal is not None:
             self._signal.settle(self.follower)
-        pending = max(ring.pending() for ring in self._server_rings)
+        pending = self._server_rings.fullest
         if not pending or (self.awaiting_plan and pending < CAPACITY // 2):
             return False  # the rings keep what is read before there is a plan to hold it against
         until = self._signal.until if self._signal is not None else None
-        kinds, rows, values = take_all(self._server_rings, EVENTS_AT_ONCE, until)
+        kinds, rows, values = self._server_rings.take(EVENTS_AT_ONCE, until)
         opened = kinds == _OPEN
         self._gauge[Metric.OBSERVED] += int(np.count_nonzero(opened))
         shown = self._signal.shown(rows) if self._signal is not None else None
@@ -282,7 +270,7 @@ class EventLoop:
             opened &= shown
         if opened.any():
             self._observe(rows[opened], values[opened], all_show=shown is None)
-        c = self.conductor
+        c = self.policy
         closes = self._signal is None or not self._signal.refusing
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == _OPEN:
@@ -330,59 +318,33 @@ class EventLoop:
             log.info("what is read of %s follows no order that is known; staging what is left of it", status.dataset)
 
     async def _send(self) -> bool:
-        """Send what is ordered; whether there was anything."""
-        orders = self.conductor.take_commands()
-        if self._orders is None:
-            for do, rows, _ in orders:
+        """Send what the policy orders. True: there was anything."""
+        commands = self.policy.take_commands()
+        if not self._stager.attached:
+            for do, rows, _ in commands:
                 self._refuse(do, rows)
             return False
-        for do, rows, value in orders:
-            for message in server_stager.pack_orders(server_stager.Order(do), np.asarray(rows, np.int64), value):
-                await self._send_one(message)
-        return bool(orders)
+        for do, rows, value in commands:
+            await self._stager.send(Order(do), np.asarray(rows, np.int64), value)
+        return bool(commands)
 
-    async def _send_one(self, message: bytes, fds: Sequence[int] = ()) -> bool:
-        """Whether there is a stager that will take it."""
-        async with self._sending:
-            while self._orders is not None:
-                try:
-                    if fds:
-                        socket.send_fds(self._orders, [message], fds)
-                    else:
-                        self._orders.send(message)
-                    return True
-                except BlockingIOError:
-                    with contextlib.suppress(trio.ClosedResourceError):
-                        await trio.lowlevel.wait_writable(self._orders)
-                except OSError:
-                    break  # the stager is gone; its end is noticed where it is watched
-        return False
-
-    async def introduce(self, server: socket.socket, order: server_stager.Order = server_stager.Order.SERVER) -> bool:
-        """Make the stager know of a further server, or of the peer process, by an end of a socket; whether there is a
-        stager."""
-        (message,) = server_stager.pack_orders(order, np.zeros(0, np.int64))
-        with trio.move_on_after(ORDER_LIMIT_S):
-            return await self._send_one(message, [server.fileno()])
-        return False
-
-    async def _look(self) -> None:
+    async def _audit_pages(self) -> None:
         """Every few seconds, let the stager look at what the kernel has kept of what was pushed, if there is any."""
         now = time.monotonic()
-        if now < self._look_at or self._orders is None:
+        if now < self._audit_at or not self._stager.attached:
             return
-        unanswered = self.residence.looked_at == self._looked_at  # it is busy, hangs, or was replaced
-        self._look_at = now + LOOK_PAUSE_S * (UNANSWERED if unanswered else 1)
-        pushes = self.conductor.pushes
-        self.conductor.rotate_recent()
-        self.residence.lost(pushes.evictions_read - self._evictions_read)
+        unanswered = self.audit.looked_at == self._audited  # it is busy, hangs, or was replaced
+        self._audit_at = now + AUDIT_PAUSE_S * (UNANSWERED if unanswered else 1)
+        pushes = self.policy.pushes
+        self.policy.rotate_recent()
+        self.audit.lost(pushes.evictions_read - self._evictions_read)
         self._evictions_read = pushes.evictions_read
         follower = self.follower
         position, upcoming = (follower.position, follower.upcoming) if follower is not None else (0, _nothing)
-        rows = self.residence.choose(position, upcoming)
-        self._looked_at = self.residence.looked_at if rows else -1
+        rows = self.audit.choose(position, upcoming)
+        self._audited = self.audit.looked_at if rows else -1
         if rows:
-            await self.order(server_stager.Order.LOOK, np.array(rows, np.int64))
+            await self._stager.command(Order.LOOK, np.array(rows, np.int64))
 
     def _next_uses(self, rows: Rows) -> Rows:
         return self.follower.next_uses(rows) if self.follower is not None else nothing_known(rows)
@@ -390,22 +352,12 @@ class EventLoop:
     def _refuse(self, do: int, rows: list[int]) -> None:
         """Without a stager nothing is fetched or pushed; the server reads the source itself."""
         for row in rows:
-            if do == server_stager.Order.FETCH:
-                self.conductor.fetch_failed(row)
-            elif do == server_stager.Order.PUSH:
-                self.conductor.push_failed(row)
-            elif do == server_stager.Order.TO_DISK:
-                self.conductor.off_disk(row, again=True)
-
-    async def order(
-        self, order: server_stager.Order, rows: npt.NDArray[np.int64] | None = None, value: int = 0
-    ) -> None:
-        """Send one order of the supervisor's own; given up when the stager takes none for too long."""
-        with trio.move_on_after(ORDER_LIMIT_S) as limit:
-            for message in server_stager.pack_orders(order, np.zeros(0, np.int64) if rows is None else rows, value):
-                await self._send_one(message)
-        if limit.cancelled_caught:
-            log.error("the stager takes no orders; %s was given up", order.name)
+            if do == Order.FETCH:
+                self.policy.fetch_failed(row)
+            elif do == Order.PUSH:
+                self.policy.push_failed(row)
+            elif do == Order.TO_DISK:
+                self.policy.off_disk(row, again=True)
 
     def plan_status(self, config: MountConfig) -> tuple[dict[str, Any], int]:
         """(the `plan` part of the record, K)."""
@@ -418,7 +370,7 @@ class EventLoop:
 
     def furthest(self, count: int) -> Rows:
         """Rows in the order in which they can be spared: those whose next use is furthest away first."""
-        held = self.conductor.held()
+        held = self.policy.held()
         follower = self.follower
         if follower is None:
             return held

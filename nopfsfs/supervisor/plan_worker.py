@@ -119,7 +119,7 @@ class PlanWorker:
 
     async def _follow_one(self) -> None:
         """Until the loop loses this follower. Raises whatever it raises."""
-        self._loop.awaiting_plan = True
+        self._loop.await_plan()
         follower = await self._make()
         self._loop.follow(follower)
         self._made.set()

@@ -41,19 +41,17 @@ WATCHING, PUZZLED, PASSED_THROUGH, NO_FAST_PATH, NO_ROOM = (
 class ProgressSignal:
     """`how`: open, tripwire, auto. `sizes` i64[n]: of the files. `gauge`: the supervisor's block, in which the servers
     are told. `forget` makes the kernel ask for the attributes of all files again; it takes microseconds a file, and is
-    called in a thread.
+    called in a thread. `all_taken(moment)`: all events that servers put before that moment were taken.
 
     Servers go by what they are told at once, the follower when the events before have been taken."""
 
     def __init__(
         self, how: str, tripwires: Tripwires, sizes: npt.NDArray[np.int64], gauge: memoryview,
-        forget: Callable[[], None] = lambda: None,
+        forget: Callable[[], None] = lambda: None, all_taken: Callable[[int], bool] = lambda moment: True,
     ) -> None:  # fmt: skip
-        self._gauge, self._forget = gauge, forget
+        self._gauge, self._forget, self._all_taken = gauge, forget, all_taken
         self._auto = how == "auto"
         self.why = WATCHING if self._auto else ""  # `auto` stays with `open`
-        # whether all events that servers put before a moment were taken
-        self.all_taken: Callable[[int], bool] = lambda moment: True
         self._told_at = 0  # that moment, at which servers were told otherwise; 0: all of before were taken
         self._wanted = trio.Event()  # all opens are to be shown
         self._rest_until = -math.inf
@@ -62,7 +60,7 @@ class ProgressSignal:
         self._puzzled = False
         self._told_of = float(gauge[Metric.TRIPWIRES_TELL_OF])
         self._foreseen = float(gauge[Metric.TRIPWIRES_PREDICTED])
-        self._showing: VisibleOpens | None = None
+        self._visible: VisibleOpens | None = None
         if how == "tripwire":
             gauge[Metric.SHOWN] = Shown.TRIPWIRES
         self._tripwires, self._sizes = tripwires, sizes
@@ -74,7 +72,7 @@ class ProgressSignal:
     def _choose(self, tripwires: Tripwires) -> None:
         mask = tripwires.mask()
         files, wires = self._sizes[tripwires.first :], int(np.count_nonzero(mask))
-        self._showing = VisibleOpens(mask, tripwires.apart, len(files) / max(1, wires))
+        self._visible = VisibleOpens(mask, tripwires.apart, len(files) / max(1, wires))
         self._bytes = float(files.sum()) / max(1, int(self._sizes[mask].sum()))
 
     @property
@@ -84,7 +82,7 @@ class ProgressSignal:
     @property
     def tripwires(self) -> bool:
         """Whether names of tripwires must not be remembered."""
-        return self._showing is not None
+        return self._visible is not None
 
     @property
     def refusing(self) -> bool:
@@ -99,12 +97,12 @@ class ProgressSignal:
     def keep_open(self, why: str) -> None:
         """OPEN is needed as long as the mount lives, and names of tripwires may be remembered. Before servers start."""
         if self._auto:
-            self._auto, self.why, self._showing = False, why, None
+            self._auto, self.why, self._visible = False, why, None
 
     def tell(self, follower: Follower) -> None:
         """Let a follower, which knows nothing yet, know whose opens it will see."""
-        if self._thin and self._showing is not None:
-            follower.show_only(self._showing)
+        if self._thin and self._visible is not None:
+            follower.show_only(self._visible)
         elif self.refusing:
             follower.without_closes()
         self._watch(follower)
@@ -121,23 +119,23 @@ class ProgressSignal:
     def settle(self, follower: Follower | None) -> None:
         """Before events are taken: servers were told otherwise; the follower is, when it has seen all that was
         before."""
-        if not self._told_at or not self.all_taken(self._told_at):
+        if not self._told_at or not self._all_taken(self._told_at):
             return
         self._told_at = 0
         self._thin = self._told_to_be_thin
-        if follower is None or self._showing is None:
+        if follower is None or self._visible is None:
             return
         if self._thin:
-            follower.show_only(self._showing)
+            follower.show_only(self._visible)
         else:
             follower.show_all()
             self._watch(follower)
 
-    def taken(self, follower: Follower | None, conductor: NodePolicy) -> None:
+    def taken(self, follower: Follower | None, policy: NodePolicy) -> None:
         """Events of servers were taken: go over to tripwires when the time has come, or have all opens shown again."""
         self.settle(follower)
-        if self._auto and self._showing is not None and follower is not None and not self._told_at:
-            self._turn(follower, conductor)
+        if self._auto and self._visible is not None and follower is not None and not self._told_at:
+            self._turn(follower, policy)
 
     def _watch(self, follower: Follower) -> None:
         """All opens are shown for a while at least."""
@@ -148,7 +146,7 @@ class ProgressSignal:
         self._gauge[Metric.SHOWN] = shown
         self._told_at = time.monotonic_ns()
 
-    def _turn(self, follower: Follower, conductor: NodePolicy) -> None:
+    def _turn(self, follower: Follower, policy: NodePolicy) -> None:
         self._puzzled = follower.puzzled
         if self._puzzled:
             self._puzzled_until = time.monotonic() + LEAST_S
@@ -157,11 +155,11 @@ class ProgressSignal:
                 self._show_all()
             return
         if not self.refusing:
-            self.why = self._why(follower, conductor)
+            self.why = self._why(follower, policy)
             if self.why:
                 return
             log.info("the plan is certain: from now on the kernel opens files by itself")
-            conductor.without_closes()
+            policy.without_closes()
             tripwires = self._tripwires.for_certain(follower.shortest_part)
             self._choose(tripwires)
             self._gauge[Metric.TRIPWIRES_APART] = tripwires.apart  # before the servers count any
@@ -174,21 +172,21 @@ class ProgressSignal:
         """True when tripwires suffice again: names that the kernel remembers can be no tripwires any more."""
         if not follower.steady or follower.opens < self._turns_from or time.monotonic() < self._puzzled_until:
             return False
-        assert self._showing is not None
-        return self._showing.spacing <= 2 * self._tripwires.for_certain(follower.shortest_part).apart
+        assert self._visible is not None
+        return self._visible.spacing <= 2 * self._tripwires.for_certain(follower.shortest_part).apart
 
     @staticmethod
-    def _why(follower: Follower, conductor: NodePolicy) -> str:
+    def _why(follower: Follower, policy: NodePolicy) -> str:
         """Why OPEN is to be answered still; "" where it is not."""
         if not follower.steady:
             return WATCHING
         if follower.puzzled:
             return PUZZLED
-        return "" if conductor.has_room_for_all else NO_ROOM
+        return "" if policy.has_room_for_all else NO_ROOM
 
     def _show_all(self) -> None:
         """Where there are files that are no tripwires."""
-        if self._auto and self._showing is not None and self._showing.spacing > 1:
+        if self._auto and self._visible is not None and self._visible.spacing > 1:
             self._wanted.set()
 
     async def run(self) -> None:
@@ -216,14 +214,14 @@ class ProgressSignal:
 
     def shown(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
         """Which of these opens tell how far the reader is, b[m]; None: all do."""
-        return self._showing.mask[rows] if self._thin and self._showing is not None else None
+        return self._visible.mask[rows] if self._thin and self._visible is not None else None
 
     # ---- estimates ----------------------------------------------------------------------------------------
 
     @property
     def estimated(self) -> bool:
         """Whether opens were counted by tripwires."""
-        return self.refusing and self._showing is not None
+        return self.refusing and self._visible is not None
 
     def told(self, count: int, of: float | None = None, foreseen: float = 0.0) -> None:
         """So many opens of tripwires tell of so many opens (None: of as many as on average), and of so many that were
@@ -236,7 +234,7 @@ class ProgressSignal:
 
     @property
     def _apart(self) -> float:
-        return self._showing.apart if self._showing is not None else 1.0
+        return self._visible.apart if self._visible is not None else 1.0
 
     def estimate(self, server: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The servers' counters, i64[GAUGES], with opens that did not show."""

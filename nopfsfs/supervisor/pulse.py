@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from nopfsfs.supervisor.processes.children import sequenced_pair
+import trio
 
-log = logging.getLogger(__name__)
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
+
 _MESSAGE = 1 << 16
 
 
 class Pulse:
-    """Owns the socket. Nothing here waits."""
+    """Owns the socket to one stager."""
 
     def __init__(self) -> None:
         self._socket, self._theirs = sequenced_pair()
         self._socket.setblocking(False)
-        self._unanswered = False
         self.said: dict[str, Any] = {}  # last, by the stager: `holds` the mount's copy, and what is `off`
         self.heard = False  # it has answered at least once
 
@@ -31,22 +31,30 @@ class Pulse:
         """The stager has its end, or will not be started."""
         self._theirs.close()
 
-    def take(self) -> bool:
-        """Whether the stager has answered since the last call."""
-        answered = False
-        with suppress(OSError, ValueError):
-            while message := self._socket.recv(_MESSAGE):
-                answered, self._unanswered, self.heard = True, False, True
+    async def listen(self, answered: Callable[[], None]) -> None:
+        """Take what the stager says, until it ends; call `answered` for each message."""
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                message = self._socket.recv(_MESSAGE)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return
+            if not message:
+                return
+            self.heard = True
+            with suppress(ValueError):
                 said = json.loads(message)
                 self.said = said if isinstance(said, dict) else {}
-        return answered
+            answered()
 
-    def ping(self) -> None:
-        """Ask for a sign of life, unless the last one is still to come."""
-        if not self._unanswered:
-            with suppress(OSError):
-                self._socket.send(b"ping")
-                self._unanswered = True
+    def ping(self) -> bool:
+        """Ask for a sign of life. False: the stager could not be asked."""
+        with suppress(OSError):
+            self._socket.send(b"ping")
+            return True
+        return False
 
     def close(self) -> None:
         """Let go of the socket."""

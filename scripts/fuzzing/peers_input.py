@@ -29,7 +29,7 @@ from nopfsfs.stager.peer_exchange import PeerExchange
 from nopfsfs.stager.server_links import ServerLinks
 from nopfsfs.stager.state import StagerState
 from nopfsfs.stager.worker_threads import WorkerThreads
-from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.source import Source

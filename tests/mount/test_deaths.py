@@ -133,25 +133,50 @@ def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path) ->
         read_all(m)
 
 
+def kill_servers(m: Mounted, count: int) -> None:
+    """Kill so many servers, each as soon as it is started."""
+    killed: set[int] = set()
+
+    def enough() -> bool:
+        for process in m.children():
+            if process.role == "server" and process.pid not in killed and process.signal(signal.SIGKILL):
+                killed.add(process.pid)
+        return len(killed) >= count
+
+    assert wait_until(enough, 90), killed
+
+
 @pytest.mark.slow
-def test_a_server_that_cannot_live_ends_the_mount(mounting: Mounting, data: Path) -> None:
-    """Killed as soon as it is started, again and again: plain ones are tried, more and more slowly."""
+def test_a_server_that_cannot_live_is_tried_for_ever(mounting: Mounting, data: Path) -> None:
+    """Killed as soon as it is started, again and again: plain ones are tried, more and more slowly; reads wait."""
+    with mounting(data, hangs_s=HANGS_S) as m:
+        m.errors_expected = True
+        kill_servers(m, 9)
+        with Reader("compare", m.path, m.source, "1", "1", "0.0") as reader:
+            kill_servers(m, 3)
+            off = m.wait_status(lambda status: status["off"])["off"]
+            assert [(one["what"], "ended with status -9" in one["why"]) for one in off] == [("server 0", True)]
+            assert reader.result(90) == FINE
+        m.wait_status(lambda status: not status["off"])
+        assert m.status()["state"] == "running"
+        assert wait_until(lambda: m.pid("server") and "gets to know the others" in m.log.read_text(), 40)
+        read_all(m)
+
+
+def test_while_no_server_lives_who_waits_can_be_killed_and_the_mount_unmounted(
+    mounting: Mounting, data: Path
+) -> None:
     with mounting(data) as m:
         m.errors_expected = True
-        killed: set[int] = set()
-
-        def over() -> bool:
-            for process in m.children():
-                if process.role == "server" and process.pid not in killed and process.signal(signal.SIGKILL):
-                    killed.add(process.pid)
-            return not m.living()
-
-        assert wait_until(over, 60), m.living()
-        assert 8 <= len(killed) <= 12
-        with pytest.raises(OSError) as error:
-            os.listdir(m.path)
-        assert error.value.errno == errno.ENOTCONN
-        assert run([*module("umount"), str(m.path)]).returncode == 0
+        kill_servers(m, 10)  # the next one comes after eight seconds
+        with Reader("read", m.path / "class1/00001.jpg") as reader:
+            time.sleep(1)
+            assert reader.process.poll() is None
+            reader.process.kill()
+            reader.process.wait(5)
+        done = run([*module("umount"), str(m.path)])
+        assert done.returncode == 0, done.stderr
+        m.wait_gone()
 
 
 @pytest.mark.slow

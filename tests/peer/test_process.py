@@ -22,7 +22,7 @@ from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
 from nopfsfs.protocol.between_peers import PeerKind
 from nopfsfs.protocol.stager_peer import Kind, Status
 from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
-from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
 from tests.peer.network import Network
 from tests.peer.stagers import JOB, SLOT, SLOTS, check_of, content, length_of, mtime_of

@@ -13,7 +13,7 @@ import trio.testing
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.server_stager import Answer, Demand
 from nopfsfs.server.stager_client import StagerClient, StagerGone
-from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from tests.asynchronous import in_trio
 
 

@@ -18,7 +18,7 @@ from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.protocol.stager_peer import Kind, Status
 from nopfsfs.stager.peer_link import PeerLink
-from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from tests.stager.rig import PAGE, Rig, write_files
 
 

@@ -24,7 +24,7 @@ from nopfsfs.protocol.columns import Columns, MetricBlock, Tier
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand, Order
 from nopfsfs.stager.process import StagerProcess
-from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
 from nopfsfs.system.process_setup import Handoff
 from nopfsfs.tiers import arena as arenas

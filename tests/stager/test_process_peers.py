@@ -18,7 +18,7 @@ from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.protocol.stager_peer import Kind, Record, Status
 from nopfsfs.stager import remote_fetches
-from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
 from tests.stager.rig import PAGE, content, write_files
 from tests.stager.running import LIMIT_S, Running, Shared, running

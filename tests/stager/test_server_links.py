@@ -14,7 +14,7 @@ from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.server_stager import Answer, Demand
 from nopfsfs.stager import server_links as module
 from nopfsfs.stager.server_links import ServerLinks
-from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
 
 HELLO = Answer(0, 0, 0, 0)
 some = st.integers(0, 100)  # picks one of what there is

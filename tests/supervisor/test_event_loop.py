@@ -26,8 +26,12 @@ from nopfsfs.protocol.columns import SUPERVISOR, Metric, MetricBlock, Tier
 from nopfsfs.protocol.ring import CAPACITY, Event, Ring
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.supervisor import event_loop as module
+from nopfsfs.supervisor import stager_socket
 from nopfsfs.supervisor.event_loop import EventLoop
-from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
+from nopfsfs.supervisor.server_rings import ServerRings
+from nopfsfs.supervisor.stager_socket import StagerSocket
+from nopfsfs.system.outages import Outages
 from tests.asynchronous import in_trio
 
 N = 40
@@ -41,6 +45,7 @@ class Bench:
     """A loop, the other ends of its rings (`other`: a second server's), and of its orders."""
 
     loop: EventLoop
+    commands: StagerSocket
     server: Ring
     other: Ring
     stager: Ring
@@ -109,13 +114,14 @@ class Bench:
 def bench() -> Iterator[Bench]:
     fds = [Ring.create("stager"), MetricBlock.create(), *(Ring.create("server") for _ in range(2))]
     tier = np.zeros(N, np.uint8)
-    conductor = NodePolicy(np.full(N, 10), np.zeros(N, np.uint8), EVERYTHING, [])
+    policy = NodePolicy(np.full(N, 10), np.zeros(N, np.uint8), EVERYTHING, [])
+    commands = StagerSocket()
     loop = EventLoop(
-        server_rings=[Ring(fd, writable=False) for fd in fds[2:]], stager_ring=Ring(fds[0], writable=False),
-        conductor=conductor, tier=tier, gauge=MetricBlock(fds[1], SUPERVISOR, writable=True).block,
+        ServerRings([Ring(fd, writable=False) for fd in fds[2:]]), Ring(fds[0], writable=False), policy, tier,
+        MetricBlock(fds[1], SUPERVISOR, writable=True).block, commands, Outages(),
     )  # fmt: skip
     stager, server, other = (Ring(fd, writable=True) for fd in (fds[0], *fds[2:]))
-    made = Bench(loop, server, other, stager, tier, *sequenced_pair())
+    made = Bench(loop, commands, server, other, stager, tier, *sequenced_pair())
     made.orders.close()
     made.ours.close()
     yield made
@@ -151,7 +157,7 @@ async def test_nothing_is_fetched_ahead_while_it_is_not_known_where_files_live(b
     bench.loop.holds_back = True
     bench.loop.follow(follower())
     assert ordered(await bench.until_quiet(), Order.FETCH) == []
-    bench.loop.holds_back = False
+    bench.loop.fetch_ahead()
     assert ordered(await bench.until_quiet(), Order.FETCH)[:N] == list(range(N))
 
 
@@ -165,16 +171,16 @@ async def test_opens_are_counted_as_predicted(bench: Bench) -> None:
         bench.server.put(Event.RELEASE, row)
     bench.loop.drain()
     assert bench.loop.predicted >= N - 2
-    assert bench.loop.conductor.pages_used == 10 * N
+    assert bench.loop.policy.pages_used == 10 * N
 
 
 def test_what_two_servers_saw_is_followed_in_the_order_of_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rings, "monotonic_ns", itertools.count(1).__next__)
     seen: list[tuple[str, int]] = []
-    conductor = bench.loop.conductor
-    monkeypatch.setattr(conductor, "opened", lambda row: seen.append(("opened", row)))
-    monkeypatch.setattr(conductor, "read", lambda row, end: seen.append(("read", row)))
-    monkeypatch.setattr(conductor, "released", lambda row: seen.append(("released", row)))
+    policy = bench.loop.policy
+    monkeypatch.setattr(policy, "opened", lambda row: seen.append(("opened", row)))
+    monkeypatch.setattr(policy, "read", lambda row, end: seen.append(("read", row)))
+    monkeypatch.setattr(policy, "released", lambda row: seen.append(("released", row)))
     bench.loop.follow(follower())
     for row in range(N):
         one, other = (bench.server, bench.other) if row % 3 else (bench.other, bench.server)
@@ -206,14 +212,14 @@ def test_of_what_was_opened_before_servers_ended_no_close_is_awaited(bench: Benc
     bench.loop.closes_were_lost()
     bench.server.put(Event.RELEASE, 1)
     bench.loop.step()
-    assert len(bench.loop.conductor.open) == 0
+    assert len(bench.loop.policy.open) == 0
     bench.server.put(Event.OPEN, 4)
     bench.loop.step()
-    assert 4 in bench.loop.conductor.open
+    assert 4 in bench.loop.policy.open
 
 
 def test_events_wait_for_a_plan_that_is_being_made(bench: Bench) -> None:
-    bench.loop.awaiting_plan = True
+    bench.loop.await_plan()
     for row in range(N):
         (bench.server, bench.other)[row % 2].put(Event.OPEN, row, 1)
     bench.loop.step()
@@ -227,9 +233,9 @@ def test_events_wait_for_a_plan_that_is_being_made(bench: Bench) -> None:
 async def test_a_further_server_is_introduced_to_the_stager(bench: Bench) -> None:
     ours, theirs = sequenced_pair()
     with ours, theirs:
-        assert not await bench.loop.introduce(theirs), "there is none"
+        assert not await bench.commands.introduce(theirs), "there is none"
         bench.attach()
-        assert await bench.loop.introduce(theirs)
+        assert await bench.commands.introduce(theirs)
         message, fds, _, _ = socket.recv_fds(bench.orders, server_stager.MESSAGE_MAX, 4)
         order, rows, _ = server_stager.unpack_order(message)
         assert (order, rows.tolist(), len(fds)) == (Order.SERVER, [], 1)
@@ -237,17 +243,17 @@ async def test_a_further_server_is_introduced_to_the_stager(bench: Bench) -> Non
             arrived.send(b"hello")
         assert ours.recv(10) == b"hello"
         bench.orders.close()
-        assert not await bench.loop.introduce(theirs), "it is gone"
+        assert not await bench.commands.introduce(theirs), "it is gone"
 
 
 @in_trio
 async def test_a_stager_that_hangs_gets_to_know_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ORDER_LIMIT_S", 0.0)
+    monkeypatch.setattr(stager_socket, "COMMAND_LIMIT_S", 0.0)
     bench.attach()
     bench.fill()
     ours, theirs = sequenced_pair()
     with ours, theirs:
-        assert not await bench.loop.introduce(theirs)
+        assert not await bench.commands.introduce(theirs)
 
 
 @in_trio
@@ -288,8 +294,8 @@ async def test_two_tasks_may_wait_for_a_stager_that_is_slow(bench: Bench) -> Non
         pass
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.turn)
-        nursery.start_soon(bench.loop.order, Order.QUIESCE)
-        nursery.start_soon(bench.loop.order, Order.QUIESCE)
+        nursery.start_soon(bench.commands.command, Order.QUIESCE)
+        nursery.start_soon(bench.commands.command, Order.QUIESCE)
         await trio.testing.wait_all_tasks_blocked()
         found = bench.received()
         await trio.testing.wait_all_tasks_blocked()
@@ -304,14 +310,14 @@ async def test_an_order_to_a_stager_that_hangs_is_given_up(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The end of the mount must not wait for it."""
-    monkeypatch.setattr(module, "ORDER_LIMIT_S", 0.01)
+    monkeypatch.setattr(stager_socket, "COMMAND_LIMIT_S", 0.01)
     bench.attach()
     bench.fill()
     with trio.fail_after(10):
-        await bench.loop.order(Order.STOP)
+        await bench.commands.command(Order.STOP)
     assert "the stager takes no orders; STOP was given up" in caplog.text
     bench.empty()
-    await bench.loop.order(Order.QUIESCE)
+    await bench.commands.command(Order.QUIESCE)
     assert bench.received() == [(Order.QUIESCE, [])], "what was given up does not come later"
 
 
@@ -344,7 +350,7 @@ async def test_lost_events_of_the_stager_are_made_up_from_the_columns(bench: Ben
         await bench.turn()
         found += bench.received()
     found += await bench.until_quiet()
-    assert bench.loop.conductor.fetches.outstanding == 0
+    assert bench.loop.policy.fetches.outstanding == 0
     assert set(ordered(found, Order.PUSH)) == set(range(N))
 
 
@@ -370,7 +376,7 @@ async def test_a_failure_of_the_policy_ends_planning_for_a_while_and_not_the_mou
         while bench.loop.outages.all():  # noqa: ASYNC110
             await trio.sleep(0.01)
         assert not bench.loop.failed
-        assert bench.loop.conductor.residency.is_staged(3)
+        assert bench.loop.policy.residency.is_staged(3)
         bench.loop.follow(follower())
         bench.orders.setblocking(True)
         message = await trio.to_thread.run_sync(bench.orders.recv, server_stager.MESSAGE_MAX)
@@ -403,13 +409,13 @@ async def test_a_failure_that_comes_again_and_again_is_tried_less_and_less_often
 def test_what_can_be_spared_first_is_what_is_needed_last(bench: Bench) -> None:
     bench.loop.follow(follower())
     for row in (3, 1, 2):
-        bench.loop.conductor.staged(row)
+        bench.loop.policy.staged(row)
     assert bench.loop.furthest(N).tolist() == list(range(N))[::-1]
 
 
 def test_without_a_plan_what_is_held_can_be_spared(bench: Bench) -> None:
     for row in (3, 1):
-        bench.loop.conductor.staged(row)
+        bench.loop.policy.staged(row)
     assert bench.loop.furthest(N).tolist() == [1, 3]
 
 
@@ -418,7 +424,7 @@ def test_without_a_plan_what_is_held_can_be_spared(bench: Bench) -> None:
 
 @pytest.fixture
 def always_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_PAUSE_S", 0.0)
+    monkeypatch.setattr(module, "AUDIT_PAUSE_S", 0.0)
 
 
 @in_trio
@@ -426,9 +432,9 @@ async def test_what_the_kernel_took_is_pushed_again(bench: Bench, always_look: N
     bench.attach()
     bench.loop.follow(follower())
     await bench.until_quiet()
-    assert bench.loop.conductor.pages_used == 10 * N
-    bench.loop._look_at = 0
-    await bench.loop._look()
+    assert bench.loop.policy.pages_used == 10 * N
+    bench.loop._audit_at = 0
+    await bench.loop._audit_pages()
     ((order, rows),) = bench.received()
     assert order == Order.LOOK
     assert len(set(rows)) == ROWS_LEAST
@@ -437,11 +443,11 @@ async def test_what_the_kernel_took_is_pushed_again(bench: Bench, always_look: N
     bench.stager.put(Event.LACKING, rows[0], 0)
     bench.stager.put(Event.LACKING, rows[1], 5)
     bench.loop._take_stager()
-    assert bench.loop.conductor.pages_used == 10 * (N - 1)
+    assert bench.loop.policy.pages_used == 10 * (N - 1)
     found = await bench.until_quiet()
     assert sorted(ordered(found, Order.PUSH)) == sorted(rows[:2])
-    assert bench.loop.conductor.pages_used == 10 * N
-    assert bench.loop.residence.status() == {
+    assert bench.loop.policy.pages_used == 10 * N
+    assert bench.loop.audit.status() == {
         "measured": True, "resident_share": round(1 - 15 / (10 * ROWS_LEAST), 4), "looked_at": ROWS_LEAST, "evicted": 2
     }  # fmt: skip
 
@@ -452,13 +458,13 @@ async def test_a_read_of_what_was_there_is_counted_too(bench: Bench, always_look
     bench.loop.follow(follower())
     await bench.until_quiet()
     for _ in range(3):
-        bench.loop._look_at = 0
-        await bench.loop._look()
+        bench.loop._audit_at = 0
+        await bench.loop._audit_pages()
     for what in (Event.OPEN, Event.READ, Event.READ, Event.RELEASE):
         bench.server.put(what, 0, 10)
     bench.loop._take_server()
-    await bench.loop._look()
-    assert bench.loop.residence.evicted == 1
+    await bench.loop._audit_pages()
+    assert bench.loop.audit.evicted == 1
 
 
 @in_trio
@@ -470,18 +476,18 @@ async def test_a_system_that_does_not_tell_is_not_asked_again(
     await bench.until_quiet()
     bench.stager.put(Event.UNMEASURED, 0, errno.ENOSYS)
     bench.loop._take_stager()
-    await bench.loop._look()
+    await bench.loop._audit_pages()
     assert bench.received() == []
-    assert bench.loop.residence.status()["measured"] is False
+    assert bench.loop.audit.status()["measured"] is False
 
 
 @in_trio
 async def test_nothing_is_looked_at_too_often_or_without_a_stager(bench: Bench) -> None:
-    bench.loop._look_at = 0
-    await bench.loop._look()
+    bench.loop._audit_at = 0
+    await bench.loop._audit_pages()
     bench.attach()
     bench.loop.follow(follower())
     await bench.until_quiet()
-    await bench.loop._look()
-    await bench.loop._look()
+    await bench.loop._audit_pages()
+    await bench.loop._audit_pages()
     assert [order for order, _ in bench.received()] == [Order.LOOK]

@@ -24,6 +24,9 @@ class Loop:
         self.follower_lost = trio.Event()
         self.looked = trio.lowlevel.ParkingLot()
 
+    def await_plan(self) -> None:
+        self.awaiting_plan = True
+
     def follow(self, follower: Any) -> None:
         self.follower, self.awaiting_plan = follower, False
 

@@ -57,8 +57,8 @@ def make(how: str, gauge: memoryview, forget: Any = lambda: None, files: int = N
     return ProgressSignal(how, Tripwires(1, files), np.full(files, 10), gauge, forget)
 
 
-def turn(signal: ProgressSignal, follower: Follower, conductor: Conductor | None = None) -> None:
-    signal.taken(cast(Any, follower), cast(Any, conductor or Conductor()))
+def turn(signal: ProgressSignal, follower: Follower, policy: Conductor | None = None) -> None:
+    signal.taken(cast(Any, follower), cast(Any, policy or Conductor()))
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,15 @@ def test_auto_turns_when_the_plan_holds_and_no_close_is_needed(
     how: str, follower: Follower, room: bool, why: str
 ) -> None:
     gauge = gauges()
-    signal, conductor = make(how, gauge), Conductor(has_room_for_all=room)
+    signal, policy = make(how, gauge), Conductor(has_room_for_all=room)
     assert signal.why == WATCHING
 
-    turn(signal, follower, conductor)
+    turn(signal, follower, policy)
 
     assert signal.why == why
     assert signal.refusing == (not why)
     assert signal.name == ("open" if why else "tripwire")
-    assert conductor.sees_closes == bool(why)
+    assert policy.sees_closes == bool(why)
     assert follower.told == ([] if why else ["only"])
 
 
@@ -135,11 +135,11 @@ async def test_all_opens_are_shown_again_while_somebody_reads_what_no_plan_expla
         assert signal.shown(np.arange(N)) is not None, "until all is forgotten, some do not show"
         assert follower.told == ["only"]
         kernel.goes_on.release()
-        signal.all_taken = lambda moment: False
+        signal._all_taken = lambda moment: False
         await until(lambda: gauge[Metric.SHOWN] == Shown.ALL)
         turn(signal, follower)
         assert signal.shown(np.arange(N)) is not None, "what comes now was told before all showed"
-        signal.all_taken = lambda moment: True
+        signal._all_taken = lambda moment: True
         signal.settle(cast(Any, follower))
         assert signal.shown(np.arange(N)) is None, "also of the first events after that"
         assert (follower.told, signal.name) == (["only", "all"], "attributes")
@@ -188,7 +188,7 @@ def test_what_was_opened_before_it_turned_is_told_as_it_was() -> None:
     gauge, follower = gauges(), Follower()
     signal = make("auto", gauge)
     before, left = time.monotonic_ns(), [True]
-    signal.all_taken = lambda moment: not left[0]
+    signal._all_taken = lambda moment: not left[0]
     turn(signal, follower)
     assert signal.refusing
     for _ in range(2):
@@ -253,7 +253,7 @@ def test_all_opens_stay_shown_where_a_new_plan_needs_more_tripwires(monkeypatch:
 
 
 @in_trio
-async def test_who_was_explained_meanwhile_needs_no_showing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_was_explained_meanwhile_needs_no_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     gauge, follower, forgot = gauges(), Follower(), []
     signal = make("auto", gauge, lambda: forgot.append(True))
     turn(signal, follower)

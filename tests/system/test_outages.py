@@ -14,6 +14,13 @@ def test_pauses_double_up_to_a_minute_and_stay_there() -> None:
     assert backoff.failed() == FIRST_S
 
 
+def test_some_failures_may_cost_nothing() -> None:
+    backoff = Backoff(free=2)
+    assert [backoff.failed() for _ in range(4)] == [0.0, 0.0, FIRST_S, 2 * FIRST_S]
+    backoff.succeeded()
+    assert [backoff.failed() for _ in range(3)] == [0.0, 0.0, FIRST_S]
+
+
 def test_an_outage_keeps_its_beginning_and_tells_the_last_reason() -> None:
     now = [1000.0]
     outages = Outages(lambda: now[0])

@@ -1,27 +1,23 @@
 """Where the files of a cluster live, as the nodes agree upon it: one node of them.
 
-Each says once what room it has. The leader, the lowest node that has not left, names what is read, from its own plan;
+Each sends once what room it has. The leader, the lowest node that has not left, names what is read, from its own plan;
 all compute the same placement of that, each for itself, write the column `holder`, and tell their policy what lives
-here. A placement that was computed otherwise somewhere costs speed alone: who is asked in vain says no, and the source
-has everything. So nothing here is waited for by a read, and a fault in here costs the cluster its placements only.
+here. A node that computes a different placement costs speed, not data: a node that does not hold a file refuses the
+request, and the requester reads the source. No read waits for anything here, and a fault costs the placements alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from nopfsfs.config import DiskSpec, MountConfig
+from nopfsfs.config import MountConfig
 from nopfsfs.dataset.index import Index
 from nopfsfs.placement.access_counts import NOBODY
 from nopfsfs.placement.cluster_homes import ClusterHomes
@@ -29,24 +25,32 @@ from nopfsfs.placement.methods import UNCOVERED
 from nopfsfs.plan.tracking.track import PlanState
 from nopfsfs.policy.stream_scan import Rows
 from nopfsfs.protocol.columns import HOME_HERE
-from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, SayTo
-from nopfsfs.supervisor.cluster.placement_proposal import EPOCHS_MOST, NUMBER_MOST, NodeRoom, PlacementProposal, ReadSet
+from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, NodeLeft
+from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, Send
+from nopfsfs.supervisor.cluster.placement_proposal import (
+    EPOCHS_MOST,
+    NUMBER_MOST,
+    NodeRoom,
+    PlacementProposal,
+    ReadSet,
+    disk_rooms,
+    room_table,
+)
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.system.outages import reason
-from nopfsfs.tiers.disk import FLOOR_BYTES
 
 log = logging.getLogger(__name__)
-Say = Callable[[dict[str, Any]], Awaitable[None]]
+ALL_OTHERS = -1
 
 LOOK_S = 0.25  # between looks at the plan of the leader
-ROOMS_S = 10.0  # for all to have said what room they have; those who have not have none, until they say it
+ROOMS_S = 10.0  # for all to have sent what room they have; those who have not have none, until they do
 FOLLOWER_S = 30.0  # for this node's plan to be made, whose lists of files are used; then they are made anew
 COMPUTING_S = 600.0
 BEGIN_S = 10.0  # for all to have computed a placement, after the leader has; it begins without the others
 BEGIN_LATE_S = 30.0  # for the leader to say so
 HOLD_BACK_S = 5.0  # from when there is a plan: for the first placement, before anything is fetched ahead
-SAYING_S = 10.0  # what the peer process does not take by then is not said
-HEARD_MOST = 4096  # messages that wait to be looked at
+SENDING_S = 10.0  # what the peer process does not take by then is not said
+RECEIVED_MOST = 4096  # messages that wait to be looked at
 WORTH = 0.01  # a data set of which more than this share is not covered is placed
 FURTHEST_LOOKED_AT = 1 << 20
 UNFIT = (ValueError, ArithmeticError, LookupError, MemoryError)  # of a plan that cannot be gone by
@@ -54,17 +58,17 @@ _NO_ROOM = NodeRoom(0, (), 0)
 
 
 class PlacementAgreement:
-    """See the module. One task, `run`; `hear`, `left` and `lost` are called by others in its thread. The only writer of
-    the column `holder` u16[n], with its `CopyHandover`; `charges` i64[n] as of `Residency`. `say` reaches all other
-    nodes, `say_to` one."""
+    """One node's part in the agreement. One task, `run`. The only writer of the column `holder` u16[n], with its
+    `handover`; `charges` i64[n] as of `NodePolicy`. `events`: of the other nodes, closed when there are none any more;
+    `send` reaches one node, or all others."""
 
     def __init__(
-        self, config: MountConfig, loop: EventLoop, index: Index, *, charges: NDArray[np.int64],
-        holder: NDArray[np.uint16], say: Say, say_to: SayTo,
+        self, config: MountConfig, loop: EventLoop, index: Index, handover: CopyHandover,
+        events: trio.MemoryReceiveChannel[ClusterEvent], *, charges: NDArray[np.int64], holder: NDArray[np.uint16],
+        send: Send,
     ) -> None:  # fmt: skip
-        self._config, self._loop, self._index = config, loop, index
-        self._charges, self._holder, self._say, self._say_to = charges, holder, say, say_to
-        self._handing = CopyHandover(loop.conductor, holder, partial(self._limited, say_to))
+        self._config, self._loop, self._index, self._handover = config, loop, index, handover
+        self._events, self._charges, self._holder, self._send_to = events, charges, holder, send
         self.node, self.nodes = config.node, config.nodes
         self._rooms: dict[int, NodeRoom] = {}
         self._cluster: ClusterHomes | None = None
@@ -73,61 +77,65 @@ class PlacementAgreement:
         self._named: dict[int, int] = {}  # by node: the number of the last placement that it named
         self._early: dict[int, dict[str, Any]] = {}  # placements of nodes that do not lead yet, as far as is known here
         self._begun = 0  # the number of the last placement by which others are asked
-        self._begin_by = math.inf  # others are asked by then, whatever is not heard
+        self._begin_by = math.inf  # others are asked by then, whatever is not received
         self._ready: dict[int, int] = {}  # by node: the number of the last placement that it has computed
         self._handled: set[tuple[object, ...]] = set()  # what the leader has looked at
         self._left: set[int] = set()
-        self._after: set[int] = set()  # of these, all that they had said before was looked at
-        self._heard: deque[tuple[int, dict[str, Any] | None]] = deque()  # None: it has left
+        self._after: set[int] = set()  # of these, all that they had sent before was looked at
+        self._received: deque[tuple[int, dict[str, Any] | None]] = deque()  # None: it has left
         self._news = trio.Event()
         self._lost = False
-        self._strange: set[int] = set()  # nodes that have said what cannot be
-        loop.holds_back = True
-        loop.stray = self.staged_from_source
+        self._invalid: set[int] = set()  # nodes that have sent what cannot be
 
-    # ---- what others say ----------------------------------------------------------------------------------
+    # ---- what others send ---------------------------------------------------------------------------------
 
-    def hear(self, node: int, body: dict[str, Any]) -> None:
-        """The supervisor of that node has said this: it is looked at soon."""
-        if node in self._left or not 0 <= node < self.nodes or node == self.node:
-            return
+    async def _listen(self) -> None:
+        """Take the events of other nodes at once, until there are no other nodes any more."""
+        async with self._events:
+            async for event in self._events:
+                if event.node == self.node or event.node in self._left or not 0 <= event.node < self.nodes:
+                    continue
+                try:
+                    if isinstance(event, NodeLeft):
+                        self._node_left(event.node)
+                    else:
+                        self._receive(event.node, event.body)
+                except Exception:
+                    log.exception("a message of node %d is of no use", event.node)
+            self._lose()
+
+    def _receive(self, node: int, body: dict[str, Any]) -> None:
         if body.get("kind") in ("have", "took"):
             try:
-                self._handing.hear(node, body)
+                self._handover.receive(node, body)
             except ValueError as e:
                 self._refuse(node, str(e))
             return
-        if len(self._heard) >= HEARD_MOST:
+        if len(self._received) >= RECEIVED_MOST:
             self._refuse(node, "more than is looked at")
             return
-        self._heard.append((node, body))
+        self._received.append((node, body))
         self._news.set()
 
-    def left(self, node: int) -> None:
+    def _node_left(self, node: int) -> None:
         """That node is not asked any more: what lives there is read from the source."""
-        if node in self._left or node == self.node or not 0 <= node < self.nodes:
-            return
         self._left.add(node)
-        self._handing.left(node)
-        self._forsake(self._holder == 1 + node)
-        self._heard.append((node, None))
+        self._handover.left(node)
+        self._forget_expected(self._holder == 1 + node)
+        self._received.append((node, None))
         self._news.set()
 
-    def lost(self) -> None:
+    def _lose(self) -> None:
         """There are no other nodes any more."""
         self._lost = True
-        self._heard.clear()
-        self._handing.lost()
-        self._forsake((self._holder != 0) & (self._holder != HOME_HERE))
+        self._received.clear()
+        self._handover.lost()
+        self._forget_expected((self._holder != 0) & (self._holder != HOME_HERE))
         self._news.set()
 
-    def staged_from_source(self, rows: Iterable[int]) -> None:
-        """These were read from the source here, whoever was to be asked for them: their homes may want them."""
-        self._handing.offer(rows)
-
-    def _forsake(self, rows: NDArray[np.bool_]) -> None:
+    def _forget_expected(self, rows: NDArray[np.bool_]) -> None:
         self._holder[rows] = 0
-        self._loop.conductor.withdraw_placement(rows)
+        self._loop.policy.withdraw_placement(rows)
 
     @property
     def _leader(self) -> int:
@@ -137,22 +145,27 @@ class PlacementAgreement:
 
     async def run(self) -> None:
         """Until cancelled, or all others are gone."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._listen)  # also when nothing more can be agreed upon: nodes may leave
+            await self._agree()
+
+    async def _agree(self) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._handing.run)
+                nursery.start_soon(self._handover.run)
                 nursery.start_soon(self._hold_back)
                 await self._run()
                 nursery.cancel_scope.cancel()
         except Exception:
             log.exception("where files live in the cluster cannot be agreed upon; going on with what was")
         finally:
-            self._loop.holds_back = False
-            self._handing.lost()
+            self._loop.fetch_ahead()
+            self._handover.lost()
 
     async def _hold_back(self) -> None:
         await self._plan_made()
         await trio.sleep(HOLD_BACK_S)
-        self._loop.holds_back = False
+        self._loop.fetch_ahead()
 
     async def _plan_made(self) -> None:
         for _ in range(round(FOLLOWER_S / LOOK_S)):
@@ -161,50 +174,47 @@ class PlacementAgreement:
             await trio.sleep(LOOK_S)
 
     async def _run(self) -> None:
-        conductor = self._loop.conductor
-        disks = await trio.to_thread.run_sync(_disk_rooms, self._config.disks, abandon_on_cancel=True)
-        own = NodeRoom(conductor.split.homes, disks, conductor.split.whole_limit)
+        policy = self._loop.policy
+        disks = await trio.to_thread.run_sync(disk_rooms, self._config.disks, abandon_on_cancel=True)
+        own = NodeRoom(policy.split.homes, disks, policy.split.whole_limit)
         self._rooms[self.node] = own
-        await self._send(own.say())
+        await self._send(own.to_message())
         begins = trio.current_time() + ROOMS_S
         while not self._lost:
             with trio.move_on_after(LOOK_S):
                 await self._news.wait()
             self._news = trio.Event()
-            while self._heard:
-                node, body = self._heard.popleft()
+            while self._received:
+                node, body = self._received.popleft()
                 if body is None:
                     self._go_on_without(node)
                 else:
                     await self._take(node, body)
             known = set(self._rooms) | self._left
             if self._leader == self.node and (len(known) == self.nodes or trio.current_time() >= begins):
-                await self._lead()
+                await self._propose()
             await self._begin()
 
     def _go_on_without(self, node: int) -> None:
         self._after.add(node)
         early = self._early.pop(self._leader, None)
         if early is not None:
-            self._heard.appendleft((self._leader, early))
+            self._received.appendleft((self._leader, early))
 
     async def _send(self, body: dict[str, Any]) -> None:
-        with trio.move_on_after(SAYING_S) as limit:
-            await self._say(body)
+        """Send to all other nodes."""
+        with trio.move_on_after(SENDING_S) as limit:
+            await self._send_to(ALL_OTHERS, body)
         if limit.cancelled_caught:
             log.error("the other nodes could not be told %s in time", body["kind"])
-
-    async def _limited(self, say_to: SayTo, node: int, body: dict[str, Any]) -> None:
-        with trio.move_on_after(SAYING_S):  # what is not said is read from the source once more
-            await say_to(node, body)
 
     async def _take(self, node: int, body: dict[str, Any]) -> None:
         try:
             kind = body.get("kind")
             if kind == "room":
-                self._rooms.setdefault(node, NodeRoom.hear(body))
+                self._rooms.setdefault(node, NodeRoom.of_message(body))
             elif kind == "place":
-                await self._obey(node, body)
+                await self._follow_proposal(node, body)
             elif kind == "ready":
                 self._ready[node] = _number_of(body)
             elif kind == "begin":
@@ -216,15 +226,15 @@ class PlacementAgreement:
             self._refuse(node, str(e))
 
     def _refuse(self, node: int, why: str) -> None:
-        if node not in self._strange:
-            self._strange.add(node)
-            log.warning("node %d says what cannot be: %s; that is ignored", node, why)
+        if node not in self._invalid:
+            self._invalid.add(node)
+            log.warning("node %d sends what cannot be: %s; that is ignored", node, why)
 
     # ---- placements ---------------------------------------------------------------------------------------
 
-    async def _obey(self, node: int, body: dict[str, Any]) -> None:
+    async def _follow_proposal(self, node: int, body: dict[str, Any]) -> None:
         """Another node has named what is to be placed."""
-        order = PlacementProposal.hear(body, self.nodes, self._index.n_dirs)
+        order = PlacementProposal.of_message(body, self.nodes, self._index.n_dirs)
         if order.number <= self._named.get(node, 0):
             raise ValueError("number: it was named before")
         if node != self._leader:  # what makes it the leader is yet to be heard of here
@@ -233,7 +243,7 @@ class PlacementAgreement:
         self._named[node] = order.number
         await self._compute(order)
 
-    async def _lead(self) -> None:
+    async def _propose(self) -> None:
         """Name what is read here and is not covered."""
         for what, epochs in self._wanted():
             key = (what.root, what.files, what.plan and what.plan.subset)
@@ -246,10 +256,10 @@ class PlacementAgreement:
                      for node in range(self.nodes)]  # fmt: skip
             limit = min((room.whole_limit for room in rooms if room != _NO_ROOM), default=0)
             order = PlacementProposal(
-                self._number + 1, _table(rooms), limit,
+                self._number + 1, room_table(rooms), limit,
                 self._config.placement, min(epochs, EPOCHS_MOST), what,
             )  # fmt: skip
-            await self._send(order.say())
+            await self._send(order.to_message())
             await self._compute(order)
 
     def _wanted(self) -> list[tuple[ReadSet, int]]:
@@ -268,7 +278,7 @@ class PlacementAgreement:
     async def _is_worth(self, what: ReadSet) -> bool:
         datasets = self._loop.follower.datasets if self._loop.follower is not None else ()
         before = self._before(1)
-        limit = self._loop.conductor.split.whole_limit
+        limit = self._loop.policy.split.whole_limit
 
         def share() -> float:
             rows = what.rows(self._index, datasets, self._charges)
@@ -322,8 +332,8 @@ class PlacementAgreement:
             self._begin_by = trio.current_time() + BEGIN_S
             return
         self._begin_by = trio.current_time() + BEGIN_LATE_S
-        with trio.move_on_after(SAYING_S):
-            await self._say_to(self._leader, {"kind": "ready", "number": number})
+        with trio.move_on_after(SENDING_S):
+            await self._send_to(self._leader, {"kind": "ready", "number": number})
 
     async def _begin(self) -> None:
         """Ask others when all know what lives with them: a node that does not know it yet has to say no, and then two
@@ -343,7 +353,7 @@ class PlacementAgreement:
         if self._lost or self._cluster is None:
             return
         self._begun, self._begin_by = self._number, math.inf
-        self._loop.holds_back = False
+        self._loop.fetch_ahead()
         home = self._cluster.home
         away = np.isin(home, [self.node, NOBODY, *self._left])
         self._holder[~away] = home[~away] + np.uint16(1)
@@ -358,19 +368,19 @@ class PlacementAgreement:
         furthest = self._loop.furthest(FURTHEST_LOOKED_AT)
         foreign = self._foreign(furthest, (cluster.home != NOBODY) & (cluster.home != self.node) & ~away)
         self._holder[foreign] = cluster.home[foreign] + np.uint16(1)  # nobody is asked for these: they are here
-        self._handing.offer(foreign.tolist())  # before they leave memory here
+        self._handover.offer(foreign.tolist())  # before they leave memory here
         local = np.where(away, np.int8(UNCOVERED), cluster.local)
-        self._loop.conductor.apply_placement(local, furthest)
-        self._handing.written(self._number)
+        self._loop.policy.apply_placement(local, furthest)
+        self._handover.written(self._number)
 
     def _foreign(self, furthest: Rows, elsewhere: NDArray[np.bool_]) -> Rows:
         """What is staged here and lives `elsewhere`, b[n]: i64[m], those first that are to leave first."""
-        staged = self._loop.conductor.residency.staged_rows()
+        staged = self._loop.policy.residency.staged_rows()
         order = np.concatenate([furthest[np.isin(furthest, staged)], np.setdiff1d(staged, furthest)])
         found: Rows = order[elsewhere[order]]
         return found
 
-    # ---- what it says -------------------------------------------------------------------------------------
+    # ---- status -------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """Of the status record."""
@@ -386,24 +396,3 @@ def _number_of(body: dict[str, Any]) -> int:
     if type(number) is not int or not 0 < number <= NUMBER_MOST:
         raise ValueError("number: it is none")
     return number
-
-
-def _table(rooms: Sequence[NodeRoom]) -> NDArray[np.int64]:
-    """i64[nodes, classes]: memory, then the disks; nodes with fewer have none there."""
-    table = np.zeros((len(rooms), 1 + max(len(room.disks) for room in rooms)), np.int64)
-    for node, room in enumerate(rooms):
-        table[node, : 1 + len(room.disks)] = room.ram, *room.disks
-    return table
-
-
-def _disk_rooms(disks: Sequence[DiskSpec]) -> tuple[int, ...]:
-    """Bytes of each tier; of one without a size what is free there now."""
-    rooms = []
-    for disk in disks:
-        room = disk.size or 0
-        if disk.size is None:
-            with contextlib.suppress(OSError):
-                found = os.statvfs(disk.path)
-                room = max(0, found.f_bavail * found.f_frsize - FLOOR_BYTES)
-        rooms.append(room)
-    return tuple(rooms)

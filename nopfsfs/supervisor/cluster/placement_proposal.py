@@ -1,4 +1,4 @@
-"""What the nodes of a cluster say to each other about where files live, checked; and what each computes from it.
+"""Messages of the nodes of a cluster about where files live, checked; and the placement that each computes from them.
 
 {"kind": "room", "ram": bytes, "disks": [bytes, ...], "whole_limit": bytes}     what a node has for files that stay
 {"kind": "place", "number": 1, "rooms": [[ram, disk, ...] of each node], "limit": bytes, "placement": "homes",
@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nopfsfs.config import DiskSpec
 from nopfsfs.dataset import file_orders
 from nopfsfs.dataset.index import Index
 from nopfsfs.placement.cluster_homes import METHODS, ClusterHomes, by_hash, extend
@@ -25,6 +28,7 @@ from nopfsfs.plan.epoch_order import DataSet, Hypothesis
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Sampler, Spec, Subset, Value
 from nopfsfs.supervisor.cluster import read_sets
+from nopfsfs.tiers.disk import FLOOR_BYTES
 
 Ints = NDArray[np.int64]
 ROOM_MOST = 1 << 60  # bytes
@@ -45,13 +49,13 @@ class NodeRoom:
     disks: tuple[int, ...]
     whole_limit: int
 
-    def say(self) -> dict[str, Any]:
-        """As a message."""
+    def to_message(self) -> dict[str, Any]:
+        """Return the message."""
         return {"kind": "room", "ram": self.ram, "disks": list(self.disks), "whole_limit": self.whole_limit}
 
     @staticmethod
-    def hear(body: Mapping[str, Any]) -> NodeRoom:
-        """Of a message. Raises ValueError."""
+    def of_message(body: Mapping[str, Any]) -> NodeRoom:
+        """Read a message. Raises ValueError."""
         disks = _list(body, "disks", TIERS_MOST)
         return NodeRoom(
             _number(body.get("ram"), "ram", 0, ROOM_MOST),
@@ -71,7 +75,7 @@ class ReadSet:
 
     @staticmethod
     def of(hypothesis: Hypothesis, datasets: Sequence[DataSet]) -> ReadSet:
-        """As the leader says it. Orders that no message holds are dealt out by a hash."""
+        """Describe what the leader reads. Orders that no message holds are dealt out by a hash."""
         dataset = datasets[hypothesis.dataset]
         name = dataset.orders[hypothesis.order].names[0]
         if name in file_orders.ORDERS and hypothesis.spec.data is None:
@@ -79,23 +83,23 @@ class ReadSet:
         names = [name for order in dataset.orders for name in order.names if name in file_orders.ORDERS]
         return ReadSet(dataset.key, names[0]) if names else ReadSet()
 
-    def say(self) -> dict[str, Any]:
-        """As a part of a message."""
+    def to_message(self) -> dict[str, Any]:
+        """Return the part of a message."""
         if self.root is None:
             return {}
         said: dict[str, Any] = {"root": self.root, "files": self.files}
         plan = self.plan
         if plan is not None:
             said |= {"sampler": plan.spec.sampler, "epoch": plan.epoch, "world": plan.world}
-            said |= _say_spec(registry.sampler(plan.spec.sampler), plan.spec)
+            said |= _spec_message(registry.sampler(plan.spec.sampler), plan.spec)
             if plan.subset is not None:
                 rule = registry.subset(plan.subset.sampler)
-                said["subset"] = {"name": rule.name, **_say_spec(rule, plan.subset)}
+                said["subset"] = {"name": rule.name, **_spec_message(rule, plan.subset)}
         return said
 
     @staticmethod
-    def hear(said: Any, directories: int) -> ReadSet:
-        """Of a part of a message. Raises ValueError."""
+    def of_message(said: Any, directories: int) -> ReadSet:
+        """Read a part of a message. Raises ValueError."""
         if not isinstance(said, dict):
             raise ValueError("what: a table is expected")
         if not said:
@@ -106,18 +110,18 @@ class ReadSet:
             raise ValueError("files: unknown")
         if "sampler" not in said:
             return ReadSet(root, files)
-        spec = _hear_spec(registry.sampler(str(said["sampler"])), said)
+        spec = _spec_of(registry.sampler(str(said["sampler"])), said)
         subset = said.get("subset")
         if subset is not None:
             if not isinstance(subset, dict):
                 raise ValueError("subset: a table is expected")
-            subset = _hear_spec(registry.subset(str(subset.get("name"))), subset)
+            subset = _spec_of(registry.subset(str(subset.get("name"))), subset)
         epoch = _number(said.get("epoch"), "epoch", 0, EPOCH_MOST)
         world = _number(said.get("world"), "world", 1, WORLD_MOST)
         return ReadSet(root, files, Hypothesis(0, 0, spec, epoch, world, (0,), subset))
 
     def rows(self, index: Index, datasets: Sequence[DataSet], charges: Ints) -> NDArray[np.integer[Any]]:
-        """Of each sample the row, integer[m]. May take seconds. Raises ValueError: no such part of the files."""
+        """Return the row of each sample, integer[m]. May take seconds. Raises ValueError: no such part of the files."""
         if self.root is None:
             return np.flatnonzero(charges > 0)
         lists = [order for one in datasets if one.key == self.root for order in one.orders]
@@ -143,16 +147,16 @@ class PlacementProposal:
     epochs: int
     what: ReadSet
 
-    def say(self) -> dict[str, Any]:
-        """As a message."""
+    def to_message(self) -> dict[str, Any]:
+        """Return the message."""
         return {
             "kind": "place", "number": self.number, "rooms": self.rooms.tolist(), "limit": self.limit,
-            "placement": self.method, "epochs": self.epochs, "what": self.what.say(),
+            "placement": self.method, "epochs": self.epochs, "what": self.what.to_message(),
         }  # fmt: skip
 
     @staticmethod
-    def hear(body: Mapping[str, Any], nodes: int, directories: int) -> PlacementProposal:
-        """Of a message. Raises ValueError."""
+    def of_message(body: Mapping[str, Any], nodes: int, directories: int) -> PlacementProposal:
+        """Read a message. Raises ValueError."""
         rooms = _list(body, "rooms", nodes)
         classes = len(rooms[0]) if rooms and isinstance(rooms[0], list) else 0
         if len(rooms) != nodes or not 1 <= classes <= 1 + TIERS_MOST:
@@ -171,7 +175,7 @@ class PlacementProposal:
             _number(body.get("limit"), "limit", 0, ROOM_MOST),
             method,
             _number(body.get("epochs"), "epochs", 1, EPOCHS_MOST),
-            ReadSet.hear(body.get("what"), directories),
+            ReadSet.of_message(body.get("what"), directories),
         )
 
     def with_classes(self, classes: int) -> PlacementProposal:
@@ -194,12 +198,12 @@ class PlacementProposal:
         return extend(before, some, known.__getitem__, len(known), charges, rooms, node=node, method=self.method)
 
 
-def _say_spec(of: Sampler | Subset, spec: Spec) -> dict[str, Any]:
+def _spec_message(of: Sampler | Subset, spec: Spec) -> dict[str, Any]:
     options = {name: bool(value) if of.options[name].kind is bool else value for name, value in spec.options}
     return {"seed": spec.seed, "options": options}
 
 
-def _hear_spec(of: Sampler | Subset, said: Mapping[str, Any]) -> Spec:
+def _spec_of(of: Sampler | Subset, said: Mapping[str, Any]) -> Spec:
     options = said.get("options", {})
     if not isinstance(options, dict) or len(options) > OPTIONS_MOST:
         raise ValueError("options: a small table is expected")
@@ -226,3 +230,24 @@ def _list(body: Mapping[str, Any], name: str, most: int) -> list[Any]:
     if not isinstance(found, list) or len(found) > most:
         raise ValueError(f"{name}: a list of at most {most} is expected")
     return found
+
+
+def room_table(rooms: Sequence[NodeRoom]) -> NDArray[np.int64]:
+    """i64[nodes, classes]: memory, then the disks; nodes with fewer have none there."""
+    table = np.zeros((len(rooms), 1 + max(len(room.disks) for room in rooms)), np.int64)
+    for node, room in enumerate(rooms):
+        table[node, : 1 + len(room.disks)] = room.ram, *room.disks
+    return table
+
+
+def disk_rooms(disks: Sequence[DiskSpec]) -> tuple[int, ...]:
+    """Bytes of each tier; of one without a size what is free there now."""
+    rooms = []
+    for disk in disks:
+        room = disk.size or 0
+        if disk.size is None:
+            with contextlib.suppress(OSError):
+                found = os.statvfs(disk.path)
+                room = max(0, found.f_bavail * found.f_frsize - FLOOR_BYTES)
+        rooms.append(room)
+    return tuple(rooms)

@@ -14,33 +14,29 @@ import signal
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
 from nopfsfs.control.process_list import WRITER_FILE, Process, read_pids, wait_all, write_pids
 from nopfsfs.protocol import supervisor_peer
 from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
-from nopfsfs.supervisor.processes.children import sequenced_pair
+from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, ClusterMessage, NodeLeft
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
 
 log = logging.getLogger(__name__)
 SEND_LIMIT_S = 2.0  # a peer process that takes nothing for so long is given up
 QUIET_LIMIT_S = 2.0  # for it to stop to write the arena, when the stager is gone
 END_LIMIT_S = 10.0  # for it to end when it was killed
+EVENTS_MOST = 4096  # that wait to be looked at; further messages are dropped
+_NOBODY = (trio.BrokenResourceError, trio.ClosedResourceError)  # takes events any more
 _CREDENTIALS = struct.Struct("3i")
-
-
-class ClusterListener(Protocol):
-    """What is told of the other nodes (`supervisor/cluster/placement_agreement.py`)."""
-
-    def hear(self, node: int, body: dict[str, Any]) -> None: ...
-    def left(self, node: int) -> None: ...
-    def lost(self) -> None: ...
 
 
 class PeerHandle:
     """Owns the supervisor's end of the socket `fd`. `tell_stager(socket)` gives the stager one to the peer
-    process; `unmount()` ends a mount whose ranks have never agreed."""
+    process; `unmount()` ends a mount whose ranks have never agreed. `events`: of the other nodes; closed when the
+    peer process is gone. MPI starts the peer process, and nothing replaces it: it has no `SupervisedProcess`."""
 
     def __init__(
         self, fd: int, arena: int, tell_stager: Callable[[socket.socket], Awaitable[bool]],
@@ -55,7 +51,7 @@ class PeerHandle:
         self._lost = False
         self._writers: tuple[Process, ...] = ()  # the peer process, as it is written down
         self._status: dict[str, Any] = {}
-        self.hearing: ClusterListener | None = None
+        self._events, self.events = trio.open_memory_channel[ClusterEvent](EVENTS_MOST)
 
     @property
     def lost(self) -> bool:
@@ -82,27 +78,30 @@ class PeerHandle:
             if not message:
                 break
             try:
-                self._take(*supervisor_peer.unpack(message))
+                await self._take(*supervisor_peer.unpack(message))
             except Exception:
                 log.exception("a message of the peer process is of no use")
+            await trio.lowlevel.checkpoint()
         self._lose()
         if not self._agreed:
             log.warning("the peer process went before all ranks had mounted: unmounting")
             await self._unmount()
 
-    def _take(self, kind: SupervisorPeerKind, node: int, body: bytes) -> None:
+    async def _take(self, kind: SupervisorPeerKind, node: int, body: bytes) -> None:
         if kind == SupervisorPeerKind.AGREED:
             self._agreed = True
         elif kind == SupervisorPeerKind.QUIET:
             self._quiet.set()
         elif kind == SupervisorPeerKind.STATUS:
             self._status = json.loads(body)
-        elif kind == SupervisorPeerKind.HEAR and self.hearing is not None:
-            self.hearing.hear(node, json.loads(body))
+        elif kind == SupervisorPeerKind.HEAR:
+            message = ClusterMessage(node, json.loads(body))
+            with contextlib.suppress(trio.WouldBlock, *_NOBODY):  # a node that sends so much is no use
+                self._events.send_nowait(message)
         elif kind == SupervisorPeerKind.OVER:
             log.log(logging.INFO if body == b"left" else logging.WARNING, "node %d: %s", node, body.decode())
-            if self.hearing is not None:
-                self.hearing.left(node)
+            with contextlib.suppress(*_NOBODY):
+                await self._events.send(NodeLeft(node))
 
     def _lose(self) -> None:
         if self._lost:
@@ -111,14 +110,13 @@ class PeerHandle:
         self._quiet.set()
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
+        self._events.close()
         log.warning("the peer process is gone; this mount goes on by itself")
-        if self.hearing is not None:
-            self.hearing.lost()
 
     # ---- what it is told ----------------------------------------------------------------------------------
 
-    async def say(self, node: int, body: dict[str, Any]) -> None:
-        """To the supervisor of a node, below 0 of all others."""
+    async def send(self, node: int, body: dict[str, Any]) -> None:
+        """Send a message to the supervisor of a node, below 0 to those of all others."""
         await self._send(SupervisorPeerKind.SAY, node, json.dumps(body).encode())
 
     async def introduce(self) -> None:

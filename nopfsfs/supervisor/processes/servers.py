@@ -1,8 +1,8 @@
-"""The servers of a mount: started, watched, replaced. A mount goes on as long as one can be started.
+"""The servers of a mount. A mount goes on as long as it is mounted, also while no server can be started.
 
 What a dead server had taken, the kernel delivers again. A server that dies again and again is started without the
-stager, each time after a longer pause. When none lives and many have died in vain, the mount is over: requests that
-nobody answers would wait for ever.
+stager, each time after a longer pause, of a minute at most; when it has lived for a while it gets to know the stager.
+Requests wait while there is no server: whoever made them can be killed, and the mount can be unmounted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import math
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -21,36 +20,101 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.fuse.connection import KernelSession, resend
 from nopfsfs.protocol.columns import ServerGauges
-from nopfsfs.supervisor.processes.children import Child, sequenced_pair
 from nopfsfs.supervisor.processes.death_pipes import DeathPipes
-from nopfsfs.supervisor.processes.deaths import Deaths
+from nopfsfs.supervisor.processes.supervised import Child, SupervisedProcess, sequenced_pair
 from nopfsfs.system.outages import Outages
-from nopfsfs.system.patience import Patience
 from nopfsfs.system.process_setup import Handoff
 
 log = logging.getLogger(__name__)
 START_LIMIT_S = 30.0
 KNOWN_LIMIT_S = 5.0
 DRAIN_LIMIT_S = 30.0
-PING_S, LOOK_S = 2.0, 0.5
-HANGS_S = 10.0  # of silence, after which a server is killed and replaced
 SHARED = ("fuse", "index", "columns", "arena", "gauges", "modes", "init", "adopt", "end", "end-stager")
 
 
 class ServerHandle:
-    """One server process, and what it has said."""
+    """The role of one server, and what the process that has it has said."""
 
-    def __init__(self, number: int, child: Child, control: socket.socket) -> None:
-        self.number, self.child = number, child
-        self.control = trio.socket.from_stdlib_socket(control)
+    lives_alone = True
+
+    def __init__(self, pool: ServerPool, number: int, work_done: Callable[[], int], outages: Outages) -> None:
+        self._pool, self.number, self.name = pool, number, f"server {number}"
+        self.work_done = work_done
+        self.process = SupervisedProcess(self, pool.starting, outages, pool.changed)
         self.ready, self.drained, self.known = trio.Event(), trio.Event(), trio.Event()
-        self.patience = Patience()
-        self.asleep = trio.Event()  # it hung and was killed, and the kernel holds some of its threads
+        self._control: trio.socket.SocketType | None = None
+        self._end: socket.socket | None = None  # the socket beneath, which takes descriptors, too
         self._link: socket.socket | None = None  # a copy of its end to the stager
-        self._end = control
+
+    # ---- the role (`processes/supervised.py`) -------------------------------------------------------------
+
+    @property
+    def replaceable(self) -> bool:
+        return self._pool.lasting
+
+    async def start(self) -> Child:
+        ours, theirs = sequenced_pair()
+        try:
+            child = await trio.to_thread.run_sync(self._pool.spawn, self.number, theirs.fileno())
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._end, self._control = ours, trio.socket.from_stdlib_socket(ours)
+        return child
+
+    async def introduce(self, child: Child) -> None:
+        """Let the server and the stager, if there is one, know each other, unless they do."""
+        if self._link is not None:
+            return
+        try:
+            ours, theirs = sequenced_pair()
+        except OSError as e:
+            log.warning("%s goes without the stager: %s", self.name, e)
+            return
+        with contextlib.closing(ours), contextlib.closing(theirs):
+            if await self._pool.tell_stager(ours):
+                self.know_stager(theirs, self._pool.arena_number)
+
+    async def listen(self, answered: Callable[[], None]) -> None:
+        assert self._control is not None
+        while True:
+            try:
+                message = await self._control.recv(64)
+            except (OSError, trio.ClosedResourceError):
+                return
+            if message in (b"ready", b"pong"):
+                self.ready.set()
+                answered()
+            elif message == b"over":  # the connection has ended; it waits for a word, or for too long
+                self._pool.over.set()
+            elif message == b"drained":
+                self.drained.set()
+            elif message == b"known":
+                self.known.set()
+            elif message.startswith(b"interrupt"):
+                self._pool.pass_on(message, self)
+            elif not message:
+                return
+
+    def ping(self) -> bool:
+        return self.say(b"ping")  # it also learns by it that there is a supervisor
+
+    async def contain(self, child: Child) -> bool:
+        """Have what the server had taken delivered again, unless that is not to be had, or the mount ends."""
+        self._let_stager_go(child)
+        self._forget_link()
+        if self._control is not None:
+            self._control.close()
+        return self._pool.goes_on_without(self, child.status)
+
+    # ---- what it is told ----------------------------------------------------------------------------------
 
     def say(self, message: bytes, *fds: int) -> bool:
-        """Whether it will hear that: it is there, and takes what it is told."""
+        """Send a message. True: the server is there, and takes it."""
+        if self._end is None:
+            return False
         try:
             if fds:
                 socket.send_fds(self._end, [message], list(fds))
@@ -66,9 +130,30 @@ class ServerHandle:
         self._link = socket.socket(fileno=os.dup(link.fileno()))
         return self.say(b"stager %d" % number, link.fileno(), *arena)
 
-    def let_stager_go(self) -> None:
-        """It runs no more, though it has not ended: let the stager see its end."""
-        if self._link is not None and self.child.main_thread_ended:  # no answer is half given
+    async def drain(self, stager: socket.socket, number: int, arena: int | None) -> bool:
+        """Give it a new stager's socket, and wait until it reads nothing that the stager before had named. False: it is
+        gone. Raises OSError: it is not, and may read the arena for ever."""
+        child = self.process.child
+        assert child is not None
+        self.drained, self.known = trio.Event(), trio.Event()
+        told = self.know_stager(stager, number, *([] if arena is None else [arena]))
+        if told and await child.within(self.drained, DRAIN_LIMIT_S):
+            return True
+        # Dead: then it reads nothing. Or it hangs: then it must not read the arena ever again.
+        if not await child.kill():
+            self._let_stager_go(child)
+            if arena is None and not child.main_thread_ended:
+                raise OSError(errno.EBUSY, f"{self.name} cannot be ended")
+        return False
+
+    def abandon(self) -> None:
+        """Let it serve on by itself."""
+        if self._control is not None:
+            self._control.close()
+
+    def _let_stager_go(self, child: Child) -> None:
+        """It runs no more, though it may not have ended: let the stager see its end."""
+        if self._link is not None and child.main_thread_ended:  # no answer is half given
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_RDWR)
 
@@ -77,22 +162,18 @@ class ServerHandle:
             self._link.close()
             self._link = None
 
-    def close(self) -> None:
-        self._forget_link()
-        self.control.close()
-
 
 class ServerPool:
     """Owns the server processes, one for each of `rings`, with numbers from `first` on.
 
-    `given`: what a supervisor that takes over is to know. `introduce` makes the stager know of a further server, by
-    its end of the socket; False: there is none. `changed` is told when a process is another. `over`: all have ended, or
-    cannot go on.
+    `given`: what a supervisor that takes over is to know. `tell_stager` makes the stager know of a further server, by
+    its end of the socket; False: there is none. `changed` is called when a process is another. `over`: all have ended,
+    or cannot go on.
     """
 
     def __init__(
         self, config: MountConfig, fds: dict[str, int], rings: list[int], first: int, session: KernelSession | None,
-        given: dict[str, int], introduce: Callable[[socket.socket], Awaitable[bool]], changed: Callable[[], None],
+        given: dict[str, int], tell_stager: Callable[[socket.socket], Awaitable[bool]], changed: Callable[[], None],
         outages: Outages,
     ) -> None:  # fmt: skip
         gauges, numbers = ServerGauges(fds["gauges"]), range(first, first + len(rings))
@@ -100,33 +181,30 @@ class ServerPool:
         self._given = given
         self._rings = dict(zip(numbers, rings, strict=True))
         self._lives = DeathPipes(numbers)
-        self._introduce, self._changed = introduce, changed
-        self._servers: dict[int, ServerHandle] = {}
-        self._deaths = {number: Deaths(partial(gauges.done, number), trio.current_time) for number in numbers}
-        self.changing = trio.Lock()  # a server, or the stager, is being replaced: not both at a time
+        self.tell_stager, self.changed = tell_stager, changed
+        self.starting = trio.Lock()  # a server, or the stager, is being started: not both at a time
         self.arena_number = given.get("arena", 0)
-        self.outages = outages
-        self.asleep: list[Child] = []  # killed, and held by the kernel
         self.over = trio.Event()
         self.failed = False
-        self.stopping = False
+        self._servers = [ServerHandle(self, number, partial(gauges.done, number), outages) for number in numbers]
 
     @property
     def lasting(self) -> bool:
-        """Whether what a dead server had taken can be had again."""
+        """True where what a dead server had taken can be had again."""
         return self._session is not None and self._session.resend
 
     @property
-    def children(self) -> list[Child]:
-        return [self._servers[number].child for number in sorted(self._servers)]
+    def processes(self) -> list[SupervisedProcess]:
+        """The processes, in the order of their numbers."""
+        return [server.process for server in self._servers]
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Returns when all answer requests. Raises RuntimeError, trio.TooSlowError."""
+        """Return when all answer requests. Raises OSError, RuntimeError, trio.TooSlowError."""
         with trio.fail_after(START_LIMIT_S):
-            for number in self._rings:
-                server = await self._spawn(number)
-                nursery.start_soon(self._keep, server)
-            for server in list(self._servers.values()):
+            for server in self._servers:
+                await server.process.start()
+                nursery.start_soon(server.process.run)
+            for server in self._servers:
                 await server.ready.wait()
                 if self.over.is_set():
                     raise RuntimeError("a server ended while it started")
@@ -134,239 +212,81 @@ class ServerPool:
     async def connect(self, arena: int | None = None, number: int = 0) -> list[socket.socket]:
         """Give every server a new stager's socket, and that stager's arena `number` if it is another one. Wait until
         none reads anything that the stager before had named. The stager's ends. Raises OSError."""
-        ends = []
-        if self.stopping:
-            raise OSError(errno.ECANCELED, "the mount ends, or another takes it over")
-        for server in list(self._servers.values()):
-            ours, theirs = sequenced_pair()
-            server.drained, server.known = trio.Event(), trio.Event()
-            told = server.know_stager(theirs, number, *([] if arena is None else [arena]))
-            theirs.close()
-            if told and await _first(server.drained, server.child, DRAIN_LIMIT_S):
-                ends.append(ours)
-                continue
-            ours.close()
-            # Dead: then it reads nothing. Or it hangs: then it must not read the arena ever again.
-            if not await server.child.kill():
-                server.let_stager_go()
-                server.asleep.set()
-                if arena is None and not server.child.main_thread_ended:
-                    for end in ends:
-                        end.close()
-                    raise OSError(errno.EBUSY, f"server {server.number} cannot be ended")
+        with contextlib.ExitStack() as made:
+            ends = []
+            for server in self._servers:
+                ours, theirs = sequenced_pair()
+                made.callback(ours.close)
+                with contextlib.closing(theirs):
+                    if await server.drain(theirs, number, arena):
+                        ends.append(ours)
+                    else:
+                        ours.close()
+            made.pop_all()
         return ends
 
     async def welcomed(self) -> None:
         """Wait, for a while, until the stager has said to all that it knows them: before, they read the source."""
-        for server in list(self._servers.values()):
-            await _first(server.known, server.child, KNOWN_LIMIT_S)
+        for server in self._servers:
+            if server.process.child is not None:
+                await server.process.child.within(server.known, KNOWN_LIMIT_S)
 
     async def end(self, limit_s: float) -> None:
         """Let all answer what they have taken, and end."""
-        self.stopping = True
         async with trio.open_nursery() as nursery:
-            for server in self._servers.values():
-                server.say(b"end")
-                nursery.start_soon(server.child.end, limit_s)
+            for server in self._servers:
+                server.process.stopping = True
+                if (child := server.process.living) is not None:
+                    server.say(b"end")
+                    nursery.start_soon(child.end, limit_s)
 
     def abandon(self) -> None:
         """Let them serve on by themselves, until another supervisor takes over."""
-        self.stopping = True
-        for server in self._servers.values():
-            server.control.close()
+        for server in self._servers:
+            server.process.stopping = True
+            server.abandon()
 
     def close(self) -> None:
         """Let go of what was kept for servers to come."""
         self._lives.close()
 
-    # ---- one server ---------------------------------------------------------------------------------------
+    # ---- for one server -----------------------------------------------------------------------------------
 
-    async def _spawn(self, number: int) -> ServerHandle:
-        ours, theirs = sequenced_pair()
+    def spawn(self, number: int, control: int) -> Child:
+        """Start the process of a server. Raises OSError."""
         fds = {name: self._fds[name] for name in SHARED if name in self._fds}
-        fds |= {"ring": self._rings[number], "control": theirs.fileno(), **self._lives.of(number)}
+        fds |= {"ring": self._rings[number], "control": control, **self._lives.of(number)}
         at = number - self._first
         role = f"server-{at}" if at else "server"
         numbers = {
             **self._given, "number": number, "first": self._first, "servers": len(self._rings),
             "resend": int(self.lasting), "arena": self.arena_number,
         }  # fmt: skip
-        try:
-            child = await trio.to_thread.run_sync(
-                lambda: Child("nopfsfs.server.process", Handoff(role, self._config, fds, numbers))
-            )
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        server = self._servers[number] = ServerHandle(number, child, ours)
-        self._deaths[number].started()
-        return server
+        return Child("nopfsfs.server.process", Handoff(role, self._config, fds, numbers))
 
-    async def _keep(self, server: ServerHandle) -> None:
-        """Watch a server and those that take its place."""
-        first = server
-        while True:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._listen, server)
-                nursery.start_soon(self._ping, server)
-                await _first(server.asleep, server.child)
-                nursery.cancel_scope.cancel()
-            status = server.child.status
-            if status is None:
-                self.asleep.append(server.child)
-            server.let_stager_go()
-            server.close()
-            if self.stopping or status == 0:
-                self._done(server)
-                return
-            why = "asleep in the kernel" if status is None else f"status {status}"
-            log.error("server %d ended: %s", server.number, why)
-            self.outages.began(f"server {server.number}", f"it ended: {why}")
-            cannot_start = server is first and not server.ready.is_set()
-            if not self.lasting or cannot_start:
-                self._fail(server)
-                return
-            self._resend()
-            successor = await self._replace(server)
-            if successor is None:
-                self._give_up(server)
-                return
-            server = successor
+    def pass_on(self, interrupt: bytes, sender: ServerHandle) -> None:
+        """A request was interrupted that the sender has not taken: another server has."""
+        for server in self._servers:
+            if server is not sender:
+                server.say(interrupt)
 
-    def _done(self, server: ServerHandle) -> None:
-        """The connection has ended, and so have all of them or will."""
-        log.info("server %d has ended", server.number)
+    def goes_on_without(self, server: ServerHandle, status: int | None) -> bool:
+        """A server is gone. True: another is to take its place, and what it had taken is delivered again."""
+        if server.process.stopping or status == 0:  # the connection has ended, and so have all of them or will
+            log.info("%s has ended", server.name)
+        elif not self.lasting or not server.ready.is_set():
+            # Nobody answers what was taken: the connection must end, so that nobody waits.
+            log.error("%s ended: status %s", server.name, status)
+            self.failed = True
+        else:
+            try:
+                resend(self._fds["fuse"])
+            except OSError as e:
+                log.info("nothing to be delivered again: %s", e)  # the connection has ended
+            return True
         server.ready.set()
         self.over.set()
-
-    def _give_up(self, server: ServerHandle) -> None:
-        if self.stopping:
-            self._done(server)
-        else:
-            self._fail(server)
-
-    def _fail(self, server: ServerHandle) -> None:
-        """Nobody answers what was taken: the connection must end, so that nobody waits."""
-        self.failed = True
-        self._done(server)
-
-    async def _replace(self, dead: ServerHandle) -> ServerHandle | None:
-        """Another server in place of a dead one; None when that has been tried too often."""
-        number = dead.number
-        deaths = self._deaths[number]
-        while True:
-            pause = deaths.pause()
-            if deaths.hopeless and not self._others_live(number):
-                log.error("server %d cannot be kept alive", number)
-                return None
-            if pause:
-                log.error("server %d dies as soon as it is started; in %g s another passes reads through to the source",
-                          number, pause)  # fmt: skip
-                await trio.sleep(pause)
-            async with self.changing:
-                if self.stopping:
-                    return None
-                try:
-                    server = await self._spawn(number)
-                except OSError as e:  # no process, descriptor or memory to be had at this moment
-                    log.error("server %d cannot be started: %s", number, e)
-                    self.outages.began(f"server {number}", f"cannot be started: {e}")
-                    deaths.started()
-                    continue
-                self._changed()  # before it may read the arena: whoever takes over must know of it
-                if not pause:
-                    await self._make_known(server)
-            return server
-
-    def _others_live(self, number: int) -> bool:
-        return any(server.child.running for server in self._servers.values() if server.number != number)
-
-    async def _make_known(self, server: ServerHandle) -> None:
-        """Let the server and the stager, if there is one, know each other."""
-        try:
-            ours, theirs = sequenced_pair()
-        except OSError as e:
-            log.warning("server %d goes without the stager: %s", server.number, e)
-            return
-        try:
-            if await self._introduce(ours):
-                server.know_stager(theirs, self.arena_number)
-        finally:
-            ours.close()
-            theirs.close()
-
-    def _resend(self) -> None:
-        try:
-            resend(self._fds["fuse"])
-        except OSError as e:
-            log.info("nothing to be delivered again: %s", e)  # the connection has ended
-
-    async def _listen(self, server: ServerHandle) -> None:
-        while True:
-            try:
-                message = await server.control.recv(64)
-            except (OSError, trio.ClosedResourceError):
-                return
-            if message == b"ready":
-                server.ready.set()
-                server.child.running = True
-                self.outages.ended(f"server {server.number}")
-            elif message == b"over":  # the connection has ended; it waits for a word, or for too long
-                self.over.set()
-            elif message == b"drained":
-                server.drained.set()
-            elif message == b"known":
-                server.known.set()
-            elif message == b"pong":
-                server.patience.answered()
-            elif message.startswith(b"interrupt"):
-                # a request was interrupted that this server has not taken: another has
-                for other in list(self._servers.values()):
-                    if other is not server:
-                        other.say(message)
-            elif not message:
-                return
-
-    async def _ping(self, server: ServerHandle) -> None:
-        """End a server that hangs; then what it had taken comes again. Not where that would end the mount."""
-        with trio.move_on_after(START_LIMIT_S) as limit:
-            await server.ready.wait()
-        if limit.cancelled_caught:
-            log.error("server %d does not begin to answer; killed", server.number)
-            await self._end_hanging(server)
-            return
-        ping_at = 0.0
-        while True:
-            now = trio.current_time()
-            if now >= ping_at:  # also where it is not replaced: so it knows that there is a supervisor
-                server.say(b"ping")
-                ping_at = now + PING_S
-            if server.patience.look(now) >= HANGS_S and self.lasting:
-                log.error("server %d does not answer; killed", server.number)
-                await self._end_hanging(server)
-                return
-            await trio.sleep(LOOK_S)
-
-    async def _end_hanging(self, server: ServerHandle) -> None:
-        if not await server.child.kill():
-            log.error("server %d is asleep in the kernel, most likely on the source; replaced", server.number)
-            server.asleep.set()
-
-
-async def _first(event: trio.Event, child: Child, limit_s: float = math.inf) -> bool:
-    """Whether the event comes before the process ends, and within the limit."""
-    with trio.move_on_after(limit_s):
-        async with trio.open_nursery() as nursery:
-
-            async def until(wait: Callable[[], Awaitable[object]]) -> None:
-                await wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(until, event.wait)
-            nursery.start_soon(until, child.ended)
-    return event.is_set()
+        return False
 
 
 def number_of_servers(config: MountConfig) -> int:

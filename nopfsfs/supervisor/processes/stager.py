@@ -1,7 +1,7 @@
-"""The stager of a mount: started, watched, replaced, for as long as the mount lives. Meanwhile servers read the source.
+"""The stager of a mount, for as long as the mount lives. While there is none, servers read the source.
 
-A stager that hangs is killed. It is seen dead before its successor uses its memory; one that the kernel holds, and that
-may yet write to the arena, keeps its arena, and the successor gets another.
+A stager is seen dead before its successor uses its memory; one that is asleep in the kernel, and may yet write to the
+arena, keeps its arena, and the successor gets another.
 """
 
 from __future__ import annotations
@@ -21,64 +21,85 @@ from nopfsfs.protocol.columns import LAYOUT, Metric, MetricBlock
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.event_loop import EventLoop
-from nopfsfs.supervisor.processes.children import Child, sequenced_pair
-from nopfsfs.supervisor.processes.deaths import Deaths
 from nopfsfs.supervisor.processes.peer import PeerHandle
 from nopfsfs.supervisor.processes.servers import ServerPool
+from nopfsfs.supervisor.processes.supervised import Child, SupervisedProcess, sequenced_pair
 from nopfsfs.supervisor.pulse import Pulse
+from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.system.outages import Outages
-from nopfsfs.system.patience import Patience
 from nopfsfs.system.process_setup import Handoff
 
 log = logging.getLogger(__name__)
-LOOK_S = 0.5  # between two looks at whether it lives
-SILENT_S, HANGS_S = 2.0, 10.0  # of silence, after which that is said, and after which it is replaced
-START_S = 30.0  # for its first sign of life
 BEGIN_S, LET_GO_S = 6.0, 2.0  # for it to begin, and for it to let go of its copy of the mount
+LOOK_S = 0.125  # between looks at whether it has
 ASLEEP_MOST = 3  # stagers that the kernel holds; as long as there are so many, no other is started
-WHAT = "stager"
 SHARED = ("index", "columns", "arena", "gauges", "modes", "end", "end-stager")
 
 
 class StagerHandle:
-    """Owns the stager process; `changed` is told when it is another."""
+    """The role of the stager, and what the process that has it has said. `changed` is called when it is another."""
+
+    name, replaceable, lives_alone = "stager", True, False
 
     def __init__(
         self, config: MountConfig, fds: dict[str, int], ring: int, servers: ServerPool, loop: EventLoop,
-        changed: Callable[[], None], pass_from: int, outages: Outages, arenas: Arenas, minor: int,
-        peering: PeerHandle | None = None,
+        commands: StagerSocket, changed: Callable[[], None], pass_from: int, outages: Outages, arenas: Arenas,
+        minor: int, peer: PeerHandle | None = None,
     ) -> None:  # fmt: skip
         self._config, self._fds, self._ring = config, fds, ring
-        self._servers, self._loop, self._changed = servers, loop, changed
-        self._pass_from, self._peering = pass_from, peering
-        self._outages, self._arenas, self._minor = outages, arenas, minor
+        self._servers, self._loop, self._commands = servers, loop, commands
+        self._pass_from, self._peer = pass_from, peer
+        self._arenas, self._minor = arenas, minor
         self._gauge = MetricBlock(fds["gauges"], writable=False).block
-        self._deaths = Deaths(self._done, trio.current_time)
         self._mounted = True  # the mountpoint is there
-        self.child: Child | None = None
         self.pulse = Pulse()
-        self.asleep: list[Child] = []  # killed, and held by the kernel
-        self.stopping = False
+        self.process = SupervisedProcess(self, servers.starting, outages, changed)
 
-    async def start(self) -> None:
-        """Raises OSError."""
-        async with self._servers.changing:
-            if self.stopping:
-                raise OSError(errno.ECANCELED, "the mount ends, or another takes it over")
-            if self._arenas.spoiled:
-                demands = await self._change_arena()
-            else:
-                demands = await self._servers.connect(number=self._arenas.number)
-            try:
-                self.child = await self._spawn(demands)
-            finally:
-                for sock in demands:
-                    sock.close()
-            self._changed()  # it may write to the arena: whoever takes over must know of it
-            await self._servers.welcomed()
-        if self._peering is not None:
-            await self._peering.introduce()
-        self._deaths.started()
+    # ---- the role (`processes/supervised.py`) -------------------------------------------------------------
+
+    async def start(self) -> Child:
+        if (asleep := len(self.process.asleep)) >= ASLEEP_MOST:
+            raise OSError(errno.EBUSY, f"{asleep} before it are asleep in the kernel, most likely on the source")
+        if self._arenas.spoiled:
+            demands = await self._change_arena()
+        else:
+            demands = await self._servers.connect(number=self._arenas.number)
+        try:
+            return await self._spawn(demands)
+        finally:
+            for sock in demands:
+                sock.close()
+
+    async def introduce(self, child: Child) -> None:
+        await child.unless_gone(self._servers.welcomed)
+        if self._peer is not None:
+            await self._peer.introduce()
+
+    async def listen(self, answered: Callable[[], None]) -> None:
+        await self.pulse.listen(answered)
+
+    def ping(self) -> bool:
+        return self.pulse.ping()
+
+    async def contain(self, child: Child) -> bool:
+        """See that nobody writes to the arena any more, or that the next stager gets another one."""
+        self._loop.detach_stager()
+        if self.process.stopping:
+            return False
+        if child.status is None:
+            self._arenas.spoil()
+        try:
+            if self._peer is not None:
+                await self._peer.stager_gone()
+        except OSError as e:  # the peer process may write to the arena for ever
+            log.error("%s; another arena is used", e)
+            self._arenas.spoil()
+        return True
+
+    def work_done(self) -> int:
+        return int(self._gauge[Metric.STAGED_FILES] + self._gauge[Metric.PUSHES_DONE])
+
+    # ---- its start ----------------------------------------------------------------------------------------
 
     async def _change_arena(self) -> list[socket.socket]:
         """As `ServerPool.connect`, and let all that use the arena take another. What was staged is lost. Raises
@@ -89,18 +110,15 @@ class StagerHandle:
         self._servers.arena_number = number
         self._loop.forget_arena()
         self._arenas.took()
-        if self._peering is not None:
-            await self._peering.use_arena(self._fds["arena"])
+        if self._peer is not None:
+            await self._peer.use_arena(self._fds["arena"])
         return demands
-
-    def _done(self) -> int:
-        return int(self._gauge[Metric.STAGED_FILES] + self._gauge[Metric.PUSHES_DONE])
 
     async def _spawn(self, demands: list[socket.socket]) -> Child:
         ours, theirs = sequenced_pair()
         self.pulse.close()
         self.pulse = pulse = Pulse()
-        split = self._loop.conductor.split
+        split = self._loop.policy.split
         fds = {name: self._fds[name] for name in SHARED if name in self._fds}
         fds |= {"ring": self._ring, "orders": theirs.fileno(), "pulse": pulse.give()}
         fds |= {f"demands{number}": sock.fileno() for number, sock in enumerate(demands)}
@@ -128,128 +146,36 @@ class StagerHandle:
             return None
         return tree
 
-    # ---- watching -----------------------------------------------------------------------------------------
-
-    async def keep(self) -> None:
-        """Replace a stager that dies or hangs."""
-        while True:
-            why = await self._until_gone() if self.child is not None else "it could not be started"
-            self._loop.detach_stager()
-            if self.stopping:
-                return
-            self._outages.began(WHAT, why)
-            self.child = None
-            try:
-                if self._peering is not None:
-                    await self._peering.stager_gone()
-            except OSError as e:  # the peer process may write to the arena for ever
-                log.error("%s; another arena is used", e)
-                self._arenas.spoil()
-            if not await self._replace(why):
-                return
-            self._changed()
-
-    async def _replace(self, why: str) -> bool:
-        """False: the mount ends."""
-        while not self.stopping:
-            pause = self._deaths.pause()
-            log.error("the stager is gone: %s; another is started%s", why, f" in {pause:g} s" if pause else "")
-            await trio.sleep(pause)
-            if len(self.asleep) >= ASLEEP_MOST:
-                why = f"{len(self.asleep)} before it are asleep in the kernel, most likely on the source"
-                self._deaths.started()
-            elif not self.stopping:
-                try:
-                    await self.start()
-                    return True
-                except OSError as e:
-                    why = f"it cannot be started: {e}"
-                    self._deaths.started()
-            self.child = None
-            self._outages.began(WHAT, why)
-            await trio.sleep(LOOK_S)
-        return False
-
-    async def _until_gone(self) -> str:
-        """Wait until the stager runs no more, and see to it that it does not when it hangs; why it is gone."""
-        child = self.child
-        assert child is not None
-        asleep = False
-        async with trio.open_nursery() as nursery:
-
-            async def see_it_hang() -> None:
-                nonlocal asleep
-                await self._silence(child)
-                if await child.kill():
-                    return
-                asleep = True
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(see_it_hang)
-            await child.ended()
-            nursery.cancel_scope.cancel()
-        if not asleep:
-            return f"it ended with status {child.status}"
-        self._left_asleep(child)
-        return "it is asleep in the kernel, most likely on the source"
-
-    def _left_asleep(self, child: Child) -> None:
-        if child not in self.asleep:
-            self.asleep.append(child)
-        self._arenas.spoil()
-        self._changed()
-
-    async def _silence(self, child: Child) -> None:
-        """Return when the stager has given no sign of life for too long."""
-        pulse, patience = self.pulse, Patience()
-        while True:
-            self.asleep = [other for other in self.asleep if other.status is None]
-            if pulse.take():
-                patience.answered()
-                child.running = True
-                self._outages.ended(WHAT)
-            pulse.ping()
-            silent_s = patience.look(trio.current_time())
-            if silent_s >= SILENT_S and pulse.heard:
-                self._outages.began(WHAT, "it does not answer; the source is read meanwhile")
-            if silent_s >= (HANGS_S if pulse.heard else START_S):
-                log.error("the stager (pid %d) does not answer; killed", child.pid)
-                return
-            await trio.sleep(LOOK_S)
-
     # ---- the end ------------------------------------------------------------------------------------------
 
     async def let_go(self) -> None:
         """The mountpoint is gone: see that the stager's copy of the mount goes, too, which keeps the mount alive."""
         self._mounted = False
-        await self._loop.order(Order.QUIESCE)
-        if self.child is None:
+        await self._commands.command(Order.QUIESCE)
+        if self.process.living is None:
             return
         with trio.move_on_after(BEGIN_S):  # one that has just been started
             await self._pulse_says(lambda: self.pulse.heard)
         with trio.move_on_after(LET_GO_S):
             await self._pulse_says(lambda: not self.pulse.said.get("holds", True))
-        if self.pulse.said.get("holds", True) and self.child is not None and self.child.status is None:
+        stager = self.process.living
+        if self.pulse.said.get("holds", True) and stager is not None:
             log.error("the stager does not let go of the mount; killed")
-            child = self.child
-            if not await child.kill():
-                self._left_asleep(child)
+            await stager.kill()
 
     async def _pulse_says(self, what: Callable[[], bool]) -> None:
-        while True:
-            self.pulse.take()
-            if what():
-                return
+        while not what():
             self.pulse.ping()
-            await trio.sleep(LOOK_S / 4)
+            await trio.sleep(LOOK_S)
 
     @property
     def holding(self) -> list[Child]:
         """Stagers that have not ended, and may hold a copy of the mount."""
-        return [child for child in (*self.asleep, *([self.child] if self.child else [])) if child.status is None]
+        return [child for child in (*self.process.asleep, self.process.living) if child is not None]
 
     async def end(self, limit_s: float) -> None:
-        self.stopping = True
-        if self.child is not None and self.child not in self.asleep:
-            await self._loop.order(Order.STOP)
-            await self.child.end(limit_s)
+        """Let the stager end by itself, within the limit."""
+        self.process.stopping = True
+        if (stager := self.process.living) is not None:
+            await self._commands.command(Order.STOP)
+            await stager.end(limit_s)

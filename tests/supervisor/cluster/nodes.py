@@ -1,13 +1,15 @@
-"""Nodes of a cluster in one process: their placings are joined by a bus, their loops are made of what is looked at."""
+"""Nodes of a cluster in one process: a bus joins their agreements, their loops are made of what is looked at."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
+import math
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import trio
 
 from nopfsfs.config import DiskSpec, MountConfig, World
 from nopfsfs.dataset.index import Index
@@ -15,23 +17,26 @@ from nopfsfs.plan.epoch_order import Hypothesis, build
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.policy.budget import MemorySplit
-from nopfsfs.policy.node_policy import NodePolicy
-from nopfsfs.policy.stream_scan import Rows
+from nopfsfs.policy.node_policy import NodePolicy, Rows
+from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, ClusterMessage, NodeLeft
+from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
+from nopfsfs.supervisor.mount_memory import charges
 from nopfsfs.supervisor.plan_worker import make_follower
-from nopfsfs.supervisor.process import charges
 
 
 class Loop:
-    """What a placing needs of an event loop."""
+    """What an agreement needs of an event loop."""
 
-    def __init__(self, conductor: NodePolicy, follower: Follower | None) -> None:
-        self.conductor, self.follower = conductor, follower
+    def __init__(self, policy: NodePolicy, follower: Follower | None) -> None:
+        self.policy, self.follower = policy, follower
+        self.holds_back = True
+
+    def fetch_ahead(self) -> None:
         self.holds_back = False
-        self.stray: Callable[[list[int]], None] = lambda rows: None
 
     def furthest(self, count: int) -> Rows:
-        return self.conductor.held()
+        return self.policy.held()
 
 
 class Node:
@@ -49,13 +54,32 @@ class Node:
         split = MemorySplit(
             arena=2 * room, homes=room, stream=room // 2, ranges=room // 2, pages=0, page_homes=0, whole_limit=1 << 30
         )
-        conductor = NodePolicy(self.charges, np.zeros(index.n, np.uint8), split, list(disks))
-        self.loop = Loop(conductor, None)
+        policy = NodePolicy(self.charges, np.zeros(index.n, np.uint8), split, list(disks))
+        self.loop = Loop(policy, None)
         self.holder = np.zeros(index.n, np.uint16)
-        self.placing = PlacementAgreement(
-            self.config, self.loop, index, charges=self.charges, holder=self.holder,  # type: ignore[arg-type]
-            say=partial(bus.say, number), say_to=partial(bus.say_to, number),
+        self.handover = CopyHandover(policy, self.holder, self._send)
+        self._events, events = trio.open_memory_channel[ClusterEvent](math.inf)
+        self.agreement = PlacementAgreement(
+            self.config, self.loop, index, self.handover, events,  # type: ignore[arg-type]
+            charges=self.charges, holder=self.holder, send=self._send,
         )  # fmt: skip
+
+    async def _send(self, node: int, body: dict[str, Any]) -> None:
+        await (self.bus.send(self.number, body) if node < 0 else self.bus.send_to(self.number, node, body))
+
+    def receive(self, node: int, body: dict[str, Any]) -> None:
+        """Another node has sent this."""
+        with suppress(trio.BrokenResourceError):
+            self._events.send_nowait(ClusterMessage(node, body))
+
+    def left(self, node: int) -> None:
+        """Another node has left."""
+        with suppress(trio.BrokenResourceError):
+            self._events.send_nowait(NodeLeft(node))
+
+    def lost(self) -> None:
+        """There are no other nodes any more."""
+        self._events.close()
 
     def plan(self) -> None:
         """It has made its plan."""
@@ -72,7 +96,7 @@ class Node:
 
 
 class Bus:
-    """What one says all others hear, in order, as JSON; but for those that are `deaf`."""
+    """Carries what one sends to all others, in order, as JSON; but for those that are `deaf`."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
@@ -86,13 +110,13 @@ class Bus:
         node = self.all[number] = Node(self, number, index, room, disks, **{"worlds": worlds, "seed": 42, **config})
         return node
 
-    async def say(self, speaker: int, body: dict[str, Any]) -> None:
+    async def send(self, speaker: int, body: dict[str, Any]) -> None:
         self.said.append((speaker, body))
         for number in self.all:
             if number != speaker:
                 self._hear(speaker, number, body)
 
-    async def say_to(self, speaker: int, node: int, body: dict[str, Any]) -> None:
+    async def send_to(self, speaker: int, node: int, body: dict[str, Any]) -> None:
         assert node != speaker
         self.said.append((speaker, body))
         self._hear(speaker, node, body)
@@ -101,7 +125,7 @@ class Bus:
         text = json.dumps(body)
         assert len(text) < 60_000
         if node not in self.deaf:
-            self.all[node].placing.hear(speaker, json.loads(text))
+            self.all[node].receive(speaker, json.loads(text))
 
     def places(self) -> list[tuple[int, dict[str, Any]]]:
         """Placements that were named, and by whom."""
@@ -110,4 +134,4 @@ class Bus:
     def leave(self, number: int) -> None:
         for other, node in self.all.items():
             if other != number:
-                node.placing.left(number)
+                node.left(number)

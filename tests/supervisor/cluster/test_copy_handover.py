@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
+from nopfsfs.policy.residency.homes import Home
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.command_list import Do
-from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import copy_handover as module
@@ -51,11 +51,11 @@ class Stager:
 
     def _stage(self, row: int) -> None:
         self.staged.add(row)
-        self.node.loop.conductor.staged(row)
+        self.node.loop.policy.staged(row)
 
     async def run(self) -> None:
         while True:
-            for do, rows, _ in self.node.loop.conductor.take_commands():
+            for do, rows, _ in self.node.loop.policy.take_commands():
                 for row in rows:
                     if do == Do.FETCH:
                         holder = int(self.node.holder[row])
@@ -64,7 +64,7 @@ class Stager:
                         self._stage(row)
                     elif do == Do.EVICT:
                         self.staged.discard(row)
-                        self.node.loop.conductor.evicted(row)
+                        self.node.loop.policy.evicted(row)
             await trio.sleep(0.002)
 
 
@@ -91,16 +91,16 @@ async def test_what_was_read_before_the_placement_was_known_reaches_its_home(ind
             return all(row in stagers[home].staged for row, home in there.items())
 
         await until(all_there)
-        await until(lambda: not any(node.placing._handing._given for node in nodes))
+        await until(lambda: not any(node.handover._given for node in nodes))
 
         def nothing_is_held() -> bool:
-            homes = [nodes[number].loop.conductor.residency.home[list(one.staged)] for number, one in stagers.items()]
+            homes = [nodes[number].loop.policy.residency.home[list(one.staged)] for number, one in stagers.items()]
             return all((home == Home.RAM).all() for home in homes)
 
         await until(nothing_is_held)
         for node in nodes:
-            assert not node.placing._handing._taking
-            assert node.loop.conductor.residency.offered_bytes == 0
+            assert not node.handover._taking
+            assert node.loop.policy.residency.offered_bytes == 0
         check(bus)
     assert stagers[0].of_source == [], "all of it came from the other nodes"
     assert stagers[0].of_peers
@@ -121,12 +121,12 @@ async def test_what_the_home_did_not_give_is_handed_to_it_later(index: Index) ->
         await placed(1, *nodes)
         row = int(np.flatnonzero(nodes[1].holder == 1)[0])
         stagers[1].read(row)
-        nodes[1].placing.staged_from_source([row])
+        nodes[1].handover.offer([row])
         await until(lambda: row in stagers[0].staged)
         await until(lambda: row not in stagers[1].staged)
         check(bus)
     assert stagers[0].of_peers == [row]
-    assert nodes[1].placing._handing.given == nodes[0].placing._handing.taken == 1
+    assert nodes[1].handover.given == nodes[0].handover.taken == 1
 
 
 @in_trio
@@ -143,11 +143,11 @@ async def test_nobody_who_takes_it(index: Index, monkeypatch: pytest.MonkeyPatch
         bus.deaf = {0}
         row = int(np.flatnonzero(nodes[1].holder == 1)[0])
         stagers[1].read(row)
-        nodes[1].placing.staged_from_source([row])
+        nodes[1].handover.offer([row])
         await trio.sleep(0.05)
         assert row in stagers[1].staged
         await until(lambda: row not in stagers[1].staged)
-    assert nodes[1].loop.conductor.residency.offered_bytes == 0
+    assert nodes[1].loop.policy.residency.offered_bytes == 0
 
 
 # ---- one side alone -----------------------------------------------------------------------------------------
@@ -158,22 +158,22 @@ class One:
 
     def __init__(self) -> None:
         split = MemorySplit(arena=200, homes=40, stream=60, ranges=60, pages=0, page_homes=0, whole_limit=1000)
-        self.conductor = NodePolicy(np.full(ROWS, 10), np.zeros(ROWS, np.uint8), split, [])
+        self.policy = NodePolicy(np.full(ROWS, 10), np.zeros(ROWS, np.uint8), split, [])
         self.holder = np.repeat(np.array([HOME_HERE, 1, 3], np.uint16), 4)
         self.said: list[tuple[int, str, list[int]]] = []
-        self.handing = CopyHandover(self.conductor, self.holder, self._say_to)
-        self.conductor.apply_placement(np.repeat(np.array([0, -1, -1], np.int8), 4), self.conductor.held())
-        self.handing.written(1)
+        self.handover = CopyHandover(self.policy, self.holder, self._send)
+        self.policy.apply_placement(np.repeat(np.array([0, -1, -1], np.int8), 4), self.policy.held())
+        self.handover.written(1)
 
-    async def _say_to(self, node: int, body: dict[str, Any]) -> None:
+    async def _send(self, node: int, body: dict[str, Any]) -> None:
         assert body["number"] == 1
         self.said.append((node, body["kind"], body["rows"]))
 
-    def hear(self, node: int, kind: str, rows: list[int]) -> None:
-        self.handing.hear(node, {"kind": kind, "rows": rows, "number": 1})
+    def receive(self, node: int, kind: str, rows: list[int]) -> None:
+        self.handover.receive(node, {"kind": kind, "rows": rows, "number": 1})
 
     async def step(self) -> list[tuple[int, str, list[int]]]:
-        await self.handing.step()
+        await self.handover.step()
         said, self.said = self.said, []
         return said
 
@@ -182,58 +182,58 @@ class One:
 async def test_as_many_are_offered_as_can_be_held() -> None:
     one = One()
     for row in range(4, ROWS):
-        one.conductor.staged(row)
-    one.handing.offer(range(ROWS))
+        one.policy.staged(row)
+    one.handover.offer(range(ROWS))
     assert await one.step() == [(0, "have", [4, 5, 6])]
-    one.hear(2, "took", [4])
-    one.hear(0, "took", [5, 6, 7])
+    one.receive(2, "took", [4])
+    one.receive(0, "took", [5, 6, 7])
     assert await one.step() == [(0, "have", [7]), (2, "have", [8])]
-    one.handing.left(0)
+    one.handover.left(0)
     one.holder[one.holder == 1] = 0
     assert await one.step() == [(2, "have", [9, 10])]
-    one.handing.lost()
-    one.handing.offer([11])
+    one.handover.lost()
+    one.handover.offer([11])
     assert await one.step() == []
-    assert one.conductor.residency.offered_bytes == 0
+    assert one.policy.residency.offered_bytes == 0
 
 
 @in_trio
 async def test_a_file_that_is_too_large_to_be_held_does_not_stop_the_others() -> None:
     one = One()
-    one.conductor.residency.charges[5] = 31
+    one.policy.residency.charges[5] = 31
     for row in (5, 6):
-        one.conductor.staged(row)
-    one.handing.offer([5, 6])
+        one.policy.staged(row)
+    one.handover.offer([5, 6])
     assert await one.step() == [(0, "have", [6])]
 
 
 @in_trio
 async def test_what_is_here_or_does_not_live_here_is_not_taken() -> None:
     one = One()
-    one.conductor.staged(0)
-    one.hear(2, "have", [0, 1, 5, 1])
+    one.policy.staged(0)
+    one.receive(2, "have", [0, 1, 5, 1])
     assert one.holder[1] == 3
     assert await one.step() == [(2, "took", [0, 5])], "the third when it has come"
-    assert one.conductor.take_commands() == [(Do.FETCH, [1], 0)]
-    one.hear(0, "have", [1])
+    assert one.policy.take_commands() == [(Do.FETCH, [1], 0)]
+    one.receive(0, "have", [1])
     assert await one.step() == [(0, "took", [1])], "from one of them"
-    one.handing.written(1)
+    one.handover.written(1)
     assert one.holder[1] == 3, "still"
-    one.conductor.staged(1)
+    one.policy.staged(1)
     assert await one.step() == [(2, "took", [1])]
     assert one.holder[1] == HOME_HERE
-    assert one.handing.taken == 1
+    assert one.handover.taken == 1
 
 
 @in_trio
 async def test_what_was_cancelled_is_taken_all_the_same() -> None:
     one = One()
-    one.hear(2, "have", [1])
-    one.conductor.take_commands()
-    one.conductor.fetch_failed(1, cancelled=True)
+    one.receive(2, "have", [1])
+    one.policy.take_commands()
+    one.policy.fetch_failed(1, cancelled=True)
     assert await one.step() == []
-    assert one.conductor.take_commands() == [(Do.FETCH, [1], 0)]
-    one.handing.left(2)
+    assert one.policy.take_commands() == [(Do.FETCH, [1], 0)]
+    one.handover.left(2)
     assert one.holder[1] == HOME_HERE
 
 
@@ -241,22 +241,22 @@ async def test_what_was_cancelled_is_taken_all_the_same() -> None:
 async def test_what_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PULLING_S", 0)
     one = One()
-    one.hear(2, "have", [1])
+    one.receive(2, "have", [1])
     assert await one.step() == [(2, "took", [1])]
     assert one.holder[1] == HOME_HERE
-    assert one.handing.taken == 0
+    assert one.handover.taken == 0
 
 
 @in_trio
 async def test_what_is_offered_by_a_placement_that_is_not_computed_here_yet_waits_for_it() -> None:
     one = One()
-    one.handing.hear(2, {"kind": "have", "rows": [1], "number": 2})
+    one.handover.receive(2, {"kind": "have", "rows": [1], "number": 2})
     assert await one.step() == []
-    one.handing.written(2)
+    one.handover.written(2)
     assert one.holder[1] == 3
     for _ in range(2 * module.EARLY_MOST):
-        one.handing.hear(2, {"kind": "have", "rows": [1], "number": 9})
-    assert len(one.handing._early) == module.EARLY_MOST
+        one.handover.receive(2, {"kind": "have", "rows": [1], "number": 9})
+    assert len(one.handover._early) == module.EARLY_MOST
 
 
 @in_trio
@@ -267,8 +267,8 @@ async def test_garbage_is_refused() -> None:
                  {"rows": [0] * 5000}, {"rows": [0], "number": None}):  # fmt: skip
         for kind in ("have", "took"):
             with pytest.raises(ValueError):
-                one.handing.hear(0, {"number": 1, **body, "kind": kind})
+                one.handover.receive(0, {"number": 1, **body, "kind": kind})
     assert await one.step() == []
     assert one.holder.tolist() == before
-    assert one.handing._early == []
-    assert (one.handing.given, one.handing.taken) == (0, 0)
+    assert one.handover._early == []
+    assert (one.handover.given, one.handover.taken) == (0, 0)

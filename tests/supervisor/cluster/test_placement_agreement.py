@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
+from nopfsfs.policy.residency.homes import Home
 
 from nopfsfs.config import World
 from nopfsfs.dataset.index import Index
@@ -19,7 +20,6 @@ from nopfsfs.placement.methods import NOWHERE, UNCOVERED
 from nopfsfs.plan.epoch_order import Hypothesis
 from nopfsfs.plan.following.follower_output import PlanStatus
 from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
-from nopfsfs.policy.homes import Home
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import placement_agreement as module
 from nopfsfs.supervisor.cluster.placement_proposal import NodeRoom, PlacementProposal, ReadSet
@@ -45,7 +45,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"LOOK_S": 0.01, "ROOMS_S": 0.2, "FOLLOWER_S": 0.3, "SAYING_S": 0.5, "BEGIN_S": 0.5, "BEGIN_LATE_S": 1,
+    limits = {"LOOK_S": 0.01, "ROOMS_S": 0.2, "FOLLOWER_S": 0.3, "SENDING_S": 0.5, "BEGIN_S": 0.5, "BEGIN_LATE_S": 1,
               "HOLD_BACK_S": 0.4}  # fmt: skip
     for name, value in limits.items():
         monkeypatch.setattr(module, name, value)
@@ -59,7 +59,7 @@ def rows_of(index: Index, part: str) -> np.ndarray:
 async def running(*nodes: Node) -> AsyncIterator[trio.Nursery]:
     async with trio.open_nursery() as nursery:
         for node in nodes:
-            nursery.start_soon(node.placing.run)
+            nursery.start_soon(node.agreement.run)
         yield nursery
         nursery.cancel_scope.cancel()
 
@@ -71,7 +71,7 @@ async def until(what: Any, limit_s: float = 10) -> None:
 
 
 async def placed(number: int, *nodes: Node) -> None:
-    await until(lambda: all(node.placing.status()["number"] >= number for node in nodes))
+    await until(lambda: all(node.agreement.status()["number"] >= number for node in nodes))
 
 
 def check(bus: Bus, gone: tuple[int, ...] = ()) -> None:
@@ -82,9 +82,9 @@ def check(bus: Bus, gone: tuple[int, ...] = ()) -> None:
         holder = node.holder.astype(np.int64)
         home = np.where(holder == HOME_HERE, node.number, holder - 1)
         homes.append(home)
-        conductor = node.loop.conductor
-        assert np.isin(conductor.residency.home[holder == HOME_HERE], (Home.RAM, Home.DISK)).all()
-        assert conductor.residency.homes.used <= conductor.split.homes
+        policy = node.loop.policy
+        assert np.isin(policy.residency.home[holder == HOME_HERE], (Home.RAM, Home.DISK)).all()
+        assert policy.residency.homes.used <= policy.split.homes
     for home in homes[1:]:
         assert (home == homes[0]).all()
     assert not set(homes[0].tolist()) & set(gone)
@@ -116,15 +116,15 @@ async def test_what_the_leader_reads_has_one_home_each(index: Index) -> None:
     assert (speaker, body["what"]["sampler"], body["what"]["world"]) == (0, "distributed", 4)
     assert body["epochs"] == 16
     for node in nodes:
-        status = node.placing.status()
+        status = node.agreement.status()
         assert status == {
             "node": node.number, "nodes": 4, "placement": "homes", "number": 1, "distinct_share": 1.0,
             "homes_here": np.count_nonzero(node.holder == HOME_HERE), "left": [],
         }  # fmt: skip
         assert 20 <= status["homes_here"] <= 60
-    assert sum(node.placing.status()["homes_here"] for node in nodes) == TRAIN
+    assert sum(node.agreement.status()["homes_here"] for node in nodes) == TRAIN
     assert not nodes[0].holder[rows_of(index, "val")].any(), "nobody reads that"
-    said = nodes[0].loop.conductor.residency.homes._said.astype(int) + UNCOVERED
+    said = nodes[0].loop.policy.residency.homes._said.astype(int) + UNCOVERED
     assert (said[rows_of(index, "val")] == UNCOVERED).all()
     assert np.isin(said[rows_of(index, "train")], (0, NOWHERE)).all()
 
@@ -136,10 +136,10 @@ async def test_the_paper_s_placement(index: Index) -> None:
     async with running(*nodes):
         await placed(1, *nodes)
     for node in nodes:
-        kept = node.loop.conductor.residency.home == Home.RAM
+        kept = node.loop.policy.residency.home == Home.RAM
         assert (kept | (node.holder != HOME_HERE)).all()
         assert np.count_nonzero(kept) == 60, "each for itself"
-    assert nodes[0].placing.status()["distinct_share"] < 1
+    assert nodes[0].agreement.status()["distinct_share"] < 1
 
 
 @in_trio
@@ -152,8 +152,8 @@ async def test_disks_and_nodes_that_differ(index: Index) -> None:
     async with running(*nodes):
         await placed(1, *nodes)
     check(bus)
-    assert [node.placing.status()["homes_here"] for node in nodes] == [70, 20, 70]
-    kept = [np.bincount(node.loop.conductor.residency.home, minlength=3)[1:3].tolist() for node in nodes]
+    assert [node.agreement.status()["homes_here"] for node in nodes] == [70, 20, 70]
+    kept = [np.bincount(node.loop.policy.residency.home, minlength=3)[1:3].tolist() for node in nodes]
     assert kept == [[30, 40], [20, 0], [0, 90]], "what room is left on disks is for second copies"
 
 
@@ -187,7 +187,7 @@ async def test_an_order_that_nobody_knows_is_dealt_out_by_a_hash(index: Index) -
     check(bus)
     assert bus.places()[0][1]["what"] == {}
     assert np.count_nonzero(nodes[0].holder) == TRAIN + VAL + 1
-    assert {50, 51} >= {node.placing.status()["homes_here"] for node in nodes}
+    assert {50, 51} >= {node.agreement.status()["homes_here"] for node in nodes}
 
 
 @in_trio
@@ -197,7 +197,7 @@ async def test_ranks_that_do_not_fit_the_nodes_are_dealt_out_by_a_hash(index: In
     async with running(*nodes):
         await placed(1, *nodes)
     check(bus)
-    assert [node.placing.status()["homes_here"] for node in nodes] == [40] * 4
+    assert [node.agreement.status()["homes_here"] for node in nodes] == [40] * 4
 
 
 # ---- late, gone, mad ----------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ async def test_a_room_that_is_not_known_in_time_counts_when_it_is(index: Index) 
         await placed(1, first, second)
         assert not (first.holder == 3).any()
         third_is_up = trio.current_time()
-        nursery.start_soon(third.placing.run)
-        await until(lambda: 2 in first.placing._rooms)
+        nursery.start_soon(third.agreement.run)
+        await until(lambda: 2 in first.agreement._rooms)
         await placed(1, third)  # it was told while it was not there yet
         assert trio.current_time() - third_is_up < 5
         first.register("val")
@@ -247,15 +247,14 @@ async def test_who_leaves_is_asked_no_more_and_the_next_one_leads(index: Index) 
         here = np.flatnonzero(nodes[1].holder == 1)
         bus.leave(0)
         assert len(here)
-        for node in nodes[1:]:
-            assert not node.holder[here].any()
+        await until(lambda: not any(node.holder[here].any() for node in nodes[1:]))
         nodes[1].register("val")
         await placed(2, *nodes[1:])
         assert bus.places()[-1][0] == 1
     check(bus, gone=(0,))
-    assert nodes[2].placing.status()["left"] == [0]
+    assert nodes[2].agreement.status()["left"] == [0]
     assert not nodes[1].holder[here].any(), "still"
-    said = nodes[1].loop.conductor.residency.homes._said.astype(int) + UNCOVERED
+    said = nodes[1].loop.policy.residency.homes._said.astype(int) + UNCOVERED
     assert (said[here] == UNCOVERED).all(), "they are staged here as where there are no other nodes"
 
 
@@ -267,15 +266,15 @@ async def test_a_leader_that_is_known_to_lead_by_some_only_is_heard_in_the_end(i
     bus.deaf = {0, 1, 2}
     nodes[2].loop.follower = None
     async with running(nodes[2]):
-        nodes[2].placing.hear(1, order.say())
+        nodes[2].receive(1, order.to_message())
         await trio.sleep(0.1)
-        assert nodes[2].placing.status()["number"] == 0
-        nodes[2].placing.left(0)
-        await until(lambda: bool(nodes[2].placing.status()["homes_here"]))
+        assert nodes[2].agreement.status()["number"] == 0
+        nodes[2].left(0)
+        await until(lambda: bool(nodes[2].agreement.status()["homes_here"]))
         assert set(np.unique(nodes[2].holder)) == {0, HOME_HERE}, "others do not know yet what lives with them"
-        nodes[2].placing.hear(1, {"kind": "begin", "number": 1})
+        nodes[2].receive(1, {"kind": "begin", "number": 1})
         await placed(1, nodes[2])
-    assert nodes[2].placing.status()["homes_here"] > 0
+    assert nodes[2].agreement.status()["homes_here"] > 0
     assert set(np.unique(nodes[2].holder)) == {0, 2, HOME_HERE}
 
 
@@ -284,12 +283,12 @@ async def test_what_was_said_before_leaving_holds(index: Index) -> None:
     bus = cluster(index, 2, 120)
     second = bus.all[1]
     order = PlacementProposal(1, np.full((2, 1), 120 * CHARGE), 1 << 30, "homes", 2, ReadSet())
-    second.placing.hear(0, order.say())
-    second.placing.left(0)
+    second.receive(0, order.to_message())
+    second.left(0)
     async with running(second):
         await placed(1, second)
     assert (second.holder == 1).sum() == 0
-    assert second.placing.status()["homes_here"] == 100
+    assert second.agreement.status()["homes_here"] == 100
 
 
 @in_trio
@@ -298,16 +297,16 @@ async def test_all_others_are_gone(index: Index) -> None:
     nodes = list(bus.all.values())
     async with trio.open_nursery() as nursery:
         for node in nodes:
-            nursery.start_soon(node.placing.run)
+            nursery.start_soon(node.agreement.run)
         await placed(1, *nodes)
         for node in nodes:
-            node.placing.lost()
+            node.lost()
         # they end by themselves
     for node in nodes:
         assert set(np.unique(node.holder)) == {0, HOME_HERE}
 
 
-GOOD = PlacementProposal(1, np.full((3, 2), 80 * CHARGE), 1 << 30, "homes", 2, ReadSet()).say()
+GOOD = PlacementProposal(1, np.full((3, 2), 80 * CHARGE), 1 << 30, "homes", 2, ReadSet()).to_message()
 PLAN = {"root": 1, "files": "image_folder", "sampler": "distributed", "seed": 1, "options": {}, "epoch": 0, "world": 4}
 
 
@@ -318,7 +317,7 @@ def garbage() -> Iterator[dict[str, Any]]:
     yield {"kind": ["room"]}
     for room in ({}, {"ram": -1}, {"ram": True}, {"ram": 1.5}, {"ram": 1 << 70}, {"disks": 3}, {"disks": [1] * 99},
                  {"disks": ["a"]}, {"whole_limit": None}):  # fmt: skip
-        yield {**NodeRoom(1, (), 1).say(), **room} if room else {"kind": "room"}
+        yield {**NodeRoom(1, (), 1).to_message(), **room} if room else {"kind": "room"}
     for key, values in {
         "number": (0, -1, None, "1", 1 << 60),
         "rooms": ([], [[1]], [[1]] * 4, [[1], [1, 2], [1]], [["x"]] * 3, 5, [[]] * 3, [[-1]] * 3, [[1] * 99] * 3),
@@ -344,17 +343,18 @@ async def test_garbage_is_ignored_and_spoken_of_once(index: Index, caplog: pytes
     bus.deaf = {0, 1, 2}
     async with running(nodes[2]):
         for body in garbage():
-            nodes[2].placing.hear(0, body)
-            nodes[2].placing.hear(9, body)
-            nodes[2].placing.hear(-1, body)
-            nodes[2].placing.hear(2, body)
-        await until(lambda: not nodes[2].placing._heard)
-        assert nodes[2].placing.status()["number"] == 0
+            nodes[2].receive(0, body)
+            nodes[2].receive(9, body)
+            nodes[2].receive(-1, body)
+            nodes[2].receive(2, body)
+        await trio.testing.wait_all_tasks_blocked()
+        await until(lambda: not nodes[2].agreement._received)
+        assert nodes[2].agreement.status()["number"] == 0
         assert not nodes[2].holder.any()
         assert len(caplog.records) == 1
-        nodes[2].placing.hear(0, GOOD)
+        nodes[2].receive(0, GOOD)
         await placed(1, nodes[2])
-    assert nodes[2].placing.status()["distinct_share"] == 1
+    assert nodes[2].agreement.status()["distinct_share"] == 1
 
 
 @in_trio
@@ -365,19 +365,19 @@ async def test_what_cannot_be_computed_is_left_out_by_all(index: Index) -> None:
     bad = {**PLAN, "subset": {"name": "random_split", "seed": 1, "options": {"lengths": "5,7"}}}
     order = {**GOOD, "rooms": [[CHARGE * 90]] * 2, "what": bad}
     async with running(nodes[1]):
-        nodes[1].placing.hear(0, order)
-        nodes[1].placing.hear(0, {**order, "number": 2, "what": {}})
+        nodes[1].receive(0, order)
+        nodes[1].receive(0, {**order, "number": 2, "what": {}})
         await placed(2, nodes[1])
-    assert nodes[1].placing.status()["distinct_share"] == pytest.approx(180 / (TRAIN + VAL + 1), abs=1e-3)
+    assert nodes[1].agreement.status()["distinct_share"] == pytest.approx(180 / (TRAIN + VAL + 1), abs=1e-3)
 
 
 @in_trio
 async def test_what_the_leader_itself_cannot_list_is_left_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = cluster(index, 2, 120)
     nodes = list(bus.all.values())
-    bad = ReadSet.hear({**PLAN, "subset": {"name": "random_split", "seed": 1, "options": {"lengths": "5,7"}}}, 10)
+    bad = ReadSet.of_message({**PLAN, "subset": {"name": "random_split", "seed": 1, "options": {"lengths": "5,7"}}}, 10)
     wanted = [(bad, 1), (ReadSet(), 1)]
-    monkeypatch.setattr(nodes[0].placing, "_wanted", lambda: wanted)
+    monkeypatch.setattr(nodes[0].agreement, "_wanted", lambda: wanted)
     async with running(*nodes):
         await placed(1, *nodes)
     check(bus)
@@ -386,11 +386,15 @@ async def test_what_the_leader_itself_cannot_list_is_left_out(index: Index, monk
 
 @in_trio
 async def test_more_than_anybody_would_say_is_not_kept(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HEARD_MOST", 10)
+    monkeypatch.setattr(module, "RECEIVED_MOST", 10)
     bus = cluster(index, 2, 100)
-    for _ in range(50):
-        bus.all[0].placing.hear(1, {})
-    assert len(bus.all[0].placing._heard) == 10
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bus.all[0].agreement._listen)
+        for _ in range(50):
+            bus.all[0].receive(1, {})
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(bus.all[0].agreement._received) == 10
+        nursery.cancel_scope.cancel()
 
 
 @in_trio
@@ -398,13 +402,13 @@ async def test_others_that_do_not_listen_are_not_waited_for(index: Index) -> Non
     bus = cluster(index, 2, 100)
     node = bus.all[0]
 
-    async def never(body: dict[str, Any]) -> None:
+    async def never(to: int, body: dict[str, Any]) -> None:
         await trio.sleep_forever()
 
-    node.placing._say = never
+    node.agreement._send_to = never
     async with running(node):
         await placed(1, node)
-    assert node.placing.status()["homes_here"] == 100
+    assert node.agreement.status()["homes_here"] == 100
 
 
 @in_trio
@@ -412,15 +416,18 @@ async def test_a_fault_costs_the_placements_alone(index: Index, caplog: pytest.L
     bus = cluster(index, 2, 100)
     node = bus.all[0]
 
-    async def broken(body: dict[str, Any]) -> None:
+    async def broken(to: int, body: dict[str, Any]) -> None:
         raise RuntimeError("it broke")
 
-    node.placing._say = broken
-    await node.placing.run()
-    assert "cannot be agreed upon" in caplog.text
-    assert not node.loop.holds_back
-    node.placing.left(1)
-    node.placing.lost()
+    node.agreement._send_to = broken
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.agreement.run)
+        await until(lambda: not node.loop.holds_back)
+        assert "cannot be agreed upon" in caplog.text
+        node.holder[5] = 2
+        node.left(1)
+        await until(lambda: not node.holder[5])
+        node.lost()
 
 
 # ---- messages -----------------------------------------------------------------------------------------------
@@ -435,10 +442,10 @@ async def test_a_fault_costs_the_placements_alone(index: Index, caplog: pytest.L
 ])  # fmt: skip
 def test_what_is_said_is_what_is_heard(what: ReadSet) -> None:
     order = PlacementProposal(3, np.array([[5, 6], [7, 0]]), 9, "nopfs", 4, what)
-    heard = PlacementProposal.hear(order.say(), 2, 10)
+    heard = PlacementProposal.of_message(order.to_message(), 2, 10)
     assert heard.what == what
-    assert heard.say() == order.say()
-    assert NodeRoom.hear(NodeRoom(1, (2, 3), 4).say()) == NodeRoom(1, (2, 3), 4)
+    assert heard.to_message() == order.to_message()
+    assert NodeRoom.of_message(NodeRoom(1, (2, 3), 4).to_message()) == NodeRoom(1, (2, 3), 4)
 
 
 def test_orders_that_no_message_holds_are_dealt_out_by_a_hash(index: Index) -> None:

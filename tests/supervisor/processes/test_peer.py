@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from nopfsfs.protocol import supervisor_peer
 from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
+from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, ClusterMessage, NodeLeft
+from nopfsfs.supervisor.processes import peer as module
 from nopfsfs.supervisor.processes.peer import PeerHandle
 
 
@@ -44,3 +47,49 @@ def test_a_mount_stays_without_its_peers_only_where_all_ranks_had_mounted(tmp_pa
 
     assert trio.run(main)
     assert unmounted == ([] if agreed else [True])
+
+
+def test_what_other_nodes_send_comes_in_order_until_the_peer_process_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EVENTS_MOST", 3)
+
+    async def nothing(*_: object) -> bool:
+        return True
+
+    async def main() -> list[ClusterEvent]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            peer = PeerHandle(ours.detach(), 0, nothing, nothing)  # type: ignore[arg-type]
+            for number in range(5):
+                theirs.send(supervisor_peer.pack(SupervisorPeerKind.HEAR, 1, b'{"kind": "%d"}' % number))
+            theirs.send(supervisor_peer.pack(SupervisorPeerKind.HEAR, 1, b"garbage"))
+            theirs.send(supervisor_peer.pack(SupervisorPeerKind.OVER, 2, b"left"))
+            theirs.shutdown(socket.SHUT_RDWR)
+            with trio.fail_after(10):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(peer.run)
+                    await trio.testing.wait_all_tasks_blocked()
+                    return [event async for event in peer.events]
+
+    assert trio.run(main) == [*(ClusterMessage(1, {"kind": str(number)}) for number in range(3)), NodeLeft(2)]
+
+
+def test_when_nobody_listens_any_more_nothing_waits(tmp_path: Path) -> None:
+    async def nothing(*_: object) -> bool:
+        return True
+
+    async def main() -> bool:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            peer = PeerHandle(ours.detach(), 0, nothing, nothing)  # type: ignore[arg-type]
+            peer.events.close()
+            kinds = SupervisorPeerKind
+            for kind, body in ((kinds.HEAR, b"{}"), (kinds.OVER, b"left"), (kinds.AGREED, b"")):
+                theirs.send(supervisor_peer.pack(kind, 1, body))
+            theirs.shutdown(socket.SHUT_RDWR)
+            with trio.fail_after(10):
+                await peer.run()
+        return peer.lost
+
+    assert trio.run(main)

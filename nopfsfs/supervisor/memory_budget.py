@@ -1,0 +1,81 @@
+"""The memory budget of the mount: less while the node has too little memory, more again when there is enough."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import trio
+
+from nopfsfs.config import MountConfig
+from nopfsfs.policy import budget
+from nopfsfs.protocol.columns import Metric
+from nopfsfs.protocol.server_stager import Order
+from nopfsfs.supervisor.event_loop import EventLoop
+from nopfsfs.supervisor.measured_rates import MeasuredRates
+from nopfsfs.supervisor.stager_socket import StagerSocket
+from nopfsfs.system import node_memory
+
+log = logging.getLogger(__name__)
+PAUSE_S = 1.0  # between two looks at the node's memory
+FURTHEST_LOOKED_AT = 1 << 20  # positions of the access stream
+
+
+def configured_bytes(config: MountConfig, given: int | None, data: int) -> int:
+    """The budget of a mount whose files cost `data` bytes; `given`: by the supervisor before."""
+    configured = given if given is not None else config.ram
+    if configured is None:
+        configured = budget.automatic(node_memory.measure().available, data)
+    if config.page_cache is not None and config.page_cache > configured:
+        log.warning("--page-cache is more than the memory there is; it may take %d MiB", configured >> 20)
+    return configured
+
+
+class MemoryBudget:
+    """Bytes that the mount may take: `configured`, and `allowed` now. `data`: what all files cost; `page_cache`: of the
+    configuration; `stager`: its gauges; `processes`: the number of those still to be started."""
+
+    def __init__(
+        self, configured: int, data: int, page_cache: int | None, stager: memoryview, processes: int
+    ) -> None:  # fmt: skip
+        self.configured, self._data, self._page_cache, self._stager = configured, data, page_cache, stager
+        found = node_memory.measure()
+        most = budget.affordable(stager[Metric.ARENA_USED], found.available, found.total, processes)
+        self.allowed = min(configured, most)
+        if self.allowed < configured:
+            log.warning(
+                "the memory budget is %d MiB for now, not %d: there is no more", self.allowed >> 20, configured >> 20
+            )
+
+    @property
+    def split(self) -> budget.MemorySplit:
+        """The parts of what is allowed now."""
+        return budget.split(self.allowed, self._data, self._page_cache)
+
+    def used(self, pages: int) -> dict[str, int]:
+        """Bytes in use, by tier. `pages`: in the page cache, as far as is known."""
+        stager = self._stager
+        return {"page_cache": max(0, pages), "ram": stager[Metric.ARENA_USED], "disk": stager[Metric.DISK_USED]}
+
+    async def watch(self, loop: EventLoop, stager: StagerSocket, rates: MeasuredRates) -> None:
+        """Shrink under memory pressure, grow back when it is over; for ever."""
+        policy = loop.policy
+        while True:
+            await trio.sleep(PAUSE_S)
+            policy.use_disk(rates.look())
+            found = node_memory.measure()
+            used = self.used(policy.pages_used)
+            allowed = budget.under_pressure(
+                self.configured, self.allowed, used["ram"] + used["page_cache"], found.available, found.total,
+                used["ram"],
+            )  # fmt: skip
+            if allowed != self.allowed or policy.total != self._data:
+                await self._resize(allowed, loop, stager)
+
+    async def _resize(self, allowed: int, loop: EventLoop, stager: StagerSocket) -> None:
+        if allowed != self.allowed:
+            log.info("memory budget %d MiB, was %d MiB", allowed >> 20, self.allowed >> 20)
+        self.allowed, self._data = allowed, loop.policy.total
+        split = self.split
+        loop.policy.resize(split, loop.furthest(FURTHEST_LOOKED_AT))
+        await stager.command(Order.BUDGET, np.array([split.whole_limit, split.ranges], np.int64), split.arena)
