@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from nopfsfs.policy.residency.homes import Home
+from nopfsfs.policy.homes import Home
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.policy.budget import MemorySplit

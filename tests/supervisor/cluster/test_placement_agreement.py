@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from nopfsfs.policy.residency.homes import Home
+from nopfsfs.policy.homes import Home
 
 from nopfsfs.config import World
 from nopfsfs.dataset.index import Index
