@@ -26,7 +26,6 @@ from nopfsfs.peer.node_health import NodeEnd
 from nopfsfs.peer.router import PeerRouter
 from nopfsfs.peer.transport import Transport
 from nopfsfs.protocol import stager_peer, supervisor_peer
-from nopfsfs.protocol.between_peers import Record
 from nopfsfs.protocol.supervisor_peer import Kind
 from nopfsfs.system.process_setup import set_up_logging
 
@@ -290,7 +289,7 @@ class PeerProcess:
             except ValueError as e:
                 log.error("a message of the stager is refused: %s", e)
 
-    def _to_stager(self, kind: stager_peer.Kind, records: list[Record]) -> None:
+    def _to_stager(self, kind: stager_peer.Kind, records: list[stager_peer.Record]) -> None:
         if self._stager is not None:
             for message in stager_peer.pack(kind, records):
                 self._stager.send(message)

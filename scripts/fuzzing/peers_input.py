@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from fuzzing.core import Input, Wrong
 from fuzzing.mutate import garbage, mutated, number, signed
@@ -20,6 +21,8 @@ from nopfsfs.peer.router import PeerRouter
 from nopfsfs.peer.transport import NodeMessage
 from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
 from nopfsfs.protocol import server_stager as local
+from nopfsfs.protocol.between_peers import TAGS, Drop, Hurry, Leave, News, NodeAnswer, Record, Records, Want
+from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.columns import HOME_HERE, Columns, MetricBlock
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.stager_peer import Kind as Local
@@ -37,17 +40,16 @@ BLOCK = 4096
 OF_PEER = (Local.GOT, Local.FREED, Local.LEND, Local.BACK)
 MESSAGES = 40  # of a case
 HELD_MOST = 4096  # of anything that is kept for a node that sends nonsense: far above what is bounded
-# By name: the kinds of both are numbers, and equal ones are no two keys.
-RECORDS = {
-    "WANT": "HqqqB", "HURRY": "H", "DROP": "H", "ANSWER": "HQB",
-} | {f"local {kind.name}": one.format.strip("<") for kind, one in stager_peer.RECORDS.items()}  # fmt: skip
+FORMATS: dict[Any, str] = {Want: "HqqqB", Hurry: "H", Drop: "H", NodeAnswer: "HQB"} | {
+    kind: one.format.strip("<") for kind, one in stager_peer.RECORDS.items()
+}
 _BITS = {"B": 8, "H": 16, "I": 32, "Q": 64, "q": 64}
 
 
-def record(rng: Random, kind: between_peers.Kind | Local, known: list[int]) -> tuple[int, ...]:
+def record(rng: Random, kind: Any, known: list[int]) -> tuple[int, ...]:
     """A record of a kind: some of its numbers are known ones, others small, others anything that fits."""
     found = []
-    for letter in RECORDS[f"local {kind.name}" if isinstance(kind, Local) else kind.name]:
+    for letter in FORMATS[kind]:
         bits = _BITS[letter]
         any_number = signed(rng, bits) if letter.islower() else number(rng, bits)
         small = rng.randrange(4)
@@ -75,7 +77,7 @@ class PeersInput(Input):
 
     def _formats(self, rng: Random) -> None:
         def of_job(message: bytes) -> object:
-            return between_peers.unpack(message, JOB)
+            return between_peers.decode(message, JOB)
 
         readers: list[Callable[[bytes], object]] = [
             of_job, supervisor_peer.unpack, stager_peer.unpack,
@@ -105,11 +107,23 @@ class PeersInput(Input):
         return self._of_processes(rng, rng.choice(list(Local)))
 
     def _between_nodes(self, rng: Random) -> bytes:
-        kind = rng.choice(list(between_peers.Kind))
-        if kind == between_peers.Kind.NEWS:
-            return between_peers.pack_news(JOB, garbage(rng))
-        count = 0 if kind == between_peers.Kind.LEAVE else rng.randrange(4)
-        return between_peers.pack(kind, JOB, [record(rng, kind, self.known) for _ in range(count)])[0]
+        match rng.randrange(6):
+            case 0:
+                return encode(News(JOB, garbage(rng)))
+            case 1:
+                return encode(Leave(JOB))
+        return encode(Records(JOB, [self._of_node(rng) for _ in range(rng.randrange(4))]))
+
+    def _of_node(self, rng: Random) -> Record:
+        kind: Any = rng.choice((Want, Want, Hurry, Drop, NodeAnswer, NodeAnswer))
+        made: Record = kind(*record(rng, kind, self.known))
+        if rng.random() < 0.5:  # else hardly any would be within all ranges
+            made = structs.replace(made, tag=1 + made.tag % TAGS)
+            if isinstance(made, Want):
+                made = structs.replace(made, row=made.row % (1 << 40), length=1 + made.length % (1 << 31), urgent=False)
+            elif isinstance(made, NodeAnswer):
+                made = structs.replace(made, status=rng.choice(list(stager_peer.Status)))
+        return made
 
     def _of_processes(self, rng: Random, kind: Local) -> bytes:
         return stager_peer.pack(kind, [record(rng, kind, self.known) for _ in range(rng.randint(1, 4))])[0]

@@ -19,7 +19,8 @@ import pytest
 from nopfsfs.peer import process
 from nopfsfs.peer.process import LONGEST_S, PeerProcess
 from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
-from nopfsfs.protocol.between_peers import Kind as Wire
+from nopfsfs.protocol.between_peers import Leave, NodeAnswer, Record, Records, Want, decode, encode_records
+from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.stager_peer import Kind, Status
 from nopfsfs.protocol.supervisor_peer import Kind as News
 from nopfsfs.supervisor.processes.children import sequenced_pair
@@ -386,31 +387,31 @@ class Half:
         self.mount.new_stager()
         self.other = self.network.ends[1]
 
-    def hear(self) -> tuple[Wire, list[Any]]:
+    def hear(self) -> list[Record]:
         while True:
             for message in self.other.receive():
                 assert message.body is not None
-                kind, records = between_peers.unpack(message.body, JOB)
-                if kind != Wire.NEWS:
-                    return kind, records
+                found = decode(message.body, JOB)
+                if isinstance(found, Records):
+                    return found.records
             time.sleep(0.001)
 
-    def say(self, kind: Wire, *records: tuple[int, ...]) -> None:
-        for message in between_peers.pack(kind, JOB, list(records)):
-            self.other.send(0, message)
+    def leave(self) -> None:
+        self.other.send(0, encode(Leave(JOB)))
 
     def begin(self, row: int = 3) -> int:
         """Have the mount receive what never comes; the tag."""
         self.mount.ask(1, 1, row)
-        kind, [(tag, *_)] = self.hear()
-        assert kind == Wire.WANT
+        (want,) = self.hear()
+        assert isinstance(want, Want)
         self.network.late_cancels = True
         self.network.automatic = False
         self.network.ends[0].done = list  # type: ignore[method-assign]
-        self.say(Wire.ANSWER, (tag, check_of(row), Status.OK))
+        for message in encode_records(JOB, [NodeAnswer(want.tag, check_of(row), Status.OK)]):
+            self.other.send(0, message)
         self.network.deliver_all()
         wait_for(lambda: bool(self.mount.peer._exchange and self.mount.peer._exchange.borrower.writes()))
-        return int(tag)
+        return want.tag
 
 
 @pytest.fixture
@@ -420,7 +421,7 @@ def half(monkeypatch: pytest.MonkeyPatch) -> Iterator[Half]:
     monkeypatch.setattr(process, "END_LIMIT_S", 0.01)
     made.network.automatic = True
     made.network.ends[0].__dict__.pop("done", None)
-    made.say(Wire.LEAVE)
+    made.leave()
     with suppress(OSError):
         made.mount.end()
     made.mount.close()
@@ -463,7 +464,7 @@ def test_bytes_under_way_arrive_before_the_end(half: Half) -> None:
     """Nobody wants them any more; but whoever sends them waits for that."""
     tag = half.begin()
     half.mount.end()
-    half.say(Wire.LEAVE)
+    half.leave()
     half.network.deliver_all()
     exchange = half.mount.peer._exchange
     wait_for(lambda: exchange is not None and exchange.alone)
@@ -480,7 +481,7 @@ def test_bytes_that_never_arrive_do_not_keep_it_for_ever(half: Half, monkeypatch
     monkeypatch.setattr(process, "END_LIMIT_S", 0.05)
     half.begin()
     half.mount.end()
-    half.say(Wire.LEAVE)
+    half.leave()
     half.network.deliver_all()
     assert half.mount.ended() == 0
 
@@ -561,7 +562,7 @@ def test_while_bytes_are_under_way_it_looks_more_often_but_not_for_ever(
     exchange = peer._exchange
     assert exchange is not None
     exchange.borrower.ask(1, 3, 0, length_of(3), 0, 1, 1)
-    exchange.borrower.answered(1, 1, 0, Status.OK)
+    exchange.borrower.answered(1, NodeAnswer(1, 0, Status.OK))
     run(peer)
     assert slept.waits.count(process.MOVING_S) > 1000
     assert slept.waits[-1] == LONGEST_S

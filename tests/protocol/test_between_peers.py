@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
-from nopfsfs.protocol.between_peers import Kind
+from nopfsfs.protocol.between_peers import (
+    MESSAGE_MAX,
+    NEWS_MAX,
+    RECORDS_MOST,
+    TAGS,
+    Drop,
+    FromNode,
+    Hurry,
+    Leave,
+    News,
+    NodeAnswer,
+    Record,
+    Records,
+    Want,
+    encode_records,
+)  # fmt: skip
+from nopfsfs.protocol.codec import Message, ProtocolError, encode
 from nopfsfs.protocol.stager_peer import COMING_S, PREFETCH_S, SILENT_S, SLOWEST, limit_s
 
 u8, u16, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 64))
 i32, i64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (32, 64))
-FIELDS: dict[Kind, tuple[st.SearchStrategy[int], ...]] = {
-    Kind.WANT: (u16, i64, i64, i64, u8),
-    Kind.HURRY: (u16,),
-    Kind.DROP: (u16,),
-    Kind.ANSWER: (u16, u64, u8),
-}
+tags = st.integers(1, TAGS)
+records = st.one_of(
+    st.builds(Want, tags, st.integers(0, 2**40 - 1), st.integers(1, 2**63 - 1), i64, st.booleans()),
+    st.builds(Hurry, tags),
+    st.builds(Drop, tags),
+    st.builds(NodeAnswer, tags, u64, st.sampled_from(stager_peer.Status)),
+)
 OF_CODES = {"B": u8, "H": u16, "Q": u64, "q": i64}
 JOB = 2**64 - 1
 
@@ -33,63 +49,42 @@ def peer_fields(kind: stager_peer.Kind) -> st.SearchStrategy[tuple[int, ...]]:
 # ---- between nodes ----------------------------------------------------------------------------------------
 
 
-@given(st.sampled_from(list(FIELDS)), st.data(), st.integers(1, 3))
-def test_records_between_nodes_arrive(kind: Kind, data: st.DataObject, times: int) -> None:
-    some = data.draw(st.lists(st.tuples(*FIELDS[kind]), min_size=1, max_size=5))
-    records = some * (100 * times)
-    messages = between_peers.pack(kind, JOB, records)
-    assert all(len(message) <= between_peers.MESSAGE_MAX for message in messages)
-    arrived: list[Any] = []
+@given(st.lists(records, min_size=1, max_size=5), st.integers(1, 300))
+def test_records_between_nodes_arrive(some: list[Record], times: int) -> None:
+    messages = encode_records(JOB, some * times)
+    assert all(len(message) <= MESSAGE_MAX for message in messages)
+    arrived: list[Record] = []
     for message in messages:
-        what, part = between_peers.unpack(message, JOB)
-        assert what is kind
-        arrived += part
-    assert arrived == records
+        part = between_peers.decode(message, JOB)
+        assert isinstance(part, Records)
+        arrived += part.records
+    assert arrived == some * times
 
 
-def test_to_leave_is_said_in_one_message_without_records() -> None:
-    (message,) = between_peers.pack(Kind.LEAVE, JOB, [])
-    assert between_peers.unpack(message, JOB) == (Kind.LEAVE, [])
+def test_the_largest_message_is_not_too_large() -> None:
+    largest = Want(TAGS, (1 << 40) - 1, (1 << 63) - 1, -(1 << 63), True)
+    (message,) = encode_records(JOB, [largest] * RECORDS_MOST)
+    assert len(message) <= MESSAGE_MAX
+    assert len(encode(News(JOB, bytes(NEWS_MAX)))) <= MESSAGE_MAX
 
 
-@given(st.binary(max_size=300))
-def test_news_between_nodes_arrive(body: bytes) -> None:
-    assert between_peers.unpack(between_peers.pack_news(5, body), 5) == (Kind.NEWS, [body])
+@pytest.mark.parametrize(
+    "message", [News(JOB, bytes(NEWS_MAX + 1)), Records(JOB, [Drop(1)] * (RECORDS_MOST + 1)), Records(JOB, [Drop(0)])]
+)
+def test_more_than_a_message_holds_is_refused(message: Message) -> None:
+    with pytest.raises(ProtocolError):
+        between_peers.decode(encode(message), JOB)
 
 
-def test_news_have_a_greatest_length() -> None:
-    assert len(between_peers.pack_news(5, bytes(between_peers.NEWS_MAX))) <= between_peers.MESSAGE_MAX
-    with pytest.raises(ValueError):
-        between_peers.pack_news(5, bytes(between_peers.NEWS_MAX + 1))
-
-
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_message_of_another_job_is_refused(kind: Kind) -> None:
-    message = between_peers.pack_news(5, b"") if kind is Kind.NEWS else between_peers.pack(kind, 5, [])[0]
-    between_peers.unpack(message, 5)
-    with pytest.raises(ValueError, match="job"):
-        between_peers.unpack(message, 6)
-
-
-@given(st.integers(0, 65535), st.integers(0, 65535), st.binary(max_size=100))
-def test_a_right_head_before_garbage_is_refused_or_means_something(kind: int, count: int, body: bytes) -> None:
-    message = struct.pack("<IHHQ", between_peers.MAGIC, kind, count, JOB) + body
-    try:
-        what, records = between_peers.unpack(message, JOB)
-    except ValueError:
-        return
-    assert what == kind
-    assert what in (Kind.NEWS, Kind.LEAVE) or len(records) == count
-
-
-def test_more_records_than_a_message_holds_are_refused() -> None:
-    message = struct.pack("<IHHQ", between_peers.MAGIC, Kind.DROP, 257, JOB) + bytes(2 * 257)
-    with pytest.raises(ValueError, match="length"):
-        between_peers.unpack(message, JOB)
+@pytest.mark.parametrize("message", [News(5, b"news"), Leave(5), Records(5, []), Records(5, [Hurry(TAGS)])])
+def test_a_message_of_another_job_is_refused(message: FromNode) -> None:
+    assert between_peers.decode(encode(message), 5) == message
+    with pytest.raises(ProtocolError, match="job"):
+        between_peers.decode(encode(message), 6)
 
 
 def test_tags_are_those_that_the_standard_promises() -> None:
-    assert between_peers.TAGS + 1 <= 32767
+    assert TAGS + 1 <= 32767
 
 
 # ---- between stager and peer process ----------------------------------------------------------------------
@@ -143,7 +138,7 @@ def test_messages_between_supervisor_and_peer_process_arrive(
 
 
 def test_the_longest_news_of_another_node_fit() -> None:
-    longest = supervisor_peer.pack(supervisor_peer.Kind.HEAR, 1, bytes(between_peers.NEWS_MAX))
+    longest = supervisor_peer.pack(supervisor_peer.Kind.HEAR, 1, bytes(NEWS_MAX))
     assert len(longest) <= supervisor_peer.MESSAGE_MAX
 
 
@@ -151,7 +146,7 @@ def test_the_longest_news_of_another_node_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    "unpack", [lambda message: between_peers.unpack(message, JOB), stager_peer.unpack, supervisor_peer.unpack]
+    "unpack", [lambda message: between_peers.decode(message, JOB), stager_peer.unpack, supervisor_peer.unpack]
 )
 @given(message=st.binary(max_size=120))
 def test_garbage_is_refused_or_means_something(unpack: Callable[[bytes], object], message: bytes) -> None:
