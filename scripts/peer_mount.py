@@ -24,10 +24,22 @@ import numpy as np
 import xxhash
 
 from nopfsfs.dataset.tree_scan import scan
-from nopfsfs.protocol import stager_peer, supervisor_peer
+from nopfsfs.protocol import stager_peer
+from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.columns import HOME_HERE, Columns, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.stager_peer import Kind, Status
+from nopfsfs.protocol.supervisor_peer import (
+    MESSAGE_MAX,
+    FromPeer,
+    MountEnds,
+    NewsOf,
+    NodeOver,
+    SendNews,
+    UseArena,
+    UseStager,
+    from_peer,
+)
 from nopfsfs.stager.state import StagerState
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
@@ -66,30 +78,30 @@ class Supervisor:
     def begin(self, arena: int) -> socket.socket:
         """Give the peer process an arena and a stager's socket, of which the other end is returned."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        socket.send_fds(self.socket, [supervisor_peer.pack(supervisor_peer.Kind.ARENA)], [arena])
-        socket.send_fds(self.socket, [supervisor_peer.pack(supervisor_peer.Kind.STAGER)], [theirs.fileno()])
+        socket.send_fds(self.socket, [encode(UseArena())], [arena])
+        socket.send_fds(self.socket, [encode(UseStager())], [theirs.fileno()])
         theirs.close()
         return ours
 
     def say_ready(self, node: int) -> None:
-        self.socket.send(supervisor_peer.pack(supervisor_peer.Kind.SAY, node, b"ready"))
+        self.socket.send(encode(SendNews(node, b"ready")))
 
     def await_ready(self) -> None:
-        while self._take() != supervisor_peer.Kind.HEAR:
+        while not isinstance(self._take(), NewsOf):
             pass
 
     def is_over(self) -> bool:
         """Take what was said; whether the other node has left."""
-        return self._take() == supervisor_peer.Kind.OVER
+        return isinstance(self._take(), NodeOver)
 
-    def _take(self) -> supervisor_peer.Kind:
-        message = self.socket.recv(supervisor_peer.MESSAGE_MAX)
+    def _take(self) -> FromPeer:
+        message = self.socket.recv(MESSAGE_MAX)
         if not message:
             raise SystemExit("the peer process ended")
-        return supervisor_peer.unpack(message)[0]
+        return from_peer.decode(message)
 
     def end(self) -> None:
-        self.socket.send(supervisor_peer.pack(supervisor_peer.Kind.BYE))
+        self.socket.send(encode(MountEnds()))
         self.socket.close()
 
 

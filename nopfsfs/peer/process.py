@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import logging
 import mmap
 import os
@@ -25,8 +24,22 @@ from nopfsfs.control.process_list import writes_no_more
 from nopfsfs.peer.node_health import NodeEnd
 from nopfsfs.peer.router import PeerRouter
 from nopfsfs.peer.transport import Transport
-from nopfsfs.protocol import stager_peer, supervisor_peer
-from nopfsfs.protocol.supervisor_peer import Kind
+from nopfsfs.protocol import stager_peer
+from nopfsfs.protocol.codec import Message, encode
+from nopfsfs.protocol.supervisor_peer import (
+    MESSAGE_MAX,
+    ArenaQuiet,
+    FromSupervisor,
+    MountEnds,
+    NewsOf,
+    NodeOver,
+    NoStager,
+    PeerStatus,
+    SendNews,
+    UseArena,
+    UseStager,
+    from_supervisor,
+)
 from nopfsfs.system.process_setup import set_up_logging
 
 if TYPE_CHECKING:
@@ -115,7 +128,7 @@ class PeerProcess:
         self._ends_by = 0.0  # when to end at the latest, once all others have left as well; 0: not yet
         self._said_bye = False
         self._quiet_by = 0.0  # when QUIET must have been sent; 0: it is not due
-        self._said: bytes = b""
+        self._said: PeerStatus | None = None
         self._say_at = 0.0
 
     def run(self) -> int:
@@ -174,22 +187,22 @@ class PeerProcess:
 
     def _take_supervisor(self) -> None:
         fds: list[int] = []
-        message = self._supervisor.receive(supervisor_peer.MESSAGE_MAX, fds)
+        message = self._supervisor.receive(MESSAGE_MAX, fds)
         if not message:
             return
         try:
-            self._obey(*supervisor_peer.unpack(message), fds)
+            self._obey(from_supervisor.decode(message), fds)
         except (ValueError, OSError) as e:
             log.error("a message of the supervisor is refused: %s", e)
         for fd in fds:
             os.close(fd)
 
-    def _obey(self, kind: Kind, node: int, body: bytes, fds: list[int]) -> None:
+    def _obey(self, message: FromSupervisor, fds: list[int]) -> None:
         """Do what a message of the supervisor says. Takes the descriptor that this process keeps out of `fds`. Raises
         ValueError for an invalid message."""
-        if (kind in (Kind.ARENA, Kind.STAGER)) != bool(fds):
-            raise ValueError(f"{kind.name} with {len(fds)} descriptors")
-        if kind == Kind.ARENA:
+        if isinstance(message, UseArena | UseStager) != bool(fds):
+            raise ValueError(f"{type(message).__name__} with {len(fds)} descriptors")
+        if isinstance(message, UseArena):
             exchange = self._exchange
             if exchange is not None and (self._stager is not None or exchange.borrower.writes()):
                 raise ValueError("another arena, while the one before is in use")
@@ -200,32 +213,30 @@ class PeerProcess:
             else:
                 exchange.use_arena(arena)
         elif self._exchange is None:
-            raise ValueError(f"{kind.name} before the arena")
-        elif kind == Kind.STAGER:
+            raise ValueError(f"{type(message).__name__} before the arena")
+        elif isinstance(message, UseStager):
             sock = socket.socket(fileno=fds[0])
             fds.clear()
             self._lose_stager()
             self._stager = Outbox(sock)
             self._exchange.stager_came()
-        elif kind == Kind.NO_STAGER:
+        elif isinstance(message, NoStager):
             self._lose_stager()
             self._quiet_by = time.monotonic() + QUIET_LIMIT_S
-        elif kind == Kind.SAY:
-            self._exchange.say(node, body)
-        elif kind == Kind.BYE:
+        elif isinstance(message, SendNews):
+            self._exchange.say(message.node, message.body)
+        elif isinstance(message, MountEnds):
             self._said_bye = True
-        else:
-            raise ValueError(f"{kind.name} is not for the peer process")
 
     def _begin(self, arena: memoryview) -> None:
         self._exchange = PeerRouter(
             self._transport, arena, self._job, to_stager=self._to_stager,
-            hear=lambda node, body: self._tell(supervisor_peer.pack(Kind.HEAR, node, body)),
+            hear=lambda node, body: self._tell(NewsOf(node, body)),
             over=self._tell_over, clock=time.monotonic, checker=self._checker,
         )  # fmt: skip
 
     def _tell_over(self, node: int, why: NodeEnd) -> None:
-        self._tell(supervisor_peer.pack(Kind.OVER, node, why.value.encode()))
+        self._tell(NodeOver(node, why.value))
 
     def _mount_ended(self) -> None:
         self._over = True
@@ -246,7 +257,7 @@ class PeerProcess:
             self._close()
             if self._quiet_by:
                 self._quiet_by = 0.0
-                self._tell(supervisor_peer.pack(Kind.QUIET))
+                self._tell(ArenaQuiet())
                 if self._over:
                     self._say_quiet()
         elif self._quiet_by and time.monotonic() > self._quiet_by:
@@ -260,20 +271,19 @@ class PeerProcess:
         self._say_at = now + STATUS_PAUSE_S
         exchange = self._exchange
         borrower, lender, nodes = exchange.borrower, exchange.lender, exchange.nodes
-        said = json.dumps({
-            "fetched_files": borrower.files, "fetched_bytes": borrower.bytes, "refused": borrower.refused,
-            "late": borrower.late, "corrupt": borrower.corrupt, "lent_files": lender.files, "lent_bytes": lender.bytes,
-            "garbage": exchange.garbage, "over": {str(node): why.value for node, why in nodes.over.items()},
-            "resting": nodes.resting(now),
-        }).encode()  # fmt: skip
+        said = PeerStatus(
+            fetched_files=borrower.files, fetched_bytes=borrower.bytes, refused=borrower.refused, late=borrower.late,
+            corrupt=borrower.corrupt, lent_files=lender.files, lent_bytes=lender.bytes, garbage=exchange.garbage,
+            over={str(node): why.value for node, why in nodes.over.items()}, resting=nodes.resting(now),
+        )  # fmt: skip
         if said != self._said:
             self._said = said
-            self._tell(supervisor_peer.pack(Kind.STATUS, -1, said))
+            self._tell(said)
 
-    def _tell(self, message: bytes) -> None:
+    def _tell(self, message: Message) -> None:
         """Send to the supervisor, unless the mount has ended."""
         if not self._over:
-            self._supervisor.send(message)
+            self._supervisor.send(encode(message))
 
     # ---- stager -------------------------------------------------------------------------------------------
 

@@ -22,10 +22,22 @@ from nopfsfs.peer.transport import NodeMessage
 from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
 from nopfsfs.protocol import server_stager as local
 from nopfsfs.protocol.between_peers import TAGS, Drop, Hurry, Leave, News, NodeAnswer, Record, Records, Want
-from nopfsfs.protocol.codec import encode
+from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.protocol.columns import HOME_HERE, Columns, MetricBlock
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.stager_peer import Kind as Local
+from nopfsfs.protocol.supervisor_peer import (
+    AllMounted,
+    ArenaQuiet,
+    MountEnds,
+    NewsOf,
+    NodeOver,
+    NoStager,
+    PeerStatus,
+    SendNews,
+    UseArena,
+    UseStager,
+)
 from nopfsfs.stager.server_links import ServerLinks
 from nopfsfs.stager.state import StagerState
 from nopfsfs.supervisor.processes.children import sequenced_pair
@@ -80,7 +92,7 @@ class PeersInput(Input):
             return between_peers.decode(message, JOB)
 
         readers: list[Callable[[bytes], object]] = [
-            of_job, supervisor_peer.unpack, stager_peer.unpack,
+            of_job, supervisor_peer.from_supervisor.decode, supervisor_peer.from_peer.decode, stager_peer.unpack,
             local.unpack_order, local.unpack_demand, local.unpack_answer,
         ]  # fmt: skip
         for _ in range(MESSAGES):
@@ -96,7 +108,7 @@ class PeersInput(Input):
     def _valid(self, rng: Random) -> bytes:
         match rng.randrange(5):
             case 0:
-                return supervisor_peer.pack(rng.choice(list(supervisor_peer.Kind)), signed(rng, 32), garbage(rng))
+                return encode(self._of_supervisor(rng))
             case 1:
                 rows = np.array([signed(rng) for _ in range(rng.randrange(5))], np.int64)
                 return local.pack_orders(rng.choice(list(local.Order)), rows, signed(rng))[0]
@@ -105,6 +117,16 @@ class PeersInput(Input):
             case 3:
                 return self._between_nodes(rng)
         return self._of_processes(rng, rng.choice(list(Local)))
+
+    def _of_supervisor(self, rng: Random) -> Message:
+        """Or of the peer process."""
+        n = number(rng)
+        messages: tuple[Message, ...] = (
+            UseArena(), UseStager(), NoStager(), SendNews(signed(rng, 32), garbage(rng)), MountEnds(), ArenaQuiet(),
+            NewsOf(signed(rng, 32), garbage(rng)), NodeOver(signed(rng, 32), "lost"), AllMounted(),
+            PeerStatus(n, n, n, n, n, n, n, n, {"1": "lost"}, [signed(rng)]),
+        )  # fmt: skip
+        return rng.choice(messages)
 
     def _between_nodes(self, rng: Random) -> bytes:
         match rng.randrange(6):

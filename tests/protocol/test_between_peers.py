@@ -26,8 +26,25 @@ from nopfsfs.protocol.between_peers import (
     Want,
     encode_records,
 )  # fmt: skip
-from nopfsfs.protocol.codec import Message, ProtocolError, encode
+from nopfsfs.protocol.codec import Decoder, Message, ProtocolError, encode
 from nopfsfs.protocol.stager_peer import COMING_S, PREFETCH_S, SILENT_S, SLOWEST, limit_s
+from nopfsfs.protocol.supervisor_peer import (
+    ALL_OTHERS,
+    AllMounted,
+    ArenaQuiet,
+    FromPeer,
+    FromSupervisor,
+    MountEnds,
+    NewsOf,
+    NodeOver,
+    NoStager,
+    PeerStatus,
+    SendNews,
+    UseArena,
+    UseStager,
+    from_peer,
+    from_supervisor,
+)
 
 u8, u16, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 64))
 i32, i64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (32, 64))
@@ -130,23 +147,41 @@ def test_limits_are_longer_for_what_is_coming_and_for_what_is_long() -> None:
 # ---- between supervisor and peer process ------------------------------------------------------------------
 
 
-@given(st.sampled_from(list(supervisor_peer.Kind)), i32, st.binary(max_size=200))
-def test_messages_between_supervisor_and_peer_process_arrive(
-    kind: supervisor_peer.Kind, node: int, body: bytes
-) -> None:
-    assert supervisor_peer.unpack(supervisor_peer.pack(kind, node, body)) == (kind, node, body)
+TO_PEER: list[FromSupervisor] = [UseArena(), UseStager(), NoStager(), SendNews(ALL_OTHERS, b"news"), MountEnds()]
+TO_SUPERVISOR: list[FromPeer] = [
+    NewsOf(3, b"news"), NodeOver(3, "left"), ArenaQuiet(), PeerStatus(1, 2, 3, 4, 5, 6, 7, 8, {"1": "lost"}, [2]),
+    AllMounted(),
+]  # fmt: skip
+
+
+def test_messages_between_supervisor_and_peer_process_arrive() -> None:
+    assert [from_supervisor.decode(encode(message)) for message in TO_PEER] == TO_PEER
+    assert [from_peer.decode(encode(message)) for message in TO_SUPERVISOR] == TO_SUPERVISOR
+
+
+@pytest.mark.parametrize(("decoder", "messages"), [(from_peer, TO_PEER), (from_supervisor, TO_SUPERVISOR)])
+def test_who_gets_a_message_that_is_not_for_it_refuses_it(decoder: Decoder[Message], messages: list[Message]) -> None:
+    for message in messages:
+        with pytest.raises(ProtocolError):
+            decoder.decode(encode(message))
 
 
 def test_the_longest_news_of_another_node_fit() -> None:
-    longest = supervisor_peer.pack(supervisor_peer.Kind.HEAR, 1, bytes(NEWS_MAX))
-    assert len(longest) <= supervisor_peer.MESSAGE_MAX
+    assert len(encode(NewsOf(1 << 31, bytes(NEWS_MAX)))) <= supervisor_peer.MESSAGE_MAX
+    assert len(encode(SendNews(1, bytes(NEWS_MAX)))) <= supervisor_peer.MESSAGE_MAX
 
 
 # ---- all --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "unpack", [lambda message: between_peers.decode(message, JOB), stager_peer.unpack, supervisor_peer.unpack]
+    "unpack",
+    [
+        lambda message: between_peers.decode(message, JOB),
+        stager_peer.unpack,
+        from_supervisor.decode,
+        from_peer.decode,
+    ],
 )
 @given(message=st.binary(max_size=120))
 def test_garbage_is_refused_or_means_something(unpack: Callable[[bytes], object], message: bytes) -> None:

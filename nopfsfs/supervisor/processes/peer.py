@@ -17,10 +17,25 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import trio
+from msgspec import structs
 
 from nopfsfs.control.process_list import WRITER_FILE, Process, read_pids, wait_all, write_pids
-from nopfsfs.protocol import supervisor_peer
-from nopfsfs.protocol.supervisor_peer import Kind
+from nopfsfs.protocol.codec import Message, encode
+from nopfsfs.protocol.supervisor_peer import (
+    MESSAGE_MAX,
+    AllMounted,
+    ArenaQuiet,
+    FromPeer,
+    MountEnds,
+    NewsOf,
+    NodeOver,
+    NoStager,
+    PeerStatus,
+    SendNews,
+    UseArena,
+    UseStager,
+    from_peer,
+)
 from nopfsfs.supervisor.processes.children import sequenced_pair
 
 log = logging.getLogger(__name__)
@@ -54,7 +69,7 @@ class PeerHandle:
         self._quiet = trio.Event()
         self._lost = False
         self._writers: tuple[Process, ...] = ()  # the peer process, as it is written down
-        self._status: dict[str, Any] = {}
+        self._status: PeerStatus | None = None
         self.hearing: ClusterListener | None = None
 
     @property
@@ -66,13 +81,13 @@ class PeerHandle:
         raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         write_pids(state_dir, {"peer": _CREDENTIALS.unpack(raw)[0]}, WRITER_FILE)
         self._writers = read_pids(state_dir, WRITER_FILE)
-        await self._send(Kind.ARENA, fds=[self._arena])
+        await self._send(UseArena(), self._arena)
 
     async def run(self) -> None:
         """Take what the peer process says, until it is gone."""
         while not self._lost:
             try:
-                message = self._socket.recv(supervisor_peer.MESSAGE_MAX)
+                message = self._socket.recv(MESSAGE_MAX)
             except BlockingIOError:
                 with contextlib.suppress(trio.ClosedResourceError):  # lost meanwhile
                     await trio.lowlevel.wait_readable(self._socket)
@@ -82,7 +97,7 @@ class PeerHandle:
             if not message:
                 break
             try:
-                self._take(*supervisor_peer.unpack(message))
+                self._take(from_peer.decode(message))
             except Exception:
                 log.exception("a message of the peer process is of no use")
         self._lose()
@@ -90,19 +105,21 @@ class PeerHandle:
             log.warning("the peer process went before all ranks had mounted: unmounting")
             await self._unmount()
 
-    def _take(self, kind: Kind, node: int, body: bytes) -> None:
-        if kind == Kind.AGREED:
-            self._agreed = True
-        elif kind == Kind.QUIET:
-            self._quiet.set()
-        elif kind == Kind.STATUS:
-            self._status = json.loads(body)
-        elif kind == Kind.HEAR and self.hearing is not None:
-            self.hearing.hear(node, json.loads(body))
-        elif kind == Kind.OVER:
-            log.log(logging.INFO if body == b"left" else logging.WARNING, "node %d: %s", node, body.decode())
-            if self.hearing is not None:
-                self.hearing.left(node)
+    def _take(self, message: FromPeer) -> None:
+        match message:
+            case AllMounted():
+                self._agreed = True
+            case ArenaQuiet():
+                self._quiet.set()
+            case PeerStatus():
+                self._status = message
+            case NewsOf(node=node, body=body):
+                if self.hearing is not None:
+                    self.hearing.hear(node, json.loads(body))
+            case NodeOver(node=node, why=why):
+                log.log(logging.INFO if why == "left" else logging.WARNING, "node %d: %s", node, why)
+                if self.hearing is not None:
+                    self.hearing.left(node)
 
     def _lose(self) -> None:
         if self._lost:
@@ -119,19 +136,19 @@ class PeerHandle:
 
     async def say(self, node: int, body: dict[str, Any]) -> None:
         """To the supervisor of a node, below 0 of all others."""
-        await self._send(Kind.SAY, node, json.dumps(body).encode())
+        await self._send(SendNews(node, json.dumps(body).encode()))
 
     async def introduce(self) -> None:
         """Let it and the stager, a new one, know each other."""
         ours, theirs = sequenced_pair()
         with contextlib.closing(ours), contextlib.closing(theirs):
-            if await self._send(Kind.STAGER, fds=[theirs.fileno()]):
+            if await self._send(UseStager(), theirs.fileno()):
                 await self._tell_stager(ours)
 
     async def use_arena(self, arena: int) -> None:
         """From now on there is another arena. After `stager_gone`."""
         self._arena = arena
-        await self._send(Kind.ARENA, fds=[arena])
+        await self._send(UseArena(), arena)
 
     async def stager_gone(self) -> None:
         """Return when nothing will write the arena for the stager that was. A peer process that does not answer is
@@ -140,14 +157,14 @@ class PeerHandle:
             return
         self._quiet = trio.Event()
         with trio.move_on_after(QUIET_LIMIT_S) as limit:
-            if await self._send(Kind.NO_STAGER):
+            if await self._send(NoStager()):
                 await self._quiet.wait()
         if limit.cancelled_caught:
             await self._end_it()
 
     async def bye(self) -> None:
         """The mount ends."""
-        await self._send(Kind.BYE)
+        await self._send(MountEnds())
 
     async def _end_it(self) -> None:
         """Raises OSError: it does not end, and may write the arena for ever."""
@@ -159,14 +176,14 @@ class PeerHandle:
         if not ended:
             raise OSError(errno.EBUSY, "the peer process does not end")
 
-    async def _send(self, kind: Kind, node: int = -1, body: bytes = b"", fds: list[int] | None = None) -> bool:
-        """Whether there is one that takes it."""
-        message = supervisor_peer.pack(kind, node, body)
+    async def _send(self, message: Message, *fds: int) -> bool:
+        """Send a message, with descriptors; return False where the peer process does not take it."""
+        data = encode(message)
         with trio.move_on_after(SEND_LIMIT_S):
             async with self._sending:
                 while not self._lost:
                     try:
-                        socket.send_fds(self._socket, [message], fds or [])
+                        socket.send_fds(self._socket, [data], fds)
                         return True
                     except BlockingIOError:
                         with contextlib.suppress(trio.ClosedResourceError):
@@ -177,4 +194,5 @@ class PeerHandle:
 
     def status(self) -> dict[str, Any]:
         """For the record."""
-        return {"state": "lost" if self._lost else "running", **self._status}
+        counters = {} if self._status is None else structs.asdict(self._status)
+        return {"state": "lost" if self._lost else "running", **counters}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from nopfsfs.protocol import supervisor_peer
-from nopfsfs.protocol.supervisor_peer import Kind
+from nopfsfs.protocol.codec import encode
+from nopfsfs.protocol.supervisor_peer import AllMounted, PeerStatus
 from nopfsfs.supervisor.processes.peer import PeerHandle
 
 
@@ -36,10 +36,12 @@ def test_a_mount_stays_without_its_peers_only_where_all_ranks_had_mounted(tmp_pa
             with trio.fail_after(10):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(peering.run)
-                    theirs.send(supervisor_peer.pack(Kind.STATUS, body=b"{}"))
+                    theirs.send(b"garbage")
+                    theirs.send(encode(PeerStatus(7, 0, 0, 0, 0, 0, 0, 0, {}, [])))
                     if agreed:
-                        theirs.send(supervisor_peer.pack(Kind.AGREED))
+                        theirs.send(encode(AllMounted()))
                     theirs.shutdown(socket.SHUT_RDWR)
+            assert peering.status()["fetched_files"] == 7
             return peering.lost
 
     assert trio.run(main)
