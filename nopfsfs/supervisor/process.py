@@ -46,6 +46,7 @@ from nopfsfs.protocol.columns import (
 )
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_peer import ALL_OTHERS
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.supervisor import control_socket, plan_worker
 from nopfsfs.supervisor.arenas import Arenas
@@ -160,7 +161,7 @@ class Supervisor:
             )
             self._placing = peering.hearing = PlacementAgreement(
                 config, self.loop, self.index, charges=charges(self.index), holder=columns.holder,
-                say=lambda body: peering.say(-1, body), say_to=peering.say,
+                say=lambda message: peering.say(ALL_OTHERS, message), say_to=peering.say,
             )  # fmt: skip
         if peer is None and columns.holder.any():  # of a supervisor that was killed, and its peers with it
             columns.holder[:] = 0

@@ -22,6 +22,18 @@ from nopfsfs.peer.transport import NodeMessage
 from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
 from nopfsfs.protocol import server_stager as local
 from nopfsfs.protocol.between_peers import TAGS, Drop, Hurry, Leave, News, NodeAnswer, Record, Records, Want
+from nopfsfs.protocol.between_supervisors import (
+    CopiesOffered,
+    CopiesTaken,
+    NamedFiles,
+    NamedOrder,
+    NamedSpec,
+    NodeRoom,
+    PlacementBegins,
+    PlacementComputed,
+    ProposedPlacement,
+    from_cluster,
+)
 from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.protocol.columns import HOME_HERE, Columns, MetricBlock
 from nopfsfs.protocol.ring import Ring
@@ -92,7 +104,8 @@ class PeersInput(Input):
             return between_peers.decode(message, JOB)
 
         readers: list[Callable[[bytes], object]] = [
-            of_job, supervisor_peer.from_supervisor.decode, supervisor_peer.from_peer.decode, stager_peer.unpack,
+            of_job, supervisor_peer.from_supervisor.decode, supervisor_peer.from_peer.decode, from_cluster.decode,
+            stager_peer.unpack,
             local.unpack_order, local.unpack_demand, local.unpack_answer,
         ]  # fmt: skip
         for _ in range(MESSAGES):
@@ -106,9 +119,11 @@ class PeersInput(Input):
                 self.tell("read")
 
     def _valid(self, rng: Random) -> bytes:
-        match rng.randrange(5):
+        match rng.randrange(6):
             case 0:
                 return encode(self._of_supervisor(rng))
+            case 4:
+                return encode(self._of_cluster(rng))
             case 1:
                 rows = np.array([signed(rng) for _ in range(rng.randrange(5))], np.int64)
                 return local.pack_orders(rng.choice(list(local.Order)), rows, signed(rng))[0]
@@ -125,6 +140,18 @@ class PeersInput(Input):
             UseArena(), UseStager(), NoStager(), SendNews(signed(rng, 32), garbage(rng)), MountEnds(), ArenaQuiet(),
             NewsOf(signed(rng, 32), garbage(rng)), NodeOver(signed(rng, 32), "lost"), AllMounted(),
             PeerStatus(n, n, n, n, n, n, n, n, {"1": "lost"}, [signed(rng)]),
+        )  # fmt: skip
+        return rng.choice(messages)
+
+    def _of_cluster(self, rng: Random) -> Message:
+        """A message of another node's supervisor."""
+        n, rows = number(rng), [signed(rng, 40) for _ in range(rng.randrange(4))]
+        spec = NamedSpec("distributed", signed(rng), {"drop_last": True, "base_seed": n})
+        order = NamedOrder(spec, number(rng, 31), number(rng, 20), rng.choice((None, spec)))
+        files = NamedFiles(number(rng, 40), "image_folder", rng.choice((None, order)))
+        messages: tuple[Message, ...] = (
+            NodeRoom(n, tuple(rows), n), CopiesOffered(rows, n), CopiesTaken(rows, n), PlacementComputed(n),
+            PlacementBegins(n), ProposedPlacement(n, [rows] * 3, n, "homes", n, rng.choice((None, files))),
         )  # fmt: skip
         return rng.choice(messages)
 

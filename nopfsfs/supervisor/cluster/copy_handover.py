@@ -2,9 +2,6 @@
 
 That happens while no placement is known yet, or when the home does not answer. Who has such a copy offers it; the home
 fetches it from there, and says when it has it, or does not want it.
-
-{"kind": "have", "rows": [...], "number": 1}    these are staged here, and live with you by that placement
-{"kind": "took", "rows": [...], "number": 1}    you may let go of these
 """
 
 from __future__ import annotations
@@ -12,18 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import trio
 from numpy.typing import NDArray
 
 from nopfsfs.policy.node_policy import NodePolicy
+from nopfsfs.protocol.between_supervisors import ROWS_MOST, CopiesOffered, CopiesTaken
+from nopfsfs.protocol.codec import Message
 from nopfsfs.protocol.columns import HOME_HERE
 
-SayTo = Callable[[int, dict[str, Any]], Awaitable[None]]
+SayTo = Callable[[int, Message], Awaitable[None]]
 
-ROWS_MOST = 4000  # of a message
 HELD_S = 5.0  # for the home to take what is offered
 PULLING_S = 30.0  # for what another node has to arrive
 PULLING_MOST = 4 * ROWS_MOST
@@ -40,8 +37,8 @@ class CopyHandover:
         self._offers: dict[int, None] = {}  # staged here, to be offered
         self._given: dict[int, tuple[int, float]] = {}  # offered: to which node, and held until when
         self._taking: dict[int, tuple[int, float]] = {}  # from which node, and until when
-        self._unsaid: dict[tuple[str, int], list[int]] = defaultdict(list)  # by kind and node
-        self._early: list[tuple[int, dict[str, Any]]] = []
+        self._unsaid: dict[tuple[type[CopiesOffered | CopiesTaken], int], list[int]] = defaultdict(list)  # and node
+        self._early: list[tuple[int, CopiesOffered]] = []
         self._number = 0  # of the last placement
         self._over = False
         self.given = self.taken = 0
@@ -61,7 +58,7 @@ class CopyHandover:
             if home >= 0 and self._conductor.is_staged(row):
                 if self._conductor.passing.hold(row):
                     self._given[row] = home, until
-                    self._unsaid["have", home].append(row)
+                    self._unsaid[CopiesOffered, home].append(row)
                 elif self._given:
                     break  # until there is room again
             del self._offers[row]
@@ -79,24 +76,18 @@ class CopyHandover:
 
     # ---- what others say ----------------------------------------------------------------------------------
 
-    def hear(self, node: int, body: dict[str, Any]) -> None:
-        """Of another node. Raises ValueError."""
-        rows = body.get("rows")
-        n = len(self._holder)
-        if not isinstance(rows, list) or len(rows) > ROWS_MOST:
-            raise ValueError(f"rows: a list of at most {ROWS_MOST} is expected")
-        if any(type(row) is not int or not 0 <= row < n for row in rows):
+    def hear(self, node: int, message: CopiesOffered | CopiesTaken) -> None:
+        """Take a message of another node. Raises ValueError."""
+        rows = message.rows
+        if max(rows, default=0) >= len(self._holder):
             raise ValueError("rows: there are no such rows")
-        number = body.get("number")
-        if type(number) is not int:
-            raise ValueError("number: a whole number is expected")
-        if body["kind"] == "have" and number > self._number:
-            if len(self._early) < EARLY_MOST:
-                self._early.append((node, body))
-        elif body["kind"] == "took":
+        if isinstance(message, CopiesTaken):
             taken = [row for row in rows if row in self._given and self._given[row][0] == node]
             self.given += len(taken)
             self._end(taken)
+        elif message.number > self._number:
+            if len(self._early) < EARLY_MOST:
+                self._early.append((node, message))
         else:
             for row in rows:
                 self._take(row, node)
@@ -111,7 +102,7 @@ class CopyHandover:
             self._holder[row] = 1 + node
             conductor.passing.pull(row)
         else:
-            self._unsaid["took", node].append(row)
+            self._unsaid[CopiesTaken, node].append(row)
 
     def _look(self) -> None:
         """What of it has come?"""
@@ -120,7 +111,7 @@ class CopyHandover:
             if conductor.has(row) or now >= until or not conductor.keeps(row):
                 self.taken += conductor.has(row)
                 self._taken(row)
-                self._unsaid["took", node].append(row)
+                self._unsaid[CopiesTaken, node].append(row)
             elif not conductor.is_coming(row):
                 conductor.passing.pull(row)  # it was cancelled, or failed
 
@@ -144,10 +135,9 @@ class CopyHandover:
         self._look()
         self._hold()
         unsaid, self._unsaid = self._unsaid, defaultdict(list)
-        for (kind, node), rows in unsaid.items():
+        for (message, node), rows in unsaid.items():
             for first in range(0, len(rows), ROWS_MOST):
-                some = rows[first : first + ROWS_MOST]
-                await self._say_to(node, {"kind": kind, "rows": some, "number": self._number})
+                await self._say_to(node, message(rows[first : first + ROWS_MOST], self._number))
 
     def left(self, node: int) -> None:
         """That node has left."""
@@ -169,5 +159,5 @@ class CopyHandover:
         for row, (node, _) in self._taking.items():
             self._holder[row] = 1 + node
         early, self._early = self._early, []
-        for node, body in early:
-            self.hear(node, body)
+        for node, message in early:
+            self.hear(node, message)

@@ -28,15 +28,27 @@ from nopfsfs.placement.cluster_homes import ClusterHomes
 from nopfsfs.plan.tracking.track import PlanState
 from nopfsfs.policy.homes import UNCOVERED
 from nopfsfs.policy.node_policy import Rows
+from nopfsfs.protocol.between_supervisors import (
+    EPOCHS_MOST,
+    CopiesOffered,
+    CopiesTaken,
+    FromCluster,
+    NodeRoom,
+    PlacementBegins,
+    PlacementComputed,
+    ProposedPlacement,
+    from_cluster,
+)
+from nopfsfs.protocol.codec import Message
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, SayTo
-from nopfsfs.supervisor.cluster.placement_proposal import EPOCHS_MOST, NUMBER_MOST, NodeRoom, PlacementProposal, ReadSet
+from nopfsfs.supervisor.cluster.placement_proposal import NUMBER_MOST, PlacementProposal, ReadSet
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.system.outages import reason
 from nopfsfs.tiers.disk import FLOOR_BYTES
 
 log = logging.getLogger(__name__)
-Say = Callable[[dict[str, Any]], Awaitable[None]]
+Say = Callable[[Message], Awaitable[None]]
 
 LOOK_S = 0.25  # between looks at the plan of the leader
 ROOMS_S = 10.0  # for all to have said what room they have; those who have not have none, until they say it
@@ -71,14 +83,14 @@ class PlacementAgreement:
         self._share, self._homes_here = 0.0, 0
         self._number = 0
         self._named: dict[int, int] = {}  # by node: the number of the last placement that it named
-        self._early: dict[int, dict[str, Any]] = {}  # placements of nodes that do not lead yet, as far as is known here
+        self._early: dict[int, ProposedPlacement] = {}  # of nodes that do not lead yet, as far as is known here
         self._begun = 0  # the number of the last placement by which others are asked
         self._begin_by = math.inf  # others are asked by then, whatever is not heard
         self._ready: dict[int, int] = {}  # by node: the number of the last placement that it has computed
         self._handled: set[tuple[object, ...]] = set()  # what the leader has looked at
         self._left: set[int] = set()
         self._after: set[int] = set()  # of these, all that they had said before was looked at
-        self._heard: deque[tuple[int, dict[str, Any] | None]] = deque()  # None: it has left
+        self._heard: deque[tuple[int, FromCluster | None]] = deque()  # None: it has left
         self._news = trio.Event()
         self._lost = False
         self._strange: set[int] = set()  # nodes that have said what cannot be
@@ -87,20 +99,21 @@ class PlacementAgreement:
 
     # ---- what others say ----------------------------------------------------------------------------------
 
-    def hear(self, node: int, body: dict[str, Any]) -> None:
-        """The supervisor of that node has said this: it is looked at soon."""
+    def hear(self, node: int, body: bytes) -> None:
+        """Take a message of the supervisor of `node`, which `run` looks at soon."""
         if node in self._left or not 0 <= node < self.nodes or node == self.node:
             return
-        if body.get("kind") in ("have", "took"):
-            try:
-                self._handing.hear(node, body)
-            except ValueError as e:
-                self._refuse(node, str(e))
+        try:
+            message = from_cluster.decode(body)
+            if isinstance(message, CopiesOffered | CopiesTaken):
+                self._handing.hear(node, message)
+                return
+            if len(self._heard) >= HEARD_MOST:
+                raise ValueError("more than is looked at")
+        except ValueError as e:
+            self._refuse(node, str(e))
             return
-        if len(self._heard) >= HEARD_MOST:
-            self._refuse(node, "more than is looked at")
-            return
-        self._heard.append((node, body))
+        self._heard.append((node, message))
         self._news.set()
 
     def left(self, node: int) -> None:
@@ -165,18 +178,18 @@ class PlacementAgreement:
         disks = await trio.to_thread.run_sync(_disk_rooms, self._config.disks, abandon_on_cancel=True)
         own = NodeRoom(conductor.split.homes, disks, conductor.split.whole_limit)
         self._rooms[self.node] = own
-        await self._send(own.say())
+        await self._send(own)
         begins = trio.current_time() + ROOMS_S
         while not self._lost:
             with trio.move_on_after(LOOK_S):
                 await self._news.wait()
             self._news = trio.Event()
             while self._heard:
-                node, body = self._heard.popleft()
-                if body is None:
+                node, message = self._heard.popleft()
+                if message is None:
                     self._go_on_without(node)
                 else:
-                    await self._take(node, body)
+                    await self._take(node, message)
             known = set(self._rooms) | self._left
             if self._leader == self.node and (len(known) == self.nodes or trio.current_time() >= begins):
                 await self._lead()
@@ -188,32 +201,30 @@ class PlacementAgreement:
         if early is not None:
             self._heard.appendleft((self._leader, early))
 
-    async def _send(self, body: dict[str, Any]) -> None:
+    async def _send(self, message: Message) -> None:
         with trio.move_on_after(SAYING_S) as limit:
-            await self._say(body)
+            await self._say(message)
         if limit.cancelled_caught:
-            log.error("the other nodes could not be told %s in time", body["kind"])
+            log.error("the other nodes could not be told %s in time", type(message).__name__)
 
-    async def _limited(self, say_to: SayTo, node: int, body: dict[str, Any]) -> None:
+    async def _limited(self, say_to: SayTo, node: int, message: Message) -> None:
         with trio.move_on_after(SAYING_S):  # what is not said is read from the source once more
-            await say_to(node, body)
+            await say_to(node, message)
 
-    async def _take(self, node: int, body: dict[str, Any]) -> None:
-        try:
-            kind = body.get("kind")
-            if kind == "room":
-                self._rooms.setdefault(node, NodeRoom.hear(body))
-            elif kind == "place":
-                await self._obey(node, body)
-            elif kind == "ready":
-                self._ready[node] = _number_of(body)
-            elif kind == "begin":
-                if node == self._leader and _number_of(body) == self._number:
+    async def _take(self, node: int, message: FromCluster) -> None:
+        match message:
+            case NodeRoom():
+                self._rooms.setdefault(node, message)
+            case ProposedPlacement():
+                try:
+                    await self._obey(node, message)
+                except ValueError as e:
+                    self._refuse(node, str(e))
+            case PlacementComputed(number=number):
+                self._ready[node] = number
+            case PlacementBegins(number=number):
+                if node == self._leader and number == self._number:
                     self._ask_others()
-            else:
-                raise ValueError("no such kind of message")
-        except ValueError as e:
-            self._refuse(node, str(e))
 
     def _refuse(self, node: int, why: str) -> None:
         if node not in self._strange:
@@ -222,13 +233,13 @@ class PlacementAgreement:
 
     # ---- placements ---------------------------------------------------------------------------------------
 
-    async def _obey(self, node: int, body: dict[str, Any]) -> None:
-        """Another node has named what is to be placed."""
-        order = PlacementProposal.hear(body, self.nodes, self._index.n_dirs)
+    async def _obey(self, node: int, message: ProposedPlacement) -> None:
+        """Compute the placement that another node proposes, once that node leads. Raises ValueError."""
+        order = PlacementProposal.from_message(message, self.nodes, self._index.n_dirs)
         if order.number <= self._named.get(node, 0):
             raise ValueError("number: it was named before")
         if node != self._leader:  # what makes it the leader is yet to be heard of here
-            self._early[node] = body
+            self._early[node] = message
             return
         self._named[node] = order.number
         await self._compute(order)
@@ -249,7 +260,7 @@ class PlacementAgreement:
                 self._number + 1, _table(rooms), limit,
                 self._config.placement, min(epochs, EPOCHS_MOST), what,
             )  # fmt: skip
-            await self._send(order.say())
+            await self._send(order.to_message())
             await self._compute(order)
 
     def _wanted(self) -> list[tuple[ReadSet, int]]:
@@ -323,7 +334,7 @@ class PlacementAgreement:
             return
         self._begin_by = trio.current_time() + BEGIN_LATE_S
         with trio.move_on_after(SAYING_S):
-            await self._say_to(self._leader, {"kind": "ready", "number": number})
+            await self._say_to(self._leader, PlacementComputed(number))
 
     async def _begin(self) -> None:
         """Ask others when all know what lives with them: a node that does not know it yet has to say no, and then two
@@ -333,7 +344,7 @@ class PlacementAgreement:
         late = trio.current_time() >= self._begin_by
         others = set(range(self.nodes)) - self._left - {self.node}
         if self._leader == self.node and (late or all(self._ready.get(node, 0) >= self._number for node in others)):
-            await self._send({"kind": "begin", "number": self._number})
+            await self._send(PlacementBegins(self._number))
             self._ask_others()
         elif late:
             self._ask_others()
@@ -378,14 +389,6 @@ class PlacementAgreement:
             "node": self.node, "nodes": self.nodes, "placement": self._config.placement, "number": self._begun,
             "distinct_share": round(self._share, 4), "homes_here": self._homes_here, "left": sorted(self._left),
         }  # fmt: skip
-
-
-def _number_of(body: dict[str, Any]) -> int:
-    """Raises ValueError."""
-    number = body.get("number")
-    if type(number) is not int or not 0 < number <= NUMBER_MOST:
-        raise ValueError("number: it is none")
-    return number
 
 
 def _table(rooms: Sequence[NodeRoom]) -> NDArray[np.int64]:

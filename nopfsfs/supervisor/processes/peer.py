@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import signal
 import socket
@@ -48,7 +47,7 @@ _CREDENTIALS = struct.Struct("3i")
 class ClusterListener(Protocol):
     """What is told of the other nodes (`supervisor/cluster/placement_agreement.py`)."""
 
-    def hear(self, node: int, body: dict[str, Any]) -> None: ...
+    def hear(self, node: int, body: bytes) -> None: ...
     def left(self, node: int) -> None: ...
     def lost(self) -> None: ...
 
@@ -115,7 +114,7 @@ class PeerHandle:
                 self._status = message
             case NewsOf(node=node, body=body):
                 if self.hearing is not None:
-                    self.hearing.hear(node, json.loads(body))
+                    self.hearing.hear(node, body)
             case NodeOver(node=node, why=why):
                 log.log(logging.INFO if why == "left" else logging.WARNING, "node %d: %s", node, why)
                 if self.hearing is not None:
@@ -134,9 +133,9 @@ class PeerHandle:
 
     # ---- what it is told ----------------------------------------------------------------------------------
 
-    async def say(self, node: int, body: dict[str, Any]) -> None:
-        """To the supervisor of a node, below 0 of all others."""
-        await self._send(SendNews(node, json.dumps(body).encode()))
+    async def say(self, node: int, message: Message) -> None:
+        """Send a message to the supervisor of a node, or to those of ALL_OTHERS."""
+        await self._send(SendNews(node, encode(message)))
 
     async def introduce(self) -> None:
         """Let it and the stager, a new one, know each other."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +15,9 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.node_policy import NodePolicy, Rows
+from nopfsfs.protocol.between_peers import NEWS_MAX
+from nopfsfs.protocol.between_supervisors import ProposedPlacement
+from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.plan_worker import make_follower
 from nopfsfs.supervisor.process import charges
@@ -71,12 +73,12 @@ class Node:
 
 
 class Bus:
-    """What one says all others hear, in order, as JSON; but for those that are `deaf`."""
+    """What one says all others hear, in order, as bytes; but for those that are `deaf`."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
         self.all: dict[int, Node] = {}
-        self.said: list[tuple[int, dict[str, Any]]] = []
+        self.said: list[tuple[int, Message]] = []
         self.deaf: set[int] = set()
 
     def add(self, index: Index, room: int, disks: Sequence[int] = (), **config: Any) -> Node:
@@ -85,26 +87,26 @@ class Bus:
         node = self.all[number] = Node(self, number, index, room, disks, **{"worlds": worlds, "seed": 42, **config})
         return node
 
-    async def say(self, speaker: int, body: dict[str, Any]) -> None:
-        self.said.append((speaker, body))
+    async def say(self, speaker: int, message: Message) -> None:
+        self.said.append((speaker, message))
         for number in self.all:
             if number != speaker:
-                self._hear(speaker, number, body)
+                self._hear(speaker, number, message)
 
-    async def say_to(self, speaker: int, node: int, body: dict[str, Any]) -> None:
+    async def say_to(self, speaker: int, node: int, message: Message) -> None:
         assert node != speaker
-        self.said.append((speaker, body))
-        self._hear(speaker, node, body)
+        self.said.append((speaker, message))
+        self._hear(speaker, node, message)
 
-    def _hear(self, speaker: int, node: int, body: dict[str, Any]) -> None:
-        text = json.dumps(body)
-        assert len(text) < 60_000
+    def _hear(self, speaker: int, node: int, message: Message) -> None:
+        body = encode(message)
+        assert len(body) <= NEWS_MAX
         if node not in self.deaf:
-            self.all[node].placing.hear(speaker, json.loads(text))
+            self.all[node].placing.hear(speaker, body)
 
-    def places(self) -> list[tuple[int, dict[str, Any]]]:
+    def places(self) -> list[tuple[int, ProposedPlacement]]:
         """Placements that were named, and by whom."""
-        return [(speaker, body) for speaker, body in self.said if body["kind"] == "place"]
+        return [(speaker, message) for speaker, message in self.said if isinstance(message, ProposedPlacement)]
 
     def leave(self, number: int) -> None:
         for other, node in self.all.items():
