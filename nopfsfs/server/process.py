@@ -21,8 +21,22 @@ from nopfsfs.control import orphans
 from nopfsfs.dataset import index_file
 from nopfsfs.fuse.connection import REQUEST_BYTES, resend
 from nopfsfs.fuse.pyfuse3_pair import make_pair
+from nopfsfs.protocol.codec import Message, ProtocolError, encode
 from nopfsfs.protocol.columns import FIRST_SERVER, SUPERVISOR, Columns, MetricBlock, check_layout
 from nopfsfs.protocol.ring import Ring
+from nopfsfs.protocol.supervisor_server import (
+    MESSAGE_MAX,
+    ConnectionEnded,
+    Drained,
+    End,
+    Interrupt,
+    MeetStager,
+    Ping,
+    Pong,
+    Ready,
+    StagerKnown,
+    to_server,
+)
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.server.column_overrides import ColumnOverrides
 from nopfsfs.server.fast_path import FastPath
@@ -91,7 +105,7 @@ class ServerProcess:
     def _welcomed(self) -> None:
         self._adapter.use_arena()
         with contextlib.suppress(OSError):  # the supervisor is gone
-            _send_now(self._control.fileno(), b"known")
+            _send_now(self._control.fileno(), StagerKnown())
 
     async def run(self) -> None:
         """Answer requests until the mount is gone."""
@@ -105,12 +119,12 @@ class ServerProcess:
             nursery.start_soon(self._others.watch)
             if self._pair is not None:
                 nursery.start_soon(self._stand_before, self._pair[0])
-            await self._say(b"ready")
+            await self._say(Ready())
             try:
                 await pyfuse3.main(max_tasks=MAX_TASKS)
                 log.info("the connection has ended")
                 if not self._others.told.is_set():
-                    await self._say(b"over")
+                    await self._say(ConnectionEnded())
                     await self._others.see_them_end()
             finally:
                 nursery.cancel_scope.cancel()
@@ -130,33 +144,38 @@ class ServerProcess:
     def _tell_interrupted(self, unique: int) -> None:
         """At once, without the event loop, which may have nothing else to do."""
         with contextlib.suppress(OSError):  # the supervisor is gone, or behind: the reader waits for its bytes then
-            _send_now(self._control.fileno(), b"interrupt" + unique.to_bytes(8, "little"))
+            _send_now(self._control.fileno(), Interrupt(unique))
 
-    async def _say(self, message: bytes) -> None:
+    async def _say(self, message: Message) -> None:
         """Given up after a while: a supervisor that is stopped takes nothing, and must not hold up an end."""
         # The supervisor is gone: _obey notices.
         with contextlib.suppress(OSError, trio.ClosedResourceError), trio.move_on_after(SAY_LIMIT_S):
-            await self._control.send(message)
+            await self._control.send(encode(message))
 
     async def _obey(self) -> None:
-        """Messages from the supervisor: `stager` and the number of its arena, with one or two descriptors: the socket
-        of a new stager, and its arena where that is another one; `ping` wants an answer;
-        `interrupt` and a request's number; `end`. When it is gone without a word, serve on: from what is staged, and
-        from the source."""
+        """Follow the messages of the supervisor. When it is gone without End, serve on: from what is staged, and from
+        the source."""
         while True:
-            message, fds = await self._receive()
-            if message.startswith(b"stager") and fds:
-                self._meet_stager(int(message[6:]), *fds)
-            elif message == b"ping":
-                self._others.heard()
-                await self._say(b"pong")
-            elif message.startswith(b"interrupt") and self._path is not None:
-                self._path.interrupt(int.from_bytes(message[9:], "little"))
-            elif message == b"end":
-                self._others.told.set()
-                self._end()
-            elif not message:
+            data, fds = await self._receive()
+            if not data:
                 break
+            try:
+                message = to_server.decode(data)
+            except ProtocolError as error:
+                log.error("a message of the supervisor is of no use: %s", error)
+                continue
+            match message:
+                case MeetStager(arena=number) if fds:
+                    self._meet_stager(number, *fds)
+                case Ping():
+                    self._others.heard()
+                    await self._say(Pong())
+                case Interrupt(unique=unique):
+                    if self._path is not None:
+                        self._path.interrupt(unique)
+                case End():
+                    self._others.told.set()
+                    self._end()
         log.warning("the supervisor is gone; serving on")
         self._others.alone = True
         self._control.close()
@@ -218,12 +237,12 @@ class ServerProcess:
             os.dup2(arena, self._handoff.fds["arena"])
             os.close(arena)
             self._handoff.numbers["arena"] = number  # for who takes over
-        await self._say(b"drained")
+        await self._say(Drained())
 
     async def _receive(self) -> tuple[bytes, list[int]]:
         size = socket.CMSG_SPACE(2 * array.array("i").itemsize)
         try:
-            message, ancillary, _, _ = await self._control.recvmsg(64, size)
+            message, ancillary, _, _ = await self._control.recvmsg(MESSAGE_MAX, size)
         except OSError:
             return b"", []  # it was killed with messages unread
         fds = array.array("i")
@@ -233,10 +252,10 @@ class ServerProcess:
         return message, list(fds)
 
 
-def _send_now(fd: int, message: bytes) -> None:
-    """Raises OSError."""
+def _send_now(fd: int, message: Message) -> None:
+    """Send at once. Raises OSError."""
     with socket.socket(fileno=os.dup(fd)) as sock:
-        sock.send(message, socket.MSG_DONTWAIT)
+        sock.send(encode(message), socket.MSG_DONTWAIT)
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:

@@ -20,7 +20,21 @@ import trio
 
 from nopfsfs.config import MountConfig
 from nopfsfs.fuse.connection import KernelSession, resend
+from nopfsfs.protocol.codec import Message, ProtocolError, encode
 from nopfsfs.protocol.columns import ServerGauges
+from nopfsfs.protocol.supervisor_server import (
+    MESSAGE_MAX,
+    ConnectionEnded,
+    Drained,
+    End,
+    Interrupt,
+    MeetStager,
+    Ping,
+    Pong,
+    Ready,
+    StagerKnown,
+    from_server,
+)
 from nopfsfs.supervisor.processes.children import Child, sequenced_pair
 from nopfsfs.supervisor.processes.death_pipes import DeathPipes
 from nopfsfs.supervisor.processes.deaths import Deaths
@@ -49,13 +63,10 @@ class ServerHandle:
         self._link: socket.socket | None = None  # a copy of its end to the stager
         self._end = control
 
-    def say(self, message: bytes, *fds: int) -> bool:
-        """Whether it will hear that: it is there, and takes what it is told."""
+    def say(self, message: Message, *fds: int) -> bool:
+        """Send a message, with descriptors; return False where the server does not take it."""
         try:
-            if fds:
-                socket.send_fds(self._end, [message], list(fds))
-            else:
-                self._end.send(message)
+            socket.send_fds(self._end, [encode(message)], fds)
         except OSError:
             return False
         return True
@@ -64,7 +75,7 @@ class ServerHandle:
         """Give it its end of a socket to a stager; with another arena, if that is the stager's. As `say`."""
         self._forget_link()
         self._link = socket.socket(fileno=os.dup(link.fileno()))
-        return self.say(b"stager %d" % number, link.fileno(), *arena)
+        return self.say(MeetStager(number), link.fileno(), *arena)
 
     def let_stager_go(self) -> None:
         """It runs no more, though it has not ended: let the stager see its end."""
@@ -166,7 +177,7 @@ class ServerPool:
         self.stopping = True
         async with trio.open_nursery() as nursery:
             for server in self._servers.values():
-                server.say(b"end")
+                server.say(End())
                 nursery.start_soon(server.child.end, limit_s)
 
     def abandon(self) -> None:
@@ -306,28 +317,33 @@ class ServerPool:
     async def _listen(self, server: ServerHandle) -> None:
         while True:
             try:
-                message = await server.control.recv(64)
+                data = await server.control.recv(MESSAGE_MAX)
             except (OSError, trio.ClosedResourceError):
                 return
-            if message == b"ready":
-                server.ready.set()
-                server.child.running = True
-                self.outages.ended(f"server {server.number}")
-            elif message == b"over":  # the connection has ended; it waits for a word, or for too long
-                self.over.set()
-            elif message == b"drained":
-                server.drained.set()
-            elif message == b"known":
-                server.known.set()
-            elif message == b"pong":
-                server.patience.answered()
-            elif message.startswith(b"interrupt"):
-                # a request was interrupted that this server has not taken: another has
-                for other in list(self._servers.values()):
-                    if other is not server:
-                        other.say(message)
-            elif not message:
+            if not data:
                 return
+            try:
+                message = from_server.decode(data)
+            except ProtocolError as error:
+                log.error("a message of server %d is of no use: %s", server.number, error)
+                continue
+            match message:
+                case Ready():
+                    server.ready.set()
+                    server.child.running = True
+                    self.outages.ended(f"server {server.number}")
+                case ConnectionEnded():
+                    self.over.set()
+                case Drained():
+                    server.drained.set()
+                case StagerKnown():
+                    server.known.set()
+                case Pong():
+                    server.patience.answered()
+                case Interrupt():
+                    for other in list(self._servers.values()):
+                        if other is not server:
+                            other.say(message)
 
     async def _ping(self, server: ServerHandle) -> None:
         """End a server that hangs; then what it had taken comes again. Not where that would end the mount."""
@@ -341,7 +357,7 @@ class ServerPool:
         while True:
             now = trio.current_time()
             if now >= ping_at:  # also where it is not replaced: so it knows that there is a supervisor
-                server.say(b"ping")
+                server.say(Ping())
                 ping_at = now + PING_S
             if server.patience.look(now) >= HANGS_S and self.lasting:
                 log.error("server %d does not answer; killed", server.number)
