@@ -16,7 +16,6 @@ from nopfsfs.cli.mount_options import parse_mount
 from nopfsfs.cli.preflight import check_source, preflight
 from nopfsfs.config import MountConfig
 from nopfsfs.control.stale_mounts import is_orphaned, sweep_run_dir
-from nopfsfs.dataset import index_file
 from nopfsfs.errors import AlreadyReported, Exit, NopfsError
 from nopfsfs.fuse.mount_table import find_mount
 from nopfsfs.system.state_dirs import claimed_state_dir, find_state_dir, make_private_dir, remove_state_dir
@@ -191,6 +190,7 @@ def check_plans(config: MountConfig, index: str | int) -> None:
     """Raise NopfsError with Exit.USAGE where a plan names what the source does not have."""
     if not config.plans:
         return
+    from nopfsfs.dataset import index_file
     from nopfsfs.registration.plan_file import check_against
 
     loaded = index_file.load_fd(index) if isinstance(index, int) else index_file.load(index)

@@ -12,6 +12,7 @@ from nopfsfs.cli.mount import main
 from nopfsfs.cli.mount_options import parse_mount, split_options
 from nopfsfs.config import DiskSpec, MountConfig, World
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.system.process_setup import Handoff
 
 USER = 1000  # for what depends on who asks
 G = 1 << 30
@@ -131,7 +132,7 @@ def test_every_way_says_the_same(way: str, tmp_path: Path) -> None:
     assert not config.remember
     assert not config.allow_other
     assert config.mount_options == (("noexec",) if way == "fstab" else ())
-    assert MountConfig.from_json(config.to_json()) == config
+    assert Handoff.decode(Handoff("super", config, {}, {}).encode()).config == config
 
 
 def test_precedence(tmp_path: Path) -> None:
