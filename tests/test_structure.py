@@ -50,7 +50,6 @@ LEFT_LONG_FILES = {
     "server.operations",
     "stager.process",
     "stager.state",
-    "supervisor.cluster.placement_agreement",
     "supervisor.event_loop",
     "supervisor.process",
 }

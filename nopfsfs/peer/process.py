@@ -25,21 +25,8 @@ from nopfsfs.peer.node_health import NodeEnd
 from nopfsfs.peer.router import PeerRouter
 from nopfsfs.peer.transport import Transport
 from nopfsfs.protocol import stager_peer
+from nopfsfs.protocol import supervisor_peer as messages
 from nopfsfs.protocol.codec import Message, encode
-from nopfsfs.protocol.supervisor_peer import (
-    MESSAGE_MAX,
-    ArenaQuiet,
-    FromSupervisor,
-    MountEnds,
-    NewsOf,
-    NodeOver,
-    NoStager,
-    PeerStatus,
-    SendNews,
-    UseArena,
-    UseStager,
-    from_supervisor,
-)
 from nopfsfs.system.process_setup import set_up_logging
 
 if TYPE_CHECKING:
@@ -128,7 +115,7 @@ class PeerProcess:
         self._ends_by = 0.0  # when to end at the latest, once all others have left as well; 0: not yet
         self._said_bye = False
         self._quiet_by = 0.0  # when QUIET must have been sent; 0: it is not due
-        self._said: PeerStatus | None = None
+        self._said: messages.PeerStatus | None = None
         self._say_at = 0.0
 
     def run(self) -> int:
@@ -187,22 +174,22 @@ class PeerProcess:
 
     def _take_supervisor(self) -> None:
         fds: list[int] = []
-        message = self._supervisor.receive(MESSAGE_MAX, fds)
+        message = self._supervisor.receive(messages.MESSAGE_MAX, fds)
         if not message:
             return
         try:
-            self._obey(from_supervisor.decode(message), fds)
+            self._obey(messages.from_supervisor.decode(message), fds)
         except (ValueError, OSError) as e:
             log.error("a message of the supervisor is refused: %s", e)
         for fd in fds:
             os.close(fd)
 
-    def _obey(self, message: FromSupervisor, fds: list[int]) -> None:
+    def _obey(self, message: messages.FromSupervisor, fds: list[int]) -> None:
         """Do what a message of the supervisor says. Takes the descriptor that this process keeps out of `fds`. Raises
         ValueError for an invalid message."""
-        if isinstance(message, UseArena | UseStager) != bool(fds):
+        if isinstance(message, messages.UseArena | messages.UseStager) != bool(fds):
             raise ValueError(f"{type(message).__name__} with {len(fds)} descriptors")
-        if isinstance(message, UseArena):
+        if isinstance(message, messages.UseArena):
             exchange = self._exchange
             if exchange is not None and (self._stager is not None or exchange.borrower.writes()):
                 raise ValueError("another arena, while the one before is in use")
@@ -214,29 +201,29 @@ class PeerProcess:
                 exchange.use_arena(arena)
         elif self._exchange is None:
             raise ValueError(f"{type(message).__name__} before the arena")
-        elif isinstance(message, UseStager):
+        elif isinstance(message, messages.UseStager):
             sock = socket.socket(fileno=fds[0])
             fds.clear()
             self._lose_stager()
             self._stager = Outbox(sock)
             self._exchange.stager_came()
-        elif isinstance(message, NoStager):
+        elif isinstance(message, messages.NoStager):
             self._lose_stager()
             self._quiet_by = time.monotonic() + QUIET_LIMIT_S
-        elif isinstance(message, SendNews):
+        elif isinstance(message, messages.SendNews):
             self._exchange.say(message.node, message.body)
-        elif isinstance(message, MountEnds):
+        elif isinstance(message, messages.MountEnds):
             self._said_bye = True
 
     def _begin(self, arena: memoryview) -> None:
         self._exchange = PeerRouter(
             self._transport, arena, self._job, to_stager=self._to_stager,
-            hear=lambda node, body: self._tell(NewsOf(node, body)),
+            hear=lambda node, body: self._tell(messages.NewsOf(node, body)),
             over=self._tell_over, clock=time.monotonic, checker=self._checker,
         )  # fmt: skip
 
     def _tell_over(self, node: int, why: NodeEnd) -> None:
-        self._tell(NodeOver(node, why.value))
+        self._tell(messages.NodeOver(node, why.value))
 
     def _mount_ended(self) -> None:
         self._over = True
@@ -257,7 +244,7 @@ class PeerProcess:
             self._close()
             if self._quiet_by:
                 self._quiet_by = 0.0
-                self._tell(ArenaQuiet())
+                self._tell(messages.ArenaQuiet())
                 if self._over:
                     self._say_quiet()
         elif self._quiet_by and time.monotonic() > self._quiet_by:
@@ -271,7 +258,7 @@ class PeerProcess:
         self._say_at = now + STATUS_PAUSE_S
         exchange = self._exchange
         borrower, lender, nodes = exchange.borrower, exchange.lender, exchange.nodes
-        said = PeerStatus(
+        said = messages.PeerStatus(
             fetched_files=borrower.files, fetched_bytes=borrower.bytes, refused=borrower.refused, late=borrower.late,
             corrupt=borrower.corrupt, lent_files=lender.files, lent_bytes=lender.bytes, garbage=exchange.garbage,
             over={str(node): why.value for node, why in nodes.over.items()}, resting=nodes.resting(now),

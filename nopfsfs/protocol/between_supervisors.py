@@ -12,7 +12,8 @@ from nopfsfs.protocol.codec import Decoder, Message, Row, UInt
 TIERS_MOST = 16
 ROWS_MOST = 4000  # of one message
 RoomBytes = Annotated[int, Meta(ge=0, le=1 << 60)]
-PlacementNumber = Annotated[int, Meta(ge=1, le=1 << 53)]
+NUMBER_MOST = 1 << 53
+PlacementNumber = Annotated[int, Meta(ge=1, le=NUMBER_MOST)]
 EPOCHS_MOST = 1024
 Value = bool | int | float | Annotated[str, Meta(max_length=4096)]  # of an option; a text may be a generator's state
 

@@ -21,22 +21,10 @@ from nopfsfs.control import orphans
 from nopfsfs.dataset import index_file
 from nopfsfs.fuse.connection import REQUEST_BYTES, resend
 from nopfsfs.fuse.pyfuse3_pair import make_pair
+from nopfsfs.protocol import supervisor_server as messages
 from nopfsfs.protocol.codec import Message, ProtocolError, encode
 from nopfsfs.protocol.columns import FIRST_SERVER, SUPERVISOR, Columns, MetricBlock, check_layout
 from nopfsfs.protocol.ring import Ring
-from nopfsfs.protocol.supervisor_server import (
-    MESSAGE_MAX,
-    ConnectionEnded,
-    Drained,
-    End,
-    Interrupt,
-    MeetStager,
-    Ping,
-    Pong,
-    Ready,
-    StagerKnown,
-    to_server,
-)
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.server.column_overrides import ColumnOverrides
 from nopfsfs.server.fast_path import FastPath
@@ -105,7 +93,7 @@ class ServerProcess:
     def _welcomed(self) -> None:
         self._adapter.use_arena()
         with contextlib.suppress(OSError):  # the supervisor is gone
-            _send_now(self._control.fileno(), StagerKnown())
+            _send_now(self._control.fileno(), messages.StagerKnown())
 
     async def run(self) -> None:
         """Answer requests until the mount is gone."""
@@ -119,12 +107,12 @@ class ServerProcess:
             nursery.start_soon(self._others.watch)
             if self._pair is not None:
                 nursery.start_soon(self._stand_before, self._pair[0])
-            await self._say(Ready())
+            await self._say(messages.Ready())
             try:
                 await pyfuse3.main(max_tasks=MAX_TASKS)
                 log.info("the connection has ended")
                 if not self._others.told.is_set():
-                    await self._say(ConnectionEnded())
+                    await self._say(messages.ConnectionEnded())
                     await self._others.see_them_end()
             finally:
                 nursery.cancel_scope.cancel()
@@ -144,7 +132,7 @@ class ServerProcess:
     def _tell_interrupted(self, unique: int) -> None:
         """At once, without the event loop, which may have nothing else to do."""
         with contextlib.suppress(OSError):  # the supervisor is gone, or behind: the reader waits for its bytes then
-            _send_now(self._control.fileno(), Interrupt(unique))
+            _send_now(self._control.fileno(), messages.Interrupt(unique))
 
     async def _say(self, message: Message) -> None:
         """Given up after a while: a supervisor that is stopped takes nothing, and must not hold up an end."""
@@ -160,20 +148,20 @@ class ServerProcess:
             if not data:
                 break
             try:
-                message = to_server.decode(data)
+                message = messages.to_server.decode(data)
             except ProtocolError as error:
                 log.error("a message of the supervisor is of no use: %s", error)
                 continue
             match message:
-                case MeetStager(arena=number) if fds:
+                case messages.MeetStager(arena=number) if fds:
                     self._meet_stager(number, *fds)
-                case Ping():
+                case messages.Ping():
                     self._others.heard()
-                    await self._say(Pong())
-                case Interrupt(unique=unique):
+                    await self._say(messages.Pong())
+                case messages.Interrupt(unique=unique):
                     if self._path is not None:
                         self._path.interrupt(unique)
-                case End():
+                case messages.End():
                     self._others.told.set()
                     self._end()
         log.warning("the supervisor is gone; serving on")
@@ -237,12 +225,12 @@ class ServerProcess:
             os.dup2(arena, self._handoff.fds["arena"])
             os.close(arena)
             self._handoff.numbers["arena"] = number  # for who takes over
-        await self._say(Drained())
+        await self._say(messages.Drained())
 
     async def _receive(self) -> tuple[bytes, list[int]]:
         size = socket.CMSG_SPACE(2 * array.array("i").itemsize)
         try:
-            message, ancillary, _, _ = await self._control.recvmsg(MESSAGE_MAX, size)
+            message, ancillary, _, _ = await self._control.recvmsg(messages.MESSAGE_MAX, size)
         except OSError:
             return b"", []  # it was killed with messages unread
         fds = array.array("i")

@@ -19,7 +19,7 @@ from fuzzing.network import Transport
 from fuzzing.trees import make_tree
 from nopfsfs.peer.router import PeerRouter
 from nopfsfs.peer.transport import NodeMessage
-from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
+from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer, supervisor_server
 from nopfsfs.protocol import server_stager as local
 from nopfsfs.protocol.between_peers import TAGS, Drop, Hurry, Leave, News, NodeAnswer, Record, Records, Want
 from nopfsfs.protocol.between_supervisors import (
@@ -105,7 +105,7 @@ class PeersInput(Input):
 
         readers: list[Callable[[bytes], object]] = [
             of_job, supervisor_peer.from_supervisor.decode, supervisor_peer.from_peer.decode, from_cluster.decode,
-            stager_peer.unpack,
+            stager_peer.unpack, supervisor_server.to_server.decode, supervisor_server.from_server.decode,
             local.unpack_order, local.unpack_demand, local.unpack_answer,
         ]  # fmt: skip
         for _ in range(MESSAGES):
@@ -134,12 +134,13 @@ class PeersInput(Input):
         return self._of_processes(rng, rng.choice(list(Local)))
 
     def _of_supervisor(self, rng: Random) -> Message:
-        """Or of the peer process."""
+        """Or of the peer process, or of a server."""
         n = number(rng)
         messages: tuple[Message, ...] = (
             UseArena(), UseStager(), NoStager(), SendNews(signed(rng, 32), garbage(rng)), MountEnds(), ArenaQuiet(),
             NewsOf(signed(rng, 32), garbage(rng)), NodeOver(signed(rng, 32), "lost"), AllMounted(),
             PeerStatus(n, n, n, n, n, n, n, n, {"1": "lost"}, [signed(rng)]),
+            supervisor_server.Interrupt(n), supervisor_server.MeetStager(n), supervisor_server.Ready(),
         )  # fmt: skip
         return rng.choice(messages)
 

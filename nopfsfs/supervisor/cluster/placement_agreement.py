@@ -28,21 +28,11 @@ from nopfsfs.placement.cluster_homes import ClusterHomes
 from nopfsfs.plan.tracking.track import PlanState
 from nopfsfs.policy.homes import UNCOVERED
 from nopfsfs.policy.node_policy import Rows
-from nopfsfs.protocol.between_supervisors import (
-    EPOCHS_MOST,
-    CopiesOffered,
-    CopiesTaken,
-    FromCluster,
-    NodeRoom,
-    PlacementBegins,
-    PlacementComputed,
-    ProposedPlacement,
-    from_cluster,
-)
+from nopfsfs.protocol import between_supervisors as messages
 from nopfsfs.protocol.codec import Message
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, SayTo
-from nopfsfs.supervisor.cluster.placement_proposal import NUMBER_MOST, PlacementProposal, ReadSet
+from nopfsfs.supervisor.cluster.placement_proposal import PlacementProposal, ReadSet
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.system.outages import reason
 from nopfsfs.tiers.disk import FLOOR_BYTES
@@ -62,7 +52,7 @@ HEARD_MOST = 4096  # messages that wait to be looked at
 WORTH = 0.01  # a data set of which more than this share is not covered is placed
 FURTHEST_LOOKED_AT = 1 << 20
 UNFIT = (ValueError, ArithmeticError, LookupError, MemoryError)  # of a plan that cannot be gone by
-_NO_ROOM = NodeRoom(0, (), 0)
+_NO_ROOM = messages.NodeRoom(0, (), 0)
 
 
 class PlacementAgreement:
@@ -78,19 +68,19 @@ class PlacementAgreement:
         self._charges, self._holder, self._say, self._say_to = charges, holder, say, say_to
         self._handing = CopyHandover(loop.conductor, holder, partial(self._limited, say_to))
         self.node, self.nodes = config.node, config.nodes
-        self._rooms: dict[int, NodeRoom] = {}
+        self._rooms: dict[int, messages.NodeRoom] = {}
         self._cluster: ClusterHomes | None = None
         self._share, self._homes_here = 0.0, 0
         self._number = 0
         self._named: dict[int, int] = {}  # by node: the number of the last placement that it named
-        self._early: dict[int, ProposedPlacement] = {}  # of nodes that do not lead yet, as far as is known here
+        self._early: dict[int, messages.ProposedPlacement] = {}  # of nodes that do not lead yet, as far as known
         self._begun = 0  # the number of the last placement by which others are asked
         self._begin_by = math.inf  # others are asked by then, whatever is not heard
         self._ready: dict[int, int] = {}  # by node: the number of the last placement that it has computed
         self._handled: set[tuple[object, ...]] = set()  # what the leader has looked at
         self._left: set[int] = set()
         self._after: set[int] = set()  # of these, all that they had said before was looked at
-        self._heard: deque[tuple[int, FromCluster | None]] = deque()  # None: it has left
+        self._heard: deque[tuple[int, messages.FromCluster | None]] = deque()  # None: it has left
         self._news = trio.Event()
         self._lost = False
         self._strange: set[int] = set()  # nodes that have said what cannot be
@@ -104,17 +94,16 @@ class PlacementAgreement:
         if node in self._left or not 0 <= node < self.nodes or node == self.node:
             return
         try:
-            message = from_cluster.decode(body)
-            if isinstance(message, CopiesOffered | CopiesTaken):
+            message = messages.from_cluster.decode(body)
+            if isinstance(message, messages.CopiesOffered | messages.CopiesTaken):
                 self._handing.hear(node, message)
-                return
-            if len(self._heard) >= HEARD_MOST:
+            elif len(self._heard) >= HEARD_MOST:
                 raise ValueError("more than is looked at")
+            else:
+                self._heard.append((node, message))
+                self._news.set()
         except ValueError as e:
             self._refuse(node, str(e))
-            return
-        self._heard.append((node, message))
-        self._news.set()
 
     def left(self, node: int) -> None:
         """That node is not asked any more: what lives there is read from the source."""
@@ -176,7 +165,7 @@ class PlacementAgreement:
     async def _run(self) -> None:
         conductor = self._loop.conductor
         disks = await trio.to_thread.run_sync(_disk_rooms, self._config.disks, abandon_on_cancel=True)
-        own = NodeRoom(conductor.split.homes, disks, conductor.split.whole_limit)
+        own = messages.NodeRoom(conductor.split.homes, disks, conductor.split.whole_limit)
         self._rooms[self.node] = own
         await self._send(own)
         begins = trio.current_time() + ROOMS_S
@@ -211,20 +200,19 @@ class PlacementAgreement:
         with trio.move_on_after(SAYING_S):  # what is not said is read from the source once more
             await say_to(node, message)
 
-    async def _take(self, node: int, message: FromCluster) -> None:
+    async def _take(self, node: int, message: messages.FromCluster) -> None:
         match message:
-            case NodeRoom():
+            case messages.NodeRoom():
                 self._rooms.setdefault(node, message)
-            case ProposedPlacement():
+            case messages.ProposedPlacement():
                 try:
                     await self._obey(node, message)
                 except ValueError as e:
                     self._refuse(node, str(e))
-            case PlacementComputed(number=number):
+            case messages.PlacementComputed(number=number):
                 self._ready[node] = number
-            case PlacementBegins(number=number):
-                if node == self._leader and number == self._number:
-                    self._ask_others()
+            case messages.PlacementBegins(number=number) if node == self._leader and number == self._number:
+                self._ask_others()
 
     def _refuse(self, node: int, why: str) -> None:
         if node not in self._strange:
@@ -233,7 +221,7 @@ class PlacementAgreement:
 
     # ---- placements ---------------------------------------------------------------------------------------
 
-    async def _obey(self, node: int, message: ProposedPlacement) -> None:
+    async def _obey(self, node: int, message: messages.ProposedPlacement) -> None:
         """Compute the placement that another node proposes, once that node leads. Raises ValueError."""
         order = PlacementProposal.from_message(message, self.nodes, self._index.n_dirs)
         if order.number <= self._named.get(node, 0):
@@ -251,14 +239,14 @@ class PlacementAgreement:
             if key in self._handled:
                 continue
             self._handled.add(key)
-            if self._number >= NUMBER_MOST or not await self._is_worth(what):
+            if self._number >= messages.NUMBER_MOST or not await self._is_worth(what):
                 continue
             rooms = [self._rooms.get(node, _NO_ROOM) if node not in self._left else _NO_ROOM
                      for node in range(self.nodes)]  # fmt: skip
             limit = min((room.whole_limit for room in rooms if room != _NO_ROOM), default=0)
             order = PlacementProposal(
                 self._number + 1, _table(rooms), limit,
-                self._config.placement, min(epochs, EPOCHS_MOST), what,
+                self._config.placement, min(epochs, messages.EPOCHS_MOST), what,
             )  # fmt: skip
             await self._send(order.to_message())
             await self._compute(order)
@@ -334,7 +322,7 @@ class PlacementAgreement:
             return
         self._begin_by = trio.current_time() + BEGIN_LATE_S
         with trio.move_on_after(SAYING_S):
-            await self._say_to(self._leader, PlacementComputed(number))
+            await self._say_to(self._leader, messages.PlacementComputed(number))
 
     async def _begin(self) -> None:
         """Ask others when all know what lives with them: a node that does not know it yet has to say no, and then two
@@ -344,7 +332,7 @@ class PlacementAgreement:
         late = trio.current_time() >= self._begin_by
         others = set(range(self.nodes)) - self._left - {self.node}
         if self._leader == self.node and (late or all(self._ready.get(node, 0) >= self._number for node in others)):
-            await self._send(PlacementBegins(self._number))
+            await self._send(messages.PlacementBegins(self._number))
             self._ask_others()
         elif late:
             self._ask_others()
@@ -391,7 +379,7 @@ class PlacementAgreement:
         }  # fmt: skip
 
 
-def _table(rooms: Sequence[NodeRoom]) -> NDArray[np.int64]:
+def _table(rooms: Sequence[messages.NodeRoom]) -> NDArray[np.int64]:
     """i64[nodes, classes]: memory, then the disks; nodes with fewer have none there."""
     table = np.zeros((len(rooms), 1 + max(len(room.disks) for room in rooms)), np.int64)
     for node, room in enumerate(rooms):

@@ -19,7 +19,6 @@ from nopfsfs.protocol.between_supervisors import NamedFiles, NamedOrder, NamedSp
 from nopfsfs.supervisor.cluster import read_sets
 
 Ints = NDArray[np.int64]
-NUMBER_MOST = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,22 +19,8 @@ import trio
 from msgspec import structs
 
 from nopfsfs.control.process_list import WRITER_FILE, Process, read_pids, wait_all, write_pids
+from nopfsfs.protocol import supervisor_peer as messages
 from nopfsfs.protocol.codec import Message, encode
-from nopfsfs.protocol.supervisor_peer import (
-    MESSAGE_MAX,
-    AllMounted,
-    ArenaQuiet,
-    FromPeer,
-    MountEnds,
-    NewsOf,
-    NodeOver,
-    NoStager,
-    PeerStatus,
-    SendNews,
-    UseArena,
-    UseStager,
-    from_peer,
-)
 from nopfsfs.supervisor.processes.children import sequenced_pair
 
 log = logging.getLogger(__name__)
@@ -68,7 +54,7 @@ class PeerHandle:
         self._quiet = trio.Event()
         self._lost = False
         self._writers: tuple[Process, ...] = ()  # the peer process, as it is written down
-        self._status: PeerStatus | None = None
+        self._status: messages.PeerStatus | None = None
         self.hearing: ClusterListener | None = None
 
     @property
@@ -80,13 +66,13 @@ class PeerHandle:
         raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         write_pids(state_dir, {"peer": _CREDENTIALS.unpack(raw)[0]}, WRITER_FILE)
         self._writers = read_pids(state_dir, WRITER_FILE)
-        await self._send(UseArena(), self._arena)
+        await self._send(messages.UseArena(), self._arena)
 
     async def run(self) -> None:
         """Take what the peer process says, until it is gone."""
         while not self._lost:
             try:
-                message = self._socket.recv(MESSAGE_MAX)
+                message = self._socket.recv(messages.MESSAGE_MAX)
             except BlockingIOError:
                 with contextlib.suppress(trio.ClosedResourceError):  # lost meanwhile
                     await trio.lowlevel.wait_readable(self._socket)
@@ -96,7 +82,7 @@ class PeerHandle:
             if not message:
                 break
             try:
-                self._take(from_peer.decode(message))
+                self._take(messages.from_peer.decode(message))
             except Exception:
                 log.exception("a message of the peer process is of no use")
         self._lose()
@@ -104,18 +90,18 @@ class PeerHandle:
             log.warning("the peer process went before all ranks had mounted: unmounting")
             await self._unmount()
 
-    def _take(self, message: FromPeer) -> None:
+    def _take(self, message: messages.FromPeer) -> None:
         match message:
-            case AllMounted():
+            case messages.AllMounted():
                 self._agreed = True
-            case ArenaQuiet():
+            case messages.ArenaQuiet():
                 self._quiet.set()
-            case PeerStatus():
+            case messages.PeerStatus():
                 self._status = message
-            case NewsOf(node=node, body=body):
+            case messages.NewsOf(node=node, body=body):
                 if self.hearing is not None:
                     self.hearing.hear(node, body)
-            case NodeOver(node=node, why=why):
+            case messages.NodeOver(node=node, why=why):
                 log.log(logging.INFO if why == "left" else logging.WARNING, "node %d: %s", node, why)
                 if self.hearing is not None:
                     self.hearing.left(node)
@@ -135,19 +121,19 @@ class PeerHandle:
 
     async def say(self, node: int, message: Message) -> None:
         """Send a message to the supervisor of a node, or to those of ALL_OTHERS."""
-        await self._send(SendNews(node, encode(message)))
+        await self._send(messages.SendNews(node, encode(message)))
 
     async def introduce(self) -> None:
         """Let it and the stager, a new one, know each other."""
         ours, theirs = sequenced_pair()
         with contextlib.closing(ours), contextlib.closing(theirs):
-            if await self._send(UseStager(), theirs.fileno()):
+            if await self._send(messages.UseStager(), theirs.fileno()):
                 await self._tell_stager(ours)
 
     async def use_arena(self, arena: int) -> None:
         """From now on there is another arena. After `stager_gone`."""
         self._arena = arena
-        await self._send(UseArena(), arena)
+        await self._send(messages.UseArena(), arena)
 
     async def stager_gone(self) -> None:
         """Return when nothing will write the arena for the stager that was. A peer process that does not answer is
@@ -156,14 +142,14 @@ class PeerHandle:
             return
         self._quiet = trio.Event()
         with trio.move_on_after(QUIET_LIMIT_S) as limit:
-            if await self._send(NoStager()):
+            if await self._send(messages.NoStager()):
                 await self._quiet.wait()
         if limit.cancelled_caught:
             await self._end_it()
 
     async def bye(self) -> None:
         """The mount ends."""
-        await self._send(MountEnds())
+        await self._send(messages.MountEnds())
 
     async def _end_it(self) -> None:
         """Raises OSError: it does not end, and may write the arena for ever."""

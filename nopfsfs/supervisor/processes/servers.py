@@ -20,21 +20,9 @@ import trio
 
 from nopfsfs.config import MountConfig
 from nopfsfs.fuse.connection import KernelSession, resend
+from nopfsfs.protocol import supervisor_server as messages
 from nopfsfs.protocol.codec import Message, ProtocolError, encode
 from nopfsfs.protocol.columns import ServerGauges
-from nopfsfs.protocol.supervisor_server import (
-    MESSAGE_MAX,
-    ConnectionEnded,
-    Drained,
-    End,
-    Interrupt,
-    MeetStager,
-    Ping,
-    Pong,
-    Ready,
-    StagerKnown,
-    from_server,
-)
 from nopfsfs.supervisor.processes.children import Child, sequenced_pair
 from nopfsfs.supervisor.processes.death_pipes import DeathPipes
 from nopfsfs.supervisor.processes.deaths import Deaths
@@ -75,7 +63,7 @@ class ServerHandle:
         """Give it its end of a socket to a stager; with another arena, if that is the stager's. As `say`."""
         self._forget_link()
         self._link = socket.socket(fileno=os.dup(link.fileno()))
-        return self.say(MeetStager(number), link.fileno(), *arena)
+        return self.say(messages.MeetStager(number), link.fileno(), *arena)
 
     def let_stager_go(self) -> None:
         """It runs no more, though it has not ended: let the stager see its end."""
@@ -177,7 +165,7 @@ class ServerPool:
         self.stopping = True
         async with trio.open_nursery() as nursery:
             for server in self._servers.values():
-                server.say(End())
+                server.say(messages.End())
                 nursery.start_soon(server.child.end, limit_s)
 
     def abandon(self) -> None:
@@ -317,30 +305,30 @@ class ServerPool:
     async def _listen(self, server: ServerHandle) -> None:
         while True:
             try:
-                data = await server.control.recv(MESSAGE_MAX)
+                data = await server.control.recv(messages.MESSAGE_MAX)
             except (OSError, trio.ClosedResourceError):
                 return
             if not data:
                 return
             try:
-                message = from_server.decode(data)
+                message = messages.from_server.decode(data)
             except ProtocolError as error:
                 log.error("a message of server %d is of no use: %s", server.number, error)
                 continue
             match message:
-                case Ready():
+                case messages.Ready():
                     server.ready.set()
                     server.child.running = True
                     self.outages.ended(f"server {server.number}")
-                case ConnectionEnded():
+                case messages.ConnectionEnded():
                     self.over.set()
-                case Drained():
+                case messages.Drained():
                     server.drained.set()
-                case StagerKnown():
+                case messages.StagerKnown():
                     server.known.set()
-                case Pong():
+                case messages.Pong():
                     server.patience.answered()
-                case Interrupt():
+                case messages.Interrupt():
                     for other in list(self._servers.values()):
                         if other is not server:
                             other.say(message)
@@ -357,7 +345,7 @@ class ServerPool:
         while True:
             now = trio.current_time()
             if now >= ping_at:  # also where it is not replaced: so it knows that there is a supervisor
-                server.say(Ping())
+                server.say(messages.Ping())
                 ping_at = now + PING_S
             if server.patience.look(now) >= HANGS_S and self.lasting:
                 log.error("server %d does not answer; killed", server.number)
