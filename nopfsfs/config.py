@@ -1,21 +1,18 @@
 """The typed, validated description of a mount, with its plans, disks and worlds.
 
-`MountConfig` is a frozen value that travels as JSON from `nopfs-mount` to the processes of the mount.
+`MountConfig` is a frozen value that travels from `nopfs-mount` to the processes of the mount.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
-from typing import Any
 
 DEFAULT_IO_TIMEOUT_S = 300.0  # longer than a parallel file system takes to fail over
 DEFAULT_CONCURRENCY = 64
 DEFAULT_EPOCHS = 16
 DEFAULT_RECHECK_S = 900.0  # the longest time for which a right that is withdrawn at the source holds in the mount
 
-Value = int | float | str  # of a sampler's option; bool is an int
+Value = bool | int | float | str  # of a sampler's option
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +40,6 @@ class PlanSpec:
     order: tuple[str, ...] = ()  # absolute paths of index arrays or lists of paths (dataset/order_files.py)
     repeats: bool = False  # True when `order` may name a file twice in an epoch
     inflight: int | None = None  # accesses that the loader has begun at most: workers x prefetch x batch + batch
-
-    @staticmethod
-    def from_dict(raw: dict[str, Any]) -> PlanSpec:
-        """Make a plan from the JSON form of `dataclasses.asdict`."""
-        subset = raw["subset"]
-        return PlanSpec(**{
-            **raw,
-            "ranks": None if raw["ranks"] is None else tuple(raw["ranks"]),
-            "options": _pairs(raw["options"]),
-            "subset": subset and SubsetSpec(subset["name"], subset["seed"], _pairs(subset["options"])),
-            "order": tuple(raw["order"]),
-        })  # fmt: skip
-
-
-def _pairs(raw: list[Any]) -> tuple[tuple[str, Value], ...]:
-    return tuple((name, value) for name, value in raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +103,3 @@ class MountConfig:
     def in_flight(self) -> int:
         """Reads of the source in flight."""
         return DEFAULT_CONCURRENCY if self.source_concurrency is None else self.source_concurrency
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> MountConfig:
-        raw: dict[str, Any] = json.loads(text)
-        raw["disks"] = tuple(DiskSpec(**d) for d in raw["disks"])
-        raw["worlds"] = tuple(World(w["size"], tuple(w["ranks"])) for w in raw["worlds"])
-        raw["plans"] = tuple(PlanSpec.from_dict(plan) for plan in raw["plans"])
-        raw["groups"] = tuple(raw["groups"])
-        raw["source_fs"] = tuple(raw["source_fs"]) if raw.get("source_fs") else None  # None: of an earlier release
-        raw["mount_options"] = tuple(raw["mount_options"])
-        return MountConfig(**raw)

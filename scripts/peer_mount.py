@@ -24,11 +24,22 @@ import numpy as np
 import xxhash
 
 from nopfsfs.dataset.tree_scan import scan
-from nopfsfs.protocol import stager_peer, supervisor_peer
+from nopfsfs.protocol import stager_peer
+from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.columns import HOME_HERE, Columns, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.stager_peer import Kind, Status
-from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
+from nopfsfs.protocol.supervisor_peer import (
+    MESSAGE_MAX,
+    FromPeer,
+    MountEnds,
+    NewsOf,
+    NodeOver,
+    SendNews,
+    UseArena,
+    UseStager,
+    from_peer,
+)
 from nopfsfs.stager.load import BlockReader
 from nopfsfs.stager.peer_exchange import PeerExchange
 from nopfsfs.stager.state import StagerState
@@ -70,30 +81,30 @@ class Supervisor:
     def begin(self, arena: int) -> socket.socket:
         """Give the peer process an arena and a stager's socket, of which the other end is returned."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        socket.send_fds(self.socket, [supervisor_peer.pack(SupervisorPeerKind.ARENA)], [arena])
-        socket.send_fds(self.socket, [supervisor_peer.pack(SupervisorPeerKind.STAGER)], [theirs.fileno()])
+        socket.send_fds(self.socket, [encode(UseArena())], [arena])
+        socket.send_fds(self.socket, [encode(UseStager())], [theirs.fileno()])
         theirs.close()
         return ours
 
     def say_ready(self, node: int) -> None:
-        self.socket.send(supervisor_peer.pack(SupervisorPeerKind.SAY, node, b"ready"))
+        self.socket.send(encode(SendNews(node, b"ready")))
 
     def await_ready(self) -> None:
-        while self._take() != SupervisorPeerKind.HEAR:
+        while not isinstance(self._take(), NewsOf):
             pass
 
     def is_over(self) -> bool:
         """Take what was said; whether the other node has left."""
-        return self._take() == SupervisorPeerKind.OVER
+        return isinstance(self._take(), NodeOver)
 
-    def _take(self) -> SupervisorPeerKind:
-        message = self.socket.recv(supervisor_peer.MESSAGE_MAX)
+    def _take(self) -> FromPeer:
+        message = self.socket.recv(MESSAGE_MAX)
         if not message:
             raise SystemExit("the peer process ended")
-        return supervisor_peer.unpack(message)[0]
+        return from_peer.decode(message)
 
     def end(self) -> None:
-        self.socket.send(supervisor_peer.pack(SupervisorPeerKind.BYE))
+        self.socket.send(encode(MountEnds()))
         self.socket.close()
 
 

@@ -25,7 +25,6 @@ from nopfsfs.cli.settings import Layer, put, usage
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import find_covering, read_mounts
-from nopfsfs.system.process_setup import handling
 from nopfsfs.system.state_dirs import calibration_path, default_index_dir, make_private_dir
 from nopfsfs.text.units import MAX_SIZE, parse_duration
 
@@ -197,6 +196,7 @@ def _ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    from nopfsfs.system.process_setup import handling  # with msgspec: `--help` and bad options need none of it
 
     def end(number: int, frame: object) -> None:
         raise _Ended(number)

@@ -1,19 +1,18 @@
 """Servers whose supervisor died: they serve on, and hold what another supervisor needs to take over the mount.
 
 The listening socket lies in the mount's state directory, which only its owner may enter. Any server without a
-supervisor answers there, with one JSON object and the descriptors.
+supervisor answers there, with its handoff and the descriptors, in the handoff's sequence.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
+from dataclasses import replace
 
 import trio
 
-from nopfsfs.config import MountConfig
 from nopfsfs.system.process_setup import Handoff
 
 SOCKET_NAME = "adopt.sock"
@@ -44,14 +43,14 @@ def listen(state_dir: str) -> socket.socket:
 async def answer(handoff: Handoff) -> None:
     """Send what a supervisor needs to each process that connects. Never returns."""
     names = [name for name in GIVEN if name in handoff.fds]
-    text = {"config": handoff.config.to_json(), "fds": names, "numbers": handoff.numbers}
     fds = [handoff.fds[name] for name in names]
+    given = replace(handoff, fds=dict(zip(names, fds, strict=True)))
     with trio.socket.from_stdlib_socket(socket.socket(fileno=handoff.fds["adopt"])) as listening:
         while True:
             caller, _ = await listening.accept()
             # A caller that has hung up, perhaps while a supervisor still lived, must not disturb the next.
             with trio.move_on_after(_LIMIT_S), contextlib.suppress(OSError), caller:
-                await trio.to_thread.run_sync(_give, caller.fileno(), json.dumps(text).encode(), fds)
+                await trio.to_thread.run_sync(_give, caller.fileno(), given.encode(), fds)
 
 
 def _give(fd: int, message: bytes, fds: list[int]) -> None:
@@ -79,10 +78,9 @@ def ask(state_dir: str) -> Handoff | None:
     for fd in fds:
         os.set_inheritable(fd, False)
     try:
-        text = json.loads(message)
-        given = dict(zip(text["fds"], fds, strict=True))
-        return Handoff("super", MountConfig.from_json(text["config"]), given, text["numbers"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        given = Handoff.decode(message)
+        return replace(given, role="super", fds=dict(zip(given.fds, fds, strict=True)))
+    except ValueError as error:
         for fd in fds:
             os.close(fd)
         raise ValueError(f"not understood: {error}") from error

@@ -26,8 +26,8 @@ from nopfsfs.peer.mpi import MPI
 from nopfsfs.peer.process import serve
 from nopfsfs.peer.shared_scan import ScanOptions, check_same, check_view, scan_together
 from nopfsfs.peer.startup_agreement import RankGroup, asked, check_asked, place, together
-from nopfsfs.protocol import supervisor_peer
-from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
+from nopfsfs.protocol.codec import encode
+from nopfsfs.protocol.supervisor_peer import AllMounted
 from nopfsfs.system.file_system import file_system_at
 from nopfsfs.system.mpi_start import Launched, launched
 from nopfsfs.system.state_dirs import claimed_state_dir, remove_state_dir
@@ -195,7 +195,7 @@ def _mount(
         raise
     assert daemon is not None
     with suppress(OSError):  # the supervisor has ended
-        ours.send(supervisor_peer.pack(SupervisorPeerKind.AGREED))
+        ours.send(encode(AllMounted()))
     return daemon, ours
 
 

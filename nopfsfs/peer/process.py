@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import logging
 import mmap
 import os
@@ -25,9 +24,9 @@ from nopfsfs.control.process_list import writes_no_more
 from nopfsfs.peer.node_health import NodeEnd
 from nopfsfs.peer.router import PeerRouter
 from nopfsfs.peer.transport import Transport
-from nopfsfs.protocol import stager_peer, supervisor_peer
-from nopfsfs.protocol.between_peers import Record
-from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
+from nopfsfs.protocol import stager_peer
+from nopfsfs.protocol import supervisor_peer as messages
+from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.system.process_setup import set_up_logging
 
 if TYPE_CHECKING:
@@ -115,8 +114,8 @@ class PeerProcess:
         self._over = False  # the mount has ended
         self._ends_by = 0.0  # when to end at the latest, once all others have left as well; 0: not yet
         self._said_bye = False
-        self._quiet_by = 0.0  # when QUIET must have been sent; 0: it is not due
-        self._said: bytes = b""
+        self._quiet_by = 0.0  # when ArenaQuiet must have been sent; 0: it is not due
+        self._said: messages.PeerStatus | None = None
         self._say_at = 0.0
 
     def run(self) -> int:
@@ -175,22 +174,22 @@ class PeerProcess:
 
     def _take_supervisor(self) -> None:
         fds: list[int] = []
-        message = self._supervisor.receive(supervisor_peer.MESSAGE_MAX, fds)
+        message = self._supervisor.receive(messages.MESSAGE_MAX, fds)
         if not message:
             return
         try:
-            self._obey(*supervisor_peer.unpack(message), fds)
+            self._obey(messages.from_supervisor.decode(message), fds)
         except (ValueError, OSError) as e:
             log.error("a message of the supervisor is refused: %s", e)
         for fd in fds:
             os.close(fd)
 
-    def _obey(self, kind: SupervisorPeerKind, node: int, body: bytes, fds: list[int]) -> None:
+    def _obey(self, message: messages.FromSupervisor, fds: list[int]) -> None:
         """Do what a message of the supervisor says. Takes the descriptor that this process keeps out of `fds`. Raises
         ValueError for an invalid message."""
-        if (kind in (SupervisorPeerKind.ARENA, SupervisorPeerKind.STAGER)) != bool(fds):
-            raise ValueError(f"{kind.name} with {len(fds)} descriptors")
-        if kind == SupervisorPeerKind.ARENA:
+        if isinstance(message, messages.UseArena | messages.UseStager) != bool(fds):
+            raise ValueError(f"{type(message).__name__} with {len(fds)} descriptors")
+        if isinstance(message, messages.UseArena):
             exchange = self._exchange
             if exchange is not None and (self._stager is not None or exchange.borrower.writes()):
                 raise ValueError("another arena, while the one before is in use")
@@ -201,32 +200,30 @@ class PeerProcess:
             else:
                 exchange.use_arena(arena)
         elif self._exchange is None:
-            raise ValueError(f"{kind.name} before the arena")
-        elif kind == SupervisorPeerKind.STAGER:
+            raise ValueError(f"{type(message).__name__} before the arena")
+        elif isinstance(message, messages.UseStager):
             sock = socket.socket(fileno=fds[0])
             fds.clear()
             self._lose_stager()
             self._stager = ProcessLink(sock)
             self._exchange.stager_came()
-        elif kind == SupervisorPeerKind.NO_STAGER:
+        elif isinstance(message, messages.NoStager):
             self._lose_stager()
             self._quiet_by = time.monotonic() + QUIET_LIMIT_S
-        elif kind == SupervisorPeerKind.SAY:
-            self._exchange.say(node, body)
-        elif kind == SupervisorPeerKind.BYE:
+        elif isinstance(message, messages.SendNews):
+            self._exchange.say(message.node, message.body)
+        elif isinstance(message, messages.MountEnds):
             self._said_bye = True
-        else:
-            raise ValueError(f"{kind.name} is not for the peer process")
 
     def _begin(self, arena: memoryview) -> None:
         self._exchange = PeerRouter(
             self._transport, arena, self._job, to_stager=self._to_stager,
-            hear=lambda node, body: self._tell(supervisor_peer.pack(SupervisorPeerKind.HEAR, node, body)),
+            hear=lambda node, body: self._tell(messages.NewsOf(node, body)),
             over=self._tell_over, clock=time.monotonic, checker=self._checker,
         )  # fmt: skip
 
     def _tell_over(self, node: int, why: NodeEnd) -> None:
-        self._tell(supervisor_peer.pack(SupervisorPeerKind.OVER, node, why.value.encode()))
+        self._tell(messages.NodeOver(node, why.value))
 
     def _mount_ended(self) -> None:
         self._over = True
@@ -239,15 +236,15 @@ class PeerProcess:
             self._quiet_by = time.monotonic() + QUIET_LIMIT_S
 
     def _see_to_quiet(self, exchange: PeerRouter) -> None:
-        """Send QUIET, if it is due, once nothing will write the arena any more. End this process where writes do not
-        end in time."""
+        """Send ArenaQuiet, if it is due, once nothing will write the arena any more. End this process where writes do
+        not end in time."""
         if not self._quiet_by and not self._closing:
             return
         if not exchange.borrower.writes():
             self._close()
             if self._quiet_by:
                 self._quiet_by = 0.0
-                self._tell(supervisor_peer.pack(SupervisorPeerKind.QUIET))
+                self._tell(messages.ArenaQuiet())
                 if self._over:
                     self._say_quiet()
         elif self._quiet_by and time.monotonic() > self._quiet_by:
@@ -261,20 +258,19 @@ class PeerProcess:
         self._say_at = now + STATUS_PAUSE_S
         exchange = self._exchange
         borrower, lender, nodes = exchange.borrower, exchange.lender, exchange.nodes
-        said = json.dumps({
-            "fetched_files": borrower.files, "fetched_bytes": borrower.bytes, "refused": borrower.refused,
-            "late": borrower.late, "corrupt": borrower.corrupt, "lent_files": lender.files, "lent_bytes": lender.bytes,
-            "garbage": exchange.garbage, "over": {str(node): why.value for node, why in nodes.over.items()},
-            "resting": nodes.resting(now),
-        }).encode()  # fmt: skip
+        said = messages.PeerStatus(
+            fetched_files=borrower.files, fetched_bytes=borrower.bytes, refused=borrower.refused, late=borrower.late,
+            corrupt=borrower.corrupt, lent_files=lender.files, lent_bytes=lender.bytes, garbage=exchange.garbage,
+            over={str(node): why.value for node, why in nodes.over.items()}, resting=nodes.resting(now),
+        )  # fmt: skip
         if said != self._said:
             self._said = said
-            self._tell(supervisor_peer.pack(SupervisorPeerKind.STATUS, -1, said))
+            self._tell(said)
 
-    def _tell(self, message: bytes) -> None:
+    def _tell(self, message: Message) -> None:
         """Send to the supervisor, unless the mount has ended."""
         if not self._over:
-            self._supervisor.send(message)
+            self._supervisor.send(encode(message))
 
     # ---- stager -------------------------------------------------------------------------------------------
 
@@ -290,7 +286,7 @@ class PeerProcess:
             except ValueError as e:
                 log.error("a message of the stager is refused: %s", e)
 
-    def _to_stager(self, kind: stager_peer.Kind, records: list[Record]) -> None:
+    def _to_stager(self, kind: stager_peer.Kind, records: list[stager_peer.Record]) -> None:
         if self._stager is not None:
             for message in stager_peer.pack(kind, records):
                 self._stager.send(message)

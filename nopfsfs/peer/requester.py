@@ -18,14 +18,13 @@ import xxhash
 from nopfsfs.peer.node_health import NodeEnd, NodeHealth
 from nopfsfs.peer.responder import LENT_A_NODE, Out, SendToStager
 from nopfsfs.peer.transport import CANCELLED, FAILED, Transport
-from nopfsfs.protocol.between_peers import TAGS, PeerKind
-from nopfsfs.protocol.stager_peer import SILENT_S, Status, limit_s
-from nopfsfs.protocol.stager_peer import Kind as Local
+from nopfsfs.protocol.between_peers import TAGS, Drop, Hurry, NodeAnswer, Want
+from nopfsfs.protocol.stager_peer import SILENT_S, Kind, Status, limit_s
 
 ASKED_A_NODE = LENT_A_NODE // 2  # requests to one node; more are refused here, or that node would call them invalid
 
 _OK, _COMING, _NO = int(Status.OK), int(Status.COMING), int(Status.NO)  # to read an Enum's attribute is slow
-_GOT, _WANT = Local.GOT, PeerKind.WANT
+_GOT = Kind.GOT
 TAKES_LONG = 1 << 20  # bytes; so many may take longer than SILENT_S
 CHECKED_APART = 1 << 20  # bytes; so many are checked in a thread, while the next ones arrive
 
@@ -82,13 +81,13 @@ class Requester:
             raise ValueError("an order that cannot be")
         now = self._clock()
         if not self._nodes.usable(node, now) or self._count[node] >= ASKED_A_NODE or not self._tags:
-            self._to_stager(Local.GOT, (ask, 0, Status.LOST, 0))
+            self._to_stager(_GOT, (ask, 0, Status.LOST, 0))
             return
         want = NodeRequest(ask, node, self._tags.popleft(), extent, length, bool(urgent), now + SILENT_S)
         self._wants[want.tag] = self._by_ask[ask] = want
         self._count[node] += 1
         self.under_way += length
-        self._out(node, _WANT, (want.tag, row, length, mtime_ns, urgent))
+        self._out(node, Want(want.tag, row, length, mtime_ns, want.urgent))
 
     def hurry(self, ask: int) -> None:
         """Mark a request as urgent: a reader waits for its file."""
@@ -98,18 +97,18 @@ class Requester:
             if want.coming:
                 want.due = min(want.due, self._due(want))
             if not want.key:
-                self._out(want.node, PeerKind.HURRY, (want.tag,))
+                self._out(want.node, Hurry(want.tag))
 
     def give_up(self, ask: int) -> None:
         """Give up a request that the stager does not wait for any more. Sends FREED when nothing will write its
         extent."""
         want = self._by_ask.get(ask)
         if want is None:
-            self._to_stager(Local.FREED, (ask,))  # the request has ended, or there never was one
+            self._to_stager(Kind.FREED, (ask,))  # the request has ended, or there never was one
         elif not want.told:
             self._abandon(want)
             if not want.held:
-                self._to_stager(Local.FREED, (ask,))
+                self._to_stager(Kind.FREED, (ask,))
 
     def use_arena(self, arena: memoryview) -> None:
         """Use this arena for extents from now on."""
@@ -135,20 +134,21 @@ class Requester:
             self._transport.cancel(want.key)
         else:
             self._by_ask.pop(want.ask, None)
-            self._out(want.node, PeerKind.DROP, (want.tag,))
+            self._out(want.node, Drop(want.tag))
 
     # ---- messages of nodes --------------------------------------------------------------------------------
 
-    def answered(self, node: int, tag: int, check: int, status: int) -> None:
+    def answered(self, node: int, answer: NodeAnswer) -> None:
         """Handle an answer of `node`. Raises ValueError for an invalid one, or one without a request."""
-        want = self._wants.get(tag)
+        status = answer.status
+        want = self._wants.get(answer.tag)
         if want is None or want.node != node or want.key:
             raise ValueError("an answer to nothing")
         if status == _OK:
             self._nodes.heard(node)
             if want.length >= TAKES_LONG:
                 self._is_coming(want)  # else the stager would give up after SILENT_S
-            want.check, want.coming = check, True
+            want.check, want.coming = answer.check, True
             want.due = self._due(want)
             if want.told:
                 self._receive_nowhere(want)
@@ -233,7 +233,7 @@ class Requester:
         if want.held:
             want.held = False
             if self._by_ask.pop(want.ask, None) is not None:
-                self._to_stager(Local.FREED, (want.ask,))
+                self._to_stager(Kind.FREED, (want.ask,))
 
     def node_gone(self, node: int) -> None:
         """Answer the stager's requests to `node` with LOST: the node gets no more requests."""
@@ -260,7 +260,7 @@ class Requester:
 
     def _give_up_for(self, want: NodeRequest, status: Status) -> None:
         self._abandon(want)
-        self._to_stager(Local.GOT, (want.ask, 0, status, int(want.held)))
+        self._to_stager(_GOT, (want.ask, 0, status, int(want.held)))
 
     # ---- small parts --------------------------------------------------------------------------------------
 

@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nopfsfs.peer.transport import Transport
-from nopfsfs.protocol.between_peers import TAGS, PeerKind, Record
-from nopfsfs.protocol.stager_peer import LENGTH_MOST, Status
-from nopfsfs.protocol.stager_peer import Kind as Local
+from nopfsfs.protocol.between_peers import Drop, Hurry, NodeAnswer, Record, Want
+from nopfsfs.protocol.stager_peer import LENGTH_MOST, Kind, Status
 
 LENT_A_NODE = 1024  # requests of one node that wait or are answered; one more is invalid
 TO_BE_SENT = -1
-Out = Callable[[int, PeerKind, Record], None]
+Out = Callable[[int, Record], None]
 
 
 class SendToStager(Protocol):
     """Function that sends a record to the stager; `soon`: without waiting for more records."""
 
-    def __call__(self, kind: Local, record: Record, *, soon: bool = True) -> None: ...
+    def __call__(self, kind: Kind, record: tuple[int, ...], *, soon: bool = True) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -41,8 +40,8 @@ class NodeLease:
 
 
 class Responder:
-    """Leases of this node's files to others. `out(node, kind, record)` sends to a node, `to_stager(kind, record)` to
-    the stager, while there is one."""
+    """Leases of this node's files to others. `out(node, record)` sends to a node, `to_stager(kind, record)` to the
+    stager, while there is one."""
 
     def __init__(self, transport: Transport, arena: memoryview, out: Out, to_stager: SendToStager) -> None:
         self._transport, self._arena, self._out, self._to_stager = transport, arena, out, to_stager
@@ -59,36 +58,35 @@ class Responder:
     def __len__(self) -> int:
         return len(self._loans)
 
-    def want(self, node: int, tag: int, row: int, length: int, mtime_ns: int, urgent: int) -> None:
-        """Send a node's request for a file to the stager. Raises ValueError for an invalid request."""
-        if not 1 <= tag <= TAGS or row < 0 or length <= 0 or urgent > 1:
-            raise ValueError("a request that cannot be")
+    def want(self, node: int, want: Want) -> None:
+        """Send a node's request for a file to the stager. Raises ValueError for one request too many."""
+        tag, length = want.tag, want.length
         if (node, tag) in self._of or self._count[node] >= LENT_A_NODE:
             raise ValueError("a request too many")
         if not self.lends or length > LENGTH_MOST:
-            self._out(node, PeerKind.ANSWER, (tag, 0, Status.NO))
+            self._out(node, NodeAnswer(tag, 0, Status.NO))
             return
-        loan = NodeLease(self._next, node, tag, row, length, mtime_ns, bool(urgent))
+        loan = NodeLease(self._next, node, tag, want.row, length, want.mtime_ns, want.urgent)
         self._next += 1
         self._loans[loan.id] = self._of[node, tag] = loan
         self._count[node] += 1
         self.under_way += length
-        self._to_stager(Local.LEND, (loan.id, row, length, mtime_ns, urgent))
+        self._to_stager(Kind.LEND, (loan.id, loan.row, length, loan.mtime_ns, loan.urgent))
 
-    def hurry(self, node: int, tag: int) -> None:
+    def hurry(self, node: int, hurry: Hurry) -> None:
         """Mark a request as urgent: a reader of `node` waits for its file. An answered request needs no hurry."""
-        loan = self._of.get((node, tag))
+        loan = self._of.get((node, hurry.tag))
         if loan is not None and not loan.urgent:
             loan.urgent = True
-            self._to_stager(Local.LEND, (loan.id, loan.row, loan.length, loan.mtime_ns, 1))
+            self._to_stager(Kind.LEND, (loan.id, loan.row, loan.length, loan.mtime_ns, 1))
 
-    def drop(self, node: int, tag: int) -> None:
+    def drop(self, node: int, drop: Drop) -> None:
         """End a request that `node` has given up. Bytes that are on their way arrive all the same."""
-        loan = self._of.get((node, tag))
+        loan = self._of.get((node, drop.tag))
         if loan is not None:
             self._give_back(loan.id)
             self._end(loan)
-            self._out(node, PeerKind.ANSWER, (tag, 0, Status.NO))
+            self._out(node, NodeAnswer(drop.tag, 0, Status.NO))
 
     def lent(self, id: int, extent: int, length: int, check: int, status: int) -> None:
         """Handle the stager's answer. `send` sends the bytes of a lease, once the answer to the node is on its way.
@@ -99,16 +97,16 @@ class Responder:
                 self._give_back(id)  # dropped meanwhile
             return
         if status == Status.COMING:
-            self._out(loan.node, PeerKind.ANSWER, (loan.tag, 0, Status.COMING))
+            self._out(loan.node, NodeAnswer(loan.tag, 0, Status.COMING))
             return
         whole = length == loan.length and extent >= 0 and extent + length <= len(self._arena)
         if status != Status.OK or not whole:
             if status == Status.OK:
                 self._give_back(id)
             self._end(loan)
-            self._out(loan.node, PeerKind.ANSWER, (loan.tag, 0, Status.NO))
+            self._out(loan.node, NodeAnswer(loan.tag, 0, Status.NO))
             return
-        self._out(loan.node, PeerKind.ANSWER, (loan.tag, check, Status.OK))
+        self._out(loan.node, NodeAnswer(loan.tag, check, Status.OK))
         loan.key = TO_BE_SENT
         self._to_send.append((loan, self._arena[extent : extent + length]))
         del self._of[loan.node, loan.tag]  # a node that has the bytes may use the tag again
@@ -146,7 +144,7 @@ class Responder:
                 loan.recalled = True
             else:
                 self._end(loan)
-                self._out(loan.node, PeerKind.ANSWER, (loan.tag, 0, Status.NO))
+                self._out(loan.node, NodeAnswer(loan.tag, 0, Status.NO))
 
     def node_gone(self, node: int) -> None:
         """End the requests of `node` whose bytes are not being sent yet."""
@@ -156,7 +154,7 @@ class Responder:
             self._end(loan)
 
     def _give_back(self, id: int) -> None:
-        self._to_stager(Local.BACK, (id,), soon=False)
+        self._to_stager(Kind.BACK, (id,), soon=False)
 
     def _end(self, loan: NodeLease) -> None:
         del self._loans[loan.id]

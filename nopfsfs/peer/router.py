@@ -8,30 +8,42 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Executor
-from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from nopfsfs.peer.node_health import NodeEnd, NodeHealth
 from nopfsfs.peer.requester import Requester
 from nopfsfs.peer.responder import Responder
 from nopfsfs.peer.transport import Transport
-from nopfsfs.protocol import between_peers
-from nopfsfs.protocol.between_peers import PeerKind, Record
-from nopfsfs.protocol.stager_peer import Kind as Local
+from nopfsfs.protocol.between_peers import (
+    FromNode,
+    Hurry,
+    Leave,
+    News,
+    NodeAnswer,
+    Record,
+    Records,
+    Want,
+    decode,
+    encode_records,
+)
+from nopfsfs.protocol.codec import encode
+from nopfsfs.protocol.stager_peer import Kind
+from nopfsfs.protocol.stager_peer import Record as StagerRecord
 
 log = logging.getLogger(__name__)
-_GOT, _BACK = Local.GOT, Local.BACK
+_GOT, _BACK = Kind.GOT, Kind.BACK
+T = TypeVar("T")
 TICK_S = 0.1  # between checks of the limits
 # Records kept back for the next ones to come: to wake a process costs more than the rest of a remote fetch.
 GOTS_MOST, BACKS_MOST = 16, 64
 
 
-def _each(records: list[Any], do: Callable[..., None]) -> None:
+def _each(records: list[T], do: Callable[[T], None]) -> None:
     """Call `do` for each record, also after a wrong one. Raises ValueError in the end if one was wrong."""
     wrong = None
     for record in records:
         try:
-            do(*record)
+            do(record)
         except ValueError as e:
             wrong = e
     if wrong is not None:
@@ -44,17 +56,17 @@ class PeerRouter:
     of another node's supervisor; `over(node, why)`: the node gets no more requests."""
 
     def __init__(
-        self, transport: Transport, arena: memoryview, job: int, *, to_stager: Callable[[Local, list[Record]], None],
-        hear: Callable[[int, bytes], None], over: Callable[[int, NodeEnd], None], clock: Callable[[], float],
-        checker: Executor | None = None,
+        self, transport: Transport, arena: memoryview, job: int, *,
+        to_stager: Callable[[Kind, list[StagerRecord]], None], hear: Callable[[int, bytes], None],
+        over: Callable[[int, NodeEnd], None], clock: Callable[[], float], checker: Executor | None = None,
     ) -> None:  # fmt: skip
         self._transport, self._job, self._clock = transport, job, clock
         self._send_stager, self._hear, self._tell_over = to_stager, hear, over
         self.nodes = NodeHealth(transport.rank, transport.size)
-        # Records by kind, oldest first. Kinds are sent by rising number, in whichever sequence their records came:
-        # of one file a HURRY is sent after its WANT and before its DROP, and a BACK after its LEND.
-        self._out: defaultdict[tuple[PeerKind, int], list[Record]] = defaultdict(list)
-        self._local: defaultdict[Local, list[Record]] = defaultdict(list)
+        self._out: defaultdict[int, list[Record]] = defaultdict(list)  # by node, oldest first
+        # Records by kind, oldest first. Kinds are sent by rising number, in whichever sequence their records came: of
+        # one file a BACK is sent after its LEND.
+        self._local: defaultdict[Kind, list[StagerRecord]] = defaultdict(list)
         self._pressing = False  # a record of `_local` must be sent soon
         self.lender = Responder(transport, arena, self._put, self._put_local)
         self.borrower = Requester(
@@ -87,8 +99,8 @@ class PeerRouter:
         """Send the records that wait. `more`: more may come soon, and records that nothing waits for are sent with
         them."""
         out, self._out = self._out, defaultdict(list)
-        for kind, node in sorted(out):
-            for message in between_peers.pack(kind, self._job, out[kind, node]):
+        for node, records in out.items():
+            for message in encode_records(self._job, records):
                 self._send(node, message)
         self.lender.send()
         self._flush_local(more=more)
@@ -108,10 +120,10 @@ class PeerRouter:
         if node not in self.nodes.lost and not self._transport.send(node, message):
             self._over(node, NodeEnd.LOST)
 
-    def _put(self, node: int, kind: PeerKind, record: Record) -> None:
-        self._out[kind, node].append(record)
+    def _put(self, node: int, record: Record) -> None:
+        self._out[node].append(record)
 
-    def _put_local(self, kind: Local, record: Record, *, soon: bool = True) -> None:
+    def _put_local(self, kind: Kind, record: StagerRecord, *, soon: bool = True) -> None:
         self._local[kind].append(record)
         if soon:
             self._pressing = True
@@ -133,18 +145,18 @@ class PeerRouter:
         self.flush()
         self._local.clear()
 
-    def from_stager(self, kind: Local, records: list[Record]) -> None:
+    def from_stager(self, kind: Kind, records: list[StagerRecord]) -> None:
         """Handle records of the stager. Raises ValueError for an invalid one; the others are handled all the same."""
         match kind:
-            case Local.ASK:
-                _each(records, self.borrower.ask)
-            case Local.HURRY:
+            case Kind.ASK:
+                _each(records, lambda record: self.borrower.ask(*record))
+            case Kind.HURRY:
                 for (ask,) in records:
                     self.borrower.hurry(ask)
-            case Local.GIVE_UP:
+            case Kind.GIVE_UP:
                 for (ask,) in records:
                     self.borrower.give_up(ask)
-            case Local.LENT:
+            case Kind.LENT:
                 for record in records:
                     self.lender.lent(*record)
             case _:
@@ -153,22 +165,21 @@ class PeerRouter:
     # ---- the nodes ----------------------------------------------------------------------------------------
 
     def say(self, node: int, body: bytes) -> None:
-        """Send news to the supervisor of `node`; below 0: to those of all others. Raises ValueError where `body` is too
-        long."""
-        message = between_peers.pack_news(self._job, body)
+        """Send news to the supervisor of `node`; below 0: to those of all others."""
+        message = encode(News(self._job, body))
         others = self.nodes.others()
         for one in others if node < 0 else [node] if node in others else []:
             self._send(one, message)
 
     def leave(self) -> None:
-        """Send LEAVE to all other nodes, once: this node takes no more requests, and sends none."""
+        """Send Leave to all other nodes, once: this node takes no more requests, and sends none."""
         if not self._left:
             self._left = True
             self.flush()
-            (message,) = between_peers.pack(PeerKind.LEAVE, self._job, [])
+            message = encode(Leave(self._job))
             for node in range(self.nodes.size):
                 if node != self.nodes.own:
-                    self._transport.send(node, message)  # to lost ones, too: a node that lives waits for LEAVE
+                    self._transport.send(node, message)  # to lost ones, too: a node that lives waits for Leave
 
     @property
     def alone(self) -> bool:
@@ -181,8 +192,7 @@ class PeerRouter:
         try:
             if body is None:
                 raise ValueError("a message too long")
-            kind, records = between_peers.unpack(body, self._job)
-            self._deal(node, kind, records)
+            self._handle(node, decode(body, self._job))
         except ValueError as e:
             self.garbage += 1
             if node not in self.nodes.over:
@@ -190,20 +200,23 @@ class PeerRouter:
             # later messages of the node are still handled: it may have leases, and may leave
             self._over(node, NodeEnd.GARBAGE)
 
-    def _deal(self, node: int, kind: PeerKind, records: list[Any]) -> None:
-        match kind:
-            case PeerKind.ANSWER:
-                _each(records, partial(self.borrower.answered, node))
-            case PeerKind.WANT:
-                _each(records, partial(self.lender.want, node))
-            case PeerKind.HURRY:
-                _each(records, partial(self.lender.hurry, node))
-            case PeerKind.DROP:
-                _each(records, partial(self.lender.drop, node))
-            case PeerKind.NEWS:
-                self._hear(node, records[0])
-            case PeerKind.LEAVE:
-                self._over(node, NodeEnd.LEFT)
+    def _handle(self, node: int, message: FromNode) -> None:
+        if isinstance(message, Records):
+            _each(message.records, lambda record: self._handle_record(node, record))
+        elif isinstance(message, News):
+            self._hear(node, message.body)
+        else:
+            self._over(node, NodeEnd.LEFT)
+
+    def _handle_record(self, node: int, record: Record) -> None:
+        if isinstance(record, NodeAnswer):
+            self.borrower.answered(node, record)
+        elif isinstance(record, Want):
+            self.lender.want(node, record)
+        elif isinstance(record, Hurry):
+            self.lender.hurry(node, record)
+        else:
+            self.lender.drop(node, record)
 
     def _over(self, node: int, why: NodeEnd) -> None:
         """Send `node` no more requests; report that once."""

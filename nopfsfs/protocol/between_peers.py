@@ -1,72 +1,91 @@
-"""Messages between the peer processes: a header, and records of one kind or a piece of news. Bytes of samples travel
-apart, each under the tag that was asked with.
+"""Messages between the peer processes. Bytes of samples travel apart, each under the tag of their request.
+
+Records of one node about one file arrive in the sequence in which they were sent.
 """
 
 from __future__ import annotations
 
-import struct
-from enum import IntEnum
-from typing import Any
+from typing import Annotated
 
-MAGIC = 0x6E6F7066
-_HEAD = struct.Struct("<IHHQ")  # magic, kind, records, job
+from msgspec import Meta
+
+from nopfsfs.protocol.codec import Decoder, Int64, Message, ProtocolError, Row, UInt, encode
+from nopfsfs.protocol.stager_peer import Status
+
 RECORDS_MOST = 256
 NEWS_MAX = 60_000  # bytes of one piece of news
+MESSAGE_MAX = NEWS_MAX + 64  # far more than RECORDS_MOST records
 TAGS = 16_384  # tags of bytes are 1 .. TAGS; the standard promises 32,767
-Record = tuple[int, ...]
+Tag = Annotated[int, Meta(ge=1, le=TAGS)]
+NewsBody = Annotated[bytes, Meta(max_length=NEWS_MAX)]
 
 
-class PeerKind(IntEnum):
-    """What a message holds."""
+class Want(Message, frozen=True, tag=1, gc=False):
+    """Request to send a file, of this version, under this tag. `urgent`: a reader waits for it."""
 
-    WANT = 1  # tag, row, length, mtime_ns, urgent: send this file, of this version, under this tag
-    HURRY = 2  # tag: a reader waits for it
-    DROP = 3  # tag: it is not wanted any more; answered with NO, or with the bytes that are on their way
-    ANSWER = 4  # tag, check, status: OK (the bytes follow under the tag), COMING, NO (of `fetch.peerwire.Status`)
-    NEWS = 5  # of a supervisor to another, not looked at here
-    LEAVE = 6  # ask no more; I ask no more
-
-
-_RECORDS = {
-    PeerKind.WANT: struct.Struct("<HqqqB"),
-    PeerKind.HURRY: struct.Struct("<H"),
-    PeerKind.DROP: struct.Struct("<H"),
-    PeerKind.ANSWER: struct.Struct("<HQB"),
-    PeerKind.LEAVE: struct.Struct(""),
-}
-MESSAGE_MAX = _HEAD.size + max(NEWS_MAX, RECORDS_MOST * _RECORDS[PeerKind.WANT].size)
+    tag: Tag
+    row: Row
+    length: Annotated[int, Meta(gt=0, le=(1 << 63) - 1)]
+    mtime_ns: Int64
+    urgent: bool
 
 
-def pack(kind: PeerKind, job: int, records: list[Record]) -> list[bytes]:
-    """Messages that carry these records. `job`: a number that all ranks of the job have in common, and no other has."""
-    one = _RECORDS[kind]
-    messages = []
-    for first in range(0, max(1, len(records)), RECORDS_MOST):
-        some = records[first : first + RECORDS_MOST]
-        messages.append(_HEAD.pack(MAGIC, kind, len(some), job) + b"".join([one.pack(*record) for record in some]))
-    return messages
+class Hurry(Message, frozen=True, tag=2, gc=False):
+    """A reader waits for the file of this request."""
+
+    tag: Tag
 
 
-def pack_news(job: int, body: bytes) -> bytes:
-    """Raises ValueError: longer than NEWS_MAX."""
-    if len(body) > NEWS_MAX:
-        raise ValueError(f"news of {len(body)} bytes")
-    return _HEAD.pack(MAGIC, PeerKind.NEWS, 0, job) + body
+class Drop(Message, frozen=True, tag=3, gc=False):
+    """The file of this request is not wanted any more. The answer is NO, or the bytes that are on their way."""
+
+    tag: Tag
 
 
-def unpack(message: bytes, job: int) -> tuple[PeerKind, list[Any]]:
-    """(kind, records), of news the body alone. Raises ValueError for garbage, and for a message of another job."""
-    if len(message) < _HEAD.size:
-        raise ValueError("message too short")
-    magic, number, count, whose = _HEAD.unpack_from(message)
-    if magic != MAGIC:
-        raise ValueError("no message of nopfsfs")
-    if whose != job:
-        raise ValueError("message of another job")
-    kind = PeerKind(number)
-    if kind == PeerKind.NEWS:
-        return kind, [message[_HEAD.size :]]
-    one = _RECORDS[kind]
-    if count > RECORDS_MOST or len(message) != _HEAD.size + count * one.size:
-        raise ValueError("message of wrong length")
-    return kind, list(one.iter_unpack(memoryview(message)[_HEAD.size :])) if one.size else []
+class NodeAnswer(Message, frozen=True, tag=4, gc=False):
+    """Answer to a request: OK (the bytes follow under the tag, `check` is their xxh3), COMING or NO."""
+
+    tag: Tag
+    check: UInt
+    status: Status
+
+
+Record = Want | Hurry | Drop | NodeAnswer
+
+
+class Records(Message, frozen=True, tag=1):
+    """Records in the sequence in which they were made. `job`: a number that all ranks of the job have in common, and no
+    other job has."""
+
+    job: UInt
+    records: Annotated[list[Record], Meta(max_length=RECORDS_MOST)]
+
+
+class News(Message, frozen=True, tag=2):
+    """Message of a supervisor to another, not looked at here."""
+
+    job: UInt
+    body: NewsBody
+
+
+class Leave(Message, frozen=True, tag=3):
+    """The sender answers no more requests, and sends none."""
+
+    job: UInt
+
+
+FromNode = Records | News | Leave
+_decoder: Decoder[FromNode] = Decoder(FromNode)
+
+
+def encode_records(job: int, records: list[Record]) -> list[bytes]:
+    """Encode any number of records as messages of at most RECORDS_MOST records."""
+    return [encode(Records(job, records[i : i + RECORDS_MOST])) for i in range(0, len(records), RECORDS_MOST)]
+
+
+def decode(data: bytes, job: int) -> FromNode:
+    """Decode a message of another node. Raises ProtocolError for garbage, and for a message of another job."""
+    message = _decoder.decode(data)
+    if message.job != job:
+        raise ProtocolError("message of another job")
+    return message

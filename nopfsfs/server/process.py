@@ -21,6 +21,8 @@ from nopfsfs.control import orphans
 from nopfsfs.dataset import index_file
 from nopfsfs.fuse.connection import REQUEST_BYTES, resend
 from nopfsfs.fuse.pyfuse3_pair import make_pair
+from nopfsfs.protocol import supervisor_server as messages
+from nopfsfs.protocol.codec import Message, ProtocolError, encode
 from nopfsfs.protocol.columns import FIRST_SERVER, SUPERVISOR, Columns, MetricBlock, check_layout
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.tripwires import Tripwires
@@ -102,7 +104,7 @@ class ServerProcess:
     def _welcomed(self) -> None:
         self._files.use_arena()
         with contextlib.suppress(OSError):  # the supervisor is gone
-            _send_now(self._control.fileno(), b"known")
+            _send_now(self._control.fileno(), messages.StagerKnown())
 
     async def run(self) -> None:
         """Answer requests until the mount is gone."""
@@ -116,12 +118,12 @@ class ServerProcess:
             nursery.start_soon(self._others.watch)
             if self._pair is not None:
                 nursery.start_soon(self._stand_before, self._pair[0])
-            await self._send(b"ready")
+            await self._send(messages.Ready())
             try:
                 await pyfuse3.main(max_tasks=MAX_TASKS)
                 log.info("the connection has ended")
                 if not self._others.ending.is_set():
-                    await self._send(b"over")
+                    await self._send(messages.ConnectionEnded())
                     await self._others.wait_for_their_end()
             finally:
                 nursery.cancel_scope.cancel()
@@ -141,33 +143,38 @@ class ServerProcess:
     def _tell_interrupted(self, unique: int) -> None:
         """Send the supervisor an interrupt at once, without the event loop, which may not be running."""
         with contextlib.suppress(OSError):  # the supervisor is gone, or behind: the reader then waits for its bytes
-            _send_now(self._control.fileno(), b"interrupt" + unique.to_bytes(8, "little"))
+            _send_now(self._control.fileno(), messages.Interrupt(unique))
 
-    async def _send(self, message: bytes) -> None:
+    async def _send(self, message: Message) -> None:
         """Send the supervisor a message, or give up: a stopped supervisor takes nothing, and must not delay an end."""
         # `_receive_messages` notices a supervisor that is gone.
         with contextlib.suppress(OSError, trio.ClosedResourceError), trio.move_on_after(SEND_LIMIT_S):
-            await self._control.send(message)
+            await self._control.send(encode(message))
 
     async def _receive_messages(self) -> None:
-        """Act on the messages of the supervisor; serve on when the supervisor is gone.
-
-        `stager` and the number of its arena come with one or two descriptors: the socket of a new stager, and its arena
-        where that is another one. `ping` wants an answer. `interrupt` names a request. `end` ends this server."""
+        """Act on the messages of the supervisor. When it is gone without End, serve on: from what is staged, and from
+        the source."""
         while True:
-            message, fds = await self._receive()
-            if message.startswith(b"stager") and fds:
-                self._meet_stager(int(message[6:]), *fds)
-            elif message == b"ping":
-                self._others.supervisor_answered()
-                await self._send(b"pong")
-            elif message.startswith(b"interrupt") and self._path is not None:
-                self._path.interrupt(int.from_bytes(message[9:], "little"))
-            elif message == b"end":
-                self._others.ending.set()
-                self._end()
-            elif not message:
+            data, fds = await self._receive()
+            if not data:
                 break
+            try:
+                message = messages.to_server.decode(data)
+            except ProtocolError as error:
+                log.error("a message of the supervisor is of no use: %s", error)
+                continue
+            match message:
+                case messages.MeetStager(arena=number) if fds:
+                    self._meet_stager(number, *fds)
+                case messages.Ping():
+                    self._others.supervisor_answered()
+                    await self._send(messages.Pong())
+                case messages.Interrupt(unique=unique):
+                    if self._path is not None:
+                        self._path.interrupt(unique)
+                case messages.End():
+                    self._others.ending.set()
+                    self._end()
         log.warning("the supervisor is gone; serving on")
         self._others.alone = True
         self._control.close()
@@ -230,12 +237,12 @@ class ServerProcess:
             os.dup2(arena, self._handoff.fds["arena"])
             os.close(arena)
             self._handoff.numbers["arena"] = number  # for a supervisor that takes over
-        await self._send(b"drained")
+        await self._send(messages.Drained())
 
     async def _receive(self) -> tuple[bytes, list[int]]:
         size = socket.CMSG_SPACE(2 * array.array("i").itemsize)
         try:
-            message, ancillary, _, _ = await self._control.recvmsg(64, size)
+            message, ancillary, _, _ = await self._control.recvmsg(messages.MESSAGE_MAX, size)
         except OSError:
             return b"", []  # the supervisor was killed with messages unread
         fds = array.array("i")
@@ -245,10 +252,10 @@ class ServerProcess:
         return message, list(fds)
 
 
-def _send_now(fd: int, message: bytes) -> None:
+def _send_now(fd: int, message: Message) -> None:
     """Send without waiting. Raises OSError."""
     with socket.socket(fileno=os.dup(fd)) as sock:
-        sock.send(message, socket.MSG_DONTWAIT)
+        sock.send(encode(message), socket.MSG_DONTWAIT)
 
 
 def _is_error(record: logging.LogRecord) -> bool:

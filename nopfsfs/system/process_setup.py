@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import json
 import logging
 import logging.handlers
@@ -18,6 +19,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import TextIOWrapper
+
+import msgspec
 
 from nopfsfs.config import MountConfig
 from nopfsfs.system import end_switch
@@ -54,17 +57,19 @@ class Handoff:
     def write(self) -> int:
         """Write the handoff to an anonymous file; return the descriptor, at the file's start."""
         fd = os.memfd_create(f"nopfs-{self.role}", os.MFD_CLOEXEC)
-        text = {"role": self.role, "config": self.config.to_json(), "fds": self.fds, "numbers": self.numbers}
-        with os.fdopen(os.dup(fd), "w") as file:
-            json.dump(text, file)
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(self.encode())
         os.lseek(fd, 0, os.SEEK_SET)
         return fd
 
+    def encode(self) -> bytes:
+        """Encode as JSON, which holds paths that are no UTF-8."""
+        return json.dumps(dataclasses.asdict(self)).encode()
+
     @staticmethod
-    def read(fd: int) -> Handoff:
-        with os.fdopen(fd) as file:
-            raw = json.load(file)
-        return Handoff(raw["role"], MountConfig.from_json(raw["config"]), raw["fds"], raw["numbers"])
+    def decode(data: bytes) -> Handoff:
+        """Decode. Raises ValueError for what is no handoff of this version."""
+        return msgspec.convert(json.loads(data), Handoff)
 
 
 def command(module: str, fd: int) -> list[str]:
@@ -88,7 +93,8 @@ def start(module: str, handoff: Handoff) -> subprocess.Popen[bytes]:
 def begin(argv: list[str]) -> Handoff:
     """Take the handoff, name the process, set up logging, priority and the end switch. First call in a process's
     main."""
-    handoff = Handoff.read(int(argv[1]))
+    with os.fdopen(int(argv[1]), "rb") as file:
+        handoff = Handoff.decode(file.read())
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"nopfs-{handoff.role}".encode()[:15], 0, 0, 0)
     set_up_logging(handoff.config, handoff.role)
     set_priority(handoff.role)

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from fuzzing.core import Input, Wrong
 from fuzzing.mutate import garbage, mutated, number, signed
@@ -18,12 +19,37 @@ from fuzzing.network import Transport
 from fuzzing.trees import make_tree
 from nopfsfs.peer.router import PeerRouter
 from nopfsfs.peer.transport import NodeMessage
-from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
+from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer, supervisor_server
 from nopfsfs.protocol import server_stager as local
+from nopfsfs.protocol.between_peers import TAGS, Drop, Hurry, Leave, News, NodeAnswer, Record, Records, Want
+from nopfsfs.protocol.between_supervisors import (
+    CopiesOffered,
+    CopiesTaken,
+    NamedFiles,
+    NamedOrder,
+    NamedSpec,
+    NodeRoom,
+    PlacementBegins,
+    PlacementComputed,
+    ProposedPlacement,
+    from_cluster,
+)
+from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.protocol.columns import HOME_HERE, Columns, MetricBlock
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.stager_peer import Kind as Local
-from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
+from nopfsfs.protocol.supervisor_peer import (
+    AllMounted,
+    ArenaQuiet,
+    MountEnds,
+    NewsOf,
+    NodeOver,
+    NoStager,
+    PeerStatus,
+    SendNews,
+    UseArena,
+    UseStager,
+)
 from nopfsfs.stager.load import BlockReader
 from nopfsfs.stager.peer_exchange import PeerExchange
 from nopfsfs.stager.server_links import ServerLinks
@@ -41,17 +67,16 @@ BLOCK = 4096
 OF_PEER = (Local.GOT, Local.FREED, Local.LEND, Local.BACK)
 MESSAGES = 40  # of a case
 HELD_MOST = 4096  # of anything that is kept for a node that sends nonsense: far above what is bounded
-# By name: the kinds of both are numbers, and equal ones are no two keys.
-RECORDS = {
-    "WANT": "HqqqB", "HURRY": "H", "DROP": "H", "ANSWER": "HQB",
-} | {f"local {kind.name}": one.format.strip("<") for kind, one in stager_peer.RECORDS.items()}  # fmt: skip
+FORMATS: dict[Any, str] = {Want: "HqqqB", Hurry: "H", Drop: "H", NodeAnswer: "HQB"} | {
+    kind: one.format.strip("<") for kind, one in stager_peer.RECORDS.items()
+}
 _BITS = {"B": 8, "H": 16, "I": 32, "Q": 64, "q": 64}
 
 
-def record(rng: Random, kind: between_peers.PeerKind | Local, known: list[int]) -> tuple[int, ...]:
+def record(rng: Random, kind: Any, known: list[int]) -> tuple[int, ...]:
     """A record of a kind: some of its numbers are known ones, others small, others anything that fits."""
     found = []
-    for letter in RECORDS[f"local {kind.name}" if isinstance(kind, Local) else kind.name]:
+    for letter in FORMATS[kind]:
         bits = _BITS[letter]
         any_number = signed(rng, bits) if letter.islower() else number(rng, bits)
         small = rng.randrange(4)
@@ -79,26 +104,29 @@ class PeersInput(Input):
 
     def _formats(self, rng: Random) -> None:
         def of_job(message: bytes) -> object:
-            return between_peers.unpack(message, JOB)
+            return between_peers.decode(message, JOB)
 
         readers: list[Callable[[bytes], object]] = [
-            of_job, supervisor_peer.unpack, stager_peer.unpack,
+            of_job, supervisor_peer.from_supervisor.decode, supervisor_peer.from_peer.decode, from_cluster.decode,
+            stager_peer.unpack, supervisor_server.to_server.decode, supervisor_server.from_server.decode,
             local.unpack_order, local.unpack_demand, local.unpack_answer,
         ]  # fmt: skip
         for _ in range(MESSAGES):
             data = garbage(rng, 4096) if rng.random() < 0.3 else mutated(rng, self._valid(rng))
-            read = rng.choice(readers)
-            try:
-                read(data)
-            except ValueError as e:
-                self.tell_error(e)
-            else:
-                self.tell("read")
+            for read in readers:
+                try:
+                    read(data)
+                except ValueError as e:
+                    self.tell_error(e)
+                else:
+                    self.tell("read")
 
     def _valid(self, rng: Random) -> bytes:
-        match rng.randrange(5):
+        match rng.randrange(6):
             case 0:
-                return supervisor_peer.pack(rng.choice(list(SupervisorPeerKind)), signed(rng, 32), garbage(rng))
+                return encode(self._of_supervisor(rng))
+            case 4:
+                return encode(self._of_cluster(rng))
             case 1:
                 rows = np.array([signed(rng) for _ in range(rng.randrange(5))], np.int64)
                 return local.pack_orders(rng.choice(list(local.Order)), rows, signed(rng))[0]
@@ -108,12 +136,47 @@ class PeersInput(Input):
                 return self._between_nodes(rng)
         return self._of_processes(rng, rng.choice(list(Local)))
 
+    def _of_supervisor(self, rng: Random) -> Message:
+        """Or of the peer process, or of a server."""
+        n = number(rng)
+        messages: tuple[Message, ...] = (
+            UseArena(), UseStager(), NoStager(), SendNews(signed(rng, 32), garbage(rng)), MountEnds(), ArenaQuiet(),
+            NewsOf(signed(rng, 32), garbage(rng)), NodeOver(signed(rng, 32), "lost"), AllMounted(),
+            PeerStatus(n, n, n, n, n, n, n, n, {"1": "lost"}, [signed(rng)]),
+            supervisor_server.Interrupt(n), supervisor_server.MeetStager(n), supervisor_server.Ready(),
+        )  # fmt: skip
+        return rng.choice(messages)
+
+    def _of_cluster(self, rng: Random) -> Message:
+        """A message of another node's supervisor."""
+        n, rows = number(rng), [signed(rng, 40) for _ in range(rng.randrange(4))]
+        spec = NamedSpec("distributed", signed(rng), {"drop_last": True, "base_seed": n})
+        order = NamedOrder(spec, number(rng, 31), number(rng, 20), rng.choice((None, spec)))
+        files = NamedFiles(number(rng, 40), "image_folder", rng.choice((None, order)))
+        messages: tuple[Message, ...] = (
+            NodeRoom(n, tuple(rows), n), CopiesOffered(rows, n), CopiesTaken(rows, n), PlacementComputed(n),
+            PlacementBegins(n), ProposedPlacement(n, [rows] * 3, n, "homes", n, rng.choice((None, files))),
+        )  # fmt: skip
+        return rng.choice(messages)
+
     def _between_nodes(self, rng: Random) -> bytes:
-        kind = rng.choice(list(between_peers.PeerKind))
-        if kind == between_peers.PeerKind.NEWS:
-            return between_peers.pack_news(JOB, garbage(rng))
-        count = 0 if kind == between_peers.PeerKind.LEAVE else rng.randrange(4)
-        return between_peers.pack(kind, JOB, [record(rng, kind, self.known) for _ in range(count)])[0]
+        match rng.randrange(6):
+            case 0:
+                return encode(News(JOB, garbage(rng)))
+            case 1:
+                return encode(Leave(JOB))
+        return encode(Records(JOB, [self._of_node(rng) for _ in range(rng.randrange(4))]))
+
+    def _of_node(self, rng: Random) -> Record:
+        kind: Any = rng.choice((Want, Want, Hurry, Drop, NodeAnswer, NodeAnswer))
+        made: Record = kind(*record(rng, kind, self.known))
+        if rng.random() < 0.5:  # else hardly any would be within all ranges
+            made = structs.replace(made, tag=1 + made.tag % TAGS)
+            if isinstance(made, Want):
+                made = structs.replace(made, row=made.row % (1 << 40), length=1 + made.length % (1 << 31), urgent=False)
+            elif isinstance(made, NodeAnswer):
+                made = structs.replace(made, status=rng.choice(list(stager_peer.Status)))
+        return made
 
     def _of_processes(self, rng: Random, kind: Local) -> bytes:
         return stager_peer.pack(kind, [record(rng, kind, self.known) for _ in range(rng.randint(1, 4))])[0]

@@ -16,6 +16,7 @@ from nopfsfs.cli.option_list import SETTINGS, Setting
 from nopfsfs.cli.settings import split_options
 from nopfsfs.config import DiskSpec, MountConfig, World
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.system.process_setup import Handoff
 from nopfsfs.text.toml_lines import tomllib
 
 USER = 1000  # for what depends on who asks
@@ -136,7 +137,7 @@ def test_every_way_says_the_same(way: str, tmp_path: Path) -> None:
     assert not config.remember
     assert not config.allow_other
     assert config.mount_options == (("noexec",) if way == "fstab" else ())
-    assert MountConfig.from_json(config.to_json()) == config
+    assert Handoff.decode(Handoff("super", config, {}, {}).encode()).config == config
 
 
 def test_precedence(tmp_path: Path) -> None:

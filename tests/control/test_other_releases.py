@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from nopfsfs.config import MountConfig
@@ -22,7 +23,7 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.protocol.columns import LAYOUT
 from tests.answering import answering
 
-CONFIG = json.loads(MountConfig(source="/s", mountpoint="/m").to_json())
+CONFIG = msgspec.to_builtins(MountConfig(source="/s", mountpoint="/m"))
 NAMES = ("index", "init")
 
 
@@ -47,7 +48,8 @@ def orphaned(state_dir: Path, message: bytes) -> Iterator[None]:
 
 
 def given(config: dict[str, Any], **numbers: int) -> bytes:
-    return json.dumps({"config": json.dumps(config), "fds": NAMES, "numbers": numbers}).encode()
+    fds = dict.fromkeys(NAMES, 3)
+    return json.dumps({"role": "server", "config": config, "fds": fds, "numbers": numbers}).encode()
 
 
 @pytest.mark.parametrize(
@@ -58,9 +60,10 @@ def given(config: dict[str, Any], **numbers: int) -> bytes:
         given({**CONFIG, "setting of tomorrow": 1}, layout=LAYOUT + 1, resend=1),
         given({key: value for key, value in CONFIG.items() if key != "source"}, layout=LAYOUT, resend=1),
         b'{"another": "protocol"}',
+        json.dumps({"config": json.dumps(CONFIG), "fds": NAMES, "numbers": {"layout": 6}}).encode(),
         b"another protocol",
     ],
-    ids=["the one before", "the next", "a setting more", "a setting less", "other words", "no words"],
+    ids=["the one before", "the next", "a setting more", "a setting less", "other words", "words before", "none"],
 )
 def test_what_another_release_gives_away_is_not_taken(
     message: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

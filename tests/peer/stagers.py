@@ -14,8 +14,8 @@ import xxhash
 
 from nopfsfs.peer.node_health import NodeEnd
 from nopfsfs.peer.router import PeerRouter
-from nopfsfs.protocol.between_peers import PeerKind, Record
-from nopfsfs.protocol.stager_peer import Kind, Status
+from nopfsfs.protocol.between_peers import Records, Want, decode
+from nopfsfs.protocol.stager_peer import Kind, Record, Status
 from tests.peer.network import Network
 
 JOB = 0x0123_4567_89AB_CDEF
@@ -39,6 +39,12 @@ def content(row: int) -> bytes:
 
 def check_of(row: int) -> int:
     return xxhash.xxh3_64_intdigest(content(row))
+
+
+def types_of(message: bytes) -> list[type]:
+    """The types of a message's records; of a message without records its own."""
+    found = decode(message, JOB)
+    return [type(record) for record in found.records] if isinstance(found, Records) else [type(found)]
 
 
 @dataclass(eq=False)
@@ -310,7 +316,7 @@ class Cluster:
                 node.stager_comes()
 
     def _sent(self, node: int, to: int, message: bytes) -> None:
-        assert message[4] != PeerKind.WANT or to not in self.nodes[node].not_to_be_asked, "asked though it is over"
+        assert Want not in types_of(message) or to not in self.nodes[node].not_to_be_asked, "asked though it is over"
 
     def turn(self, *only: int) -> bool:
         """Everything that lies there arrives, and each node (or only some) does one step."""

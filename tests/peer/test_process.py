@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -12,22 +11,39 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from nopfsfs.peer import process
 from nopfsfs.peer.process import LONGEST_S, PeerProcess
-from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
-from nopfsfs.protocol.between_peers import PeerKind
+from nopfsfs.protocol import stager_peer
+from nopfsfs.protocol.between_peers import NEWS_MAX, Leave, NodeAnswer, Record, Records, Want, decode, encode_records
+from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.stager_peer import Kind, Status
-from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
+from nopfsfs.protocol.supervisor_peer import (
+    ALL_OTHERS,
+    MESSAGE_MAX,
+    ArenaQuiet,
+    FromPeer,
+    FromSupervisor,
+    MountEnds,
+    NewsOf,
+    NodeOver,
+    NoStager,
+    PeerStatus,
+    SendNews,
+    UseArena,
+    UseStager,
+    from_peer,
+)
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
 from tests.peer.network import Network
 from tests.peer.stagers import JOB, SLOT, SLOTS, check_of, content, length_of, mtime_of
 
 LIMIT_S = 20.0
+M = TypeVar("M")
 LENGTH = SLOT * SLOTS
 
 
@@ -43,12 +59,11 @@ class Mount:
         self.fd = shared_memory.create("test", LENGTH)
         self.memory = memoryview(shared_memory.attach(self.fd, writable=True))
         self.stager: socket.socket | None = None
-        self.told: list[tuple[SupervisorPeerKind, int, bytes]] = []
         self._theirs = theirs
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         if arena:
-            self.say(SupervisorPeerKind.ARENA, fds=[self.fd])
+            self.say(UseArena(), self.fd)
 
     def _run(self) -> None:
         try:
@@ -58,24 +73,23 @@ class Mount:
 
     # ---- supervisor ---------------------------------------------------------------------------------------
 
-    def say(self, kind: SupervisorPeerKind, node: int = -1, body: bytes = b"", fds: list[int] | None = None) -> None:
-        socket.send_fds(self.supervisor, [supervisor_peer.pack(kind, node, body)], fds or [])
+    def say(self, message: FromSupervisor, *fds: int) -> None:
+        socket.send_fds(self.supervisor, [encode(message)], fds)
 
-    def hear(self, kind: SupervisorPeerKind) -> tuple[int, bytes]:
-        """What it says next of this kind."""
+    def hear(self, kind: type[M]) -> M:
+        """What it says next of this type."""
         while True:
-            what, node, body = supervisor_peer.unpack(self.supervisor.recv(supervisor_peer.MESSAGE_MAX))
-            self.told.append((what, node, body))
-            if what == kind:
-                return node, body
+            message: FromPeer = from_peer.decode(self.supervisor.recv(MESSAGE_MAX))
+            if isinstance(message, kind):
+                return message
 
-    def status(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        while not wanted(json.loads(self.hear(SupervisorPeerKind.STATUS)[1])):
+    def status(self, wanted: Callable[[PeerStatus], bool]) -> None:
+        while not wanted(self.hear(PeerStatus)):
             pass
 
     def end(self, *, bye: bool = True) -> None:
         if bye:
-            self.say(SupervisorPeerKind.BYE)
+            self.say(MountEnds())
         self.supervisor.close()
 
     def ended(self) -> int:
@@ -93,7 +107,7 @@ class Mount:
             self.stager.close()
         self.stager, theirs = sequenced_pair()
         self.stager.settimeout(LIMIT_S)
-        self.say(SupervisorPeerKind.STAGER, fds=[theirs.fileno()])
+        self.say(UseStager(), theirs.fileno())
         theirs.close()
         return self.stager
 
@@ -173,16 +187,16 @@ def test_rows_are_brought_from_one_arena_to_another(mounts: list[Mount]) -> None
     for number, row in enumerate((3, 4, 5)):
         fetch(first, second, 1, row, id=number + 1, slot=number)
     fetch(third, first, 0, 9)
-    first.status(lambda said: said["fetched_files"] == 3 and said["lent_files"] == 1)
-    second.status(lambda said: said["lent_bytes"] == sum(map(length_of, (3, 4, 5))))
+    first.status(lambda said: said.fetched_files == 3 and said.lent_files == 1)
+    second.status(lambda said: said.lent_bytes == sum(map(length_of, (3, 4, 5))))
 
 
 def test_news_go_from_supervisor_to_supervisor(mounts: list[Mount]) -> None:
-    mounts[0].say(SupervisorPeerKind.SAY, 2, b"you")
-    mounts[0].say(SupervisorPeerKind.SAY, -1, b"all")
-    assert mounts[2].hear(SupervisorPeerKind.HEAR) == (0, b"you")
-    assert mounts[2].hear(SupervisorPeerKind.HEAR) == (0, b"all")
-    assert mounts[1].hear(SupervisorPeerKind.HEAR) == (0, b"all")
+    mounts[0].say(SendNews(2, b"you"))
+    mounts[0].say(SendNews(ALL_OTHERS, b"all"))
+    assert mounts[2].hear(NewsOf) == NewsOf(0, b"you")
+    assert mounts[2].hear(NewsOf) == NewsOf(0, b"all")
+    assert mounts[1].hear(NewsOf) == NewsOf(0, b"all")
 
 
 def test_all_end_with_0_when_all_have_left(mounts: list[Mount]) -> None:
@@ -194,7 +208,7 @@ def test_all_end_with_0_when_all_have_left(mounts: list[Mount]) -> None:
 def test_who_has_ended_stays_until_the_others_have(mounts: list[Mount]) -> None:
     mounts[0].end()
     for mount in mounts[1:]:
-        assert mount.hear(SupervisorPeerKind.OVER) == (0, b"left")
+        assert mount.hear(NodeOver) == NodeOver(0, "left")
     fetch(mounts[1], mounts[2], 2, 7)
     mounts[1].ask(2, 0, 8)
     assert mounts[1].answers(Kind.GOT) == (Kind.GOT, [(2, 0, Status.LOST, 0)])
@@ -209,7 +223,7 @@ def test_a_mount_that_ends_before_it_began_is_waited_for_by_nobody(bye: bool) ->
     network = Network(2, automatic=True)
     first, second = Mount(network, 0), Mount(network, 1, arena=False)
     second.end(bye=bye)
-    assert first.hear(SupervisorPeerKind.OVER) == (1, b"left")
+    assert first.hear(NodeOver) == NodeOver(1, "left")
     first.end()
     assert [first.ended(), second.ended()] == [0, 0]
     first.close()
@@ -218,7 +232,7 @@ def test_a_mount_that_ends_before_it_began_is_waited_for_by_nobody(bye: bool) ->
 
 def test_a_mount_that_is_killed_has_left(mounts: list[Mount]) -> None:
     mounts[0].end(bye=False)
-    assert mounts[1].hear(SupervisorPeerKind.OVER) == (0, b"left")
+    assert mounts[1].hear(NodeOver) == NodeOver(0, "left")
 
 
 def test_what_a_supervisor_said_last_is_heard_though_it_left_messages_unread(
@@ -226,9 +240,9 @@ def test_what_a_supervisor_said_last_is_heard_though_it_left_messages_unread(
 ) -> None:
     """Else a mount that was unmounted in the ordinary way would be taken for one that was killed, and the whole job be
     ended where bytes of a node that hangs are under way."""
-    mounts[1].say(SupervisorPeerKind.SAY, 0, b"unread")
+    mounts[1].say(SendNews(0, b"unread"))
     peer = mounts[0].peer
-    wait_for(lambda: peer._exchange is not None and len(peer._said) > 0)
+    wait_for(lambda: peer._exchange is not None and peer._said is not None)
     mounts[0].end()
     wait_for(lambda: peer._over)
     assert peer._said_bye
@@ -242,8 +256,8 @@ def test_a_stager_that_dies_is_replaced_when_all_is_quiet(mounts: list[Mount]) -
     assert first.stager is not None
     fetch(second, first, 0, 3)
     first.stager.close()
-    first.say(SupervisorPeerKind.NO_STAGER)
-    first.hear(SupervisorPeerKind.QUIET)
+    first.say(NoStager())
+    first.hear(ArenaQuiet)
     second.ask(2, 0, 4)
     assert second.answers(Kind.GOT) == (Kind.GOT, [(2, 0, Status.NO, 0)])
     first.new_stager()
@@ -258,13 +272,13 @@ def test_the_next_stager_may_have_another_arena(mounts: list[Mount]) -> None:
     assert first.stager is not None
     fetch(second, first, 0, 3)
     before, first.fd = first.memory, shared_memory.create("test", LENGTH)
-    first.say(SupervisorPeerKind.ARENA, fds=[first.fd])  # refused: the one before is in use
+    first.say(UseArena(), first.fd)  # refused: the one before is in use
     first.stager.close()
-    first.say(SupervisorPeerKind.NO_STAGER)
-    first.hear(SupervisorPeerKind.QUIET)
+    first.say(NoStager())
+    first.hear(ArenaQuiet)
     untouched = bytes(before)
     first.memory = memoryview(shared_memory.attach(first.fd, writable=True))
-    first.say(SupervisorPeerKind.ARENA, fds=[first.fd])
+    first.say(UseArena(), first.fd)
     first.new_stager()
     first.has_stager()
     fetch(second, first, 0, 5, id=3)
@@ -281,9 +295,9 @@ def test_a_stager_may_be_replaced_at_once(mounts: list[Mount]) -> None:
             first.ask(1, 1, row)
         first.stager.close()
         first.new_stager()
-        first.say(SupervisorPeerKind.NO_STAGER)
+        first.say(NoStager())
         first.new_stager()
-        first.hear(SupervisorPeerKind.QUIET)
+        first.hear(ArenaQuiet)
     first.has_stager()
     fetch(mounts[2], first, 0, 3)
 
@@ -317,11 +331,12 @@ def test_garbage_of_the_stager_is_survived(mounts: list[Mount], name: str) -> No
 OF_SUPERVISORS = {
     "a byte": b"?",
     "noise": b"\xff" * 40,
-    "no arena": supervisor_peer.pack(SupervisorPeerKind.ARENA),
-    "no stager": supervisor_peer.pack(SupervisorPeerKind.STAGER),
-    "what only the peer process says": supervisor_peer.pack(SupervisorPeerKind.QUIET),
-    "news too long": supervisor_peer.pack(SupervisorPeerKind.SAY, 1, bytes(between_peers.NEWS_MAX + 1)),
-    "news for nobody": supervisor_peer.pack(SupervisorPeerKind.SAY, 77, b"?"),
+    "no arena": encode(UseArena()),
+    "no stager": encode(UseStager()),
+    "what only the peer process says": encode(ArenaQuiet()),
+    "news too long": encode(SendNews(1, bytes(NEWS_MAX + 1))),
+    "news for nobody": encode(SendNews(77, b"?")),
+    "news for a node that cannot be": encode(SendNews(-2, b"?")),
 }
 
 
@@ -342,10 +357,10 @@ def test_descriptors_that_are_of_no_use_are_closed(mounts: list[Mount]) -> None:
         return found
 
     before = count()
-    for kind in (SupervisorPeerKind.ARENA, SupervisorPeerKind.BYE, SupervisorPeerKind.STAGER, SupervisorPeerKind.HEAR):
-        socket.send_fds(first.supervisor, [supervisor_peer.pack(kind)], [first.fd])
-    first.say(SupervisorPeerKind.SAY, -1, b"after them")
-    mounts[1].hear(SupervisorPeerKind.HEAR)
+    for message in (encode(UseArena()), encode(MountEnds()), encode(UseStager()), encode(ArenaQuiet()), b"garbage"):
+        socket.send_fds(first.supervisor, [message], [first.fd])
+    first.say(SendNews(ALL_OTHERS, b"after them"))
+    mounts[1].hear(NewsOf)
     assert count() == before
 
 
@@ -386,31 +401,31 @@ class Half:
         self.mount.new_stager()
         self.other = self.network.ends[1]
 
-    def hear(self) -> tuple[PeerKind, list[Any]]:
+    def hear(self) -> list[Record]:
         while True:
             for message in self.other.receive():
                 assert message.body is not None
-                kind, records = between_peers.unpack(message.body, JOB)
-                if kind != PeerKind.NEWS:
-                    return kind, records
+                found = decode(message.body, JOB)
+                if isinstance(found, Records):
+                    return found.records
             time.sleep(0.001)
 
-    def say(self, kind: PeerKind, *records: tuple[int, ...]) -> None:
-        for message in between_peers.pack(kind, JOB, list(records)):
-            self.other.send(0, message)
+    def leave(self) -> None:
+        self.other.send(0, encode(Leave(JOB)))
 
     def begin(self, row: int = 3) -> int:
         """Have the mount receive what never comes; the tag."""
         self.mount.ask(1, 1, row)
-        kind, [(tag, *_)] = self.hear()
-        assert kind == PeerKind.WANT
+        (want,) = self.hear()
+        assert isinstance(want, Want)
         self.network.late_cancels = True
         self.network.automatic = False
         self.network.ends[0].done = list  # type: ignore[method-assign]
-        self.say(PeerKind.ANSWER, (tag, check_of(row), Status.OK))
+        for message in encode_records(JOB, [NodeAnswer(want.tag, check_of(row), Status.OK)]):
+            self.other.send(0, message)
         self.network.deliver_all()
         wait_for(lambda: bool(self.mount.peer._exchange and self.mount.peer._exchange.borrower.writes()))
-        return int(tag)
+        return want.tag
 
 
 @pytest.fixture
@@ -420,7 +435,7 @@ def half(monkeypatch: pytest.MonkeyPatch) -> Iterator[Half]:
     monkeypatch.setattr(process, "END_LIMIT_S", 0.01)
     made.network.automatic = True
     made.network.ends[0].__dict__.pop("done", None)
-    made.say(PeerKind.LEAVE)
+    made.leave()
     with suppress(OSError):
         made.mount.end()
     made.mount.close()
@@ -430,15 +445,15 @@ def test_a_stager_s_place_is_free_only_when_nothing_is_written_any_more(half: Ha
     mount = half.mount
     half.begin()
     assert mount.stager is not None
-    mount.say(SupervisorPeerKind.NO_STAGER)
-    mount.say(SupervisorPeerKind.STAGER)  # refused: but when that has been said, NO_STAGER was seen to
+    mount.say(NoStager())
+    mount.say(UseStager())  # refused: but when that has been said, NO_STAGER was seen to
     wait_for(lambda: mount.peer._stager is None)
     mount.stager.setblocking(False)
     with pytest.raises(BlockingIOError):
         mount.stager.recv(1)  # it would take that for the end of all writing
     half.network.ends[0].__dict__.pop("done")
     half.network.decide()
-    mount.hear(SupervisorPeerKind.QUIET)
+    mount.hear(ArenaQuiet)
     mount.stager.settimeout(LIMIT_S)
     assert mount.stager.recv(1) == b""
     assert bytes(mount.memory[:SLOT]) == bytes(SLOT)
@@ -454,7 +469,7 @@ def test_a_process_that_cannot_stop_to_write_ends(half: Half, monkeypatch: pytes
 
     monkeypatch.setattr(process, "os", SimpleNamespace(**{**vars(os), "_exit": ends}))
     half.begin()
-    half.mount.say(SupervisorPeerKind.NO_STAGER)
+    half.mount.say(NoStager())
     with pytest.raises(Ended):
         half.mount.ended()
 
@@ -463,7 +478,7 @@ def test_bytes_under_way_arrive_before_the_end(half: Half) -> None:
     """Nobody wants them any more; but whoever sends them waits for that."""
     tag = half.begin()
     half.mount.end()
-    half.say(PeerKind.LEAVE)
+    half.leave()
     half.network.deliver_all()
     exchange = half.mount.peer._exchange
     wait_for(lambda: exchange is not None and exchange.alone)
@@ -480,7 +495,7 @@ def test_bytes_that_never_arrive_do_not_keep_it_for_ever(half: Half, monkeypatch
     monkeypatch.setattr(process, "END_LIMIT_S", 0.05)
     half.begin()
     half.mount.end()
-    half.say(PeerKind.LEAVE)
+    half.leave()
     half.network.deliver_all()
     assert half.mount.ended() == 0
 
@@ -561,7 +576,7 @@ def test_while_bytes_are_under_way_it_looks_more_often_but_not_for_ever(
     exchange = peer._exchange
     assert exchange is not None
     exchange.borrower.ask(1, 3, 0, length_of(3), 0, 1, 1)
-    exchange.borrower.answered(1, 1, 0, Status.OK)
+    exchange.borrower.answered(1, NodeAnswer(1, 0, Status.OK))
     run(peer)
     assert slept.waits.count(process.MOVING_S) > 1000
     assert slept.waits[-1] == LONGEST_S

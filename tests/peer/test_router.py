@@ -14,11 +14,24 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nopfsfs.peer import requester
 from nopfsfs.peer.node_health import REST_S, NodeEnd
 from nopfsfs.peer.router import GOTS_MOST
-from nopfsfs.protocol import between_peers
-from nopfsfs.protocol.between_peers import PeerKind
+from nopfsfs.protocol.between_peers import TAGS, Drop, Hurry, Leave, NodeAnswer, Record, Want, encode_records
+from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.stager_peer import COMING_S, PREFETCH_S, SILENT_S, Kind, Status
 from tests.peer.network import BROKEN, HOWS, LONG, RIGHT, SHORT, WRONG
-from tests.peer.stagers import JOB, ROWS, SLOT, Ask, Cluster, Loan, Node, Stager, content, length_of, mtime_of
+from tests.peer.stagers import (
+    JOB,
+    ROWS,
+    SLOT,
+    Ask,
+    Cluster,
+    Loan,
+    Node,
+    Stager,
+    content,
+    length_of,
+    mtime_of,
+    types_of,
+)  # fmt: skip
 
 
 def the_ask(ask: Ask | None) -> Ask:
@@ -103,12 +116,12 @@ def test_a_hurry_that_crosses_a_refusal_leaves_nothing_lent(cluster: Cluster) ->
 
 
 def test_many_are_asked_for_in_one_message(cluster: Cluster) -> None:
-    sent: list[int] = []
-    cluster.network.on_send = lambda node, to, message: sent.append(message[4])
+    sent: list[list[type]] = []
+    cluster.network.on_send = lambda node, to, message: sent.append(types_of(message))
     asks = [cluster.nodes[0].st.ask(1, row) for row in range(30)]
     cluster.drain()
     assert {the_ask(ask).final for ask in asks} == {Status.OK}
-    assert sent == [PeerKind.WANT, PeerKind.ANSWER]
+    assert sent == [[Want] * 30, [NodeAnswer] * 30]
     cluster.check_at_rest()
 
 
@@ -281,8 +294,6 @@ def test_news_arrive_at_one_or_at_all(cluster: Cluster) -> None:
     first.exchange.say(77, b"nobody")
     cluster.settle()
     assert (first.heard, second.heard, third.heard) == ([], [(0, b"all")], [(0, b"all"), (0, b"you")])
-    with pytest.raises(ValueError):
-        first.exchange.say(-1, bytes(between_peers.NEWS_MAX + 1))
 
 
 # ---- what goes wrong --------------------------------------------------------------------------------------
@@ -514,20 +525,28 @@ def test_a_node_that_is_taken_for_lost_and_lives_hears_that_this_one_has_left(cl
     assert cluster.nodes[1].exchange.alone
 
 
+def said(*records: Record) -> bytes:
+    """The message of a node with these records."""
+    (message,) = encode_records(JOB, list(records))
+    return message
+
+
 GARBAGE = {
     "nothing": b"",
     "noise": b"\xff" * 40,
     "too long": None,
-    "another job": between_peers.pack(PeerKind.LEAVE, JOB + 1, [])[0],
-    "a kind that is none": between_peers.pack(PeerKind.LEAVE, JOB, [])[0].replace(b"\x06\x00", b"\x63\x00"),
-    "cut short": between_peers.pack(PeerKind.WANT, JOB, [(1, 2, 3, 4, 0)])[0][:-1],
-    "tag 0": between_peers.pack(PeerKind.WANT, JOB, [(0, 2, 3, 4, 0)])[0],
-    "a tag too high": between_peers.pack(PeerKind.WANT, JOB, [(between_peers.TAGS + 1, 2, 3, 4, 0)])[0],
-    "a row below 0": between_peers.pack(PeerKind.WANT, JOB, [(1, -2, 3, 4, 0)])[0],
-    "a length of 0": between_peers.pack(PeerKind.WANT, JOB, [(1, 2, 0, 4, 0)])[0],
-    "a tag twice": between_peers.pack(PeerKind.WANT, JOB, [(1, 2, 3, 4, 0), (1, 2, 3, 4, 0)])[0],
-    "urgency of 2": between_peers.pack(PeerKind.WANT, JOB, [(1, 2, 3, 4, 2)])[0],
-    "an answer to nothing": between_peers.pack(PeerKind.ANSWER, JOB, [(9, 0, Status.OK)])[0],
+    "another job": encode(Leave(JOB + 1)),
+    "a type that is none": encode(Leave(JOB)).replace(b"\x92\x03", b"\x92\x63"),
+    "cut short": said(Want(1, 2, 3, 4, False))[:-1],
+    "longer than it is": said(Want(1, 2, 3, 4, False)) + b"\0",
+    "tag 0": said(Want(0, 2, 3, 4, False)),
+    "a tag too high": said(Want(TAGS + 1, 2, 3, 4, False)),
+    "a row below 0": said(Want(1, -2, 3, 4, False)),
+    "a length of 0": said(Want(1, 2, 0, 4, False)),
+    "a time that no file has": said(Want(1, 2, 3, 1 << 63, False)),
+    "a tag twice": said(Want(1, 2, 3, 4, False), Want(1, 2, 3, 4, False)),
+    "urgency of 2": said(Want(1, 2, 3, 4, 2)),  # type: ignore[arg-type]
+    "an answer to nothing": said(NodeAnswer(9, 0, Status.OK)),
 }
 
 
@@ -609,11 +628,11 @@ def test_a_node_that_left_is_not_asked_and_gets_what_it_had_asked_for_nowhere(cl
 
 
 def test_a_mount_that_ends_is_announced_once(cluster: Cluster) -> None:
-    sent: list[tuple[int, int, int]] = []
-    cluster.network.on_send = lambda node, to, message: sent.append((node, to, message[4]))
+    sent: list[tuple[int, int, list[type]]] = []
+    cluster.network.on_send = lambda node, to, message: sent.append((node, to, types_of(message)))
     cluster.nodes[0].leave()
     cluster.nodes[0].exchange.leave()
-    assert sent == [(0, 1, PeerKind.LEAVE), (0, 2, PeerKind.LEAVE)]
+    assert sent == [(0, 1, [Leave]), (0, 2, [Leave])]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
@@ -634,8 +653,8 @@ def test_a_node_alone_in_the_job_has_nobody_to_wait_for() -> None:
 
 
 def test_who_asks_for_too_much_at_once_is_not_one_of_us(cluster: Cluster) -> None:
-    records = [(tag, 1, 30, mtime_of(1), 0) for tag in range(1, 1100)]
-    for message in between_peers.pack(PeerKind.WANT, JOB, records):
+    records: list[Record] = [Want(tag, 1, 30, mtime_of(1), False) for tag in range(1, 1100)]
+    for message in encode_records(JOB, records):
         cluster.network.inject(1, 0, message)
     cluster.nodes[0].step()
     assert len(cluster.nodes[0].exchange.lender) == 1024
@@ -841,7 +860,7 @@ class Exchanges(RuleBasedStateMachine):
     def what_is_counted_is_so(self) -> None:
         for node in self.cluster.nodes:
             requester = node.exchange.borrower
-            assert len(requester._wants) + len(requester._tags) == between_peers.TAGS
+            assert len(requester._wants) + len(requester._tags) == TAGS
 
     def teardown(self) -> None:
         self.cluster.drain()
@@ -859,14 +878,13 @@ bytes_of_a_message = st.one_of(
     st.none(),
     st.binary(max_size=60),
     st.builds(
-        lambda kind, tag, row, length, urgent: between_peers.pack(
-            kind, JOB, {PeerKind.WANT: [(tag, row, length, 5, urgent)], PeerKind.LEAVE: []}.get(kind, [(tag,)])
-        )[0],
-        st.sampled_from([PeerKind.WANT, PeerKind.HURRY, PeerKind.DROP, PeerKind.LEAVE]),
-        st.integers(0, 12), st.integers(-2, ROWS), st.integers(-1, SLOT), st.integers(0, 2),
+        lambda tag, row, length, urgent: said(Want(tag, row, length, 5, urgent)),
+        st.integers(0, 12), st.integers(-2, ROWS), st.integers(-1, SLOT), st.booleans() | st.just(2),
     ),
+    st.builds(lambda of, tag: said(of(tag)), st.sampled_from([Hurry, Drop]), st.integers(0, 12)),
+    st.just(encode(Leave(JOB))),
     st.builds(
-        lambda tag, check, status: between_peers.pack(PeerKind.ANSWER, JOB, [(tag, check, status)])[0],
+        lambda tag, check, status: said(NodeAnswer(tag, check, status)),
         st.integers(0, 12), st.integers(0, 5), st.integers(0, 7),
     ),
 )  # fmt: skip

@@ -4,25 +4,57 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer
-from nopfsfs.protocol.between_peers import PeerKind
+from nopfsfs.protocol.between_peers import (
+    MESSAGE_MAX,
+    NEWS_MAX,
+    RECORDS_MOST,
+    TAGS,
+    Drop,
+    FromNode,
+    Hurry,
+    Leave,
+    News,
+    NodeAnswer,
+    Record,
+    Records,
+    Want,
+    encode_records,
+)  # fmt: skip
+from nopfsfs.protocol.codec import Decoder, Message, ProtocolError, encode
 from nopfsfs.protocol.stager_peer import COMING_S, PREFETCH_S, SILENT_S, SLOWEST, limit_s
-from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
+from nopfsfs.protocol.supervisor_peer import (
+    ALL_OTHERS,
+    AllMounted,
+    ArenaQuiet,
+    FromPeer,
+    FromSupervisor,
+    MountEnds,
+    NewsOf,
+    NodeOver,
+    NoStager,
+    PeerStatus,
+    SendNews,
+    UseArena,
+    UseStager,
+    from_peer,
+    from_supervisor,
+)
 
 u8, u16, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 64))
 i32, i64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (32, 64))
-FIELDS: dict[PeerKind, tuple[st.SearchStrategy[int], ...]] = {
-    PeerKind.WANT: (u16, i64, i64, i64, u8),
-    PeerKind.HURRY: (u16,),
-    PeerKind.DROP: (u16,),
-    PeerKind.ANSWER: (u16, u64, u8),
-}
+tags = st.integers(1, TAGS)
+records = st.one_of(
+    st.builds(Want, tags, st.integers(0, 2**40 - 1), st.integers(1, 2**63 - 1), i64, st.booleans()),
+    st.builds(Hurry, tags),
+    st.builds(Drop, tags),
+    st.builds(NodeAnswer, tags, u64, st.sampled_from(stager_peer.Status)),
+)
 OF_CODES = {"B": u8, "H": u16, "Q": u64, "q": i64}
 JOB = 2**64 - 1
 
@@ -34,63 +66,42 @@ def peer_fields(kind: stager_peer.Kind) -> st.SearchStrategy[tuple[int, ...]]:
 # ---- between nodes ----------------------------------------------------------------------------------------
 
 
-@given(st.sampled_from(list(FIELDS)), st.data(), st.integers(1, 3))
-def test_records_between_nodes_arrive(kind: PeerKind, data: st.DataObject, times: int) -> None:
-    some = data.draw(st.lists(st.tuples(*FIELDS[kind]), min_size=1, max_size=5))
-    records = some * (100 * times)
-    messages = between_peers.pack(kind, JOB, records)
-    assert all(len(message) <= between_peers.MESSAGE_MAX for message in messages)
-    arrived: list[Any] = []
+@given(st.lists(records, min_size=1, max_size=5), st.integers(1, 300))
+def test_records_between_nodes_arrive(some: list[Record], times: int) -> None:
+    messages = encode_records(JOB, some * times)
+    assert all(len(message) <= MESSAGE_MAX for message in messages)
+    arrived: list[Record] = []
     for message in messages:
-        what, part = between_peers.unpack(message, JOB)
-        assert what is kind
-        arrived += part
-    assert arrived == records
+        part = between_peers.decode(message, JOB)
+        assert isinstance(part, Records)
+        arrived += part.records
+    assert arrived == some * times
 
 
-def test_to_leave_is_said_in_one_message_without_records() -> None:
-    (message,) = between_peers.pack(PeerKind.LEAVE, JOB, [])
-    assert between_peers.unpack(message, JOB) == (PeerKind.LEAVE, [])
+def test_the_largest_message_is_not_too_large() -> None:
+    largest = Want(TAGS, (1 << 40) - 1, (1 << 63) - 1, -(1 << 63), True)
+    (message,) = encode_records(JOB, [largest] * RECORDS_MOST)
+    assert len(message) <= MESSAGE_MAX
+    assert len(encode(News(JOB, bytes(NEWS_MAX)))) <= MESSAGE_MAX
 
 
-@given(st.binary(max_size=300))
-def test_news_between_nodes_arrive(body: bytes) -> None:
-    assert between_peers.unpack(between_peers.pack_news(5, body), 5) == (PeerKind.NEWS, [body])
+@pytest.mark.parametrize(
+    "message", [News(JOB, bytes(NEWS_MAX + 1)), Records(JOB, [Drop(1)] * (RECORDS_MOST + 1)), Records(JOB, [Drop(0)])]
+)
+def test_more_than_a_message_holds_is_refused(message: Message) -> None:
+    with pytest.raises(ProtocolError):
+        between_peers.decode(encode(message), JOB)
 
 
-def test_news_have_a_greatest_length() -> None:
-    assert len(between_peers.pack_news(5, bytes(between_peers.NEWS_MAX))) <= between_peers.MESSAGE_MAX
-    with pytest.raises(ValueError):
-        between_peers.pack_news(5, bytes(between_peers.NEWS_MAX + 1))
-
-
-@pytest.mark.parametrize("kind", list(PeerKind))
-def test_a_message_of_another_job_is_refused(kind: PeerKind) -> None:
-    message = between_peers.pack_news(5, b"") if kind is PeerKind.NEWS else between_peers.pack(kind, 5, [])[0]
-    between_peers.unpack(message, 5)
-    with pytest.raises(ValueError, match="job"):
-        between_peers.unpack(message, 6)
-
-
-@given(st.integers(0, 65535), st.integers(0, 65535), st.binary(max_size=100))
-def test_a_right_head_before_garbage_is_refused_or_means_something(kind: int, count: int, body: bytes) -> None:
-    message = struct.pack("<IHHQ", between_peers.MAGIC, kind, count, JOB) + body
-    try:
-        what, records = between_peers.unpack(message, JOB)
-    except ValueError:
-        return
-    assert what == kind
-    assert what in (PeerKind.NEWS, PeerKind.LEAVE) or len(records) == count
-
-
-def test_more_records_than_a_message_holds_are_refused() -> None:
-    message = struct.pack("<IHHQ", between_peers.MAGIC, PeerKind.DROP, 257, JOB) + bytes(2 * 257)
-    with pytest.raises(ValueError, match="length"):
-        between_peers.unpack(message, JOB)
+@pytest.mark.parametrize("message", [News(5, b"news"), Leave(5), Records(5, []), Records(5, [Hurry(TAGS)])])
+def test_a_message_of_another_job_is_refused(message: FromNode) -> None:
+    assert between_peers.decode(encode(message), 5) == message
+    with pytest.raises(ProtocolError, match="job"):
+        between_peers.decode(encode(message), 6)
 
 
 def test_tags_are_those_that_the_standard_promises() -> None:
-    assert between_peers.TAGS + 1 <= 32767
+    assert TAGS + 1 <= 32767
 
 
 # ---- between stager and peer process ----------------------------------------------------------------------
@@ -136,23 +147,41 @@ def test_limits_are_longer_for_what_is_coming_and_for_what_is_long() -> None:
 # ---- between supervisor and peer process ------------------------------------------------------------------
 
 
-@given(st.sampled_from(list(SupervisorPeerKind)), i32, st.binary(max_size=200))
-def test_messages_between_supervisor_and_peer_process_arrive(
-    kind: SupervisorPeerKind, node: int, body: bytes
-) -> None:
-    assert supervisor_peer.unpack(supervisor_peer.pack(kind, node, body)) == (kind, node, body)
+TO_PEER: list[FromSupervisor] = [UseArena(), UseStager(), NoStager(), SendNews(ALL_OTHERS, b"news"), MountEnds()]
+TO_SUPERVISOR: list[FromPeer] = [
+    NewsOf(3, b"news"), NodeOver(3, "left"), ArenaQuiet(), PeerStatus(1, 2, 3, 4, 5, 6, 7, 8, {"1": "lost"}, [2]),
+    AllMounted(),
+]  # fmt: skip
+
+
+def test_messages_between_supervisor_and_peer_process_arrive() -> None:
+    assert [from_supervisor.decode(encode(message)) for message in TO_PEER] == TO_PEER
+    assert [from_peer.decode(encode(message)) for message in TO_SUPERVISOR] == TO_SUPERVISOR
+
+
+@pytest.mark.parametrize(("decoder", "messages"), [(from_peer, TO_PEER), (from_supervisor, TO_SUPERVISOR)])
+def test_who_gets_a_message_that_is_not_for_it_refuses_it(decoder: Decoder[Message], messages: list[Message]) -> None:
+    for message in messages:
+        with pytest.raises(ProtocolError):
+            decoder.decode(encode(message))
 
 
 def test_the_longest_news_of_another_node_fit() -> None:
-    longest = supervisor_peer.pack(SupervisorPeerKind.HEAR, 1, bytes(between_peers.NEWS_MAX))
-    assert len(longest) <= supervisor_peer.MESSAGE_MAX
+    assert len(encode(NewsOf(1 << 31, bytes(NEWS_MAX)))) <= supervisor_peer.MESSAGE_MAX
+    assert len(encode(SendNews(1, bytes(NEWS_MAX)))) <= supervisor_peer.MESSAGE_MAX
 
 
 # ---- all --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "unpack", [lambda message: between_peers.unpack(message, JOB), stager_peer.unpack, supervisor_peer.unpack]
+    "unpack",
+    [
+        lambda message: between_peers.decode(message, JOB),
+        stager_peer.unpack,
+        from_supervisor.decode,
+        from_peer.decode,
+    ],
 )
 @given(message=st.binary(max_size=120))
 def test_garbage_is_refused_or_means_something(unpack: Callable[[bytes], object], message: bytes) -> None:

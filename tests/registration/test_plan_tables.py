@@ -9,6 +9,7 @@ import pytest
 
 from nopfsfs.config import MountConfig, PlanSpec
 from nopfsfs.registration.plan_tables import PLANS_MOST, PlanError, parse, parse_next
+from nopfsfs.system.process_setup import Handoff
 
 
 def one(**table: Any) -> PlanSpec:
@@ -27,7 +28,7 @@ def test_every_key() -> None:
         options=(("drop_last", True),), inflight=8 * 4 * 16 + 16,
     )  # fmt: skip
     config = MountConfig(source="/s", mountpoint="/m", plans=(plan, one(order=["/x.npy"], repeats=True)))
-    assert MountConfig.from_json(config.to_json()) == config
+    assert Handoff.decode(Handoff("super", config, {}, {}).encode()).config == config
 
 
 def test_little_is_enough() -> None:

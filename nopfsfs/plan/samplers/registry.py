@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -119,6 +120,10 @@ def _check(name: str, option: Option, value: Value) -> None:
         raise ValueError(f"{name}: {value!r} is none of {', '.join(option.choices)}")
     if isinstance(value, str):
         return
+    if not math.isfinite(value):
+        raise ValueError(f"{name}: {value} is not a number to count with")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise ValueError(f"{name}: {value} has more than 64 bits")
     if option.least is not None and value < option.least:
         raise ValueError(f"{name}: {value} is less than {option.least:g}")
     if option.most is not None and value > option.most:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMessage:
-    """A message of the supervisor of a node."""
+    """A message of the supervisor of a node (`protocol/between_supervisors.py`), not decoded yet."""
 
     node: int
-    body: dict[str, Any]
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,6 @@
 
 That happens while no placement is known yet, or when the home does not answer. A node that has such a copy offers it;
 the home fetches it from there, and answers when it has it, or does not want it.
-
-{"kind": "have", "rows": [...], "number": 1}    these are staged here; by that placement their home is with you
-{"kind": "took", "rows": [...], "number": 1}    you may release these
 """
 
 from __future__ import annotations
@@ -12,18 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import trio
 from numpy.typing import NDArray
 
 from nopfsfs.policy.node_policy import NodePolicy
+from nopfsfs.protocol.between_supervisors import ROWS_MOST, CopiesOffered, CopiesTaken
+from nopfsfs.protocol.codec import Message
 from nopfsfs.protocol.columns import HOME_HERE
 
-Send = Callable[[int, dict[str, Any]], Awaitable[None]]  # to a node; below 0, to all others
+Send = Callable[[int, Message], Awaitable[None]]  # to a node, or to ALL_OTHERS
 
-ROWS_MOST = 4000  # of a message
 HELD_S = 5.0  # for the home to take what is offered
 PULLING_S = 30.0  # for what another node has to arrive
 PULLING_MOST = 4 * ROWS_MOST
@@ -42,8 +39,8 @@ class CopyHandover:
         self._offers: dict[int, None] = {}  # staged here, to be offered
         self._given: dict[int, tuple[int, float]] = {}  # offered: to which node, and held until when
         self._taking: dict[int, tuple[int, float]] = {}  # from which node, and until when
-        self._unsent: dict[tuple[str, int], list[int]] = defaultdict(list)  # by kind and node
-        self._early: list[tuple[int, dict[str, Any]]] = []
+        self._unsent: dict[tuple[type[CopiesOffered | CopiesTaken], int], list[int]] = defaultdict(list)  # and node
+        self._early: list[tuple[int, CopiesOffered]] = []
         self._number = 0  # of the last placement
         self._over = False
         self.given = self.taken = 0
@@ -63,7 +60,7 @@ class CopyHandover:
             if home >= 0 and self._policy.residency.is_staged(row):
                 if self._policy.offer(row):
                     self._given[row] = home, until
-                    self._unsent["have", home].append(row)
+                    self._unsent[CopiesOffered, home].append(row)
                 elif self._given:
                     break  # until there is room again
             del self._offers[row]
@@ -81,24 +78,18 @@ class CopyHandover:
 
     # ---- what others send ---------------------------------------------------------------------------------
 
-    def receive(self, node: int, body: dict[str, Any]) -> None:
+    def receive(self, node: int, message: CopiesOffered | CopiesTaken) -> None:
         """Take a message of another node. Raises ValueError."""
-        rows = body.get("rows")
-        n = len(self._holder)
-        if not isinstance(rows, list) or len(rows) > ROWS_MOST:
-            raise ValueError(f"rows: a list of at most {ROWS_MOST} is expected")
-        if any(type(row) is not int or not 0 <= row < n for row in rows):
+        rows = message.rows
+        if max(rows, default=0) >= len(self._holder):
             raise ValueError("rows: there are no such rows")
-        number = body.get("number")
-        if type(number) is not int:
-            raise ValueError("number: a whole number is expected")
-        if body["kind"] == "have" and number > self._number:
-            if len(self._early) < EARLY_MOST:
-                self._early.append((node, body))
-        elif body["kind"] == "took":
+        if isinstance(message, CopiesTaken):
             taken = [row for row in rows if row in self._given and self._given[row][0] == node]
             self.given += len(taken)
             self._end(taken)
+        elif message.number > self._number:
+            if len(self._early) < EARLY_MOST:
+                self._early.append((node, message))
         else:
             for row in rows:
                 self._take(row, node)
@@ -113,7 +104,7 @@ class CopyHandover:
             self._holder[row] = 1 + node
             policy.pull(row)
         else:
-            self._unsent["took", node].append(row)
+            self._unsent[CopiesTaken, node].append(row)
 
     def _check_taken(self) -> None:
         """End the taking of what has come, and of what will not come."""
@@ -122,7 +113,7 @@ class CopyHandover:
             if policy.residency.has(row) or now >= until or not policy.residency.keeps(row):
                 self.taken += policy.residency.has(row)
                 self._taken(row)
-                self._unsent["took", node].append(row)
+                self._unsent[CopiesTaken, node].append(row)
             elif not policy.fetches.is_coming(row):
                 policy.pull(row)  # it was cancelled, or failed
 
@@ -145,12 +136,11 @@ class CopyHandover:
         self._end([row for row, (_, until) in self._given.items() if now >= until])
         self._check_taken()
         self._hold()
-        unsent, self._unsent = self._unsent, defaultdict(list)
-        for (kind, node), rows in unsent.items():
+        unsaid, self._unsent = self._unsent, defaultdict(list)
+        for (message, node), rows in unsaid.items():
             for first in range(0, len(rows), ROWS_MOST):
-                some = rows[first : first + ROWS_MOST]
                 with trio.move_on_after(SENDING_S):  # what is not sent is read from the source once more
-                    await self._send(node, {"kind": kind, "rows": some, "number": self._number})
+                    await self._send(node, message(rows[first : first + ROWS_MOST], self._number))
 
     def left(self, node: int) -> None:
         """Forget what was offered to a node that has left, or taken from it."""
@@ -172,5 +162,5 @@ class CopyHandover:
         for row, (node, _) in self._taking.items():
             self._holder[row] = 1 + node
         early, self._early = self._early, []
-        for node, body in early:
-            self.receive(node, body)
+        for node, message in early:
+            self.receive(node, message)

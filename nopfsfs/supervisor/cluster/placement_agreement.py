@@ -24,24 +24,17 @@ from nopfsfs.placement.cluster_homes import ClusterHomes
 from nopfsfs.placement.methods import UNCOVERED
 from nopfsfs.plan.tracking.track import PlanState
 from nopfsfs.policy.stream_scan import Rows
+from nopfsfs.protocol import between_supervisors as messages
+from nopfsfs.protocol.codec import Message
 from nopfsfs.protocol.columns import HOME_HERE
+from nopfsfs.protocol.supervisor_peer import ALL_OTHERS
 from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, NodeLeft
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, Send
-from nopfsfs.supervisor.cluster.placement_proposal import (
-    EPOCHS_MOST,
-    NUMBER_MOST,
-    NodeRoom,
-    PlacementProposal,
-    ReadSet,
-    disk_rooms,
-    room_table,
-)
+from nopfsfs.supervisor.cluster.placement_proposal import PlacementProposal, ReadSet, disk_rooms, room_table
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.system.outages import reason
 
 log = logging.getLogger(__name__)
-ALL_OTHERS = -1
-
 LOOK_S = 0.25  # between looks at the plan of the leader
 ROOMS_S = 10.0  # for all to have sent what room they have; those who have not have none, until they do
 FOLLOWER_S = 30.0  # for this node's plan to be made, whose lists of files are used; then they are made anew
@@ -54,7 +47,7 @@ RECEIVED_MOST = 4096  # messages that wait to be looked at
 WORTH = 0.01  # a data set of which more than this share is not covered is placed
 FURTHEST_LOOKED_AT = 1 << 20
 UNFIT = (ValueError, ArithmeticError, LookupError, MemoryError)  # of a plan that cannot be gone by
-_NO_ROOM = NodeRoom(0, (), 0)
+_NO_ROOM = messages.NodeRoom(0, (), 0)
 
 
 class PlacementAgreement:
@@ -70,19 +63,19 @@ class PlacementAgreement:
         self._config, self._loop, self._index, self._handover = config, loop, index, handover
         self._events, self._charges, self._holder, self._send_to = events, charges, holder, send
         self.node, self.nodes = config.node, config.nodes
-        self._rooms: dict[int, NodeRoom] = {}
+        self._rooms: dict[int, messages.NodeRoom] = {}
         self._cluster: ClusterHomes | None = None
         self._share, self._homes_here = 0.0, 0
         self._number = 0
         self._named: dict[int, int] = {}  # by node: the number of the last placement that it named
-        self._early: dict[int, dict[str, Any]] = {}  # placements of nodes that do not lead yet, as far as is known here
+        self._early: dict[int, messages.ProposedPlacement] = {}  # of nodes that do not lead yet, as far as known
         self._begun = 0  # the number of the last placement by which others are asked
         self._begin_by = math.inf  # others are asked by then, whatever is not received
         self._ready: dict[int, int] = {}  # by node: the number of the last placement that it has computed
         self._handled: set[tuple[object, ...]] = set()  # what the leader has looked at
         self._left: set[int] = set()
         self._after: set[int] = set()  # of these, all that they had sent before was looked at
-        self._received: deque[tuple[int, dict[str, Any] | None]] = deque()  # None: it has left
+        self._received: deque[tuple[int, messages.FromCluster | None]] = deque()  # None: it has left
         self._news = trio.Event()
         self._lost = False
         self._invalid: set[int] = set()  # nodes that have sent what cannot be
@@ -104,18 +97,18 @@ class PlacementAgreement:
                     log.exception("a message of node %d is of no use", event.node)
             self._lose()
 
-    def _receive(self, node: int, body: dict[str, Any]) -> None:
-        if body.get("kind") in ("have", "took"):
-            try:
-                self._handover.receive(node, body)
-            except ValueError as e:
-                self._refuse(node, str(e))
-            return
-        if len(self._received) >= RECEIVED_MOST:
-            self._refuse(node, "more than is looked at")
-            return
-        self._received.append((node, body))
-        self._news.set()
+    def _receive(self, node: int, body: bytes) -> None:
+        try:
+            message = messages.from_cluster.decode(body)
+            if isinstance(message, messages.CopiesOffered | messages.CopiesTaken):
+                self._handover.receive(node, message)
+            elif len(self._received) >= RECEIVED_MOST:
+                raise ValueError("more than is looked at")
+            else:
+                self._received.append((node, message))
+                self._news.set()
+        except ValueError as e:
+            self._refuse(node, str(e))
 
     def _node_left(self, node: int) -> None:
         """That node is not asked any more: what lives there is read from the source."""
@@ -176,20 +169,20 @@ class PlacementAgreement:
     async def _run(self) -> None:
         policy = self._loop.policy
         disks = await trio.to_thread.run_sync(disk_rooms, self._config.disks, abandon_on_cancel=True)
-        own = NodeRoom(policy.split.homes, disks, policy.split.whole_limit)
+        own = messages.NodeRoom(policy.split.homes, disks, policy.split.whole_limit)
         self._rooms[self.node] = own
-        await self._send(own.to_message())
+        await self._send(own)
         begins = trio.current_time() + ROOMS_S
         while not self._lost:
             with trio.move_on_after(LOOK_S):
                 await self._news.wait()
             self._news = trio.Event()
             while self._received:
-                node, body = self._received.popleft()
-                if body is None:
+                node, message = self._received.popleft()
+                if message is None:
                     self._go_on_without(node)
                 else:
-                    await self._take(node, body)
+                    await self._take(node, message)
             known = set(self._rooms) | self._left
             if self._leader == self.node and (len(known) == self.nodes or trio.current_time() >= begins):
                 await self._propose()
@@ -201,29 +194,26 @@ class PlacementAgreement:
         if early is not None:
             self._received.appendleft((self._leader, early))
 
-    async def _send(self, body: dict[str, Any]) -> None:
+    async def _send(self, message: Message) -> None:
         """Send to all other nodes."""
         with trio.move_on_after(SENDING_S) as limit:
-            await self._send_to(ALL_OTHERS, body)
+            await self._send_to(ALL_OTHERS, message)
         if limit.cancelled_caught:
-            log.error("the other nodes could not be told %s in time", body["kind"])
+            log.error("the other nodes could not be told %s in time", type(message).__name__)
 
-    async def _take(self, node: int, body: dict[str, Any]) -> None:
-        try:
-            kind = body.get("kind")
-            if kind == "room":
-                self._rooms.setdefault(node, NodeRoom.of_message(body))
-            elif kind == "place":
-                await self._follow_proposal(node, body)
-            elif kind == "ready":
-                self._ready[node] = _number_of(body)
-            elif kind == "begin":
-                if node == self._leader and _number_of(body) == self._number:
-                    self._ask_others()
-            else:
-                raise ValueError("no such kind of message")
-        except ValueError as e:
-            self._refuse(node, str(e))
+    async def _take(self, node: int, message: messages.FromCluster) -> None:
+        match message:
+            case messages.NodeRoom():
+                self._rooms.setdefault(node, message)
+            case messages.ProposedPlacement():
+                try:
+                    await self._follow_proposal(node, message)
+                except ValueError as e:
+                    self._refuse(node, str(e))
+            case messages.PlacementComputed(number=number):
+                self._ready[node] = number
+            case messages.PlacementBegins(number=number) if node == self._leader and number == self._number:
+                self._ask_others()
 
     def _refuse(self, node: int, why: str) -> None:
         if node not in self._invalid:
@@ -232,13 +222,13 @@ class PlacementAgreement:
 
     # ---- placements ---------------------------------------------------------------------------------------
 
-    async def _follow_proposal(self, node: int, body: dict[str, Any]) -> None:
-        """Another node has named what is to be placed."""
-        order = PlacementProposal.of_message(body, self.nodes, self._index.n_dirs)
+    async def _follow_proposal(self, node: int, message: messages.ProposedPlacement) -> None:
+        """Compute the placement that another node proposes, once that node leads. Raises ValueError."""
+        order = PlacementProposal.from_message(message, self.nodes, self._index.n_dirs)
         if order.number <= self._named.get(node, 0):
             raise ValueError("number: it was named before")
         if node != self._leader:  # what makes it the leader is yet to be heard of here
-            self._early[node] = body
+            self._early[node] = message
             return
         self._named[node] = order.number
         await self._compute(order)
@@ -250,14 +240,14 @@ class PlacementAgreement:
             if key in self._handled:
                 continue
             self._handled.add(key)
-            if self._number >= NUMBER_MOST or not await self._is_worth(what):
+            if self._number >= messages.NUMBER_MOST or not await self._is_worth(what):
                 continue
             rooms = [self._rooms.get(node, _NO_ROOM) if node not in self._left else _NO_ROOM
                      for node in range(self.nodes)]  # fmt: skip
             limit = min((room.whole_limit for room in rooms if room != _NO_ROOM), default=0)
             order = PlacementProposal(
                 self._number + 1, room_table(rooms), limit,
-                self._config.placement, min(epochs, EPOCHS_MOST), what,
+                self._config.placement, min(epochs, messages.EPOCHS_MOST), what,
             )  # fmt: skip
             await self._send(order.to_message())
             await self._compute(order)
@@ -333,7 +323,7 @@ class PlacementAgreement:
             return
         self._begin_by = trio.current_time() + BEGIN_LATE_S
         with trio.move_on_after(SENDING_S):
-            await self._send_to(self._leader, {"kind": "ready", "number": number})
+            await self._send_to(self._leader, messages.PlacementComputed(number))
 
     async def _begin(self) -> None:
         """Ask others when all know what lives with them: a node that does not know it yet has to say no, and then two
@@ -343,7 +333,7 @@ class PlacementAgreement:
         late = trio.current_time() >= self._begin_by
         others = set(range(self.nodes)) - self._left - {self.node}
         if self._leader == self.node and (late or all(self._ready.get(node, 0) >= self._number for node in others)):
-            await self._send({"kind": "begin", "number": self._number})
+            await self._send(messages.PlacementBegins(self._number))
             self._ask_others()
         elif late:
             self._ask_others()
@@ -388,11 +378,3 @@ class PlacementAgreement:
             "node": self.node, "nodes": self.nodes, "placement": self._config.placement, "number": self._begun,
             "distinct_share": round(self._share, 4), "homes_here": self._homes_here, "left": sorted(self._left),
         }  # fmt: skip
-
-
-def _number_of(body: dict[str, Any]) -> int:
-    """Raises ValueError."""
-    number = body.get("number")
-    if type(number) is not int or not 0 < number <= NUMBER_MOST:
-        raise ValueError("number: it is none")
-    return number

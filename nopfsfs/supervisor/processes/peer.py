@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import signal
 import socket
@@ -17,10 +16,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
+from msgspec import structs
 
 from nopfsfs.control.process_list import WRITER_FILE, Process, read_pids, wait_all, write_pids
-from nopfsfs.protocol import supervisor_peer
-from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
+from nopfsfs.protocol import supervisor_peer as messages
+from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, ClusterMessage, NodeLeft
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 
@@ -50,7 +50,7 @@ class PeerHandle:
         self._quiet = trio.Event()
         self._lost = False
         self._writers: tuple[Process, ...] = ()  # the peer process, as it is written down
-        self._status: dict[str, Any] = {}
+        self._status: messages.PeerStatus | None = None
         self._events, self.events = trio.open_memory_channel[ClusterEvent](EVENTS_MOST)
 
     @property
@@ -62,13 +62,13 @@ class PeerHandle:
         raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         write_pids(state_dir, {"peer": _CREDENTIALS.unpack(raw)[0]}, WRITER_FILE)
         self._writers = read_pids(state_dir, WRITER_FILE)
-        await self._send(SupervisorPeerKind.ARENA, fds=[self._arena])
+        await self._send(messages.UseArena(), self._arena)
 
     async def run(self) -> None:
         """Take what the peer process says, until it is gone."""
         while not self._lost:
             try:
-                message = self._socket.recv(supervisor_peer.MESSAGE_MAX)
+                message = self._socket.recv(messages.MESSAGE_MAX)
             except BlockingIOError:
                 with contextlib.suppress(trio.ClosedResourceError):  # lost meanwhile
                     await trio.lowlevel.wait_readable(self._socket)
@@ -78,7 +78,7 @@ class PeerHandle:
             if not message:
                 break
             try:
-                await self._take(*supervisor_peer.unpack(message))
+                await self._take(messages.from_peer.decode(message))
             except Exception:
                 log.exception("a message of the peer process is of no use")
             await trio.lowlevel.checkpoint()
@@ -87,21 +87,21 @@ class PeerHandle:
             log.warning("the peer process went before all ranks had mounted: unmounting")
             await self._unmount()
 
-    async def _take(self, kind: SupervisorPeerKind, node: int, body: bytes) -> None:
-        if kind == SupervisorPeerKind.AGREED:
-            self._agreed = True
-        elif kind == SupervisorPeerKind.QUIET:
-            self._quiet.set()
-        elif kind == SupervisorPeerKind.STATUS:
-            self._status = json.loads(body)
-        elif kind == SupervisorPeerKind.HEAR:
-            message = ClusterMessage(node, json.loads(body))
-            with contextlib.suppress(trio.WouldBlock, *_NOBODY):  # a node that sends so much is no use
-                self._events.send_nowait(message)
-        elif kind == SupervisorPeerKind.OVER:
-            log.log(logging.INFO if body == b"left" else logging.WARNING, "node %d: %s", node, body.decode())
-            with contextlib.suppress(*_NOBODY):
-                await self._events.send(NodeLeft(node))
+    async def _take(self, message: messages.FromPeer) -> None:
+        match message:
+            case messages.AllMounted():
+                self._agreed = True
+            case messages.ArenaQuiet():
+                self._quiet.set()
+            case messages.PeerStatus():
+                self._status = message
+            case messages.NewsOf(node=node, body=body):
+                with contextlib.suppress(trio.WouldBlock, *_NOBODY):  # a node that sends so much is no use
+                    self._events.send_nowait(ClusterMessage(node, body))
+            case messages.NodeOver(node=node, why=why):
+                log.log(logging.INFO if why == "left" else logging.WARNING, "node %d: %s", node, why)
+                with contextlib.suppress(*_NOBODY):
+                    await self._events.send(NodeLeft(node))
 
     def _lose(self) -> None:
         if self._lost:
@@ -115,21 +115,21 @@ class PeerHandle:
 
     # ---- what it is told ----------------------------------------------------------------------------------
 
-    async def send(self, node: int, body: dict[str, Any]) -> None:
-        """Send a message to the supervisor of a node, below 0 to those of all others."""
-        await self._send(SupervisorPeerKind.SAY, node, json.dumps(body).encode())
+    async def send(self, node: int, message: Message) -> None:
+        """Send a message to the supervisor of a node, or to those of ALL_OTHERS."""
+        await self._send(messages.SendNews(node, encode(message)))
 
     async def introduce(self) -> None:
         """Let it and the stager, a new one, know each other."""
         ours, theirs = sequenced_pair()
         with contextlib.closing(ours), contextlib.closing(theirs):
-            if await self._send(SupervisorPeerKind.STAGER, fds=[theirs.fileno()]):
+            if await self._send(messages.UseStager(), theirs.fileno()):
                 await self._tell_stager(ours)
 
     async def use_arena(self, arena: int) -> None:
         """From now on there is another arena. After `stager_gone`."""
         self._arena = arena
-        await self._send(SupervisorPeerKind.ARENA, fds=[arena])
+        await self._send(messages.UseArena(), arena)
 
     async def stager_gone(self) -> None:
         """Return when nothing will write the arena for the stager that was. A peer process that does not answer is
@@ -138,14 +138,14 @@ class PeerHandle:
             return
         self._quiet = trio.Event()
         with trio.move_on_after(QUIET_LIMIT_S) as limit:
-            if await self._send(SupervisorPeerKind.NO_STAGER):
+            if await self._send(messages.NoStager()):
                 await self._quiet.wait()
         if limit.cancelled_caught:
             await self._end_it()
 
     async def bye(self) -> None:
         """The mount ends."""
-        await self._send(SupervisorPeerKind.BYE)
+        await self._send(messages.MountEnds())
 
     async def _end_it(self) -> None:
         """Raises OSError: it does not end, and may write the arena for ever."""
@@ -157,16 +157,14 @@ class PeerHandle:
         if not ended:
             raise OSError(errno.EBUSY, "the peer process does not end")
 
-    async def _send(
-        self, kind: SupervisorPeerKind, node: int = -1, body: bytes = b"", fds: list[int] | None = None
-    ) -> bool:
-        """Send a message. Return True where there is a peer process that takes it."""
-        message = supervisor_peer.pack(kind, node, body)
+    async def _send(self, message: Message, *fds: int) -> bool:
+        """Send a message, with descriptors; return False where the peer process does not take it."""
+        data = encode(message)
         with trio.move_on_after(SEND_LIMIT_S):
             async with self._sending:
                 while not self._lost:
                     try:
-                        socket.send_fds(self._socket, [message], fds or [])
+                        socket.send_fds(self._socket, [data], fds)
                         return True
                     except BlockingIOError:
                         with contextlib.suppress(trio.ClosedResourceError):
@@ -177,4 +175,5 @@ class PeerHandle:
 
     def status(self) -> dict[str, Any]:
         """For the record."""
-        return {"state": "lost" if self._lost else "running", **self._status}
+        counters = {} if self._status is None else structs.asdict(self._status)
+        return {"state": "lost" if self._lost else "running", **counters}

@@ -19,6 +19,8 @@ import trio
 
 from nopfsfs.config import MountConfig
 from nopfsfs.fuse.connection import KernelSession, resend
+from nopfsfs.protocol import supervisor_server as messages
+from nopfsfs.protocol.codec import Message, ProtocolError, encode
 from nopfsfs.protocol.columns import ServerGauges
 from nopfsfs.supervisor.processes.death_pipes import DeathPipes
 from nopfsfs.supervisor.processes.supervised import Child, SupervisedProcess, sequenced_pair
@@ -81,25 +83,31 @@ class ServerHandle:
         assert self._control is not None
         while True:
             try:
-                message = await self._control.recv(64)
+                data = await self._control.recv(messages.MESSAGE_MAX)
             except (OSError, trio.ClosedResourceError):
                 return
-            if message in (b"ready", b"pong"):
-                self.ready.set()
-                answered()
-            elif message == b"over":  # the connection has ended; it waits for a word, or for too long
-                self._pool.over.set()
-            elif message == b"drained":
-                self.drained.set()
-            elif message == b"known":
-                self.known.set()
-            elif message.startswith(b"interrupt"):
-                self._pool.pass_on(message, self)
-            elif not message:
+            if not data:
                 return
+            try:
+                message = messages.from_server.decode(data)
+            except ProtocolError as error:
+                log.error("a message of %s is of no use: %s", self.name, error)
+                continue
+            match message:
+                case messages.Ready() | messages.Pong():
+                    self.ready.set()
+                    answered()
+                case messages.ConnectionEnded():
+                    self._pool.over.set()
+                case messages.Drained():
+                    self.drained.set()
+                case messages.StagerKnown():
+                    self.known.set()
+                case messages.Interrupt():
+                    self._pool.pass_on(message, self)
 
     def ping(self) -> bool:
-        return self.say(b"ping")  # it also learns by it that there is a supervisor
+        return self.say(messages.Ping())  # it also learns by it that there is a supervisor
 
     async def contain(self, child: Child) -> bool:
         """Have what the server had taken delivered again, unless that is not to be had, or the mount ends."""
@@ -111,15 +119,12 @@ class ServerHandle:
 
     # ---- what it is told ----------------------------------------------------------------------------------
 
-    def say(self, message: bytes, *fds: int) -> bool:
-        """Send a message. True: the server is there, and takes it."""
+    def say(self, message: Message, *fds: int) -> bool:
+        """Send a message, with descriptors; return False where the server does not take it."""
         if self._end is None:
             return False
         try:
-            if fds:
-                socket.send_fds(self._end, [message], list(fds))
-            else:
-                self._end.send(message)
+            socket.send_fds(self._end, [encode(message)], fds)
         except OSError:
             return False
         return True
@@ -128,7 +133,7 @@ class ServerHandle:
         """Give it its end of a socket to a stager; with another arena, if that is the stager's. As `say`."""
         self._forget_link()
         self._link = socket.socket(fileno=os.dup(link.fileno()))
-        return self.say(b"stager %d" % number, link.fileno(), *arena)
+        return self.say(messages.MeetStager(number), link.fileno(), *arena)
 
     async def drain(self, stager: socket.socket, number: int, arena: int | None) -> bool:
         """Give it a new stager's socket, and wait until it reads nothing that the stager before had named. False: it is
@@ -237,7 +242,7 @@ class ServerPool:
             for server in self._servers:
                 server.process.stopping = True
                 if (child := server.process.living) is not None:
-                    server.say(b"end")
+                    server.say(messages.End())
                     nursery.start_soon(child.end, limit_s)
 
     def abandon(self) -> None:
@@ -264,7 +269,7 @@ class ServerPool:
         }  # fmt: skip
         return Child("nopfsfs.server.process", Handoff(role, self._config, fds, numbers))
 
-    def pass_on(self, interrupt: bytes, sender: ServerHandle) -> None:
+    def pass_on(self, interrupt: messages.Interrupt, sender: ServerHandle) -> None:
         """A request was interrupted that the sender has not taken: another server has."""
         for server in self._servers:
             if server is not sender:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +17,9 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.node_policy import NodePolicy, Rows
+from nopfsfs.protocol.between_peers import NEWS_MAX
+from nopfsfs.protocol.between_supervisors import ProposedPlacement
+from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, ClusterMessage, NodeLeft
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
@@ -64,10 +66,10 @@ class Node:
             charges=self.charges, holder=self.holder, send=self._send,
         )  # fmt: skip
 
-    async def _send(self, node: int, body: dict[str, Any]) -> None:
-        await (self.bus.send(self.number, body) if node < 0 else self.bus.send_to(self.number, node, body))
+    async def _send(self, node: int, message: Message) -> None:
+        await (self.bus.send(self.number, message) if node < 0 else self.bus.send_to(self.number, node, message))
 
-    def receive(self, node: int, body: dict[str, Any]) -> None:
+    def receive(self, node: int, body: bytes) -> None:
         """Another node has sent this."""
         with suppress(trio.BrokenResourceError):
             self._events.send_nowait(ClusterMessage(node, body))
@@ -96,12 +98,12 @@ class Node:
 
 
 class Bus:
-    """Carries what one sends to all others, in order, as JSON; but for those that are `deaf`."""
+    """Carries what one sends to all others, in order, as bytes; but for those that are `deaf`."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
         self.all: dict[int, Node] = {}
-        self.said: list[tuple[int, dict[str, Any]]] = []
+        self.said: list[tuple[int, Message]] = []
         self.deaf: set[int] = set()
 
     def add(self, index: Index, room: int, disks: Sequence[int] = (), **config: Any) -> Node:
@@ -110,26 +112,26 @@ class Bus:
         node = self.all[number] = Node(self, number, index, room, disks, **{"worlds": worlds, "seed": 42, **config})
         return node
 
-    async def send(self, speaker: int, body: dict[str, Any]) -> None:
-        self.said.append((speaker, body))
+    async def send(self, speaker: int, message: Message) -> None:
+        self.said.append((speaker, message))
         for number in self.all:
             if number != speaker:
-                self._hear(speaker, number, body)
+                self._hear(speaker, number, message)
 
-    async def send_to(self, speaker: int, node: int, body: dict[str, Any]) -> None:
+    async def send_to(self, speaker: int, node: int, message: Message) -> None:
         assert node != speaker
-        self.said.append((speaker, body))
-        self._hear(speaker, node, body)
+        self.said.append((speaker, message))
+        self._hear(speaker, node, message)
 
-    def _hear(self, speaker: int, node: int, body: dict[str, Any]) -> None:
-        text = json.dumps(body)
-        assert len(text) < 60_000
+    def _hear(self, speaker: int, node: int, message: Message) -> None:
+        body = encode(message)
+        assert len(body) <= NEWS_MAX
         if node not in self.deaf:
-            self.all[node].receive(speaker, json.loads(text))
+            self.all[node].receive(speaker, body)
 
-    def places(self) -> list[tuple[int, dict[str, Any]]]:
+    def places(self) -> list[tuple[int, ProposedPlacement]]:
         """Placements that were named, and by whom."""
-        return [(speaker, body) for speaker, body in self.said if body["kind"] == "place"]
+        return [(speaker, message) for speaker, message in self.said if isinstance(message, ProposedPlacement)]
 
     def leave(self, number: int) -> None:
         for other, node in self.all.items():

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from nopfsfs.policy.homes import Home
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.command_list import Do
+from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
+from nopfsfs.protocol.between_supervisors import CopiesOffered, CopiesTaken, from_cluster
+from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import copy_handover as module
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
@@ -165,12 +167,13 @@ class One:
         self.policy.apply_placement(np.repeat(np.array([0, -1, -1], np.int8), 4), self.policy.held())
         self.handover.written(1)
 
-    async def _send(self, node: int, body: dict[str, Any]) -> None:
-        assert body["number"] == 1
-        self.said.append((node, body["kind"], body["rows"]))
+    async def _send(self, node: int, message: Message) -> None:
+        assert isinstance(message, CopiesOffered | CopiesTaken)
+        assert message.number == 1
+        self.said.append((node, "took" if isinstance(message, CopiesTaken) else "have", message.rows))
 
     def receive(self, node: int, kind: str, rows: list[int]) -> None:
-        self.handover.receive(node, {"kind": kind, "rows": rows, "number": 1})
+        self.handover.receive(node, (CopiesTaken if kind == "took" else CopiesOffered)(rows, 1))
 
     async def step(self) -> list[tuple[int, str, list[int]]]:
         await self.handover.step()
@@ -250,12 +253,12 @@ async def test_what_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 @in_trio
 async def test_what_is_offered_by_a_placement_that_is_not_computed_here_yet_waits_for_it() -> None:
     one = One()
-    one.handover.receive(2, {"kind": "have", "rows": [1], "number": 2})
+    one.handover.receive(2, CopiesOffered([1], 2))
     assert await one.step() == []
     one.handover.written(2)
     assert one.holder[1] == 3
     for _ in range(2 * module.EARLY_MOST):
-        one.handover.receive(2, {"kind": "have", "rows": [1], "number": 9})
+        one.handover.receive(2, CopiesOffered([1], 9))
     assert len(one.handover._early) == module.EARLY_MOST
 
 
@@ -263,11 +266,13 @@ async def test_what_is_offered_by_a_placement_that_is_not_computed_here_yet_wait
 async def test_garbage_is_refused() -> None:
     one = One()
     before = one.holder.tolist()
-    for body in ({}, {"rows": 5}, {"rows": [-1]}, {"rows": [ROWS]}, {"rows": [True]}, {"rows": ["a"]},
-                 {"rows": [0] * 5000}, {"rows": [0], "number": None}):  # fmt: skip
-        for kind in ("have", "took"):
+    wrong: list[Any] = [(5, 1), ([-1], 1), ([True], 1), (["a"], 1), ([0] * 5000, 1), ([0], None), ([0], -1)]
+    for kind in (CopiesOffered, CopiesTaken):
+        for rows, number in wrong:
             with pytest.raises(ValueError):
-                one.handover.receive(0, {"number": 1, **body, "kind": kind})
+                from_cluster.decode(encode(kind(rows, number)))
+        with pytest.raises(ValueError):
+            one.handover.receive(0, kind([0, ROWS], 1))
     assert await one.step() == []
     assert one.holder.tolist() == before
     assert one.handover._early == []

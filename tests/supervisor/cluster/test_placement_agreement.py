@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from nopfsfs.policy.homes import Home
+from msgspec.structs import replace
 
 from nopfsfs.config import World
 from nopfsfs.dataset.index import Index
@@ -20,9 +20,22 @@ from nopfsfs.placement.methods import NOWHERE, UNCOVERED
 from nopfsfs.plan.epoch_order import Hypothesis
 from nopfsfs.plan.following.follower_output import PlanStatus
 from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
+from nopfsfs.policy.homes import Home
+from nopfsfs.protocol.between_supervisors import (
+    CopiesOffered,
+    NamedFiles,
+    NamedOrder,
+    NamedSpec,
+    NodeRoom,
+    PlacementBegins,
+    PlacementComputed,
+    ProposedPlacement,
+    from_cluster,
+)
+from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import placement_agreement as module
-from nopfsfs.supervisor.cluster.placement_proposal import NodeRoom, PlacementProposal, ReadSet
+from nopfsfs.supervisor.cluster.placement_proposal import PlacementProposal, ReadSet
 from tests.asynchronous import in_trio
 from tests.supervisor.cluster.nodes import Bus, Node
 
@@ -113,8 +126,10 @@ async def test_what_the_leader_reads_has_one_home_each(index: Index) -> None:
         assert not any(node.loop.holds_back for node in nodes)
     check(bus)
     ((speaker, body),) = bus.places()
-    assert (speaker, body["what"]["sampler"], body["what"]["world"]) == (0, "distributed", 4)
-    assert body["epochs"] == 16
+    assert body.what is not None
+    assert body.what.order is not None
+    assert (speaker, body.what.order.sampler.name, body.what.order.world) == (0, "distributed", 4)
+    assert body.epochs == 16
     for node in nodes:
         status = node.agreement.status()
         assert status == {
@@ -185,7 +200,7 @@ async def test_an_order_that_nobody_knows_is_dealt_out_by_a_hash(index: Index) -
         follower.status = lambda: PlanStatus("unknown")  # type: ignore[method-assign]
         await placed(1, *nodes)
     check(bus)
-    assert bus.places()[0][1]["what"] == {}
+    assert bus.places()[0][1].what is None
     assert np.count_nonzero(nodes[0].holder) == TRAIN + VAL + 1
     assert {50, 51} >= {node.agreement.status()["homes_here"] for node in nodes}
 
@@ -266,13 +281,13 @@ async def test_a_leader_that_is_known_to_lead_by_some_only_is_heard_in_the_end(i
     bus.deaf = {0, 1, 2}
     nodes[2].loop.follower = None
     async with running(nodes[2]):
-        nodes[2].receive(1, order.to_message())
+        nodes[2].receive(1, encode(order.to_message()))
         await trio.sleep(0.1)
         assert nodes[2].agreement.status()["number"] == 0
         nodes[2].left(0)
         await until(lambda: bool(nodes[2].agreement.status()["homes_here"]))
         assert set(np.unique(nodes[2].holder)) == {0, HOME_HERE}, "others do not know yet what lives with them"
-        nodes[2].receive(1, {"kind": "begin", "number": 1})
+        nodes[2].receive(1, encode(PlacementBegins(1)))
         await placed(1, nodes[2])
     assert nodes[2].agreement.status()["homes_here"] > 0
     assert set(np.unique(nodes[2].holder)) == {0, 2, HOME_HERE}
@@ -283,7 +298,7 @@ async def test_what_was_said_before_leaving_holds(index: Index) -> None:
     bus = cluster(index, 2, 120)
     second = bus.all[1]
     order = PlacementProposal(1, np.full((2, 1), 120 * CHARGE), 1 << 30, "homes", 2, ReadSet())
-    second.receive(0, order.to_message())
+    second.receive(0, encode(order.to_message()))
     second.left(0)
     async with running(second):
         await placed(1, second)
@@ -307,31 +322,43 @@ async def test_all_others_are_gone(index: Index) -> None:
 
 
 GOOD = PlacementProposal(1, np.full((3, 2), 80 * CHARGE), 1 << 30, "homes", 2, ReadSet()).to_message()
-PLAN = {"root": 1, "files": "image_folder", "sampler": "distributed", "seed": 1, "options": {}, "epoch": 0, "world": 4}
+SPEC = NamedSpec("distributed", 1, {})
+ORDER = NamedOrder(SPEC, 0, 4)
+FILES = NamedFiles(1, "image_folder", ORDER)
+PARTS = NamedSpec("random_split", 1, {"lengths": "5,7"})
+BAD = replace(FILES, order=replace(ORDER, subset=PARTS))
 
 
-def garbage() -> Iterator[dict[str, Any]]:
-    yield {}
-    yield {"kind": "what"}
-    yield {"kind": 7}
-    yield {"kind": ["room"]}
-    for room in ({}, {"ram": -1}, {"ram": True}, {"ram": 1.5}, {"ram": 1 << 70}, {"disks": 3}, {"disks": [1] * 99},
-                 {"disks": ["a"]}, {"whole_limit": None}):  # fmt: skip
-        yield {**NodeRoom(1, (), 1).to_message(), **room} if room else {"kind": "room"}
-    for key, values in {
-        "number": (0, -1, None, "1", 1 << 60),
-        "rooms": ([], [[1]], [[1]] * 4, [[1], [1, 2], [1]], [["x"]] * 3, 5, [[]] * 3, [[-1]] * 3, [[1] * 99] * 3),
-        "limit": (-1, None), "placement": ("best", None, ["homes"]), "epochs": (0, 5000, "x"),
-    }.items():  # fmt: skip
-        for value in values:
-            yield {**GOOD, key: value}
-    for what in ([], None, {"root": 0}, {**PLAN, "root": 1 << 40}, {**PLAN, "root": -1}, {**PLAN, "files": "none"},
-                 {**PLAN, "files": []}, {**PLAN, "sampler": "none"}, {**PLAN, "sampler": []}, {**PLAN, "seed": "x"},
-                 {**PLAN, "options": []}, {**PLAN, "options": {"drop_last": "yes"}}, {**PLAN, "options": {"x": 1}},
-                 {**PLAN, "options": {str(n): 1 for n in range(99)}}, {**PLAN, "epoch": -1}, {**PLAN, "world": 0},
-                 {**PLAN, "subset": 3}, {**PLAN, "subset": {"name": "none"}},
-                 {**PLAN, "sampler": "random", "options": {"state": "x" * 9999}}):  # fmt: skip
-        yield {**GOOD, "what": what}
+def garbage() -> Iterator[bytes]:
+    yield from (b"", b"?", b"{}", encode(GOOD)[:-1], encode(GOOD) + b"\0", b"\x90", b"\x92\x63\x01")
+    changes: list[tuple[Message, dict[str, tuple[Any, ...]]]] = [
+        (NodeRoom(1, (), 1), {
+            "ram": (-1, True, 1.5, 1 << 62), "disks": (3, [1] * 99, ["a"], [-1]), "whole_limit": (None,),
+        }),
+        (PlacementComputed(1), {"number": (0, -1, None, "1", 1 << 60)}),
+        (PlacementBegins(1), {"number": (0, -1, None, "1", 1 << 60)}),
+        (CopiesOffered([1], 1), {"rows": ([10_000], [-1], 5), "number": (-1, None)}),
+        (GOOD, {
+            "number": (0, -1, None, "1", 1 << 60),
+            "rooms": ([], [[1]], [[1]] * 4, [[1], [1, 2], [1]], [["x"]] * 3, 5, [[]] * 3, [[-1]] * 3, [[1] * 99] * 3),
+            "limit": (-1, None), "method": ("best", None, ["homes"]), "epochs": (0, 5000, "x"), "what": ([], 3),
+        }),
+    ]  # fmt: skip
+    for message, fields in changes:
+        for name, values in fields.items():
+            yield from (encode(replace(message, **{name: value})) for value in values)
+    specs = [
+        replace(SPEC, **change) for change in (
+            {"name": "none"}, {"name": []}, {"seed": "x"}, {"options": []}, {"options": {"drop_last": "yes"}},
+            {"options": {"x": 1}}, {"options": {str(n): 1 for n in range(99)}},
+            {"name": "random", "options": {"state": "x" * 9999}},
+        )
+    ]  # fmt: skip
+    orders = [replace(ORDER, **change) for change in ({"epoch": -1}, {"world": 0}, {"subset": 3}, {"subset": SPEC})]
+    files = [replace(FILES, **change) for change in ({"root": 1 << 39}, {"root": -1}, {"files": "none"}, {"files": []})]
+    orders += [replace(ORDER, sampler=spec) for spec in specs]
+    for named in [*files, *(replace(FILES, order=order) for order in orders)]:
+        yield encode(replace(GOOD, what=named))
 
 
 @in_trio
@@ -352,7 +379,7 @@ async def test_garbage_is_ignored_and_spoken_of_once(index: Index, caplog: pytes
         assert nodes[2].agreement.status()["number"] == 0
         assert not nodes[2].holder.any()
         assert len(caplog.records) == 1
-        nodes[2].receive(0, GOOD)
+        nodes[2].receive(0, encode(GOOD))
         await placed(1, nodes[2])
     assert nodes[2].agreement.status()["distinct_share"] == 1
 
@@ -362,11 +389,10 @@ async def test_what_cannot_be_computed_is_left_out_by_all(index: Index) -> None:
     """A split of other files than these."""
     bus = cluster(index, 2, 120)
     nodes = list(bus.all.values())
-    bad = {**PLAN, "subset": {"name": "random_split", "seed": 1, "options": {"lengths": "5,7"}}}
-    order = {**GOOD, "rooms": [[CHARGE * 90]] * 2, "what": bad}
+    order = replace(GOOD, rooms=[[CHARGE * 90]] * 2, what=BAD)
     async with running(nodes[1]):
-        nodes[1].receive(0, order)
-        nodes[1].receive(0, {**order, "number": 2, "what": {}})
+        nodes[1].receive(0, encode(order))
+        nodes[1].receive(0, encode(replace(order, number=2, what=None)))
         await placed(2, nodes[1])
     assert nodes[1].agreement.status()["distinct_share"] == pytest.approx(180 / (TRAIN + VAL + 1), abs=1e-3)
 
@@ -375,13 +401,12 @@ async def test_what_cannot_be_computed_is_left_out_by_all(index: Index) -> None:
 async def test_what_the_leader_itself_cannot_list_is_left_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     bus = cluster(index, 2, 120)
     nodes = list(bus.all.values())
-    bad = ReadSet.of_message({**PLAN, "subset": {"name": "random_split", "seed": 1, "options": {"lengths": "5,7"}}}, 10)
-    wanted = [(bad, 1), (ReadSet(), 1)]
+    wanted = [(ReadSet.from_message(BAD, 10), 1), (ReadSet(), 1)]
     monkeypatch.setattr(nodes[0].agreement, "_wanted", lambda: wanted)
     async with running(*nodes):
         await placed(1, *nodes)
     check(bus)
-    assert [body["what"] for _, body in bus.places()] == [{}]
+    assert [body.what for _, body in bus.places()] == [None]
 
 
 @in_trio
@@ -391,7 +416,7 @@ async def test_more_than_anybody_would_say_is_not_kept(index: Index, monkeypatch
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bus.all[0].agreement._listen)
         for _ in range(50):
-            bus.all[0].receive(1, {})
+            bus.all[0].receive(1, encode(PlacementComputed(1)))
         await trio.testing.wait_all_tasks_blocked()
         assert len(bus.all[0].agreement._received) == 10
         nursery.cancel_scope.cancel()
@@ -402,7 +427,7 @@ async def test_others_that_do_not_listen_are_not_waited_for(index: Index) -> Non
     bus = cluster(index, 2, 100)
     node = bus.all[0]
 
-    async def never(to: int, body: dict[str, Any]) -> None:
+    async def never(to: int, message: Message) -> None:
         await trio.sleep_forever()
 
     node.agreement._send_to = never
@@ -416,7 +441,7 @@ async def test_a_fault_costs_the_placements_alone(index: Index, caplog: pytest.L
     bus = cluster(index, 2, 100)
     node = bus.all[0]
 
-    async def broken(to: int, body: dict[str, Any]) -> None:
+    async def broken(to: int, message: Message) -> None:
         raise RuntimeError("it broke")
 
     node.agreement._send_to = broken
@@ -442,10 +467,12 @@ async def test_a_fault_costs_the_placements_alone(index: Index, caplog: pytest.L
 ])  # fmt: skip
 def test_what_is_said_is_what_is_heard(what: ReadSet) -> None:
     order = PlacementProposal(3, np.array([[5, 6], [7, 0]]), 9, "nopfs", 4, what)
-    heard = PlacementProposal.of_message(order.to_message(), 2, 10)
+    message = from_cluster.decode(encode(order.to_message()))
+    assert isinstance(message, ProposedPlacement)
+    heard = PlacementProposal.from_message(message, 2, 10)
     assert heard.what == what
     assert heard.to_message() == order.to_message()
-    assert NodeRoom.of_message(NodeRoom(1, (2, 3), 4).to_message()) == NodeRoom(1, (2, 3), 4)
+    assert from_cluster.decode(encode(NodeRoom(1, (2, 3), 4))) == NodeRoom(1, (2, 3), 4)
 
 
 def test_orders_that_no_message_holds_are_dealt_out_by_a_hash(index: Index) -> None:

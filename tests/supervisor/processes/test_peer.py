@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from nopfsfs.protocol import supervisor_peer
-from nopfsfs.protocol.supervisor_peer import SupervisorPeerKind
+from nopfsfs.protocol.codec import encode
+from nopfsfs.protocol.supervisor_peer import AllMounted, NewsOf, NodeOver, PeerStatus
 from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, ClusterMessage, NodeLeft
 from nopfsfs.supervisor.processes import peer as module
 from nopfsfs.supervisor.processes.peer import PeerHandle
@@ -39,10 +39,12 @@ def test_a_mount_stays_without_its_peers_only_where_all_ranks_had_mounted(tmp_pa
             with trio.fail_after(10):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(peering.run)
-                    theirs.send(supervisor_peer.pack(SupervisorPeerKind.STATUS, body=b"{}"))
+                    theirs.send(b"garbage")
+                    theirs.send(encode(PeerStatus(7, 0, 0, 0, 0, 0, 0, 0, {}, [])))
                     if agreed:
-                        theirs.send(supervisor_peer.pack(SupervisorPeerKind.AGREED))
+                        theirs.send(encode(AllMounted()))
                     theirs.shutdown(socket.SHUT_RDWR)
+            assert peering.status()["fetched_files"] == 7
             return peering.lost
 
     assert trio.run(main)
@@ -62,9 +64,9 @@ def test_what_other_nodes_send_comes_in_order_until_the_peer_process_is_gone(
         with theirs:
             peer = PeerHandle(ours.detach(), 0, nothing, nothing)  # type: ignore[arg-type]
             for number in range(5):
-                theirs.send(supervisor_peer.pack(SupervisorPeerKind.HEAR, 1, b'{"kind": "%d"}' % number))
-            theirs.send(supervisor_peer.pack(SupervisorPeerKind.HEAR, 1, b"garbage"))
-            theirs.send(supervisor_peer.pack(SupervisorPeerKind.OVER, 2, b"left"))
+                theirs.send(encode(NewsOf(1, b"%d" % number)))
+            theirs.send(b"garbage")
+            theirs.send(encode(NodeOver(2, "left")))
             theirs.shutdown(socket.SHUT_RDWR)
             with trio.fail_after(10):
                 async with trio.open_nursery() as nursery:
@@ -72,7 +74,7 @@ def test_what_other_nodes_send_comes_in_order_until_the_peer_process_is_gone(
                     await trio.testing.wait_all_tasks_blocked()
                     return [event async for event in peer.events]
 
-    assert trio.run(main) == [*(ClusterMessage(1, {"kind": str(number)}) for number in range(3)), NodeLeft(2)]
+    assert trio.run(main) == [*(ClusterMessage(1, b"%d" % number) for number in range(3)), NodeLeft(2)]
 
 
 def test_when_nobody_listens_any_more_nothing_waits(tmp_path: Path) -> None:
@@ -84,9 +86,8 @@ def test_when_nobody_listens_any_more_nothing_waits(tmp_path: Path) -> None:
         with theirs:
             peer = PeerHandle(ours.detach(), 0, nothing, nothing)  # type: ignore[arg-type]
             peer.events.close()
-            kinds = SupervisorPeerKind
-            for kind, body in ((kinds.HEAR, b"{}"), (kinds.OVER, b"left"), (kinds.AGREED, b"")):
-                theirs.send(supervisor_peer.pack(kind, 1, body))
+            for message in (NewsOf(1, b"news"), NodeOver(1, "left"), AllMounted()):
+                theirs.send(encode(message))
             theirs.shutdown(socket.SHUT_RDWR)
             with trio.fail_after(10):
                 await peer.run()

@@ -1,0 +1,57 @@
+"""Messages between supervisor and server: one datagram each on a socket pair (SOCK_SEQPACKET)."""
+
+from __future__ import annotations
+
+from nopfsfs.protocol.codec import Decoder, Message, UInt
+
+MESSAGE_MAX = 64
+
+
+class Interrupt(Message, frozen=True, tag=1):
+    """Request `unique` was interrupted. A server that does not have that request sends this to the supervisor, which
+    sends it to all other servers."""
+
+    unique: UInt
+
+
+class MeetStager(Message, frozen=True, tag=2):
+    """With one or two descriptors: the socket of a new stager, and its arena where that is another one, with number
+    `arena`. The answer is `Drained`."""
+
+    arena: UInt
+
+
+class Ping(Message, frozen=True, tag=3):
+    """The answer is `Pong`."""
+
+
+class End(Message, frozen=True, tag=4):
+    """The server is to answer what it has taken, and end."""
+
+
+ToServer = Interrupt | MeetStager | Ping | End
+
+
+class Ready(Message, frozen=True, tag=11):
+    """The server answers requests."""
+
+
+class ConnectionEnded(Message, frozen=True, tag=12):
+    """The connection has ended. The server waits for End, for a while."""
+
+
+class Drained(Message, frozen=True, tag=13):
+    """The server reads nothing any more that the stager before had named."""
+
+
+class StagerKnown(Message, frozen=True, tag=14):
+    """The stager has welcomed the server, which may read the arena from now on."""
+
+
+class Pong(Message, frozen=True, tag=15):
+    """Answer to Ping."""
+
+
+FromServer = Interrupt | Ready | ConnectionEnded | Drained | StagerKnown | Pong
+to_server: Decoder[ToServer] = Decoder(ToServer)
+from_server: Decoder[FromServer] = Decoder(FromServer)

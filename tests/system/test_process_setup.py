@@ -1,0 +1,37 @@
+"""What a process is given at exec arrives, whatever a user wrote."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nopfsfs.config import DiskSpec, MountConfig, PlanSpec, SubsetSpec, World
+from nopfsfs.system.process_setup import Handoff
+
+PLAN = PlanSpec(
+    sampler="distributed", root=os.fsdecode(b"\xff"), seed=2**64 - 1, ranks=(1, 2),
+    options=(("drop_last", True), ("share", 0.5), ("state", "1"), ("step", 3)),
+    subset=SubsetSpec("random_split", 7, (("part", 1),)), order=("/orders/a.npy",),
+)  # fmt: skip
+CONFIG = MountConfig(
+    source=os.fsdecode(b"/\xff\xfe"), mountpoint="/m", plans=(PLAN,), worlds=(World(4, (1,)),), disks=(DiskSpec("/d"),),
+    groups=(1, 2), source_fs=(1, -2), mount_options=("noexec",),
+)  # fmt: skip
+
+
+def test_a_handoff_arrives() -> None:
+    """Also paths that are no UTF-8, and a bool as a bool."""
+    handoff = Handoff("super", CONFIG, {"index": 3}, {"layout": 7})
+    fd = handoff.write()
+    with os.fdopen(fd, "rb") as file:
+        found = Handoff.decode(file.read())
+    assert found == handoff
+    assert found.config.plans[0].options[0] == ("drop_last", True)
+    assert found.config.plans[0].options[0][1] is True
+
+
+@pytest.mark.parametrize("data", [b"", b"?", b"[]", b"{}", b'{"role": "x", "config": "{}", "fds": [], "numbers": {}}'])
+def test_what_is_none_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        Handoff.decode(data)
