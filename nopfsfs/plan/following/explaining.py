@@ -17,7 +17,8 @@ from nopfsfs.plan.samplers.sampler import Dealt, Spec, Value
 from nopfsfs.plan.search.deal import World
 from nopfsfs.plan.search.suspects import LOCK, Suspect, certain
 from nopfsfs.plan.search.unexplained_opens import Cohort
-from nopfsfs.plan.tracking.track import PlanState, Track
+from nopfsfs.plan.tracking.agreement import PlanState
+from nopfsfs.plan.tracking.track import Track
 from nopfsfs.text.units import format_ranks
 
 # Cohorts that are explained, and candidates of each.
@@ -129,13 +130,13 @@ class Explanation:
 
 def known(track: Track, datasets: Sequence[DataSet], seed: int | None, worlds: Sequence[World]) -> Known:
     """One that is followed; `worlds`: that were said, or guessed from the environment."""
-    origin = Origin.SAID if track.given else Origin.OPENS if track.was_locked else Origin.ASSUMED
-    proof = track.proof if track.was_locked else None
+    origin = Origin.SAID if track.given else Origin.OPENS if track.agreement.was_locked else Origin.ASSUMED
+    proof = track.agreement.proof if track.agreement.was_locked else None
     return Known(
         plan=describe(track, datasets, seed),
         origin=origin,
         dealt=_dealt(track, worlds),
-        was_locked=track.was_locked,
+        was_locked=track.agreement.was_locked,
         after=None if proof is None else proof.opens,
         bits=None if proof is None else round(proof.bits, 1),
     )
@@ -210,7 +211,7 @@ def _lead(suspect: Suspect) -> Lead:
 
 def judge(tracks: Sequence[Track], seed: int | None, sampler: str, worlds: Sequence[World]) -> tuple[Said, ...]:
     """What was said, in the light of the plans that the opens have confirmed."""
-    found = [track.hypothesis for track in tracks if track.was_locked]
+    found = [track.hypothesis for track in tracks if track.agreement.was_locked]
     said: list[Said] = []
     if seed is not None:
         said.append(_judge_seed(seed, found))
@@ -264,14 +265,14 @@ def _judge_plan(track: Track, tracks: Sequence[Track]) -> Said:
     said, value = track.said, plan_text(track.said)
     others = [
         one.hypothesis for one in tracks
-        if one is not track and not one.given and one.state is PlanState.LOCKED
+        if one is not track and not one.given and one.locked
         and (one.hypothesis.dataset, one.hypothesis.subset) == (said.dataset, said.subset)
     ]  # fmt: skip
-    if track.was_locked and not _same_plan(said, track.hypothesis):
+    if track.agreement.was_locked and not _same_plan(said, track.hypothesis):
         others.insert(0, track.hypothesis)
-    elif track.state is PlanState.LOCKED:
+    elif track.locked:
         return Said("plan", value, Origin.SAID, Verdict.CONFIRMED)
-    elif track.state is PlanState.MISMATCH and not others:
+    elif track.agreement.state is PlanState.MISMATCH and not others:
         return Said("plan", value, Origin.SAID, Verdict.CONTRADICTED)
     return _said("plan", value, Origin.SAID, False, [plan_text(one) for one in others[:1]])
 

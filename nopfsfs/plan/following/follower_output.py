@@ -36,14 +36,14 @@ def describe(track: Track, datasets: Sequence[DataSet], seed: int | None) -> Pla
     here = track.hypothesis
     order = datasets[here.dataset].orders[here.order]
     return PlanStatus(
-        state=track.state.value,
+        state=track.agreement.state.value,
         sampler=here.spec.sampler,
         seed=here.spec.seed if registry.sampler(here.spec.sampler).seeds is not None else seed,
         epoch=here.epoch,
-        position=min(track.position - track.base, track.now.length),
-        length=track.now.length,
+        position=min(track.position - track.places.base, track.places.now.length),
+        length=track.places.now.length,
         dataset=datasets[here.dataset].name,
-        k=track.k,
+        k=track.places.k,
         world=here.world,
         ranks=here.ranks,
         options=here.spec.options,

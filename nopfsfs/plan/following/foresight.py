@@ -4,13 +4,10 @@ ranks does. There the next reading of most files lies further ahead than the tab
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.plan.epoch_order import EpochOrder, Hypothesis
-from nopfsfs.plan.samplers import registry
 
 HORIZON = 64  # epochs, as many as a word has bits: 8 bytes for each file
 # An epoch that reads fewer of the files reads a part.
@@ -73,15 +70,6 @@ class EpochRows:
 def reads_a_part(order: EpochOrder, files: int) -> bool:
     """Whether an epoch does not read all of the files that it is about."""
     return bool(np.count_nonzero(np.asarray(order.place) >= 0) < _ALL * files)
-
-
-def successor(hypothesis: Hypothesis, *, repeats: bool = False) -> Hypothesis:
-    """The epoch that is thought to follow."""
-    if repeats:
-        return hypothesis
-    here = hypothesis.spec
-    spec, epoch = registry.sampler(here.sampler).following(here, hypothesis.epoch)[0]
-    return replace(hypothesis, spec=spec, epoch=epoch)
 
 
 def places(rows: NDArray[np.int64], length: int) -> NDArray[np.int64]:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan.epoch_order import DataSet, Hypothesis, build, files_of
+from nopfsfs.plan.epoch_order import DataSet, Hypothesis, build, files_of, successor
 from nopfsfs.plan.following.follower_output import BackgroundJob
-from nopfsfs.plan.following.foresight import EpochRows, places, reads_a_part, successor
-from nopfsfs.plan.tracking.track import PlanState, Track
+from nopfsfs.plan.following.foresight import EpochRows, places, reads_a_part
+from nopfsfs.plan.tracking.track import Track
 
 TABLES = 2  # epochs whose order is known in full from the track: what it reads now, and the next
 MOST = 2  # tracks of which more is foreseen, those that were locked first: each takes 8 bytes for each file
@@ -34,7 +34,7 @@ class FutureEpochs:
         """What to compute next; `tracks`: all there are. To be run, then delivered, before the next is asked for."""
         self._forget(tracks)
         for track in tracks:
-            if _has_a_future(track) and track.ahead is not None:
+            if _has_a_future(track) and track.places.ahead is not None:
                 foresight = self._follow(track, datasets)
                 if foresight is not None and foresight.wants:
                     following = successor(foresight.last)
@@ -62,9 +62,9 @@ class FutureEpochs:
             here = np.full(len(some), -1, np.int64)
             if track not in reading:  # it waits, and will go on
                 here = track.next_uses(some)
-            epoch = foresight.next_epochs(some, TABLES if track.ahead is not None else 1)
-            length = track.now.length
-            later = shift + track.base + epoch * length + places(some, length)
+            epoch = foresight.next_epochs(some, TABLES if track.places.ahead is not None else 1)
+            length = track.places.now.length
+            later = shift + track.places.base + epoch * length + places(some, length)
             uses[missing] = np.where(here >= 0, here + shift, np.where(epoch >= 0, later, -1))
         return uses
 
@@ -84,11 +84,11 @@ class FutureEpochs:
         if len(self._tracks) >= MOST or (track, here) in self._whole:
             return None
         files = files_of(here, datasets)
-        if not reads_a_part(track.now, len(files)):
+        if not reads_a_part(track.places.now, len(files)):
             self._whole = [one for one in self._whole if one[0] is not track] + [(track, here)]
             return None
         made = EpochRows(int(files.max()) + 1, here)
-        made.write(track.now)
+        made.write(track.places.now)
         made.add(here)
         self._tracks.append((track, made))
         return made
@@ -96,7 +96,7 @@ class FutureEpochs:
 
 def _has_a_future(track: Track) -> bool:
     """Whether its epochs to come are known, and not all the same."""
-    return track.state is PlanState.LOCKED and not track.repeats
+    return track.locked and not track.repeats
 
 
 def _keep_up(foresight: EpochRows, track: Track) -> bool:

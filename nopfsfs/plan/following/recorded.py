@@ -64,8 +64,8 @@ def recorded(track: Track, datasets: Sequence[DataSet]) -> RecordedPlan | None:
         ranks=here.ranks,
         options=spec.options,
         subset=None if subset is None else (subset.sampler, subset.seed, subset.options),
-        inflight=track.inflight,
-        position=min(track.position - track.base, track.now.length),
+        inflight=track.places.inflight,
+        position=min(track.position - track.places.base, track.places.now.length),
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan.epoch_order import Hypothesis
 from nopfsfs.plan.search import deal
 from nopfsfs.plan.search.candidates import Candidate
 from nopfsfs.plan.search.evidence import Ledger
@@ -43,16 +42,6 @@ _REGULAR = 16
 SURE = -1
 # Places are looked up at once where rows are at most so many times more than places; else by halving.
 _SPREAD = 4
-
-
-@dataclass(frozen=True)
-class Proof:
-    """How a plan became certain: after so many opens of its readers, by so many bits of evidence, less those that name
-    it."""
-
-    opens: int
-    bits: float
-    of: Hypothesis
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,15 +8,17 @@ takes long.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan.epoch_order import DataSet
-from nopfsfs.plan.search.matching import MIN_OPENS, Search
-from nopfsfs.plan.search.suspects import FEW, FIRSTS, MAX_OPENS, OpensView, Proof, Suspect
+from nopfsfs.plan.epoch_order import DataSet, EpochOrder, Proof
+from nopfsfs.plan.search.evidence import elsewhere
+from nopfsfs.plan.search.matching import Search
+from nopfsfs.plan.search.prepared_opens import MIN_OPENS
+from nopfsfs.plan.search.suspects import FEW, FIRSTS, MAX_OPENS, OpensView, Suspect
 
 # Numbers of opens at which the plans at hand are looked at; beyond the last at every so many.
 _LOOKS = frozenset((3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56))
@@ -36,6 +38,8 @@ _FIRST_READERS = 256
 _LAST_WORD = 48
 # Opens that are kept, to be followed again once their plan is known.
 _KEPT = 65_536
+# Opens that are repeated for a plan once it is certain: more than loaders hold.
+_BEGUN_WITH = 4096
 # A file that is opened again within so many others is opened twice for one access.
 _TWICE = 64
 # A reader that comes later than so many opens of others after a cohort's last belongs to another.
@@ -155,6 +159,27 @@ class Cohort:
         """The distinct rows of a data set that were opened lately, in order, int64[<= MAX_OPENS]."""
         within, owner = self._ownership.within(index), self._ownership.of
         return np.array([row for row in self._distinct if owner[row] in within], dtype=np.int64)
+
+    def of_dataset(self, index: int) -> list[Open]:
+        """The opens of a data set's files."""
+        within, owner = self._ownership.within(index), self._ownership.of
+        return [one for one in self.opens if owner[one[0]] in within]
+
+    def in_epoch(self, order: EpochOrder) -> list[Open]:
+        """The last opens of the order's data set that were made in its epoch.
+
+        Opens that readers who follow the order made before, in another epoch, are forgotten: by them the epoch would
+        seem to have been read everywhere. Opens of readers who do not follow the order stay to be explained.
+        """
+        opens = self.of_dataset(order.hypothesis.dataset)[-_BEGUN_WITH:]
+        if order.again is not None:
+            return opens
+        before, others = elsewhere([(order.find(row), who) for row, who, _ in opens], order.length)
+        gone = {opens[at] for at in before}
+        if gone:
+            self.opens = deque((one for one in self.opens if one not in gone), maxlen=self.opens.maxlen)
+        left_out = gone | {opens[at] for at in others}
+        return [one for one in opens if one not in left_out]
 
     def firsts(self, index: int, count: int) -> list[NDArray[np.int64]]:
         """The first rows that each reader opened of a data set, those of at least 4: int64[<= count]."""
@@ -277,6 +302,27 @@ class Cohorts:
         found.readers.add(reader)
         self._of[reader] = found
         return found
+
+    def forgive(self, reader: int) -> None:
+        """Note that the reader does what is expected of it: every other time its cohort's oldest open was a stray."""
+        cohort = self._of.get(reader)
+        if cohort is not None:
+            cohort.forgive()
+            if not cohort.opens:
+                self.drop(cohort)
+
+    def explained(self, cohort: Cohort, opens: Sequence[Open]) -> set[int]:
+        """Forget opens of a cohort that a plan explains. Returns the readers who belong to the plan, because it
+        explains most of their opens; what others have opened stays to be explained."""
+        all_of = Counter(reader for _, reader, _ in cohort.opens)
+        some_of = Counter(reader for _, reader, _ in opens)
+        own = {reader for reader, count in some_of.items() if 2 * count > all_of[reader]}
+        gone = set(opens)
+        left = [one for one in cohort.opens if one not in gone and one[1] not in own]
+        cohort.restart(left)
+        if not left and cohort in self.cohorts:
+            self.drop(cohort)
+        return own - {0}
 
     def drop(self, cohort: Cohort) -> None:
         """Forgets a cohort."""

@@ -25,7 +25,7 @@ from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.dataset.index import Index
 from nopfsfs.placement.access_counts import NOBODY
 from nopfsfs.placement.cluster_homes import ClusterHomes
-from nopfsfs.plan.tracking.track import PlanState
+from nopfsfs.plan.tracking.agreement import PlanState
 from nopfsfs.policy.homes import UNCOVERED
 from nopfsfs.policy.node_policy import Rows
 from nopfsfs.protocol.columns import HOME_HERE
