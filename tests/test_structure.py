@@ -57,7 +57,7 @@ LEFT_FILE_NAMES = {"recheck.py"}
 LEFT_CLASS_NAMES = {
     "FileSystem", "Kind", "Loads", "NotSupported", "Origin", "Outbox", "Stream", "Words", "Worker", "_Part",
 }  # fmt: skip
-LEFT_VAGUE_DOCSTRINGS = 313
+LEFT_VAGUE_DOCSTRINGS = 312
 
 
 def modules() -> dict[str, Path]:

@@ -215,15 +215,6 @@ class Cursor:
         gone[: max(0, self.passed - first)] = True
         return gone
 
-    def truncate(self) -> None:
-        """Forgets the next epoch: another one than was thought follows."""
-        del self.opened[self.length :]
-        self.lo = min(self.lo, self.length)
-        self.hi = min(self.hi, self.length)
-        self._room = self.opened.count(_UNOPENED, self.lo, self.hi)
-        self.ahead_run = 0
-        self._fill()
-
     def abandon(self, below: int) -> None:
         """Passes over every unopened place before `below`."""
         if below <= self.lo:

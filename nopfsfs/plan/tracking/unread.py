@@ -34,10 +34,6 @@ class Unread:
         self._whole = False  # most files were read in the epoch before
         self._again: list[int] = []
 
-    def holds(self, row: int) -> bool:
-        """Whether the row belongs to the data set."""
-        return self.order.find(row) >= 0
-
     def observe(self, row: int) -> list[int]:
         """An open. The rows opened last when it shows that a new epoch has begun, else none."""
         place = self.order.find(row)
