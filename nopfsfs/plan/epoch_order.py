@@ -1,4 +1,4 @@
-"""One epoch of one hypothesis as tables: position -> row and row -> position.
+"""The tables of one epoch of a hypothesis: position -> row and row -> position.
 
 Owns the arithmetic between rows, samples and positions. A *merged* position counts the accesses of all local
 ranks, interleaved place by place: place q of the i-th of L local ranks is the merged position q * L + i.
@@ -46,7 +46,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What is believed: which order of which data set, which sampler in which epoch, which ranks read here.
+    """A plan that may be read: which order of which data set, which sampler in which epoch, which ranks read here.
 
     `dataset` and `order` are indices into the follower's data sets and that data set's orders. `subset`: the rule by
     which only a part of the files is read.
@@ -81,14 +81,14 @@ def successor(hypothesis: Hypothesis, *, repeats: bool = False) -> Hypothesis:
 
 
 def same_order(a: Hypothesis, b: Hypothesis) -> bool:
-    """Whether the epochs are dealt out of one order of the same files."""
+    """True: both epochs are dealt out of one order of the same files."""
     return (a.dataset, a.order, a.subset, a.epoch) == (b.dataset, b.order, b.subset, b.epoch) and undealt(
         a.spec
     ) == undealt(b.spec)
 
 
 def same_stream(a: Hypothesis, b: Hypothesis) -> bool:
-    """Whether both are one merged stream. Where all ranks read here, the world size changes its last places only."""
+    """True: both are one merged stream. Where all ranks read here, the world size changes its last places only."""
     return a == b or (replace(a, world=b.world, ranks=b.ranks) == b and _whole(a) and _whole(b))
 
 
@@ -97,7 +97,7 @@ def _whole(hypothesis: Hypothesis) -> bool:
 
 
 def undealt(spec: Spec) -> tuple[object, ...]:
-    """What tells an order from others, whoever deals it out."""
+    """The marks by which an order differs from others, whoever deals it out."""
     if spec.sampler == "sequential" or spec.number("sequential"):
         return ("sequential",)
     dealt = {"hf_trainer": "distributed", "tf_shuffle_shard": "tf_shuffle"}

@@ -30,7 +30,7 @@ _TELLING = 32
 
 
 class Beliefs:
-    """See the module. Not thread-safe: everything but `BackgroundJob.run` belongs to one thread."""
+    """All plans of a mount. Not thread-safe: everything but `BackgroundJob.run` belongs to one thread."""
 
     def __init__(
         self, datasets: Sequence[DataSet], cohorts: Cohorts, binding: ReaderBinding, hints: PlanHints,

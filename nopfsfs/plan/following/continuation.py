@@ -1,4 +1,4 @@
-"""What may follow a plan that is certain: its next epoch or another one, further ranks, the order by another name.
+"""Plans that may follow one that is certain: its next epoch or another one, further ranks, the order by another name.
 
 Compares the opens that contradict a locked plan with what it may have gone over to, and an epoch that began as expected
 with the others. Reads off the opens to whom an epoch is dealt.
@@ -33,14 +33,15 @@ _ELSEWHERE = 0.75
 
 
 class Continuation:
-    """See the module. Not thread-safe."""
+    """The comparisons of a locked plan with what may follow it. Not thread-safe."""
 
     def __init__(self, tables: OrderTables, beliefs: Beliefs) -> None:
         self._tables, self._beliefs = tables, beliefs
         self._others: list[tuple[Candidate, Candidate]] = []  # what was believed, and the same order by another name
 
     def goes_on(self, track: Track, cohort: Cohort, view: OpensView) -> bool:
-        """Whether the opens are an epoch that may follow, or further ranks of this one, or lie elsewhere in it."""
+        """Adopt an epoch that may follow, further ranks of this one, or another place in it, if a cohort's opens prove
+        that. True: they did."""
         here = track.hypothesis
         suspects = self._tables.suspects(list(dict.fromkeys((*track.alternatives(), here, *self.instead(here)))))
         for suspect in suspects:
@@ -79,7 +80,7 @@ class Continuation:
         return None if both is None or same_stream(both, here) else both
 
     def redeal(self, track: Track) -> Hypothesis | None:
-        """The same epoch as its readers show it to be dealt out, where that is otherwise than was thought."""
+        """The track's epoch as its readers show it to be dealt out; None: as was thought."""
         found = self._read_again(track)
         here = track.hypothesis
         if found is not None and replace(found, ranks=here.ranks) == here:
@@ -129,13 +130,14 @@ class Continuation:
             self._beliefs.replace(track, best.candidate.hypothesis(here.world, here.ranks))
 
     def note_others(self, best: Suspect, suspects: Sequence[Suspect]) -> None:
-        """The same order by other names goes on otherwise: these are compared when this one does not go on as said."""
+        """Keep the other names of an order that was found: by these it goes on otherwise, which is looked at when it
+        does not go on as expected."""
         same = [one for one in suspects if one is not best and one.worth >= LOCK - MARGIN and not best.contradicts(one)]
         self._others = [(best.candidate, one.candidate) for one in same][:_OTHERS] + self._others
         del self._others[_OTHERS_KEPT:]
 
     def instead(self, here: Hypothesis) -> list[Hypothesis]:
-        """What follows where the order that was read was another sampler's."""
+        """The epochs that follow where the order that was read was another sampler's."""
         found = []
         for believed, other in self._others:
             epochs = here.epoch - believed.epoch
@@ -152,11 +154,11 @@ class Continuation:
 
 
 def _begins_anew(track: Track, found: Suspect) -> bool:
-    """Whether opens in another epoch of the same order lie where an epoch begins, and the track is not there."""
+    """True: opens in another epoch of the same order lie where an epoch begins, and the track is not there."""
     first = min((min(places) for places in found.ledger.followed.values()), default=0)
     return found.candidate != candidate_of(track.hypothesis) and first <= track.places.k * track.hypothesis.world
 
 
 def idle(track: Track, cohort: Cohort) -> bool:
-    """Whether a track's own readers do nothing while others do what it does not explain."""
+    """True: a track's own readers do nothing while others do what it does not explain."""
     return track.agreement.hits_since(cohort.began) < _IDLE * len(cohort.opens) + 1

@@ -1,4 +1,4 @@
-"""What a plan is known by: which evidence there is, what is still missing, and how what was said was judged.
+"""The facts about plans: by which evidence each is known, what is still missing, how what was said was judged.
 
 Owns the facts that `nopfs plan` shows beside the plans themselves; `wording` says them in English. Pure.
 """
@@ -129,7 +129,7 @@ class Explanation:
 
 
 def known(track: Track, datasets: Sequence[DataSet], seed: int | None, worlds: Sequence[World]) -> Known:
-    """One that is followed; `worlds`: that were said, or guessed from the environment."""
+    """The facts about a track; `worlds`: that were said, or guessed from the environment."""
     origin = Origin.SAID if track.given else Origin.OPENS if track.agreement.was_locked else Origin.ASSUMED
     proof = track.agreement.proof if track.agreement.was_locked else None
     return Known(
@@ -155,7 +155,7 @@ def _dealt(track: Track, worlds: Sequence[World]) -> Origin:
 
 
 def group(cohort: Cohort, suspects: Sequence[Suspect], datasets: Sequence[DataSet], *, unread: bool) -> Group | None:
-    """What is known of a cohort whose opens were weighed; None: all were strays."""
+    """The facts about a cohort whose opens were weighed; None: all were strays."""
     among = cohort.datasets()
     if not among:
         return None
@@ -210,7 +210,7 @@ def _lead(suspect: Suspect) -> Lead:
 
 
 def judge(tracks: Sequence[Track], seed: int | None, sampler: str, worlds: Sequence[World]) -> tuple[Said, ...]:
-    """What was said, in the light of the plans that the opens have confirmed."""
+    """Judge what was said by the plans that the opens have confirmed."""
     found = [track.hypothesis for track in tracks if track.agreement.was_locked]
     said: list[Said] = []
     if seed is not None:
@@ -243,7 +243,8 @@ def _seeded(spec: Spec) -> bool:
 
 
 def _judge_world(worlds: Sequence[World], found: Sequence[Hypothesis]) -> list[Said]:
-    """One rank alone is what a mount goes by when nobody has said anything: that is not judged."""
+    """Judge the worlds that were said. One rank alone, which a mount assumes when nobody has said anything, is not
+    judged."""
     guesses = [world for world in worlds if world != (1, (0,))]
     if not guesses:
         return []
@@ -278,7 +279,7 @@ def _judge_plan(track: Track, tracks: Sequence[Track]) -> Said:
 
 
 def _same_plan(a: Hypothesis, b: Hypothesis) -> bool:
-    """The same order, whatever the epoch, dealt to the same ranks."""
+    """True: both are one order, whatever the epoch, dealt to the same ranks."""
     named = (a.spec.sampler, a.spec.seed) == (b.spec.sampler, b.spec.seed)
     worlds = (a.world, a.ranks), (b.world, b.ranks)
     alone = registry.sampler(a.spec.sampler).dealt is Dealt.ALL
@@ -286,7 +287,7 @@ def _same_plan(a: Hypothesis, b: Hypothesis) -> bool:
 
 
 def _is(spec: Spec, sampler: str) -> bool:
-    """Whether an order is one of that sampler's, or of one that deals out the same, as Trainer does
+    """True: an order is one of that sampler's, or of one that deals out the same, as Trainer does
     DistributedSampler's."""
     return spec.sampler == sampler or undealt(spec)[0] == undealt(Spec(sampler))[0]
 

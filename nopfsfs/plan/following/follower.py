@@ -40,7 +40,7 @@ _PUZZLING = 4
 
 
 class Follower:
-    """See the module. Not thread-safe: everything but `BackgroundJob.run` belongs to one thread."""
+    """The plan of one mount. Not thread-safe: everything but `BackgroundJob.run` belongs to one thread."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Follower:
     def observe(
         self, rows: NDArray[np.integer[Any]], readers: NDArray[np.integer[Any]] | None = None
     ) -> NDArray[np.uint8]:
-        """Takes opens (rows, integer[m]) in order, and who opened (process or thread ids, integer[m]); uint8[m]: 1
+        """Take opens (rows, integer[m]) in order, and who opened (process or thread ids, integer[m]); uint8[m]: 1
         where the open was predicted when it came.
 
         Never computes for long, but for the order of an epoch that begins sooner than `work` was called for
@@ -230,18 +230,19 @@ class Follower:
             yield from self._search.prepare_jobs()
 
     def work_apart(self) -> BackgroundJob | None:
-        """The same of what takes up to minutes, and may run beside the others."""
+        """The next computation that takes up to minutes, as `work`; it may run beside the others."""
         if self._apart is None:
             self._apart = self._search.apart_job()
             return self._apart
         return None
 
     def work_far(self) -> BackgroundJob | None:
-        """The same of what is of use in later epochs: there is always time for it. To be run, then delivered."""
+        """The next computation of use in later epochs, or None: there is always time for it. To be run, then
+        delivered."""
         return self._future.job(self._beliefs.tracks(), self._datasets)
 
     def finish(self, job: BackgroundJob) -> None:
-        """Takes over what a job has computed; a job that failed is forgotten."""
+        """Take over what a job has computed; a job that failed is forgotten."""
         if job is self._apart:
             self._apart = None
         elif job is self._job:
@@ -252,7 +253,7 @@ class Follower:
         self._settle()
 
     def settle(self, *, apart: bool = False) -> None:
-        """Runs all work in this thread, that which takes minutes only if `apart`: for tests and tools."""
+        """Run all work in this thread, that which takes minutes only if `apart`: for tests and tools."""
         while (job := self.work() or (self.work_apart() if apart else None)) is not None:
             job.run()
             self.finish(job)
@@ -283,7 +284,7 @@ class Follower:
 
     @property
     def knows_future(self) -> bool:
-        """Whether what is read is another part of the files in every epoch, and more epochs are known than the next."""
+        """True: every epoch reads another part of the files, and more epochs are known than the next."""
         return self._future.known
 
     @property
@@ -312,7 +313,7 @@ class Follower:
     # -- what is believed --
 
     def status(self) -> PlanStatus:
-        """What is believed of the data set that is read."""
+        """The plan of the data set that is read."""
         track, mismatch, seed = self._beliefs.primary, self._beliefs.mismatch, self._hints.seed
         if track is not None and (track.agreement.state is not PlanState.MISMATCH or mismatch is None):
             return describe(track, self._datasets, seed)
@@ -344,7 +345,7 @@ class Follower:
         ]
 
     def explain(self) -> explaining.Explanation:
-        """What is known of the plans, what is missing, and how what was said was judged."""
+        """The facts about the plans: what is known, what is missing, and how what was said was judged."""
         tracks, hints = self._by_use(), self._hints
         found = (
             explaining.group(cohort, suspects, self._datasets, unread=bool(self._beliefs.unread))

@@ -1,4 +1,4 @@
-"""What a follower hands out besides the stream: its status, and computations for another thread."""
+"""The output of a follower beside the stream: its status, and computations for another thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nopfsfs.plan.tracking.track import Track
 
 @dataclass(frozen=True)
 class PlanStatus:
-    """What `nopfs status` shows of the plan of the data set that is read."""
+    """The plan of the data set that is read, as `nopfs status` shows it."""
 
     state: str
     sampler: str | None = None
@@ -32,7 +32,7 @@ class PlanStatus:
 
 
 def describe(track: Track, datasets: Sequence[DataSet], seed: int | None) -> PlanStatus:
-    """What is believed by one track; `seed`: what a user has given, shown where the sampler has none."""
+    """The status of one track; `seed`: what a user has given, shown where the sampler has none."""
     here = track.hypothesis
     order = datasets[here.dataset].orders[here.order]
     return PlanStatus(
@@ -71,7 +71,7 @@ class BackgroundJob:
         self.take(self.compute())
 
     def take(self, result: Any) -> None:
-        """What `compute` has given elsewhere."""
+        """Take the result that `compute` has given elsewhere."""
         self._result = result
         self._ran = True
 

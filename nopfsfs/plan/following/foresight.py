@@ -1,5 +1,5 @@
-"""In which of the epochs to come each row is read, where every epoch reads another part of the files: as one of many
-ranks does. There the next reading of most files lies further ahead than the tables of two epochs show.
+"""The coming epochs in which each row is read, where every epoch reads another part of the files: as one of many ranks
+does. There the next reading of most files lies further ahead than the tables of two epochs show.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ _GOLDEN = 0x9E3779B1
 
 
 class EpochRows:
-    """Of `n` rows. Epochs are numbered from the one that is read now, which is 0. Bit i of a row's word: it is read in
-    the epoch number i, modulo 64, from the one in which this was made; only those of known epochs mean something."""
+    """The epochs that read each of `n` rows. Epochs are numbered from the one that is read now, which is 0.
+
+    Bit i of a row's word: the row is read in the epoch number i, modulo 64, from the one in which this was made; only
+    the bits of known epochs mean something.
+    """
 
     def __init__(self, n: int, first: Hypothesis) -> None:
         self.first = first  # epoch 0
@@ -32,7 +35,7 @@ class EpochRows:
 
     @property
     def wants(self) -> bool:
-        """Whether more epochs can be taken."""
+        """True: more epochs can be taken."""
         return self.known < HORIZON
 
     def write(self, order: EpochOrder) -> None:
@@ -43,7 +46,7 @@ class EpochRows:
         self._bits[rows] |= bit
 
     def add(self, hypothesis: Hypothesis) -> None:
-        """What was written is known from now on, as the epoch of `hypothesis`."""
+        """Make known what was written, as the epoch of `hypothesis`."""
         self._end += 1
         self.last = hypothesis
 
@@ -68,7 +71,7 @@ class EpochRows:
 
 
 def reads_a_part(order: EpochOrder, files: int) -> bool:
-    """Whether an epoch does not read all of the files that it is about."""
+    """True: an epoch does not read all of the files that it is about."""
     return bool(np.count_nonzero(np.asarray(order.place) >= 0) < _ALL * files)
 
 

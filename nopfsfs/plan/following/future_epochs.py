@@ -1,5 +1,5 @@
-"""What is foreseen of the tracks that read another part of the files in each epoch: a foresight of each, made when it
-is locked, kept as it goes on, also while another reads (a validation), forgotten with the track.
+"""The epochs further ahead of tracks that read another part of the files in each epoch. They are computed when the
+track is locked, kept as it goes on, also while another reads (a validation), and forgotten with the track.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST = 2  # tracks of which more is foreseen, those that were locked first: each
 
 
 class FutureEpochs:
-    """See the module."""
+    """The `EpochRows` of up to `MOST` tracks."""
 
     def __init__(self) -> None:
         self._tracks: list[tuple[Track, EpochRows]] = []
@@ -27,11 +27,11 @@ class FutureEpochs:
 
     @property
     def known(self) -> bool:
-        """Whether more is foreseen than the tables of the tracks show."""
+        """True: more is foreseen than the tables of the tracks show."""
         return any(foresight.known > TABLES and _has_a_future(track) for track, foresight in self._tracks)
 
     def job(self, tracks: Sequence[Track], datasets: Sequence[DataSet]) -> BackgroundJob | None:
-        """What to compute next; `tracks`: all there are. To be run, then delivered, before the next is asked for."""
+        """The next computation; `tracks`: all there are. To be run, then delivered, before the next is asked for."""
         self._forget(tracks)
         for track in tracks:
             if _has_a_future(track) and track.places.ahead is not None:
@@ -69,7 +69,7 @@ class FutureEpochs:
         return uses
 
     def _forget(self, tracks: Sequence[Track]) -> None:
-        """What was known of tracks that are no more, or that are not what they were thought to be."""
+        """Drop the rows of tracks that are no more, or that are not what they were thought to be."""
         self._tracks = [one for one in self._tracks if one[0] in tracks and _has_a_future(one[0])]
         self._whole = [one for one in self._whole if one[0] in tracks]
 
@@ -95,7 +95,7 @@ class FutureEpochs:
 
 
 def _has_a_future(track: Track) -> bool:
-    """Whether its epochs to come are known, and not all the same."""
+    """True: the epochs to come of a track are known, and not all the same."""
     return track.locked and not track.repeats
 
 

@@ -48,7 +48,7 @@ _PREPARED_STEPS = 128
 
 
 class PlanSearch:
-    """See the module. Not thread-safe: everything but `BackgroundJob.run` belongs to one thread."""
+    """The searches of one mount. Not thread-safe: everything but `BackgroundJob.run` belongs to one thread."""
 
     def __init__(
         self, datasets: Sequence[DataSet], cohorts: Cohorts, beliefs: Beliefs, hints: PlanHints, heads: OrderHeads,
@@ -85,7 +85,7 @@ class PlanSearch:
             self._look(cohort)
 
     def _look(self, cohort: Cohort) -> None:
-        """Compares a cohort's opens with the plans at hand."""
+        """Compare a cohort's opens with the plans at hand."""
         view = cohort.view()
         for track in self._tracks(cohort):
             if track.locked and self.continuation.goes_on(track, cohort, view):
@@ -93,11 +93,11 @@ class PlanSearch:
         self._judge(cohort, view)
 
     def _tracks(self, cohort: Cohort) -> list[Track]:
-        """Those of the data sets that a cohort reads."""
+        """The tracks of the data sets that a cohort reads."""
         return [track for index in cohort.datasets()[:_AMONG] for track in self._beliefs.of(index)]
 
     def _judge(self, cohort: Cohort, view: OpensView) -> None:
-        """Whether the opens prove a plan that is assumed, or one that was found."""
+        """Confirm a plan that is assumed, or adopt one that was found, if the opens prove it."""
         suspects, believed, recorded = self._suspected(cohort, view)
         suspects += self._later(suspects, cohort, view)
         best = certain(suspects, LOCK)
@@ -119,8 +119,8 @@ class PlanSearch:
             self._adopt(hypothesis, cohort, assumed)
 
     def _suspected(self, cohort: Cohort, view: OpensView) -> tuple[list[Suspect], dict[int, Track], list[Suspect]]:
-        """What a cohort's opens may follow, weighed by those of now; by id of those that are assumed, their tracks;
-        those of the last job's record."""
+        """The orders that a cohort's opens may follow, weighed by the opens of now; by id of those that are assumed,
+        their tracks; those of the last job's record."""
         believed: dict[int, Track] = {}
         suspects: list[Suspect] = []
         for track in self._tracks(cohort):
@@ -138,8 +138,8 @@ class PlanSearch:
         return suspects, believed, recorded
 
     def _assumed(self, track: Track) -> list[Hypothesis]:
-        """What a track that is not certain assumes; and the same in the other file orders, unless a user said it: some
-        begin alike."""
+        """The plan of a track that is not certain; unless a user said it, also in the other file orders: some begin
+        alike."""
         here = track.hypothesis
         family = registry.sampler(here.spec.sampler)
         if track.given or family.by_class:
@@ -149,7 +149,8 @@ class PlanSearch:
         return [here, *(replace(here, order=at) for at in usual if at != here.order)]
 
     def undecided(self, most: int) -> list[tuple[Cohort, list[Suspect]]]:
-        """What those may follow who have opened most without a plan, weighed by the opens of now."""
+        """The cohorts that have opened most without a plan, each with the orders that they may follow, weighed by the
+        opens of now."""
         cohorts = sorted((one for one in self._cohorts.cohorts if one.count), key=lambda one: -one.count)[:most]
         return [(cohort, self._suspected(cohort, cohort.view())[0]) for cohort in cohorts]
 
@@ -159,7 +160,8 @@ class PlanSearch:
         return self._budget.rests_s
 
     def _of_record(self, cohort: Cohort, others: Sequence[Suspect]) -> list[Suspect]:
-        """What the last job on this source read, as far as a cohort reads these data sets and the tables are there."""
+        """The plans of the last job on this source, as far as a cohort reads these data sets and the tables are
+        there."""
         if cohort.count > _RECORDED_OPENS and cohort.count & (cohort.count - 1):
             return []
         among, known = cohort.datasets()[:_AMONG], {one.candidate for one in others}
@@ -167,7 +169,7 @@ class PlanSearch:
         return [Suspect(one, table, cost) for table, one, cost in plans if table is not None and one.dataset in among]
 
     def _later(self, suspects: Sequence[Suspect], cohort: Cohort, view: OpensView) -> list[Suspect]:
-        """What follows those that were read lately, and are no longer."""
+        """The epochs that follow those that were read lately, and are no longer."""
         known = {one.candidate for one in suspects}
         found: list[Suspect] = []
         for one in suspects:
@@ -228,7 +230,7 @@ class PlanSearch:
             yield self._searching(running, running.full)
 
     def _begins_with_all(self, cohort: Cohort) -> bool:
-        """Whether everything is tried for a cohort as soon as nothing else is."""
+        """True: everything is tried for a cohort as soon as nothing else is."""
         free = all(one.full is None for one in self._cohorts.cohorts)
         return free and cohort.count >= cohort.full_from and self._budget.left
 
@@ -238,7 +240,7 @@ class PlanSearch:
         return Search(self._datasets, among, self._seeds, self._sampler, self._worlds, heads, first_only=first_only)
 
     def _searching(self, cohort: Cohort, search: Search) -> BackgroundJob:
-        """Goes on with a search, over the opens of now."""
+        """Go on with a search, over the opens of now."""
         view, among, era = cohort.view(), cohort.datasets()[:_AMONG], cohort.era
 
         def run() -> tuple[list[Suspect], float]:
@@ -269,7 +271,7 @@ class PlanSearch:
         return BackgroundJob(run, deliver)
 
     def _searched(self, cohort: Cohort, search: Search) -> None:
-        """A search has tried all that it could."""
+        """Note that a search has tried all that it could."""
         if search is cohort.quick:
             cohort.quick, cohort.settled = None, True
         elif search is cohort.full:
@@ -301,7 +303,7 @@ class PlanSearch:
         return None
 
     def _found_apart(self, hypothesis: Hypothesis, of: int, cohort: Cohort) -> None:
-        """What was found by some of the opens must explain all of a reader's."""
+        """Take a plan that some of the opens led to: it must explain all of a reader's."""
         candidate = candidate_of(hypothesis)
         view = cohort.view()
         suspect = Suspect(candidate, self._tables.compute(candidate), math.log2(max(of, 2)))
@@ -311,13 +313,13 @@ class PlanSearch:
         self._judge(cohort, view)
 
     def _found_late(self, spec: Spec) -> None:
-        """The epoch is over whose place was found: that of this one is not far from there."""
+        """Search again near a place in the stream that was found after its epoch."""
         self._late = [spec, *self._late][:_LATE]
         for cohort in self._cohorts.cohorts:
             cohort.stuck = cohort.count >= _DEEP_FROM
 
     def _adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
-        """A plan is certain. A track of the same data set that nobody believes gives way."""
+        """Have a certain plan followed. A track of the same data set that is not locked gives way."""
         for one in self._tracks(cohort):
             hypothesis = by_seed.renamed(hypothesis, one.hypothesis)
         newer = [one for one in self._cohorts.cohorts if one.began > cohort.last]
@@ -343,8 +345,8 @@ class PlanSearch:
         self._beliefs.adopt(hypothesis, cohort, track)
 
     def _lead(self, hypothesis: Hypothesis, cohort: Cohort, most: int) -> None:
-        """A plan was found when its readers had ended, and others had come, or they themselves had gone on: one of so
-        many epochs that follow may be read now."""
+        """Look whether a cohort reads one of the next `most` epochs of a plan that was found too late: its readers had
+        ended and others had come, or they themselves had gone on."""
         view = cohort.view()
         for _ in range(most):
             hypothesis = successor(hypothesis)

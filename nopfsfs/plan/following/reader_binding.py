@@ -1,4 +1,4 @@
-"""Who reads what: the tracks of a mount, and to which of them a reader belongs.
+"""The tracks of a mount, and to which of them a reader belongs.
 
 Owns the tracks by the data sets that they explain, and the binding of readers (processes or threads) to tracks. A
 reader is bound by what it opens: four opens in a row that a track foresaw. So the workers of two jobs on one data set
@@ -21,7 +21,7 @@ _TRACKS = 4
 
 
 class ReaderBinding:
-    """See the module."""
+    """The tracks by data set, and readers bound to tracks."""
 
     def __init__(self, ownership: RowOwners, count: int) -> None:
         """`count`: of data sets."""

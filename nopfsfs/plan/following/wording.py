@@ -1,4 +1,4 @@
-"""What is known of a plan, in one paragraph for who trains. Pure."""
+"""The facts about a plan in one paragraph, for a person who trains. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which candidates are worth a ledger? Tries them by stages, a few at a time, against the opens of now.
+"""The comparison of opens with candidates: which are worth a ledger?
+
+Candidates are tried by stages, a few at a time, against the opens of now.
 
 Pure: `Search` is told the opens with each call and keeps its place among the candidates. A candidate costs the
 beginning of its order, of small data sets the whole of it, and one glance: do readers take like steps, or short ones?
@@ -92,7 +94,7 @@ class _Tries:
 
 
 class Search:
-    """See the module. `seeds`, `sampler`, `worlds`: what was said."""
+    """A search under way. `seeds`, `sampler`, `worlds`: what was said."""
 
     def __init__(
         self, datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World],
@@ -119,7 +121,7 @@ class Search:
         self.past_streams = False  # what is further on in torch's generator may be looked at now
 
     def within(self, part: int | None) -> bool:
-        """Whether it is still at that part, in which others that are as likely may follow."""
+        """True: the search is still at that part, in which others that are as likely may follow."""
         return not self.done and part == self._parts_done
 
     @property

@@ -36,7 +36,7 @@ class Glance:
         self._unknown = view.together == 0
 
     def worthwhile(self, places: NDArray[np.int64], n: int) -> bool:
-        """Whether the places, int64[m], -1 for files that the order does not hold, look like those of a reader."""
+        """True: the places, int64[m], -1 for files that the order does not hold, look like those of a reader."""
         before, after = places[self._before], places[self._after]
         both = (before >= 0) & (after >= 0)
         steps = (after - before)[both]

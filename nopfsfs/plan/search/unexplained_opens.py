@@ -127,7 +127,7 @@ class Cohort:
         return self.count in _LOOKS or self.count % _LOOK_EVERY == 0
 
     def _take(self, row: int, reader: int) -> bool:
-        """Notes the file as opened last; False if it was opened a moment ago."""
+        """Note the file as opened last; False if it was opened a moment ago."""
         before = self._distinct.get(row)
         if before is not None:
             if self.count - before[1] < min(_TWICE, len(self._distinct) // 2 + 1):
@@ -210,7 +210,8 @@ class Cohort:
         return sorted(found, key=lambda index: (-found[index], len(self._ownership.within(index)), index))
 
     def quick_due(self, *, beside: bool) -> bool:
-        """Whether to try (again) what was said; asking means that it is done. `beside`: a search of all goes on."""
+        """True: it is time to try (again) what was said; asking means that it is done. `beside`: a search of all
+        goes on."""
         if not beside:
             due = self.grown or any(self._quick_at < at <= self.count for at in _QUICK)
         else:
@@ -220,11 +221,11 @@ class Cohort:
 
     @property
     def grown(self) -> bool:
-        """Whether the search for what was said began with far fewer opens than there are."""
+        """True: the search for what was said began with far fewer opens than there are."""
         return self.count >= _QUICK_AGAIN * max(self._quick_at, MIN_OPENS)
 
     def full_due(self) -> bool:
-        """Whether to try everything (again); asking means that it is done."""
+        """True: it is time to try everything (again); asking means that it is done."""
         due = self.count >= self.full_from
         self._full_at = self.count if due else self._full_at
         return due
@@ -240,28 +241,28 @@ class Cohort:
 
     @property
     def thorough(self) -> bool:
-        """Whether there were enough opens for a search that found nothing to mean something."""
+        """True: there were enough opens for a search that found nothing to mean something."""
         return self.count >= min(_LAST_WORD, self._ownership.total // 2)
 
     def suspect(self, found: Sequence[Suspect], most: int) -> None:
-        """Takes what a search has found; keeps so many, those with the most evidence."""
+        """Take what a search has found; keep so many, those with the most evidence."""
         known = {one.candidate for one in found}
         self.suspects = [*found, *(one for one in self.suspects if one.candidate not in known)]
         self.suspects = sorted(self.suspects, key=lambda one: -one.worth)[:most]
 
     def still_at(self, part: int | None) -> bool:
-        """Whether a search may yet find what is as likely as what it found in that part."""
+        """True: a search may yet find what is as likely as what it found in that part."""
         return not self.settled or (self.full is not None and self.full.within(part))
 
     def looked_deep(self) -> bool:
-        """Whether there are enough new opens to try what takes long (again); asking means that it is done."""
+        """True: there are enough new opens to try what takes long (again); asking means that it is done."""
         if self.count < 4 * self._deep:
             return False
         self._deep = self.count
         return True
 
     def restart(self, opens: Sequence[Open] = ()) -> None:
-        """Nothing before counts, but these."""
+        """Forget all opens but these."""
         self._begin()
         self.opens = deque(opens, maxlen=_KEPT)
         for row, reader, _ in self.opens:
@@ -280,7 +281,7 @@ class Cohorts:
         return bool(self.cohorts)
 
     def of(self, reader: int) -> Cohort | None:
-        """Where that reader's unexplained opens are."""
+        """The cohort of a reader, if it has unexplained opens."""
         return self._of.get(reader)
 
     def join(self, reader: int, now: int) -> Cohort:
@@ -325,7 +326,7 @@ class Cohorts:
         return own - {0}
 
     def drop(self, cohort: Cohort) -> None:
-        """Forgets a cohort."""
+        """Forget a cohort."""
         self.cohorts.remove(cohort)
         for reader in cohort.readers:
             if self._of.get(reader) is cohort:

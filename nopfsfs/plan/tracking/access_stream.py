@@ -18,7 +18,7 @@ _DRIFT = 1024
 
 
 class AccessStream:
-    """See the module."""
+    """The positions of one mount's stream, which only grow."""
 
     def __init__(self) -> None:
         self.generation = 0

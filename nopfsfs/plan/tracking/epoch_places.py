@@ -21,7 +21,7 @@ _AHEAD, _NEARLY_ALL = 2.0, 0.95
 
 
 class EpochPlaces:
-    """See the module. A *lane* is the index of a rank among those that read here."""
+    """The places of a track. A *lane* is the index of a rank among those that read here."""
 
     def __init__(self, order: EpochOrder, inflight: int | None, showing: VisibleOpens | None, *, closes: bool) -> None:
         """`inflight`: K where it is known; `showing`: whose opens show, if not all do; `closes`: whether these show."""
@@ -52,7 +52,7 @@ class EpochPlaces:
     # -- which opens show --
 
     def _stand(self) -> None:
-        """Of how many opens one that shows is told from now on, on average: exact over the rest of this epoch."""
+        """Count the opens that each one that shows stands for, on average: exact over the rest of this epoch."""
         self.stands_for = 1.0
         if self.showing is not None:
             counts = [cursor.unread() for cursor in self.cursors]
@@ -81,7 +81,7 @@ class EpochPlaces:
             self.expect(ahead)
 
     def without_closes(self) -> None:
-        """It does not show when files have been read. Before any was opened."""
+        """Go by opens alone: it does not show when files have been read. Before any was opened."""
         self._closes = False
         for cursor in self.cursors:
             cursor.lag_behind(window(self.now.length // self.lanes, self.inflight))
@@ -101,7 +101,7 @@ class EpochPlaces:
     # -- what was opened --
 
     def expects(self, row: int) -> bool:
-        """Whether the row is among what comes next; changes nothing."""
+        """True: the row is among those that come next."""
         now, base = self.now, 0
         for order in (now, self.ahead):
             if order is None:
@@ -122,7 +122,7 @@ class EpochPlaces:
         return past / len(rows)
 
     def opened(self, row: int) -> bool:
-        """Whether the row was opened in this epoch, as far as is known."""
+        """True: the row was opened in this epoch, as far as is known."""
         place = self.now.find(row)
         return place >= 0 and self.cursors[place % self.lanes].opened[place // self.lanes] == 1
 
@@ -137,13 +137,13 @@ class EpochPlaces:
         return rows
 
     def begun_lanes(self) -> list[int]:
-        """By rank that reads here, how many of its files were opened in this epoch."""
+        """The number of files opened in this epoch, by lane."""
         return [cursor.opened.count(_OPENED, 0, cursor.length) for cursor in self.cursors]
 
     # -- where readers are --
 
     def begin(self, opens: list[int]) -> None:
-        """These rows were opened in this epoch, the last of them last. What lies before a lane's first opens was read
+        """Begin where these rows were opened, the last of them last. What lies before a lane's first opens was read
         before this mount, or is read elsewhere; what lay ahead of what was to come tells how far loaders read ahead."""
         places: list[list[int]] = [[] for _ in self.cursors]
         for row in opens:
@@ -179,13 +179,13 @@ class EpochPlaces:
                 cursor.widen(self.k)
 
     def widen(self, k: int) -> None:
-        """K of this epoch is so much, if that is more than before; at most half of what a rank reads."""
+        """Set K of this epoch, if that is more than before; at most half of what a rank reads."""
         self.k = max(self.k, min(k, self.now.length // self.lanes // 2))
         for cursor in self.cursors:
             cursor.widen(self.k)
 
     def catch_up(self, rows: list[int]) -> None:
-        """These were opened while another epoch was believed in: of this one are those before where its reader is.
+        """Note rows opened while another epoch was believed in: those before where the reader is are of this epoch.
 
         They would be waited for, and where few opens show, few that never come fill the window.
         """
@@ -196,7 +196,7 @@ class EpochPlaces:
                 self.cursors[place % self.lanes].already(place // self.lanes)
 
     def already(self, rows: list[int]) -> None:
-        """These rows were opened before, in whatever order."""
+        """Note rows that were opened before, in whatever order."""
         for row in rows:
             place = self.now.find(row)
             if place >= 0:
@@ -205,13 +205,13 @@ class EpochPlaces:
     # -- epochs --
 
     def expect(self, order: EpochOrder) -> None:
-        """Makes the next epoch known, so that the window and the stream reach into it."""
+        """Make the next epoch known, so that the window and the stream reach into it."""
         self.ahead = order
         for lane, cursor in enumerate(self.cursors):
             cursor.extend(order.length // self.lanes, order.absent(lane), self._hidden(order, lane))
 
     def over(self) -> bool:
-        """True when every rank has gone over to the next epoch, or one has been through most of it.
+        """True: every rank has gone over to the next epoch, or one has been through most of it.
 
         The latter is for a rank that reads nothing here: it must not hold the others up.
         """
@@ -222,7 +222,7 @@ class EpochPlaces:
         return all(done) or max(cursor.lo for cursor in self.cursors) - each >= 0.75 * each
 
     def roll(self) -> None:
-        """The next epoch, which must be known, becomes this one."""
+        """Go over to the next epoch, which must be known."""
         assert self.ahead is not None
         self.base += self.now.length
         self.now, self.ahead = self.ahead, None
@@ -279,7 +279,7 @@ class EpochPlaces:
         return found
 
     def consumed(self, start: int, count: int) -> NDArray[np.bool_]:
-        """Which of those positions were opened or passed over, bool[count]; False beyond what is known."""
+        """True where a position was opened or passed over, bool[count]; False beyond what is known."""
         result = np.ones(count, dtype=bool)
         lanes, begin = self.lanes, start - self.base
         first = max(begin, 0) // lanes

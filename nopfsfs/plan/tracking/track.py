@@ -1,4 +1,4 @@
-"""One plan that is followed: its hypothesis, its verdict on each open, and the change from one epoch to the next.
+"""A plan that is followed: its hypothesis, its verdict on each open, and the change from one epoch to the next.
 
 Does not search, and does not change what the plan is worth: `Beliefs` does.
 """
@@ -42,7 +42,7 @@ _REDEAL_FROM, _REDEAL_EVERY = 16, 8192
 
 
 class OpenVerdict(IntEnum):
-    """What an open was to a track."""
+    """The verdict of a track on an open."""
 
     NEITHER = 0  # not foreseen, but no contradiction
     FORESEEN = 1  # among what comes next, or a repeat of what was opened a moment ago
@@ -50,7 +50,7 @@ class OpenVerdict(IntEnum):
 
 
 class Track:
-    """Follows one data set. `tables` of the epoch that is read and, when known, of the one after it."""
+    """The plan of one data set."""
 
     def __init__(
         self, order: EpochOrder, make: Callable[[Hypothesis], EpochOrder], inflight: int | None = None,
@@ -94,8 +94,8 @@ class Track:
 
     @property
     def steady(self) -> bool:
-        """Its plan has held for a while, over the end of an epoch, too, and K is known, or cannot be learned. The same
-        order by another name goes on otherwise."""
+        """True: the plan has held for a while, and over the end of an epoch, where the same order by another name would
+        have gone on otherwise; and K is known, or cannot be learned."""
         loader = self.places.loader
         known = loader is None or loader.in_order
         went_on = self._left is not None and self.verified
@@ -103,12 +103,12 @@ class Track:
 
     @property
     def hypothesis(self) -> Hypothesis:
-        """What is believed of the epoch that is read."""
+        """The plan of the epoch that is read."""
         return self.places.now.hypothesis
 
     @property
     def locked(self) -> bool:
-        """The plan is certain."""
+        """True: the plan is certain."""
         return self.agreement.state is PlanState.LOCKED
 
     @property
@@ -119,7 +119,7 @@ class Track:
     # -- opens --
 
     def observe(self, row: int, reader: int = 0) -> OpenVerdict:
-        """An open by process or thread `reader` (0: not known)."""
+        """Take an open by process or thread `reader` (0: not known)."""
         places = self.places
         now, lanes = places.now, places.lanes
         self._lately.append((row, reader))
@@ -151,7 +151,7 @@ class Track:
         return self._other(row, None)
 
     def _not_next(self, row: int, place: int, step: Step) -> OpenVerdict:
-        """An open of a row that this epoch holds, but not among the next K at its first place."""
+        """Judge an open of a row that this epoch holds, but not among the next K at its first place."""
         places = self.places
         again, cursors, lanes = places.now.again, places.cursors, places.lanes
         while again is not None and step is not Step.AHEAD and (place := again[place]) >= 0:
@@ -172,8 +172,10 @@ class Track:
         return self._other(row, step)
 
     def _widen_for_near(self, cursor: Cursor) -> None:
-        """An open lay a little ahead: when there are many, readers are further apart than was thought. But not where
-        others of the places before them are not read at all: then the epoch is dealt out otherwise."""
+        """Widen K where many opens lie a little ahead: readers are further apart than was thought.
+
+        Where the places before them are not read at all, the epoch is dealt out otherwise, and K stays.
+        """
         self._near += 1
         if self._near >= _NEAR_LEAST and self._near > _NEAR_SHARE * (self.agreement.hits - self._near_since):
             if self._near >= _NEAR_TIMES * self._far and cursor.filled() >= _FILLED:
@@ -182,7 +184,7 @@ class Track:
             self._near, self._far, self._near_since = 0, 0, self.agreement.hits
 
     def _other(self, row: int, step: Step | None) -> OpenVerdict:
-        """An open of a row that this epoch has read already (`step`), or does not read."""
+        """Judge an open of a row that this epoch has read already (`step`), or does not read."""
         if step is Step.REPEAT and row in self._recent:
             return OpenVerdict.FORESEEN
         if self._opens_next(row):
@@ -192,7 +194,7 @@ class Track:
         return self._contradict()
 
     def _begins_next(self, row: int, reader: int, lane: int) -> bool:
-        """Whether the row, which another rank has in this epoch (`lane`), is among the next K of the reader's own rank
+        """True: the row, which another rank has in this epoch (`lane`), is among the next K of the reader's own rank
         in the next epoch: ranks are not all as fast, and may read the same files one epoch after the other."""
         own, places = self._lane_of.get(reader, lane), self.places
         if own == lane or places.ahead is None or places.cursors[own].hi <= places.cursors[own].length:
@@ -200,7 +202,7 @@ class Track:
         return places.ahead.find(row) % places.lanes == own and self._opens_next(row)
 
     def _opens_next(self, row: int) -> bool:
-        """Whether the row is among the next K because the window reaches into the next epoch."""
+        """Take an open of the next epoch. True: the row is among the next K, because the window reaches there."""
         ahead, lanes = self.places.ahead, self.places.lanes
         if ahead is None:
             return False
@@ -244,7 +246,7 @@ class Track:
         return list(dict.fromkeys(rows))
 
     def alternatives_of_this(self) -> tuple[Hypothesis, ...]:
-        """What might have been read in place of this epoch."""
+        """The epochs that might have been read in place of this one."""
         before = self._left
         if before is None:
             return ()
@@ -252,13 +254,13 @@ class Track:
         return tuple(self._with(*other) for other in family.following(before.spec, before.epoch))
 
     def lately(self) -> list[tuple[int, int]]:
-        """What was opened lately in this epoch, expected or not, and by whom: (row, reader)."""
+        """The last opens in this epoch, expected or not: (row, reader)."""
         return list(self._lately)
 
     @property
     def to_be_redealt(self) -> bool:
-        """Whether to look (again) to whom this epoch is dealt, unless a user said it; asking means that it is done.
-        What was seen while all showed is not judged by the few that show."""
+        """True: it is time to look (again) to whom this epoch is dealt, unless a user said it; asking means that it is
+        done. What was seen while all showed is not judged by the few that show."""
         if self.given or self.agreement.hits < self._redeal_at:
             return False
         if self.places.showing is not None and self._all_showed:
@@ -270,7 +272,7 @@ class Track:
         return sum(self.places.begun_lanes()) <= max(LOST, self.places.now.length // (20 * self.places.spacing))
 
     def switch_epoch(self, order: EpochOrder) -> None:
-        """Another epoch, or another plan altogether, begins; the state is kept."""
+        """Go over to another epoch, or another plan altogether; the state is kept."""
         before, after = self.hypothesis, order.hypothesis
         if self._left is not None and self._barely_begun():
             before = self._left  # this epoch was only expected; that one was read
@@ -284,11 +286,11 @@ class Track:
     # -- the next epoch --
 
     def following(self) -> Hypothesis:
-        """What is thought to be read after this epoch."""
+        """The epoch that is thought to follow this one."""
         return successor(self.hypothesis, repeats=self.repeats)
 
     def alternatives(self) -> tuple[Hypothesis, ...]:
-        """What else may be read next, the expected first."""
+        """The epochs that may be read next, the expected one first."""
         # an epoch that has hardly begun was only expected: then something else followed the one before
         expected_only = self._left is not None and self._barely_begun()
         found = [] if expected_only else [self.following()]
@@ -304,8 +306,7 @@ class Track:
         return replace(self.hypothesis, spec=spec, epoch=epoch)
 
     def _near_end(self) -> None:
-        """Makes the next epoch known when the window has reached it, and goes over to it when this one is
-        done."""
+        """Make the next epoch known, which the window has reached; go over to it when this one is over."""
         self._know_next()
         self._roll()
 

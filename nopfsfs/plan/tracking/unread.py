@@ -1,4 +1,4 @@
-"""What is left to read of a data set in this epoch, when its order is not known.
+"""The files that are left to read of a data set in this epoch, when its order is not known.
 
 A loader without a known seed still reads every file once in each epoch. So what has not been read is what comes, in
 whatever order, and what has been read does not come before the next epoch.
