@@ -1,7 +1,6 @@
 """The structure of the code: who imports whom, how long files and functions are, which names mean one thing only.
 
-docs/architecture.md describes the structure. The lists `LEFT_...` name what is not as described yet. A list may only
-become shorter: an entry that is no longer needed fails, too.
+docs/architecture.md describes the structure.
 """
 
 from __future__ import annotations
@@ -33,25 +32,7 @@ SHARED_FILE_NAMES = {"process.py", "errors.py", "__init__.py"}
 # A docstring that begins so names no subject.
 VAGUE = ("What", "Whether", "Who", "It", "One", "Those", "Of", "As of", "The same", "See the module")
 
-LEFT_IMPORTS = {
-    "plan.tracking.track > plan.following.foresight",
-    "plan.tracking.track > plan.search.suspects",
-}
-LEFT_CIRCLES: set[str] = set()
-LEFT_LONG_FILES = {
-    "plan.following.follower",
-    "plan.following.identifier",
-    "plan.search.matching",
-    "plan.tracking.track",
-}
-LEFT_LONG_FUNCTIONS = {
-    "plan.following.follower.__init__",
-    "plan.following.follower.observe",
-    "plan.search.matching._steps",
-}
-LEFT_FILE_NAMES: set[str] = set()
-LEFT_CLASS_NAMES: set[str] = set()
-LEFT_VAGUE_DOCSTRINGS = 210
+LEFT_VAGUE_DOCSTRINGS = 41
 
 
 def modules() -> dict[str, Path]:
@@ -132,11 +113,11 @@ def test_folders_import_from_lower_levels_only() -> None:
         here, there = level(importer, imported)
         if there >= here:
             upward.add(f"{importer} > {imported}")
-    assert upward == LEFT_IMPORTS
+    assert not upward
 
 
 def test_no_modules_import_each_other() -> None:
-    assert {" ".join(sorted(one)) for one in circles()} == LEFT_CIRCLES
+    assert not list(circles())
 
 
 def test_processes_import_nothing_of_each_other() -> None:
@@ -151,9 +132,7 @@ def test_processes_import_nothing_of_each_other() -> None:
 
 
 def test_files_are_short() -> None:
-    assert {name for name, path in MODULES.items() if len(path.read_text().splitlines()) > LONGEST_FILE} == (
-        LEFT_LONG_FILES
-    )
+    assert not [name for name, path in MODULES.items() if len(path.read_text().splitlines()) > LONGEST_FILE]
 
 
 def test_functions_are_short() -> None:
@@ -164,7 +143,7 @@ def test_functions_are_short() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
     }
-    assert found == LEFT_LONG_FUNCTIONS
+    assert not found
 
 
 def test_folders_are_small() -> None:
@@ -176,12 +155,12 @@ def test_folders_are_small() -> None:
 
 
 def test_a_file_name_means_one_thing() -> None:
-    assert twice(path.name for path in MODULES.values()) - SHARED_FILE_NAMES == LEFT_FILE_NAMES
+    assert twice(path.name for path in MODULES.values()) <= SHARED_FILE_NAMES
 
 
 def test_a_class_name_means_one_thing() -> None:
     classes = [node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    assert twice(classes) == LEFT_CLASS_NAMES
+    assert not twice(classes)
 
 
 def test_docstrings_name_their_subject() -> None:

@@ -22,7 +22,7 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.placement.access_counts import NOBODY
 from nopfsfs.placement.cluster_homes import ClusterHomes
 from nopfsfs.placement.methods import UNCOVERED
-from nopfsfs.plan.tracking.track import PlanState
+from nopfsfs.plan.tracking.agreement import PlanState
 from nopfsfs.policy.stream_scan import Rows
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, NodeLeft

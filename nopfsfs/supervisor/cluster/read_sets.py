@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nopfsfs.placement.access_counts import Nodes, dealt
-from nopfsfs.plan.epoch_order import Hypothesis
-from nopfsfs.plan.following.foresight import successor
+from nopfsfs.plan.epoch_order import Hypothesis, successor
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import STRIDED, Dealt
 

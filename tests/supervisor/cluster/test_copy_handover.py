@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from nopfsfs.policy.homes import Home
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.command_list import Do
+from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import copy_handover as module

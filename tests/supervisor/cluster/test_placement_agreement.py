@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import trio
 import trio.testing
-from nopfsfs.policy.homes import Home
 
 from nopfsfs.config import World
 from nopfsfs.dataset.index import Index
@@ -20,6 +19,7 @@ from nopfsfs.placement.methods import NOWHERE, UNCOVERED
 from nopfsfs.plan.epoch_order import Hypothesis
 from nopfsfs.plan.following.follower_output import PlanStatus
 from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
+from nopfsfs.policy.homes import Home
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import placement_agreement as module
 from nopfsfs.supervisor.cluster.placement_proposal import NodeRoom, PlacementProposal, ReadSet
