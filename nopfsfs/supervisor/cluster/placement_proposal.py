@@ -43,7 +43,7 @@ OPTIONS_MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """What a node has for files that stay, bytes; no file of more than `whole_limit` is kept whole."""
+    """Room of a node for files that stay, in bytes; no file of more than `whole_limit` is kept whole."""
 
     ram: int
     disks: tuple[int, ...]
@@ -183,7 +183,7 @@ class PlacementProposal:
         return replace(self, rooms=np.pad(self.rooms, ((0, 0), (0, max(0, classes - self.rooms.shape[1])))))
 
     def compute(self, before: ClusterHomes, rows: NDArray[np.integer[Any]], charges: Ints, node: int) -> ClusterHomes:
-        """What it places, as `node` has it: the same on all of them. `rows` of `ReadSet.rows`. May take a minute."""
+        """Compute the placement as `node` sees it: the same homes on all nodes. `rows` of `ReadSet.rows`. May take a minute."""
         nodes = len(self.rooms)
         wanted = before.to_cover(rows, charges, self.limit)
         some = rows if wanted.all() else rows[wanted]

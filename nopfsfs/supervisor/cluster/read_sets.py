@@ -31,7 +31,7 @@ def readers(hypothesis: Hypothesis, n: int, nodes: int, epochs: int) -> list[Nod
 
 
 def _deals(hypothesis: Hypothesis, n: int) -> bool:
-    """Whether the ranks share the samples."""
+    """True when the ranks share the samples."""
     spec, world = hypothesis.spec, hypothesis.world
     family = registry.sampler(spec.sampler)
     if family.dealt is not Dealt.OWN or world == 1:
