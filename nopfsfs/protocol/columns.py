@@ -191,8 +191,8 @@ STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 
 
 class MetricBlock:
-    """Block of int64 counters of a process, fast to count up: `block[Metric.OPENS] += 1`. Each block has one writer; the
-    successor of a process that died counts on."""
+    """Block of int64 counters of a process, fast to count up: `block[Metric.OPENS] += 1`. Each block has one writer.
+    The successor of a process that died counts on."""
 
     def __init__(self, fd: int, block: int = STAGER, *, writable: bool) -> None:
         memory = shared_memory.attach(fd, writable=writable)

@@ -109,8 +109,8 @@ class EventLoop:
         self.awaiting_plan = True
 
     def forget_arena(self) -> None:
-        """Forget all staged copies: the next stager has another arena. Called while no stager lives, and no server reads
-        the column."""
+        """Forget all staged copies: the next stager has another arena. Called while no stager lives and no server
+        reads the column."""
         self._tier[:] = Tier.NONE
         self.policy.resync(self._tier == Tier.RAM)
 

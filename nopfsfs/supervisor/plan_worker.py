@@ -47,8 +47,8 @@ SLOW_ORDERS, SLOW_FROM = ("timm", "hf_imagefolder"), 4_000_000
 
 
 def data_sets(index: Index, wanted: Sequence[str] = ()) -> list[DataSet]:
-    """Data sets that a job may read, likeliest first; in each, the file orders that loaders enumerate. `wanted`: orders that are
-    computed however long that takes."""
+    """Data sets that a job may read, likeliest first; in each, the file orders that loaders enumerate. `wanted`: orders
+    that are computed however long that takes."""
     found: list[DataSet] = []
     view = IndexWalk(index)
     roots = file_orders.candidate_roots(index, classes=False)[:ROOTS_MOST].tolist()

@@ -183,7 +183,8 @@ class PlacementProposal:
         return replace(self, rooms=np.pad(self.rooms, ((0, 0), (0, max(0, classes - self.rooms.shape[1])))))
 
     def compute(self, before: ClusterHomes, rows: NDArray[np.integer[Any]], charges: Ints, node: int) -> ClusterHomes:
-        """Compute the placement as `node` sees it: the same homes on all nodes. `rows` of `ReadSet.rows`. May take a minute."""
+        """Compute the placement as `node` sees it; all nodes compute the same homes. `rows` of `ReadSet.rows`. May take a
+        minute."""
         nodes = len(self.rooms)
         wanted = before.to_cover(rows, charges, self.limit)
         some = rows if wanted.all() else rows[wanted]
