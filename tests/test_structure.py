@@ -1,7 +1,6 @@
 """The structure of the code: who imports whom, how long files and functions are, which names mean one thing only.
 
-docs/architecture.md describes the structure. The lists `LEFT_...` name what is not as described yet. A list may only
-become shorter: an entry that is no longer needed fails, too.
+docs/architecture.md describes the structure.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent / "nopfsfs"
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent / "nopfsfs"
 # A folder imports only from folders of lower numbers.
 LEVELS = {
     "errors": 0,
@@ -32,26 +32,6 @@ LONGEST_FILE, LONGEST_FUNCTION, MOST_FILES = 400, 45, 30  # lines; lines; files 
 SHARED_FILE_NAMES = {"process.py", "errors.py", "__init__.py"}
 # A docstring that begins so names no subject.
 VAGUE = ("What", "Whether", "Who", "It", "One", "Those", "Of", "As of", "The same", "See the module")
-
-LEFT_IMPORTS = {
-    "plan.tracking.track > plan.following.foresight",
-    "plan.tracking.track > plan.search.suspects",
-}
-LEFT_CIRCLES: set[str] = set()
-LEFT_LONG_FILES = {
-    "plan.following.follower",
-    "plan.following.identifier",
-    "plan.search.matching",
-    "plan.tracking.track",
-}
-LEFT_LONG_FUNCTIONS = {
-    "plan.following.follower.__init__",
-    "plan.following.follower.observe",
-    "plan.search.matching._steps",
-}
-LEFT_FILE_NAMES: set[str] = set()
-LEFT_CLASS_NAMES: set[str] = set()
-LEFT_VAGUE_DOCSTRINGS = 207
 
 
 def modules() -> dict[str, Path]:
@@ -132,11 +112,11 @@ def test_folders_import_from_lower_levels_only() -> None:
         here, there = level(importer, imported)
         if there >= here:
             upward.add(f"{importer} > {imported}")
-    assert upward == LEFT_IMPORTS
+    assert not upward
 
 
 def test_no_modules_import_each_other() -> None:
-    assert {" ".join(sorted(one)) for one in circles()} == LEFT_CIRCLES
+    assert not list(circles())
 
 
 def test_processes_import_nothing_of_each_other() -> None:
@@ -151,9 +131,7 @@ def test_processes_import_nothing_of_each_other() -> None:
 
 
 def test_files_are_short() -> None:
-    assert {name for name, path in MODULES.items() if len(path.read_text().splitlines()) > LONGEST_FILE} == (
-        LEFT_LONG_FILES
-    )
+    assert not [name for name, path in MODULES.items() if len(path.read_text().splitlines()) > LONGEST_FILE]
 
 
 def test_functions_are_short() -> None:
@@ -164,7 +142,7 @@ def test_functions_are_short() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
     }
-    assert found == LEFT_LONG_FUNCTIONS
+    assert not found
 
 
 def test_folders_are_small() -> None:
@@ -176,19 +154,30 @@ def test_folders_are_small() -> None:
 
 
 def test_a_file_name_means_one_thing() -> None:
-    assert twice(path.name for path in MODULES.values()) - SHARED_FILE_NAMES == LEFT_FILE_NAMES
+    assert twice(path.name for path in MODULES.values()) <= SHARED_FILE_NAMES
 
 
 def test_a_class_name_means_one_thing() -> None:
     classes = [node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    assert twice(classes) == LEFT_CLASS_NAMES
+    assert not twice(classes)
 
 
 def test_docstrings_name_their_subject() -> None:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = 0
-    for tree in TREES.values():
+    found = []
+    for name, tree in TREES.items():
         for node in ast.walk(tree):
             text = (ast.get_docstring(node) or "") if isinstance(node, documented) else ""
-            found += any(text == word or text.startswith((f"{word} ", f"{word},", f"{word}.")) for word in VAGUE)
-    assert found == LEFT_VAGUE_DOCSTRINGS, "fewer: lower the number; more: name the subject"
+            if any(text == word or text.startswith((f"{word} ", f"{word},", f"{word}.")) for word in VAGUE):
+                found.append(f"{name}: {text.splitlines()[0]}")
+    assert not found
+
+
+def test_no_test_imports_another_test() -> None:
+    found = [
+        f"{path.relative_to(TESTS)} > {node.module}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and f".{node.module}".rpartition(".")[2].startswith("test_")
+    ]
+    assert not found

@@ -1,4 +1,4 @@
-"""Whether a mount is gone or used, and whether its connection has ended."""
+"""Checks of a mount from outside: gone, in use, its connection ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One epoch of one hypothesis as tables: position -> row and row -> position.
+"""The tables of one epoch of a hypothesis: position -> row and row -> position.
 
 Owns the arithmetic between rows, samples and positions. A *merged* position counts the accesses of all local
 ranks, interleaved place by place: place q of the i-th of L local ranks is the merged position q * L + i.
@@ -7,7 +7,7 @@ ranks, interleaved place by place: place q of the i-th of L local ranks is the m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ from nopfsfs.plan.samplers.sampler import STRIDED, Spec
 # The definition of "predicted": how far ahead of the reader counts as foreseen when the loader is not known.
 DEFAULT_K = 1024
 DEFAULT_SHARE = 20  # at most one part in this many of the epoch
+
+# Orders of so many files are computed at once when needed (some 50 ms); of more by a job in another thread.
+INLINE = 200_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +46,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What is believed: which order of which data set, which sampler in which epoch, which ranks read here.
+    """A plan that may be read: which order of which data set, which sampler in which epoch, which ranks read here.
 
     `dataset` and `order` are indices into the follower's data sets and that data set's orders. `subset`: the rule by
     which only a part of the files is read.
@@ -58,15 +61,43 @@ class Hypothesis:
     subset: Spec | None = None
 
 
+@dataclass(frozen=True)
+class Proof:
+    """How a plan became certain: after so many opens of its readers, by so many bits of evidence, less those that name
+    it."""
+
+    opens: int
+    bits: float
+    of: Hypothesis
+
+
+def successor(hypothesis: Hypothesis, *, repeats: bool = False) -> Hypothesis:
+    """The epoch that is thought to follow."""
+    if repeats:
+        return hypothesis
+    here = hypothesis.spec
+    spec, epoch = registry.sampler(here.sampler).following(here, hypothesis.epoch)[0]
+    return replace(hypothesis, spec=spec, epoch=epoch)
+
+
 def same_order(a: Hypothesis, b: Hypothesis) -> bool:
-    """Whether the epochs are dealt out of one order of the same files."""
+    """True: both epochs are dealt out of one order of the same files."""
     return (a.dataset, a.order, a.subset, a.epoch) == (b.dataset, b.order, b.subset, b.epoch) and undealt(
         a.spec
     ) == undealt(b.spec)
 
 
+def same_stream(a: Hypothesis, b: Hypothesis) -> bool:
+    """True: both are one merged stream. Where all ranks read here, the world size changes its last places only."""
+    return a == b or (replace(a, world=b.world, ranks=b.ranks) == b and _whole(a) and _whole(b))
+
+
+def _whole(hypothesis: Hypothesis) -> bool:
+    return hypothesis.ranks == tuple(range(hypothesis.world))
+
+
 def undealt(spec: Spec) -> tuple[object, ...]:
-    """What tells an order from others, whoever deals it out."""
+    """The marks by which an order differs from others, whoever deals it out."""
     if spec.sampler == "sequential" or spec.number("sequential"):
         return ("sequential",)
     dealt = {"hf_trainer": "distributed", "tf_shuffle_shard": "tf_shuffle"}

@@ -191,8 +191,8 @@ STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 
 
 class MetricBlock:
-    """One process's block of int64 counters, fast to bump: `block[Gauge.OPENS] += 1`. Each block has one writer:
-    whoever takes the place of a process that died counts on."""
+    """Block of int64 counters of a process, fast to count up: `block[Metric.OPENS] += 1`. Each block has one writer.
+    The successor of a process that died counts on."""
 
     def __init__(self, fd: int, block: int = STAGER, *, writable: bool) -> None:
         memory = shared_memory.attach(fd, writable=writable)
@@ -205,7 +205,7 @@ class MetricBlock:
 
 
 class ServerGauges:
-    """What all servers together have counted."""
+    """Sums of the counters of all servers."""
 
     def __init__(self, fd: int) -> None:
         memory = shared_memory.attach(fd, writable=False)

@@ -24,7 +24,7 @@ _ROW_MASK = (1 << _ROW_BITS) - 1
 
 
 class Event(IntEnum):
-    """What happened. Server: OPEN (value: process), READ (value: end offset), RELEASE. Stager: the rest; value is
+    """Kind of an event. Server: OPEN (value: process), READ (value: end offset), RELEASE. Stager: the rest; value is
     the size in bytes, for FAILED and UNMEASURED the errno, for ON_DISK the tier, for OFF_DISK
     1 when the tier failed or lost the copy and may be asked again later, for LACKING what is left of it, for
     BACKED whether the kernel reads the copy on disk by itself."""
@@ -54,7 +54,7 @@ Events = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]  # kinds u8
 
 
 class Ring:
-    """One end of the ring. The writer calls `put`, the reader `take`."""
+    """End of a ring. The writer calls `put`, the reader `take`."""
 
     def __init__(self, fd: int, *, writable: bool) -> None:
         self._memory = shared_memory.attach(fd, writable=writable)

@@ -20,7 +20,7 @@ MESSAGE_MAX = _ORDER.size + 8 * ROWS_PER_MESSAGE
 
 
 class Order(IntEnum):
-    """What the supervisor asks of the stager. `value` is the order's number where it has one."""
+    """Command of the supervisor to the stager. `value` is the command's number where it has one."""
 
     FETCH = 1  # stage these rows, in this order, after what was asked before
     PUSH = 2  # put these staged rows into the page cache

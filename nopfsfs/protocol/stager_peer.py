@@ -29,7 +29,7 @@ MARGIN_S = 1.0  # by which the stager's limits are longer than the peer process'
 
 
 class Kind(IntEnum):
-    """What a message's records are."""
+    """Kind of a message's records."""
 
     # stager to peer process
     ASK = 1  # bring these rows from those nodes into these extents

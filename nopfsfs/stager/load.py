@@ -24,7 +24,7 @@ RANGE_BLOCK = 1 << 20  # bytes of one block of a file that is too large, or find
 
 
 class SharedOpen:
-    """One open of a source file, shared by all reads of one load or of one large file."""
+    """Open of a source file, shared by all reads of one load or of one large file."""
 
     def __init__(self, source: Source, row: int) -> None:
         self._source = source

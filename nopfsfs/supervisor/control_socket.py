@@ -63,7 +63,7 @@ Answer = Callable[[dict[str, Any], Caller], Awaitable[dict[str, Any]]]
 
 
 class _Room:
-    """Who is talked to, in the order in which they came."""
+    """Callers that are answered, in the order in which they came."""
 
     def __init__(self) -> None:
         self._callers: dict[Caller, None] = {}
@@ -86,7 +86,7 @@ class _Room:
 
 
 class _Lines:
-    """What a caller sends, line by line. `run` is a task that also sees the caller hang up while it is answered."""
+    """Lines that a caller sends. `run` is a task that also sees the caller hang up while it is answered."""
 
     def __init__(self, stream: trio.SocketStream, caller: Caller) -> None:
         self._stream, self._caller = stream, caller
@@ -192,7 +192,7 @@ async def _converse(stream: trio.SocketStream, caller: Caller, answer: Answer) -
 
 
 async def _send(stream: trio.SocketStream, message: dict[str, Any]) -> bool:
-    """Whether it was taken."""
+    """Send an answer; return True when the caller has taken it."""
     data = json.dumps(message).encode() + b"\n"
     if len(data) > MAX_ANSWER:
         data = json.dumps({"ok": False, "error": f"the answer has {len(data)} bytes; ask for less"}).encode() + b"\n"

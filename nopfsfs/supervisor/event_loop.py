@@ -109,7 +109,7 @@ class EventLoop:
         self.awaiting_plan = True
 
     def forget_arena(self) -> None:
-        """What is staged is lost: the next stager has another arena. To be called while no stager lives, and no server
+        """Forget all staged copies: the next stager has another arena. Called while no stager lives and no server
         reads the column."""
         self._tier[:] = Tier.NONE
         self.policy.resync(self._tier == Tier.RAM)

@@ -42,7 +42,7 @@ class LastJob:
         self._written: list[RecordedPlan] = []
 
     async def read(self) -> tuple[RecordedPlan, ...]:
-        """What was recorded, likeliest first; nothing where there is no record that can be used."""
+        """Read the recorded plans, likeliest first; nothing where there is no record that can be used."""
         if not self._config.remember or not self._config.index_dir:
             return ()
         with trio.move_on_after(LIMIT_S):

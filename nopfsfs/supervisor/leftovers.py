@@ -1,4 +1,4 @@
-"""What dead stagers left on a disk, of this mount and of others, is removed while the mount runs."""
+"""Removal of copies that dead stagers left on a disk, of this mount and of others, while the mount runs."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class MountMemory:
 
 
 def charges(index: Index, columns: Columns | None = None) -> NDArray[np.int64]:
-    """What each row costs the memory budget when it is held once (`budget.charges`), i64[n]. `columns`: of a mount,
-    whose files may have changed."""
+    """Bytes that each row costs the memory budget when it is held once (`budget.charges`), i64[n]. `columns`: of a
+    mount, whose files may have changed."""
     size = index.size if columns is None else np.where(columns.version > 0, columns.new_size, index.size)
     regular = (index.mode & 0o170000) == 0o100000
     return np.where(regular, budget.charges(size), 0)

@@ -24,7 +24,7 @@ WHAT_FAR = "plan of epochs further ahead"
 
 
 class PlanJobs:
-    """One job of each kind at a time."""
+    """Jobs of the follower: at most one of each kind at a time."""
 
     def __init__(self, follower: Follower, looked: trio.lowlevel.ParkingLot, outages: Outages) -> None:
         """`looked`: those parked there are woken when it is time to look for work."""

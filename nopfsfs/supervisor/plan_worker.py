@@ -47,8 +47,8 @@ SLOW_ORDERS, SLOW_FROM = ("timm", "hf_imagefolder"), 4_000_000
 
 
 def data_sets(index: Index, wanted: Sequence[str] = ()) -> list[DataSet]:
-    """What a job may read, likeliest first; in each, the file orders that loaders enumerate. `wanted`: orders that are
-    computed however long that takes."""
+    """Data sets that a job may read, likeliest first; in each, the file orders that loaders enumerate. `wanted`: orders
+    that are computed however long that takes."""
     found: list[DataSet] = []
     view = IndexWalk(index)
     roots = file_orders.candidate_roots(index, classes=False)[:ROOTS_MOST].tolist()
@@ -173,7 +173,7 @@ class PlanWorker:
         return {}
 
     async def describe(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What is believed and why, and the next files of it."""
+        """Describe the plans: what they are known by, and their next files."""
         count = plan_tables.parse_next(request)
         follower = await self._follower()
         plans, room = [], NEXT_BYTES

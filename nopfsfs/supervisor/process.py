@@ -356,7 +356,7 @@ class Supervisor:
         )  # fmt: skip
 
     def _off(self) -> list[dict[str, Any]]:
-        """What is switched off now, here and in the stager."""
+        """Parts that are switched off now, here and in the stager."""
         said = self._stager.pulse.said.get("off", []) if self._stager is not None else []
         return [dict(one) for one in (*self._outages.all(), *said)]
 

@@ -81,17 +81,17 @@ class ProgressSignal:
 
     @property
     def tripwires(self) -> bool:
-        """Whether names of tripwires must not be remembered."""
+        """True when names of tripwires must not be remembered."""
         return self._visible is not None
 
     @property
     def refusing(self) -> bool:
-        """Whether the kernel is told to open files by itself."""
+        """True when the kernel is to open files by itself."""
         return self._gauge[Metric.SHOWN] != Shown.OPENED
 
     @property
     def name(self) -> str:
-        """What is seen now: open, tripwire, attributes."""
+        """The signal that is seen now: open, tripwire, attributes."""
         return ("open", "tripwire", "tripwire", "attributes")[self._gauge[Metric.SHOWN]]
 
     def keep_open(self, why: str) -> None:
@@ -112,8 +112,8 @@ class ProgressSignal:
 
     @property
     def until(self) -> int | None:
-        """Of which events those may be taken that were put before, as of `monotonic_ns`; None: all. Those after it are
-        told otherwise."""
+        """The moment, as of `monotonic_ns`, before which an event must have been put to be taken now; None: all events.
+        Later events follow another signal."""
         return self._told_at or None
 
     def settle(self, follower: Follower | None) -> None:
@@ -220,7 +220,7 @@ class ProgressSignal:
 
     @property
     def estimated(self) -> bool:
-        """Whether opens were counted by tripwires."""
+        """True when opens were counted by tripwires."""
         return self.refusing and self._visible is not None
 
     def told(self, count: int, of: float | None = None, foreseen: float = 0.0) -> None:

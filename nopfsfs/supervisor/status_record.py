@@ -33,7 +33,7 @@ def served(gauge: Counters, *, estimated: bool = False) -> dict[str, dict[str, i
 
 
 def stager_figures(gauge: Counters) -> dict[str, int]:
-    """What the stager has done since the mount began."""
+    """Counts of the stager since the mount began."""
     names = (
         Metric.SOURCE_OPENS, Metric.SOURCE_READ_BYTES, Metric.STAGED_FILES, Metric.STAGED_BYTES, Metric.PUSHES_DONE,
         Metric.PUSHED_BYTES, Metric.DROPS_DONE, Metric.EVICTIONS, Metric.SOURCE_ERRORS, Metric.CHANGED_FILES,

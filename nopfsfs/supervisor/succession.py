@@ -1,4 +1,4 @@
-"""One supervisor after another: taking a mount over from the one before, and leaving it to the next."""
+"""Succession of supervisors: taking a mount over from the one before, and leaving it to the next."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ END_LIMIT_S = 5.0  # for processes of another supervisor to end by themselves
 
 
 class Succession:
-    """What the supervisor before has left, and what the next one will find. `given`: by the one before, None where this
-    one is the first."""
+    """State that the supervisor before has left, and that the next one finds. `given`: descriptors of the supervisor
+    before; None for the first supervisor."""
 
     def __init__(self, state_dir: str, given: Mapping[str, int] | None) -> None:
         self._state_dir, self._given = state_dir, given

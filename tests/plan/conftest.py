@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nopfsfs.plan.following import identifier
+from nopfsfs.plan.following import identifier, search_budget
 from nopfsfs.plan.search import matching
 
 # Seconds of a core that a call of `Search.run` takes at most, about.
@@ -25,10 +25,10 @@ def counted_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches that find nothing may take 3 s instead of 20: for tests that go on without a plan."""
-    monkeypatch.setattr(identifier, "_BUDGET_S", 3.0)
+    monkeypatch.setattr(search_budget, "_BUDGET_S", 3.0)
 
 
 @pytest.fixture
 def whole_budget(small_budget: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The product's own all the same: for what takes more than 3 s to find."""
-    monkeypatch.setattr(identifier, "_BUDGET_S", 20.0)
+    monkeypatch.setattr(search_budget, "_BUDGET_S", 20.0)

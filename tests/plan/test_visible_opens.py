@@ -192,7 +192,7 @@ def test_epochs_in_which_nothing_shows_have_an_end() -> None:
     mask = np.zeros(5000, np.bool_)
     mask[order.rows[1]] = True
     track = Track(order, lambda hypothesis: build(hypothesis, parts), showing=VisibleOpens(mask, 16))
-    track.lock()
+    track.agreement.lock(track.hypothesis)
     assert track.observe(int(order.rows[1])) is OpenVerdict.FORESEEN
     assert track.hypothesis.epoch <= 2
 

@@ -44,7 +44,7 @@ async def test_a_plan_that_says_no_classes(source: Path) -> None:
     (track,) = (track for track in follower.believed() if track.given)
     order = follower.datasets[track.hypothesis.dataset].orders[track.hypothesis.order]
     spec = registry.make_spec(registry.sampler("weighted"), 1, {"classes": "3,1,7"})
-    assert track.now.rows.tolist() == order.rows[registry.order(spec, 11)].tolist()
+    assert track.places.now.rows.tolist() == order.rows[registry.order(spec, 11)].tolist()
 
     plan = {"sampler": "weighted", "seed": 1, "files": "sorted_files"}
     with pytest.raises(ValueError, match="classes"):

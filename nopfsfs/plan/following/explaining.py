@@ -1,4 +1,4 @@
-"""What a plan is known by: which evidence there is, what is still missing, and how what was said was judged.
+"""The facts about plans: by which evidence each is known, what is still missing, how what was said was judged.
 
 Owns the facts that `nopfs plan` shows beside the plans themselves; `wording` says them in English. Pure.
 """
@@ -17,7 +17,8 @@ from nopfsfs.plan.samplers.sampler import Dealt, Spec, Value
 from nopfsfs.plan.search.deal import World
 from nopfsfs.plan.search.suspects import LOCK, Suspect, certain
 from nopfsfs.plan.search.unexplained_opens import Cohort
-from nopfsfs.plan.tracking.track import PlanState, Track
+from nopfsfs.plan.tracking.agreement import PlanState
+from nopfsfs.plan.tracking.track import Track
 from nopfsfs.text.units import format_ranks
 
 # Cohorts that are explained, and candidates of each.
@@ -128,14 +129,14 @@ class Explanation:
 
 
 def known(track: Track, datasets: Sequence[DataSet], seed: int | None, worlds: Sequence[World]) -> Known:
-    """One that is followed; `worlds`: that were said, or guessed from the environment."""
-    origin = PlanOrigin.SAID if track.given else PlanOrigin.OPENS if track.was_locked else PlanOrigin.ASSUMED
-    proof = track.proof if track.was_locked else None
+    """The facts about a track; `worlds`: that were said, or guessed from the environment."""
+    origin = PlanOrigin.SAID if track.given else PlanOrigin.OPENS if track.agreement.was_locked else PlanOrigin.ASSUMED
+    proof = track.agreement.proof if track.agreement.was_locked else None
     return Known(
         plan=describe(track, datasets, seed),
         origin=origin,
         dealt=_dealt(track, worlds),
-        was_locked=track.was_locked,
+        was_locked=track.agreement.was_locked,
         after=None if proof is None else proof.opens,
         bits=None if proof is None else round(proof.bits, 1),
     )
@@ -154,7 +155,7 @@ def _dealt(track: Track, worlds: Sequence[World]) -> PlanOrigin:
 
 
 def group(cohort: Cohort, suspects: Sequence[Suspect], datasets: Sequence[DataSet], *, unread: bool) -> Group | None:
-    """What is known of a cohort whose opens were weighed; None: all were strays."""
+    """The facts about a cohort whose opens were weighed; None: all were strays."""
     among = cohort.datasets()
     if not among:
         return None
@@ -209,8 +210,8 @@ def _lead(suspect: Suspect) -> Lead:
 
 
 def judge(tracks: Sequence[Track], seed: int | None, sampler: str, worlds: Sequence[World]) -> tuple[Said, ...]:
-    """What was said, in the light of the plans that the opens have confirmed."""
-    found = [track.hypothesis for track in tracks if track.was_locked]
+    """Judge what was said by the plans that the opens have confirmed."""
+    found = [track.hypothesis for track in tracks if track.agreement.was_locked]
     said: list[Said] = []
     if seed is not None:
         said.append(_judge_seed(seed, found))
@@ -242,7 +243,8 @@ def _seeded(spec: Spec) -> bool:
 
 
 def _judge_world(worlds: Sequence[World], found: Sequence[Hypothesis]) -> list[Said]:
-    """One rank alone is what a mount goes by when nobody has said anything: that is not judged."""
+    """Judge the worlds that were said. One rank alone, which a mount assumes when nobody has said anything, is not
+    judged."""
     guesses = [world for world in worlds if world != (1, (0,))]
     if not guesses:
         return []
@@ -264,20 +266,20 @@ def _judge_plan(track: Track, tracks: Sequence[Track]) -> Said:
     said, value = track.said, plan_text(track.said)
     others = [
         one.hypothesis for one in tracks
-        if one is not track and not one.given and one.state is PlanState.LOCKED
+        if one is not track and not one.given and one.locked
         and (one.hypothesis.dataset, one.hypothesis.subset) == (said.dataset, said.subset)
     ]  # fmt: skip
-    if track.was_locked and not _same_plan(said, track.hypothesis):
+    if track.agreement.was_locked and not _same_plan(said, track.hypothesis):
         others.insert(0, track.hypothesis)
-    elif track.state is PlanState.LOCKED:
+    elif track.locked:
         return Said("plan", value, PlanOrigin.SAID, Verdict.CONFIRMED)
-    elif track.state is PlanState.MISMATCH and not others:
+    elif track.agreement.state is PlanState.MISMATCH and not others:
         return Said("plan", value, PlanOrigin.SAID, Verdict.CONTRADICTED)
     return _said("plan", value, PlanOrigin.SAID, False, [plan_text(one) for one in others[:1]])
 
 
 def _same_plan(a: Hypothesis, b: Hypothesis) -> bool:
-    """The same order, whatever the epoch, dealt to the same ranks."""
+    """True: both are one order, whatever the epoch, dealt to the same ranks."""
     named = (a.spec.sampler, a.spec.seed) == (b.spec.sampler, b.spec.seed)
     worlds = (a.world, a.ranks), (b.world, b.ranks)
     alone = registry.sampler(a.spec.sampler).dealt is Dealt.ALL
@@ -285,7 +287,7 @@ def _same_plan(a: Hypothesis, b: Hypothesis) -> bool:
 
 
 def _is(spec: Spec, sampler: str) -> bool:
-    """Whether an order is one of that sampler's, or of one that deals out the same, as Trainer does
+    """True: an order is one of that sampler's, or of one that deals out the same, as Trainer does
     DistributedSampler's."""
     return spec.sampler == sampler or undealt(spec)[0] == undealt(Spec(sampler))[0]
 

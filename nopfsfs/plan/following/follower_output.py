@@ -1,4 +1,4 @@
-"""What a follower hands out besides the stream: its status, and computations for another thread."""
+"""The output of a follower beside the stream: its status, and computations for another thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nopfsfs.plan.tracking.track import Track
 
 @dataclass(frozen=True)
 class PlanStatus:
-    """What `nopfs status` shows of the plan of the data set that is read."""
+    """The plan of the data set that is read, as `nopfs status` shows it."""
 
     state: str
     sampler: str | None = None
@@ -32,18 +32,18 @@ class PlanStatus:
 
 
 def describe(track: Track, datasets: Sequence[DataSet], seed: int | None) -> PlanStatus:
-    """What is believed by one track; `seed`: what a user has given, shown where the sampler has none."""
+    """The status of one track; `seed`: what a user has given, shown where the sampler has none."""
     here = track.hypothesis
     order = datasets[here.dataset].orders[here.order]
     return PlanStatus(
-        state=track.state.value,
+        state=track.agreement.state.value,
         sampler=here.spec.sampler,
         seed=here.spec.seed if registry.sampler(here.spec.sampler).seeds is not None else seed,
         epoch=here.epoch,
-        position=min(track.position - track.base, track.now.length),
-        length=track.now.length,
+        position=min(track.position - track.places.base, track.places.now.length),
+        length=track.places.now.length,
         dataset=datasets[here.dataset].name,
-        k=track.k,
+        k=track.places.k,
         world=here.world,
         ranks=here.ranks,
         options=here.spec.options,
@@ -71,7 +71,7 @@ class BackgroundJob:
         self.take(self.compute())
 
     def take(self, result: Any) -> None:
-        """What `compute` has given elsewhere."""
+        """Take the result that `compute` has given elsewhere."""
         self._result = result
         self._ran = True
 

@@ -1,16 +1,13 @@
-"""In which of the epochs to come each row is read, where every epoch reads another part of the files: as one of many
-ranks does. There the next reading of most files lies further ahead than the tables of two epochs show.
+"""The coming epochs in which each row is read, where every epoch reads another part of the files: as one of many ranks
+does. There the next reading of most files lies further ahead than the tables of two epochs show.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.plan.epoch_order import EpochOrder, Hypothesis
-from nopfsfs.plan.samplers import registry
 
 HORIZON = 64  # epochs, as many as a word has bits: 8 bytes for each file
 # An epoch that reads fewer of the files reads a part.
@@ -19,8 +16,11 @@ _GOLDEN = 0x9E3779B1
 
 
 class EpochRows:
-    """Of `n` rows. Epochs are numbered from the one that is read now, which is 0. Bit i of a row's word: it is read in
-    the epoch number i, modulo 64, from the one in which this was made; only those of known epochs mean something."""
+    """The epochs that read each of `n` rows. Epochs are numbered from the one that is read now, which is 0.
+
+    Bit i of a row's word: the row is read in the epoch number i, modulo 64, from the one in which this was made; only
+    the bits of known epochs mean something.
+    """
 
     def __init__(self, n: int, first: Hypothesis) -> None:
         self.first = first  # epoch 0
@@ -35,7 +35,7 @@ class EpochRows:
 
     @property
     def wants(self) -> bool:
-        """Whether more epochs can be taken."""
+        """True: more epochs can be taken."""
         return self.known < HORIZON
 
     def write(self, order: EpochOrder) -> None:
@@ -46,7 +46,7 @@ class EpochRows:
         self._bits[rows] |= bit
 
     def add(self, hypothesis: Hypothesis) -> None:
-        """What was written is known from now on, as the epoch of `hypothesis`."""
+        """Make known what was written, as the epoch of `hypothesis`."""
         self._end += 1
         self.last = hypothesis
 
@@ -71,17 +71,8 @@ class EpochRows:
 
 
 def reads_a_part(order: EpochOrder, files: int) -> bool:
-    """Whether an epoch does not read all of the files that it is about."""
+    """True: an epoch does not read all of the files that it is about."""
     return bool(np.count_nonzero(np.asarray(order.place) >= 0) < _ALL * files)
-
-
-def successor(hypothesis: Hypothesis, *, repeats: bool = False) -> Hypothesis:
-    """The epoch that is thought to follow."""
-    if repeats:
-        return hypothesis
-    here = hypothesis.spec
-    spec, epoch = registry.sampler(here.sampler).following(here, hypothesis.epoch)[0]
-    return replace(hypothesis, spec=spec, epoch=epoch)
 
 
 def places(rows: NDArray[np.int64], length: int) -> NDArray[np.int64]:

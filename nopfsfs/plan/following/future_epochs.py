@@ -1,5 +1,5 @@
-"""What is foreseen of the tracks that read another part of the files in each epoch: a foresight of each, made when it
-is locked, kept as it goes on, also while another reads (a validation), forgotten with the track.
+"""The epochs further ahead of tracks that read another part of the files in each epoch. They are computed when the
+track is locked, kept as it goes on, also while another reads (a validation), and forgotten with the track.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan.epoch_order import DataSet, Hypothesis, build, files_of
+from nopfsfs.plan.epoch_order import DataSet, Hypothesis, build, files_of, successor
 from nopfsfs.plan.following.follower_output import BackgroundJob
-from nopfsfs.plan.following.foresight import EpochRows, places, reads_a_part, successor
-from nopfsfs.plan.tracking.track import PlanState, Track
+from nopfsfs.plan.following.foresight import EpochRows, places, reads_a_part
+from nopfsfs.plan.tracking.track import Track
 
 TABLES = 2  # epochs whose order is known in full from the track: what it reads now, and the next
 MOST = 2  # tracks of which more is foreseen, those that were locked first: each takes 8 bytes for each file
 
 
 class FutureEpochs:
-    """See the module."""
+    """The `EpochRows` of up to `MOST` tracks."""
 
     def __init__(self) -> None:
         self._tracks: list[tuple[Track, EpochRows]] = []
@@ -27,14 +27,14 @@ class FutureEpochs:
 
     @property
     def known(self) -> bool:
-        """Whether more is foreseen than the tables of the tracks show."""
+        """True: more is foreseen than the tables of the tracks show."""
         return any(foresight.known > TABLES and _has_a_future(track) for track, foresight in self._tracks)
 
     def job(self, tracks: Sequence[Track], datasets: Sequence[DataSet]) -> BackgroundJob | None:
-        """What to compute next; `tracks`: all there are. To be run, then delivered, before the next is asked for."""
+        """The next computation; `tracks`: all there are. To be run, then delivered, before the next is asked for."""
         self._forget(tracks)
         for track in tracks:
-            if _has_a_future(track) and track.ahead is not None:
+            if _has_a_future(track) and track.places.ahead is not None:
                 foresight = self._follow(track, datasets)
                 if foresight is not None and foresight.wants:
                     following = successor(foresight.last)
@@ -62,14 +62,14 @@ class FutureEpochs:
             here = np.full(len(some), -1, np.int64)
             if track not in reading:  # it waits, and will go on
                 here = track.next_uses(some)
-            epoch = foresight.next_epochs(some, TABLES if track.ahead is not None else 1)
-            length = track.now.length
-            later = shift + track.base + epoch * length + places(some, length)
+            epoch = foresight.next_epochs(some, TABLES if track.places.ahead is not None else 1)
+            length = track.places.now.length
+            later = shift + track.places.base + epoch * length + places(some, length)
             uses[missing] = np.where(here >= 0, here + shift, np.where(epoch >= 0, later, -1))
         return uses
 
     def _forget(self, tracks: Sequence[Track]) -> None:
-        """What was known of tracks that are no more, or that are not what they were thought to be."""
+        """Drop the rows of tracks that are no more, or that are not what they were thought to be."""
         self._tracks = [one for one in self._tracks if one[0] in tracks and _has_a_future(one[0])]
         self._whole = [one for one in self._whole if one[0] in tracks]
 
@@ -84,19 +84,19 @@ class FutureEpochs:
         if len(self._tracks) >= MOST or (track, here) in self._whole:
             return None
         files = files_of(here, datasets)
-        if not reads_a_part(track.now, len(files)):
+        if not reads_a_part(track.places.now, len(files)):
             self._whole = [one for one in self._whole if one[0] is not track] + [(track, here)]
             return None
         made = EpochRows(int(files.max()) + 1, here)
-        made.write(track.now)
+        made.write(track.places.now)
         made.add(here)
         self._tracks.append((track, made))
         return made
 
 
 def _has_a_future(track: Track) -> bool:
-    """Whether its epochs to come are known, and not all the same."""
-    return track.state is PlanState.LOCKED and not track.repeats
+    """True: the epochs to come of a track are known, and not all the same."""
+    return track.locked and not track.repeats
 
 
 def _keep_up(foresight: EpochRows, track: Track) -> bool:

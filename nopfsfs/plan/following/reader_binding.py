@@ -1,4 +1,4 @@
-"""Who reads what: the tracks of a mount, and to which of them a reader belongs.
+"""The tracks of a mount, and to which of them a reader belongs.
 
 Owns the tracks by the data sets that they explain, and the binding of readers (processes or threads) to tracks. A
 reader is bound by what it opens: four opens in a row that a track foresaw. So the workers of two jobs on one data set
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nopfsfs.plan.search.unexplained_opens import RowOwners
-from nopfsfs.plan.tracking.track import PlanState, Track
+from nopfsfs.plan.tracking.track import Track
 
 # Opens foreseen by a track, less those foreseen by another, after which a reader belongs to it; and the most counted.
 _BOUND = 4
@@ -21,7 +21,7 @@ _TRACKS = 4
 
 
 class ReaderBinding:
-    """See the module."""
+    """The tracks by data set, and readers bound to tracks."""
 
     def __init__(self, ownership: RowOwners, count: int) -> None:
         """`count`: of data sets."""
@@ -44,13 +44,13 @@ class ReaderBinding:
         """To which of several tracks an open is to be shown."""
         bound = self._bound.get(reader)
         own = bound[0] if bound is not None and bound[1] >= _BOUND and bound[0] in tracks else None
-        if own is not None and own.expects(row):
+        if own is not None and own.places.expects(row):
             return own
-        expecting = [track for track in tracks if track.expects(row)]
+        expecting = [track for track in tracks if track.places.expects(row)]
         for track in expecting:
-            if track.state is PlanState.LOCKED:
+            if track.locked:
                 return track
-        return own or max(expecting or tracks, key=lambda track: track.last_hit)
+        return own or max(expecting or tracks, key=lambda track: track.agreement.last_hit)
 
     def foreseen(self, track: Track, reader: int) -> bool:
         """The track has foreseen an open of the reader. True: it has been the reader's for a while."""
@@ -92,11 +92,10 @@ class ReaderBinding:
         index = track.hypothesis.dataset
         for owner in self._ownership.within(index):
             others = [
-                one
-                for one in self.serving[owner]
-                if one is not track and (one.was_locked or one.given or one.hypothesis.dataset not in (index, owner))
-            ]
-            believed = sorted(others, key=lambda one: -one.last_hit)[: _TRACKS - 1]
+                one for one in self.serving[owner] if one is not track
+                and (one.agreement.was_locked or one.given or one.hypothesis.dataset not in (index, owner))
+            ]  # fmt: skip
+            believed = sorted(others, key=lambda one: -one.agreement.last_hit)[: _TRACKS - 1]
             self.serving[owner] = [track, *believed]
         kept = {id(one) for one in self.tracks()}
         self._bound = {reader: bound for reader, bound in self._bound.items() if id(bound[0]) in kept}

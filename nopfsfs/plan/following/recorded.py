@@ -1,4 +1,4 @@
-"""What the mount's record says of the last job on a source, and in which epochs the next one may begin.
+"""The plans of the last job on a source, by the mount's record, and the epochs in which the next one may begin.
 
 A job that was restarted, requeued or started again reads what the last one read: its plans are candidates that cost
 little. Owns what is recorded of a plan (`RecordedPlan`), in names that hold for another mount. Pure.
@@ -26,7 +26,7 @@ Part = tuple[str, int, tuple[tuple[str, Value], ...]]  # of the files: name of t
 
 @dataclass(frozen=True)
 class RecordedPlan:
-    """One plan that was followed, as it was believed last. `dataset`: path below the source, "." for all of it;
+    """A plan that was followed, as it was believed last. `dataset`: path below the source, "." for all of it;
     `files`: how they are listed (`dataset/file_orders.py`); `inflight`: K where it was known; `position`: accesses of
     the epoch before the first that was still to come, all local ranks."""
 
@@ -44,12 +44,12 @@ class RecordedPlan:
 
     @property
     def name(self) -> tuple[object, ...]:
-        """What stays the same from one epoch, and one job, to the next."""
+        """The part that stays the same from one epoch, and one job, to the next."""
         return self.dataset, self.files, self.sampler, self.seed, self.subset
 
 
 def recorded(track: Track, datasets: Sequence[DataSet]) -> RecordedPlan | None:
-    """What is to be recorded of a track; None where its order was given as arrays."""
+    """The record of a track; None where its order was given as arrays."""
     here = track.hypothesis
     spec, subset, dataset = here.spec, here.subset, datasets[here.dataset]
     if spec.data is not None:
@@ -64,8 +64,8 @@ def recorded(track: Track, datasets: Sequence[DataSet]) -> RecordedPlan | None:
         ranks=here.ranks,
         options=spec.options,
         subset=None if subset is None else (subset.sampler, subset.seed, subset.options),
-        inflight=track.inflight,
-        position=min(track.position - track.base, track.now.length),
+        inflight=track.places.inflight,
+        position=min(track.position - track.places.base, track.places.now.length),
     )
 
 

@@ -1,4 +1,4 @@
-"""What is known of a plan, in one paragraph for who trains. Pure."""
+"""The facts about a plan in one paragraph, for a person who trains. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nopfsfs.plan.following.explaining import (
     ranks_text,
 )
 from nopfsfs.plan.samplers import registry
-from nopfsfs.plan.tracking.track import PlanState
+from nopfsfs.plan.tracking.agreement import PlanState
 from nopfsfs.text.units import format_duration
 
 # Opens without a plan that are told of although another plan is certain: fewer are strays.

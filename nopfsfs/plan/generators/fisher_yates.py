@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 def forward(target: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What stands at the first places after step i = 0, 1, ... has swapped place i with place `target[i]`, i <=
+    """The entries at the first places after step i = 0, 1, ... has swapped place i with place `target[i]`, i <=
     target[i] < 2**31, place i having held i; int64[len(target)]. `target` is overwritten and returned. A head of
     the targets gives a head of the outcome.
 

@@ -60,7 +60,7 @@ def state_text(state: np.random.RandomState) -> str:
 
 
 def torch_state(raw: bytes) -> str:
-    """The same of what torch gives: `torch_state(generator.get_state().numpy().tobytes())`.
+    """The state of a generator as torch gives it: `torch_state(generator.get_state().numpy().tobytes())`.
 
     Raises ValueError when that is not the state of a CPU generator that was seeded.
     """
@@ -77,7 +77,7 @@ def torch_state(raw: bytes) -> str:
 
 
 def skipped(state: np.random.RandomState, skip: int) -> np.random.RandomState:
-    """The same generator after `skip` more words. Takes 4 ms a million."""
+    """The generator after `skip` more words. Takes 4 ms a million."""
     while skip > 0:
         chunk = min(skip, _SKIP_CHUNK)
         words(state, chunk)

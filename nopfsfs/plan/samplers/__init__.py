@@ -1,1 +1,1 @@
-"""What each framework reads, bit for bit. Pure."""
+"""The orders of each framework, bit for bit. Pure."""

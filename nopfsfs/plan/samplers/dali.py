@@ -37,7 +37,7 @@ def std_shuffle(seed: int, n: int) -> NDArray[np.int64]:
 
 
 def std_shuffle64(seed: int, n: int) -> NDArray[np.int64]:
-    """The same with `std::mt19937_64(seed)`."""
+    """A std::shuffle with `std::mt19937_64(seed)`."""
     _check(n)
     return _shuffled(_pairs64(Mersenne64(seed), n))
 
@@ -82,7 +82,7 @@ def _pairs(state: np.random.RandomState, n: int) -> NDArray[np.int64]:
 
 
 def _singles(state: np.random.RandomState, n: int) -> NDArray[np.int64]:
-    """The same with one step a word; int64[n]."""
+    """The targets of a shuffle with one step a word; int64[n]."""
     drawn = np.zeros(n, np.int64)
     chunk = min(_CHUNK, max((1 << 33) // n, 64))
     words = _words(state, 0)
@@ -104,7 +104,7 @@ def _singles(state: np.random.RandomState, n: int) -> NDArray[np.int64]:
 
 
 def _pairs64(state: Mersenne64, n: int) -> NDArray[np.int64]:
-    """The same with two steps a word of 64 bits; int64[n]."""
+    """The targets of a shuffle with two steps a word of 64 bits; int64[n]."""
     drawn = np.zeros(n, np.int64)
     step = 1
     if n % 2 == 0 and n:

@@ -27,7 +27,7 @@ def option(default: str) -> Option:
 
 
 def with_kind(spec: Spec, kind: str, default: str) -> Spec:
-    """The same sampler with another `carry`, left out where it is the default."""
+    """A sampler with another `carry`, left out where it is the default."""
     return spec.with_option("carry", 0 if kind == default else kind)
 
 

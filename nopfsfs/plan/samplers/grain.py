@@ -74,7 +74,7 @@ class _Cipher:
 
 @functools.lru_cache(maxsize=4)
 def _mixed(half: int) -> NDArray[np.uint32]:
-    """What the cipher makes of each half of a block, uint32[2^half], at most 256 KiB: looking it up costs a third of
+    """The cipher's outcome for each half of a block, uint32[2^half], at most 256 KiB: looking it up costs a third of
     computing it."""
     x, mask = np.arange(1 << half, dtype=np.uint32), np.uint32((1 << half) - 1)
     once, twice, more = ((x << np.uint32(by) | x >> np.uint32(half - by)) & mask for by in (1, 2, 8))

@@ -39,7 +39,7 @@ class HfDatasets(Sampler):
     seeds = (0, 2**64 - 1)
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """The same in every epoch. A head costs as much as the whole."""
+        """The order, which is the same in every epoch. A head costs as much as the whole."""
         order: NDArray[np.int64] = np.random.default_rng(spec.seed).permutation(n)
         return order if count is None or count >= n else order[:count].copy()
 
@@ -62,7 +62,7 @@ def in_turn(own: NDArray[np.int64], inputs: int) -> NDArray[np.int64]:
 
 
 def _is_shared_out(spec: Spec, n: int, world: int) -> bool:
-    """Whether each rank has shards of its own."""
+    """True: each rank has shards of its own."""
     strategy = spec.get("strategy", "auto")
     return strategy == "shards" or (strategy == "auto" and n % world == 0)
 

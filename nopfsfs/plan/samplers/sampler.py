@@ -1,4 +1,4 @@
-"""What a sampler is: a pure function from (seed, options, n, epoch, world, ranks) to an order of samples.
+"""Samplers: a sampler is a pure function from (seed, options, n, epoch, world, ranks) to an order of samples.
 
 Owns the words that every framework's module shares. Knows no framework.
 """
@@ -19,7 +19,7 @@ Value = int | float | str
 
 
 class Dealt(Enum):
-    """What ranks have to do with the order."""
+    """How an order is dealt to ranks."""
 
     ALL = "all"  # every rank reads the whole of `shared`
     STRIDED = "strided"  # rank r of R reads the places r, r+R, r+2R, ... of `shared`
@@ -29,7 +29,7 @@ class Dealt(Enum):
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a sampler, as plan files and commands name it. `kind`: int, float, str or bool; `least` and
+    """An option of a sampler, as plan files and commands name it. `kind`: int, float, str or bool; `least` and
     `most` bound a number, `choices` a word."""
 
     help: str
@@ -70,7 +70,7 @@ class Spec:
         return int(self.get(name, 0))
 
     def with_option(self, name: str, value: Value) -> Spec:
-        """The same sampler with one option set; 0 is what an option is when it is not set."""
+        """A sampler with one more option set; 0 is what an option is when it is not set."""
         options = {**dict(self.options), name: value}
         return replace(self, options=tuple(sorted((k, v) for k, v in options.items() if v != 0)))
 
@@ -81,7 +81,7 @@ STRIDED_OPTION = Option("the program takes every world-th sample of the order, b
 
 
 class Sampler(ABC):
-    """One family of samplers. Stateless; every method is pure. A subclass says `shared`; what else differs from the
+    """A family of samplers. Stateless; every method is pure. A subclass says `shared`; what else differs from the
     usual it overrides."""
 
     name: str
@@ -152,7 +152,7 @@ class Sampler(ABC):
         return ()
 
     def after(self, spec: Spec, words: int) -> Spec:
-        """The same sampler when its generator has drawn so many more words before; `spec` itself where the sampler
+        """The sampler when its generator has drawn so many more words before; `spec` itself where the sampler
         shares no generator."""
         return spec
 
@@ -161,7 +161,7 @@ class Sampler(ABC):
         return 1
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """What may be read after this epoch, likeliest first: (spec, epoch) pairs.
+        """The epochs that may be read after this one, likeliest first: (spec, epoch) pairs.
 
         A spec may hold what was learned (the step from one epoch's seed to the next), so that the first entry
         stays right.

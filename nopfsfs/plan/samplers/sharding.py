@@ -18,7 +18,7 @@ def check_ranks(world: int, ranks: Sequence[int]) -> None:
 
 
 def everyone(full: NDArray[np.int64], world: int, ranks: Sequence[int]) -> NDArray[np.int64]:
-    """The same order for every rank, interleaved: int64[len(full) * len(ranks)]."""
+    """An order that every rank reads, interleaved: int64[len(full) * len(ranks)]."""
     check_ranks(world, ranks)
     return full if len(ranks) == 1 else np.repeat(full, len(ranks))
 
@@ -42,8 +42,8 @@ def interleave(orders: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def full_batches(order: NDArray[np.int64], lanes: int, batch: int) -> NDArray[np.int64]:
-    """What loaders with drop_last=True read of an order of `lanes` ranks, interleaved: as many places of each as make
-    full batches; all for a batch of 0."""
+    """The places that loaders with drop_last=True read of an order of `lanes` ranks, interleaved: as many places
+    of each as make full batches; all for a batch of 0."""
     return order[: len(order) // lanes // batch * batch * lanes] if batch else order
 
 

@@ -52,7 +52,7 @@ class RandomSplit(Subset):
         return tuple(_split(seed, lengths, part) for part in range(3) for parts, lengths in pieces if part < parts)
 
     def words(self, spec: Spec, n: int) -> int:
-        """Those of one permutation, and those before."""
+        """The words of one permutation, and those before."""
         return spec.number("offset") + max(n - 1, 0)
 
 

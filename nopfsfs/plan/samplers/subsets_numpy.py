@@ -18,7 +18,7 @@ _DEFAULT_SIZE = 0.25
 
 
 class _Split(Subset):
-    """One permutation; its beginning is the test part, all after it the training part.
+    """A permutation; its beginning is the test part, all after it the training part.
 
     Options: `test_size`, a share below 1 or a number of files from 1 on; `part`. (One file alone is the number 1: a
     share of all files is refused by both libraries.)

@@ -92,7 +92,7 @@ def shuffled(seeds: tuple[int, int], n: int, buffer: int = 0, count: int | None 
 
 
 class Shuffled(Sampler):
-    """What all shuffles share: which pair of seeds an epoch takes."""
+    """The part that all shuffles share: which pair of seeds an epoch takes."""
 
     seeds: tuple[int, int] = SEEDS
 
@@ -115,7 +115,7 @@ class Shuffled(Sampler):
         return spec.number("pair") + int(spec.get("step", 1)) * epoch
 
     def _repeats(self, spec: Spec) -> bool:
-        """Whether every epoch has the same order."""
+        """True: every epoch has the same order."""
         return bool(spec.number("fixed"))
 
     def epochs(self, spec: Spec) -> int:

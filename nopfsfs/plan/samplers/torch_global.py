@@ -118,7 +118,7 @@ def first_word(spec: Spec, n: int, epoch: int) -> int:
 
 
 def beginning_at(spec: Spec, n: int, epoch: int, word: int) -> Spec:
-    """The same spec, with the offset that makes this epoch's draw begin at that word of the stream."""
+    """The spec with the offset that makes this epoch's draw begin at that word of the stream."""
     offset = spec.number("offset") + word - first_word(spec, n, epoch)
     return spec.with_option("offset", offset)
 

@@ -1,4 +1,4 @@
-"""What is built on PyTorch and deals its samples out: Lightning 2.6, Accelerate 1.15, transformers 5.23, timm 1.0.31.
+"""Frameworks on PyTorch that deal its samples out: Lightning 2.6, Accelerate 1.15, transformers 5.23, timm 1.0.31.
 
 Owns who takes what of an order that `torch` or `torch_global` computes.
 """
@@ -196,7 +196,7 @@ class Accelerate(_Batched):
     }
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """What several processes share. Costs the words of all epochs before: about 4 ms a million.
+        """The order that several processes share. Costs the words of all epochs before: about 4 ms a million.
 
         Raises ValueError: an offset before the stream.
         """

@@ -87,7 +87,7 @@ class Weighted(Sampler):
 
 
 def samples(edges: NDArray[np.float64], words: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """What `torch.multinomial` draws from these words, uint32[2 m]; int64[m]. `edges`: of `cumulative`."""
+    """The draws of `torch.multinomial` from these words, uint32[2 m]; int64[m]. `edges`: of `cumulative`."""
     low = words[1::2].astype(np.uint64)
     high = words[::2].astype(np.uint64) << np.uint64(32)
     uniform = ((high | low) & np.uint64((1 << _MANTISSA) - 1)).astype(np.float64) * 2.0**-_MANTISSA

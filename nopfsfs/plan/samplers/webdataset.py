@@ -179,7 +179,7 @@ class WebDatasetSplit(Sampler):
         )
 
     def epochs(self, spec: Spec) -> int:
-        """Of seed + epoch as many as jobs usually run."""
+        """As many values of seed + epoch as jobs usually run."""
         return 16 if spec.get("method", "list") == "detshuffle" else 1
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:

@@ -1,4 +1,4 @@
-"""What randperm seeded with one number could be read: DistributedSampler's orders, and those of all who share them.
+"""Orders of randperm seeded with one number: DistributedSampler's, and those of all who share them.
 
 Their generator is seeded with seed + epoch, so that one number s is to be found, whoever chose it. Turns the numbers
 that `torch_seeds` finds into suspects, under the likeliest name. Pure.
@@ -46,7 +46,7 @@ _LONG = 16 * torch_seeds.REACH
 
 @dataclass(frozen=True, eq=False)
 class BySeed:
-    """One way to look for seeds in one enumeration of files."""
+    """A way to look for seeds in one enumeration of files."""
 
     target: FileList
     make: Callable[[list[NDArray[np.int64]], int], SeedSearch]
@@ -119,7 +119,7 @@ def named(s: int, target: FileList, seeds: Seeds) -> tuple[Candidate, float]:
 
 
 def renamed(hypothesis: Hypothesis, known: Hypothesis) -> Hypothesis:
-    """The same order by the seed of what is known, where that is this epoch, or one right before or after it."""
+    """The order by the seed of what is known, where that is this epoch, or one right before or after it."""
     here, there = hypothesis.spec, known.spec
     of_seed = here.sampler in _SEEDED and there.sampler in _SEEDED
     if not of_seed or here.number("sequential") or there.number("sequential"):

@@ -1,4 +1,4 @@
-"""What is tried when opens are to be explained: file orders, subsets, families, seeds, epochs, in stages.
+"""Candidates that are tried when opens are to be explained: file orders, subsets, families, seeds, epochs, in stages.
 
 Owns the sequence of candidates, likeliest first, what it costs in bits to name each, and the beginnings of their
 orders. Pure.
@@ -64,7 +64,7 @@ class Seeds:
 
     @property
     def first(self) -> tuple[int, ...]:
-        """Those whose usual configurations are tried first: the one that was given, the last job's, the defaults."""
+        """The seeds whose usual configurations are tried first: the one that was given, the last job's, defaults."""
         given = () if self.given is None else (self.given,)
         return tuple(dict.fromkeys((*given, *self.recorded, *COMMON_SEEDS[:_FIRST_SEEDS])))
 
@@ -83,7 +83,7 @@ class Seeds:
 
 @dataclass(frozen=True)
 class FileList:
-    """One enumeration of the files of one data set."""
+    """An enumeration of the files of one data set."""
 
     dataset: int
     order: int
@@ -110,7 +110,7 @@ class Candidate:
 
 
 def candidate_of(hypothesis: Hypothesis) -> Candidate:
-    """What a hypothesis is to be compared as."""
+    """The candidate that a hypothesis is compared as."""
     own = registry.sampler(hypothesis.spec.sampler).dealt is Dealt.OWN
     world = (hypothesis.world, hypothesis.ranks) if own else None
     h = hypothesis
@@ -185,7 +185,7 @@ def _dealt(family: Sampler, worlds: Sequence[World]) -> tuple[World | None, ...]
 
 
 def stages(seeds: Seeds, sampler: str) -> Iterator[Stage]:
-    """What to try, likeliest first."""
+    """The stages of what is tried, likeliest first."""
     families = registry.families(sampler)
     given = seeds.first if seeds.given is None else (seeds.given,)
     seeded = tuple(family for family in families if family.seeds is not None)

@@ -55,7 +55,7 @@ class Deal:
 
     @property
     def whole(self) -> bool:
-        """Whether all is read here."""
+        """True: all is read here."""
         return len(self.ranks) == self.world
 
 

@@ -63,7 +63,7 @@ class Ledger:
 
     @property
     def best(self) -> float:
-        """The same with those that did, and do no longer."""
+        """The bits with the readers that followed once, and do no longer."""
         return sum(_either(best) for _, best, _ in self._own.values())
 
     @property
@@ -168,7 +168,7 @@ class Ledger:
         return found
 
     def follows(self, reader: int, least: float = 0.0) -> bool:
-        """Whether this reader's own odds are more than so many bits."""
+        """True: this reader's own odds are more than so many bits."""
         return self.reader_bits(reader) > least
 
 

@@ -1,4 +1,6 @@
-"""Which candidates are worth a ledger? Tries them by stages, a few at a time, against the opens of now.
+"""The comparison of opens with candidates: which are worth a ledger?
+
+Candidates are tried by stages, a few at a time, against the opens of now.
 
 Pure: `Search` is told the opens with each call and keeps its place among the candidates. A candidate costs the
 beginning of its order, of small data sets the whole of it, and one glance: do readers take like steps, or short ones?
@@ -11,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -28,12 +30,12 @@ from nopfsfs.plan.search import candidates
 from nopfsfs.plan.search.by_seed import FAMILY, BySeed, further, likely, named, thorough
 from nopfsfs.plan.search.candidates import WHOLE, Candidate, FileList, OrderHeads, Seeds, Stage
 from nopfsfs.plan.search.deal import World, listed
+from nopfsfs.plan.search.prepared_opens import MIN_OPENS, PreparedOpens
 from nopfsfs.plan.search.suspects import SURE, OpensView, Suspect, Table, leading
 from nopfsfs.plan.search.torch_seeds import SeedSearch
 from nopfsfs.plan.search.torch_stream_search import GlobalSearch, Words
 from nopfsfs.plan.search.torch_stream_search import SearchedFiles as FirstOpened
 
-MIN_OPENS = 4
 # Places of orders that are computed in one call, and what a candidate costs beside: together some 50 ms. Some samplers
 # compute all of an order for its beginning: there the clock decides.
 _PLACES = 2_000_000
@@ -41,10 +43,6 @@ _EACH = 12_000
 _SECONDS = 0.05
 # The first calls end after this share of that: readers open more meanwhile, and what is likeliest is looked at again.
 _EARLY_CALLS, _EARLY = 8, 0.2
-# A step is short that leads over at most this share of the order.
-_SHORT = 1 / 16
-# Where readers are not known: gaps between neighbouring places are small against those of as many random places.
-_CLOSE = 1 / 4
 # Bits of evidence, less the cost, from which on a candidate is suspected.
 PLAUSIBLE = 4.0
 SUSPECTS_MOST = 8
@@ -71,88 +69,32 @@ _READERS_FIRST = 8
 _COSTLY = 100
 
 
-class Glance:
-    """The opens of a view, prepared to be compared with many orders."""
-
-    def __init__(self, view: OpensView) -> None:
-        self.rows = view.rows
-        last: dict[int, int] = {}
-        pairs: list[tuple[int, int]] = []
-        for at, reader in enumerate(view.together.tolist()):
-            if reader:
-                if reader in last:
-                    pairs.append((last[reader], at))
-                last[reader] = at
-        self._before, self._after = np.array(pairs, np.int64).reshape(-1, 2).T
-        self._unknown = view.together == 0
-
-    def worthwhile(self, places: NDArray[np.int64], n: int) -> bool:
-        """Whether the places, int64[m], -1 for files that the order does not hold, look like those of a reader."""
-        before, after = places[self._before], places[self._after]
-        both = (before >= 0) & (after >= 0)
-        steps = (after - before)[both]
-        if len(steps) and (_too_many(steps, n) or _alike(steps, n)):
-            return True
-        mine = np.sort(places[self._unknown & (places >= 0)])
-        if len(mine) < MIN_OPENS - 1:
-            return False
-        gaps = np.diff(mine)
-        return bool(np.median(gaps) <= max(1.0, _CLOSE * n / len(mine))) or _alike(gaps, n)
+Step = Callable[[PreparedOpens], tuple[list[Suspect], int]]  # what it found, and how many places it computed
 
 
-def _too_many(steps: NDArray[np.int64], n: int) -> bool:
-    """More short steps than random ones would be."""
-    expected = 2 * _SHORT * len(steps)
-    return bool(np.count_nonzero(np.abs(steps) <= n * _SHORT) >= expected + 2 * math.sqrt(expected) + 1)
+@dataclass(frozen=True)
+class _Tries:
+    """All that a search tries. `first`, `second`: the stages after the usual one; `spread`: those that come before a
+    search by seed; `soonest`, `stages`: the others. `beginnings`, `middles`, `quick`, `elsewhere`: searches by seed,
+    those in the likeliest enumeration of the files first. `said`, `others`: seeds of torch's global generator."""
 
-
-def _alike(steps: NDArray[np.int64], n: int) -> bool:
-    """More steps of the same length than by chance."""
-    m = len(steps)
-    again = m - len(np.unique(steps))
-    return again >= max(1.0 if m < 8 else 2.0, 3 * m * m / n)
-
-
-class Opens:
-    """A view, prepared to be compared with many orders."""
-
-    def __init__(self, view: OpensView, datasets: Sequence[DataSet]) -> None:
-        self.view = view
-        self.glance = Glance(view)
-        self._datasets = datasets
-        self._tables: dict[FileList, Table] = {}
-        self._which: dict[FileList, NDArray[np.int16]] = {}
-
-    def files(self, target: FileList) -> NDArray[np.integer[Any]]:
-        """The row of each sample."""
-        return self._datasets[target.dataset].orders[target.order].rows
-
-    def samples(self, target: FileList, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The samples of rows, int64[m], -1: none."""
-        if target not in self._tables:
-            self._tables[target] = Table(self.files(target))
-        return self._tables[target].places(rows)
-
-    def readers(self, target: FileList) -> list[NDArray[np.int64]]:
-        """By reader, the samples that it opened."""
-        found = [self.samples(target, rows) for rows in self.view.lasts(len(self.view.rows))]
-        return [samples[samples >= 0] for samples in found]
-
-    def which(self, target: FileList) -> NDArray[np.int16]:
-        """By sample, which of the opens it was, int16[n + 1], -1: none."""
-        if target not in self._which:
-            samples = self.samples(target, self.view.rows)
-            self._which[target] = np.full(target.n + 1, -1, np.int16)
-            self._which[target][samples] = np.arange(len(samples))
-            self._which[target][-1] = -1
-        return self._which[target]
-
-
-Step = Callable[[Opens], tuple[list[Suspect], int]]  # what it found, and how many places it computed
+    targets: Sequence[FileList]
+    large: Sequence[FileList]
+    first: Stage
+    second: Stage
+    spread: Sequence[Stage]
+    soonest: Sequence[Stage]
+    stages: Sequence[Stage]
+    beginnings: Sequence[BySeed]
+    middles: Sequence[BySeed]
+    quick: Sequence[BySeed]
+    elsewhere: Sequence[BySeed]
+    said: Sequence[int]
+    others: Sequence[int]
 
 
 class Search:
-    """See the module. `seeds`, `sampler`, `worlds`: what was said."""
+    """A search under way. `seeds`, `sampler`, `worlds`: what was said."""
 
     def __init__(
         self, datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World],
@@ -162,7 +104,7 @@ class Search:
         self._datasets, self._heads = datasets, heads
         self._among = frozenset(among)
         self._seeds, self._worlds = seeds, tuple(worlds)
-        self._opens: Opens | None = None  # those of now
+        self._opens: PreparedOpens | None = None  # those of now
         self._largest = max(_WORLD, max(size for size, _ in worlds))
         targets = list(candidates.targets(datasets, among))
         names = [family.name for family in registry.families(sampler)]
@@ -172,13 +114,14 @@ class Search:
         self._likely = likely(targets, seeds, heads.spacing) if by_seed else []
         self._likely_with = 0  # first opens of readers with which these were tried last
         self._calls = 0
-        self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams, first_only=first_only)
+        self._first_only = first_only
+        self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams)
         self.done = False
         self.past_likely = False  # what was said was tried; where no seed was, any seed is as likely as what is left
         self.past_streams = False  # what is further on in torch's generator may be looked at now
 
     def within(self, part: int | None) -> bool:
-        """Whether it is still at that part, in which others that are as likely may follow."""
+        """True: the search is still at that part, in which others that are as likely may follow."""
         return not self.done and part == self._parts_done
 
     @property
@@ -186,10 +129,8 @@ class Search:
         """How much of what there is to try was tried, about."""
         return self._parts_done / max(self._parts, 1)
 
-    def _steps(
-        self, targets: Sequence[FileList], sampler: str, *, by_seed: bool, streams: bool, first_only: bool
-    ) -> Iterator[Step]:
-        seeds, spacing = self._seeds, self._heads.spacing
+    def _steps(self, targets: Sequence[FileList], sampler: str, *, by_seed: bool, streams: bool) -> Iterator[Step]:
+        seeds, spacing, first_only = self._seeds, self._heads.spacing, self._first_only
         more: list[BySeed] = []
         quick: list[BySeed] = []
         soon: list[BySeed] = []
@@ -205,44 +146,55 @@ class Search:
         large = [] if first_only else [target for target in targets if target.n > _LARGE]
         self._parts = len(more + quick + soon + long)
         self._parts += 2 * len(large) + len(targets) * len([usual, first, second, *spread, *stages])
-        # the likeliest enumeration comes first; whoever enumerates files otherwise seldom has a seed of their own
-        (beginnings, middles), elsewhere = (more[:1], more[1:_FURTHER]), [*more[_FURTHER:], *quick[1:]]
+        # What is unusual of the seeds that were said is likelier than any other seed in the middle of a large epoch.
+        # Where tripwires alone show, longer beginnings are compared: there it waits.
+        known = seeds.given is not None and spacing == 1
+        soonest = [stage for stage in stages if known and set(stage.seeds) <= set(seeds.first)]
         said = [seeds.given] if seeds.given is not None and streams else []
-        others = [seed for seed in seeds.first if seed not in said] if streams else []
+        # the likeliest enumeration comes first; whoever enumerates files otherwise seldom has a seed of their own
+        tries = _Tries(
+            targets, large, first, second, spread, soonest, [stage for stage in stages if stage not in soonest],
+            beginnings=more[:1], middles=more[1:_FURTHER], quick=quick, elsewhere=[*more[_FURTHER:], *quick[1:]],
+            said=said, others=[seed for seed in seeds.first if seed not in said] if streams else [],
+        )  # fmt: skip
         yield from self._of(usual, targets)
-        if seeds.given is not None:
-            yield from self._of(first, targets, costly=False)
-            yield from self._of(second, targets, costly=False)
-            self.past_likely = True
-            yield from (step for stage in spread for step in self._of(stage, targets))
-            yield from self._by_seed(beginnings)
-            yield from self._in_streams(said, targets, Words.LIKELY)
-            self.past_streams = not first_only
-            yield from self._by_seed([*middles, *quick[:1]])
-            yield from self._of(first, large, costly=True)
-            yield from self._of(second, large, costly=True)
-            yield from self._in_streams(said, targets, Words.REST)
-            yield from self._by_seed(elsewhere)
-            yield from self._in_streams(others, targets, Words.ALL)
-            # What is unusual of these seeds is likelier than any other seed in the middle of a large epoch. Where
-            # tripwires alone show, longer beginnings are compared: there it waits.
-            soonest = [stage for stage in stages if spacing == 1 and set(stage.seeds) <= set(seeds.first)]
-            yield from (step for stage in soonest for step in self._of(stage, targets))
-            stages = [stage for stage in stages if stage not in soonest]
-        else:
-            self.past_likely = True
-            yield from (step for stage in spread for step in self._of(stage, targets))
-            yield from self._by_seed([*beginnings, *([] if large else middles)])
-            yield from self._of(first, targets, costly=False)
-            yield from self._of(second, targets, costly=False)
-            yield from self._in_streams(others, targets, Words.ALL)
-            self.past_streams = not first_only
-            yield from self._by_seed([*(middles if large else quick[:1]), *elsewhere])
-            yield from self._of(first, large, costly=True)
-            yield from self._of(second, large, costly=True)
+        yield from self._with_seed(tries) if seeds.given is not None else self._without_seed(tries)
         yield from self._by_seed(soon)
-        rest = (step for stage in stages for step in self._of(stage, targets))
-        yield from _in_turn(self._by_seed(long), rest)
+        yield from _in_turn(self._by_seed(long), self._of_all(tries.stages, targets))
+
+    def _with_seed(self, tries: _Tries) -> Iterator[Step]:
+        """The order of what is tried where a seed was said."""
+        yield from self._of(tries.first, tries.targets, costly=False)
+        yield from self._of(tries.second, tries.targets, costly=False)
+        self.past_likely = True
+        yield from self._of_all(tries.spread, tries.targets)
+        yield from self._by_seed(tries.beginnings)
+        yield from self._in_streams(tries.said, tries.targets, Words.LIKELY)
+        self.past_streams = not self._first_only
+        yield from self._by_seed([*tries.middles, *tries.quick[:1]])
+        yield from self._of(tries.first, tries.large, costly=True)
+        yield from self._of(tries.second, tries.large, costly=True)
+        yield from self._in_streams(tries.said, tries.targets, Words.REST)
+        yield from self._by_seed(tries.elsewhere)
+        yield from self._in_streams(tries.others, tries.targets, Words.ALL)
+        yield from self._of_all(tries.soonest, tries.targets)
+
+    def _without_seed(self, tries: _Tries) -> Iterator[Step]:
+        """The order of what is tried where none was said."""
+        self.past_likely = True
+        yield from self._of_all(tries.spread, tries.targets)
+        yield from self._by_seed([*tries.beginnings, *([] if tries.large else tries.middles)])
+        yield from self._of(tries.first, tries.targets, costly=False)
+        yield from self._of(tries.second, tries.targets, costly=False)
+        yield from self._in_streams(tries.others, tries.targets, Words.ALL)
+        self.past_streams = not self._first_only
+        yield from self._by_seed([*(tries.middles if tries.large else tries.quick[:1]), *tries.elsewhere])
+        yield from self._of(tries.first, tries.large, costly=True)
+        yield from self._of(tries.second, tries.large, costly=True)
+
+    def _of_all(self, stages: Iterable[Stage], targets: Sequence[FileList]) -> Iterator[Step]:
+        for stage in stages:
+            yield from self._of(stage, targets)
 
     def _of(self, stage: Stage, targets: Sequence[FileList], *, costly: bool | None = None) -> Iterator[Step]:
         """`costly`: only samplers whose beginnings take long where there are many files, or only all others."""
@@ -266,7 +218,7 @@ class Search:
             numbers: deque[int] = deque()
 
             def step(
-                opens: Opens, way: BySeed = way, running: list[SeedSearch | None] = running,
+                opens: PreparedOpens, way: BySeed = way, running: list[SeedSearch | None] = running,
                 numbers: deque[int] = numbers,
             ) -> tuple[list[Suspect], int]:  # fmt: skip
                 if not running:
@@ -300,8 +252,9 @@ class Search:
             running: list[_InStream] = []
 
             def step(
-                opens: Opens, seed: int = seed, among: list[FileList] = among, running: list[_InStream] = running
-            ) -> Any:
+                opens: PreparedOpens, seed: int = seed, among: list[FileList] = among,
+                running: list[_InStream] = running,
+            ) -> Any:  # fmt: skip
                 if not running:
                     running.append(_InStream(seed, among, opens, which))
                 return running[0].step(opens, self._heads, self._largest), _PLACES + 1
@@ -310,7 +263,7 @@ class Search:
             while running and not running[0].done:
                 yield step
 
-    def _try_seed(self, s: int, target: FileList, opens: Opens) -> tuple[list[Suspect], int]:
+    def _try_seed(self, s: int, target: FileList, opens: PreparedOpens) -> tuple[list[Suspect], int]:
         candidate, cost = named(s, target, self._seeds)
         order = self._heads.whole(candidate, target.n)
         suspect = Suspect(candidate, Table(opens.files(target)[order]), cost, part=SURE)  # no other seed is near
@@ -323,7 +276,7 @@ class Search:
         begun = time.thread_time()
         share = _EARLY if self._calls < _EARLY_CALLS else 1.0
         self._calls += 1
-        opens, found, places = Opens(view, self._datasets), [], 0
+        opens, found, places = PreparedOpens(view, self._datasets), [], 0
         self._opens = opens
         self._among = self._among if among is None else frozenset(among)
         firsts = sum(map(len, view.firsts))
@@ -343,7 +296,9 @@ class Search:
         self.done = True
         return found
 
-    def _try(self, candidate: Candidate, cost: float, target: FileList, opens: Opens) -> tuple[list[Suspect], int]:
+    def _try(
+        self, candidate: Candidate, cost: float, target: FileList, opens: PreparedOpens
+    ) -> tuple[list[Suspect], int]:
         n, files, which = target.n, opens.files(target), opens.which(target)
         if candidate.subset is not None:
             part = self._heads.part(candidate.subset, n)
@@ -382,7 +337,7 @@ class _InStream:
     """The place in the stream of one seed at which what readers opened first was drawn. Raises no error: a seed that
     torch would not take has no stream."""
 
-    def __init__(self, seed: int, among: Sequence[FileList], opens: Opens, which: Words) -> None:
+    def __init__(self, seed: int, among: Sequence[FileList], opens: PreparedOpens, which: Words) -> None:
         self._seed = seed
         self._whose: list[FileList] = []
         firsts: list[FirstOpened] = []
@@ -399,7 +354,7 @@ class _InStream:
             self._search = GlobalSearch(seed, firsts, self._words, which=which)
         self.done = self._search is None or self._search.done
 
-    def step(self, opens: Opens, heads: OrderHeads, largest: int) -> list[Suspect]:
+    def step(self, opens: PreparedOpens, heads: OrderHeads, largest: int) -> list[Suspect]:
         """Looks at some more words. `largest`: the largest world that readers may belong to."""
         if self.done or self._search is None:
             return []

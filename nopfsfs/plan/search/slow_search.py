@@ -1,4 +1,4 @@
-"""What takes minutes to find: the place in torch's global generator, and the buffer of a tf.data shuffle.
+"""Searches that take minutes: for the place in torch's global generator, and for the buffer of a tf.data shuffle.
 
 A loader with `shuffle=True` after `torch.manual_seed` takes its seed from a stream of which the model's initialisation
 has consumed an unknown part, over all files or over a piece that random_split cut off first; a WeightedRandomSampler
@@ -49,7 +49,7 @@ _LARGEST_BUFFERS = 4_000_000  # files: beyond, too many buffers to try
 
 @dataclass(frozen=True, eq=False)
 class Enumeration:
-    """One enumeration of a data set: what was opened, as samples of it. `firsts`: by reader, int64[<= 64] each;
+    """An enumeration of a data set: what was opened, as samples of it. `firsts`: by reader, int64[<= 64] each;
     `pooled`: by all, int64[<= 256]; `classes`: of the file order."""
 
     dataset: int
@@ -80,8 +80,8 @@ def task(
     sampler: str,
     known: Sequence[Spec] = (),
 ) -> SlowSearchTask | None:
-    """What to look for; None when neither search could find anything. `known`: plans that were believed before; from
-    the place of such a one on the stream is looked at first."""
+    """The task for a cohort; None when neither search could find anything. `known`: plans that were believed before:
+    the stream is looked at from the place of such a plan on first."""
     names = [family.name for family in registry.families(sampler)]
     wanted = [name for name in (TORCH, TENSORFLOW, WEIGHTED) if name in names]
     if not wanted:
@@ -212,7 +212,7 @@ def _split(work: SlowSearchTask, origin: int | str, start: int, limit: int) -> t
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """What one reader opened first, as samples of an enumeration or of a piece of it."""
+    """The files that one reader opened first, as samples of an enumeration or of a piece of it."""
 
     whose: Enumeration
     target: SearchedFiles

@@ -79,14 +79,14 @@ def _places(
 def _put(
     words: NDArray[np.uint32], word: NDArray[np.int64], drawn: NDArray[np.uint32], i: int, n: int, size: int
 ) -> NDArray[np.int64]:
-    """What the cut permutation's own draw put at the place that the sampler takes as its i-th."""
+    """The sample that the cut permutation's own draw put at the place that the sampler takes as its i-th."""
     place = i + (drawn % np.uint32(size - i)).astype(np.int64)
     put: NDArray[np.int64] = place + words[word + place] % (n - place)
     return put
 
 
 def _agrees(words: NDArray[np.uint32], seed: int, size: int, target: SplitTarget, tried: int) -> bool:
-    """Whether the samples follow the order to which these words, uint32[n - 1], and that seed lead."""
+    """True: the samples follow the order to which these words, uint32[n - 1], and that seed lead."""
     step = np.arange(target.n)
     step[:-1] += words % (target.n - step[:-1])
     order = fisher_yates.forward(step)[torch_generator.randperm(torch_generator.generator(seed), size, _REACH)]

@@ -24,7 +24,7 @@ _NO_STEP = -(1 << 30)
 
 
 def interesting(places: NDArray[np.int32], n: int, reach: int) -> NDArray[np.bool_]:
-    """Whether a reader shows two equal steps in its first opens, or more opens at an epoch's beginning than chance
+    """True where a reader shows two equal steps in its first opens, or more opens at an epoch's beginning than chance
     would: bool[readers, orders] of int32[readers, opens, orders], places below `reach` of n. Much faster than
     `reader_bits`."""
     readers, opens, orders = places.shape

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan.epoch_order import Hypothesis
 from nopfsfs.plan.search import deal
 from nopfsfs.plan.search.candidates import Candidate
 from nopfsfs.plan.search.evidence import Ledger
@@ -45,21 +44,11 @@ SURE = -1
 _SPREAD = 4
 
 
-@dataclass(frozen=True)
-class Proof:
-    """How a plan became certain: after so many opens of its readers, by so many bits of evidence, less those that name
-    it."""
-
-    opens: int
-    bits: float
-    of: Hypothesis
-
-
 @dataclass(frozen=True, eq=False)
 class OpensView:
-    """What is to be explained: the distinct rows that were opened lately, in order, int64[m <= 256], and who opened
-    each (0: not known), int64[m]; `total`: files of the mount. `firsts`: by reader, the rows that it opened first,
-    int64[<= FIRSTS]."""
+    """The opens that are to be explained: the distinct rows that were opened lately, in order, int64[m <= 256], and who
+    opened each (0: not known), int64[m]; `total`: files of the mount. `firsts`: by reader, the rows that it opened
+    first, int64[<= FIRSTS]."""
 
     rows: NDArray[np.int64]
     readers: NDArray[np.int64]
@@ -68,12 +57,13 @@ class OpensView:
 
     @property
     def has_all_firsts(self) -> bool:
-        """Whether these readers will have no more first opens."""
+        """True: these readers will have no more first opens."""
         return all(len(first) >= FIRSTS for first in self.firsts)
 
     @property
     def together(self) -> NDArray[np.int64]:
-        """Who opened each; 0 where each reader opens so few files that its steps do not show: then all are one."""
+        """The reader of each open; 0 where each reader opens so few files that its steps do not show: then all are
+        one."""
         return self.readers if FEW * len(np.unique(self.readers)) <= len(self.readers) else np.zeros_like(self.readers)
 
     def lasts(self, count: int) -> list[NDArray[np.int64]]:
@@ -106,7 +96,7 @@ class Table:
 
     @property
     def nbytes(self) -> int:
-        """What it takes to keep."""
+        """Bytes that it takes to keep the table."""
         return int(self.rows.nbytes + self._place.nbytes)
 
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -133,7 +123,7 @@ class Suspect:
     likelihood: float = field(init=False, default=0.0)  # the same for data sets of any size
 
     def weigh(self, view: OpensView) -> None:
-        """Takes the evidence of the opens of now."""
+        """Take the evidence of the opens of now."""
         places = self.table.places(view.rows)
         self.ledger = Ledger(self.table.n, view.total)
         self.ledger.add_all(zip(places.tolist(), view.together.tolist(), strict=True))
@@ -142,7 +132,7 @@ class Suspect:
 
     @property
     def orderly(self) -> bool:
-        """Whether readers go forward in the order, and from one place to the next of their rank where its ranks are
+        """True: readers go forward in the order, and from one place to the next of their rank where its ranks are
         known; where readers are not known that cannot be seen."""
         steps = self.ledger.steps
         told = sum(steps.values())
@@ -169,7 +159,7 @@ class Suspect:
 
     @property
     def regular(self) -> bool:
-        """Whether readers take the same short step most of the time: no order that was not tried yet can be much
+        """True: readers take the same short step most of the time: no order that was not tried yet can be much
         nearer."""
         steps = self.ledger.steps
         step, times = steps.most_common(1)[0] if steps else (0, 0)
@@ -184,17 +174,17 @@ class Suspect:
         }
 
     def repeats(self, other: Suspect) -> bool:
-        """Whether both are the same order: epochs may repeat each other."""
+        """True: both are the same order: epochs may repeat each other."""
         return self is other or np.array_equal(self.table.rows, other.table.rows)
 
     def contradicts(self, other: Suspect) -> bool:
-        """Whether a reader that follows both reads other files next in the one than in the other."""
+        """True: a reader that follows both reads other files next in the one than in the other."""
         here, there = self.reads_next(), other.reads_next()
         return any(here[reader] != there[reader] for reader in here.keys() & there.keys())
 
 
 def leading(places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those before the first file that is not in the order."""
+    """The places before the first file that is not in the order."""
     outside = np.flatnonzero(places < 0)
     return places[: outside[0]] if len(outside) else places
 

@@ -37,7 +37,7 @@ _APART, _STRAY = 1 / 32, 6
 
 
 class Opened:
-    """What some readers opened first, in order.
+    """The samples that some readers opened first, in order.
 
     `samples`: int64[m], distinct. `column`: int64[readers, opens], where a reader's opens are in that, or m
     where it made fewer than others.
@@ -70,7 +70,7 @@ class SeedSearch:
 
     @property
     def done(self) -> bool:
-        """Whether all seeds were looked at."""
+        """True: all seeds were looked at."""
         return self._next >= len(self._seeds)
 
     def step(self) -> list[tuple[int, float]]:
@@ -85,7 +85,7 @@ class SeedSearch:
         return sorted(found, key=lambda one: -one[1])
 
     def run(self) -> list[tuple[int, float]]:
-        """The same of all seeds that are left."""
+        """Look at all seeds that are left, as `step`."""
         found: list[tuple[int, float]] = []
         while not self.done:
             found += self.step()
@@ -185,7 +185,7 @@ class _Beginnings:
         return places
 
     def _displaced(self, places: NDArray[np.int32], target: NDArray[np.uint32]) -> None:
-        """Those samples that no step took before the step of their own place, which took them elsewhere."""
+        """The samples that no step took before the step of their own place, which took them elsewhere."""
         again = _again(target, len(self._number))
         sample, order = np.nonzero(places == OUTSIDE)
         at = self._samples[sample]
@@ -251,7 +251,7 @@ class _Middles:
         return place
 
     def _further_on(self, place: NDArray[np.int64], end: int) -> bool:
-        """Whether a reader may be at `end` or after it: int64[m], OUTSIDE from there on.
+        """Tell whether a reader may be at `end` or after it: int64[m], OUTSIDE from there on.
 
         What it opened last lies together, so that but for strays nothing of it lies well before `end`. In a wrong order
         half of that lies in the first half. So such an order is known from half of it.

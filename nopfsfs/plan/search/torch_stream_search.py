@@ -114,7 +114,7 @@ class GlobalSearch:
 
     @property
     def done(self) -> bool:
-        """Whether all words were looked at."""
+        """True: all words were looked at."""
         return self._next >= self._limit or not self._targets
 
     def step(self) -> tuple[StreamPlace, ...]:

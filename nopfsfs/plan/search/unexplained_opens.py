@@ -8,15 +8,17 @@ takes long.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan.epoch_order import DataSet
-from nopfsfs.plan.search.matching import MIN_OPENS, Search
-from nopfsfs.plan.search.suspects import FEW, FIRSTS, MAX_OPENS, OpensView, Proof, Suspect
+from nopfsfs.plan.epoch_order import DataSet, EpochOrder, Proof
+from nopfsfs.plan.search.evidence import elsewhere
+from nopfsfs.plan.search.matching import Search
+from nopfsfs.plan.search.prepared_opens import MIN_OPENS
+from nopfsfs.plan.search.suspects import FEW, FIRSTS, MAX_OPENS, OpensView, Suspect
 
 # Numbers of opens at which the plans at hand are looked at; beyond the last at every so many.
 _LOOKS = frozenset((3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56))
@@ -36,6 +38,8 @@ _FIRST_READERS = 256
 _LAST_WORD = 48
 # Opens that are kept, to be followed again once their plan is known.
 _KEPT = 65_536
+# Opens that are repeated for a plan once it is certain: more than loaders hold.
+_BEGUN_WITH = 4096
 # A file that is opened again within so many others is opened twice for one access.
 _TWICE = 64
 # A reader that comes later than so many opens of others after a cohort's last belongs to another.
@@ -123,7 +127,7 @@ class Cohort:
         return self.count in _LOOKS or self.count % _LOOK_EVERY == 0
 
     def _take(self, row: int, reader: int) -> bool:
-        """Notes the file as opened last; False if it was opened a moment ago."""
+        """Note the file as opened last; False if it was opened a moment ago."""
         before = self._distinct.get(row)
         if before is not None:
             if self.count - before[1] < min(_TWICE, len(self._distinct) // 2 + 1):
@@ -156,6 +160,27 @@ class Cohort:
         within, owner = self._ownership.within(index), self._ownership.of
         return np.array([row for row in self._distinct if owner[row] in within], dtype=np.int64)
 
+    def of_dataset(self, index: int) -> list[Open]:
+        """The opens of a data set's files."""
+        within, owner = self._ownership.within(index), self._ownership.of
+        return [one for one in self.opens if owner[one[0]] in within]
+
+    def in_epoch(self, order: EpochOrder) -> list[Open]:
+        """The last opens of the order's data set that were made in its epoch.
+
+        Opens that readers who follow the order made before, in another epoch, are forgotten: by them the epoch would
+        seem to have been read everywhere. Opens of readers who do not follow the order stay to be explained.
+        """
+        opens = self.of_dataset(order.hypothesis.dataset)[-_BEGUN_WITH:]
+        if order.again is not None:
+            return opens
+        before, others = elsewhere([(order.find(row), who) for row, who, _ in opens], order.length)
+        gone = {opens[at] for at in before}
+        if gone:
+            self.opens = deque((one for one in self.opens if one not in gone), maxlen=self.opens.maxlen)
+        left_out = gone | {opens[at] for at in others}
+        return [one for one in opens if one not in left_out]
+
     def firsts(self, index: int, count: int) -> list[NDArray[np.int64]]:
         """The first rows that each reader opened of a data set, those of at least 4: int64[<= count]."""
         within, owner = self._ownership.within(index), self._ownership.of
@@ -185,7 +210,8 @@ class Cohort:
         return sorted(found, key=lambda index: (-found[index], len(self._ownership.within(index)), index))
 
     def quick_due(self, *, beside: bool) -> bool:
-        """Whether to try (again) what was said; asking means that it is done. `beside`: a search of all goes on."""
+        """True: it is time to try (again) what was said; asking means that it is done. `beside`: a search of all
+        goes on."""
         if not beside:
             due = self.grown or any(self._quick_at < at <= self.count for at in _QUICK)
         else:
@@ -195,11 +221,11 @@ class Cohort:
 
     @property
     def grown(self) -> bool:
-        """Whether the search for what was said began with far fewer opens than there are."""
+        """True: the search for what was said began with far fewer opens than there are."""
         return self.count >= _QUICK_AGAIN * max(self._quick_at, MIN_OPENS)
 
     def full_due(self) -> bool:
-        """Whether to try everything (again); asking means that it is done."""
+        """True: it is time to try everything (again); asking means that it is done."""
         due = self.count >= self.full_from
         self._full_at = self.count if due else self._full_at
         return due
@@ -215,28 +241,28 @@ class Cohort:
 
     @property
     def thorough(self) -> bool:
-        """Whether there were enough opens for a search that found nothing to mean something."""
+        """True: there were enough opens for a search that found nothing to mean something."""
         return self.count >= min(_LAST_WORD, self._ownership.total // 2)
 
     def suspect(self, found: Sequence[Suspect], most: int) -> None:
-        """Takes what a search has found; keeps so many, those with the most evidence."""
+        """Take what a search has found; keep so many, those with the most evidence."""
         known = {one.candidate for one in found}
         self.suspects = [*found, *(one for one in self.suspects if one.candidate not in known)]
         self.suspects = sorted(self.suspects, key=lambda one: -one.worth)[:most]
 
     def still_at(self, part: int | None) -> bool:
-        """Whether a search may yet find what is as likely as what it found in that part."""
+        """True: a search may yet find what is as likely as what it found in that part."""
         return not self.settled or (self.full is not None and self.full.within(part))
 
     def looked_deep(self) -> bool:
-        """Whether there are enough new opens to try what takes long (again); asking means that it is done."""
+        """True: there are enough new opens to try what takes long (again); asking means that it is done."""
         if self.count < 4 * self._deep:
             return False
         self._deep = self.count
         return True
 
     def restart(self, opens: Sequence[Open] = ()) -> None:
-        """Nothing before counts, but these."""
+        """Forget all opens but these."""
         self._begin()
         self.opens = deque(opens, maxlen=_KEPT)
         for row, reader, _ in self.opens:
@@ -255,7 +281,7 @@ class Cohorts:
         return bool(self.cohorts)
 
     def of(self, reader: int) -> Cohort | None:
-        """Where that reader's unexplained opens are."""
+        """The cohort of a reader, if it has unexplained opens."""
         return self._of.get(reader)
 
     def join(self, reader: int, now: int) -> Cohort:
@@ -278,8 +304,29 @@ class Cohorts:
         self._of[reader] = found
         return found
 
+    def forgive(self, reader: int) -> None:
+        """Note that the reader does what is expected of it: every other time its cohort's oldest open was a stray."""
+        cohort = self._of.get(reader)
+        if cohort is not None:
+            cohort.forgive()
+            if not cohort.opens:
+                self.drop(cohort)
+
+    def explained(self, cohort: Cohort, opens: Sequence[Open]) -> set[int]:
+        """Forget opens of a cohort that a plan explains. Returns the readers who belong to the plan, because it
+        explains most of their opens; what others have opened stays to be explained."""
+        all_of = Counter(reader for _, reader, _ in cohort.opens)
+        some_of = Counter(reader for _, reader, _ in opens)
+        own = {reader for reader, count in some_of.items() if 2 * count > all_of[reader]}
+        gone = set(opens)
+        left = [one for one in cohort.opens if one not in gone and one[1] not in own]
+        cohort.restart(left)
+        if not left and cohort in self.cohorts:
+            self.drop(cohort)
+        return own - {0}
+
     def drop(self, cohort: Cohort) -> None:
-        """Forgets a cohort."""
+        """Forget a cohort."""
         self.cohorts.remove(cohort)
         for reader in cohort.readers:
             if self._of.get(reader) is cohort:

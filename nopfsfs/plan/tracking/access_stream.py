@@ -18,7 +18,7 @@ _DRIFT = 1024
 
 
 class AccessStream:
-    """See the module."""
+    """The positions of one mount's stream, which only grow."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -35,7 +35,7 @@ class AccessStream:
         before = self.position
         if self._blend.key:
             self.generation += 1
-        rates = [stream.rate(opens) if isinstance(stream, Track) else 1.0 for stream in streams]
+        rates = [stream.agreement.rate(opens) if isinstance(stream, Track) else 1.0 for stream in streams]
         self._blend = BlendedStream(list(zip(streams, weights(rates), strict=True)))
         self._shift = before - self._blend.position
 

@@ -1,4 +1,4 @@
-"""One stream of what comes next, from those of several readers.
+"""A stream of what comes next, blended from those of several readers.
 
 Positions of the blended stream go round the parts in turn, `weight` places of each, so that a reader who is twice as
 fast is foreseen twice as far. With one part it is that part's own stream.
@@ -18,7 +18,7 @@ MOST = 16
 
 
 class Stream(Protocol):
-    """What is known of one reader: stream positions, and the rows there."""
+    """The stream of one reader: positions, and the rows there."""
 
     @property
     def generation(self) -> int:
@@ -52,7 +52,7 @@ class _WeightedStream:
         return rounds * total + self.before + rest
 
     def blended_all(self, positions: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-        """The same of many."""
+        """`blended` of many positions."""
         rounds, rest = np.divmod(positions - self.start, self.weight)
         return rounds * total + self.before + rest
 
@@ -70,7 +70,7 @@ class BlendedStream:
         self.key = tuple((id(stream), stream.generation) for stream, _ in parts)
 
     def next_uses(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As of a `Stream`."""
+        """The first place still to come of each row, as in `Stream`."""
         never = np.iinfo(np.int64).max
         first = np.full(len(rows), never, dtype=np.int64)
         for part in self._parts:
@@ -90,7 +90,7 @@ class BlendedStream:
         return max(places) - min(places) if places else 0
 
     def upcoming(self, start: int, count: int) -> NDArray[np.int64]:
-        """As of a `Stream`. Ends where that of any part does."""
+        """The rows at some places, as in `Stream`. Ends where the stream of any part does."""
         if not self._parts:
             return np.zeros(0, dtype=np.int64)
         if len(self._parts) == 1:

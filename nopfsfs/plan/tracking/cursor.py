@@ -22,7 +22,7 @@ _HIDDEN_TAIL = bytes((_HIDDEN,))
 
 
 class Step(IntEnum):
-    """What an open was, relative to the window."""
+    """The place of an open relative to the window."""
 
     AHEAD = 0  # unopened, but beyond the window
     HIT = 1  # among the next K unopened
@@ -78,7 +78,7 @@ class Cursor:
 
     @property
     def thin(self) -> bool:
-        """Whether there are places whose opens do not show, or did not."""
+        """True: there are places whose opens do not show, or did not."""
         return self._thin
 
     def unread(self) -> tuple[int, int]:
@@ -120,7 +120,7 @@ class Cursor:
         return Step.REPEAT if near else Step.OLD
 
     def mark(self, place: int) -> None:
-        """Notes an open that was no hit, so that the window will step over its place."""
+        """Note an open that was no hit, so that the window will step over its place."""
         if not self.opened[place]:
             if place < self.hi:
                 raise ValueError(f"place {place} lies in the window: take it")
@@ -147,13 +147,13 @@ class Cursor:
             self._fill()
 
     def filled(self) -> float:
-        """Of the first quarter of the places up to the furthest that was opened, the share that were opened: most where
+        """The share of opened places in the first quarter of those up to the furthest that was opened: most where
         readers are apart; as few as of all places where the others are not read at all."""
         quarter = (self.opened.rfind(_OPENED, self.lo) + 1 - self.lo) // 4
         return self.opened.count(_OPENED, self.lo, self.lo + quarter) / quarter if quarter > 0 else 0.0
 
     def extend(self, length: int, absent: Sequence[int] = (), hidden: NDArray[np.bool_] | None = None) -> None:
-        """Makes the next epoch's places known."""
+        """Make the next epoch's places known."""
         before = len(self.opened)
         self.opened.extend(bytes(length))
         self._lack(absent, before)
@@ -189,7 +189,7 @@ class Cursor:
         self._fill()
 
     def so_far(self) -> bytes:
-        """What of this epoch was opened, for `resume`: what does not show as far as all has that shows."""
+        """The opened places of this epoch, for `resume`: what does not show as far as all has that shows."""
         opened = bytes(self.opened[: self.length])
         if self._thin:
             behind = min(self._behind, self.length)
@@ -215,17 +215,8 @@ class Cursor:
         gone[: max(0, self.passed - first)] = True
         return gone
 
-    def truncate(self) -> None:
-        """Forgets the next epoch: another one than was thought follows."""
-        del self.opened[self.length :]
-        self.lo = min(self.lo, self.length)
-        self.hi = min(self.hi, self.length)
-        self._room = self.opened.count(_UNOPENED, self.lo, self.hi)
-        self.ahead_run = 0
-        self._fill()
-
     def abandon(self, below: int) -> None:
-        """Passes over every unopened place before `below`."""
+        """Pass over every unopened place before `below`."""
         if below <= self.lo:
             return
         skipped = self.opened.count(_UNOPENED, self.lo, min(below, self.hi))
@@ -264,7 +255,7 @@ class Cursor:
             self._behind = before + seen if seen else self._behind
 
     def _fill(self) -> None:
-        """Widens the window until it holds k unopened places or all that are known."""
+        """Widen the window until it holds k unopened places or all that are known."""
         while self._room < self.k:
             found = self.opened.find(_UNOPENED, self.hi)
             if found < 0:
@@ -273,7 +264,7 @@ class Cursor:
             self._room += 1
 
     def _check(self) -> None:
-        """Passes over what has been in the window for two check points, at least 4 K opens, and was not
+        """Pass over what has been in the window for two check points, at least 4 K opens, and was not
         opened.
 
         A loader opens all of the next K places within K opens, in whatever order. Files it never opens (it

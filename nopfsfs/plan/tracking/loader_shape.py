@@ -26,7 +26,7 @@ class LoaderShape:
 
     @property
     def in_order(self) -> bool:
-        """Whether each reader has opened one place after the other, so that there is nothing more to be learned."""
+        """True: each reader has opened one place after the other, so that there is nothing more to be learned."""
         return bool(self._last) and not self._turns
 
     def see(self, reader: int, place: int) -> bool:

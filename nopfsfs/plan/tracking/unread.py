@@ -1,4 +1,4 @@
-"""What is left to read of a data set in this epoch, when its order is not known.
+"""The files that are left to read of a data set in this epoch, when its order is not known.
 
 A loader without a known seed still reads every file once in each epoch. So what has not been read is what comes, in
 whatever order, and what has been read does not come before the next epoch.
@@ -33,10 +33,6 @@ class Unread:
         self._lo = 0
         self._whole = False  # most files were read in the epoch before
         self._again: list[int] = []
-
-    def holds(self, row: int) -> bool:
-        """Whether the row belongs to the data set."""
-        return self.order.find(row) >= 0
 
     def observe(self, row: int) -> list[int]:
         """An open. The rows opened last when it shows that a new epoch has begun, else none."""

@@ -22,7 +22,7 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.placement.access_counts import NOBODY
 from nopfsfs.placement.cluster_homes import ClusterHomes
 from nopfsfs.placement.methods import UNCOVERED
-from nopfsfs.plan.tracking.track import PlanState
+from nopfsfs.plan.tracking.agreement import PlanState
 from nopfsfs.policy.stream_scan import Rows
 from nopfsfs.protocol import between_supervisors as messages
 from nopfsfs.protocol.codec import Message
@@ -51,7 +51,7 @@ _NO_ROOM = messages.NodeRoom(0, (), 0)
 
 
 class PlacementAgreement:
-    """One node's part in the agreement. One task, `run`. The only writer of the column `holder` u16[n], with its
+    """This node's part in the agreement. One task, `run`. The only writer of the column `holder` u16[n], with its
     `handover`; `charges` i64[n] as of `NodePolicy`. `events`: of the other nodes, closed when there are none any more;
     `send` reaches one node, or all others."""
 
@@ -253,7 +253,7 @@ class PlacementAgreement:
             await self._compute(order)
 
     def _wanted(self) -> list[tuple[ReadSet, int]]:
-        """What is read, as far as it is known here, and how many epochs are to be looked at."""
+        """The files that are read, as far as this node knows, and the number of epochs to be looked at."""
         follower = self._loop.follower
         if follower is None:
             return []
@@ -281,7 +281,7 @@ class PlacementAgreement:
             return False
 
     def _before(self, classes: int) -> ClusterHomes:
-        """What is placed already, with as many classes at least."""
+        """The placement so far, with at least so many classes."""
         before = self._cluster
         if before is None:
             return ClusterHomes.empty(len(self._charges), self.nodes, classes)
@@ -364,7 +364,7 @@ class PlacementAgreement:
         self._handover.written(self._number)
 
     def _foreign(self, furthest: Rows, elsewhere: NDArray[np.bool_]) -> Rows:
-        """What is staged here and lives `elsewhere`, b[n]: i64[m], those first that are to leave first."""
+        """Rows that are staged here and have their home `elsewhere`, b[n]: i64[m], the first to leave first."""
         staged = self._loop.policy.residency.staged_rows()
         order = np.concatenate([furthest[np.isin(furthest, staged)], np.setdiff1d(staged, furthest)])
         found: Rows = order[elsewhere[order]]
@@ -373,7 +373,7 @@ class PlacementAgreement:
     # ---- status -------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Of the status record."""
+        """This node's part of the status record."""
         return {
             "node": self.node, "nodes": self.nodes, "placement": self._config.placement, "number": self._begun,
             "distinct_share": round(self._share, 4), "homes_here": self._homes_here, "left": sorted(self._left),

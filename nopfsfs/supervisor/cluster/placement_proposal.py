@@ -121,7 +121,8 @@ class PlacementProposal:
         return replace(self, rooms=np.pad(self.rooms, ((0, 0), (0, max(0, classes - self.rooms.shape[1])))))
 
     def compute(self, before: ClusterHomes, rows: NDArray[np.integer[Any]], charges: Ints, node: int) -> ClusterHomes:
-        """What it places, as `node` has it: the same on all of them. `rows` of `ReadSet.rows`. May take a minute."""
+        """Compute the placement as `node` sees it; all nodes compute the same homes. May take a minute. `rows` of
+        `ReadSet.rows`."""
         nodes = len(self.rooms)
         wanted = before.to_cover(rows, charges, self.limit)
         some = rows if wanted.all() else rows[wanted]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nopfsfs.placement.access_counts import Nodes, dealt
-from nopfsfs.plan.epoch_order import Hypothesis
-from nopfsfs.plan.following.foresight import successor
+from nopfsfs.plan.epoch_order import Hypothesis, successor
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import STRIDED, Dealt
 
@@ -32,7 +31,7 @@ def readers(hypothesis: Hypothesis, n: int, nodes: int, epochs: int) -> list[Nod
 
 
 def _deals(hypothesis: Hypothesis, n: int) -> bool:
-    """Whether the ranks share the samples."""
+    """True when the ranks share the samples."""
     spec, world = hypothesis.spec, hypothesis.world
     family = registry.sampler(spec.sampler)
     if family.dealt is not Dealt.OWN or world == 1:

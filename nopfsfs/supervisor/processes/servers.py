@@ -157,7 +157,7 @@ class ServerHandle:
             self._control.close()
 
     def _let_stager_go(self, child: Child) -> None:
-        """It runs no more, though it may not have ended: let the stager see its end."""
+        """Let the stager see the end of a server that runs no more, though it may not have ended."""
         if self._link is not None and child.main_thread_ended:  # no answer is half given
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_RDWR)

@@ -36,7 +36,7 @@ FREE = 4
 
 
 class Child:
-    """One process of the mount, which is not waited for by anyone else."""
+    """Process of the mount, whose end only the supervisor waits for."""
 
     def __init__(self, module: str, handoff: Handoff) -> None:
         self.role = handoff.role
@@ -117,7 +117,7 @@ class Child:
 
 
 class Role(Protocol):
-    """What one kind of process adds to the life of all."""
+    """Steps of a process's life in which one kind differs from the others."""
 
     @property
     def name(self) -> str:
@@ -172,7 +172,7 @@ class SupervisedProcess:
 
     @property
     def asleep(self) -> list[Child]:
-        """Those that were killed and are asleep in the kernel."""
+        """Processes that were killed and are asleep in the kernel."""
         self._asleep = [child for child in self._asleep if child.status is None]
         return self._asleep
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nopfsfs.plan.epoch_order import DataSet, FileOrder, Hypothesis, build
 from nopfsfs.plan.following.explaining import Explanation, Group, Lead, Missing, PlanOrigin, Said, Verdict, group
 from nopfsfs.plan.following.follower import Follower
-from nopfsfs.plan.following.identifier import Budget
+from nopfsfs.plan.following.search_budget import Budget
 from nopfsfs.plan.following.wording import paragraph
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec

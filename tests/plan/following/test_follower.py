@@ -541,7 +541,9 @@ def test_a_job_that_fails_is_forgotten() -> None:
     assert follower.status().state == "watching"
 
 
-@pytest.mark.parametrize(("worlds", "message"), [([(2, (2,))], "do not fit"), ([(0, (0,))], "do not fit")])
+@pytest.mark.parametrize(
+    ("worlds", "message"), [([(2, (2,))], "do not fit"), ([(0, (0,))], "do not fit"), ([], "no world")]
+)
 def test_bad_worlds(worlds, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Follower(tree(), SEED, heads=HEADS, worlds=worlds)

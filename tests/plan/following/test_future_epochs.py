@@ -178,8 +178,8 @@ def test_where_the_next_epoch_is_not_computed_it_is_foreseen_by_its_files() -> N
     reading = Reading()
     reading.read(300)
     reading.look_far()
-    (track,) = reading.follower._consumers.tracks()
-    track.ahead = None
+    (track,) = reading.follower._beliefs.tracks()
+    track.places.ahead = None
     foreseen, truth = reading.next_epochs()
     assert np.array_equal(foreseen, np.where(truth < HORIZON, truth, -1))
 
@@ -188,7 +188,7 @@ def test_epochs_that_are_all_the_same_need_no_foresight() -> None:
     reading = Reading()
     reading.read(300)
     reading.look_far()
-    (track,) = reading.follower._consumers.tracks()
+    (track,) = reading.follower._beliefs.tracks()
     track.repeats = True
     assert reading.look_far() == 0
     assert not reading.follower.knows_future
@@ -205,4 +205,4 @@ def test_a_plan_that_was_given_up_foresees_nothing() -> None:
     assert reading.follower.status().state == "mismatch"
     assert not reading.follower.knows_future
     rows = np.arange(FIRST, FIRST + FILES)
-    assert np.array_equal(reading.follower.next_uses(rows), reading.follower._outlook.next_uses(rows))
+    assert np.array_equal(reading.follower.next_uses(rows), reading.follower._stream.next_uses(rows))

@@ -6,7 +6,7 @@ import pytest
 from plan_cases import identified, reading
 from plan_play import follower_for, play, tree
 
-from nopfsfs.plan.following import identifier
+from nopfsfs.plan.following import search_budget
 from nopfsfs.plan.samplers import registry
 from tests.conftest import slow
 
@@ -19,7 +19,7 @@ SEEDED = [family.name for family in identified() if family.seeds is not None]
 @pytest.fixture(autouse=True)
 def enough_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Opens are counted here, not what a slow machine can compute in the 10 s that searches may take at once."""
-    monkeypatch.setattr(identifier, "_BUDGET_S", 60.0)
+    monkeypatch.setattr(search_budget, "_BUDGET_S", 60.0)
 
 
 def opens_needed(name: str, seed: int, workers: int, most: int, *, given: bool) -> int | None:

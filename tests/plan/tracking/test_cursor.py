@@ -64,17 +64,6 @@ def test_places_never_opened_do_not_fill_the_window() -> None:
     assert hits == 19_800
 
 
-def test_forgetting_the_next_epoch_keeps_the_place_in_this() -> None:
-    cursor = Cursor(10, 4)
-    cursor.extend(10)
-    for place in (*range(8), 10):
-        cursor.take(place)
-    cursor.truncate()
-    assert (cursor.lo, cursor.hi, len(cursor.opened)) == (8, 10, 10)
-    cursor.extend(10)
-    assert cursor.take(10) is Step.HIT
-
-
 @pytest.mark.parametrize(
     ("length", "inflight", "k"),
     [(1, None, 1), (39, None, 1), (200, None, 10), (10**6, None, 1024), (200, 160, 160)],
