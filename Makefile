@@ -1,6 +1,6 @@
 # make demo    set everything up, run the main job on a slow source, print the table, draw it (DEMO='--runs 5': medians)
 # make test    set everything up, run the tests but those marked slow (TEST='PATH ...': all of these, slow or not)
-# make test-all    run all tests: also what repeats, waits, needs both MPIs or all modes
+# make test-all    run all tests, also those that repeat, wait, need both MPIs or all modes; random tests with all examples
 # make test-frameworks    the same with TensorFlow, Grain, Hugging Face, Lightning, timm, ... in .venv-frameworks
 # make lint    ruff and strict types
 # make bench   measure, write build/bench.json, print the table (BENCH='PATTERN ...' for some of it)
@@ -50,7 +50,7 @@ test: $(READY)
 	@$(if $(TEST),$(PYTEST) $(TEST),$(call all_tests,-m "not slow"))
 
 test-all: $(READY)
-	@$(call all_tests)
+	@export NOPFSFS_EXAMPLES=all; $(call all_tests)
 
 # The frameworks want versions of their own of many packages, and are large: a virtual environment for them alone.
 test-frameworks: $(FRAMEWORKS)/.ready

@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from nopfsfs.fuse.mount_table import abort_connection, find_mount
 from nopfsfs.fuse.mounting import may_mount, unmount
 from nopfsfs.system.state_dirs import default_run_dir, remove_state_dir, state_dir_for
 from tests import guard
+from tests.examples import examples
 
 # A shell that starts the tests in the background has them, and what they start, ignore SIGINT; some tests send it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+settings.register_profile("nopfsfs", deadline=None, max_examples=examples(100))
+settings.load_profile("nopfsfs")
 pytest.register_assert_rewrite("tests.mount.harness")  # before any test, of whatever room, imports it
 # They need what `make test-frameworks` installs.
 collect_ignore = [] if os.environ.get("NOPFSFS_FRAMEWORKS") else ["frameworks"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.calibrate import random_walk as walk_module
@@ -91,7 +91,6 @@ def test_a_walk_counts_what_it_cannot_list(tree: Path, monkeypatch: pytest.Monke
     assert (found.seen, found.skipped, found.why) == (FILES * 7 // 8, 1, f"{tree / 'class3'}: Permission denied")
 
 
-@settings(deadline=None)
 @given(st.integers(0, 200), st.integers(1, 50), st.integers(0, 100))
 def test_a_choice_is_bounded_and_has_no_file_twice(files: int, most: int, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -14,9 +14,10 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.index_walk import IndexWalk
 from nopfsfs.dataset.tree_scan import scan
 from tests.dataset import trees
+from tests.examples import examples
 from tests.framework_setup import import_torchvision
 
-slow = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+slow = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 

@@ -18,6 +18,7 @@ from nopfsfs.dataset import file_orders, natural_order
 from nopfsfs.dataset.index_walk import IndexWalk
 from nopfsfs.dataset.tree_scan import scan
 from tests.dataset import trees
+from tests.examples import examples
 from tests.framework_setup import import_torchvision
 
 pytestmark = [
@@ -26,7 +27,7 @@ pytestmark = [
 ]
 slow = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 
@@ -174,7 +175,7 @@ def test_keras(files: list[bytes], links: list[Any]) -> None:
         assert listing(root, "keras_images") == real(found)
 
 
-@settings(slow, max_examples=25)
+@settings(slow, max_examples=examples(25))
 @given(trees.paths(texts, most=20))
 def test_hf_imagefolder(tmp_path_factory: pytest.TempPathFactory, files: list[bytes]) -> None:
     datasets = pytest.importorskip("datasets")

@@ -8,8 +8,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,40 +20,18 @@ from nopfsfs.protocol.columns import LAYOUT
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, mount_command, read_all, run
+from tests.mount.reading import FINE, are_reading, comparing
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(260)]
 
 KILLS = 100
 HANGS_S = 240.0
-FINE = {"wrong": [], "errors": []}
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     fill(tmp_path / "source", 200, 60_000)
     return tmp_path / "source"
-
-
-@contextmanager
-def comparing(
-    m: Mounted, readers: int, rounds: int | str, pause: float = 0.0, limit_s: float = 100.0
-) -> Iterator[list[Reader]]:
-    """Readers of all that there is; asserts in the end that they saw the right bytes."""
-    words = [str(rounds), str(pause)]
-    together = [Reader("compare", m.path, m.source, str(seed), *words) for seed in range(readers)]
-    try:
-        yield together
-        for reader in together:
-            if rounds == "all":
-                reader.go()
-            assert reader.result(limit_s) == FINE
-    finally:
-        for reader in together:
-            reader.__exit__()
-
-
-def are_reading(readers: list[Reader]) -> bool:
-    return all(reader.process.poll() is None for reader in readers)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from tests.examples import examples
 from tests.mount import rights
 from tests.mount.acting import Hangs, Outcome, User
 from tests.mount.differing import (
@@ -86,7 +87,7 @@ def test_the_mount_is_what_the_source_was(open_to_all: Path, kind: Kind) -> None
     run_state_machine_as_test(
         Here,
         settings=settings(
-            max_examples=1, stateful_step_count=STEPS_A_RUN, deadline=None, derandomize=True, database=None,
+            max_examples=examples(1), stateful_step_count=STEPS_A_RUN, deadline=None, derandomize=True, database=None,
             phases=[Phase.generate], suppress_health_check=list(HealthCheck),
         ),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from nopfsfs.fuse.connection import PASSES_FROM
 from tests.conftest import place_for_all, slow, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, module, mounted, read_all, run, write
-from tests.mount.test_deaths import are_reading, comparing
+from tests.mount.reading import are_reading, comparing
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(260)]
 

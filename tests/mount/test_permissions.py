@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,30 +15,22 @@ from nopfsfs.stager.changed_files import SETTLE_S
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, mounted, write
+from tests.mount.users import (
+    GROUP,
+    GROUP_TAG,
+    NOBODY,
+    OTHER,
+    USER,
+    acl_for,
+    may,
+)
 
 pytestmark = [
     pytest.mark.mount,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be several users"),
 ]
 
-NOBODY, OTHER, GROUP = 65534, 54321, 54322
 USERS = (0, NOBODY, OTHER)
-
-
-def acl(*entries: tuple[int, int, int]) -> bytes:
-    """A POSIX ACL as the kernel stores it: (tag, permissions, id) each (linux/posix_acl_xattr.h)."""
-    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
-
-
-USER_OBJ, USER, GROUP_OBJ, GROUP_TAG, MASK, EVERYBODY = 1, 2, 4, 8, 16, 32
-NO_ID = 0xFFFFFFFF
-
-
-def acl_for(tag: int, who: int, permissions: int, mask: int = 7) -> bytes:
-    return acl(
-        (USER_OBJ, 7, NO_ID), *([(USER, permissions, who)] if tag == USER else []), (GROUP_OBJ, 0, NO_ID),
-        *([(GROUP_TAG, permissions, who)] if tag == GROUP_TAG else []), (MASK, mask, NO_ID), (EVERYBODY, 0, NO_ID),
-    )  # fmt: skip
 
 
 def make(source: Path, with_acls: bool) -> list[str]:
@@ -88,12 +79,6 @@ def granted(
         raise
     with mounted(source, work=work) as m:
         yield m, paths
-
-
-def may(root: Path, paths: list[str], uid: int, groups: list[int]) -> dict[str, bool]:
-    who = ("as", str(uid), ",".join(map(str, groups)))
-    with Reader(*who, "may", *(root / path for path in paths), cwd="/") as reader:
-        return dict(zip(paths, reader.result(), strict=True))
 
 
 @pytest.mark.parametrize("uid", USERS)

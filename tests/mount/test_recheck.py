@@ -19,7 +19,7 @@ from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, mount_command, run, write
 from tests.mount.modes import Mode
-from tests.mount.test_permissions import GROUP, GROUP_TAG, NOBODY, OTHER, USER, acl_for, may
+from tests.mount.users import GROUP, GROUP_TAG, NOBODY, OTHER, USER, acl_for, may
 
 pytestmark = [
     pytest.mark.mount,

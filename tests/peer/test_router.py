@@ -17,6 +17,7 @@ from nopfsfs.peer.router import GOTS_MOST
 from nopfsfs.protocol.between_peers import TAGS, Drop, Hurry, Leave, NodeAnswer, Record, Want, encode_records
 from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.stager_peer import COMING_S, PREFETCH_S, SILENT_S, Kind, Status
+from tests.examples import examples
 from tests.peer.network import BROKEN, HOWS, LONG, RIGHT, SHORT, WRONG
 from tests.peer.stagers import (
     JOB,
@@ -935,7 +936,7 @@ class WorseExchanges(Exchanges):
 
 
 often = settings(
-    deadline=None, max_examples=120, stateful_step_count=60, suppress_health_check=list(HealthCheck)
+    max_examples=examples(120), stateful_step_count=60, suppress_health_check=list(HealthCheck)
 )  # fmt: skip
 TestExchanges = Exchanges.TestCase
 TestExchanges.settings = often

@@ -22,7 +22,8 @@ from nopfsfs.errors import AlreadyReported, Exit, NopfsError
 from nopfsfs.peer.scan_messages import Devices, pack_found, pack_tasks, unpack_found, unpack_tasks
 from nopfsfs.peer.shared_scan import LOOKED_AT, ScanOptions, check_same, check_view, owner, sample, scan_together
 from tests.dataset import trees
-from tests.dataset.test_tree_scan import fill, find, later, paths
+from tests.dataset.scanned import fill, find, later, paths
+from tests.examples import examples
 from tests.peer.threads import Rank, on_ranks
 
 
@@ -53,7 +54,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bytes]]:
 links = st.lists(st.tuples(trees.names, trees.names), max_size=4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(trees.paths(), links, st.integers(1, 5))
 def test_any_number_of_ranks_makes_the_index_of_one(files: list[bytes], links: Any, size: int) -> None:
     with trees.tree(files, links) as root:

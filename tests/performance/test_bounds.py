@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.performance import bounds
@@ -13,7 +13,6 @@ from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 SAMPLES = 6
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.booleans(), min_size=SAMPLES, max_size=SAMPLES), min_size=1, max_size=5),
     st.lists(st.integers(1, 9), min_size=SAMPLES, max_size=SAMPLES),

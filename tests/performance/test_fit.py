@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.performance import fit
@@ -23,7 +23,6 @@ def sizes_of(seed: int, count: int = 200) -> np.ndarray:
     return np.round(np.random.default_rng(seed).lognormal(11.5, 0.7, count))
 
 
-@settings(deadline=None)
 @given(LATENCIES, STREAMS, SEEDS)
 def test_exact_times_give_the_line_back(latency: float, stream: float, seed: int) -> None:
     sizes = sizes_of(seed)
@@ -35,7 +34,6 @@ def test_exact_times_give_the_line_back(latency: float, stream: float, seed: int
     assert line.latency + line.per_byte * sizes.mean() == pytest.approx(latency + sizes.mean() / stream, rel=1e-6)
 
 
-@settings(deadline=None)
 @given(LATENCIES, STREAMS, SEEDS, st.floats(0.01, 0.2))
 def test_a_latency_from_noisy_times_is_right_within_what_it_claims(
     latency: float, stream: float, seed: int, noise: float
@@ -74,7 +72,6 @@ def test_without_first_bytes_the_whole_time_is_the_latency() -> None:
         fit.latency_of(NONE, NONE, NONE)
 
 
-@settings(deadline=None)
 @given(SEEDS, st.integers(0, 7))
 def test_no_line_is_drawn_through_too_few_readings(seed: int, count: int) -> None:
     sizes = sizes_of(seed, count)
@@ -82,7 +79,6 @@ def test_no_line_is_drawn_through_too_few_readings(seed: int, count: int) -> Non
     assert fit.draw_line(sizes, sizes) is None
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.floats(1e-6, 10.0)), min_size=1, max_size=40))
 def test_whatever_was_timed_gives_a_latency(rows: list[tuple[int, float]]) -> None:
     found = fit.latency_of(*np.array(rows, np.float64).T, NONE)
@@ -105,7 +101,6 @@ def test_the_knee_is_the_fewest_that_are_about_as_fast_as_any(points: list[tuple
     assert fit.knee(points) == x
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.integers(1, 64), st.floats(1.0, 1e12), min_size=1))
 def test_the_knee_reaches_its_share(measured: dict[int, float]) -> None:
     x = fit.knee(list(measured.items()))
@@ -127,7 +122,6 @@ def readings(rows: list[tuple[float, float, float, float, int]]) -> Readings:
     return Readings(*np.array(rows, np.float64).T)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 64), st.integers(2, 20), st.floats(1e-4, 10.0), st.floats(0.0, 0.5))
 def test_threads_that_read_without_a_pause_add_up(threads: int, each: int, takes: float, skew: float) -> None:
     """However they begin, one after the other within half a read."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.performance.model import (
@@ -46,14 +46,12 @@ def clusters(draw: st.DrawFn) -> Cluster:
 # ---- curves and the source ---------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(curves, st.floats(0.1, 100))
 def test_a_curve_is_numpys_interpolation(curve: Curve, x: float) -> None:
     xs, ys = zip(*curve.points, strict=True)
     assert curve.at(x) == pytest.approx(np.interp(x, xs, ys), rel=1e-9)
 
 
-@settings(deadline=None)
 @given(curves, st.integers(1, 100))
 def test_the_most_of_a_curve_is_the_highest_of_many_points(curve: Curve, up_to: int) -> None:
     assert curve.most(up_to) == pytest.approx(max(map(curve.at, np.linspace(1, up_to, 64 * up_to))), rel=0.05)
@@ -64,7 +62,6 @@ def test_a_flat_curve_is_the_same_everywhere() -> None:
     assert {Curve.flat(7.0).at(x) for x in (0, 1, 2.5, math.inf)} == {7.0}
 
 
-@settings(deadline=None)
 @given(curves, rates, st.integers(1, 80))
 def test_the_source_gives_what_the_best_number_of_readers_gets(rate: Curve, link: float, nodes: int) -> None:
     best = max(gamma * min(link, rate.at(gamma) / gamma) for gamma in range(1, nodes + 1))
@@ -76,7 +73,6 @@ def test_a_source_that_slows_down_is_best_between_two_measured_points() -> None:
     assert SourceModel(Curve(((1, 100), (4, 40))), link=30).most(4) == pytest.approx(60)
 
 
-@settings(deadline=None)
 @given(curves, rates, st.integers(1, 80))
 def test_a_readers_share(rate: Curve, link: float, gamma: int) -> None:
     assert SourceModel(rate, link).share(gamma) == min(link, rate.at(gamma) / gamma)
@@ -98,7 +94,6 @@ def test_capacities_repeat_over_the_nodes() -> None:
 # ---- what fetching costs -----------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(clusters(), st.integers(1, 9), st.integers(1, 10**9))
 def test_a_threads_times_are_the_papers(cluster: Cluster, gamma: int, size: int) -> None:
     times = Times.of_thread(cluster, gamma)
@@ -115,7 +110,6 @@ def test_a_threads_times_are_the_papers(cluster: Cluster, gamma: int, size: int)
         assert size * times.peer[number] == pytest.approx(size / min(cluster.network, rate), rel=1e-9)
 
 
-@settings(deadline=None)
 @given(clusters(), st.integers(1, 9))
 def test_a_nodes_threads_do_together_what_each_does_times_their_number(cluster: Cluster, gamma: int) -> None:
     node, thread = Times.of_node(cluster, gamma), Times.of_thread(cluster, gamma)
@@ -129,7 +123,6 @@ def test_a_nodes_threads_do_together_what_each_does_times_their_number(cluster: 
         assert node.peer[number] == pytest.approx(max(1 / cluster.network, node.local[number]), rel=1e-9)
 
 
-@settings(deadline=None)
 @given(clusters(), st.integers(1, 9), st.data())
 def test_a_sample_is_fetched_from_the_soonest(cluster: Cluster, gamma: int, data: st.DataObject) -> None:
     classes = st.lists(st.integers(NOWHERE, len(cluster.classes) - 1), min_size=8, max_size=8)
@@ -152,7 +145,6 @@ def test_a_sample_is_fetched_from_the_soonest(cluster: Cluster, gamma: int, data
 # ---- when it can be used -----------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 10)), min_size=1, max_size=30), st.floats(0, 50))
 def test_the_end_of_each_compute_follows_the_recurrence(samples: list[tuple[float, float]], begin: float) -> None:
     expected = []

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.placement.access_counts import (
@@ -39,7 +39,6 @@ def readers_of(table: list[list[int]]) -> Readers:
 # ---- who reads it ------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 3), st.integers(0, 6), st.integers(0, 9))
 def test_an_order_is_dealt_out_place_by_place(
     samples: int, nodes: int, per_node: int, more: int, seed: int
@@ -57,7 +56,6 @@ def test_what_is_not_read_is_read_by_nobody() -> None:
     assert dealt(np.array([3, 1]), 4, 2).tolist() == [NOBODY, 1, NOBODY, 0]
 
 
-@settings(deadline=None)
 @given(epochs_of_readers(), st.integers(1, 100))
 def test_counts_of_each_node(table: list[list[int]], block: int) -> None:
     samples = len(table[0])
@@ -72,7 +70,6 @@ def test_counts_of_each_node(table: list[list[int]], block: int) -> None:
             assert often[node, sample] == count[node, sample]
 
 
-@settings(deadline=None)
 @given(epochs_of_readers(), st.integers(1, 3), st.integers(1, 100))
 def test_who_reads_what_so_often(table: list[list[int]], least: int, block: int) -> None:
     samples = len(table[0])
@@ -94,7 +91,6 @@ def test_counts_end_at_255() -> None:
     assert ranked.often.tolist() == [[255]]
 
 
-@settings(deadline=None)
 @given(epochs_of_readers(), st.integers(1, 5), st.integers(1, 2000))
 def test_the_nodes_that_read_a_sample_most(table: list[list[int]], depth: int, block: int) -> None:
     ranked = by_sample(readers_of(table), len(table), len(table[0]), depth, block)
@@ -122,7 +118,6 @@ def test_ranking_larger_tables(epochs: int) -> None:
         assert ranked.node[sample, : len(best)].tolist() == best
 
 
-@settings(deadline=None)
 @given(epochs_of_readers())
 def test_the_next_reading_by_the_same_node(table: list[list[int]]) -> None:
     found = next_readings(readers_of(table), len(table), len(table[0]))

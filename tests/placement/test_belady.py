@@ -17,6 +17,7 @@ from nopfsfs.policy.belady_set import BeladySet
 from nopfsfs.sim.policies import POLICIES, SimJob
 from nopfsfs.sim.training import Training
 from nopfsfs.sim.training_orders import permutations
+from tests.examples import examples
 from tests.policy.belady import Belady
 
 EPOCHS = 90
@@ -54,7 +55,7 @@ def most_hits(stream: list[int], room: int) -> int:
     return best(0, frozenset())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(0, 5), max_size=12), st.integers(0, 4))
 def test_nothing_has_more_hits(stream: list[int], room: int) -> None:
     assert hits(stream, room) == most_hits(stream, room)
@@ -86,7 +87,7 @@ def kept_hits(stream: list[int], room: int) -> int:
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(0, 5), max_size=12), st.integers(0, 4))
 def test_a_mount_keeps_what_is_best(stream: list[int], room: int) -> None:
     assert kept_hits(stream, room) == most_hits(stream, room)
@@ -95,7 +96,6 @@ def test_a_mount_keeps_what_is_best(stream: list[int], room: int) -> None:
 # ---- whole epochs ------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_at_the_end_of_an_epoch_the_soonest_are_kept(data: st.DataObject) -> None:
     room = data.draw(st.lists(st.integers(0, 20), min_size=1, max_size=3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -56,7 +56,6 @@ def clusters(draw: st.DrawFn) -> tuple[int, Ints, Ints]:
     return nodes, np.array(charges, np.int64), np.array(rooms, np.int64)
 
 
-@settings(deadline=None)
 @given(clusters(), st.sampled_from(sorted(METHODS)), st.integers(1, 4), st.sampled_from([1, 5, 1 << 20]), st.data())
 def test_any_cluster(job: tuple[int, Ints, Ints], method: str, epochs: int, block: int, data: st.DataObject) -> None:
     nodes, charges, rooms = job

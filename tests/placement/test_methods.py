@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.placement.access_counts import NOBODY, Readers, dealt
 from nopfsfs.placement.methods import NOWHERE, Placement, fill, homes, nopfs, take
+from tests.examples import examples
 
 Ints = NDArray[np.int64]
 SAMPLES = 20_000
@@ -29,7 +30,6 @@ def equal_parts(samples: int, nodes: int, share: float) -> Ints:
 # ---- what fits ---------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.data(), st.booleans())
 def test_what_fits_is_taken_in_turn(data: st.DataObject, closes: bool) -> None:
     room = data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=4))
@@ -57,7 +57,6 @@ def test_large_rooms_are_exact() -> None:
     assert room.tolist() == [0]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 12), max_size=20), st.lists(st.integers(0, 30), max_size=3), st.booleans())
 def test_classes_are_filled_one_after_the_other(sizes: list[int], room: list[int], closes: bool) -> None:
     expected, left = [NOWHERE] * len(sizes), room.copy()
@@ -112,7 +111,7 @@ def used(placement: Placement, node: int, sizes: Ints, room: Ints) -> list[int]:
     return total
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(150))
 @given(jobs(), st.sampled_from([None, 0.0, 0.3, 1.0]), st.sampled_from([1, 1 << 20]))
 def test_homes_of_any_cluster(job: tuple[list[list[int]], Ints, Ints], share: float | None, block: int) -> None:
     table, sizes, room = job
@@ -140,7 +139,7 @@ def test_homes_of_any_cluster(job: tuple[list[list[int]], Ints, Ints], share: fl
         assert share or not placement.slice.any()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(jobs())
 def test_nopfs_of_any_cluster(job: tuple[list[list[int]], Ints, Ints]) -> None:
     table, sizes, room = job
@@ -169,7 +168,6 @@ def test_nopfs_of_any_cluster(job: tuple[list[list[int]], Ints, Ints]) -> None:
     assert not placement.slice.any()
 
 
-@settings(deadline=None)
 @given(jobs())
 def test_what_a_node_has_itself(job: tuple[list[list[int]], Ints, Ints]) -> None:
     table, sizes, room = job

@@ -18,7 +18,8 @@ from nopfsfs.plan.tracking.track import OpenVerdict, Track
 from nopfsfs.plan.visible_opens import VisibleOpens
 from nopfsfs.protocol.tripwires import Tripwires
 from tests.conftest import slow
-from tests.plan.following.test_follower import SHUFFLED, epoch_opens, feed, tree
+from tests.examples import examples
+from tests.plan.following_jobs import SHUFFLED, epoch_opens, feed, tree
 
 pytestmark = pytest.mark.usefixtures("small_budget")
 
@@ -65,7 +66,7 @@ def replay(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     st.integers(0, 2**32),
     st.integers(2000, 12_000),

@@ -20,15 +20,9 @@ from nopfsfs.policy.pending_reads import PASSED_BY
 from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
 from nopfsfs.policy.residency import KERNEL_READS
 from nopfsfs.policy.stream_scan import SCAN
+from tests.examples import examples
 from tests.policy.simulated import World
-
-
-def split(homes: int, stream: int, pages: int, page_homes: int = 0, whole_limit: int = 1 << 40) -> MemorySplit:
-    return MemorySplit(
-        arena=homes + 2 * stream, homes=homes, stream=stream, ranges=stream, pages=pages, page_homes=page_homes,
-        whole_limit=whole_limit,
-    )  # fmt: skip
-
+from tests.policy.splits import split
 
 # ---- cases --------------------------------------------------------------------------------------------------
 
@@ -617,7 +611,7 @@ splits = st.builds(
     [21], split(homes=0, stream=21, pages=0, whole_limit=21), split(homes=0, stream=0, pages=0, whole_limit=20),
     ["read", "shrink", "replace supervisor"], random.Random(1), [], 0.0, False, 0,
 )  # fmt: skip
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.integers(0, 50), min_size=1, max_size=40), splits, splits, actions, st.randoms(use_true_random=False),
     st.lists(st.integers(0, 200), max_size=2), st.sampled_from([0.0, 0.2]), st.booleans(),

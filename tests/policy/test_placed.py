@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.placement.methods import NOWHERE, UNCOVERED
@@ -306,7 +306,6 @@ def test_pulls_wait_for_others_to_be_fetched() -> None:
 # ---- any placement ------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_books_of_any_placements(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 12))

@@ -10,6 +10,7 @@ from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.command_list import CommandList
 from nopfsfs.policy.push_scheduler import Paged, PushScheduler
 from nopfsfs.policy.residency import OPEN, PUSHING, Residency
+from tests.examples import examples
 
 N = 24
 
@@ -94,7 +95,7 @@ steps = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     steps, st.lists(st.integers(1, 50), min_size=N, max_size=N), st.integers(0, 300), st.integers(0, 100),
     st.lists(st.integers(-1, 300), min_size=N, max_size=N),

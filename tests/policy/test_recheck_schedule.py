@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.policy.recheck_schedule import BURST, DIRECTORIES_S, NEVER, RATE, Schedule, file_rate, round_s
+from tests.examples import examples
 
 NONE = np.zeros(0, np.int64)
 
@@ -39,7 +40,7 @@ def longest_gaps(found: list[tuple[float, int]], end_s: float) -> dict[int, floa
     return {row: max(gaps[row], end_s - last[row]) for row in last}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     n_dirs=st.integers(1, 300), n_files=st.integers(0, 2000), period_s=st.sampled_from([60.0, 90.0, 200.0]),
     tick_s=st.sampled_from([0.02, 0.25]), data=st.data(),

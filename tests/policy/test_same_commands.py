@@ -15,7 +15,7 @@ from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.residency import NEW
 from tests.policy.reference.twin import EVENTS, Twin
 from tests.policy.simulated import World
-from tests.policy.test_node_policy import split
+from tests.policy.splits import split
 
 # More seeds, for a change of the policy: NOPFSFS_SEEDS=20000 pytest tests/policy/test_same_commands.py
 SEEDS = int(os.environ.get("NOPFSFS_SEEDS", "80"))

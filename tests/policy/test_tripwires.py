@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.open_files import HALF_READ
 from nopfsfs.policy.pending_reads import PASSED_BY, PendingReads
 from tests.policy.simulated import World
-from tests.policy.test_node_policy import split
+from tests.policy.splits import split
 
 
 @pytest.mark.parametrize("after", [0, 30])
@@ -67,7 +67,6 @@ def test_a_large_file_loses_all_its_pages_at_its_end() -> None:
     assert len(orders) > 10
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1 << 20), st.integers(0, 60), st.sampled_from([0.0, 0.2]))
 def test_budgets_hold_and_it_comes_to_rest(seed, after, fail) -> None:
     chance = random.Random(seed)

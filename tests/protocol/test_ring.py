@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.protocol import ring as module
 from nopfsfs.protocol.ring import CAPACITY, Event, Events, Ring, take_all
+from tests.examples import examples
 
 Ends = tuple[int, Ring, Ring]
 
@@ -24,7 +25,7 @@ def ends() -> Iterator[Ends]:
     os.close(fd)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.sampled_from(list(Event)), st.integers(0, 2**40 - 1), st.integers(0, 2**64 - 1))))
 def test_events_arrive_as_they_were_put(events: list[tuple[Event, int, int]]) -> None:
     fd = Ring.create("test")
@@ -123,7 +124,7 @@ def several(count: int) -> Iterator[Several]:
 steps = st.lists(st.one_of(st.sampled_from(["put 0", "put 1", "put 2", "tick"]), st.integers(1, 4)), max_size=60)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 @given(steps, st.integers(1, 4))
 def test_events_of_several_rings_come_once_each_in_the_order_of_time(steps: list[str | int], most: int) -> None:
     """An integer among the steps: take so many of each ring."""
@@ -144,7 +145,7 @@ def test_events_of_several_rings_come_once_each_in_the_order_of_time(steps: list
         assert [reader.lost for reader in rings.readers] == [0, 0, 0]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.integers(0, 2), max_size=20), st.integers(1, 5))
 def test_one_ring_is_taken_as_it_is(ticks: list[int], most: int) -> None:
     def lists(events: Events) -> list[list[int]]:

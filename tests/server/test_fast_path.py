@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from nopfsfs.fuse.pyfuse3_pair import LISTING_BYTES
 from nopfsfs.server import fast_path as module
 from nopfsfs.server.fast_path import FastPath
+from tests.examples import examples
 
 HEADER = struct.Struct("<IIQQIIIHH")
 LOOKUP, FORGET, GETATTR, OPEN, READ, RELEASE, INIT, INTERRUPT, IOCTL = 1, 2, 3, 14, 15, 18, 26, 36, 39
@@ -426,7 +427,7 @@ def test_the_end_of_the_connection_is_the_end() -> None:
     run(body)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     garbage=st.lists(
         st.one_of(

@@ -37,6 +37,7 @@ from nopfsfs.server.shown_opens import ShownOpens
 from nopfsfs.system.elastic_limiter import ElasticLimiter
 from nopfsfs.tiers.source import Source
 from nopfsfs.vfs.tree import Tree
+from tests.examples import examples
 from tests.stager.running import Shared
 
 HEADER = struct.Struct("<IIQQIIIHH")
@@ -311,20 +312,20 @@ def feed(rig: Rig, requests: list[Request]) -> None:
     check_answers(rig, requests, exchange)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250))
 @given(requests=st.lists(REQUESTS, max_size=12))
 def test_each_request_is_answered_once_or_passed_on(rig: Rig, requests: list[Request]) -> None:
     feed(rig, requests)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250))
 @given(requests=st.lists(WELL_FORMED_READS, max_size=12))
 @example(requests=[Request(READ, 1 << 48 | row + 1, read_body(0, 0, 4096)) for row in range(2, 5)])  # version 256
 def test_reads_of_any_handle_offset_and_size(rig: Rig, requests: list[Request]) -> None:
     feed(rig, requests)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(garbage=st.lists(st.binary(min_size=1, max_size=200), max_size=10))
 def test_arbitrary_bytes(rig: Rig, garbage: list[bytes]) -> None:
     """What is shorter than a header can have no answer."""
@@ -438,7 +439,7 @@ CALLS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(calls=st.lists(CALLS, min_size=1, max_size=8))
 def test_any_number_is_an_errno_or_a_result(rig: Rig, calls: list[tuple[Any, ...]]) -> None:
     codes: set[int] = set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hypothesis import strategies as st
+
 from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.sim.run import Outcome
 from nopfsfs.sim.training import SimDataSet, Training
@@ -60,3 +62,25 @@ def outcome(policy: str, seconds: float, *, nodes: int = 2, stall: float = 1.0) 
 
 def with_nodes(nodes: int) -> Cluster:
     return replace(TINY, nodes=nodes)
+
+CLASSES = 2
+rates = st.sampled_from([0.5, 1.0, 3.0, 20.0, 1e9])
+
+
+def storage(name: str, capacity: int, threads: int, read: float, write: float) -> StorageClass:
+    return StorageClass(name, (capacity,), threads, Curve.flat(read), Curve.flat(write))
+
+
+@st.composite
+def clusters(draw: st.DrawFn, staging: int = 30) -> Cluster:
+    """Up to three nodes of up to two ranks, whose staging buffers hold one to three steps."""
+    nodes, ranks = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    points = sorted(draw(st.dictionaries(st.integers(1, 3), rates, min_size=1)).items())
+    latency, at_once = draw(st.sampled_from([0.0, 0.3])), draw(st.integers(1, 3))
+    source = SourceModel(Curve(tuple((float(x), y) for x, y in points)), draw(rates), latency, at_once)
+    classes = tuple(
+        storage(str(n), draw(st.integers(0, 60)), draw(st.integers(1, 3)), draw(rates), draw(rates))
+        for n in range(CLASSES)
+    )
+    buffer = storage("staging", staging, draw(st.integers(1, 3)), 1e9, draw(rates))
+    return Cluster("any", nodes, draw(rates), draw(rates), source, buffer, classes, draw(rates), ranks)

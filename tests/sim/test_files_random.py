@@ -14,7 +14,8 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.performance.cluster_file import format_cluster, parse_cluster, read_cluster, write_cluster
 from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.sim.dataset_file import parse_dataset, read_dataset
-from tests.sim.test_files import CLUSTER, DATASET
+from tests.examples import examples
+from tests.sim.example_files import CLUSTER, DATASET
 
 RAM = StorageClass("ram", (1,), 1, Curve.flat(1), Curve.flat(1))
 STAGING = StorageClass("staging", (1,), 1, RAM.read, RAM.write)
@@ -110,7 +111,7 @@ scraps = st.sampled_from(
 ) | st.text(max_size=5)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from([CLUSTER, DATASET]), st.data())
 def test_a_spoiled_file_has_an_answer(text: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
@@ -122,7 +123,7 @@ def test_a_spoiled_file_has_an_answer(text: str, data: st.DataObject) -> None:
     answers(lambda: parse_dataset(text, "x"))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from([CLUSTER, DATASET]), st.data())
 def test_a_spoiled_value_has_an_answer(text: str, data: st.DataObject) -> None:
     lines = text.splitlines()

@@ -9,35 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
+from nopfsfs.performance.model import Cluster, Curve, SourceModel
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Fluid, Preload, Reads
 from nopfsfs.sim.policies import POLICIES
 from nopfsfs.sim.run import Simulation
 from nopfsfs.sim.training import SimDataSet, Training
+from tests.examples import examples
+from tests.sim.clusters import CLASSES, clusters, storage
 
-CLASSES = 2
 SIZES = np.array([3, 8, 1, 5, 9, 4, 7, 2, 6, 10])
 OTHER_SAMPLES = ("perfect", "deepio-opportunistic", "parallel-staging")  # read nothing, or something else
-rates = st.sampled_from([0.5, 1.0, 3.0, 20.0, 1e9])
-
-
-def storage(name: str, capacity: int, threads: int, read: float, write: float) -> StorageClass:
-    return StorageClass(name, (capacity,), threads, Curve.flat(read), Curve.flat(write))
-
-
-@st.composite
-def clusters(draw: st.DrawFn, staging: int = 30) -> Cluster:
-    """Up to three nodes of up to two ranks, whose staging buffers hold one to three steps."""
-    nodes, ranks = draw(st.integers(1, 3)), draw(st.integers(1, 2))
-    points = sorted(draw(st.dictionaries(st.integers(1, 3), rates, min_size=1)).items())
-    latency, at_once = draw(st.sampled_from([0.0, 0.3])), draw(st.integers(1, 3))
-    source = SourceModel(Curve(tuple((float(x), y) for x, y in points)), draw(rates), latency, at_once)
-    classes = tuple(
-        storage(str(n), draw(st.integers(0, 60)), draw(st.integers(1, 3)), draw(rates), draw(rates))
-        for n in range(CLASSES)
-    )
-    buffer = storage("staging", staging, draw(st.integers(1, 3)), 1e9, draw(rates))
-    return Cluster("any", nodes, draw(rates), draw(rates), source, buffer, classes, draw(rates), ranks)
 
 
 @st.composite
@@ -137,7 +118,7 @@ def seconds(cluster: Cluster, reads: list[Reads], batch: int) -> float:
     return fluid.now
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data(), st.integers(1, 3), st.integers(1, 3))
 def test_reads_one_by_one(data: st.DataObject, batch: int, window: int) -> None:
     cluster = data.draw(clusters())
@@ -180,7 +161,6 @@ def faster(cluster: Cluster, what: str, factor: float) -> Cluster:
     return replace(cluster, **make())
 
 
-@settings(deadline=None)
 @given(st.data(), st.sampled_from(FASTER), st.sampled_from([1.1, 3.0]), st.integers(1, 3))
 def test_nothing_takes_longer_when_something_is_faster(
     data: st.DataObject, what: str, factor: float, batch: int
@@ -191,7 +171,6 @@ def test_nothing_takes_longer_when_something_is_faster(
     assert seconds(faster(cluster, what, factor), reads, batch) <= seconds(cluster, reads, batch) * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 3))
 def test_without_io_there_is_only_computing(data: st.DataObject, batch: int) -> None:
     cluster = data.draw(clusters())
@@ -206,7 +185,6 @@ def test_without_io_there_is_only_computing(data: st.DataObject, batch: int) -> 
     assert found.compute_seconds == pytest.approx(fluid.now)
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 3))
 def test_without_fetching_ahead_each_read_is_waited_for(data: st.DataObject, batch: int) -> None:
     cluster = data.draw(clusters())
@@ -221,7 +199,6 @@ def test_without_fetching_ahead_each_read_is_waited_for(data: st.DataObject, bat
     assert seconds(cluster, [reads], batch) == pytest.approx(expected)
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 3), st.sampled_from([0.0, 7.0]))
 def test_time_that_passes_before_the_training_is_lost(data: st.DataObject, batch: int, wait: float) -> None:
     cluster = data.draw(clusters())
@@ -260,7 +237,7 @@ def test_what_is_loaded_first_waits_for_the_slowest(what: str, expected: float) 
 # ---- all policies ------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data(), st.integers(1, 40), st.integers(1, 3), st.integers(1, 4))
 def test_nothing_is_below_the_bound(data: st.DataObject, samples: int, batch: int, count: int) -> None:
     cluster = data.draw(clusters(staging=data.draw(st.integers(1, 100))))

@@ -19,6 +19,7 @@ from nopfsfs.sim.policies import POLICIES, NotSupported, Placed, SimJob
 from nopfsfs.sim.run import Outcome, Simulation
 from nopfsfs.sim.training import SimDataSet, Training
 from nopfsfs.sim.training_orders import permutations
+from tests.examples import examples
 from tests.policy.belady import Belady
 
 SIZE = 100
@@ -158,7 +159,7 @@ def places_of(policy: Placed, epoch: int) -> list[tuple[int, int, int, int]]:
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(["homes", "nopfs"]), st.integers(1, 4), st.integers(1, 2), st.integers(1, 60),
     st.lists(st.integers(0, 40), max_size=3), st.integers(1, 4),

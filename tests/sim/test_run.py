@@ -11,7 +11,8 @@ from nopfsfs.sim.policies import POLICIES
 from nopfsfs.sim.run import PLACING, Simulation
 from nopfsfs.sim.shipped import find_cluster, find_dataset
 from nopfsfs.sim.training import SimDataSet, Training
-from tests.sim.test_fluid import clusters
+from tests.examples import examples
+from tests.sim.clusters import clusters
 
 SIMULATION = Simulation(find_cluster("sc21"), find_dataset("mnist")[0], Training(3, 32, drop_last=False))
 
@@ -40,7 +41,7 @@ def test_a_samplers_order() -> None:
     assert outcome.source_reads_per_epoch[0] == 1000 // 16 * 16
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(clusters(staging=200), st.integers(1, 60), st.integers(1, 3), st.integers(2, 6))
 def test_homes_keep_no_less_than_nopfs(cluster: Cluster, samples: int, batch: int, epochs: int) -> None:
     """Of equal samples, more are kept somewhere."""

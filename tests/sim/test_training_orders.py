@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.placement.access_counts import NOBODY
@@ -22,7 +22,6 @@ def distributed(order: list[int], ranks: int, rank: int) -> list[int]:
     return (order + repeated[:padding])[rank:total:ranks]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 5), st.integers(0, 3))
 def test_all_are_dealt_out_and_filled_up(samples: int, ranks: int, batch: int, epoch: int) -> None:
     orders = permutations(Training(5, batch, drop_last=False), samples, ranks, 1)
@@ -36,7 +35,6 @@ def test_all_are_dealt_out_and_filled_up(samples: int, ranks: int, batch: int, e
         assert found[:, rank].tolist() == distributed(shuffled, ranks, rank)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 4))
 def test_what_fills_no_step_is_dropped(samples: int, ranks: int, batch: int) -> None:
     orders = permutations(Training(5, batch), samples, ranks, 1)
@@ -59,7 +57,6 @@ def test_each_epoch_has_its_order_and_the_seed_decides() -> None:
     assert (one.epoch(3) != other.epoch(3)).any()
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 3), st.booleans())
 def test_who_reads_each_sample(samples: int, nodes: int, per_node: int, drop_last: bool) -> None:
     orders = permutations(Training(5, 2, drop_last=drop_last), samples, nodes * per_node, per_node)

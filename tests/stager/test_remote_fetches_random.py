@@ -22,10 +22,11 @@ from nopfsfs.protocol.columns import HOME_HERE, Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.stager_peer import COMING_S, Kind, Status
 from nopfsfs.stager import leases, remote_fetches
+from tests.examples import examples
 from tests.stager.peer import Ask, FakePeer
+from tests.stager.random_steps import SIZES, Player, steps_of
 from tests.stager.rig import PAGE, Rig, write_files
 from tests.stager.rig import rig as new_rig
-from tests.stager.test_state_random import SIZES, Player, steps_of
 
 BUDGET = 40 * PAGE
 OURS = ("demand", "demand", "fetch", "fetch", "evict", "cancel", "budget", "work", "work", "take", "pin", "home")
@@ -218,7 +219,7 @@ def check_end(r: Rig, player: PeerPlayer) -> None:
     assert r.arena.taken == 0, "a leak"
 
 
-options = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+options = settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 
 
 @options

@@ -15,6 +15,7 @@ from nopfsfs.protocol.server_stager import Answer, Demand
 from nopfsfs.stager import server_links as module
 from nopfsfs.stager.server_links import ServerLinks
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
+from tests.examples import examples
 
 HELLO = Answer(0, 0, 0, 0)
 some = st.integers(0, 100)  # picks one of what there is
@@ -160,7 +161,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert not any(self.s.received(link) for link in self.s.ends)
 
 
-AnyOrder.TestCase.settings = settings(deadline=None, max_examples=100, stateful_step_count=40)
+AnyOrder.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 test_in_any_order = AnyOrder.TestCase
 
 

@@ -7,7 +7,6 @@ open for one staging, everything answered, nothing left over.
 from __future__ import annotations
 
 import errno
-import os
 import random
 import shutil
 import tempfile
@@ -17,100 +16,16 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.stager.published_copies import PinnedCopy
 from tests.conftest import wait_until
+from tests.examples import examples
+from tests.stager.random_steps import BUDGET, SIZES, Player, Step, steps_of
 from tests.stager.rig import PAGE, Rig, content, open_files_below, rig, write_files
-
-SIZES = [1, PAGE, 2 * PAGE + 100, 5 * PAGE, 3 * PAGE, 12 * PAGE, 30 * PAGE + 1]
-BUDGET = 24 * PAGE
-files = st.integers(0, len(SIZES) - 1)
-Step = tuple[str, int, int]
-
-
-def steps_of(*kinds: str) -> st.SearchStrategy[list[Step]]:
-    return st.lists(st.tuples(st.sampled_from(kinds), files, st.integers(0, 40)), min_size=1, max_size=60)
-
 
 QUIET = ("demand", "demand", "demand", "fetch", "evict", "cancel", "budget", "work", "work", "take", "pin")
 LOUD = (*QUIET, "overwrite", "shrink", "vanish", "refresh", "fail")
-
-
-class Player:
-    """Does one step after the other; `pins` are held until the end or the next pin of the row."""
-
-    def __init__(self, r: Rig) -> None:
-        self.r = r
-        self.pins: dict[int, tuple[PinnedCopy, bytes]] = {}
-
-    def play(self, step: Step) -> None:
-        what, at, value = step
-        getattr(self, what)(self.r.files[at], value)
-
-    def demand(self, row: int, value: int) -> None:
-        self.r.demand(row, value * PAGE // 2, PAGE + value)
-
-    def fetch(self, row: int, value: int) -> None:
-        self.r.state.fetch([row, self.r.files[value % len(SIZES)]])
-
-    def evict(self, row: int, value: int) -> None:
-        self.r.state.evict([row])
-
-    def cancel(self, row: int, value: int) -> None:
-        self.r.state.cancel()
-
-    def budget(self, row: int, value: int) -> None:
-        pages = BUDGET // PAGE * value // 40
-        self.r.state.set_budget(pages * PAGE, (pages // 2) * PAGE, (pages // 4) * PAGE)
-
-    def work(self, row: int, value: int) -> None:
-        self.r.workers.run_one()
-
-    def take(self, row: int, value: int) -> None:
-        self.r.take(most=value % 4 + 1)
-
-    def pin(self, row: int, value: int) -> None:
-        if row in self.pins:
-            self.unpin(row)
-        elif (data := self.r.state.pin(row)) is not None:
-            self.pins[row] = (data, bytes(data.data))
-
-    def unpin(self, row: int) -> None:
-        data, before = self.pins.pop(row)
-        assert bytes(data.data) == before, "changed while pinned"
-        data.data.release()
-        self.r.state.unpin(data.slot)
-
-    def overwrite(self, row: int, value: int) -> None:
-        if self.r.path(row).exists():
-            with open(self.r.path(row), "r+b") as file:
-                file.write(content(value + 100, SIZES[self.r.files.index(row)]))
-
-    def shrink(self, row: int, value: int) -> None:
-        if self.r.path(row).exists():
-            os.truncate(self.r.path(row), value)
-
-    def vanish(self, row: int, value: int) -> None:
-        self.r.path(row).unlink(missing_ok=True)
-
-    def refresh(self, row: int, value: int) -> None:
-        for changed in {*self.r.changed, row}:
-            self.r.refresh(changed)
-        self.r.changed.clear()
-
-    def fail(self, row: int, value: int) -> None:
-        if self.r.source.errors.pop(row, None) is None:
-            self.r.source.errors[row] = errno.EIO
-
-    def end(self) -> None:
-        """Everything that was begun comes to its end."""
-        for row in list(self.pins):
-            self.unpin(row)
-        self.r.source.errors.clear()
-        self.r.run()
 
 
 def play(steps: list[Step], check: Callable[[Rig], None] = lambda r: None, **options: object) -> None:
@@ -138,7 +53,7 @@ def play(steps: list[Step], check: Callable[[Rig], None] = lambda r: None, **opt
         shutil.rmtree(root)
 
 
-options = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+options = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 
 
 @options
@@ -157,7 +72,7 @@ def test_so_they_do_over_a_source_that_changes_and_fails(steps: list[Step]) -> N
     play(steps)
 
 
-@settings(options, max_examples=60)
+@settings(options, max_examples=examples(60))
 @given(steps_of("demand", "fetch", "work", "take"))
 def test_a_file_is_opened_once_for_all_its_demands_and_fetches(steps: list[Step]) -> None:
     """As long as there is room and nothing is evicted."""

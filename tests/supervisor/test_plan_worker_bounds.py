@@ -15,7 +15,7 @@ from nopfsfs.supervisor import plan_worker as module
 from nopfsfs.supervisor.control_socket import Caller
 from nopfsfs.supervisor.plan_worker import PlanWorker, make_follower
 from tests.asynchronous import in_trio
-from tests.supervisor.test_control_socket import say, served
+from tests.supervisor.talking import say, served
 
 FILES = 20
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nopfsfs.system.shared_memory import PAGE
@@ -69,7 +69,6 @@ operations = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(operations)
 def test_budget_and_memory_hold_whatever_happens(operations: list[tuple[str, int]]) -> None:
     with mock.patch.object(arena, "WARM_SHARE", 4):

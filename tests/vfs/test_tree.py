@@ -17,6 +17,7 @@ from nopfsfs.tiers.source import Source
 from nopfsfs.vfs.errors import NameTooLong, NoSuchAttribute, NotADirectory, NotALink, NotFound, SourceFailed, StaleFile
 from nopfsfs.vfs.tree import Attributes, RefreshedAttributes, Tree
 from tests.dataset import trees
+from tests.examples import examples
 
 
 def tree_of(source: str | bytes | Path) -> Tree:
@@ -57,7 +58,7 @@ def check_attributes(attributes: Attributes, st: os.stat_result) -> None:
 targets = st.sampled_from([b"a", b"../a", b"b/a", b"../../..", b"/", b"missing"])
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(trees.paths(), st.lists(st.tuples(trees.names, targets), max_size=4))
 def test_any_tree_is_listed_as_the_source(files, links) -> None:
     with trees.tree(files, links) as root:

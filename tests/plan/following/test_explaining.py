@@ -21,6 +21,7 @@ from nopfsfs.plan.search.candidates import Candidate, OrderHeads, Seeds
 from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.suspects import LOCK, Suspect, Table
 from nopfsfs.plan.search.unexplained_opens import Cohort, RowOwners
+from tests.examples import examples
 
 FILES = 2000
 SHUFFLED = Spec("distributed", 42)
@@ -199,7 +200,7 @@ def test_nothing_that_fits_and_too_few_files() -> None:
     assert group(of, [], TRAIN, unread=False) is None
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(0, 40), st.floats(0, 45))
 def test_whatever_is_opened_something_is_said(seed: int, opens: int, strays: int, cost: float) -> None:
     rng = np.random.default_rng(seed)

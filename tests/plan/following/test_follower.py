@@ -16,52 +16,14 @@ from nopfsfs.plan.search import candidates
 from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.suspects import LOCK, OpensView
 from tests.conftest import slow
+from tests.examples import examples
+from tests.plan.following_jobs import HEADS, IN_ORDER, SEED, SHUFFLED, epoch_opens, feed, tree
 
 pytestmark = pytest.mark.usefixtures("small_budget")
 
-SEED = 42
-# Kept over the tests, which have data sets of the same sizes.
-HEADS = candidates.OrderHeads(512 << 20)
-SHUFFLED = Spec("distributed", SEED)
-IN_ORDER = Spec("sequential")
-
-
-def tree(train: int = 4000, val: int = 1000, seed: int = 0) -> list[DataSet]:
-    """A mount with 20 directories, train/, val/ and a file that belongs to no data set."""
-    rows = np.arange(20, 20 + train + val, dtype=np.int64)
-    parts = [DataSet(0, "train", (FileOrder(("image_folder",), rows[:train]),))]
-    if val:
-        parts.append(DataSet(1, "val", (FileOrder(("image_folder",), rows[train:]),)))
-        parts.append(DataSet(2, "", (FileOrder(("image_folder",), rows),)))
-    return parts
-
-
-def epoch_opens(
-    part: DataSet,
-    spec: Spec,
-    epoch: int,
-    loader: Loader,
-    rng: np.random.Generator,
-    world: int = 1,
-    ranks: tuple[int, ...] = (0,),
-) -> np.ndarray:
-    rows = part.orders[0].rows
-    orders = [rows[registry.order(spec, len(rows), epoch, world, rank)].tolist() for rank in ranks]
-    return np.array(loader.ranks(orders, rng), dtype=np.int64)
-
-
-# Every run in `feed` does the background work in time; `test_whatever_is_opened...` does it late.
-def feed(follower: Follower, opens: np.ndarray, chunk: int = 16) -> np.ndarray:
-    """Opens in chunks, with the background work done in between."""
-    flags = []
-    for i in range(0, len(opens), chunk):
-        flags.append(follower.observe(opens[i : i + chunk]))
-        follower.settle()
-    return np.concatenate(flags) if flags else np.zeros(0, np.uint8)
-
 
 # Readers are not told apart here, as a mount does: where four ranks drift apart, some opens would not be foreseen.
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.integers(0, 2**32),
     st.integers(2000, 6000),
@@ -366,7 +328,7 @@ def test_large_data_sets_are_computed_as_jobs() -> None:
     assert follower.observe(opens[500:4000]).mean() >= 0.99
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=examples(12))
 # Few sizes: the beginnings of orders are kept from one example to the next.
 @pytest.mark.slow
 @given(
@@ -476,7 +438,7 @@ def test_nothing_to_read(parts) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(0, 2**32))
 def test_tiny_data_sets(n: int, world: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -12,7 +12,8 @@ from nopfsfs.plan.epoch_order import DataSet, Hypothesis, build
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.tracking.unread import Unread
-from tests.plan.following.test_follower import HEADS, IN_ORDER, SEED, SHUFFLED, epoch_opens, feed, tree
+from tests.examples import examples
+from tests.plan.following_jobs import HEADS, IN_ORDER, SEED, SHUFFLED, epoch_opens, feed, tree
 
 pytestmark = pytest.mark.usefixtures("small_budget")
 
@@ -35,7 +36,7 @@ def check(follower: Follower, opened: set[int], rows: np.ndarray) -> None:
         assert len(passed) == 0 or (len(passed) == 1 and row in opened), "one place is left out: it was opened"
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     st.integers(0, 2**32), st.sampled_from([(1, (0,)), (2, (0, 1)), (4, (1, 2)), (5, (2,))]),
     st.sampled_from([SHUFFLED, IN_ORDER]), st.booleans(),

@@ -13,7 +13,7 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
 from nopfsfs.plan.search.candidates import Candidate, OrderHeads
-from tests.plan.following.test_follower import HEADS, SEED, SHUFFLED, epoch_opens, feed, tree
+from tests.plan.following_jobs import HEADS, SEED, SHUFFLED, epoch_opens, feed, read, tree
 from tests.plan.jobs import mixed as mixed_up
 from tests.plan.jobs import workers_of
 
@@ -41,15 +41,6 @@ def job(part, spec: Spec, epochs: range, rng: np.random.Generator, pid: int, loa
         whose = {int(row): pid + 10 * epoch + (i // loader.batch) % loader.workers for i, row in enumerate(order)}
         taken += [(int(row), whose[int(row)]) for row in epoch_opens(part, spec, epoch, loader, rng)]
     return taken
-
-
-def read(follower: Follower, opens: list[tuple[int, int]], chunk: int = 16) -> np.ndarray:
-    flags = []
-    for i in range(0, len(opens), chunk):
-        rows, readers = np.array(opens[i : i + chunk], dtype=np.int64).T
-        flags.append(follower.observe(rows, readers))
-        follower.settle()
-    return np.concatenate(flags)
 
 
 @pytest.mark.parametrize("later", [False, True])

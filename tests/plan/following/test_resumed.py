@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -193,7 +193,6 @@ plans = st.builds(
 
 
 @given(st.lists(plans, max_size=6), st.lists(plans, max_size=6))
-@settings(deadline=None)
 def test_a_record_keeps_what_was_read_last(newer: list[RecordedPlan], older: list[RecordedPlan]) -> None:
     kept = merged(newer, older)
     assert len({plan.name for plan in kept}) == len(kept) == min(PLANS_MOST, len({p.name for p in (*newer, *older)}))

@@ -16,6 +16,7 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import huggingface, registry, sharding
 from nopfsfs.plan.samplers.sampler import Spec, Value
 from nopfsfs.plan.search import candidates
+from tests.examples import examples
 
 NAMES = ("hf_stream", "hf_streaming")
 SEED = 42
@@ -29,7 +30,7 @@ def _every_spec(name: str, seed: int) -> list[Spec]:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(st.integers(1, 300), st.integers(0, 2**32), st.integers(0, 3), st.integers(0, 40), st.integers(1, 5), st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 def test_ranks_have_all_shards_between_them(name, n, seed, epoch, count, world, data) -> None:
     spec = data.draw(st.sampled_from(_every_spec(name, seed)))
     family = registry.sampler(name)
@@ -109,7 +110,7 @@ ALGOS = ("py1e", "py1br", "py1s", "py2s", "naive")
     st.sampled_from([1, 2, 4]),
     st.integers(0, 2),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 def test_nodes_of_mosaic_have_all_shards_between_them(algo, sizes, nodes, each, epoch) -> None:
     nodes, canonical = nodes
     n, world = len(sizes), nodes * each

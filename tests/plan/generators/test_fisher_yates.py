@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.plan.generators import fisher_yates
+from tests.examples import examples
 
 
 def _one_by_one(target: list[int]) -> list[int]:
@@ -17,7 +18,7 @@ def _one_by_one(target: list[int]) -> list[int]:
 
 
 @given(st.lists(st.integers(0, 30), max_size=80))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 def test_swapped_is_swapping_one_by_one(steps: list[int]) -> None:
     target = [i + step for i, step in enumerate(steps)]
     assert fisher_yates.forward(np.array(target, dtype=np.int64)).tolist() == _one_by_one(target)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.plan.generators import philox
+from tests.examples import examples
 
 ONES = 2**64 - 1
 
@@ -25,7 +26,7 @@ def test_known_answers(seed: int, seed2: int, block: int, answer: tuple[int, ...
 
 
 @given(st.integers(0, ONES), st.integers(0, ONES), st.integers(0, 40_000), st.integers(0, 20))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 def test_words_anywhere(seed: int, seed2: int, first: int, count: int) -> None:
     whole = philox.words(seed, seed2, 0, first + count)
     np.testing.assert_array_equal(philox.words(seed, seed2, first, count), whole[first:])

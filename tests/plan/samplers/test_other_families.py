@@ -17,6 +17,7 @@ from nopfsfs.plan.samplers import registry, sharding
 from nopfsfs.plan.samplers.dali import std_shuffle, std_shuffle64
 from nopfsfs.plan.samplers.grain import index_shuffle
 from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
+from tests.examples import examples
 
 NAMES = ("numpy", "numpy_legacy", "python", "grain", "hf_datasets", "webdataset", "webdataset_split", "dali")
 sizes = st.integers(1, 1500)
@@ -34,7 +35,7 @@ def _digest(order: np.ndarray) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(sizes, seeds, st.integers(0, 3), st.integers(0, 1500), st.data())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 def test_orders_are_permutations_and_heads_their_beginnings(
     name: str, n: int, seed: int, epoch: int, count: int, data: st.DataObject
 ) -> None:
@@ -50,7 +51,7 @@ def test_orders_are_permutations_and_heads_their_beginnings(
 
 @pytest.mark.parametrize("name", NAMES)
 @given(sizes, seeds, st.integers(0, 3), st.integers(1, 5), st.integers(0, 40), st.data())
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 def test_ranks_share_out_the_samples(
     name: str, n: int, seed: int, epoch: int, world: int, count: int, data: st.DataObject
 ) -> None:
@@ -155,7 +156,7 @@ def test_the_last_seed_of_numpy_s_old_generator_has_no_seed_after_it() -> None:
 
 
 @given(st.integers(0, 300), seeds)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 def test_swaps_equal_swapping_one_by_one(n: int, seed: int) -> None:
     drawn = np.array([seed * (i + 7) % (i + 1) for i in range(n - 1, -1, -1)], np.int64)
     items = list(range(n))
@@ -227,7 +228,7 @@ def test_explicit_needs_orders() -> None:
 
 @pytest.mark.parametrize("name", ["hf_split", "sklearn_split", "fraction"])
 @given(st.integers(10, 500), seeds)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 def test_parts_make_up_the_whole(name: str, n: int, seed: int) -> None:
     rule = registry.subset(name)
     specs = rule.variants(seed)

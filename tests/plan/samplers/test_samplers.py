@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nopfsfs.plan.generators import torch_generator
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import STRIDED, Dealt, Spec
+from tests.examples import examples
 
 sizes = st.integers(1, 3000)
 seeds = st.integers(-(2**63), 2**64 - 1)
@@ -26,13 +27,13 @@ def _swapped(seed: int, n: int) -> list[int]:
 
 
 @given(st.integers(0, 200), seeds)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 def test_randperm_equals_swapping_one_by_one(n: int, seed: int) -> None:
     assert torch_generator.randperm(torch_generator.generator(seed), n).tolist() == _swapped(seed, n)
 
 
 @given(sizes, seeds, st.integers(0, 3000))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 def test_head_is_the_beginning_of_the_whole(n: int, seed: int, count: int) -> None:
     whole = torch_generator.randperm(torch_generator.generator(seed), n)
     head = torch_generator.randperm(torch_generator.generator(seed), n, count)
@@ -53,7 +54,7 @@ def test_skipping_words_equals_drawing_them() -> None:
 
 
 @given(sizes, seeds, st.integers(0, 5), st.integers(1, 9), st.booleans(), st.booleans())
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=examples(80))
 def test_ranks_share_out_a_padded_or_cut_permutation(
     n: int, seed: int, epoch: int, world: int, drop_last: bool, sequential: bool
 ) -> None:
@@ -74,7 +75,7 @@ def test_ranks_share_out_a_padded_or_cut_permutation(
 
 
 @given(sizes, seeds, st.integers(0, 3), st.sampled_from(["epoch", "once", "never"]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 def test_random_sampler_gives_permutations(n: int, seed: int, epoch: int, base_seed: str) -> None:
     taken = registry.order(Spec("random", seed, (("base_seed", base_seed),)), n, epoch)
     np.testing.assert_array_equal(np.sort(taken), np.arange(n))

@@ -15,6 +15,7 @@ from nopfsfs.plan.samplers.sampler import Spec, Value
 from nopfsfs.plan.samplers.sharding import NOTHING
 from nopfsfs.plan.samplers.tensorflow import MAX_N, SEEDS, iterator_seeds, shuffled
 from nopfsfs.plan.search import tf_buffer_search
+from tests.examples import examples
 
 NAMES = ("tf_shuffle", "tf_list_files", "tf_shuffle_shard", "tf_shard_shuffle", "keras_directory")
 sizes = st.integers(2, 3000)
@@ -66,7 +67,7 @@ def test_golden_of_many(epoch: int, digest: str) -> None:
 
 
 @given(sizes, st.integers(1, 3500), seeds, st.integers(0, 3000))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 def test_shuffle_is_a_permutation_that_runs_ahead_by_less_than_its_buffer(
     n: int, buffer: int, seed: int, count: int
 ) -> None:
@@ -94,7 +95,7 @@ def test_every_configuration(name: str, n: int) -> None:
 
 @pytest.mark.parametrize("name", ["tf_shuffle_shard", "tf_shard_shuffle"])
 @given(sizes, seeds, st.integers(1, 9), st.integers(0, 400), st.integers(0, 50))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 def test_ranks_partition_the_files(name: str, n: int, seed: int, world: int, buffer: int, count: int) -> None:
     family, spec = registry.sampler(name), _spec(name, seed, buffer=buffer)
     parts = [registry.order(spec, n, 1, world, rank) for rank in range(world)]
@@ -161,7 +162,7 @@ def test_refused(spec: Spec, n: int) -> None:
 
 
 @given(st.integers(0, 500), seeds, st.floats(1e-6, 1))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 def test_take_and_skip_are_the_whole(n: int, seed: int, fraction: float) -> None:
     rule = registry.subset("tf_take_skip")
     parts = [

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nopfsfs.plan.generators import torch_generator
 from nopfsfs.plan.samplers import registry, torch_global
 from nopfsfs.plan.samplers.sampler import Spec
+from tests.examples import examples
 from tests.plan.loaders import read
 
 SIZES = (1, 2, 3, 17, 97, 1000)
@@ -273,7 +274,7 @@ def test_a_part_that_does_not_exist_is_refused() -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 10), st.integers(-2, 9), st.integers(1, 20), st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 def test_another_step_keeps_this_epoch_and_moves_the_next(
     n: int, epoch: int, offset: int, step: int, direct: bool
 ) -> None:
@@ -330,7 +331,7 @@ def test_what_cannot_be_is_refused(name: str, options: dict) -> None:
 
 
 @given(st.integers(1, 300), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.booleans(), st.integers(0, 3))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 def test_batches_dealt_out(n: int, world: int, batch: int, uneven: bool, drop_last: bool, epoch: int) -> None:
     family = registry.sampler("hf_trainer")
     spec = _spec("hf_trainer", 1, batch=batch, uneven=uneven, drop_last=drop_last)

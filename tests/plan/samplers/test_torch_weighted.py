@@ -16,8 +16,7 @@ from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.samplers.torch_weighted import KINDS
 from nopfsfs.plan.search import weighted_search
 from nopfsfs.plan.search.weighted_search import WeightedTarget
-from tests.plan.following.test_follower import HEADS, SEED
-from tests.plan.following.test_reader_binding import read
+from tests.plan.following_jobs import HEADS, SEED, read
 from tests.plan.loaders import read as taken
 
 torch = pytest.importorskip("torch")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from nopfsfs.plan.generators import torch_generator
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.search.repeats import repeats_deal
+from tests.examples import examples
 
 FAMILY = registry.sampler("repeat_aug")
 EPOCH = 3
@@ -36,7 +37,7 @@ def test_a_dozen_opens_anywhere_tell_all_that_the_rank_reads(world: int) -> None
             assert found[1] == (rank // 3 * 3 if world % 3 == 0 else rank)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 64), st.data())
 def test_batches_of_a_worker_and_strays(world: int, data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, world - 1))
@@ -59,7 +60,7 @@ def test_other_repeats(world: int, repeats: float) -> None:
     np.testing.assert_array_equal(_places(5000, *found, repeats), places)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 2**32), st.integers(2, 64))
 def test_random_places_tell_nothing(seed: int, count: int) -> None:
     assert repeats_deal(np.random.default_rng(seed).permutation(5000)[:count].tolist(), 5000) is None

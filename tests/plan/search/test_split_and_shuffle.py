@@ -12,8 +12,7 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import registry, subsets
 from nopfsfs.plan.samplers.sampler import Spec
 from tests.conftest import slow
-from tests.plan.following.test_follower import HEADS, SEED, tree
-from tests.plan.following.test_reader_binding import read
+from tests.plan.following_jobs import HEADS, SEED, read, tree
 from tests.plan.loaders import read as taken
 
 torch = pytest.importorskip("torch")

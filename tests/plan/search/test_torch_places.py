@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.plan.generators import torch_generator
 from nopfsfs.plan.search import torch_places
+from tests.examples import examples
 
 # Steps that are drawn and followed at a time, as searches in large orders do it.
 SEGMENT = 1 << 17
@@ -41,7 +42,7 @@ def _followed(steps: list[int], parts: int) -> list[int]:
 
 
 @given(st.data(), st.integers(1, 40), st.integers(1, 4))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=examples(300))
 def test_samples_end_where_swaps_one_by_one_take_them(data: st.DataObject, n: int, parts: int) -> None:
     steps = [data.draw(st.integers(i, n - 1)) for i in range(n)]
     order = list(range(n))
@@ -52,7 +53,7 @@ def test_samples_end_where_swaps_one_by_one_take_them(data: st.DataObject, n: in
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3000), st.integers(0, 50))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=examples(100))
 def test_places_are_those_in_torchs_permutation(seed: int, n: int, m: int) -> None:
     samples = np.random.default_rng(m).integers(0, n, m)
     places = _found(torch_generator.generator(seed), n, samples)

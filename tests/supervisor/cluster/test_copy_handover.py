@@ -20,8 +20,7 @@ from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import copy_handover as module
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
 from tests.asynchronous import in_trio
-from tests.supervisor.cluster.nodes import Bus, Node
-from tests.supervisor.cluster.test_placement_agreement import (  # noqa: F401
+from tests.supervisor.cluster.agreeing import (  # noqa: F401
     CHARGE,
     TRAIN,
     _short,
@@ -32,6 +31,7 @@ from tests.supervisor.cluster.test_placement_agreement import (  # noqa: F401
     running,
     until,
 )
+from tests.supervisor.cluster.nodes import Bus, Node
 
 ROWS = 12
 

@@ -25,6 +25,7 @@ from nopfsfs.supervisor.processes.supervised import (
     SupervisedProcess,
 )
 from nopfsfs.system.outages import FIRST_S, MOST_S, Outages
+from tests.examples import examples
 
 PAUSES = [*[0.0] * FREE, FIRST_S, 2 * FIRST_S, 4 * FIRST_S, 8 * FIRST_S]
 
@@ -178,7 +179,7 @@ def test_what_those_before_had_done_is_not_counted_again() -> None:
     run(test)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(0, 2 * int(LIVED_S)), st.integers(0, 2 * DONE)), max_size=12))
 def test_a_pause_comes_after_so_many_in_vain_one_after_the_other(lives: list[tuple[int, int]]) -> None:
     async def test(work: Work) -> None:
