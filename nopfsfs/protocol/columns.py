@@ -7,6 +7,7 @@ event loop once more (`stager/extents.py`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from nopfsfs.system import shared_memory
 
+log = logging.getLogger(__name__)
 PAGED_LATE = 3  # in the column `paged`
 HOME_HERE = 0xFFFF  # in the column `holder`
 ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one is kept once
@@ -23,13 +25,15 @@ ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
 LAYOUT = 7
+OTHER_VERSION = 64  # exit status of a process that knows another layout
 
 
 def check_layout(numbers: Mapping[str, int]) -> None:
     """End a process that was started for a mount of another version, as happens after an installation: it would take
-    one column for another. Raises SystemExit."""
+    one column for another. Raises SystemExit with OTHER_VERSION."""
     if numbers.get("layout", LAYOUT) != LAYOUT:
-        raise SystemExit("another version of nopfsfs was installed since this mount was made: unmount, and mount anew")
+        log.error("another version of nopfsfs was installed since this mount was made: unmount, and mount anew")
+        raise SystemExit(OTHER_VERSION)
 
 
 class Tier(IntEnum):

@@ -81,6 +81,10 @@ class FileAccess:
         """True for an inode number that this tree has given to something that can be opened and read."""
         return self._first_file <= row_of(inode) < self._n
 
+    def size(self, row: int) -> int:
+        """Bytes of the file, as of its present version."""
+        return self._source.size(row)
+
     def handle(self, inode: int) -> int:
         """The handle that a file was, or would be, opened with. Raises FUSEError where the version is impossible."""
         version = version_of(inode)

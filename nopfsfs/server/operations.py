@@ -132,7 +132,7 @@ class FuseOperations(pyfuse3.Operations):
     def refused(self, inode: int, pid: int) -> None:
         """Show an OPEN that is refused."""
         row = row_of(inode)
-        self.shown_opens.refused(row, self._tree.attributes(row).size, pid)
+        self.shown_opens.refused(row, self.files.size(row), pid)
 
     @guarded
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:

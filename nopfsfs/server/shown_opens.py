@@ -53,7 +53,8 @@ class ShownOpens:
     def looked_up(self, row: int, attributes: Attributes, pid: int) -> tuple[Timeout, Timeout]:
         """Show a LOOKUP that may be an open. Return how long the kernel may know the name, and the attributes."""
         known_for = FOREVER
-        tripwire, shown = self._is_tripwire(row), self._supervisor_metrics[_SHOWN]
+        shown = self._supervisor_metrics[_SHOWN]  # first: the supervisor says before it how many are tripwires
+        tripwire = self._is_tripwire(row)
         if shown and stat.S_ISREG(attributes.mode):
             known_for = self._show(row, attributes.size, pid, shown, tripwire=tripwire)
         return _NOT_AT_ALL if tripwire else FOREVER, known_for

@@ -156,8 +156,8 @@ class BlockReader:
         that any more. Raises Changed, OSError, GivenUp."""
         start = block * load.block
         view = self._arena.view[load.arena + start : load.arena + min(load.length, start + load.block)]
-        if load.from_disk:
-            found = self._read_copy(load, view)
+        if tier := load.from_disk:  # once: the load goes on without the disk when that does not answer
+            found = self._read_copy(load, tier, view)
             if not still():
                 raise GivenUp
             if found:
@@ -176,26 +176,27 @@ class BlockReader:
         """Sum up a whole load that was read in several blocks."""
         load.checksum = xxhash.xxh3_64_intdigest(self._arena.view[load.arena : load.arena + load.length])
 
-    def _read_copy(self, load: Load, view: memoryview) -> bool:
-        """Read the copy on disk; False for a copy that cannot be read, or is not what was written, and is withdrawn."""
+    def _read_copy(self, load: Load, tier: int, view: memoryview) -> bool:
+        """Read the copy on disk tier `tier`; False for a copy that cannot be read, or is not what was written: it is
+        withdrawn."""
         try:
-            self._disks.read(load.from_disk, load.row, view)
+            self._disks.read(tier, load.row, view)
         except OSError as e:
-            self._give_up(load, Metric.DISK_ERRORS, f"cannot be read: {e}")
+            self._give_up(load, tier, Metric.DISK_ERRORS, f"cannot be read: {e}")
             return False
         if xxhash.xxh3_64_intdigest(view) == int(self._columns.check[load.row]):
             return True
-        self._give_up(load, Metric.CORRUPT_COPIES, "is corrupt")
+        self._give_up(load, tier, Metric.CORRUPT_COPIES, "is corrupt")
         return False
 
-    def _give_up(self, load: Load, counter: Metric, why: str) -> None:
-        if not self._copy_lost(load.row, load.from_disk):
+    def _give_up(self, load: Load, tier: int, counter: Metric, why: str) -> None:
+        if not self._copy_lost(load.row, tier):
             return  # removed in good order while it was read
         self._gauge[counter] += 1
-        if (load.from_disk, counter) not in self._logged:  # a disk that fails has many
-            self._logged.add((load.from_disk, counter))
+        if (tier, counter) not in self._logged:  # a disk that fails has many
+            self._logged.add((tier, counter))
             log.log(
                 logging.ERROR if counter == Metric.CORRUPT_COPIES else logging.WARNING,
                 "a copy of %r on disk tier %d %s; reading the source. Further ones are counted: nopfs status",
-                self._source.path(load.row), load.from_disk, why,
+                self._source.path(load.row), tier, why,
             )  # fmt: skip

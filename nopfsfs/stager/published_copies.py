@@ -71,10 +71,10 @@ class PublishedCopies:
         self._ring.put(Event.BACKED, row, 1)
         return True
 
-    def withdraw_disk(self, row: int, tier: int = 0) -> int:
+    def withdraw_disk(self, row: int, tier: int | None = None) -> int:
         """Withdraw the copy on disk, on any tier or only on `tier`; the tier that holds it, 0 for none."""
         number = int(self._columns.disk[row])
-        if tier and number != tier:
+        if tier is not None and number != tier:
             return 0
         self._columns.disk[row] = 0
         if self._registered is not None and self._registered.withdraw(row):

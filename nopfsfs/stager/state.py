@@ -208,7 +208,7 @@ class StagerState:
         with self._lock:
             return self._copies.publish_backing(row, tier, number)
 
-    def withdraw_disk(self, row: int, tier: int = 0) -> int:
+    def withdraw_disk(self, row: int, tier: int | None = None) -> int:
         """Withdraw the copy on disk, on any tier or only on `tier`; the tier that holds it, 0 for none."""
         with self._acting:
             return self._copies.withdraw_disk(row, tier)
@@ -368,8 +368,6 @@ class StagerState:
         with self._acting:
             goes_on = self._stuck.check()
             missing = (0, 0) if self._stopped else self._queue.missing()
-            if not goes_on:
-                self.awake.clear()
         return missing, goes_on
 
     def disk_hangs(self, number: int) -> None:

@@ -7,6 +7,7 @@ follow the reader until the mount is gone. One nursery; the exit stack closes wh
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -67,7 +68,7 @@ class Supervisor:
         self._began = time.monotonic()
         self._state = "starting"
         self._ended, self._finished = trio.Event(), trio.Event()
-        self._stopping = self._handed_over = False
+        self._stopping = self._handed_over = self.failed = False
         self._final: dict[str, Any] = {}
         self.index = index_file.load_fd(self._fds["index"])
         self._succession = Succession(config.state_dir, self._given)
@@ -151,7 +152,9 @@ class Supervisor:
             for disk in self._config.disks:
                 nursery.start_soon(tidy, disk.path, self._config.uid, lambda: stager.process.living)
             await self._mount.answers()
-            self._say_ready({})
+            if self._stopping:  # the mountpoint answers as it did before
+                raise OSError(errno.ECANCELED, "it was told to end while it started")
+            self.say_ready()
             self._state = "running"
             nursery.start_soon(self._until_over, stager)
             nursery.start_soon(self.loop.run)
@@ -205,16 +208,13 @@ class Supervisor:
         nursery.start_soon(stager.process.run)
         return stager
 
-    def _say_ready(self, message: dict[str, str]) -> None:
+    def say_ready(self, **message: str) -> None:
+        """Tell `nopfs-mount` that the mount answers, or by an `error` why it never will."""
         fd = self._fds.pop("ready", None)
         if fd is not None:
             with contextlib.suppress(OSError):
                 os.write(fd, json.dumps(message).encode())
             os.close(fd)
-
-    def fail_start(self, reason: str) -> None:
-        """Tell `nopfs-mount` why the mount will never answer."""
-        self._say_ready({"error": reason})
 
     def _write_down(self) -> None:
         self._succession.write_down(self._processes)
@@ -225,10 +225,6 @@ class Supervisor:
         taken_over = self._given is not None and self._state != "ended"
         return self._state in ("failed", "running") or self._handed_over or taken_over
 
-    @property
-    def failed(self) -> bool:
-        return self._state == "failed"
-
     # ---- watching -----------------------------------------------------------------------------------------
 
     async def _watch_servers(self, servers: ServerPool) -> None:
@@ -236,7 +232,7 @@ class Supervisor:
         if servers.failed and not self._stopping:
             # Open requests must fail now, and later ones too: closing the descriptor sees to both.
             log.error("there is no server; the mount is over")
-            self._state = "failed"
+            self._state, self.failed = "failed", True
         self._ended.set()
 
     async def _until_over(self, stager: StagerHandle) -> None:
@@ -292,16 +288,18 @@ class Supervisor:
 
     async def _hand_over(self, request: dict[str, Any]) -> dict[str, Any]:
         """Leave the mount to its servers, until another supervisor takes over (`nopfs upgrade`)."""
+        servers = self._servers
         check_hand_over(
-            request, state=self._state, lasting=self._servers is not None and self._servers.lasting,
-            foreground=self._config.foreground, peers=self._peer is not None and not self._peer.lost,
+            request, state=self._state, lasting=servers is not None and servers.lasting,
+            serving=servers is not None and servers.serving, foreground=self._config.foreground,
+            peers=self._peer is not None and not self._peer.lost,
         )  # fmt: skip
         log.info("handing over")
         self._handed_over = self._stopping = True
         if self._stager is not None:
             await self._stager.end(END_LIMIT_S)
-        if self._servers is not None:
-            self._servers.abandon()
+        if servers is not None:
+            servers.abandon()
         self.loop.drain()
         await self._plans.remember()
         self._ended.set()
@@ -378,22 +376,21 @@ def main() -> None:
     handoff = begin(sys.argv)
     if handoff.config.peers:
         unbind()
-    failed = False
     with contextlib.ExitStack() as resources:
         supervisor = Supervisor(handoff, resources)
         try:
             trio.run(supervisor.run)
         except BaseException as e:
             log.exception("the supervisor failed")
-            supervisor.fail_start(reason(e))
-            failed = True
+            supervisor.say_ready(error=reason(e))
+            supervisor.failed = True
         finally:
             # After a failure the log stays there, until the next mount or nopfs-umount clears it away.
             if not supervisor.keeps_state:
                 remove_state_dir(handoff.config.state_dir)
     # At once: a thread that still searches would be unwound where C++ does not allow it, and abort the process.
     logging.shutdown()
-    os._exit(1 if failed or supervisor.failed else 0)
+    os._exit(1 if supervisor.failed else 0)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,9 @@ class Succession:
             log.error("the list of processes cannot be written: %s", e)
 
 
-def check_hand_over(request: Mapping[str, Any], *, state: str, lasting: bool, foreground: bool, peers: bool) -> None:
+def check_hand_over(
+    request: Mapping[str, Any], *, state: str, lasting: bool, serving: bool, foreground: bool, peers: bool
+) -> None:
     """Raises ValueError where a mount cannot be left to another supervisor by this request (`nopfs upgrade`)."""
     if not lasting:
         raise ValueError("this mount cannot be taken over: that needs the fast path, and Linux 6.9")
@@ -81,6 +83,8 @@ def check_hand_over(request: Mapping[str, Any], *, state: str, lasting: bool, fo
         raise ValueError("this mount runs in the foreground: what had started it waits for this supervisor")
     if peers:
         raise ValueError("this mount has peers, which another supervisor could not go on with: mount them all anew")
+    if not serving:
+        raise ValueError("no server of this mount lives now: try again when one has been started")
     if state != "running":
         raise ValueError("this mount is still starting, or being taken over by another command: try again")
     if request.get("layout") != LAYOUT:

@@ -109,6 +109,23 @@ def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path) ->
         read_all(m)
 
 
+def test_server_and_stager_die_at_once(mounting: Mounting, data: Path) -> None:
+    """As by the kernel when memory is short. The next server knows the next stager, and reads what is staged."""
+    with mounting(data, "--seed", "42", "--page-cache", "1M") as m:
+        m.errors_expected = True
+        for _ in range(3):
+            m.wait_status(lambda s: all(p["running"] for p in s["processes"]) and len(s["processes"]) == 3)
+            for process in m.children():
+                process.signal(signal.SIGKILL)
+            read_all(m)
+        m.wait_status(lambda s: all(p["running"] for p in s["processes"]) and len(s["processes"]) == 3)
+        before = m.status()["served"]
+        read_all(m)
+        after = m.status()["served"]
+        assert after["source"]["files"] - before["source"]["files"] < 20
+        assert after["ram"]["files"] - before["ram"]["files"] > 50
+
+
 def kill_servers(m: Mounted, count: int) -> None:
     """Kill so many servers, each as soon as it is started."""
     killed: set[int] = set()

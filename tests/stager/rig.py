@@ -94,6 +94,7 @@ class Rig:
         self.contents = {(row, 0): self._file(row) for row in self.files}
         self.events = Ring(self.fds[2], writable=False)
         self.renewed: list[int] = []
+        self.copies_lost: list[tuple[int, int]] = []  # (row, disk tier)
         self.young = YoungFiles(
             source=self.source, columns=self.columns, gauge=self.gauges.block, n=n, file_system=None,
             clock_ns=clock_ns,
@@ -105,7 +106,7 @@ class Rig:
         )  # fmt: skip
         reader = BlockReader(
             self.columns, self.gauges.block, self.arena, self.source, disks or NoDisks(),  # type: ignore[arg-type]
-            copy_lost=lambda row, disk: self.state.withdraw_disk(row, disk) > 0, young=self.young,
+            copy_lost=self._copy_lost, young=self.young,
         )  # fmt: skip
         self.workers = WorkerThreads(self.state, reader, self.changed.append)
         self.exchange = PeerExchange(self.state)
@@ -115,6 +116,10 @@ class Rig:
     def files(self) -> list[int]:
         """Rows of regular files, in order of their paths."""
         return [row for row in range(self.index.n_dirs, self.index.n) if stat.S_ISREG(int(self.index.mode[row]))]
+
+    def _copy_lost(self, row: int, disk: int) -> bool:
+        self.copies_lost.append((row, disk))
+        return self.state.withdraw_disk(row, disk) > 0
 
     def _ask_grace(self, number: int) -> bool:
         self.messages.append(Answer(0, 0, number, 0))

@@ -357,6 +357,8 @@ def test_a_disk_that_hangs_is_passed_by_and_writes_into_nothing_that_is_used(mak
     assert s.until(lambda: r.arena.taken == taken - 2 * 3 * PAGE), "the extents that the disk could write"
     for row in (demanded, fetched, later):
         assert r.staged(row) == r.path(row).read_bytes()
+    assert sorted(r.copies_lost) == sorted([(demanded, 1), (fetched, 1)]), "copies that came too late, and rotten"
+    assert r.columns.disk[[demanded, fetched, later]].tolist() == [0, 0, 1]
     r.now += TIER_FIRST_S
     number = r.demand(fine)
     assert s.answered(number)

@@ -17,7 +17,7 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.placement.cluster_homes import METHODS, ClusterHomes, by_hash, extend
 from nopfsfs.plan.epoch_order import DataSet, Hypothesis
 from nopfsfs.plan.samplers import registry
-from nopfsfs.plan.samplers.sampler import Sampler, Spec, Subset
+from nopfsfs.plan.samplers.sampler import STRIDED, STRIDED_OPTION, Sampler, Spec, Subset
 from nopfsfs.protocol.between_supervisors import NamedFiles, NamedOrder, NamedSpec, NodeRoom, ProposedPlacement
 from nopfsfs.supervisor.cluster import read_sets
 from nopfsfs.tiers.disk import FLOOR_BYTES
@@ -138,7 +138,8 @@ class PlacementProposal:
 
 
 def _named(of: Sampler | Subset, spec: Spec) -> NamedSpec:
-    options = {name: bool(value) if of.options[name].kind is bool else value for name, value in spec.options}
+    known = {STRIDED: STRIDED_OPTION, **of.options}
+    options = {name: bool(value) if known[name].kind is bool else value for name, value in spec.options}
     return NamedSpec(of.name, spec.seed, options)
 
 

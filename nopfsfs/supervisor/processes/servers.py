@@ -21,7 +21,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.fuse.connection import KernelSession, resend
 from nopfsfs.protocol import supervisor_server as messages
 from nopfsfs.protocol.codec import Message, ProtocolError, encode
-from nopfsfs.protocol.columns import ServerGauges
+from nopfsfs.protocol.columns import OTHER_VERSION, ServerGauges
 from nopfsfs.supervisor.processes.death_pipes import DeathPipes
 from nopfsfs.supervisor.processes.supervised import Child, SupervisedProcess, sequenced_pair
 from nopfsfs.system.outages import Outages
@@ -37,7 +37,7 @@ SHARED = ("fuse", "index", "columns", "arena", "gauges", "modes", "init", "adopt
 class ServerHandle:
     """The role of one server, and what the process that has it has said."""
 
-    lives_alone = True
+    lives_alone, ping_s = True, 2.0
 
     def __init__(self, pool: ServerPool, number: int, work_done: Callable[[], int], outages: Outages) -> None:
         self._pool, self.number, self.name = pool, number, f"server {number}"
@@ -55,6 +55,7 @@ class ServerHandle:
         return self._pool.lasting
 
     async def start(self) -> Child:
+        self._forget_link()  # that a stager gave to a process that was gone already
         ours, theirs = sequenced_pair()
         try:
             child = await trio.to_thread.run_sync(self._pool.spawn, self.number, theirs.fileno())
@@ -199,6 +200,11 @@ class ServerPool:
         return self._session is not None and self._session.resend
 
     @property
+    def serving(self) -> bool:
+        """True while a server lives that has begun to answer."""
+        return any(process.living is not None and process.living.running for process in self.processes)
+
+    @property
     def processes(self) -> list[SupervisedProcess]:
         """The processes, in the order of their numbers."""
         return [server.process for server in self._servers]
@@ -279,7 +285,7 @@ class ServerPool:
         """A server is gone. True: another is to take its place, and what it had taken is delivered again."""
         if server.process.stopping or status == 0:  # the connection has ended, and so have all of them or will
             log.info("%s has ended", server.name)
-        elif not self.lasting or not server.ready.is_set():
+        elif not self.lasting or not server.ready.is_set() or (status == OTHER_VERSION and not self.serving):
             # Nobody answers what was taken: the connection must end, so that nobody waits.
             log.error("%s ended: status %s", server.name, status)
             self.failed = True

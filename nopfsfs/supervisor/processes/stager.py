@@ -39,7 +39,7 @@ SHARED = ("index", "columns", "arena", "gauges", "modes", "end", "end-stager")
 class StagerHandle:
     """The role of the stager, and what the process that has it has said. `changed` is called when it is another."""
 
-    name, replaceable, lives_alone = "stager", True, False
+    name, replaceable, lives_alone, ping_s = "stager", True, False, 0.5
 
     def __init__(
         self, config: MountConfig, fds: dict[str, int], ring: int, servers: ServerPool, loop: EventLoop,

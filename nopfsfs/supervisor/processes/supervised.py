@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import socket
 import subprocess
@@ -26,8 +27,8 @@ log = logging.getLogger(__name__)
 KILLED_S = 1.0  # for a killed process to end, where nothing depends on it
 # A killed process that has not ended after so long, and of which no thread runs in so many looks, is asleep.
 ASLEEP_S, ASLEEP_LOOK_S, ASLEEP_LOOKS = 2.0, 0.25, 3
-LOOK_S = 0.5  # between two looks at whether a process lives, and between its pings
-SILENT_S, HANGS_S = 2.0, 10.0  # of silence, after which that is said, and after which the process is replaced
+LOOK_S = 0.5  # between two looks at whether a process lives
+SILENT_S, HANGS_S = 2.0, 10.0  # of silence after a ping, after which that is said; after which the process is replaced
 START_S = 30.0  # for the first sign of life
 # A process that has done so much, or lived so long, did not die of what it was started with.
 DONE, LIVED_S = 8, 20.0
@@ -50,7 +51,11 @@ class Child:
         while self._process.poll() is None:
             # One of its own: trio lets one task at a time wait for a descriptor, and a copy (dup) that is closed
             # would stay in its epoll, under a number that is used again.
-            pidfd = os.pidfd_open(self.pid)
+            try:
+                pidfd = os.pidfd_open(self.pid)
+            except OSError:  # there is no descriptor to be had now
+                await trio.sleep(LOOK_S)
+                continue
             try:
                 await trio.lowlevel.wait_readable(pidfd)
             finally:
@@ -131,6 +136,10 @@ class Role(Protocol):
     def lives_alone(self) -> bool:
         """True where it does its work without the others, too."""
 
+    @property
+    def ping_s(self) -> float:
+        """Seconds between two pings: each wakes the process."""
+
     async def start(self) -> Child:
         """Start a process, while no other is being started. Raises OSError."""
 
@@ -186,7 +195,16 @@ class SupervisedProcess:
             self._changed()
             self._plain = plain and self._role.lives_alone
             if not self._plain:
-                await self._role.introduce(child)
+                await self._introduce(child)
+
+    async def _introduce(self, child: Child) -> None:
+        """Let the process and the others know each other. A process that cannot be introduced is killed: it is started,
+        so another beside it would be one too many."""
+        try:
+            await self._role.introduce(child)
+        except OSError as e:
+            log.error("%s cannot get to know the others: %s; killed", self._role.name, e)
+            await child.kill()
 
     async def run(self) -> None:
         """Watch the process, and those that take its place, until there is to be none."""
@@ -245,19 +263,22 @@ class SupervisedProcess:
         await trio.sleep(LIVED_S)
         async with self._starting:
             log.info("%s lives again, and gets to know the others", self._role.name)
-            await self._role.introduce(child)
+            await self._introduce(child)
 
     async def _end_when_it_hangs(self, child: Child) -> None:
+        pinged_at, every_s = -math.inf, self._role.ping_s
         while True:
-            silent_s = self._patience.look(trio.current_time())
-            if silent_s >= SILENT_S and child.running:
+            now = trio.current_time()
+            silent_s = self._patience.look(now)
+            if silent_s >= every_s + SILENT_S and child.running:
                 self._outages.began(self._role.name, "it does not answer")
             if silent_s >= (HANGS_S if child.running else START_S) and (self._role.replaceable or not child.running):
                 log.error("%s (pid %d) does not answer; killed", self._role.name, child.pid)
                 await child.kill()
                 return
-            if not self._unanswered:
-                self._unanswered = self._role.ping()
+            # an answer may have been lost: a supervisor that does not run takes none
+            if now - pinged_at >= (SILENT_S if self._unanswered else every_s):
+                self._unanswered, pinged_at = self._role.ping(), now
             await trio.sleep(LOOK_S)
 
 

@@ -397,6 +397,7 @@ async def test_a_fault_costs_the_placements_alone(index: Index, caplog: pytest.L
 @pytest.mark.parametrize("what", [
     ReadSet(), ReadSet(1, "image_folder"),
     ReadSet(1, "image_folder", Hypothesis(0, 0, Spec("distributed", 42, (("drop_last", 1),)), 3, 8)),
+    ReadSet(1, "image_folder", Hypothesis(0, 0, Spec("numpy", 42, (("strided", 1),)), 3, 8)),
     ReadSet(
         0, "sorted_files", Hypothesis(0, 0, Spec("random", -5), 0, 1, (0,), Spec("random_split", 7, (("part", 1),)))
     ),

@@ -1,13 +1,20 @@
-"""How many servers a mount has."""
+"""How many servers a mount has; what a server that is started anew gets to know."""
 
 from __future__ import annotations
 
 import os
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
 
 from nopfsfs.config import MountConfig
-from nopfsfs.supervisor.processes.servers import number_of_servers
+from nopfsfs.supervisor.processes.servers import ServerHandle, number_of_servers
+from nopfsfs.supervisor.processes.supervised import sequenced_pair
+from nopfsfs.system.outages import Outages
+from tests.asynchronous import in_trio
 
 
 def config(**more: object) -> MountConfig:
@@ -26,3 +33,33 @@ def test_without_the_fast_path_there_is_one(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
     assert number_of_servers(config(fast_path=False)) == 1
     assert number_of_servers(config(fast_path=False, servers=3)) == 1
+
+
+@in_trio
+async def test_a_server_gets_to_know_the_stager_though_the_one_before_was_dead_when_that_began() -> None:
+    """The stager was replaced while the server waited to be started again."""
+    known: list[socket.socket] = []
+
+    async def tell_stager(end: socket.socket) -> bool:
+        known.append(end.dup())
+        return True
+
+    child = cast(Any, SimpleNamespace(kill=None))
+    pool = SimpleNamespace(
+        starting=trio.Lock(), changed=lambda: None, tell_stager=tell_stager, arena_number=3,
+        spawn=lambda number, control: child,
+    )  # fmt: skip
+    handle = ServerHandle(cast(Any, pool), 0, lambda: 0, Outages())
+    await handle.start()
+    assert handle._control is not None
+    handle._control.close()  # it has died
+    theirs, ours = sequenced_pair()
+    with theirs, ours:
+        assert not handle.know_stager(ours, 2)
+    await handle.start()
+    await handle.introduce(child)
+    assert len(known) == 1
+    for end in known:
+        end.close()
+    handle._forget_link()
+    handle._control.close()

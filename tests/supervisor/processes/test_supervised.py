@@ -58,12 +58,13 @@ class Process(Child):
 class Work:
     """A role. `fails`: so often it cannot be started; `silent`: nothing is answered; `held`: see `Process`."""
 
-    name, replaceable, lives_alone = "worker", True, True
+    name, replaceable, lives_alone, ping_s = "worker", True, True, LOOK_S
 
     def __init__(self) -> None:
         self.outages = Outages()
         self.done = self.fails = self.pings = 0
         self.silent = self.held = False
+        self.strange = self.loses = 0  # so often it cannot be introduced; so many answers are lost
         self.goes_on = True
         self.log: list[tuple[float, str]] = []
         self._asked = False
@@ -88,6 +89,9 @@ class Work:
         return Process(self.held)
 
     async def introduce(self, child: Child) -> None:
+        if self.strange:
+            self.strange -= 1
+            raise OSError(errno.EMFILE, "no descriptor to be had")
         self.note("introduced")
 
     async def listen(self, answered: Callable[[], None]) -> None:
@@ -95,7 +99,9 @@ class Work:
             await trio.sleep(LOOK_S / 4)
             if self._asked and not self.silent:
                 self._asked = False
-                answered()
+                if not self.loses:
+                    answered()
+                self.loses = max(0, self.loses - 1)
 
     def ping(self) -> bool:
         self.pings += 1
@@ -214,7 +220,7 @@ def test_one_that_hangs_is_said_and_then_killed_and_replaced() -> None:
         await trio.sleep(1.0)
         first = work.child
         work.silent = True
-        await trio.sleep(SILENT_S + 2 * LOOK_S)
+        await trio.sleep(SILENT_S + 3 * LOOK_S)
         assert (work.child, work.off()) == (first, ["it does not answer"])
         work.silent = False
         await trio.sleep(HANGS_S)
@@ -223,6 +229,31 @@ def test_one_that_hangs_is_said_and_then_killed_and_replaced() -> None:
         await trio.sleep(HANGS_S + 2 * LOOK_S)
         assert first.status == -9
         assert work.process.living not in (first, None)
+
+    run(test)
+
+
+def test_an_answer_that_is_lost_costs_no_process() -> None:
+    async def test(work: Work) -> None:
+        await trio.sleep(1.0)
+        first = work.child
+        work.loses = 2
+        await trio.sleep(5 * HANGS_S)
+        assert (work.child, work.off(), work.loses) == (first, [], 0)
+
+    run(test)
+
+
+def test_one_that_cannot_be_introduced_is_ended_before_another_is_started() -> None:
+    async def test(work: Work) -> None:
+        work.strange = 2
+        first = work.child
+        await dies(work)
+        await trio.sleep(1.0)
+        assert work.process.living not in (first, None)
+        assert len(work.times("start")) == 4
+        assert len(work.times("contained")) == 3, "each, before there was another"
+        assert len(work.times("introduced")) == 2
 
     run(test)
 
