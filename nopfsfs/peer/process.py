@@ -110,7 +110,7 @@ class PeerProcess:
         self._supervisor = ProcessLink(supervisor)
         self._stager: ProcessLink | None = None
         self._closing: list[socket.socket] = []  # of former stagers, until nothing writes their extents
-        self._exchange: PeerRouter | None = None
+        self._router: PeerRouter | None = None
         self._over = False  # the mount has ended
         self._ends_by = 0.0  # when to end at the latest, once all others have left as well; 0: not yet
         self._said_bye = False
@@ -124,10 +124,10 @@ class PeerProcess:
         while not self._is_over():
             self._turn()
             active = self._wait_and_take(self._limit(time.monotonic() - last))
-            if self._exchange is not None:
-                active |= self._exchange.step()
+            if self._router is not None:
+                active |= self._router.step()
                 self._say_status()
-                self._see_to_quiet(self._exchange)
+                self._see_to_quiet(self._router)
             for link in (self._supervisor, self._stager):
                 if link is not None:
                     link.flush()
@@ -138,7 +138,7 @@ class PeerProcess:
 
     def _is_over(self) -> bool:
         """True when the mount has ended, all other nodes have left, and no bytes move or END_LIMIT_S is over."""
-        if not self._over or self._exchange is None or not self._exchange.alone:
+        if not self._over or self._router is None or not self._router.alone:
             return False
         now = time.monotonic()
         self._ends_by = self._ends_by or now + END_LIMIT_S
@@ -146,11 +146,11 @@ class PeerProcess:
 
     def _limit(self, idle_s: float) -> float:
         """Seconds to wait for the sockets, when nothing has come for `idle_s` seconds."""
-        if self._exchange is None:
+        if self._router is None:
             return LONGEST_S
         if self._transport.has_more:
             return 0.0
-        under_way = max(self._exchange.borrower.under_way, self._exchange.lender.under_way)
+        under_way = max(self._router.requester.under_way, self._router.responder.under_way)
         least = SHORTEST_S / 2 if under_way >= MANY_BYTES else SHORTEST_S
         most = MOVING_S if self._transport.busy and idle_s < STALLED_S else LONGEST_S
         return min(max(least, PART * idle_s), most)
@@ -190,33 +190,33 @@ class PeerProcess:
         if isinstance(message, messages.UseArena | messages.UseStager) != bool(fds):
             raise ValueError(f"{type(message).__name__} with {len(fds)} descriptors")
         if isinstance(message, messages.UseArena):
-            exchange = self._exchange
-            if exchange is not None and (self._stager is not None or exchange.borrower.writes()):
+            router = self._router
+            if router is not None and (self._stager is not None or router.requester.writes()):
                 raise ValueError("another arena, while the one before is in use")
             size = os.fstat(fds[0]).st_size
             arena = memoryview(mmap.mmap(fds[0], size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE))
-            if exchange is None:
+            if router is None:
                 self._begin(arena)
             else:
-                exchange.use_arena(arena)
-        elif self._exchange is None:
+                router.use_arena(arena)
+        elif self._router is None:
             raise ValueError(f"{type(message).__name__} before the arena")
         elif isinstance(message, messages.UseStager):
             sock = socket.socket(fileno=fds[0])
             fds.clear()
             self._lose_stager()
             self._stager = ProcessLink(sock)
-            self._exchange.stager_came()
+            self._router.stager_came()
         elif isinstance(message, messages.NoStager):
             self._lose_stager()
             self._quiet_by = time.monotonic() + QUIET_LIMIT_S
         elif isinstance(message, messages.SendNews):
-            self._exchange.say(message.node, message.body)
+            self._router.say(message.node, message.body)
         elif isinstance(message, messages.MountEnds):
             self._said_bye = True
 
     def _begin(self, arena: memoryview) -> None:
-        self._exchange = PeerRouter(
+        self._router = PeerRouter(
             self._transport, arena, self._job, to_stager=self._to_stager,
             hear=lambda node, body: self._tell(messages.NewsOf(node, body)),
             over=self._tell_over, clock=time.monotonic, checker=self._checker,
@@ -228,19 +228,19 @@ class PeerProcess:
     def _mount_ended(self) -> None:
         self._over = True
         self._lose_stager()
-        if self._exchange is None:
+        if self._router is None:
             self._begin(memoryview(b""))  # the other nodes wait for this one to leave all the same
-        assert self._exchange is not None
-        self._exchange.leave()
+        assert self._router is not None
+        self._router.leave()
         if not self._said_bye:  # killed: another supervisor may take over the mount, and use its arena again
             self._quiet_by = time.monotonic() + QUIET_LIMIT_S
 
-    def _see_to_quiet(self, exchange: PeerRouter) -> None:
+    def _see_to_quiet(self, router: PeerRouter) -> None:
         """Send ArenaQuiet, if it is due, once nothing will write the arena any more. End this process where writes do
         not end in time."""
         if not self._quiet_by and not self._closing:
             return
-        if not exchange.borrower.writes():
+        if not router.requester.writes():
             self._close()
             if self._quiet_by:
                 self._quiet_by = 0.0
@@ -253,14 +253,15 @@ class PeerProcess:
 
     def _say_status(self) -> None:
         now = time.monotonic()
-        if now < self._say_at or self._exchange is None or self._supervisor.behind:
+        if now < self._say_at or self._router is None or self._supervisor.behind:
             return
         self._say_at = now + STATUS_PAUSE_S
-        exchange = self._exchange
-        borrower, lender, nodes = exchange.borrower, exchange.lender, exchange.nodes
+        router = self._router
+        requester, responder, nodes = router.requester, router.responder, router.nodes
         said = messages.PeerStatus(
-            fetched_files=borrower.files, fetched_bytes=borrower.bytes, refused=borrower.refused, late=borrower.late,
-            corrupt=borrower.corrupt, lent_files=lender.files, lent_bytes=lender.bytes, garbage=exchange.garbage,
+            fetched_files=requester.files, fetched_bytes=requester.bytes, refused=requester.refused,
+            late=requester.late, corrupt=requester.corrupt, lent_files=responder.files, lent_bytes=responder.bytes,
+            garbage=router.garbage,
             over={str(node): why.value for node, why in nodes.over.items()}, resting=nodes.resting(now),
         )  # fmt: skip
         if said != self._said:
@@ -275,14 +276,14 @@ class PeerProcess:
     # ---- stager -------------------------------------------------------------------------------------------
 
     def _take_stager(self, link: ProcessLink) -> None:
-        assert self._exchange is not None
+        assert self._router is not None
         for _ in range(AT_ONCE):
             message = link.receive(stager_peer.MESSAGE_MAX)
             if not message:
                 return
             try:
                 kind, records = stager_peer.unpack(message)
-                self._exchange.from_stager(kind, records)
+                self._router.from_stager(kind, records)
             except ValueError as e:
                 log.error("a message of the stager is refused: %s", e)
 
@@ -297,8 +298,8 @@ class PeerProcess:
         if self._stager is not None:
             self._closing.append(self._stager.socket)
             self._stager = None
-            if self._exchange is not None:
-                self._exchange.stager_gone()
+            if self._router is not None:
+                self._router.stager_gone()
 
     def _close(self) -> None:
         for sock in self._closing:

@@ -68,8 +68,8 @@ class PeerRouter:
         # one file a BACK is sent after its LEND.
         self._local: defaultdict[Kind, list[StagerRecord]] = defaultdict(list)
         self._pressing = False  # a record of `_local` must be sent soon
-        self.lender = Responder(transport, arena, self._put, self._put_local)
-        self.borrower = Requester(
+        self.responder = Responder(transport, arena, self._put, self._put_local)
+        self.requester = Requester(
             transport, arena, self.nodes, self._put, self._put_local, self._over, clock, checker
         )
         self._ticked = clock()
@@ -83,15 +83,15 @@ class PeerRouter:
         came = self._transport.receive()
         for node, body in came:
             self._take(node, body)
-        active = bool(came) | self.borrower.checked()
+        active = bool(came) | self.requester.checked()
         for key, length in self._transport.done() if self._transport.busy else ():
             active = True
-            if not self.borrower.received(key, length):
-                self.lender.sent(key, length)
+            if not self.requester.received(key, length):
+                self.responder.sent(key, length)
         now = self._clock()
         if now - self._ticked >= TICK_S:
             self._ticked = now
-            self.borrower.tick()
+            self.requester.tick()
         self.flush(more=active)
         return active
 
@@ -102,7 +102,7 @@ class PeerRouter:
         for node, records in out.items():
             for message in encode_records(self._job, records):
                 self._send(node, message)
-        self.lender.send()
+        self.responder.send()
         self._flush_local(more=more)
 
     def _flush_local(self, *, more: bool) -> None:
@@ -112,7 +112,7 @@ class PeerRouter:
             self._local[_GOT] = local.pop(_GOT)
         if more and 0 < len(local.get(_BACK, ())) < BACKS_MOST:
             self._local[_BACK] = local.pop(_BACK)
-        if self.lender.lends:
+        if self.responder.lends:
             for what in sorted(local):
                 self._send_stager(what, local[what])
 
@@ -132,16 +132,16 @@ class PeerRouter:
 
     def stager_came(self) -> None:
         self._local.clear()
-        self.lender.lends = True
+        self.responder.lends = True
 
     def use_arena(self, arena: memoryview) -> None:
         """Use the arena of the next stager. Called while there is no stager and nothing writes the arena before."""
-        self.lender.use_arena(arena)
-        self.borrower.use_arena(arena)
+        self.responder.use_arena(arena)
+        self.requester.use_arena(arena)
 
     def stager_gone(self) -> None:
-        self.lender.stager_gone()
-        self.borrower.stager_gone()
+        self.responder.stager_gone()
+        self.requester.stager_gone()
         self.flush()
         self._local.clear()
 
@@ -149,16 +149,16 @@ class PeerRouter:
         """Handle records of the stager. Raises ValueError for an invalid one; the others are handled all the same."""
         match kind:
             case Kind.ASK:
-                _each(records, lambda record: self.borrower.ask(*record))
+                _each(records, lambda record: self.requester.ask(*record))
             case Kind.HURRY:
                 for (ask,) in records:
-                    self.borrower.hurry(ask)
+                    self.requester.hurry(ask)
             case Kind.GIVE_UP:
                 for (ask,) in records:
-                    self.borrower.give_up(ask)
+                    self.requester.give_up(ask)
             case Kind.LENT:
                 for record in records:
-                    self.lender.lent(*record)
+                    self.responder.lent(*record)
             case _:
                 raise ValueError(f"{kind.name} is not for the peer process")
 
@@ -210,13 +210,13 @@ class PeerRouter:
 
     def _handle_record(self, node: int, record: Record) -> None:
         if isinstance(record, NodeAnswer):
-            self.borrower.answered(node, record)
+            self.requester.answered(node, record)
         elif isinstance(record, Want):
-            self.lender.want(node, record)
+            self.responder.want(node, record)
         elif isinstance(record, Hurry):
-            self.lender.hurry(node, record)
+            self.responder.hurry(node, record)
         else:
-            self.lender.drop(node, record)
+            self.responder.drop(node, record)
 
     def _over(self, node: int, why: NodeEnd) -> None:
         """Send `node` no more requests; report that once."""
@@ -227,6 +227,6 @@ class PeerRouter:
             log.log(level, "node %d is asked no more: %s", node, why.value)
             self._tell_over(node, why)
         if news or why == NodeEnd.LOST:
-            self.borrower.node_gone(node)
+            self.requester.node_gone(node)
         if node in self.nodes.gone and not was_gone:
-            self.lender.node_gone(node)
+            self.responder.node_gone(node)

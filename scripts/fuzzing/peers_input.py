@@ -234,12 +234,12 @@ class PeersInput(Input):
             self.tell("the stager said something")
 
     def _check(self, exchange: PeerRouter, transport: Transport, told: list[Any]) -> None:
-        kept = {"wants": len(exchange.borrower), "loans": len(exchange.lender), "told": len(told),
+        kept = {"wants": len(exchange.requester), "loans": len(exchange.responder), "told": len(told),
                 "sent": len(transport.sent)}  # fmt: skip
         for what, count in kept.items():
             if count > HELD_MOST:
                 raise Wrong(f"{count} {what} after {MESSAGES} messages")
-        writes = exchange.borrower.writes()
+        writes = exchange.requester.writes()
         if not all(0 <= offset < offset + length <= ARENA for offset, length in writes):
             raise Wrong("it writes outside of the arena")
 

@@ -255,7 +255,7 @@ class Node:
     def stager_comes(self) -> Stager:
         """Only where nothing will write what is another's: the supervisor waits for that."""
         assert self.stager is None
-        assert not self.exchange.borrower.writes()
+        assert not self.exchange.requester.writes()
         self.stager = Stager(self.arena)
         self.exchange.stager_came()
         return self.stager
@@ -283,17 +283,17 @@ class Node:
 
     def check_at_rest(self) -> None:
         """Nothing is left of anything."""
-        borrower, lender = self.exchange.borrower, self.exchange.lender
-        assert len(borrower) == 0
-        assert not borrower._by_ask
-        assert not borrower._by_key
-        assert not any(borrower._count)
-        assert sorted(borrower._tags) == list(range(1, 16_385)), "tags are missing"
-        assert not borrower.writes()
-        assert len(lender) == 0
-        assert not lender._of
-        assert not lender._by_key
-        assert not any(lender._count)
+        requester, responder = self.exchange.requester, self.exchange.responder
+        assert len(requester) == 0
+        assert not requester._by_ask
+        assert not requester._by_key
+        assert not any(requester._count)
+        assert sorted(requester._tags) == list(range(1, 16_385)), "tags are missing"
+        assert not requester.writes()
+        assert len(responder) == 0
+        assert not responder._of
+        assert not responder._by_key
+        assert not any(responder._count)
         assert not self.network.ends[self.rank].busy
         if self.stager is not None:
             self.stager.check()

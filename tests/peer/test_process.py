@@ -242,7 +242,7 @@ def test_what_a_supervisor_said_last_is_heard_though_it_left_messages_unread(
     ended where bytes of a node that hangs are under way."""
     mounts[1].say(SendNews(0, b"unread"))
     peer = mounts[0].peer
-    wait_for(lambda: peer._exchange is not None and peer._said is not None)
+    wait_for(lambda: peer._router is not None and peer._said is not None)
     mounts[0].end()
     wait_for(lambda: peer._over)
     assert peer._said_bye
@@ -424,7 +424,7 @@ class Half:
         for message in encode_records(JOB, [NodeAnswer(want.tag, check_of(row), Status.OK)]):
             self.other.send(0, message)
         self.network.deliver_all()
-        wait_for(lambda: bool(self.mount.peer._exchange and self.mount.peer._exchange.borrower.writes()))
+        wait_for(lambda: bool(self.mount.peer._router and self.mount.peer._router.requester.writes()))
         return want.tag
 
 
@@ -480,8 +480,8 @@ def test_bytes_under_way_arrive_before_the_end(half: Half) -> None:
     half.mount.end()
     half.leave()
     half.network.deliver_all()
-    exchange = half.mount.peer._exchange
-    wait_for(lambda: exchange is not None and exchange.alone)
+    router = half.mount.peer._router
+    wait_for(lambda: router is not None and router.alone)
     half.network.ends[0].__dict__.pop("done")
     half.network.decide()
     half.other.start_send(0, tag, memoryview(content(3)))
@@ -533,8 +533,8 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[PeerP
         slept = Slept(monkeypatch, most_s)
         peer = PeerProcess(Network(2).ends[0], ends[1], JOB)
         peer._begin(memoryview(bytearray(LENGTH)))
-        assert peer._exchange is not None
-        peer._exchange.stager_came()
+        assert peer._router is not None
+        peer._router.stager_came()
         return peer, slept
 
     yield make
@@ -573,10 +573,10 @@ def test_while_bytes_are_under_way_it_looks_more_often_but_not_for_ever(
     quiet: Callable[..., tuple[PeerProcess, Slept]],
 ) -> None:
     peer, slept = quiet(100.0)
-    exchange = peer._exchange
-    assert exchange is not None
-    exchange.borrower.ask(1, 3, 0, length_of(3), 0, 1, 1)
-    exchange.borrower.answered(1, NodeAnswer(1, 0, Status.OK))
+    router = peer._router
+    assert router is not None
+    router.requester.ask(1, 3, 0, length_of(3), 0, 1, 1)
+    router.requester.answered(1, NodeAnswer(1, 0, Status.OK))
     run(peer)
     assert slept.waits.count(process.MOVING_S) > 1000
     assert slept.waits[-1] == LONGEST_S

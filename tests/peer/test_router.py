@@ -70,8 +70,8 @@ def test_a_row_of_another_node_is_brought(cluster: Cluster) -> None:
     cluster.settle()
     assert ask.final == Status.OK
     assert cluster.nodes[1].st.backs == 1
-    assert (cluster.nodes[0].exchange.borrower.files, cluster.nodes[1].exchange.lender.files) == (1, 1)
-    assert cluster.nodes[0].exchange.borrower.bytes == cluster.nodes[1].exchange.lender.bytes == length_of(3)
+    assert (cluster.nodes[0].exchange.requester.files, cluster.nodes[1].exchange.responder.files) == (1, 1)
+    assert cluster.nodes[0].exchange.requester.bytes == cluster.nodes[1].exchange.responder.bytes == length_of(3)
     cluster.check_at_rest()
 
 
@@ -95,7 +95,7 @@ def test_who_does_not_have_it_says_no(cluster: Cluster) -> None:
     cluster.nodes[1].st.refuse(cluster.nodes[1].st.pending()[0])
     cluster.settle()
     assert ask.final == Status.NO
-    assert cluster.nodes[0].exchange.borrower.refused == 1
+    assert cluster.nodes[0].exchange.requester.refused == 1
     cluster.check_at_rest()
 
 
@@ -238,7 +238,7 @@ def test_what_is_given_up_while_bytes_are_under_way_is_freed_after_them(cluster:
     cluster.nodes[0].st.give_up(ask)
     cluster.settle()
     assert not ask.freed
-    assert cluster.nodes[0].exchange.borrower.writes()
+    assert cluster.nodes[0].exchange.requester.writes()
     cluster.network.finish(0, how)
     cluster.settle()
     assert (ask.final, ask.freed) == (None, 1)
@@ -255,7 +255,7 @@ def test_what_is_given_up_before_its_bytes_come_is_freed_when_that_is_certain(cl
     cluster.network.decide()
     cluster.settle()
     assert ask.freed == 1
-    assert not cluster.nodes[0].exchange.borrower.writes()
+    assert not cluster.nodes[0].exchange.requester.writes()
     cluster.network.set_out()
     cluster.drain()
     cluster.check_at_rest()
@@ -412,7 +412,7 @@ def test_a_new_stager_may_number_its_requests_as_the_one_before(cluster: Cluster
     node = cluster.nodes[0]
     old = fetched(cluster)
     node.stager_goes()
-    assert node.exchange.borrower.writes()
+    assert node.exchange.requester.writes()
     node.network.finish(0, WRONG)
     node.exchange.step()
     node.stager_comes()
@@ -450,7 +450,7 @@ def test_wrong_bytes_are_refused_and_whoever_sends_them_thrice_is_asked_no_more(
         cluster.settle()
         assert ask.final == Status.CORRUPT
     assert node.over == [(1, NodeEnd.CORRUPT)]
-    assert node.exchange.borrower.corrupt == 3
+    assert node.exchange.requester.corrupt == 3
     assert fetched(cluster, 9).final == Status.LOST
     theirs = fetched(cluster, 9, by=1, home=0)
     cluster.drain()
@@ -658,7 +658,7 @@ def test_who_asks_for_too_much_at_once_is_not_one_of_us(cluster: Cluster) -> Non
     for message in encode_records(JOB, records):
         cluster.network.inject(1, 0, message)
     cluster.nodes[0].step()
-    assert len(cluster.nodes[0].exchange.lender) == 1024
+    assert len(cluster.nodes[0].exchange.responder) == 1024
     assert cluster.nodes[0].over == [(1, NodeEnd.GARBAGE)]
 
 
@@ -672,13 +672,13 @@ def test_a_stager_that_asks_for_too_much_at_once_is_refused_some_of_it(cluster: 
     node.st.inbox.clear()
     cluster.turn(1, 2)
     assert not cluster.nodes[1].over
-    assert len(cluster.nodes[1].exchange.lender) == 512
+    assert len(cluster.nodes[1].exchange.responder) == 512
 
 
 def test_a_tag_may_be_used_again_before_the_home_has_seen_its_bytes_go(cluster: Cluster) -> None:
     node, home = cluster.nodes[:2]
-    node.exchange.borrower._tags.clear()
-    node.exchange.borrower._tags.append(7)
+    node.exchange.requester._tags.clear()
+    node.exchange.requester._tags.append(7)
     first = fetched(cluster)
     cluster.network.finish()
     node.step()
@@ -694,7 +694,7 @@ def test_a_tag_may_be_used_again_before_the_home_has_seen_its_bytes_go(cluster: 
 
 
 def test_without_a_tag_nothing_is_asked(cluster: Cluster) -> None:
-    cluster.nodes[0].exchange.borrower._tags.clear()
+    cluster.nodes[0].exchange.requester._tags.clear()
     assert fetched(cluster).final == Status.LOST
 
 
@@ -835,7 +835,7 @@ class Exchanges(RuleBasedStateMachine):
     @rule(number=nodes)
     def stager_comes(self, number: int) -> None:
         node = self.node(number)
-        if node.stager is None and not node.has_left and not node.exchange.borrower.writes():
+        if node.stager is None and not node.has_left and not node.exchange.requester.writes():
             node.stager_comes()
 
     @rule(number=nodes, really=seldom)
@@ -860,7 +860,7 @@ class Exchanges(RuleBasedStateMachine):
     @invariant()
     def what_is_counted_is_so(self) -> None:
         for node in self.cluster.nodes:
-            requester = node.exchange.borrower
+            requester = node.exchange.requester
             assert len(requester._wants) + len(requester._tags) == TAGS
 
     def teardown(self) -> None:
@@ -926,7 +926,7 @@ class WorseExchanges(Exchanges):
             first.stager.take()
             first.stager.check()
             matched = {half.match[2] for _, half in self.cluster.network.matched if half.node == 0}
-            may_wait = {want.ask for tag, want in first.exchange.borrower._wants.items() if tag in matched}
+            may_wait = {want.ask for tag, want in first.exchange.requester._wants.items() if tag in matched}
             for ask in first.stager.asks.values():
                 assert ask.final is not None or ask.given_up, "waits for ever"
                 assert ask.is_over or ask.id in may_wait, "its extent is held for ever"

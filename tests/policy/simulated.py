@@ -1,4 +1,4 @@
-"""A stager and a reader made of sets: what the conductor orders is done, in any order and with any failures that chance
+"""A stager and a reader made of sets: what the policy orders is done, in any order and with any failures that chance
 picks, and what happens is reported to it. After each step its books are compared with the truth.
 """
 
@@ -31,7 +31,7 @@ class World:
         self.stream = np.array(stream, np.int64)
         self.disk = disk or []
         self.make = make
-        self.conductor = make(self.sizes, np.zeros(len(sizes), np.uint8), split, self.disk)
+        self.policy = make(self.sizes, np.zeros(len(sizes), np.uint8), split, self.disk)
         self.foretold = foretold
         self._foretell()
         self.passes = frozenset(passes)
@@ -67,17 +67,17 @@ class World:
         return np.array([self.position + at[0] if at else -1 for at in found], np.int64)
 
     def _let_pass(self) -> None:
-        self.conductor.let_pass(np.isin(np.arange(len(self.sizes)), list(self.passes)))
+        self.policy.let_pass(np.isin(np.arange(len(self.sizes)), list(self.passes)))
 
     def _foretell(self) -> None:
         if self.foretold:
-            self.conductor.foresee(self.next_uses)
+            self.policy.foresee(self.next_uses)
 
     # ---- the supervisor -------------------------------------------------------------------------------------
 
     def supervise(self) -> bool:
         """One turn of its loop; whether anything was ordered."""
-        c = self.conductor
+        c = self.policy
         self._see()
         before = c.residency.stream_used
         c.advance(self.position, len(self.stream), self.upcoming)
@@ -90,7 +90,7 @@ class World:
 
     def _see(self) -> None:
         """Take the events there are."""
-        c = self.conductor
+        c = self.policy
         self._see_stager()
         while self.server:
             what, row = self.server.popleft()
@@ -103,15 +103,15 @@ class World:
         while self.events:
             what, row = self.events.popleft()
             if what == "cancelled":
-                self.conductor.fetch_failed(row, cancelled=True)
+                self.policy.fetch_failed(row, cancelled=True)
             elif what == "changed":
-                self.conductor.changed(row, self.new_sizes.pop(row, None))
+                self.policy.changed(row, self.new_sizes.pop(row, None))
             elif what == "on_disk":
-                self.conductor.on_disk(row, self.on_disk.get(row, 1))
+                self.policy.on_disk(row, self.on_disk.get(row, 1))
             elif what == "tier_failed":
-                self.conductor.off_disk(row, again=True)
+                self.policy.off_disk(row, again=True)
             else:
-                getattr(self.conductor, what)(row)
+                getattr(self.policy, what)(row)
 
     def replace_supervisor(self, split: MemorySplit) -> None:
         """It hands over to another, which adopts what is staged and what the page cache was given; the stager that
@@ -121,15 +121,15 @@ class World:
         self.on_disk.clear()
         self._see()
         self.passing.clear()
-        self.conductor = self.make(self.sizes, self.conductor.pushes.paged, split, self.disk)
+        self.policy = self.make(self.sizes, self.policy.pushes.paged, split, self.disk)
         self._foretell()
         self._let_pass()
-        self.conductor.adopt(np.isin(np.arange(len(self.sizes)), list(self.staged)))
-        self.conductor.stager_restarted()
+        self.policy.adopt(np.isin(np.arange(len(self.sizes)), list(self.staged)))
+        self.policy.stager_restarted()
         self.check()
-        for do, rows, value in self.conductor.take_commands():  # there is no plan yet
+        for do, rows, value in self.policy.take_commands():  # there is no plan yet
             self._obey(do, rows, value)
-        self.conductor.restart(self.position)
+        self.policy.restart(self.position)
 
     def _obey(self, do: Do, rows: list[int], value: int) -> None:
         if do == Do.FETCH:
@@ -181,7 +181,7 @@ class World:
                 self.pages.discard(row)
                 self.dropped.add(row)
                 self.events.append(("dropped", row))
-            elif fails or row not in self.staged or self.conductor.pushes.paged[row] == Paged.LATE:
+            elif fails or row not in self.staged or self.policy.pushes.paged[row] == Paged.LATE:
                 self.events.append(("push_failed", row))
             else:
                 self.pages.add(row)
@@ -212,10 +212,10 @@ class World:
         """The pusher, when it has nothing else to do, looks at all that is believed to be there."""
         if not self.pusher:
             self._see()
-            for row in np.flatnonzero(self.conductor.pushes.paged == Paged.WHOLE).tolist():
+            for row in np.flatnonzero(self.policy.pushes.paged == Paged.WHOLE).tolist():
                 if row not in self.pages:
-                    self.conductor.pages_lost(row, 0)
-            self.conductor.rotate_recent()
+                    self.policy.pages_lost(row, 0)
+            self.policy.rotate_recent()
             self.check()
 
     def restart_stager(self) -> None:
@@ -224,8 +224,8 @@ class World:
             queue.clear()
         self._see_stager()  # what it had said, it had said
         self.on_disk.clear()
-        self.conductor.stager_restarted()
-        self.conductor.restart(self.position)
+        self.policy.stager_restarted()
+        self.policy.restart(self.position)
 
     # ---- the reader -----------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class World:
         if row not in self.pages and not passed:
             if row not in self.staged:
                 self.demands += 1
-                if self.sizes[row] <= self.conductor.split.whole_limit:
+                if self.sizes[row] <= self.policy.split.whole_limit:
                     self.staged.add(row)
                     self.events.append(("staged", row))
             self.pages.add(row)
@@ -260,7 +260,7 @@ class World:
     def hide(self) -> None:
         """From now on the kernel opens files by itself: only READs are seen."""
         self.shows = False
-        self.conductor.without_closes()
+        self.policy.without_closes()
 
     def skip(self, count: int) -> None:
         """The reader passes by some files."""
@@ -279,7 +279,7 @@ class World:
 
     def place(self, local: list[int]) -> None:
         """What its placement says of each row here."""
-        c = self.conductor
+        c = self.policy
         before = c.residency.homes._said.copy()
         c.apply_placement(np.array(local, np.int8), c.held()[::-1])
         assert (c.residency.homes._said[before > 0] == before[before > 0]).all(), "what was covered has changed"
@@ -287,13 +287,13 @@ class World:
 
     def pass_on(self, row: int) -> None:
         """It lives elsewhere, and is offered there."""
-        if self.conductor.residency.is_staged(row) and self.conductor.offer(row):
+        if self.policy.residency.is_staged(row) and self.policy.offer(row):
             self.passing.add(row)
 
     def passed(self) -> None:
         """What was offered was taken, or nobody has come for it."""
         for row in sorted(self.passing):
-            self.conductor.end_offer(row)
+            self.policy.end_offer(row)
         self.passing.clear()
 
     # ---- what must hold -------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ class World:
             assert sum(int(self.sizes[row]) for row, on in self.on_disk.items() if on == tier) <= room
 
     def check(self) -> None:
-        c, r, w = self.conductor, self.conductor.residency, self.conductor.pushes
+        c, r, w = self.policy, self.policy.residency, self.policy.pushes
         size, n = self.sizes, len(self.sizes)
 
         def holds(reason: Hold) -> list[int]:

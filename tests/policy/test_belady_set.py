@@ -49,7 +49,7 @@ def least_fetches(order: list[int], room: int) -> int:
 
 def played(order: list[int], room: int, *, replaces: bool, size: int = 10) -> World:
     w = World([size] * FILES, order, split(size * room, 8 * size))
-    w.conductor.use_belady(replaces)
+    w.policy.use_belady(replaces)
     while w.position < len(w.stream):
         w.settle()
         w.read_next()
@@ -72,7 +72,7 @@ def test_the_source_is_read_hardly_more_often_than_it_must_be(room: int) -> None
 def test_what_goes_from_memory_goes_to_disk_while_there_is_room() -> None:
     order = stream(5)
     w = World([10] * FILES, order, split(160, 80), disk=[800])
-    w.conductor.use_belady(True)
+    w.policy.use_belady(True)
     while w.position < len(w.stream):
         w.settle()
         w.read_next()
@@ -81,7 +81,7 @@ def test_what_goes_from_memory_goes_to_disk_while_there_is_room() -> None:
     assert len(w.on_disk) == 80
     assert w.demands <= EPOCHS
     assert w.of_source < 0.6 * played(order, 16, replaces=True).of_source, "a copy on disk is fetched from there"
-    assert all(w.conductor.residency.home[row] == Home.DISK for row in w.on_disk)
+    assert all(w.policy.residency.home[row] == Home.DISK for row in w.on_disk)
 
 
 def test_where_all_fits_nothing_goes() -> None:
@@ -93,15 +93,15 @@ def test_it_may_begin_and_end_at_any_time() -> None:
     order = stream(2)
     w = World([10] * FILES, order, split(200, 80))
     for at in range(len(order)):
-        w.conductor.use_belady(at // 100 % 2 == 1)
+        w.policy.use_belady(at // 100 % 2 == 1)
         w.settle()
         w.read_next()
     w.settle()
-    assert w.conductor.residency.homes.used <= 200
+    assert w.policy.residency.homes.used <= 200
     assert w.demands <= EPOCHS, "but for files that are read twice within the window"
     for _ in range(2 * FORGOTTEN_AFTER):  # nothing is held in the end but what stays
-        w.conductor.take_commands()
-    assert {row for row in w.staged if w.conductor.residency.home[row] != Home.RAM} == set()
+        w.policy.take_commands()
+    assert {row for row in w.staged if w.policy.residency.home[row] != Home.RAM} == set()
 
 
 def test_what_is_not_enough_stays() -> None:
@@ -117,7 +117,7 @@ def test_what_is_not_enough_stays() -> None:
     assert kept.offered([7, 4]) == [(4, 40), (7, 70)]
 
 
-def conductor(rows: int, homes: int) -> NodePolicy:
+def policy(rows: int, homes: int) -> NodePolicy:
     """It replaces what stays; row r is read at position r next."""
     c = NodePolicy(np.full(rows, 10), np.zeros(rows, np.uint8), split(homes, 100), [20])
     c.foresee(lambda some: some)
@@ -133,7 +133,7 @@ def read(c: NodePolicy, row: int) -> None:
 
 
 def test_what_came_to_stay_and_was_never_opened_goes_for_what_is_read_sooner() -> None:
-    c = conductor(10, homes=20)
+    c = policy(10, homes=20)
     for row in (8, 9):
         c.staged(row)
     read(c, 3)
@@ -142,7 +142,7 @@ def test_what_came_to_stay_and_was_never_opened_goes_for_what_is_read_sooner() -
 
 
 def test_what_was_ordered_in_vain_leaves_its_room_to_others() -> None:
-    c = conductor(10, homes=20)
+    c = policy(10, homes=20)
     stream = np.arange(2)
     c.advance(0, 2, lambda start, count: stream[start : start + count])
     assert c.residency.homes.used == 20
@@ -155,7 +155,7 @@ def test_what_was_ordered_in_vain_leaves_its_room_to_others() -> None:
 
 
 def test_what_is_not_known_to_be_read_again_goes_to_disk_while_there_is_room() -> None:
-    c = conductor(10, homes=10)
+    c = policy(10, homes=10)
     c.foresee(nothing_known)
     for row in range(4):
         read(c, row)
@@ -165,7 +165,7 @@ def test_what_is_not_known_to_be_read_again_goes_to_disk_while_there_is_room() -
 
 
 def test_without_closes_nothing_is_replaced() -> None:
-    c = conductor(10, homes=10)
+    c = policy(10, homes=10)
     read(c, 9)
     c.without_closes()
     c.use_belady(True)
@@ -175,7 +175,7 @@ def test_without_closes_nothing_is_replaced() -> None:
 
 
 def test_after_another_plan_what_stays_is_judged_by_it() -> None:
-    c = conductor(10, homes=30)
+    c = policy(10, homes=30)
     for row in (1, 2, 3):
         read(c, row)
     c.take_commands()
@@ -188,7 +188,7 @@ def test_after_another_plan_what_stays_is_judged_by_it() -> None:
 
 def test_what_was_evicted_holds_no_room_that_could_be_spared() -> None:
     """A file that changed, and whose fetch was then cancelled."""
-    c = conductor(10, homes=30)
+    c = policy(10, homes=30)
     c.foresee(lambda some: 100 - some)
     for row in (0, 1, 2):
         c.staged(row)
@@ -204,7 +204,7 @@ def test_what_was_evicted_holds_no_room_that_could_be_spared() -> None:
 
 
 def test_what_could_not_be_fetched_holds_no_room() -> None:
-    c = conductor(10, homes=30)
+    c = policy(10, homes=30)
     stream = np.arange(3)
     c.advance(0, 3, lambda start, count: stream[start : start + count])
     for row in (0, 1, 2):

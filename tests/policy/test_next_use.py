@@ -110,7 +110,7 @@ def read_through(n: int, pages: int, count: int, *, foretold: bool) -> World:
     while w.position < len(w.stream):
         w.read_next()
         w.settle()
-        assert w.conductor.pages_used <= 10 * pages
+        assert w.policy.pages_used <= 10 * pages
         assert len(w.pages) <= pages
     return w
 

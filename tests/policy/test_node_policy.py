@@ -1,4 +1,4 @@
-"""The conductor with a simulated stager and reader: budgets, progress, and books that always agree with the truth."""
+"""The policy with a simulated stager and reader: budgets, progress, and books that always agree with the truth."""
 
 from __future__ import annotations
 
@@ -116,9 +116,9 @@ def test_demanded_files_are_let_go_when_they_are_closed() -> None:
         w.read_next()
         assert len(w.pages) * 10 <= 100, "the reserve takes what is read before room is made"
         w.settle()
-        assert w.conductor.pages_used <= 100
+        assert w.policy.pages_used <= 100
     assert w.staged == set()
-    assert w.conductor.residency.stream_used == 0
+    assert w.policy.residency.stream_used == 0
 
 
 def test_a_copy_reported_after_its_reader_has_closed_is_let_go() -> None:
@@ -161,18 +161,18 @@ def test_what_a_stager_that_died_was_to_be_told_is_vain() -> None:
     for _ in range(3):
         w.read_next()
     w.restart_stager()
-    w.conductor.resize(split(0, 2, 0), w.conductor.held())
-    w.conductor.restart(w.position)
+    w.policy.resize(split(0, 2, 0), w.policy.held())
+    w.policy.restart(w.position)
     w.settle()
     assert set(w.on_disk) == {0}
-    assert w.conductor.residency.home[0] == Home.DISK
-    assert w.conductor.residency.state[0] & KERNEL_READS
+    assert w.policy.residency.home[0] == Home.DISK
+    assert w.policy.residency.state[0] & KERNEL_READS
 
 
 def test_cancelled_fetches_are_ordered_again_when_the_new_plan_wants_them() -> None:
     w = World([10] * 50, list(range(50)), split(homes=500, stream=0, pages=500, page_homes=500))
     w.supervise()
-    w.conductor.restart(0)
+    w.policy.restart(0)
     w.settle()
     assert w.staged == set(range(50))
 
@@ -233,7 +233,7 @@ def test_pages_read_while_they_are_dropped_stay_charged() -> None:
 @pytest.mark.parametrize("before", [4, 40])
 def test_a_file_that_grew_above_what_is_staged_whole_leaves_its_room_and_comes_back(before: int) -> None:
     w = World([before, 10, 10], [0, 1, 2] * 3, split(homes=60, stream=40, pages=60, page_homes=60, whole_limit=50))
-    c = w.conductor
+    c = w.policy
     w.settle()
     w.read_next()
     w.settle()
@@ -259,8 +259,8 @@ def test_a_file_that_grew_leaves_memory_to_others_when_it_does_not_fit_any_more(
     w.settle()
     w.change(3, 30)
     w.settle()
-    assert (w.conductor.residency.home[3] == Home.RAM, w.conductor.residency.homes.used) == (False, 50)
-    assert w.conductor.pages_used <= 60
+    assert (w.policy.residency.home[3] == Home.RAM, w.policy.residency.homes.used) == (False, 50)
+    assert w.policy.pages_used <= 60
 
 
 def test_large_files_lose_the_pages_behind_their_reader() -> None:
@@ -282,7 +282,7 @@ def test_what_was_written_to_disk_comes_from_there_and_what_was_not_streams() ->
     while w.position < len(w.stream):
         w.read_next()
         w.settle()
-    homes = [w.conductor.residency.home[row] for row in range(30)]
+    homes = [w.policy.residency.home[row] for row in range(30)]
     assert homes == [Home.RAM] * 10 + [Home.DISK] * 10 + [Home.STREAM] * 10
     assert set(w.on_disk) == set(range(10, 20))
     assert w.demands == 0
@@ -388,17 +388,17 @@ def test_what_the_kernel_took_is_pushed_again_before_its_next_reading() -> None:
     w.settle()
     w.evict(20)
     w.look()
-    assert w.conductor.pages_used == 300
+    assert w.policy.pages_used == 300
     w.settle()
-    assert (len(w.pages), w.conductor.pages_used) == (50, 500)
+    assert (len(w.pages), w.policy.pages_used) == (50, 500)
     assert sorted(w.fetched) == list(range(50)), "from the arena"
     for _ in range(2):
-        w.conductor.pushes.rotate_recent()
+        w.policy.pushes.rotate_recent()
     w.evict(50)
     for _ in range(50):
         w.read_next()
         w.settle()
-    assert w.conductor.pushes.evictions_read == w.reads == 50
+    assert w.policy.pushes.evictions_read == w.reads == 50
     assert w.pushes == 50 + 20 + 50, "each once more, for the next epoch"
 
 def test_what_the_kernel_reads_from_disk_is_fetched_once_and_never_pushed() -> None:
@@ -442,12 +442,12 @@ def test_under_pressure_files_leave_the_arena_furthest_first_whether_paged_or_no
     w.settle()
     assert len(w.staged) == 40
     smaller = split(homes=200, stream=0, pages=50)
-    w.conductor.resize(smaller, np.arange(39, -1, -1))
+    w.policy.resize(smaller, np.arange(39, -1, -1))
     w.settle()
     assert w.staged == set(range(20))
     assert len(w.pages) <= 5
-    w.conductor.resize(split(homes=400, stream=100, pages=100), np.zeros(0, np.int64))
-    w.conductor.restart(0)
+    w.policy.resize(split(homes=400, stream=100, pages=100), np.zeros(0, np.int64))
+    w.policy.restart(0)
     w.settle()
     assert w.staged == set(range(40))
 
@@ -455,10 +455,10 @@ def test_under_pressure_files_leave_the_arena_furthest_first_whether_paged_or_no
 def test_a_budget_of_nothing_holds_nothing() -> None:
     w = World([10] * 40, list(range(40)), split(homes=400, stream=100, pages=400, page_homes=400))
     w.settle()
-    w.conductor.resize(split(homes=0, stream=0, pages=0, whole_limit=0), w.conductor.held())
+    w.policy.resize(split(homes=0, stream=0, pages=0, whole_limit=0), w.policy.held())
     w.settle()
     assert (w.staged, w.pages) == (set(), set())
-    assert (w.conductor.residency.homes.used, w.conductor.residency.stream_used, w.conductor.pages_used) == (0, 0, 0)
+    assert (w.policy.residency.homes.used, w.policy.residency.stream_used, w.policy.pages_used) == (0, 0, 0)
 
 
 # ---- what was lost ------------------------------------------------------------------------------------------
@@ -470,8 +470,8 @@ def test_lost_events_of_the_stager_are_made_up_for() -> None:
     while w.work():
         pass
     w.events.clear()
-    w.conductor.resync(np.isin(np.arange(60), list(w.staged)))
-    w.conductor.restart(0)
+    w.policy.resync(np.isin(np.arange(60), list(w.staged)))
+    w.policy.restart(0)
     w.settle()
     assert set(range(40)) == w.staged
     w.check()
@@ -485,7 +485,7 @@ def test_lost_events_of_the_server_do_not_hold_copies_for_ever() -> None:
     w.settle()
     w.server.clear()
     w.open.clear()  # their RELEASE is never seen
-    w.conductor.events_lost()
+    w.policy.events_lost()
     w.settle()
     assert w.staged == set(range(8, 18))
 
@@ -503,7 +503,7 @@ def test_what_is_staged_and_paged_is_taken_over_and_accounted_for_once() -> None
     staged, pages = set(w.staged), set(w.pages)
     assert (len(staged), len(pages)) == (40, 21), "both are full"
     w.replace_supervisor(parts)
-    c = w.conductor
+    c = w.policy
     assert c.residency.homes.used == 300
     assert c.residency.homes.used + c.residency.stream_used == 10 * len(staged)
     assert c.pages_used == 10 * len(pages)
@@ -520,13 +520,13 @@ def test_a_smaller_budget_holds_for_what_was_taken_over() -> None:
     w = World([10] * 60, list(range(60)) * 2, split(homes=400, stream=100, pages=500, page_homes=300))
     w.settle()
     w.replace_supervisor(split(homes=150, stream=50, pages=100, page_homes=20))
-    assert w.conductor.residency.homes.used == 150
-    assert w.conductor.pushes.homes_used == 20
+    assert w.policy.residency.homes.used == 150
+    assert w.policy.pushes.homes_used == 20
     while w.position < len(w.stream):
         w.settle()
-        assert w.conductor.residency.stream_used <= 50
+        assert w.policy.residency.stream_used <= 50
         assert 10 * len(w.staged) <= 150 + 50
-        assert 10 * len(w.pages) == w.conductor.pages_used <= 100
+        assert 10 * len(w.pages) == w.policy.pages_used <= 100
         w.read_next()
 
 
@@ -536,10 +536,10 @@ def test_what_was_taken_over_can_be_given_up_again() -> None:
     w.replace_supervisor(split(homes=600, stream=0, pages=600, page_homes=600))
     w.settle()
     assert (len(w.staged), len(w.pages)) == (60, 60)
-    w.conductor.resize(split(homes=0, stream=0, pages=0, whole_limit=0), w.conductor.held())
+    w.policy.resize(split(homes=0, stream=0, pages=0, whole_limit=0), w.policy.held())
     w.settle()
     assert (w.staged, w.pages) == (set(), set())
-    assert (w.conductor.residency.homes.used, w.conductor.residency.stream_used, w.conductor.pages_used) == (0, 0, 0)
+    assert (w.policy.residency.homes.used, w.policy.residency.stream_used, w.policy.pages_used) == (0, 0, 0)
 
 
 def test_what_was_taken_over_and_is_not_in_the_plan_does_not_stay_for_ever() -> None:
@@ -554,7 +554,7 @@ def test_what_was_taken_over_and_is_not_in_the_plan_does_not_stay_for_ever() -> 
     w.replace_supervisor(split(homes=0, stream=300, pages=100))
     w.settle()
     assert w.staged == set()
-    assert w.conductor.residency.stream_used == 0
+    assert w.policy.residency.stream_used == 0
     while w.open:
         w.close_one()
     w.settle()
@@ -630,7 +630,7 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
     w = World(
         sizes, stream, first, disk=disk, seed=len(actions), fail=fail, foretold=foretold, passes=passes
     )  # fmt: skip
-    c = w.conductor
+    c = w.policy
     for action in actions:
         if action == "read":
             w.read_next()
@@ -668,7 +668,7 @@ def test_books_agree_and_nothing_gets_stuck_in_any_order(
             c.use_belady(not c.residency.belady)
         elif action == "replace supervisor":
             w.replace_supervisor(first)
-            c = w.conductor
+            c = w.policy
         else:
             c.resize(first if action == "grow" else second, c.held()[::-1])
     while w.open:
@@ -724,7 +724,7 @@ def test_an_empty_data_set_is_no_trouble(size: int) -> None:
 
 def test_a_fetch_that_hangs_counts_no_more_but_keeps_its_room_until_it_ends() -> None:
     w = World([10] * 4, [0, 1, 2, 3], split(homes=0, stream=40, pages=40))
-    c = w.conductor
+    c = w.policy
     w.supervise()
     assert (c.fetches.outstanding, c.residency.stream_used) == (4, 40)
     for row in (0, 1, 2, 2):

@@ -32,7 +32,7 @@ def placed(n: int, **classes: list[int]) -> list[int]:
 
 
 def in_memory(w: World) -> set[int]:
-    return set(np.flatnonzero(w.conductor.residency.home == Home.RAM).tolist())
+    return set(np.flatnonzero(w.policy.residency.home == Home.RAM).tolist())
 
 
 def read_all(w: World) -> None:
@@ -61,7 +61,7 @@ def test_what_came_first_gives_its_room_back() -> None:
     assert in_memory(w) == set(range(20))
     w.place(placed(40, ram=list(range(10, 25))))
     assert in_memory(w) == {*range(5), *range(10, 25)}, "as many as must, the furthest first"
-    assert w.conductor.residency.homes.used == 200
+    assert w.policy.residency.homes.used == 200
     read_all(w)
     assert in_memory(w) == {*range(5), *range(10, 25)}
     assert w.demands == 0
@@ -71,9 +71,9 @@ def test_what_streams_when_it_is_placed_stays() -> None:
     w = World([10] * 40, list(range(20, 40)) * 2, split(homes=0, stream=60))
     w.settle()
     assert w.staged == set(range(20, 26))
-    w.conductor.resize(split(homes=100, stream=60), np.zeros(0, np.int64))
+    w.policy.resize(split(homes=100, stream=60), np.zeros(0, np.int64))
     w.place(placed(40, ram=[20, 21, 22]))
-    assert w.conductor.residency.stream_used == 30
+    assert w.policy.residency.stream_used == 30
     read_all(w)
     assert {20, 21, 22} <= w.staged
     assert w.fetched.count(20) == 1
@@ -108,7 +108,7 @@ def test_belady_rules_what_room_is_left_and_nothing_else() -> None:
     rng = np.random.default_rng(3)
     order = [int(row) for _ in range(12) for row in rng.permutation(80)[:20]]
     w = World([10] * 80, order, split(homes=200, stream=80), disk=[0])
-    w.conductor.use_belady(True)
+    w.policy.use_belady(True)
     w.settle()
     mine = list(range(0, 80, 8))
     w.place(placed(80, ram=mine))
@@ -119,7 +119,7 @@ def test_belady_rules_what_room_is_left_and_nothing_else() -> None:
         w.read_next()
         now = in_memory(w)
         assert set(mine) <= now
-        assert not set(mine) & set(w.conductor.residency.kept._rows)
+        assert not set(mine) & set(w.policy.residency.kept._rows)
         seen |= now
     assert len(in_memory(w)) == 20
     assert seen - first, "the rest goes on being replaced"
@@ -130,12 +130,12 @@ def test_a_smaller_budget_takes_what_lives_here_last() -> None:
     w.place(placed(40, ram=list(range(15))))
     w.settle()
     assert in_memory(w) == set(range(20))
-    w.conductor.resize(split(homes=160, stream=50), w.conductor.held())
+    w.policy.resize(split(homes=160, stream=50), w.policy.held())
     assert in_memory(w) == {*range(15), 19}
-    w.conductor.resize(split(homes=100, stream=50), w.conductor.held()[::-1])
+    w.policy.resize(split(homes=100, stream=50), w.policy.held()[::-1])
     assert in_memory(w) == set(range(10))
     w.settle()
-    w.conductor.resize(split(homes=200, stream=50), w.conductor.held())
+    w.policy.resize(split(homes=200, stream=50), w.policy.held())
     read_all(w)
     assert len(in_memory(w)) == 20
 
@@ -216,13 +216,13 @@ def test_what_is_on_a_disk_and_was_to_be_in_memory_stays_and_another_is_there_in
 
 def test_a_disk_that_does_not_pay_is_used_when_it_does() -> None:
     w = World([10] * 20, list(range(20)) * 3, split(homes=0, stream=50), disk=[100])
-    w.conductor.use_disk(False)
+    w.policy.use_disk(False)
     w.place(placed(20, disk=list(range(5, 10))))
     for _ in range(20):
         w.settle()
         w.read_next()
     assert not w.on_disk
-    w.conductor.use_disk(True)
+    w.policy.use_disk(True)
     read_all(w)
     assert set(w.on_disk) == set(range(5, 10))
 

@@ -41,7 +41,7 @@ def lose_events(w: World, _: random.Random) -> None:
     """Of the server; which files are open is not known any more."""
     w.server.clear()
     w.open.clear()
-    w.conductor.events_lost()
+    w.policy.events_lost()
 
 
 def resync(w: World, _: random.Random) -> None:
@@ -49,16 +49,16 @@ def resync(w: World, _: random.Random) -> None:
     while w.work():
         pass
     w.events.clear()
-    w.conductor.resync(np.isin(np.arange(len(w.sizes)), list(w.staged)))
+    w.policy.resync(np.isin(np.arange(len(w.sizes)), list(w.staged)))
     w.on_disk.clear()
-    w.conductor.restart(w.position)
+    w.policy.restart(w.position)
 
 
 def read_within(w: World, chance: random.Random) -> None:
     """Some READ of some file, whoever has it open."""
     at = row(w, chance)
     if w.sizes[at]:
-        w.conductor.read(at, chance.randint(1, int(w.sizes[at])))
+        w.policy.read(at, chance.randint(1, int(w.sizes[at])))
 
 
 def place(w: World, chance: random.Random) -> None:
@@ -66,18 +66,18 @@ def place(w: World, chance: random.Random) -> None:
 
 
 def withdraw(w: World, chance: random.Random) -> None:
-    w.conductor.withdraw_placement(np.array([chance.random() < 0.3 for _ in w.sizes]))
+    w.policy.withdraw_placement(np.array([chance.random() < 0.3 for _ in w.sizes]))
 
 
 def resize(w: World, chance: random.Random) -> None:
-    w.conductor.resize(any_split(chance), w.conductor.held()[::-1])
+    w.policy.resize(any_split(chance), w.policy.held()[::-1])
 
 
 def refuse_passing(w: World, chance: random.Random) -> None:
     """But not of a copy that has just come: the reference evicts it then, before an open of the same moment counts."""
     at = row(w, chance)
-    if not w.conductor.residency.holds[at] & NEW:
-        w.conductor.kernel_reads(at, False)
+    if not w.policy.residency.holds[at] & NEW:
+        w.policy.kernel_reads(at, False)
 
 
 FREQUENT: list[Action] = [
@@ -86,17 +86,17 @@ FREQUENT: list[Action] = [
     lambda w, _: w.supervise(), lambda w, _: w.supervise(), lambda w, _: w._see(), lambda w, _: w.settle(),
 ]  # fmt: skip
 SELDOM: list[Action] = [
-    lambda w, _: w.skip(3), lambda w, _: w.conductor.restart(w.position), lambda w, _: w.restart_stager(),
+    lambda w, _: w.skip(3), lambda w, _: w.policy.restart(w.position), lambda w, _: w.restart_stager(),
     lambda w, _: w.evict(3), lambda w, _: w.look(), place, withdraw, resize, resync, lose_events, read_within,
     lambda w, chance: w.pass_on(row(w, chance)), lambda w, _: w.passed(),
-    lambda w, chance: w.conductor.pull(row(w, chance)), lambda w, chance: w.conductor.cancel_pull(row(w, chance)),
+    lambda w, chance: w.policy.pull(row(w, chance)), lambda w, chance: w.policy.cancel_pull(row(w, chance)),
     lambda w, chance: w.change(row(w, chance), chance.randint(0, 60)),
-    lambda w, chance: w.conductor.use_belady(chance.random() < 0.5),
-    lambda w, chance: w.conductor.use_disk(chance.random() < 0.7),
-    lambda w, chance: w.conductor.fetch_stuck(row(w, chance)),
-    lambda w, chance: w.conductor.on_disk(row(w, chance), 1) if w.disk else None,
+    lambda w, chance: w.policy.use_belady(chance.random() < 0.5),
+    lambda w, chance: w.policy.use_disk(chance.random() < 0.7),
+    lambda w, chance: w.policy.fetch_stuck(row(w, chance)),
+    lambda w, chance: w.policy.on_disk(row(w, chance), 1) if w.disk else None,
     refuse_passing,
-    lambda w, chance: w.conductor.released(row(w, chance)),
+    lambda w, chance: w.policy.released(row(w, chance)),
     lambda w, chance: w.replace_supervisor(any_split(chance)),  # type: ignore[arg-type]
     lambda w, chance: w.hide() if w.shows and chance.random() < 0.1 else None,
 ]  # fmt: skip
@@ -113,7 +113,7 @@ def play(seed: int) -> None:
         passes=tuple(at for at in range(n) if sizes[at] >= chance.choice([0, 20, 51])), make=Twin,
     )  # fmt: skip
     if seed % 3 == 0:
-        w.conductor.use_belady(True)
+        w.policy.use_belady(True)
     strange = chance.choice([0.02, 0.1, 0.4])
     for _ in range(ACTIONS):
         chance.choice(SELDOM if chance.random() < strange else FREQUENT)(w, chance)

@@ -1,4 +1,4 @@
-"""The conductor where the kernel opens files by itself: neither opens nor closes are seen."""
+"""The policy where the kernel opens files by itself: neither opens nor closes are seen."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_files_read_on_demand_are_let_go_at_their_end() -> None:
         for end in (4096, 20_000, 49_000):
             w.staged.add(row)
             w.pages.add(row)
-            w.conductor.staged(row)
-            w.conductor.read(row, end)
+            w.policy.staged(row)
+            w.policy.read(row, end)
             w.settle()
             assert (row in w.staged) == (end < 40_000), "held between its READs"
         assert len(w.pages) * 50_000 <= 1_000_000
@@ -49,8 +49,8 @@ def test_files_half_read_do_not_stay_for_ever() -> None:
     for row in range(300):
         w.staged.add(row)
         w.pages.add(row)
-        w.conductor.staged(row)
-        w.conductor.read(row, 4096)
+        w.policy.staged(row)
+        w.policy.read(row, 4096)
         w.settle()
         assert len(w.staged) <= HALF_READ
         assert row in w.staged
@@ -61,8 +61,8 @@ def test_a_large_file_loses_all_its_pages_at_its_end() -> None:
     w = World([1 << 30], [], split(homes=0, stream=0, pages=1 << 20, whole_limit=1 << 20))
     w.hide()
     for end in range(1 << 20, (1 << 30) + 1, 1 << 20):
-        w.conductor.read(0, end)
-    orders = w.conductor.take_commands()
+        w.policy.read(0, end)
+    orders = w.policy.take_commands()
     assert orders[-1] == (Do.DROP, [0], 0)
     assert len(orders) > 10
 

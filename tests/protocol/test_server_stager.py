@@ -58,5 +58,5 @@ def test_an_order_that_says_it_is_longer_than_it_is_is_refused(count: int) -> No
         server_stager.unpack_order(message[:4] + count.to_bytes(4, "little") + message[8:])
 
 
-def test_the_conductor_s_orders_have_the_numbers_of_the_wire_s() -> None:
+def test_the_policy_s_orders_have_the_numbers_of_the_wire_s() -> None:
     assert all(Order(do).name == do.name for do in Do)
