@@ -6,7 +6,6 @@ here waits for a server: messages that its socket does not take are sent when it
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 from collections.abc import Callable
@@ -22,7 +21,6 @@ _NUMBER_MASK = (1 << _LINK_SHIFT) - 1
 _LINKS_MASK = 0xFFFF
 # A server has some thousand requests under way at most, and each is answered once.
 _BEHIND_MOST = 1 << 14
-log = logging.getLogger(__name__)
 
 
 class ServerLinks:

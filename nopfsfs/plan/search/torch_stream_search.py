@@ -36,7 +36,7 @@ _REACH = 1 << 16
 _MOST_WORKERS = 256
 # Mersenne Twister 19937.
 _INIT = np.uint32(1812433253)
-_LENGTH, _MIDDLE = 624, 397
+_MIDDLE = 397
 _UPPER, _LOWER, _MATRIX = np.uint32(0x80000000), np.uint32(0x7FFFFFFF), np.uint32(0x9908B0DF)
 
 

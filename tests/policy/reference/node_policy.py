@@ -22,9 +22,9 @@ from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.command_list import CommandList, Do
 from nopfsfs.policy.homes import Home, Homes
 from nopfsfs.policy.large_reads import LargeReads
+from nopfsfs.policy.pending_reads import PendingReads
 from tests.policy.reference.open_files import OpenFiles
 from tests.policy.reference.passing import Passing
-from tests.policy.reference.pending_reads import PendingReads
 from tests.policy.reference.push_scheduler import Paged, PushScheduler
 
 Rows = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.next_use import NextUseOrder
-from tests.policy.reference.pending_reads import PendingReads
+from nopfsfs.policy.pending_reads import PendingReads
 
 PUSHES_OUTSTANDING = 64  # few: an urgent push must not wait behind pushes for later reads
 RESERVE_MOST = 32 << 20  # bytes of the window that pushes leave to demand reads, whose pages cannot be refused
