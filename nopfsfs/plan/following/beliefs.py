@@ -65,7 +65,7 @@ class Beliefs:
         plan; None: nothing is believed of it."""
         tracks = self._binding.serving[index]
         if tracks:
-            return self._binding.choose(tracks, row, reader)
+            return self._binding.choose(tracks, row, reader, self.opens)
         believed = any(track.agreement.was_locked for track in self.tracks())
         return self._assume(index) if believed or self._hints.seed is not None else None
 

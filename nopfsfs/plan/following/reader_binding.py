@@ -40,16 +40,18 @@ class ReaderBinding:
 
     # -- readers --
 
-    def choose(self, tracks: list[Track], row: int, reader: int) -> Track:
-        """To which of several tracks an open is to be shown."""
+    def choose(self, tracks: list[Track], row: int, reader: int, now: int) -> Track:
+        """To which of several tracks an open is to be shown; `now`: the mount's count of opens."""
         bound = self._bound.get(reader)
         own = bound[0] if bound is not None and bound[1] >= _BOUND and bound[0] in tracks else None
         if own is not None and own.places.expects(row):
             return own
         expecting = [track for track in tracks if track.places.expects(row)]
-        for track in expecting:
-            if track.locked:
-                return track
+        locked = [track for track in expecting if track.locked]
+        if locked:
+            # One whose readers have ended, or have gone on with another, expects some rows by chance: more, the fewer
+            # opens show.
+            return max(locked, key=lambda track: track.agreement.rate(now))
         return own or max(expecting or tracks, key=lambda track: track.agreement.last_hit)
 
     def foreseen(self, track: Track, reader: int) -> bool:

@@ -68,6 +68,21 @@ def test_a_plan_that_is_adopted_repeats_the_opens_that_showed_it() -> None:
     assert {track.hypothesis for track in bench.beliefs.tracks()} == {PLAN, OTHER}
 
 
+def test_a_new_reader_is_shown_to_the_plan_that_is_read_not_to_one_whose_readers_have_ended() -> None:
+    bench = Bench()
+    bench.beliefs.adopt(PLAN, bench.unexplained(PLAN, 30), None)
+    bench.beliefs.adopt(OTHER, bench.unexplained(OTHER, 30, reader=6), None)
+    ended, read = bench.beliefs.tracks()  # what was found last comes first
+    assert (ended.hypothesis, read.hypothesis) == (OTHER, PLAN)
+    for row in read.upcoming(read.position, 300).tolist():
+        bench.beliefs.opens += 1
+        read.observe(row, 5)
+        bench.beliefs.foreseen(read, 5)
+    both = [row for row in ROWS.tolist() if ended.places.expects(row) and read.places.expects(row)]
+    assert both
+    assert {bench.beliefs.track_for(0, row, reader=9) for row in both} == {read}
+
+
 def test_tables_of_many_files_are_made_by_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INLINE", FILES - 1)
     bench = Bench()
