@@ -111,6 +111,11 @@ class Load:
         first = (start - self.start) // self.block
         return range(first, max(first, (end - self.start - 1) // self.block) + 1)
 
+    def extent_of(self, block: int) -> tuple[int, int]:
+        """The part of the arena, first and last offset, that a block goes to."""
+        start = block * self.block
+        return self.arena + start, self.arena + min(self.length, start + self.block)
+
     def ready(self, start: int, end: int) -> bool:
         """True when file bytes [start, end) are all in the arena."""
         return all(self.blocks[b] == DONE for b in self.blocks_of(start, end))
@@ -151,18 +156,20 @@ class BlockReader:
         self._logged: set[tuple[int, Metric]] = set()  # failures that were logged, by tier
         self._young = young
 
-    def read(self, load: Load, block: int, still: Callable[[], bool] = lambda: True) -> None:
-        """Read a block. `still()` is asked when the disk has answered; it returns False when the load does not wait for
-        that any more. Raises Changed, OSError, GivenUp."""
-        start = block * load.block
-        view = self._arena.view[load.arena + start : load.arena + min(load.length, start + load.block)]
-        if tier := load.from_disk:  # once: the load goes on without the disk when that does not answer
+    def read(self, load: Load, block: int, into: tuple[int, int], tier: int, still: Callable[[], bool]) -> None:
+        """Read a block into a part of the arena, from a copy on disk tier `tier`, if that is not 0: both as they were
+        when the worker took the block, since a load goes on elsewhere when its worker does not for long. `still()` is
+        asked when the disk has answered; it returns False when the load does not wait for that any more. Raises
+        Changed, OSError, GivenUp."""
+        view = self._arena.view[slice(*into)]
+        if tier:
             found = self._read_copy(load, tier, view)
             if not still():
                 raise GivenUp
             if found:
                 return
             load.from_disk = 0
+        start = block * load.block
         fd, identity = load.file.ensure()
         read_exactly(fd, identity, view, load.start + start)
         if load.whole and len(load.blocks) == 1:

@@ -145,10 +145,10 @@ class ReadQueue:
 
     def begin(self, worker: Worker, step: Step, *, freed: bool) -> None:
         """Note that the worker does this; `freed`: it gave a slot back just before."""
-        load = None if isinstance(step, SharedOpen) else step.load
+        load, block = (None, 0) if isinstance(step, SharedOpen) else step
         if freed and (load is None or not load.slot):
             self._wakes[False] += 1  # the slot is for another
-        self._workers.begin(worker, load)
+        self._workers.begin(worker, load, block)
 
     def take(self, demands_only: bool) -> Step | RowToBegin | None:
         """The next thing to do; `demands_only`: for readers that wait, of this node or another."""

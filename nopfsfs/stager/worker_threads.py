@@ -71,7 +71,7 @@ class WorkerThreads:
         error = 0
         began = time.monotonic_ns()
         try:
-            self._reader.read(load, block, lambda: self._state.disk_answered(worker))
+            self._reader.read(load, block, worker.into, worker.disk, lambda: self._state.disk_answered(worker))
         except GivenUp:
             self._state.late_read_ended(worker)
             return

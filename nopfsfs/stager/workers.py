@@ -25,7 +25,7 @@ DEVICE_MOST = 16  # stuck reads of a device of which no other read ends: then it
 class Worker:
     """A worker thread. `urgent`: it serves only demands. `load`: None while it waits or closes a file."""
 
-    __slots__ = ("busy", "device", "disk", "load", "lost", "row", "since", "slot", "stuck", "urgent")
+    __slots__ = ("busy", "device", "disk", "into", "load", "lost", "row", "since", "slot", "stuck", "urgent")
 
     def __init__(self, *, urgent: bool) -> None:
         self.urgent = urgent
@@ -33,6 +33,7 @@ class Worker:
         self.load: Load | None = None
         self.row = self.device = -1
         self.disk = 0  # the tier whose copy is being read
+        self.into = (0, 0)  # the part of the arena that it reads into
         self.lost = -1  # the extent that it may still write, though its load has gone on without it
         self.slot = False  # True: it keeps the slot of the load that it has ended, until its next step
         self.since = 0.0
@@ -68,11 +69,11 @@ class Workers:
         self._all.discard(worker)
         self._count[worker.urgent] -= 1
 
-    def begin(self, worker: Worker, load: Load | None) -> None:
-        """Note that the worker begins to read a block of the load, or to close a file."""
+    def begin(self, worker: Worker, load: Load | None, block: int = 0) -> None:
+        """Note that the worker begins to read that block of the load, or to close a file."""
         worker.busy, worker.load, worker.since = True, load, self._clock()
         if load is not None:
-            worker.disk = load.from_disk
+            worker.disk, worker.into = load.from_disk, load.extent_of(block)
             if len(load.blocks) > 1 or not load.whole:  # else it is the only one
                 worker.row = load.row
                 self._at[worker.row] = self._at.get(worker.row, 0) + 1

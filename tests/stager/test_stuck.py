@@ -19,7 +19,7 @@ from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Origin
 from nopfsfs.stager import load
 from nopfsfs.stager.left_alone import ROW_FIRST_S, TIER_FIRST_S
-from nopfsfs.stager.workers import DEVICE_MOST, FILE_MOST, SPARE_MOST, Workers
+from nopfsfs.stager.workers import DEVICE_MOST, FILE_MOST, SPARE_MOST, Worker, Workers
 from tests.conftest import wait_until
 from tests.stager.rig import PAGE, Rig, write_files
 
@@ -364,6 +364,34 @@ def test_a_disk_that_hangs_is_passed_by_and_writes_into_nothing_that_is_used(mak
     assert s.answered(number)
     assert r.results[number].origin == Origin.DISK
     assert s.until(lambda: s.threads() == 5)
+    r.check_at_rest()
+
+
+def test_a_worker_that_gets_no_processor_for_long_reads_into_nothing_that_is_used(make: Make) -> None:
+    """The load went on without the worker before the worker had begun to read: other processes had the processors, or
+    all were suspended."""
+    s = make([3 * PAGE] * 2)
+    r = s.rig
+    slow, other = r.files
+    s.on_disk(slow)
+    number = r.demand(slow)
+    worker = Worker(urgent=False)
+    r.state.enter(worker)
+    step = r.state.next_step(worker, wait=False)
+    assert step is not None
+    r.now += 2.0
+    r.state.check_stuck()
+    r.run()
+    assert r.results[number].origin == Origin.SOURCE
+    r.state.evict([slow])
+    r.run()
+    assert r.read(other).data == r.path(other).read_bytes()
+    taken = r.arena.taken
+    r.workers.do(worker, step)
+    assert r.staged(other) == r.path(other).read_bytes()
+    assert r.arena.taken == taken - 3 * PAGE, "the extent that the worker could write"
+    assert r.columns.tier[slow] == Tier.NONE
+    r.state.leave(worker)
     r.check_at_rest()
 
 
