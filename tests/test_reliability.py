@@ -1,26 +1,59 @@
-"""The page that says what is promised names tests that are there."""
+"""The page that says what is promised names tests that are there, and says which of them are slow."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NAME = re.compile(r"(tests/[\w/]+\.py)?(?:::(\w+))?(?:::(\w+))?")
+NEXT = re.compile(r", (?=::|tests/|`)")  # where the next test of a row begins
+SLOW = "pytest.mark.slow"
+
+
+def rows() -> list[str]:
+    return [line for line in (ROOT / "docs/reliability.md").read_text().splitlines() if line.startswith("| ")]
+
+
+def named_in(row: str) -> Iterator[tuple[str, str, str]]:
+    """(file, name, text up to the next test) of each test that a row names."""
+    cell, file = row.rpartition(" | ")[2], ""
+    for match in NAME.finditer(cell):
+        if match[0]:
+            file = match[1] or file
+            yield file, match[3] or match[2] or "", NEXT.split(cell[match.end() :])[0]
+
+
+@cache
+def decorators(file: str) -> dict[str, list[str]]:
+    """The decorators of each test and class of a file."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    nodes = [node for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, kinds)]
+    return {node.name: [ast.unparse(decorator) for decorator in node.decorator_list] for node in nodes}
 
 
 def test_every_fault_names_tests_that_are_there() -> None:
-    rows = [line for line in (ROOT / "docs/reliability.md").read_text().splitlines() if line.startswith("| ")]
-    missing, unproven, file = [], [], ""
-    for row in rows:
-        names = [match for match in NAME.finditer(row.rpartition(" | ")[2]) if match[0]]
-        if not names and not row.startswith("| fault"):
+    missing, unproven = [], []
+    for row in rows():
+        found = list(named_in(row))
+        if not found and not row.startswith("| fault"):
             unproven.append(row)
-        for match in names:
-            file = match[1] or file
-            name = match[3] or match[2]
-            text = (ROOT / file).read_text() if (ROOT / file).exists() else ""
-            if not text or (name and not re.search(rf"(def|class) {name}\b", text)):
+        for file, name, _ in found:
+            if not (ROOT / file).is_file() or (name and name not in decorators(file)):
                 missing.append((file, name))
-    assert len(rows) > 80
+    assert len(rows()) > 80
     assert (missing, unproven) == ([], [])
+
+
+def test_slow_tests_are_marked() -> None:
+    """A test that is only in part slow is not marked so; the page may say which of its cases are."""
+    wrong = [
+        (file, name)
+        for row in rows()
+        for file, name, after in named_in(row)
+        if name and (SLOW in decorators(file)[name]) != ("(slow)" in after)
+    ]
+    assert wrong == []

@@ -78,7 +78,7 @@ FAILING: dict[str, Callable[[Path, int], object]] = {
     "lookup below a file": lambda p, fd: os.stat(p / "f/x"),
     "read of a directory": lambda p, fd: read_directory(p),
     "mmap, shared for writing": lambda p, fd: mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE),
-    "readlink of what is no link": lambda p, fd: os.readlink(p / "f"),
+    "readlink of a file that is no link": lambda p, fd: os.readlink(p / "f"),
     "getxattr of an attribute that is missing": lambda p, fd: os.getxattr(p / "f", "user.missing"),
     "ioctl": lambda p, fd: termios.tcgetattr(fd),
 }
