@@ -23,7 +23,7 @@ def row(option: MountOption) -> str:
     words = [f"{word} {option.metavar}".strip() for word in option.flags]
     if option.negative:
         words.append(f"--no-{option.flags[-1].removeprefix('--')}")
-    meaning = [option.help + ("; may be given several times" if option.many else "")]
+    meaning = [option.help + ("; can be given several times" if option.many else "")]
     meaning += [option.more] if option.more else []
     return f"| {', '.join(f'`{word}`' for word in words)} | {'. '.join(meaning)} | {option.default} |"
 

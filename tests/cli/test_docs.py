@@ -44,7 +44,7 @@ def test_every_option_is_described() -> None:
 
 
 def test_every_option_of_calibrate_is_described() -> None:
-    section = TEXT.partition("### nopfs calibrate\n")[2].partition("\nCalled with a path")[0]
+    section = TEXT.partition("\n## nopfs calibrate\n")[2].partition("\n## ")[0]
     commands = nopfs_parser()._subparsers
     assert commands is not None
     [action] = [action for action in commands._actions if isinstance(action.choices, dict)]

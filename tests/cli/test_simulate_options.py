@@ -367,7 +367,7 @@ def test_progress_ends_at_all_of_it(files: list[str], monkeypatch: pytest.Monkey
 
 
 def test_every_option_is_described() -> None:
-    section = TEXT.partition("### nopfs simulate\n")[2].partition("\n### ")[0].partition("\nCalled with a path")[0]
+    section = TEXT.partition("\n## nopfs simulate\n")[2].partition("\n## ")[0]
     commands = nopfs_parser()._subparsers
     assert commands is not None
     [action] = [action for action in commands._actions if isinstance(action.choices, dict)]
