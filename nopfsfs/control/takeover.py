@@ -23,7 +23,11 @@ _OTHER = (
 
 
 def adopt(state_dir: str) -> None:
-    """Start a supervisor for a mount that has none; return when that supervisor is in charge. Raises NopfsError."""
+    """Start a supervisor for a mount that has none; return when that supervisor is in charge. Raises NopfsError.
+
+    A server gives what it holds (`control/orphans.py`). The supervisor adopts arena and policy, starts servers, ends those
+    before it, whose requests the kernel delivers again (`supervisor/succession.py`), and starts a stager, which adopts
+    the staged copies."""
     with claimed_state_dir(state_dir, os.geteuid()):
         try:
             given = orphans.ask(state_dir)

@@ -31,7 +31,7 @@ MARGIN_S = 1.0  # by which the stager's limits are longer than the peer process'
 class Kind(IntEnum):
     """Kind of a message's records."""
 
-    # stager to peer process
+    # stager to peer process: `stager/remote_fetches.py` sends the first three, `stager/leases.py` the last
     ASK = 1  # bring these rows from those nodes into these extents
     HURRY = 2  # a reader waits for what was asked for
     GIVE_UP = 3  # no longer wait for these: they are to be answered (FREED) when nothing will write their extents

@@ -23,8 +23,8 @@ END_LIMIT_S = 5.0  # for processes of another supervisor to end by themselves
 
 
 class Succession:
-    """State that the supervisor before has left, and that the next one finds. `given`: descriptors of the supervisor
-    before; None for the first supervisor."""
+    """State that the supervisor before has left, and that the next one finds. `given`: numbers that the supervisor
+    before has left; None for the first supervisor."""
 
     def __init__(self, state_dir: str, given: Mapping[str, int] | None) -> None:
         self._state_dir, self._given = state_dir, given
