@@ -25,9 +25,9 @@ _OTHER = (
 def adopt(state_dir: str) -> None:
     """Start a supervisor for a mount that has none; return when that supervisor is in charge. Raises NopfsError.
 
-    A server gives what it holds (`control/orphans.py`). The supervisor adopts arena and policy, starts servers, ends those
-    before it, whose requests the kernel delivers again (`supervisor/succession.py`), and starts a stager, which adopts
-    the staged copies."""
+    A server gives what it holds (`control/orphans.py`). The supervisor adopts arena and policy, starts servers, and
+    ends those before it, whose requests the kernel delivers again (`supervisor/succession.py`). It then starts a
+    stager, which adopts the staged copies."""
     with claimed_state_dir(state_dir, os.geteuid()):
         try:
             given = orphans.ask(state_dir)

@@ -32,7 +32,7 @@ SILENT_S, HANGS_S = 2.0, 10.0  # of silence after a ping, after which that is sa
 START_S = 30.0  # for the first sign of life
 # A process that has done so much, or lived so long, did not die of what it was started with.
 DONE, LIVED_S = 8, 20.0
-# So many deaths in vain, one after the other, cost nothing; then come pauses that double, up to a minute.
+# So many deaths in vain, one after the other, cost nothing; then come the pauses of `system/outages.py`.
 FREE = 4
 
 
