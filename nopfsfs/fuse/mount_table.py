@@ -66,7 +66,8 @@ class Holder:
 
 def parse_mountinfo(text: str) -> tuple[Mount, ...]:
     """Return the mounts of a /proc/PID/mountinfo, in its order: of two at one place, the later is on top."""
-    return tuple(_parse_line(line) for line in text.splitlines() if line)
+    # Not `splitlines`: a name may hold what that takes for an end of line too; the kernel escapes only the newline.
+    return tuple(_parse_line(line) for line in text.split("\n") if line)
 
 
 def _parse_line(line: str) -> Mount:

@@ -47,6 +47,13 @@ def test_parse() -> None:
     assert not bind.is_fuse
 
 
+@pytest.mark.parametrize("character", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_names_with_characters_that_end_a_line_elsewhere(character: str) -> None:
+    """Any user may mount at such a name; whoever reads the table must not fail for it."""
+    (mount,) = parse_mountinfo(f"36 27 8:1 / /home/a{character}b rw - ext4 /dev/sda1 rw\n")
+    assert mount.mountpoint == f"/home/a{character}b"
+
+
 def test_names_that_are_not_utf8() -> None:
     name = os.fsdecode(b"/mnt/\xff\xc3\xa4")
     line = f"1 2 0:3 / {name}\\040x rw - tmpfs tmpfs rw\n"

@@ -306,3 +306,21 @@ def test_readers_that_each_go_on_where_they_were_take_no_turns() -> None:
             follower.observe(opens, readers)
             follower.settle()
         assert follower.steady is steady
+
+
+def test_a_job_that_has_ended_is_soon_no_part_of_the_stream() -> None:
+    """So many opens as are many, where all show, are an hour where one in a hundred does."""
+    rng = np.random.default_rng(8)
+    parts = tree(6000, 1000)
+    follower = Follower(parts, 42, heads=HEADS, inflight=64)
+    loader = Loader(2, 2, 16)
+    feed(follower, epoch_opens(parts[0], SHUFFLED, 0, loader, rng))
+    feed(follower, epoch_opens(parts[1], Spec("sequential"), 0, loader, rng))
+    seen = showing(parts, 1)
+    follower.show_only(seen)
+    opens = np.concatenate([epoch_opens(parts[0], SHUFFLED, epoch, loader, rng) for epoch in (1, 2)])
+    before = follower.generation
+    replay(follower, opens[: len(opens) - 500], seen)
+    coming = follower.upcoming(follower.position, 100)
+    assert np.isin(coming, parts[0].orders[0].rows).all()
+    assert follower.generation - before <= 8

@@ -12,17 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from nopfsfs.plan.epoch_order import INLINE, DataSet, EpochOrder, Hypothesis, build, same_order
 from nopfsfs.plan.following.assumed import PlanHints, assumed
 from nopfsfs.plan.following.follower_output import BackgroundJob
-from nopfsfs.plan.following.reader_binding import ReaderBinding
+from nopfsfs.plan.following.reader_binding import BOUND, FIRMLY, ReaderBinding
 from nopfsfs.plan.following.recorded import LastPlan, begun_anew
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search.unexplained_opens import Cohort, Cohorts
-from nopfsfs.plan.tracking.agreement import PlanState
+from nopfsfs.plan.tracking.agreement import ACTIVE, PlanState
 from nopfsfs.plan.tracking.track import OpenVerdict, Track
 from nopfsfs.plan.tracking.unread import Unread
 from nopfsfs.plan.visible_opens import VisibleOpens
 
-# Readers that had a hit among so many last opens are foreseen together.
-ACTIVE = 512
 # Opens in a row of another track after which that track is the primary one.
 _PRIMARY_RUN = 8
 # Unexplained opens from which on a plan that is only assumed must foresee some.
@@ -44,6 +42,7 @@ class Beliefs:
         self.primary: Track | None = None  # shown by the status
         self._run = 0  # opens in a row of another track than the primary
         self.unread: dict[int, Unread] = {}  # by data set
+        self._unread_at: dict[int, int] = {}  # by data set: the count of opens at the last one of these
         self.mismatch: int | None = None  # the data set that is read in an order that is not known
         self._moving: dict[int, tuple[Hypothesis, Cohort | None]] = {}  # by id of the track: plans that wait for tables
         self._guess: Track | None = None  # assumed because the last job read it
@@ -71,19 +70,22 @@ class Beliefs:
 
     def foreseen(self, track: Track, reader: int) -> bool:
         """Note that a track has foreseen an open. True: its reader has belonged to the track for a while."""
-        track.agreement.hit(self.opens)
+        firmness = self._binding.foreseen(track, reader)
+        track.agreement.hit(self.opens, own=firmness >= BOUND)
         if track is self.primary:
             self._run = 0
         else:
             self._run += 1
             if self._run >= _PRIMARY_RUN or self.primary is None:
                 self.primary, self._run = track, 0
-        return self._binding.foreseen(track, reader)
+        return firmness >= FIRMLY
 
     def read_on(self, row: int) -> None:
         """Note an open that no plan explains. Files that are opened again begin a new epoch, in which the search begins
         anew."""
-        for unread in self.unread.values():
+        for index, unread in self.unread.items():
+            if unread.order.find(row) >= 0:
+                self._unread_at[index] = self.opens
             rows = unread.observe(row)
             for cohort in self._cohorts.cohorts if rows else ():
                 if cohort.despaired:
@@ -182,6 +184,7 @@ class Beliefs:
         self.showing, self._closes = showing, False
         for track in self.tracks():
             track.show_only(showing)
+            track.agreement.show_only(self.opens, showing.spacing)
 
     def without_closes(self) -> None:
         """All opens show, but not when files have been read. Before any was opened."""
@@ -242,7 +245,7 @@ class Beliefs:
         explained = [one for one in opens if track.observe(one[0], one[1]) is not OpenVerdict.AGAINST]
         track.places.catch_up(lately)
         for one in explained:
-            track.agreement.hit(one[2])
+            track.agreement.hit(one[2], own=True)
         track.agreement.lock(track.hypothesis, cohort.proof)
         self.unread.pop(order.hypothesis.dataset, None)
         self._binding.enter(track)
@@ -285,7 +288,7 @@ class Beliefs:
                 self._drop_guess()
             else:
                 track.agreement.give_up(PlanState.MISMATCH)
-        if not touched or any(track.locked and self.opens - track.agreement.last_hit < ACTIVE for track in there):
+        if not touched or any(track.locked and self.opens - track.agreement.last_own < ACTIVE for track in there):
             return
         index = touched[0]
         if index not in self.unread:
@@ -293,6 +296,7 @@ class Beliefs:
             unread = self.unread[index] = Unread(order)
             for row, _, _ in cohort.opens:
                 unread.observe(row)
+            self._unread_at[index] = self.opens
         self.mismatch = index
 
     def _quickly_made(self, hypothesis: Hypothesis) -> bool:
@@ -345,18 +349,28 @@ class Beliefs:
 
     def streams(self) -> list[Track] | list[Unread]:
         """The streams that are handed out: of all that read now, of the data set read last, or what is left unread."""
-        since = self.opens - ACTIVE
-        locked = [track for track in self.tracks() if track.locked]
-        busy = [track for track in locked if track.agreement.hits_since(max(since, 0)) >= _PRIMARY_RUN]
+        spacing = self.showing.spacing if self.showing is not None else 1
+        busy = [track for track in self.tracks() if track.locked and track.agreement.read_now(self.opens, spacing)]
         if busy:
             return busy
         unread = self.unread.get(self.mismatch) if self.mismatch is not None else None
         primary = self.primary
         if primary is not None and primary.agreement.state is not PlanState.MISMATCH:
-            believed = unread is None or primary.agreement.was_locked or primary.given
+            believed = unread is None or primary.given or self._read_since(primary)
             if believed and not self._in_vain(primary):
                 return [primary]
         return [] if unread is None else [unread]
+
+    def _read_since(self, track: Track) -> bool:
+        """True: the track was read after what is left unread."""
+        assert self.mismatch is not None
+        return track.agreement.was_locked and track.agreement.last_own > self._unread_at[self.mismatch]
+
+    @property
+    def unknown_lately(self) -> bool:
+        """True: files were opened in an unknown order, no longer ago than all that is read takes for an epoch."""
+        epoch = sum(track.places.now.length for track in self.tracks() if track.locked)
+        return any(self.opens - self._unread_at[index] < epoch + one.length for index, one in self.unread.items())
 
     def _in_vain(self, track: Track) -> bool:
         """True: a plan that is only assumed foresees so little that what it says comes next need not be fetched."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nopfsfs.plan.epoch_order import DataSet, EpochOrder, FileOrder
 from nopfsfs.plan.following import explaining
 from nopfsfs.plan.following.assumed import PlanHints
-from nopfsfs.plan.following.beliefs import ACTIVE, Beliefs
+from nopfsfs.plan.following.beliefs import Beliefs
 from nopfsfs.plan.following.follower_output import BackgroundJob, PlanStatus, describe
 from nopfsfs.plan.following.future_epochs import FutureEpochs
 from nopfsfs.plan.following.identifier import PlanSearch
@@ -30,7 +30,7 @@ from nopfsfs.plan.search.deal import World
 from nopfsfs.plan.search.suspects import LOCK
 from nopfsfs.plan.search.unexplained_opens import Cohorts, RowOwners
 from nopfsfs.plan.tracking.access_stream import AccessStream
-from nopfsfs.plan.tracking.agreement import PlanState
+from nopfsfs.plan.tracking.agreement import ACTIVE, PlanState
 from nopfsfs.plan.tracking.track import OpenVerdict, Track
 from nopfsfs.plan.tracking.unread import Unread
 from nopfsfs.plan.visible_opens import VisibleOpens
@@ -294,9 +294,11 @@ class Follower:
 
     @property
     def steady(self) -> bool:
-        """True: all that is read now follows plans that have held for a while."""
+        """True: all that is read now follows plans that have held for a while, and nothing is read in turn with it
+        whose order is not known."""
         streams = self._beliefs.streams()
-        return bool(streams) and all(isinstance(one, Track) and one.steady for one in streams)
+        held = bool(streams) and all(isinstance(one, Track) and one.steady for one in streams)
+        return held and not self._beliefs.unknown_lately
 
     @property
     def shortest_part(self) -> int:
@@ -315,11 +317,13 @@ class Follower:
     def status(self) -> PlanStatus:
         """The plan of the data set that is read."""
         track, mismatch, seed = self._beliefs.primary, self._beliefs.mismatch, self._hints.seed
-        if track is not None and (track.agreement.state is not PlanState.MISMATCH or mismatch is None):
+        contradicted = track is not None and track.agreement.state is PlanState.MISMATCH
+        unread_now = any(isinstance(one, Unread) for one in self._beliefs.streams())
+        if track is not None and not (mismatch is not None and (contradicted or unread_now)):
             return describe(track, self._datasets, seed)
         if mismatch is None:
             return PlanStatus(PlanState.WATCHING.value if self._datasets else PlanState.NONE.value, seed=seed)
-        state = PlanState.MISMATCH if track is not None or seed is not None else PlanState.UNKNOWN
+        state = PlanState.MISMATCH if contradicted or seed is not None else PlanState.UNKNOWN
         unread = self._beliefs.unread.get(mismatch)
         length = unread.length if unread is not None else 0
         return PlanStatus(state.value, None, seed, length=length, dataset=self._datasets[mismatch].name)

@@ -15,7 +15,7 @@ from nopfsfs.plan.following.foresight import EpochRows, places, reads_a_part
 from nopfsfs.plan.tracking.track import Track
 
 TABLES = 2  # epochs whose order is known in full from the track: what it reads now, and the next
-MOST = 2  # tracks of which more is foreseen, those that were locked first: each takes 8 bytes for each file
+MOST = 2  # tracks of which more is foreseen, those that were read last: each takes 8 bytes for each file
 
 
 class FutureEpochs:
@@ -52,12 +52,15 @@ class FutureEpochs:
         self, rows: NDArray[np.int64], uses: NDArray[np.int64], position: int, reading: Sequence[object]
     ) -> NDArray[np.int64]:
         """`uses` i64[m]: the next stream positions of these rows, as far as the tables of the tracks that are `reading`
-        now show, else -1; with these filled in from what else is known. `position`: of the stream."""
+        now show, else -1; with these filled in from what else is known. `position`: of the stream. A track waits for
+        its readers, unless others read its data set: then its job has ended."""
+        missing = np.flatnonzero(uses < 0)
+        some, found = rows[missing], np.full(len(missing), -1, np.int64)
+        read = {track.hypothesis.dataset for track in reading if isinstance(track, Track)}
         for track, foresight in self._tracks:
-            missing = np.flatnonzero(uses < 0)
-            if not len(missing) or not _has_a_future(track) or not _keep_up(foresight, track):
+            ended = track not in reading and track.hypothesis.dataset in read
+            if not len(missing) or ended or not _has_a_future(track) or not _keep_up(foresight, track):
                 continue
-            some = rows[missing]
             shift = position - track.position
             here = np.full(len(some), -1, np.int64)
             if track not in reading:  # it waits, and will go on
@@ -65,7 +68,9 @@ class FutureEpochs:
             epoch = foresight.next_epochs(some, TABLES if track.places.ahead is not None else 1)
             length = track.places.now.length
             later = shift + track.places.base + epoch * length + places(some, length)
-            uses[missing] = np.where(here >= 0, here + shift, np.where(epoch >= 0, later, -1))
+            use = np.where(here >= 0, here + shift, np.where(epoch >= 0, later, -1))
+            found = np.where(found < 0, use, np.where(use < 0, found, np.minimum(found, use)))
+        uses[missing] = found
         return uses
 
     def _forget(self, tracks: Sequence[Track]) -> None:
@@ -81,12 +86,16 @@ class FutureEpochs:
             if _keep_up(found, track):
                 return found
             self._tracks = [one for one in self._tracks if one[0] is not track]
-        if len(self._tracks) >= MOST or (track, here) in self._whole:
+        before = [one for one, _ in self._tracks if one.agreement.last_own < track.agreement.last_own]
+        if (len(self._tracks) >= MOST and not before) or (track, here) in self._whole:
             return None
         files = files_of(here, datasets)
         if not reads_a_part(track.places.now, len(files)):
             self._whole = [one for one in self._whole if one[0] is not track] + [(track, here)]
             return None
+        if len(self._tracks) >= MOST:
+            longest_ago = min(before, key=lambda one: one.agreement.last_own)
+            self._tracks = [one for one in self._tracks if one[0] is not longest_ago]
         made = EpochRows(int(files.max()) + 1, here)
         made.write(track.places.now)
         made.add(here)

@@ -13,8 +13,8 @@ from nopfsfs.plan.search.unexplained_opens import RowOwners
 from nopfsfs.plan.tracking.track import Track
 
 # Opens foreseen by a track, less those foreseen by another, after which a reader belongs to it; and the most counted.
-_BOUND = 4
-_FIRMLY = 8
+BOUND = 4
+FIRMLY = 8
 _READERS = 4096
 # Tracks kept of one data set: training, validation, two jobs, and one that has ended.
 _TRACKS = 4
@@ -43,7 +43,7 @@ class ReaderBinding:
     def choose(self, tracks: list[Track], row: int, reader: int, now: int) -> Track:
         """To which of several tracks an open is to be shown; `now`: the mount's count of opens."""
         bound = self._bound.get(reader)
-        own = bound[0] if bound is not None and bound[1] >= _BOUND and bound[0] in tracks else None
+        own = bound[0] if bound is not None and bound[1] >= BOUND and bound[0] in tracks else None
         if own is not None and own.places.expects(row):
             return own
         expecting = [track for track in tracks if track.places.expects(row)]
@@ -54,29 +54,30 @@ class ReaderBinding:
             return max(locked, key=lambda track: track.agreement.rate(now))
         return own or max(expecting or tracks, key=lambda track: track.agreement.last_hit)
 
-    def foreseen(self, track: Track, reader: int) -> bool:
-        """The track has foreseen an open of the reader. True: it has been the reader's for a while."""
+    def foreseen(self, track: Track, reader: int) -> int:
+        """The track has foreseen an open of the reader. Return how firmly the reader belongs to the track: at all from
+        `BOUND` on, for a while from `FIRMLY` on."""
         bound = self._bound.get(reader)
         if bound is None:
             if len(self._bound) >= _READERS:
                 self._bound.clear()
             self._bound[reader] = (track, 1)
         elif bound[0] is track:
-            if bound[1] >= _FIRMLY:
-                return True
-            self._bound[reader] = (track, bound[1] + 1)
+            if bound[1] < FIRMLY:
+                self._bound[reader] = (track, bound[1] + 1)
+            return bound[1]
         elif bound[1] > 1:
             self._bound[reader] = (bound[0], bound[1] - 1)
         else:
             self._bound[reader] = (track, 1)
-        return False
+        return 0
 
     def contradicted(self, track: Track, reader: int) -> bool:
         """The track has not foreseen an open of the reader. True: the reader belongs to the track."""
         bound = self._bound.get(reader)
         if bound is None or bound[0] is not track:
             return False
-        if bound[1] >= _BOUND:
+        if bound[1] >= BOUND:
             return True
         del self._bound[reader]
         return False
@@ -84,7 +85,7 @@ class ReaderBinding:
     def bind(self, track: Track, readers: Iterable[int]) -> None:
         """These readers were found to follow the track."""
         for reader in readers:
-            self._bound[reader] = (track, _FIRMLY)
+            self._bound[reader] = (track, FIRMLY)
 
     # -- tracks --
 
@@ -97,7 +98,7 @@ class ReaderBinding:
                 one for one in self.serving[owner] if one is not track
                 and (one.agreement.was_locked or one.given or one.hypothesis.dataset not in (index, owner))
             ]  # fmt: skip
-            believed = sorted(others, key=lambda one: -one.agreement.last_hit)[: _TRACKS - 1]
+            believed = sorted(others, key=lambda one: -one.agreement.last_own)[: _TRACKS - 1]
             self.serving[owner] = [track, *believed]
         kept = {id(one) for one in self.tracks()}
         self._bound = {reader: bound for reader, bound in self._bound.items() if id(bound[0]) in kept}

@@ -17,6 +17,13 @@ _REVIVED = 24
 # Foreseen opens after which a plan is steady: where K is known, or cannot be learned; and where it is not.
 _STEADY, _STEADY_WITHOUT_K = 512, 8192
 _HITS_KEPT = 64
+# A plan is read now when so many of the last opens were those of its own readers.
+ACTIVE, _READ_NOW = 512, 8
+# Where few opens show, so many of fewer, of any reader: a reader needs a large part of an epoch then to belong to a
+# plan, and an open that is foreseen by chance is mostly expected by the plan that is read, too.
+_FEW, _READ_OF_FEW = 24, 2
+# Or when half of so many were those of any reader: readers that were just made belong to none.
+_HALF_OF = 32
 
 
 class PlanState(str, Enum):
@@ -39,16 +46,25 @@ class Agreement:
         self.turns = 0  # times that the plan became a mismatch, or ceased to be one
         self.against = 0  # contradicting opens of own readers, less half of the agreeing ones between them
         self.hits = 0  # opens foreseen
-        self._hits: deque[int] = deque([0], maxlen=_HITS_KEPT)  # the mount's count of opens at the last hits
+        # The mount's count of opens at the last hits; and at those of own readers, which chance does not make.
+        self._hits: deque[int] = deque(maxlen=_HITS_KEPT)
+        self._own: deque[int] = deque(maxlen=_HITS_KEPT)
         self._agreeing = 0
         self._forgive = False
 
     # -- opens --
 
-    def hit(self, now: int) -> None:
-        """Count a foreseen open; `now`: the mount's count of opens."""
+    def hit(self, now: int, *, own: bool) -> None:
+        """Count a foreseen open, of a reader that belongs to the plan or of another; `now`: the mount's count of
+        opens."""
         self.hits += 1
         self._hits.append(now)
+        if own:
+            self._own.append(now)
+
+    def show_only(self, now: int, spacing: int) -> None:
+        """Go on where one open in `spacing` is counted: the last hits are as long ago as if it had been so before."""
+        self._hits = deque((now - (now - at) // spacing for at in list(self._hits)[-_READ_OF_FEW:]), maxlen=_HITS_KEPT)
 
     def agreed(self) -> None:
         """Count an open among those that come next, while the plan is in doubt.
@@ -103,16 +119,32 @@ class Agreement:
 
     @property
     def last_hit(self) -> int:
-        """The mount's count of opens at the last one that was foreseen."""
-        return self._hits[-1]
+        """The mount's count of opens at the last one that was foreseen; 0: none was."""
+        return self._hits[-1] if self._hits else 0
+
+    @property
+    def last_own(self) -> int:
+        """The mount's count of opens at the last one of own readers that was foreseen; 0: none was."""
+        return self._own[-1] if self._own else 0
 
     def hits_since(self, then: int) -> int:
         """The opens foreseen since that count of the mount's opens, at most 64."""
         return sum(1 for at in self._hits if at > then)
 
+    def own_since(self, then: int) -> int:
+        """The opens of own readers foreseen since that count of the mount's opens, at most 64."""
+        return sum(1 for at in self._own if at > then)
+
+    def read_now(self, now: int, spacing: int) -> bool:
+        """Tell whether the plan is among those that are read now; one open in `spacing` shows. A plan whose readers
+        have ended still foresees some opens, by chance."""
+        if spacing > 1:
+            return self.hits_since(now - max(_FEW, ACTIVE // spacing)) >= _READ_OF_FEW
+        return self.own_since(now - ACTIVE) >= _READ_NOW or 2 * self.hits_since(now - _HALF_OF) >= _HALF_OF
+
     def rate(self, now: int) -> float:
-        """The share of the mount's last opens that were foreseen."""
-        return len(self._hits) / (now - self._hits[0] + 1)
+        """The share of the mount's last opens that were foreseen, since the first of them; 0.0: none was."""
+        return len(self._hits) / (now - self._hits[0] + 1) if self._hits else 0.0
 
 
 def _named(hypothesis: Hypothesis) -> tuple[int, str, int]:

@@ -13,6 +13,7 @@ from nopfsfs.plan.following.reader_binding import ReaderBinding
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search.unexplained_opens import Cohort, Cohorts, RowOwners
 from nopfsfs.plan.tracking.agreement import PlanState
+from nopfsfs.plan.tracking.track import OpenVerdict
 from nopfsfs.plan.tracking.unread import Unread
 
 FILES = 1000
@@ -122,6 +123,36 @@ def test_of_an_unknown_order_what_is_left_unread_is_handed_out() -> None:
     assert isinstance(stream, Unread)
     coming = stream.upcoming(0, FILES)
     assert not np.isin(coming[coming >= 0], opens).any()
+
+
+def test_of_an_unknown_order_what_is_left_unread_is_handed_out_after_a_job_whose_order_was_known() -> None:
+    """The dead plan still foresees an open now and then, by chance."""
+    bench = Bench()
+    bench.beliefs.adopt(PLAN, bench.unexplained(PLAN, 30), None)
+    (ended,) = bench.beliefs.tracks()
+    for row in ended.upcoming(ended.position, 200).tolist():
+        bench.beliefs.opens += 1
+        ended.observe(row, 5)
+        bench.beliefs.foreseen(ended, 5)
+    assert bench.beliefs.streams() == [ended]
+    opens = np.random.default_rng(987).permutation(ROWS)[:700].tolist()
+    cohort, by_chance = None, 0
+    for row in opens:
+        bench.beliefs.opens += 1
+        if ended.observe(row, 9) is OpenVerdict.FORESEEN:
+            bench.beliefs.foreseen(ended, 9)
+            by_chance += 1
+        else:
+            bench.binding.contradicted(ended, 9)
+            bench.beliefs.read_on(row)
+            cohort = bench.cohorts.join(9, bench.beliefs.opens)
+            cohort.add(row, 9, bench.beliefs.opens)
+    assert cohort is not None
+    assert by_chance
+    bench.beliefs.give_up_search(cohort)
+    (stream,) = bench.beliefs.streams()
+    assert isinstance(stream, Unread)
+    assert bench.beliefs.unknown_lately
 
 
 def test_what_a_user_says_is_followed_until_it_is_forgotten() -> None:

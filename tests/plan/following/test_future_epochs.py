@@ -206,3 +206,29 @@ def test_a_plan_that_was_given_up_foresees_nothing() -> None:
     assert not reading.follower.knows_future
     rows = np.arange(FIRST, FIRST + FILES)
     assert np.array_equal(reading.follower.next_uses(rows), reading.follower._stream.next_uses(rows))
+
+
+def test_the_future_of_a_job_that_has_ended_is_not_that_of_the_job_that_reads_now() -> None:
+    reading = Reading()
+    follower, rows = Follower(reading.datasets, None, worlds=[(WORLD, (3,))]), np.arange(FIRST, FIRST + FILES)
+    for seed, reader in ((0, 5), (42, 9), (1, 11)):
+        for number in range(2):
+            plan = Hypothesis(0, 0, Spec("distributed", seed), number, WORLD, (3,))
+            opens = build(plan, reading.datasets).rows
+            for at in range(0, LENGTH, 50):
+                follower.observe(opens[at : at + 50], np.full(len(opens[at : at + 50]), reader))
+                follower.settle()
+        while (job := follower.work_far()) is not None:
+            job.run()
+            job.deliver()
+        coming = [
+            build(Hypothesis(0, 0, Spec("distributed", seed), number, WORLD, (3,)), reading.datasets).rows
+            for number in range(2, 12)
+        ]
+        truth = np.full(FILES, -1)
+        for ahead, later in reversed(list(enumerate(coming))):
+            truth[later - FIRST] = ahead
+        # Its place is between the epochs 1 and 2.
+        foreseen = (follower.next_uses(rows) - follower.position) // LENGTH
+        told = (truth >= TABLES) & (truth < 8)
+        assert np.array_equal(foreseen[told], truth[told]), seed

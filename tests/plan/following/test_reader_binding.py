@@ -9,6 +9,7 @@ import pytest
 from loader_model import Loader
 
 from nopfsfs.plan.epoch_order import Hypothesis, build
+from nopfsfs.plan.following import search_budget
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
@@ -366,3 +367,21 @@ def test_a_plan_said_after_an_order_that_is_not_known_is_followed_at_once(whole:
     np.testing.assert_array_equal(follower.upcoming(follower.position, 100), expected[:100])
     assert read(follower, [(row, 50) for row in expected.tolist()]).mean() >= 0.99
     assert follower.status().state == "locked"
+
+
+def test_a_known_validation_is_not_steady_beside_a_training_whose_order_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Closes that are given up for good while the training pauses would be missed when it goes on."""
+    monkeypatch.setattr(search_budget, "_BUDGET_S", 0.5)
+    rng = np.random.default_rng(987654321012)
+    parts = tree(2000, 1500)
+    follower = Follower(parts, None)
+    for epoch in range(2):
+        shuffled = [(int(row), 1000 + epoch) for row in rng.permutation(parts[0].orders[0].rows)]
+        in_order = [(int(row), 5000 + epoch) for row in parts[1].orders[0].rows]
+        read(follower, shuffled)
+        assert follower.status().state in ("unknown", "mismatch")
+        read(follower, in_order)
+        assert (follower.status().state, follower.status().dataset) == ("locked", "val")
+        assert not follower.steady

@@ -72,19 +72,44 @@ def test_the_first_proof_of_a_plan_stays_over_its_epochs() -> None:
 
 def test_figures_of_the_last_hits() -> None:
     agreement = Agreement()
-    assert (agreement.last_hit, agreement.hits, agreement.hits_since(0)) == (0, 0, 0)
+    assert (agreement.last_hit, agreement.hits, agreement.hits_since(0), agreement.rate(5)) == (0, 0, 0, 0.0)
     for now in range(2, 400, 2):  # every second open of the mount
-        agreement.hit(now)
-    assert (agreement.last_hit, agreement.hits) == (398, 199)
+        agreement.hit(now, own=now <= 200)
+    assert (agreement.last_hit, agreement.last_own, agreement.hits) == (398, 200, 199)
     assert (agreement.hits_since(390), agreement.hits_since(0)) == (4, 64)
+    assert (agreement.own_since(190), agreement.own_since(200)) == (5, 0)
     assert agreement.rate(398) == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_plan_is_rated_from_its_first_hit_on() -> None:
+    agreement = Agreement()
+    for now in range(1_000_000, 1_000_030):
+        agreement.hit(now, own=True)
+    assert agreement.rate(1_000_029) == 1.0
+
+
+def test_a_plan_whose_readers_have_ended_is_not_read_whatever_is_foreseen_by_chance() -> None:
+    agreement = Agreement()
+    for now in range(1000):
+        agreement.hit(now, own=True)
+    assert agreement.read_now(1000, spacing=1)
+    for now in range(1010, 3000, 10):
+        agreement.hit(now, own=False)
+    assert not agreement.read_now(3000, spacing=1)
+
+
+def test_a_plan_is_read_as_soon_as_new_readers_open_what_it_foresees() -> None:
+    agreement = Agreement()
+    for now in range(3000, 3016):
+        agreement.hit(now, own=False)
+    assert agreement.read_now(3015, spacing=1)
 
 
 def test_a_plan_is_steady_when_it_is_locked_and_has_held() -> None:
     agreement = locked()
     for now in range(512):
         assert not agreement.steady(k_known=True)
-        agreement.hit(now)
+        agreement.hit(now, own=True)
     assert agreement.steady(k_known=True)
     assert not agreement.steady(k_known=False)
     agreement.give_up(PlanState.WATCHING)
