@@ -187,6 +187,20 @@ async def test_old_handles_of_a_changed_file_are_stale_and_new_ones_see_the_new_
         await m.operations.release(fh)
 
 
+@in_trio
+async def test_a_miss_has_no_end_of_file_of_a_later_version(root: Path) -> None:
+    """A server that was stopped between looking for the bytes and asking for them."""
+    async with mounted(root, budget=64 * PAGE, known=False) as m:
+        row, fh = m.row(0), await m.open(0)
+        assert m.files.hit(fh, PAGE, PAGE) is None
+        m.base.columns.new_size[row] = 9
+        m.base.columns.version[row] = 1
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            await m.files.miss(fh, PAGE, PAGE)
+        assert errno_of(caught) == errno.ESTALE
+        assert await m.files.miss(await m.open(0), PAGE, PAGE) == b""
+
+
 @pytest.mark.parametrize("budget", [64 * PAGE, 0])
 @in_trio
 async def test_a_file_that_vanished_is_stale(root: Path, budget: int) -> None:
