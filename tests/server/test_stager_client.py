@@ -12,7 +12,7 @@ import trio.testing
 
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.server.stager_client import StagerClient, StagerGone
+from nopfsfs.server.stager_client import BEHIND_MOST, StagerClient, StagerGone
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from tests.asynchronous import in_trio
 
@@ -203,9 +203,9 @@ async def stopped(link: StagerClient, asked: int) -> list[int]:
     return told
 
 
-@pytest.mark.parametrize("asked", [1, 200, 3000])
+@pytest.mark.parametrize("asked", [1, 200, 3000, BEHIND_MOST + 2000])
 def test_a_stager_that_hangs_is_passed_by_until_it_answers_again(pair: Pair, asked: int) -> None:
-    """Whoever waits already, too; also when its socket is full."""
+    """Whoever waits already, too; also when its socket is full, and when no more demands may wait for it."""
 
     async def test() -> None:
         link, stager = known(*pair), pair[1]
@@ -246,6 +246,39 @@ def test_a_stager_that_hangs_is_passed_by_until_it_answers_again(pair: Pair, ask
             stager.close()
 
     trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.02))
+
+
+def everything(stager: socket.socket) -> list[bytes]:
+    """The messages in its socket."""
+    found: list[bytes] = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(stager.recv(256))
+    return found
+
+
+def test_a_grace_passes_though_no_more_demands_may_wait(pair: Pair) -> None:
+    """The stager would wait for it for ever, and use nothing again that it had retired."""
+
+    async def test() -> None:
+        link, stager = known(*pair), pair[1]
+        stager.setblocking(False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            await trio.testing.wait_all_tasks_blocked()
+            with contextlib.suppress(StagerGone):
+                while True:
+                    link._send(Demand(1, 7, 0, 10))
+            stager.send(server_stager.pack_answer(Answer(0, 0, 1, 0)))
+            await trio.testing.wait_all_tasks_blocked()
+            last = b""
+            while more := everything(stager):
+                last = more[-1]
+                await trio.testing.wait_all_tasks_blocked()
+            assert server_stager.unpack_demand(last) == Demand(0, 0, -1, 0)
+            nursery.cancel_scope.cancel()
+
+    trio.run(test, clock=trio.testing.MockClock())
 
 
 def test_a_slow_source_is_no_hanging_stager(pair: Pair) -> None:
