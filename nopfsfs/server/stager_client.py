@@ -182,8 +182,9 @@ class StagerClient:
         elif answer == server_stager.PONG:
             self._pong_received()
         elif answer.arena == 0:
-            self._known = True
-            self._welcomed()
+            if not self._left.is_set():  # else the arena may be that of another stager already
+                self._known = True
+                self._welcomed()
         else:
             # In a task of its own: answers must be taken even while the stager takes no demands, or both would wait.
             nursery.start_soon(self._pass_grace, answer.arena)

@@ -74,6 +74,18 @@ async def test_a_stager_that_dies_before_it_knows_us_welcomes_nobody(pair: Pair)
 
 
 @in_trio
+async def test_the_welcome_of_a_stager_that_was_left_is_none(pair: Pair) -> None:
+    """A server that was behind reads it after it has heard of the next stager, whose arena is another one."""
+    welcomed: list[str] = []
+    link = StagerClient(pair[0], lambda: welcomed.append("now"))
+    pair[1].send(HELLO)
+    link.leave()
+    await link.run()
+    assert welcomed == []
+    assert link.drained.is_set()
+
+
+@in_trio
 async def test_answers_find_who_asked_in_whatever_order(pair: Pair) -> None:
     link, stager = known(*pair), trio.socket.from_stdlib_socket(pair[1])
     got: dict[int, Answer] = {}
