@@ -197,13 +197,18 @@ class Rig:
             return
         c.stale[row] = 1
         self.state.forget(row)
+        self.take_up(row)
+        c.stale[row] = 0
+
+    def take_up(self, row: int) -> None:
+        """The file as it is now is the row's next version."""
+        c, st = self.columns, self.path(row).stat()
         version = int(c.version[row]) + 1
         at = new_place(row, version)
         c.new_size[at], c.new_mtime_ns[at] = st.st_size, st.st_mtime_ns
         c.new_ctime_ns[at], c.new_ino[at] = st.st_ctime_ns, st.st_ino
         c.version[row] = version
         self.contents[row, version] = self._file(row)
-        c.stale[row] = 0
 
     def told(self) -> list[tuple[Event, int]]:
         """Events of the ring since the last look: (what, row); strays are kept apart."""
