@@ -24,7 +24,7 @@ ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one 
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 7
+LAYOUT = 8
 OTHER_VERSION = 64  # exit status of a process that knows another layout
 
 
@@ -51,8 +51,9 @@ class Columns:
     kernel, `fuse/passthrough.py`; 0: it is not; below 0: withdrawn, and kept until no open uses it), `version` u32
     (counts changes seen at the source, up to `inode_numbers.VERSION_LAST`), `stale` u8 (1 while the old version is
     being forgotten; opens fail), and for rows with version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns`
-    i64, `new_ino` u64. The rights of rows that have others than the index says: `renewed` u32 (counts), `right_mode`,
-    `right_uid`, `right_gid`, `right_acl` u32[2n], `acls` u8 and `acls_used` i64[1] (`tiers/rights.py`).
+    i64[2n], `new_ino` u64[2n], at `new_place`. The rights of rows that have others than the index says: `renewed` u32
+    (counts), `right_mode`, `right_uid`, `right_gid`, `right_acl` u32[2n], `acls` u8 and `acls_used` i64[1]
+    (`tiers/rights.py`).
     Written by the supervisor: `paged` u8 (1: the page cache was given the whole file; 2: some of it; 3: the same, and a
     push of it that is not done yet would come too late), `holder` u16 (1 + the node that has the row's home, where
     that is another one that may be asked; HOME_HERE where it is this one; 0: there is none).
@@ -87,13 +88,19 @@ class Columns:
         return shared_memory.create("columns", shared_memory.layout_size(columns_layout(n)))
 
 
+def new_place(row: Any, version: Any) -> Any:
+    """Where the columns `new_*` have a version of a row, or of each row of an array. The version after it stands in the
+    other place, so what a reader finds belongs to its version unless the column `version` has moved meanwhile."""
+    return 2 * row + (version & 1)
+
+
 def columns_layout(n: int) -> shared_memory.Layout:
     """The columns' dtypes, n rows each."""
     return {
         "tier": ("u1", n), "slot": ("i8", n), "check": ("u8", n), "disk": ("u1", n),
         "backing": ("i4", n), "version": ("u4", n),
-        "stale": ("u1", n), "new_size": ("i8", n), "new_mtime_ns": ("i8", n), "new_ctime_ns": ("i8", n),
-        "new_ino": ("u8", n), "paged": ("u1", n), "holder": ("u2", n),
+        "stale": ("u1", n), "new_size": ("i8", 2 * n), "new_mtime_ns": ("i8", 2 * n), "new_ctime_ns": ("i8", 2 * n),
+        "new_ino": ("u8", 2 * n), "paged": ("u1", n), "holder": ("u2", n),
         "renewed": ("u4", n), "right_mode": ("u4", 2 * n), "right_uid": ("u4", 2 * n), "right_gid": ("u4", 2 * n),
         "right_acl": ("u4", 2 * n), "acls": ("u1", ACL_BYTES), "acls_used": ("i8", 1),
     }  # fmt: skip

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 class Outbox:
     """Sends messages over one end of a socket pair. Messages that the socket does not take wait here, in order, at most
-    `most` of them; a message beyond that is dropped. Not thread-safe."""
+    `most` of them; a message beyond that is dropped, unless it is always to be sent. Not thread-safe."""
 
     def __init__(self, sock: socket.socket, most: int) -> None:
         sock.setblocking(False)
@@ -23,9 +23,9 @@ class Outbox:
         """The number of messages that wait."""
         return len(self._waiting)
 
-    def send(self, message: bytes) -> bool:
+    def send(self, message: bytes, *, always: bool = False) -> bool:
         """Send `message`, now or later. False when it was dropped. Raises OSError when the other end is gone."""
-        if len(self._waiting) >= self._most:
+        if len(self._waiting) >= self._most and not always:
             log.error("a process of this mount takes no messages; one is dropped")
             return False
         self._waiting.append(message)

@@ -16,8 +16,9 @@ class Interrupt(Message, frozen=True, tag=1):
 
 class MeetStager(Message, frozen=True, tag=2):
     """With one or two descriptors: the socket of a new stager, and its arena where that is another one, with number
-    `arena`. The answer is `Drained`."""
+    `arena`. `serial` counts these messages to a server. The answer is `Drained`."""
 
+    serial: UInt
     arena: UInt
 
 
@@ -41,7 +42,9 @@ class ConnectionEnded(Message, frozen=True, tag=12):
 
 
 class Drained(Message, frozen=True, tag=13):
-    """The server reads nothing any more that the stager before had named."""
+    """Answer to the MeetStager of that number: the server reads nothing any more that the stager before had named."""
+
+    serial: UInt
 
 
 class StagerKnown(Message, frozen=True, tag=14):

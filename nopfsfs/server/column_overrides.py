@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nopfsfs.dataset.index import HAS_ACL, Index
-from nopfsfs.protocol.columns import Columns, Tier
+from nopfsfs.protocol.columns import Columns, Tier, new_place
 from nopfsfs.tiers.rights import RenewedRights, Rights
 from nopfsfs.vfs.tree import RefreshedAttributes
 
@@ -29,17 +29,19 @@ class ColumnOverrides:
 
     def get(self, row: int, /) -> RefreshedAttributes | None:
         """The attributes of a row whose file or rights have changed since it was indexed."""
-        if not self._version[row] and not self._renewed[row] and not self._flags[row] & self._restricted:
+        version = self._version[row]
+        if not version and not self._renewed[row] and not self._flags[row] & self._restricted:
             return None
         index, c = self._index.at, self._columns
         known = None if self._flags[row] & HAS_ACL else b""
         mode, uid, gid, acl = self._rights.get(row) or Rights(index.mode[row], index.uid[row], index.gid[row], known)
         if acl != b"" and not self._acls:
             mode &= ~_OF_OTHERS
-        if not self._version[row]:
+        if not version:
             times = index.size[row], index.mtime_ns[row], index.ctime_ns[row]
         else:
-            times = int(c.new_size[row]), int(c.new_mtime_ns[row]), int(c.new_ctime_ns[row])
+            at = new_place(row, version)
+            times = int(c.new_size[at]), int(c.new_mtime_ns[at]), int(c.new_ctime_ns[at])
         return RefreshedAttributes(mode, uid, gid, index.nlink[row], *times)
 
     def acl(self, row: int, /) -> bytes | None:

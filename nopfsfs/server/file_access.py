@@ -178,6 +178,7 @@ class FileAccess:
         row = fh >> _ROW
         end = min(off + size, self._source.size(row))
         if off >= end:
+            self._check_version(row, fh & _VERSION)  # `hit` did so, but another version may have come since
             return b""
         log.debug("miss: row %d [%d, %d) of %d", row, off, end, self._source.size(row))
         began = time.monotonic_ns()

@@ -96,13 +96,27 @@ class FuseOperations(pyfuse3.Operations):
             missing.st_ino = pyfuse3.InodeT(0)
             missing.entry_timeout = FOREVER_S
             return missing
-        return self._entry(row)
+        return self._entry(row, *self._present(row))
 
-    def _entry(self, row: int) -> pyfuse3.EntryAttributes:
-        # First: a newer inode must never have older attributes.
-        version = self._version[row] if row < len(self._version) else 0
-        inode = inode_of(row, version)
-        entry = _entry(self._tree.attributes(row), inode)
+    def _present(self, row: int) -> tuple[int, Attributes]:
+        """(inode, attributes) of the present version of a row that there is. Both are of one version: the kernel would
+        give an older inode the size of a newer one. A version stays for a second at least. Raises vfs.TreeError."""
+        while True:
+            version = self._version[row]
+            attributes = self._tree.attributes(row)
+            if self._version[row] == version:
+                return inode_of(row, version), attributes
+
+    def _attributes(self, inode: int) -> Attributes:
+        """The attributes of this very version. Raises vfs.TreeError, FUSEError."""
+        row = row_of(inode)
+        attributes = self._tree.attributes(row)
+        if self._version[row] != version_of(inode):  # after these were read: they belong to this version then
+            raise pyfuse3.FUSEError(errno.ESTALE)
+        return attributes
+
+    def _entry(self, row: int, inode: int, attributes: Attributes) -> pyfuse3.EntryAttributes:
+        entry = _entry(attributes, inode)
         entry.entry_timeout, entry.attr_timeout = self.shown_opens.known_for_s(row, is_file=self.files.is_file(inode))
         return entry
 
@@ -110,23 +124,19 @@ class FuseOperations(pyfuse3.Operations):
         """A struct fuse_entry_out for a name that exists, as `lookup` answers it; None for others."""
         try:
             row = self._tree.lookup(row_of(parent), name)
-            version = self._version[row]  # first: a newer inode must never have older attributes
-            attributes = self._tree.attributes(row)
+            inode, attributes = self._present(row)
         except (vfs.TreeError, OSError):
             return None
-        return pack_entry(attributes, inode_of(row, version), *self.shown_opens.looked_up(row, attributes, pid))
+        return pack_entry(attributes, inode, *self.shown_opens.looked_up(row, attributes, pid))
 
     def looked_at(self, inode: int, pid: int, *, is_open: bool) -> bytes | None:
         """A struct fuse_attr_out of a file, while OPEN is refused; None where `getattr` is to answer. `is_open`: the
         GETATTR is about a descriptor. Raises FUSEError."""
-        row = row_of(inode)
         try:
-            attributes = self._tree.attributes(row)
+            attributes = self._attributes(inode)
         except (vfs.TreeError, OSError):
             return None
-        if self._version[row] != version_of(inode):  # after these were read: they belong to this version then
-            raise pyfuse3.FUSEError(errno.ESTALE)
-        known_for = self.shown_opens.looked_at(row, attributes, pid, is_open=is_open)
+        known_for = self.shown_opens.looked_at(row_of(inode), attributes, pid, is_open=is_open)
         return pack_attributes(attributes, inode, known_for)
 
     def refused(self, inode: int, pid: int) -> None:
@@ -136,10 +146,7 @@ class FuseOperations(pyfuse3.Operations):
 
     @guarded
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        row = row_of(inode)
-        if row < len(self._version) and self._version[row] != version_of(inode):
-            raise pyfuse3.FUSEError(errno.ESTALE)
-        return self._entry(row)
+        return self._entry(row_of(inode), inode, self._attributes(inode))
 
     @guarded
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
@@ -152,7 +159,7 @@ class FuseOperations(pyfuse3.Operations):
     @guarded
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         for position, name, row in self._tree.entries(fh - 1, start_id):
-            if not pyfuse3.readdir_reply(token, name, self._entry(row), position + 1):
+            if not pyfuse3.readdir_reply(token, name, self._entry(row, *self._present(row)), position + 1):
                 return
 
     async def releasedir(self, fh: int) -> None:

@@ -164,8 +164,8 @@ class ServerProcess:
                 log.error("a message of the supervisor is of no use: %s", error)
                 continue
             match message:
-                case messages.MeetStager(arena=number) if fds:
-                    self._meet_stager(number, *fds)
+                case messages.MeetStager() if fds:
+                    self._meet_stager(message, *fds)
                 case messages.Ping():
                     self._others.supervisor_answered()
                     await self._send(messages.Pong())
@@ -187,8 +187,8 @@ class ServerProcess:
             self._wake_on.append(given["adopt"])
             await orphans.answer(self._handoff)
 
-    def _meet_stager(self, number: int, sock: int, arena: int = -1) -> None:
-        """Use the socket `sock` to a new stager, and arena `number` where its descriptor is given."""
+    def _meet_stager(self, message: messages.MeetStager, sock: int, arena: int = -1) -> None:
+        """Use the socket `sock` to a new stager, and its arena where a descriptor of that is given."""
         before = self._files.stager
         if arena >= 0:
             self._files.leave_arena()
@@ -196,7 +196,7 @@ class ServerProcess:
             before.leave()  # that stager has stopped, though it may not have ended
         self._files.stager = self._link(sock)
         self._nursery.start_soon(self._files.stager.run)
-        self._nursery.start_soon(self._confirm, before, arena, number)
+        self._nursery.start_soon(self._confirm, message, before, arena)
 
     async def _outlive(self, life: int) -> None:
         """Let the kernel deliver again what another server had taken, when that server has ended and there is no
@@ -227,8 +227,8 @@ class ServerProcess:
         else:
             pyfuse3.terminate()
 
-    async def _confirm(self, before: StagerClient | None, arena: int, number: int) -> None:
-        """Send `drained` when nothing here reads arena bytes that the last stager had named: a new one may reuse them.
+    async def _confirm(self, message: messages.MeetStager, before: StagerClient | None, arena: int) -> None:
+        """Send `Drained` when nothing here reads arena bytes that the last stager had named: a new one may reuse them.
         """
         if before is not None:
             await before.drained.wait()
@@ -236,8 +236,8 @@ class ServerProcess:
             self._files.take_arena(memoryview(shared_memory.attach(arena, writable=False)))
             os.dup2(arena, self._handoff.fds["arena"])
             os.close(arena)
-            self._handoff.numbers["arena"] = number  # for a supervisor that takes over
-        await self._send(messages.Drained())
+            self._handoff.numbers["arena"] = message.arena  # for a supervisor that takes over
+        await self._send(messages.Drained(message.serial))
 
     async def _receive(self) -> tuple[bytes, list[int]]:
         size = socket.CMSG_SPACE(2 * array.array("i").itemsize)

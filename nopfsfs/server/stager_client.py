@@ -90,10 +90,12 @@ class StagerClient:
         """Take no more answers: the stager has stopped for good, though its socket may stay open."""
         self._left.set()
 
-    def _send(self, demand: Demand) -> None:
-        """Send now, or when there is room in the socket. Raises StagerGone."""
+    def _send(self, demand: Demand, *, always: bool = False) -> None:
+        """Send now, or when there is room in the socket. Raises StagerGone, also where too many messages wait, unless
+        `always`."""
         try:
-            sent = self._socket.fileno() >= 0 and self._out.send(server_stager.pack_demand(demand))
+            message = server_stager.pack_demand(demand)
+            sent = self._socket.fileno() >= 0 and self._out.send(message, always=always)
         except OSError:
             sent = False
         if not sent:
@@ -158,7 +160,7 @@ class StagerClient:
     def _ping(self) -> None:
         self._pinged = True
         with contextlib.suppress(StagerGone):
-            self._send(server_stager.PING)
+            self._send(server_stager.PING, always=True)  # without an answer to it nothing would be asked ever again
 
     def _pass_by(self) -> None:
         log.warning("the stager does not answer; reading the source until it does")
@@ -180,8 +182,9 @@ class StagerClient:
         elif answer == server_stager.PONG:
             self._pong_received()
         elif answer.arena == 0:
-            self._known = True
-            self._welcomed()
+            if not self._left.is_set():  # else the arena may be that of another stager already
+                self._known = True
+                self._welcomed()
         else:
             # In a task of its own: answers must be taken even while the stager takes no demands, or both would wait.
             nursery.start_soon(self._pass_grace, answer.arena)
@@ -201,7 +204,7 @@ class StagerClient:
         await trio.lowlevel.checkpoint()
         await trio.lowlevel.checkpoint()
         with contextlib.suppress(StagerGone):
-            self._send(Demand(0, 0, -number, 0))
+            self._send(Demand(0, 0, -number, 0), always=True)  # the stager asks for one at a time, and waits for it
 
 
 class _WaitingDemand:

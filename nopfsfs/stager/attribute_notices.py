@@ -16,7 +16,7 @@ from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.tiers import page_cache
 
 log = logging.getLogger(__name__)
-AGAIN_S = 2.0  # a server that has not answered by then is taken for dead
+AGAIN_S = 15.0  # a server that hangs with an answer is killed before: after 10 s without a sign of life
 _VERSIONS = 16  # before the present one, which are notified, too
 _SLEEP_S = 60.0  # a limit, as every wait has one
 

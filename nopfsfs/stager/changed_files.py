@@ -26,7 +26,7 @@ import numpy as np
 
 from nopfsfs.dataset.directory_scan import RACY_NS
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import Columns, Metric, MetricBlock
+from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, new_place
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.stager.guarded import Guarded
 from nopfsfs.tiers.rights import ACL_MAX, RenewedRights, Rights
@@ -220,7 +220,9 @@ class ChangedFiles:
 
     def _take_up(self, row: int, seen: Seen) -> None:
         columns, new = self._columns, seen.identity
-        columns.new_size[row], columns.new_mtime_ns[row] = new.size, new.mtime_ns
-        columns.new_ctime_ns[row], columns.new_ino[row] = new.ctime_ns, new.ino
-        columns.version[row] = int(columns.version[row]) + 1
+        version = int(columns.version[row]) + 1
+        at = new_place(row, version)
+        columns.new_size[at], columns.new_mtime_ns[at] = new.size, new.mtime_ns
+        columns.new_ctime_ns[at], columns.new_ino[at] = new.ctime_ns, new.ino
+        columns.version[row] = version
         self._gauge[Metric.CHANGED_FILES] += 1

@@ -130,11 +130,9 @@ class StagerProcess:
 
     def _adopt(self, arena: Arena) -> None:
         """Keep what the stager before this one had published, and nothing that it had begun."""
-        sizes = self._index.size
         for row in np.flatnonzero(self._columns.tier == Tier.RAM):
-            size = self._columns.new_size[row] if self._columns.version[row] else sizes[row]
             try:
-                arena.adopt(int(self._columns.slot[row]), int(size))
+                arena.adopt(int(self._columns.slot[row]), self._source.size(int(row)))
             except NoRoom:
                 self._columns.tier[row] = Tier.NONE
         arena.reclaim()

@@ -108,6 +108,8 @@ class WholeLoads:
         return True
 
     def _begin(self, row: int, *, prefetch: bool, node: int | None) -> Load | None:
+        # First: the size is that of this version, or the load is not published.
+        version = int(self._columns.version[row])
         size = self._source.size(row)
         if size > self.limit:
             return None
@@ -115,7 +117,6 @@ class WholeLoads:
             extent = self._pool.allocate(size)
         except NoRoom:
             return None
-        version = int(self._columns.version[row])
         from_disk = int(self._columns.disk[row])
         if from_disk and not self._tiers.may_read(from_disk):
             from_disk = 0

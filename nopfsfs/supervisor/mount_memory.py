@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.policy import budget
-from nopfsfs.protocol.columns import SUPERVISOR, Columns, MetricBlock, ServerGauges
+from nopfsfs.protocol.columns import SUPERVISOR, Columns, MetricBlock, ServerGauges, new_place
 from nopfsfs.protocol.ring import Ring
 from nopfsfs.supervisor.server_rings import ServerRings
 from nopfsfs.system import end_switch
@@ -45,7 +45,10 @@ class MountMemory:
 def charges(index: Index, columns: Columns | None = None) -> NDArray[np.int64]:
     """Bytes that each row costs the memory budget when it is held once (`budget.charges`), i64[n]. `columns`: of a
     mount, whose files may have changed."""
-    size = index.size if columns is None else np.where(columns.version > 0, columns.new_size, index.size)
+    size = index.size
+    if columns is not None:
+        new_size = columns.new_size[new_place(np.arange(index.n), columns.version)]
+        size = np.where(columns.version > 0, new_size, size)
     regular = (index.mode & 0o170000) == 0o100000
     return np.where(regular, budget.charges(size), 0)
 

@@ -17,7 +17,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.dataset.below import BelowSource
 from nopfsfs.dataset.directory_scan import ACL_NAME
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import Columns
+from nopfsfs.protocol.columns import Columns, new_place
 from nopfsfs.system.beneath import by_descriptor
 from nopfsfs.system.file_system import FileSystem
 
@@ -63,16 +63,16 @@ class Source:
 
     def identity(self, row: int) -> Identity:
         """The identity that the row's bytes must have: of the index, or of its last refresh."""
-        if self._version[row]:
-            c = self._columns
-            return Identity(
-                int(c.new_size[row]), int(c.new_mtime_ns[row]), int(c.new_ctime_ns[row]), int(c.new_ino[row])
-            )
+        version = self._version[row]
+        if version:
+            c, at = self._columns, new_place(row, version)
+            return Identity(int(c.new_size[at]), int(c.new_mtime_ns[at]), int(c.new_ctime_ns[at]), int(c.new_ino[at]))
         return Identity(self._size[row], self._mtime[row], self._ctime[row], self._ino[row])
 
     def size(self, row: int) -> int:
         """The row's size in bytes."""
-        return int(self._columns.new_size[row]) if self._version[row] else self._size[row]
+        version = self._version[row]
+        return int(self._columns.new_size[new_place(row, version)]) if version else self._size[row]
 
     def stat(self, row: int) -> os.stat_result:
         """The attributes of the file in the row's place now. Raises OSError; ESTALE where the source is not there, and

@@ -143,7 +143,7 @@ class PeersInput(Input):
             UseArena(), UseStager(), NoStager(), SendNews(signed(rng, 32), garbage(rng)), MountEnds(), ArenaQuiet(),
             NewsOf(signed(rng, 32), garbage(rng)), NodeOver(signed(rng, 32), "lost"), AllMounted(),
             PeerStatus(n, n, n, n, n, n, n, n, {"1": "lost"}, [signed(rng)]),
-            supervisor_server.Interrupt(n), supervisor_server.MeetStager(n), supervisor_server.Ready(),
+            supervisor_server.Interrupt(n), supervisor_server.MeetStager(n, n), supervisor_server.Ready(),
         )  # fmt: skip
         return rng.choice(messages)
 

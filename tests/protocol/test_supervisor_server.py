@@ -21,8 +21,8 @@ from nopfsfs.protocol.supervisor_server import (
 )
 
 UNIQUE = (1 << 64) - 1  # of a request; the kernel counts in 64 bits
-TO_SERVER: list[Message] = [MeetStager(3), Ping(), End(), Interrupt(UNIQUE)]
-TO_SUPERVISOR: list[Message] = [Ready(), ConnectionEnded(), Drained(), StagerKnown(), Pong(), Interrupt(UNIQUE)]
+TO_SERVER: list[Message] = [MeetStager(UNIQUE, 3), Ping(), End(), Interrupt(UNIQUE)]
+TO_SUPERVISOR: list[Message] = [Ready(), ConnectionEnded(), Drained(UNIQUE), StagerKnown(), Pong(), Interrupt(UNIQUE)]
 
 
 def test_messages_arrive() -> None:

@@ -151,8 +151,7 @@ async def test_one_that_was_not_asked_for_is_not_passed_through(root: Path) -> N
         assert m.files.open(m.inode(1), 4711, os.O_DIRECT)[1] == 0
         assert (alive[m.row(0)], alive[m.row(1)]) == (1, 1)
         assert m.files.open(m.inode(0), 4711, os.O_RDONLY)[1] == 0, "open through the page cache"
-        m.base.columns.version[m.row(2)] = 1
-        m.base.columns.new_size[m.row(2)] = SIZE
+        m.base.new_version(m.row(2), SIZE)
         assert m.files.open(m.inode(2), 4711, os.O_RDONLY)[1] == 0
         m.files._pass_from = SIZE + 1
         assert m.files.open(m.inode(3), 4711, os.O_RDONLY)[1] == 0
@@ -185,6 +184,19 @@ async def test_old_handles_of_a_changed_file_are_stale_and_new_ones_see_the_new_
         assert entry.st_ino != old
         assert await m.read(0) == b"new bytes"
         await m.operations.release(fh)
+
+
+@in_trio
+async def test_a_miss_has_no_end_of_file_of_a_later_version(root: Path) -> None:
+    """A server that was stopped between looking for the bytes and asking for them."""
+    async with mounted(root, budget=64 * PAGE, known=False) as m:
+        row, fh = m.row(0), await m.open(0)
+        assert m.files.hit(fh, PAGE, PAGE) is None
+        m.base.new_version(row, 9)
+        with pytest.raises(pyfuse3.FUSEError) as caught:
+            await m.files.miss(fh, PAGE, PAGE)
+        assert errno_of(caught) == errno.ESTALE
+        assert await m.files.miss(await m.open(0), PAGE, PAGE) == b""
 
 
 @pytest.mark.parametrize("budget", [64 * PAGE, 0])
@@ -235,8 +247,7 @@ def test_a_source_that_never_answers_is_an_error_in_time(root: Path) -> None:
 async def test_a_handle_of_255_changes_ago_is_none_of_now(root: Path) -> None:
     async with mounted(root, budget=64 * PAGE) as m:
         row = m.row(0)
-        m.base.columns.new_size[row] = SIZE
-        m.base.columns.version[row] = 1
+        m.base.new_version(row, SIZE)
         inode, fh = m.inode(0), await m.open(0)
         m.base.columns.version[row] = 256
         with pytest.raises(pyfuse3.FUSEError) as caught:

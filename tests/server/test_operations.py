@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyfuse3
 import pytest
 
 from nopfsfs.protocol.columns import Tier
+from nopfsfs.protocol.inode_numbers import inode_of
+from nopfsfs.vfs.tree import Attributes
 from tests.asynchronous import in_trio
 from tests.server.rig import COUNT, ENTRY, READER, SIZE, errno_of, mounted
 from tests.stager.rig import PAGE
@@ -33,6 +36,45 @@ async def test_names(root: Path) -> None:
                 await call
             assert errno_of(caught) == code
         assert await m.operations.getxattr(entry.st_ino, b"user.nopfs.tiers", READER) == b"source"
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("when", ["before", "after"])
+@in_trio
+async def test_an_inode_has_the_size_of_its_own_version(
+    root: Path, before: int, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the kernel gives an old handle the size of the new version. The next version comes just before the
+    attributes are read, or just after."""
+    async with mounted(root, budget=PAGE) as m:
+        row, attributes = m.row(2), m.operations._tree.attributes
+
+        def coming(asked: int) -> Attributes:
+            monkeypatch.undo()
+            if when == "before":
+                m.base.new_version(row, 100 + int(m.base.columns.version[row]))
+            found = attributes(asked)
+            if when == "after":
+                m.base.new_version(row, 100 + int(m.base.columns.version[row]))
+            return found
+
+        for _ in range(before):
+            m.base.new_version(row, 100)
+        monkeypatch.setattr(m.operations._tree, "attributes", coming)
+        found = ENTRY.unpack(m.operations.looked_up(1, b"f02", READER.pid) or b"")
+        assert (found[0], found[7]) == (inode_of(row, before + 1), 100 + before)
+        monkeypatch.setattr(m.operations._tree, "attributes", coming)
+        entry = await m.operations.lookup(1, b"f02", READER)
+        assert (entry.st_ino, entry.st_size) == (inode_of(row, before + 2), 101 + before)
+
+        async def looked_at(inode: int, reader: SimpleNamespace) -> None:
+            m.operations.looked_at(inode, reader.pid, is_open=False)
+
+        for call in (m.operations.getattr, looked_at):
+            monkeypatch.setattr(m.operations._tree, "attributes", coming)
+            with pytest.raises(pyfuse3.FUSEError) as caught:
+                await call(m.inode(2), READER)
+            assert errno_of(caught) == errno.ESTALE
 
 
 @in_trio

@@ -12,7 +12,7 @@ import trio.testing
 
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.server_stager import Answer, Demand
-from nopfsfs.server.stager_client import StagerClient, StagerGone
+from nopfsfs.server.stager_client import BEHIND_MOST, StagerClient, StagerGone
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from tests.asynchronous import in_trio
 
@@ -71,6 +71,18 @@ async def test_a_stager_that_dies_before_it_knows_us_welcomes_nobody(pair: Pair)
     await link.run()
     assert link.drained.is_set()
     assert welcomed == []
+
+
+@in_trio
+async def test_the_welcome_of_a_stager_that_was_left_is_none(pair: Pair) -> None:
+    """A server that was behind reads it after it has heard of the next stager, whose arena is another one."""
+    welcomed: list[str] = []
+    link = StagerClient(pair[0], lambda: welcomed.append("now"))
+    pair[1].send(HELLO)
+    link.leave()
+    await link.run()
+    assert welcomed == []
+    assert link.drained.is_set()
 
 
 @in_trio
@@ -203,9 +215,9 @@ async def stopped(link: StagerClient, asked: int) -> list[int]:
     return told
 
 
-@pytest.mark.parametrize("asked", [1, 200, 3000])
+@pytest.mark.parametrize("asked", [1, 200, 3000, BEHIND_MOST + 2000])
 def test_a_stager_that_hangs_is_passed_by_until_it_answers_again(pair: Pair, asked: int) -> None:
-    """Whoever waits already, too; also when its socket is full."""
+    """Whoever waits already, too; also when its socket is full, and when no more demands may wait for it."""
 
     async def test() -> None:
         link, stager = known(*pair), pair[1]
@@ -246,6 +258,39 @@ def test_a_stager_that_hangs_is_passed_by_until_it_answers_again(pair: Pair, ask
             stager.close()
 
     trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.02))
+
+
+def everything(stager: socket.socket) -> list[bytes]:
+    """The messages in its socket."""
+    found: list[bytes] = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(stager.recv(256))
+    return found
+
+
+def test_a_grace_passes_though_no_more_demands_may_wait(pair: Pair) -> None:
+    """The stager would wait for it for ever, and use nothing again that it had retired."""
+
+    async def test() -> None:
+        link, stager = known(*pair), pair[1]
+        stager.setblocking(False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            await trio.testing.wait_all_tasks_blocked()
+            with contextlib.suppress(StagerGone):
+                while True:
+                    link._send(Demand(1, 7, 0, 10))
+            stager.send(server_stager.pack_answer(Answer(0, 0, 1, 0)))
+            await trio.testing.wait_all_tasks_blocked()
+            last = b""
+            while more := everything(stager):
+                last = more[-1]
+                await trio.testing.wait_all_tasks_blocked()
+            assert server_stager.unpack_demand(last) == Demand(0, 0, -1, 0)
+            nursery.cancel_scope.cancel()
+
+    trio.run(test, clock=trio.testing.MockClock())
 
 
 def test_a_slow_source_is_no_hanging_stager(pair: Pair) -> None:

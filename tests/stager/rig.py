@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from nopfsfs.dataset.tree_scan import scan
-from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, Tier
+from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, Tier, new_place
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand
 from nopfsfs.stager.load import BlockReader
@@ -197,11 +197,18 @@ class Rig:
             return
         c.stale[row] = 1
         self.state.forget(row)
-        c.new_size[row], c.new_mtime_ns[row] = st.st_size, st.st_mtime_ns
-        c.new_ctime_ns[row], c.new_ino[row] = st.st_ctime_ns, st.st_ino
-        c.version[row] = int(c.version[row]) + 1
-        self.contents[row, int(c.version[row])] = self._file(row)
+        self.take_up(row)
         c.stale[row] = 0
+
+    def take_up(self, row: int) -> None:
+        """The file as it is now is the row's next version."""
+        c, st = self.columns, self.path(row).stat()
+        version = int(c.version[row]) + 1
+        at = new_place(row, version)
+        c.new_size[at], c.new_mtime_ns[at] = st.st_size, st.st_mtime_ns
+        c.new_ctime_ns[at], c.new_ino[at] = st.st_ctime_ns, st.st_ino
+        c.version[row] = version
+        self.contents[row, version] = self._file(row)
 
     def told(self) -> list[tuple[Event, int]]:
         """Events of the ring since the last look: (what, row); strays are kept apart."""

@@ -20,7 +20,7 @@ from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.dataset import index_file
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.protocol import server_stager
-from nopfsfs.protocol.columns import Columns, MetricBlock, Tier
+from nopfsfs.protocol.columns import Columns, MetricBlock, Tier, new_place
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand, Order
 from nopfsfs.stager.process import StagerProcess
@@ -61,9 +61,18 @@ class Shared:
     def staged(self, row: int) -> bytes | None:
         if self.columns.tier[row] != Tier.RAM:
             return None
-        size = int(self.columns.new_size[row]) if self.columns.version[row] else int(self.index.size[row])
         slot = int(self.columns.slot[row])
-        return bytes(self.arena[slot : slot + size])
+        return bytes(self.arena[slot : slot + self.size(row)])
+
+    def size(self, row: int) -> int:
+        version = int(self.columns.version[row])
+        return int(self.columns.new_size[new_place(row, version)]) if version else int(self.index.size[row])
+
+    def new_version(self, row: int, size: int) -> None:
+        """The next version of a row comes, of so many bytes."""
+        version = int(self.columns.version[row]) + 1
+        self.columns.new_size[new_place(row, version)] = size
+        self.columns.version[row] = version
 
     def pushed(self) -> list[tuple[int, int, bytes]]:
         """Notifications written to the FUSE descriptor: (code, inode, rest)."""

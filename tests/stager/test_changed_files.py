@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -140,6 +142,30 @@ def test_a_change_begun_before_a_restart_gets_a_version_whatever_it_looks_like(b
     assert bench.forgotten == [bench.row]
     assert wait_until(lambda: bench.shown == [bench.row])
     assert bench.state() == (0, 1)
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_the_present_version_keeps_its_size_until_the_next_one_counts(bench: Bench, before: int) -> None:
+    """Readers take the size of the version that they read."""
+    source, columns = bench.rig.source, bench.rig.columns
+    for size in range(1, 1 + before):
+        bench.path.write_bytes(b"x" * size)
+        bench.rig.refresh(bench.row)
+    present, found = source.identity(bench.row), []
+
+    class Version:
+        def __getitem__(self, row: int) -> int:
+            return int(columns.version[row])
+
+        def __setitem__(self, row: int, version: int) -> None:
+            found.append(source.identity(row))
+            columns.version[row] = version
+
+    bench.changes._columns = cast(Any, SimpleNamespace(**{**vars(columns), "version": Version()}))
+    bench.path.write_bytes(b"new")
+    bench.changes.noticed(bench.row)
+    assert wait_until(lambda: bench.shown == [bench.row])
+    assert (found, source.size(bench.row)) == ([present], 3)
 
 
 @pytest.mark.parametrize("before", [255, 65535, VERSION_LAST - 1])

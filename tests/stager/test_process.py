@@ -79,7 +79,7 @@ def test_a_changed_file_is_refreshed_and_its_name_forgotten(base: Shared) -> Non
         (base.root / "f03").write_bytes(b"new")
         assert s.read(row)[0] == errno.ESTALE
         s.wait_for(Event.CHANGED, row)
-        assert (base.columns.version[row], base.columns.stale[row], base.columns.new_size[row]) == (1, 0, 3)
+        assert (base.columns.version[row], base.columns.stale[row], base.size(row)) == (1, 0, 3)
         assert [code for code, _, _ in base.pushed()] == [INVAL_ENTRY]
         assert s.read(row) == (0, b"new")
         s.wait_for(Event.STAGED, row)  # the read was answered as soon as its bytes had come

@@ -81,6 +81,28 @@ def test_a_load_is_published_when_it_ends_well(parts: Parts) -> None:
     assert parts.loads.of(parts.small) is None
 
 
+def test_a_load_has_the_size_of_its_version(parts: Parts) -> None:
+    """A copy that was shorter than its version would be read beyond its end. The next version counts at once after the
+    size was looked up."""
+    source, row = parts.rig.source, parts.small
+    size = source.size
+
+    def look_up(asked: int) -> int:
+        found = size(asked)
+        parts.rig.path(asked).write_bytes(bytes(3 * PAGE))
+        parts.rig.take_up(asked)
+        return found
+
+    source.size = look_up  # type: ignore[method-assign]
+    load = parts.begin(row)
+    source.size = size  # type: ignore[method-assign]
+    assert (load.length, load.version) == (PAGE, 0)
+    load.running = 1
+    assert parts.loads.block_ended(load, 0, 0, 5)
+    parts.loads.finish(load)
+    assert parts.rig.columns.tier[row] == Tier.NONE
+
+
 def test_a_load_that_fails_gives_its_extent_back(parts: Parts) -> None:
     load = parts.begin(parts.small)
     load.waiters.append(Waiter(7, 0, 10))

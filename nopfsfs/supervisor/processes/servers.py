@@ -47,6 +47,7 @@ class ServerHandle:
         self._control: trio.socket.SocketType | None = None
         self._end: socket.socket | None = None  # the socket beneath, which takes descriptors, too
         self._link: socket.socket | None = None  # a copy of its end to the stager
+        self._meetings = 0  # MeetStager messages
 
     # ---- the role (`processes/supervised.py`) -------------------------------------------------------------
 
@@ -100,7 +101,7 @@ class ServerHandle:
                     answered()
                 case messages.ConnectionEnded():
                     self._pool.over.set()
-                case messages.Drained():
+                case messages.Drained(serial=serial) if serial == self._meetings:
                     self.drained.set()
                 case messages.StagerKnown():
                     self.known.set()
@@ -134,7 +135,8 @@ class ServerHandle:
         """Give it its end of a socket to a stager; with another arena, if that is the stager's. As `say`."""
         self._forget_link()
         self._link = socket.socket(fileno=os.dup(link.fileno()))
-        return self.say(messages.MeetStager(number), link.fileno(), *arena)
+        self._meetings += 1
+        return self.say(messages.MeetStager(self._meetings, number), link.fileno(), *arena)
 
     async def drain(self, stager: socket.socket, number: int, arena: int | None) -> bool:
         """Give it a new stager's socket, and wait until it reads nothing that the stager before had named. False: it is

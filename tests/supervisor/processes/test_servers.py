@@ -9,8 +9,11 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from nopfsfs.config import MountConfig
+from nopfsfs.protocol.codec import encode
+from nopfsfs.protocol.supervisor_server import MESSAGE_MAX, Drained, MeetStager, to_server
 from nopfsfs.supervisor.processes.servers import ServerHandle, number_of_servers
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system.outages import Outages
@@ -63,3 +66,47 @@ async def test_a_server_gets_to_know_the_stager_though_the_one_before_was_dead_w
         end.close()
     handle._forget_link()
     handle._control.close()
+
+
+@in_trio
+async def test_a_server_that_is_behind_is_drained_when_it_has_met_the_stager_that_is_asked_about() -> None:
+    """Its answer to the stager before comes late."""
+    control: list[socket.socket] = []
+
+    async def within(event: trio.Event, limit_s: float) -> bool:
+        await event.wait()
+        return True
+
+    def spawn(number: int, fd: int) -> Any:
+        control.append(socket.socket(fileno=os.dup(fd)))
+        return SimpleNamespace(within=within)
+
+    handle = ServerHandle(cast(Any, SimpleNamespace(starting=None, changed=None, spawn=spawn)), 0, lambda: 0, Outages())
+    handle.process.child = await handle.start()
+    (server,) = control
+
+    def met() -> MeetStager:
+        message = to_server.decode(server.recv(MESSAGE_MAX))
+        assert isinstance(message, MeetStager)
+        return message
+
+    theirs, ours = sequenced_pair()
+    drained: list[bool] = []
+
+    async def drain() -> None:
+        drained.append(await handle.drain(ours, 4, None))
+
+    with theirs, ours, server:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(handle.listen, lambda: None)
+            assert handle.know_stager(ours, 3)
+            nursery.start_soon(drain)
+            await trio.testing.wait_all_tasks_blocked()
+            for answered in (met(), met()):
+                assert drained == []
+                server.send(encode(Drained(answered.serial)))
+                await trio.testing.wait_all_tasks_blocked()
+            assert drained == [True]
+            nursery.cancel_scope.cancel()
+    handle._forget_link()
+    handle.abandon()
