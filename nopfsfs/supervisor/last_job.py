@@ -23,6 +23,7 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.following.recorded import PLANS_MOST, RecordedPlan, merged
 from nopfsfs.plan.samplers.sampler import Value
 from nopfsfs.system.atomic_file import whole_file
+from nopfsfs.system.outages import SHORTAGE
 from nopfsfs.system.trusted_path import make_directories, trusted_parent
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class LastJob:
             with trio.move_on_after(LIMIT_S):
                 await trio.to_thread.run_sync(write, self._path, plans, abandon_on_cancel=True, limiter=self._thread)
                 self._written = list(plans)
-        except OSError as error:
+        except SHORTAGE as error:
             log.debug("what is read cannot be recorded for the next mount: %s", error)
 
 
