@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 
 from nopfsfs.errors import AlreadyReported, Exit, NopfsError
+from nopfsfs.system.child_statuses import keep_child_statuses
 
 
 def run(program: str, body: Callable[[], int], debug: bool = False) -> int:
@@ -15,6 +16,7 @@ def run(program: str, body: Callable[[], int], debug: bool = False) -> int:
 
     With `debug`, a traceback comes first.
     """
+    keep_child_statuses()
     try:
         return int(body())
     except AlreadyReported as error:

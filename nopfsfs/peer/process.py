@@ -111,6 +111,7 @@ class PeerProcess:
         self._stager: ProcessLink | None = None
         self._closing: list[socket.socket] = []  # of former stagers, until nothing writes their extents
         self._router: PeerRouter | None = None
+        self._has_arena = False  # the one that the supervisor named last
         self._over = False  # the mount has ended
         self._ends_by = 0.0  # when to end at the latest, once all others have left as well; 0: not yet
         self._said_bye = False
@@ -186,7 +187,10 @@ class PeerProcess:
 
     def _obey(self, message: messages.FromSupervisor, fds: list[int]) -> None:
         """Do what a message of the supervisor says. Takes the descriptor that this process keeps out of `fds`. Raises
-        ValueError for an invalid message."""
+        ValueError for an invalid message, OSError. Without the arena that was named last no further stager is taken:
+        this process would write to the arena before what that stager looks for in its own."""
+        if isinstance(message, messages.UseArena):
+            self._has_arena = False
         if isinstance(message, messages.UseArena | messages.UseStager) != bool(fds):
             raise ValueError(f"{type(message).__name__} with {len(fds)} descriptors")
         if isinstance(message, messages.UseArena):
@@ -199,9 +203,12 @@ class PeerProcess:
                 self._begin(arena)
             else:
                 router.use_arena(arena)
+            self._has_arena = True
         elif self._router is None:
             raise ValueError(f"{type(message).__name__} before the arena")
         elif isinstance(message, messages.UseStager):
+            if not self._has_arena:
+                raise ValueError("a stager whose arena this process does not have")
             sock = socket.socket(fileno=fds[0])
             fds.clear()
             self._lose_stager()

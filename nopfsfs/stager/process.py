@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from typing import cast
 
 import numpy as np
@@ -40,7 +41,7 @@ from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.system import end_switch
 from nopfsfs.system.outages import Outages
 from nopfsfs.system.process_setup import Handoff, become_reader_with_admin, begin
-from nopfsfs.tiers.arena import Arena, NoRoom
+from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.disk import Disk, Disks
 from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.source import Source, known_file_system
@@ -130,21 +131,21 @@ class StagerProcess:
 
     def _adopt(self, arena: Arena) -> None:
         """Keep what the stager before this one had published, and nothing that it had begun."""
-        for row in np.flatnonzero(self._columns.tier == Tier.RAM):
-            try:
-                arena.adopt(int(self._columns.slot[row]), self._source.size(int(row)))
-            except NoRoom:
-                self._columns.tier[row] = Tier.NONE
+        columns = self._columns
+        staged = np.flatnonzero(columns.tier == Tier.RAM)
+        taken = arena.adopt(columns.slot[staged], self._source.sizes(staged))
+        columns.tier[staged[~taken]] = Tier.NONE
         arena.reclaim()
-        for row in np.flatnonzero(self._columns.disk):
-            self._columns.disk[row] = 0  # those copies belonged to the stager before, and went with it
+        columns.disk[np.flatnonzero(columns.disk)] = 0  # those copies belonged to the stager before, and went with it
         self._gauge[Metric.ARENA_USED] = arena.used
 
     def _note_adopted(self) -> None:
         """Note young files anew: the notes of the stager before this one went with it."""
-        for row in np.flatnonzero(self._columns.tier == Tier.RAM).tolist():
-            size, checksum = self._source.size(row), int(self._columns.check[row])
-            self._young.note_whole(row, int(self._columns.version[row]), size, checksum)
+        columns = self._columns
+        staged = np.flatnonzero(columns.tier == Tier.RAM)
+        for row in self._source.changed_since(staged, time.time_ns() - self._young.age_ns).tolist():
+            size, checksum = self._source.size(row), int(columns.check[row])
+            self._young.note_whole(row, int(columns.version[row]), size, checksum)
 
     # ---- life ---------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.following.recorded import PLANS_MOST, RecordedPlan, merged
 from nopfsfs.plan.samplers.sampler import Value
 from nopfsfs.system.atomic_file import whole_file
+from nopfsfs.system.outages import SHORTAGE
 from nopfsfs.system.trusted_path import make_directories, trusted_parent
 
 log = logging.getLogger(__name__)
@@ -40,14 +41,18 @@ class LastJob:
         self._config = config
         self._path: str | None = None  # once it was looked for
         self._written: list[RecordedPlan] = []
+        # A file system that does not answer keeps this one thread, and none of those that the life of the mount needs.
+        self._thread = trio.CapacityLimiter(1)
 
     async def read(self) -> tuple[RecordedPlan, ...]:
         """Read the recorded plans, likeliest first; nothing where there is no record that can be used."""
         if not self._config.remember or not self._config.index_dir:
             return ()
         with trio.move_on_after(LIMIT_S):
-            self._path = await trio.to_thread.run_sync(path_of, self._config, abandon_on_cancel=True)
-            plans = await trio.to_thread.run_sync(read, self._path, abandon_on_cancel=True)
+            self._path = await trio.to_thread.run_sync(
+                path_of, self._config, abandon_on_cancel=True, limiter=self._thread
+            )
+            plans = await trio.to_thread.run_sync(read, self._path, abandon_on_cancel=True, limiter=self._thread)
             for plan in plans[:1]:
                 log.info("the last job read %s: %s, seed %d, %d into epoch %d", plan.dataset, plan.sampler, plan.seed,
                          plan.position, plan.epoch)  # fmt: skip
@@ -70,9 +75,9 @@ class LastJob:
             return
         try:
             with trio.move_on_after(LIMIT_S):
-                await trio.to_thread.run_sync(write, self._path, plans, abandon_on_cancel=True)
+                await trio.to_thread.run_sync(write, self._path, plans, abandon_on_cancel=True, limiter=self._thread)
                 self._written = list(plans)
-        except OSError as error:
+        except SHORTAGE as error:
             log.debug("what is read cannot be recorded for the next mount: %s", error)
 
 

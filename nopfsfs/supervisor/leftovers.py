@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import trio
 
+from nopfsfs.system.outages import SHORTAGE
 from nopfsfs.tiers.tier_directory import clear_leftovers, old_directories
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ async def tidy(path: str, uid: int | None, stager: Callable[[], object]) -> None
     try:
         for old in await trio.to_thread.run_sync(old_directories, path, abandon_on_cancel=True):
             log.info("%s was left by an earlier release; remove it by hand, if no mount of that release runs", old)
-    except OSError as e:
+    except SHORTAGE as e:
         log.info("%s cannot be looked at: %s", path, e)
     seen: object = stager  # none of its values
     while True:
@@ -33,7 +34,7 @@ async def tidy(path: str, uid: int | None, stager: Callable[[], object]) -> None
 async def _clear(path: str, uid: int | None) -> None:
     try:
         removed = await trio.to_thread.run_sync(clear_leftovers, path, uid, abandon_on_cancel=True)
-    except OSError as e:
+    except SHORTAGE as e:
         log.info("%s cannot be cleared of what dead mounts left: %s", path, e)
     else:
         if removed:

@@ -15,6 +15,7 @@ from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.measured_rates import MeasuredRates
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.system import node_memory
+from nopfsfs.system.outages import SHORTAGE
 
 log = logging.getLogger(__name__)
 PAUSE_S = 1.0  # between two looks at the node's memory
@@ -39,6 +40,7 @@ class MemoryBudget:
         self, configured: int, data: int, page_cache: int | None, stager: memoryview, processes: int
     ) -> None:  # fmt: skip
         self.configured, self._data, self._page_cache, self._stager = configured, data, page_cache, stager
+        self._unmeasured = False  # that was logged
         found = node_memory.measure()
         most = budget.affordable(stager[Metric.ARENA_USED], found.available, found.total, processes)
         self.allowed = min(configured, most)
@@ -63,7 +65,9 @@ class MemoryBudget:
         while True:
             await trio.sleep(PAUSE_S)
             policy.use_disk(rates.look())
-            found = node_memory.measure()
+            found = self._measure()
+            if found is None:
+                continue
             used = self.used(policy.pages_used)
             allowed = budget.under_pressure(
                 self.configured, self.allowed, used["ram"] + used["page_cache"], found.available, found.total,
@@ -71,6 +75,18 @@ class MemoryBudget:
             )  # fmt: skip
             if allowed != self.allowed or policy.total != self._data:
                 await self._resize(allowed, loop, stager)
+
+    def _measure(self) -> node_memory.Memory | None:
+        """Measure the node's memory; None where that is not possible at this moment."""
+        try:
+            found = node_memory.measure()
+        except SHORTAGE as e:
+            if not self._unmeasured:
+                log.warning("the node's memory cannot be measured now; the budget stays as it is: %s", e)
+            self._unmeasured = True
+            return None
+        self._unmeasured = False
+        return found
 
     async def _resize(self, allowed: int, loop: EventLoop, stager: StagerSocket) -> None:
         if allowed != self.allowed:

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import trio
 
@@ -19,12 +20,15 @@ from nopfsfs.fuse.mounting import Busy, may_mount, unmount
 from nopfsfs.fuse.pyfuse3_pair import is_possible
 from nopfsfs.supervisor.processes.stager import StagerHandle
 from nopfsfs.system import shared_memory
+from nopfsfs.system.outages import SHORTAGE
 
 log = logging.getLogger(__name__)
 ANSWER_LIMIT_S = 30.0
 LOOK_S = 5.0  # between two looks at the table of mounts, without an event
 OVER_PAUSE_S = 0.5  # between two looks at whether the connection of a mount that is gone has ended
+SHORTAGE_PAUSE_S = 1.0  # after a look that was not possible
 READ_AHEAD_KIB = 1024  # one READ, which is 1 MiB at most; less costs a tenth of the speed, more gains nothing
+Result = TypeVar("Result")
 
 
 class MountConnection:
@@ -40,6 +44,7 @@ class MountConnection:
         self._mount = mount_table.find_mount(config.mountpoint)
         self._held: mount_table.HeldConnection | None = None
         self.session: KernelSession | None = None  # agreed upon; None: pyfuse3 alone agrees
+        self._short = False  # of what a look takes; that was logged
         self.pass_from = 0  # bytes: files of this size or more may be passed through; 0: none
 
     @property
@@ -97,7 +102,7 @@ class MountConnection:
         """Wait until the mount is over. When the mountpoint is gone, let go of the tree: then the kernel ends the
         connection as soon as nobody has the mount open. `ours()`: the processes of the mount."""
         with contextlib.closing(MountWatch(self.minor)) as watch:
-            while not await trio.to_thread.run_sync(watch.gone):
+            while not await self._look(watch.gone):
                 # A time limit beside the event: a missed one must not leave the mount half gone.
                 with trio.move_on_after(LOOK_S):
                     await trio.lowlevel.wait_readable(watch.fileno())
@@ -112,14 +117,32 @@ class MountConnection:
         """A stager that the kernel holds keeps the mount alive, though it is out of sight and nobody has it open."""
         if self._held is None or self._mount is None:
             return
-        if not await trio.to_thread.run_sync(is_used, self._mount, ours):
+        held, mount = self._held, self._mount
+        if await self._look(lambda: is_used(mount, ours)) is False:
             log.error("a stager that is asleep in the kernel keeps the mount; its connection is aborted")
-            await trio.to_thread.run_sync(lambda held: held.abort(in_use=True), self._held)
+            await self._look(lambda: held.abort(in_use=True))
+
+    async def _look(self, look: Callable[[], Result]) -> Result | None:
+        """Call `look` in a thread; None where that is not possible at this moment, after a pause."""
+        try:
+            found = await trio.to_thread.run_sync(look)
+        except SHORTAGE as e:
+            if not self._short:
+                log.warning("the mount cannot be looked at now: %s", e)
+            self._short = True
+            await trio.sleep(SHORTAGE_PAUSE_S)
+            return None
+        self._short = False
+        return found
 
     async def unmount(self) -> None:
         """Unmount, lazily where the mount is busy."""
-        with contextlib.suppress(NopfsError):
+        try:
             await trio.to_thread.run_sync(_unmount_or_detach, self._config.mountpoint)
+        except NopfsError:
+            pass
+        except SHORTAGE as e:  # then the end of the connection ends the mount
+            log.error("%s is not unmounted: %s", self._config.mountpoint, e)
 
 
 def possible(config: MountConfig) -> MountConfig:

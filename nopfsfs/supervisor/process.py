@@ -48,7 +48,7 @@ from nopfsfs.supervisor.recheck_requests import Rechecks
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.supervisor.status_record import modes, record
 from nopfsfs.supervisor.succession import Succession, check_hand_over
-from nopfsfs.system.outages import Outages, reason
+from nopfsfs.system.outages import SHORTAGE, Outages, reason
 from nopfsfs.system.process_setup import Handoff, begin, unbind
 from nopfsfs.system.state_dirs import remove_state_dir
 from nopfsfs.tiers import arena, page_cache
@@ -277,7 +277,7 @@ class Supervisor:
             if part is not None:
                 await part.end(END_LIMIT_S)
         for disk in self._config.disks:  # what a stager that was killed, or may not write there any more, has left
-            with contextlib.suppress(OSError), trio.move_on_after(END_LIMIT_S):
+            with contextlib.suppress(*SHORTAGE), trio.move_on_after(END_LIMIT_S):
                 await trio.to_thread.run_sync(clear_leftovers, disk.path, self._config.uid, abandon_on_cancel=True)
         self.loop.drain()
         await self._plans.remember()

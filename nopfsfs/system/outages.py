@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import TypedDict
 
 FIRST_S, MOST_S = 0.25, 60.0
+# Errors where there is no process, descriptor, thread or memory to be had at this moment. Python raises RuntimeError
+# where the system gives no thread (pids.max, RLIMIT_NPROC).
+SHORTAGE = (OSError, RuntimeError, MemoryError)
 
 
 def reason(error: BaseException) -> str:

@@ -24,6 +24,7 @@ import msgspec
 
 from nopfsfs.config import MountConfig
 from nopfsfs.system import end_switch
+from nopfsfs.system.child_statuses import keep_child_statuses
 from nopfsfs.system.trusted_path import open_for_append
 
 _PR_SET_KEEPCAPS, _PR_SET_NAME = 8, 15
@@ -93,6 +94,7 @@ def start(module: str, handoff: Handoff) -> subprocess.Popen[bytes]:
 def begin(argv: list[str]) -> Handoff:
     """Take the handoff, name the process, set up logging, priority and the end switch. First call in a process's
     main."""
+    keep_child_statuses()
     with os.fdopen(int(argv[1]), "rb") as file:
         handoff = Handoff.decode(file.read())
     ctypes.CDLL(None).prctl(_PR_SET_NAME, f"nopfs-{handoff.role}".encode()[:15], 0, 0, 0)

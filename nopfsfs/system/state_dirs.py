@@ -1,7 +1,9 @@
 """Directories for the state of a mount, and for indexes: their names, and how to make them safe to use.
 
 Root uses /run/nopfs; a user $XDG_RUNTIME_DIR/nopfs or, where that is missing (it often is on compute nodes),
-/tmp/nopfs-UID. Each mount has a directory of its own in it, named after its mountpoint.
+/tmp/nopfs-UID. Where XDG_RUNTIME_DIR is not set, which is so outside a login session, nothing is made in /run/user/UID:
+that goes when the user's last session on the node ends, and the mount goes on. Each mount has a directory of its own
+in the run directory, named after its mountpoint.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ def user_run_dirs(uid: int, env: Mapping[str, str]) -> tuple[str, ...]:
     """
     if uid == 0:
         return ("/run/nopfs",)
-    candidates = [env.get("XDG_RUNTIME_DIR", ""), f"/run/user/{uid}"]
-    usable = [f"{d}/nopfs" for d in dict.fromkeys(candidates) if d.startswith("/") and _owned(d, uid)]
-    return (*usable, f"/tmp/nopfs-{uid}")
+    always, named = f"/tmp/nopfs-{uid}", f"{env.get('XDG_RUNTIME_DIR', '')}/nopfs"
+    places = dict.fromkeys((named, always, f"/run/user/{uid}/nopfs"))  # the last: of a mount that a session has made
+    return tuple(p for p in places if p == always or (p.startswith("/") and _owned(os.path.dirname(p), uid)))
 
 
 def default_run_dir(uid: int, env: Mapping[str, str]) -> str:

@@ -14,6 +14,9 @@ import mmap
 import os
 from collections import OrderedDict
 
+import numpy as np
+import numpy.typing as npt
+
 from nopfsfs.system import shared_memory
 
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, linux/falloc.h
@@ -21,6 +24,7 @@ ADDRESS_FACTOR = 3  # address range over budget; first-fit with coalescing stays
 WARM_MOST = 64 << 20  # bytes that are free and keep their memory
 WARM_SHARE = 16  # and this part of the budget
 _libc = ctypes.CDLL(None, use_errno=True)
+Bytes = npt.NDArray[np.int64]
 
 
 class NoRoom(Exception):
@@ -36,6 +40,7 @@ class Extents:
     """Next-fit allocator of page-aligned extents with coalescing. Pure: it touches no memory."""
 
     def __init__(self, length: int) -> None:
+        self._length = length
         self._starts: list[int] = [0] if length else []
         self._lengths: list[int] = [length] if length else []
         self._next = 0  # where the last search ended: addresses are plentiful, so the next one ends soon
@@ -47,23 +52,23 @@ class Extents:
             at = (self._next + step) % count
             if self._lengths[at] >= length:
                 self._next = at
-                start = self._starts[at]
-                self._cut(at, start, length)
-                return start
+                return self._take_at(at, length)
         raise NoRoom
 
-    def carve(self, start: int, length: int) -> None:
-        """Take exactly this extent. Raises NoRoom when some of it is taken."""
-        at = bisect.bisect_right(self._starts, start) - 1
-        if at < 0 or self._starts[at] + self._lengths[at] < start + length:
-            raise NoRoom
-        self._cut(at, start, length)
+    def _take_at(self, at: int, length: int) -> int:
+        start = self._starts[at]
+        if self._lengths[at] == length:
+            del self._starts[at], self._lengths[at]
+        else:
+            self._starts[at] += length
+            self._lengths[at] -= length
+        return start
 
-    def _cut(self, at: int, start: int, length: int) -> None:
-        first, end = self._starts[at], self._starts[at] + self._lengths[at]
-        pieces = [(a, b - a) for a, b in ((first, start), (start + length, end)) if b > a]
-        self._starts[at : at + 1] = [a for a, _ in pieces]
-        self._lengths[at : at + 1] = [n for _, n in pieces]
+    def take_all(self, starts: Bytes, ends: Bytes) -> None:
+        """Take these extents, in the sequence of their offsets and apart from each other, while nothing is taken."""
+        first, last = np.append(0, ends), np.append(starts, self._length)  # of what is free between them
+        free = first < last
+        self._starts, self._lengths = first[free].tolist(), (last - first)[free].tolist()
 
     def give(self, start: int, length: int) -> None:
         """Return an extent; neighbours that are free grow together."""
@@ -136,7 +141,8 @@ class Arena:
         self.memory: mmap.mmap = shared_memory.attach(fd, writable=True)
         self.view = memoryview(self.memory)
         self._extents = Extents(os.fstat(fd).st_size)
-        self._lengths: dict[int, int] = {}  # of what is taken
+        # Of what is taken, by page number: a dict finds multiples of a page's size only after several looks.
+        self._lengths: dict[int, int] = {}
         self._warm = WarmExtents()
         self.taken = 0
         self._budget = budget
@@ -177,7 +183,7 @@ class Arena:
         if offset is None:
             self._cool(self._budget - self.taken - length)
             offset = self._take(length)
-        self._lengths[offset] = length
+        self._lengths[offset // shared_memory.PAGE] = length
         self.taken += length
         return offset
 
@@ -190,7 +196,7 @@ class Arena:
 
     def free(self, offset: int) -> None:
         """Give the extent at `offset` back, and its memory in time."""
-        length = self._lengths.pop(offset)
+        length = self._lengths.pop(offset // shared_memory.PAGE)
         self.taken -= length
         most = min(self._warm_most(), max(0, self._budget - self.taken))
         if length > most:
@@ -199,12 +205,21 @@ class Arena:
         self._warm.put(offset, length)
         self._cool(most)
 
-    def adopt(self, offset: int, size: int) -> None:
-        """Take an extent that an earlier stager had filled (after a restart). Raises NoRoom if it is not free."""
-        length = shared_memory.page_rounded(max(size, 1))
-        self._extents.carve(offset, length)
-        self._lengths[offset] = length
-        self.taken += length
+    def adopt(self, offsets: Bytes, sizes: Bytes) -> npt.NDArray[np.bool_]:
+        """Take what an earlier stager had filled, while nothing is taken; False for each that lies outside, or reaches
+        into one of a lower offset. All at once: there may be millions, and nobody is served meanwhile."""
+        lengths = -(-np.maximum(sizes, 1) // shared_memory.PAGE) * shared_memory.PAGE
+        kept = np.argsort(offsets, kind="stable")
+        kept = kept[(offsets[kept] >= 0) & ((offsets + lengths)[kept] <= len(self.view))]
+        ends = np.maximum.accumulate((offsets + lengths)[kept])
+        kept = kept[offsets[kept] >= np.append(0, ends)[:-1]]
+        starts, lengths = offsets[kept], lengths[kept]
+        self._extents.take_all(starts, starts + lengths)
+        self._lengths = dict(zip((starts // shared_memory.PAGE).tolist(), lengths.tolist(), strict=True))
+        self.taken = int(lengths.sum())
+        taken = np.zeros(len(offsets), np.bool_)
+        taken[kept] = True
+        return taken
 
     def reclaim(self) -> None:
         """Give back the memory of all that is not taken, whoever had written it."""

@@ -13,6 +13,9 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from nopfsfs.config import MountConfig
 from nopfsfs.dataset.below import BelowSource
 from nopfsfs.dataset.directory_scan import ACL_NAME
@@ -25,6 +28,7 @@ IDLE_S = 2.0  # a file that nobody reads is closed after this: the source can be
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _ANOTHER_FILE = (errno.ELOOP, errno.ENOTDIR)  # a link or a file on the way
 _TYPE = 12  # bits of st_mode below the type
+Rows = npt.NDArray[np.int64]
 _NO_ACL = (errno.ENODATA, errno.ENOTSUP, errno.ENOSYS)
 
 
@@ -73,6 +77,20 @@ class Source:
         """The row's size in bytes."""
         version = self._version[row]
         return int(self._columns.new_size[new_place(row, version)]) if version else self._size[row]
+
+    def sizes(self, rows: Rows) -> Rows:
+        """The rows' sizes in bytes."""
+        versions = self._columns.version[rows]
+        return np.where(versions > 0, self._columns.new_size[new_place(rows, versions)], self._index.size[rows])
+
+    def changed_since(self, rows: Rows, since_ns: int) -> Rows:
+        """Pick the rows whose mtime or ctime is not before `since_ns`, nanoseconds since 1970."""
+        index, columns = self._index, self._columns
+        versions = columns.version[rows]
+        renewed, at = versions > 0, new_place(rows, versions)
+        mtime = np.where(renewed, columns.new_mtime_ns[at], index.mtime_ns[rows])
+        ctime = np.where(renewed, columns.new_ctime_ns[at], index.ctime_ns[rows])
+        return rows[np.maximum(mtime, ctime) >= since_ns]
 
     def stat(self, row: int) -> os.stat_result:
         """The attributes of the file in the row's place now. Raises OSError; ESTALE where the source is not there, and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -284,6 +285,34 @@ def test_the_next_stager_may_have_another_arena(mounts: list[Mount]) -> None:
     fetch(second, first, 0, 5, id=3)
     fetch(first, second, 1, 6)
     assert bytes(before) == untouched
+
+
+def test_without_its_arena_the_next_stager_gets_nothing(
+    mounts: list[Mount], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There was no memory for another mapping. The bytes would arrive in the arena of the stager before."""
+    first, second, _ = mounts
+    assert first.stager is not None
+    fetch(second, first, 0, 3)
+    first.stager.close()
+    first.say(NoStager())
+    first.hear(ArenaQuiet)
+    with monkeypatch.context() as short:
+        short.setattr(process.mmap, "mmap", failing(OSError(errno.ENOMEM, "no memory")))
+        first.say(UseArena(), first.fd)
+        assert first.new_stager().recv(1) == b"", "it is refused"
+    assert first.peer._stager is None
+    first.say(UseArena(), first.fd)
+    first.new_stager()
+    first.has_stager()
+    fetch(second, first, 0, 5, id=3)
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
 
 
 def test_a_stager_may_be_replaced_at_once(mounts: list[Mount]) -> None:

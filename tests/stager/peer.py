@@ -185,7 +185,7 @@ class FakePeer:
     def check(self) -> None:
         """No extent that may be written to is free, or anybody else's."""
         self.take()
-        taken = self.r.arena._lengths
+        taken = {page * PAGE for page in self.r.arena._lengths}
         held = [ask.extent for ask in self.writes.values()]
         assert len(set(held)) == len(held)
         for ask in self.writes.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -184,5 +185,35 @@ def test_a_directory_that_cannot_be_written_costs_nothing(tmp_path: Path) -> Non
         job = LastJob(replace(CONFIG, index_dir=str(tmp_path / "file")))
         assert await job.read() == ()
         await job.write(PLANS)
+
+    trio.run(main)
+
+
+def test_a_file_system_that_hangs_keeps_one_thread_and_none_of_those_that_others_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Servers are started, and the mount is watched and unmounted, in trio's own threads, of which there are 40."""
+    hang, begun = threading.Event(), []
+
+    def write(path: str, plans: object) -> None:
+        begun.append(path)
+        hang.wait(20)
+
+    monkeypatch.setattr(last_job, "LIMIT_S", 0.05)
+    monkeypatch.setattr(last_job, "path_of", lambda config: "/cache/plans")
+    monkeypatch.setattr(last_job, "write", write)
+
+    async def main() -> None:
+        job = LastJob(CONFIG)
+        await job.read()
+        for _ in range(3):
+            await job.write(PLANS)
+        assert await job.read() == (), "and the plan is made without the record"
+        assert begun == ["/cache/plans"]
+        assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
+        hang.set()
+        monkeypatch.setattr(last_job, "LIMIT_S", 20)
+        await job.write(PLANS)
+        assert len(begun) == 2
 
     trio.run(main)

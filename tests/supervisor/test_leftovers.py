@@ -60,6 +60,26 @@ async def test_a_directory_that_is_away_for_a_while(tmp_path: Path, caplog: pyte
 
 
 @in_trio
+async def test_a_directory_that_cannot_be_cleared_for_lack_of_a_thread_is_cleared_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(path: str, uid: int | None) -> int:
+        raise RuntimeError("can't start new thread")
+
+    stager = [object()]
+    leave(tmp_path)
+    with monkeypatch.context() as without:
+        without.setattr(leftovers, "clear_leftovers", short)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tidy, str(tmp_path), None, lambda: stager[0])
+            await until(lambda: "cannot be cleared" in caplog.text)
+            without.undo()
+            stager[0] = object()
+            await until(lambda: os.listdir(tmp_path) == [])
+            nursery.cancel_scope.cancel()
+
+
+@in_trio
 async def test_what_an_earlier_release_left_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old, stager = tmp_path / "nopfs-ab_cd3fg", [object()]
     old.mkdir()

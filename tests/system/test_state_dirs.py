@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.errors import NopfsError
+from nopfsfs.system import state_dirs
 from nopfsfs.system.state_dirs import (
     claimed_state_dir,
     find_state_dir,
@@ -38,6 +39,15 @@ def test_xdg_runtime_dir_counts_where_it_is_the_users(tmp_path: Path) -> None:
         assert f"{mine}/nopfs" not in user_run_dirs(USER, {"XDG_RUNTIME_DIR": mine})
         os.chown(mine, USER, USER)
         assert user_run_dirs(USER, {"XDG_RUNTIME_DIR": mine})[0] == f"{mine}/nopfs"
+
+
+def test_a_logout_removes_no_state_of_a_mount_that_no_session_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """/run/user/UID is there while the user is logged in, also for jobs of that user, and is emptied with the last
+    session. Who is logged in may have made a mount there, which is found."""
+    monkeypatch.setattr(state_dirs, "_owned", lambda path, uid: path == f"/run/user/{uid}")
+    session = {"XDG_RUNTIME_DIR": f"/run/user/{USER}"}
+    assert user_run_dirs(USER, {}) == (f"/tmp/nopfs-{USER}", f"/run/user/{USER}/nopfs")
+    assert user_run_dirs(USER, session) == (f"/run/user/{USER}/nopfs", f"/tmp/nopfs-{USER}")
 
 
 def test_each_mountpoint_has_its_own() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,26 +18,27 @@ from nopfsfs.tiers.arena import Arena, Extents, NoRoom
 
 LENGTH = 64
 Make = Callable[[int], tuple[int, Arena]]
-steps = st.lists(st.tuples(st.sampled_from(["take", "give", "carve"]), st.integers(0, LENGTH), st.integers(1, 24)))
+apart = st.sets(st.integers(0, LENGTH)).map(sorted)
+steps = st.lists(st.tuples(st.sampled_from(["take", "give"]), st.integers(0, LENGTH), st.integers(1, 24)))
 
 
-@given(steps)
-def test_extents_never_overlap_and_coalesce_back_to_one(steps: list[tuple[str, int, int]]) -> None:
-    extents, taken = Extents(LENGTH), {}
+@given(apart, steps)
+def test_extents_never_overlap_and_coalesce_back_to_one(first: list[int], steps: list[tuple[str, int, int]]) -> None:
+    """`first`: where extents that are taken all at once begin and end, in turn."""
+    starts, ends = first[: len(first) // 2 * 2 : 2], first[1::2]
+    extents, taken = Extents(LENGTH), {s: e - s for s, e in zip(starts, ends, strict=True)}
+    extents.take_all(np.array(starts, np.int64), np.array(ends, np.int64))
     for what, at, length in steps:
         if what == "give" and taken:
             start = sorted(taken)[at % len(taken)]
             extents.give(start, taken.pop(start))
         else:
             try:
-                start = at if what == "carve" else extents.take(length)
-                if what == "carve":
-                    extents.carve(start, length)
+                start = extents.take(length)
             except NoRoom:
-                # Only when it is true: no free run is long enough, or some of the extent is taken.
+                # Only when it is true: no free run is long enough.
                 free = set(range(LENGTH)) - {b for s, n in taken.items() for b in range(s, s + n)}
-                wanted = [at] if what == "carve" else range(LENGTH)
-                assert not any(all(b in free for b in range(s, s + length)) for s in wanted)
+                assert not any(all(b in free for b in range(s, s + length)) for s in range(LENGTH))
                 continue
             taken[start] = length
         used = [b for s, n in taken.items() for b in range(s, s + n)]
@@ -116,7 +119,7 @@ def check_budget_and_memory(operations: list[tuple[str, int]]) -> None:
         os.close(fd)
 
 
-def test_an_extent_of_another_process_is_adopted_once(make: Make) -> None:
+def test_extents_of_another_process_are_adopted_once(make: Make) -> None:
     fd, first = make(8)
     at = first.allocate(2 * PAGE)
     lost = first.allocate(PAGE)
@@ -124,15 +127,29 @@ def test_an_extent_of_another_process_is_adopted_once(make: Make) -> None:
     first.view[lost : lost + 3] = b"xyz"
 
     second = Arena(fd, 8 * PAGE)
-    second.adopt(at, 2 * PAGE)
-    with pytest.raises(NoRoom):
-        second.adopt(at + PAGE, PAGE)
+    # The third reaches into the first, the others lie outside.
+    offsets = np.array([at, -PAGE, at + PAGE, 3 * 8 * PAGE], np.int64)
+    taken = second.adopt(offsets, np.array([2 * PAGE - 1, PAGE, PAGE, 1], np.int64))
     second.reclaim()
 
+    assert taken.tolist() == [True, False, False, False]
     assert second.used == 2 * PAGE
     assert os.fstat(fd).st_blocks * 512 == PAGE  # only what was written of what was adopted
     assert second.view[at : at + 3] == b"abc"
     assert second.view[lost : lost + 3] == b"\0\0\0"
+    assert second.allocate(6 * PAGE) == at + 2 * PAGE
+    second.free(at)
+    assert second.taken == 6 * PAGE
+
+
+def test_many_extents_are_adopted_soon_wherever_they_lie(make: Make) -> None:
+    """The supervisor waits 30 s for a stager, which may have to adopt millions of files."""
+    count = 600_000
+    _, a = make(count)
+    began = time.process_time()
+    assert a.adopt(np.random.default_rng(0).permutation(count) * PAGE, np.full(count, PAGE)).all()
+    assert time.process_time() - began < 3
+    assert a.taken == count * PAGE
 
 
 def blocks(fd: int) -> int:

@@ -127,9 +127,11 @@ class PeerHandle:
                 await self._tell_stager(ours)
 
     async def use_arena(self, arena: int) -> None:
-        """From now on there is another arena. After `stager_gone`."""
+        """From now on there is another arena. After `stager_gone`. A peer process that does not take the message is
+        given up: it would write to the arena before for the next stager."""
         self._arena = arena
-        await self._send(messages.UseArena(), arena)
+        if not await self._send(messages.UseArena(), arena):
+            self._lose()
 
     async def stager_gone(self) -> None:
         """Return when nothing will write the arena for the stager that was. A peer process that does not answer is

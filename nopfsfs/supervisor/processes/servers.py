@@ -60,7 +60,7 @@ class ServerHandle:
         ours, theirs = sequenced_pair()
         try:
             child = await trio.to_thread.run_sync(self._pool.spawn, self.number, theirs.fileno())
-        except OSError:
+        except BaseException:
             ours.close()
             raise
         finally:

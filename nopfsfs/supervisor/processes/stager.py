@@ -26,7 +26,7 @@ from nopfsfs.supervisor.processes.servers import ServerPool
 from nopfsfs.supervisor.processes.supervised import Child, SupervisedProcess, sequenced_pair
 from nopfsfs.supervisor.pulse import Pulse
 from nopfsfs.supervisor.stager_socket import StagerSocket
-from nopfsfs.system.outages import Outages
+from nopfsfs.system.outages import SHORTAGE, Outages
 from nopfsfs.system.process_setup import Handoff
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class StagerHandle:
         try:
             if self._peer is not None:
                 await self._peer.stager_gone()
-        except OSError as e:  # the peer process may write to the arena for ever
+        except SHORTAGE as e:  # the peer process may write to the arena for ever
             log.error("%s; another arena is used", e)
             self._arenas.spoil()
         return True

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import trio
 
-from nopfsfs.system.outages import Backoff, Outages
+from nopfsfs.system.outages import SHORTAGE, Backoff, Outages, reason
 from nopfsfs.system.patience import Patience
 from nopfsfs.system.process_setup import Handoff, start
 from nopfsfs.system.threads import living_threads
@@ -141,7 +141,7 @@ class Role(Protocol):
         """Seconds between two pings: each wakes the process."""
 
     async def start(self) -> Child:
-        """Start a process, while no other is being started. Raises OSError."""
+        """Start a process, while no other is being started. Raises SHORTAGE."""
 
     async def introduce(self, child: Child) -> None:
         """Let the process and the others know each other, while no other is being started."""
@@ -186,7 +186,8 @@ class SupervisedProcess:
         return self._asleep
 
     async def start(self, *, plain: bool = False) -> None:
-        """Start a process; a `plain` one gets to know the others only when it has lived for a while. Raises OSError."""
+        """Start a process; a `plain` one gets to know the others only when it has lived for a while. Raises
+        SHORTAGE."""
         async with self._starting:
             if self.stopping:
                 raise OSError(errno.ECANCELED, "the mount ends, or another takes it over")
@@ -230,8 +231,8 @@ class SupervisedProcess:
             try:
                 await self.start(plain=pause > 0)
                 return True
-            except OSError as e:  # no process, descriptor or memory to be had at this moment
-                why = f"it cannot be started: {e}"
+            except SHORTAGE as e:
+                why = f"it cannot be started: {reason(e)}"
         return False
 
     def _pause(self) -> float:

@@ -94,3 +94,30 @@ def test_when_nobody_listens_any_more_nothing_waits(tmp_path: Path) -> None:
         return peer.lost
 
     assert trio.run(main)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_peer_process_that_is_not_told_of_another_arena_is_given_up(
+    told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no message, and would write to the arena before when it does."""
+    monkeypatch.setattr(module, "SEND_LIMIT_S", 0.1)
+
+    async def nothing(*_: object) -> bool:
+        return True
+
+    async def main() -> bool:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        arena = os.memfd_create("arena")
+        with theirs, contextlib.ExitStack() as stack:
+            stack.callback(os.close, arena)
+            peer = PeerHandle(ours.detach(), arena, nothing, nothing)  # type: ignore[arg-type]
+            stack.callback(peer._socket.close)
+            if not told:
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        peer._socket.send(bytes(1024))
+            await peer.use_arena(arena)
+            return peer.lost
+
+    assert trio.run(main) is not told

@@ -24,7 +24,7 @@ from nopfsfs.supervisor.processes.supervised import (
     Child,
     SupervisedProcess,
 )
-from nopfsfs.system.outages import FIRST_S, MOST_S, Outages
+from nopfsfs.system.outages import FIRST_S, MOST_S, Outages, reason
 from tests.examples import examples
 
 PAUSES = [*[0.0] * FREE, FIRST_S, 2 * FIRST_S, 4 * FIRST_S, 8 * FIRST_S]
@@ -56,13 +56,15 @@ class Process(Child):
 
 
 class Work:
-    """A role. `fails`: so often it cannot be started; `silent`: nothing is answered; `held`: see `Process`."""
+    """A role. `fails`: so often it cannot be started, which `shortage` says; `silent`: nothing is answered; `held`: see
+    `Process`."""
 
     name, replaceable, lives_alone, ping_s = "worker", True, True, LOOK_S
 
     def __init__(self) -> None:
         self.outages = Outages()
         self.done = self.fails = self.pings = 0
+        self.shortage: Exception = OSError(errno.EAGAIN, "no process to be had")
         self.silent = self.held = False
         self.strange = self.loses = 0  # so often it cannot be introduced; so many answers are lost
         self.goes_on = True
@@ -85,7 +87,7 @@ class Work:
         self.note("start")
         if self.fails:
             self.fails -= 1
-            raise OSError(errno.EAGAIN, "no process to be had")
+            raise self.shortage
         return Process(self.held)
 
     async def introduce(self, child: Child) -> None:
@@ -199,13 +201,16 @@ def test_a_pause_comes_after_so_many_in_vain_one_after_the_other(lives: list[tup
     run(test)
 
 
-def test_one_that_cannot_be_started_is_tried_again_and_that_is_said() -> None:
+@pytest.mark.parametrize(
+    "shortage", [OSError(errno.EAGAIN, "no process to be had"), RuntimeError("can't start new thread"), MemoryError()]
+)
+def test_one_that_cannot_be_started_is_tried_again_and_that_is_said(shortage: Exception) -> None:
     async def test(work: Work) -> None:
-        work.fails = 20
+        work.fails, work.shortage = 20, shortage
         began = trio.current_time()
         work.child.dies()
         await trio.sleep(FIRST_S / 2)
-        assert work.off() == ["it cannot be started: [Errno 11] no process to be had"]
+        assert work.off() == [f"it cannot be started: {reason(shortage)}"]
         while not work.process.living:  # noqa: ASYNC110
             await trio.sleep(1.0)
         assert trio.current_time() - began > 8 * MOST_S
