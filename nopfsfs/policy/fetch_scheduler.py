@@ -73,17 +73,20 @@ class FetchScheduler:
         self._pending.expire_at_position()
 
     def restart(self, position: int) -> None:
-        """Follow another stream from `position` on. Copies that are expected by it, too, are kept."""
+        """Follow another stream from `position` on. It may read the copies as well that are held for the stream before:
+        they are held until the scan has come as far as it can."""
         self.at = position
-        for row in self._pending.clear():
-            self._residency.release_later(row, PENDING)
+        self._pending.restart()
 
     def advance(self, position: int, end: int, upcoming: Upcoming) -> None:
         """Command fetches for stream positions up to `end`, while the reader is at `position`."""
         for row in self._pending.passed(position):
             self._residency.release(row, PENDING)
         self.fetch_pulls()
-        self.at = scan(max(self.at, position), end, upcoming, self._fetch_some)
+        self.at, stopped = scan(max(self.at, position), end, upcoming, self._fetch_some)
+        if stopped and self.outstanding < FETCHES_OUTSTANDING:  # at the end of what is known, or for want of room
+            for row in self._pending.take_former():
+                self._residency.release(row, PENDING)
 
     def _fetch_some(self, rows: Rows, first: int) -> int:
         """Add fetch commands for some of these rows, the first at position `first`; return how many were dealt with."""

@@ -222,7 +222,7 @@ class PushScheduler:
     def advance(self, position: int, end: int, upcoming: Upcoming) -> None:
         """Command pushes for stream positions up to `end`, up to which all is fetched. The reader is at `position`."""
         self._put_all_behind(self.awaited.passed(position))
-        self.at = scan(self._first(position, end), end, upcoming, self._push_some)
+        self.at, _ = scan(self._first(position, end), end, upcoming, self._push_some)
 
     def _first(self, position: int, end: int) -> int:
         """The position where pushing goes on. When the reader has overtaken the pushes, some rows are left to READs:

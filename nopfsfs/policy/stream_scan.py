@@ -14,16 +14,17 @@ SCAN = 1024  # stream positions looked at in one step
 SCAN_STEPS = 16  # steps in one call, so that the caller stays responsive
 
 
-def scan(at: int, end: int, upcoming: Upcoming, deal: Callable[[Rows, int], int]) -> int:
-    """Deal with stream positions [at, end) until `deal` cannot go on; return the position where that was.
-    `upcoming(start, count)` gives the rows from position `start` on: fewer where the stream is not known further, -1
-    for positions gone by. `deal(rows, first)` returns how many of the rows were dealt with."""
+def scan(at: int, end: int, upcoming: Upcoming, deal: Callable[[Rows, int], int]) -> tuple[int, bool]:
+    """Deal with stream positions [at, end) until `deal` cannot go on, or `SCAN_STEPS` are done. Return the position
+    where that was, and False if another call would go on from there. `upcoming(start, count)` gives the rows from
+    position `start` on: fewer where the stream is not known further, -1 for positions gone by. `deal(rows, first)`
+    returns how many of the rows were dealt with."""
     for _ in range(SCAN_STEPS):
         if at >= end:
-            break
+            return at, True
         rows = upcoming(at, min(SCAN, end - at))
         dealt = deal(rows, at)
         at += dealt
         if dealt < len(rows) or not len(rows):
-            break
-    return at
+            return at, True
+    return at, at >= end

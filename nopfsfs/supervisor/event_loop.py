@@ -117,6 +117,7 @@ class EventLoop:
     def follow(self, follower: Follower | None) -> None:
         """Believe this plan from now on; None: there will be none."""
         self.follower = follower
+        self._generation = -1  # generations of two followers say nothing of each other
         self.awaiting_plan = False
         if follower is not None and self._signal is not None:
             self._signal.tell(follower)

@@ -51,16 +51,26 @@ class PlanJobs:
                     self._look_far(nursery)
 
     async def _work(self, job: BackgroundJob | None) -> None:
-        """All that there is to do."""
+        """Do all that there is to do. A job that failed is handed out again: after a pause."""
+        backoff = Backoff(FAILED_PAUSE_S)
         while job is not None:
+            failed = True
             try:
                 await trio.to_thread.run_sync(job.run, abandon_on_cancel=True)
+                failed = False
             except Exception:
                 log.exception("a computation of the plan failed")
             self._finish(job)  # also a failed one, or no other would begin
+            if failed:
+                await trio.sleep(backoff.failed())
+            else:
+                backoff.succeeded()
             job = self._follower.work()
-        # what orders were computed in is as large as the orders
-        await trio.to_thread.run_sync(node_memory.give_back)
+        try:
+            # what orders were computed in is as large as the orders
+            await trio.to_thread.run_sync(node_memory.give_back)
+        except RuntimeError as error:  # no thread can be started
+            log.debug("memory of the plan's computations is not given back now: %s", error)
         self._working = False
 
     async def _work_apart(self, job: BackgroundJob) -> None:

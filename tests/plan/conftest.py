@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nopfsfs.plan.following import identifier, search_budget
+from nopfsfs.plan.following import identifier, missed_epochs, search_budget
 from nopfsfs.plan.search import matching
 
 # Seconds of a core that a call of `Search.run` takes at most, about.
@@ -20,6 +20,7 @@ def counted_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "time", SimpleNamespace(thread_time=lambda: 0.0))
     looks = itertools.count()  # at the beginning and at the end of each call
     monkeypatch.setattr(identifier, "time", SimpleNamespace(thread_time=lambda: STEP_S * next(looks)))
+    monkeypatch.setattr(missed_epochs, "time", SimpleNamespace(thread_time=lambda: 0.0))
 
 
 @pytest.fixture

@@ -271,9 +271,13 @@ class World:
         for _ in range(10_000):
             while self.work():
                 pass
-            if not self.supervise() and not self.events and not self.work():
+            before = self._scanned()
+            if not self.supervise() and not self.events and not self.work() and self._scanned() == before:
                 return
         raise AssertionError("it never comes to rest")
+
+    def _scanned(self) -> tuple[int, int]:
+        return self.policy.fetches.at, self.policy.pushes.at
 
     # ---- the cluster ----------------------------------------------------------------------------------------
 
@@ -317,7 +321,7 @@ class World:
         assert not n or not (r.holds[r.state & (STAGED | EVICTING) == STAGED] == 0).any(), "staged without a reason"
         assert holds(Hold.HOME) == np.flatnonzero(r.home == Home.RAM).tolist()
         assert holds(Hold.OPEN) == sorted(c.open._rows)
-        assert holds(Hold.PENDING) == sorted(c.fetches._pending._limits)
+        assert holds(Hold.PENDING) == [row for row in range(n) if row in c.fetches._pending]
         assert holds(Hold.OFFERED) == sorted(self.passing)
         assert set(holds(Hold.NEW)) <= set(r._new)
         assert holds(Hold.UNDECIDED) == sorted(r._undecided)

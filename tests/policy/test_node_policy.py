@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.placement.methods import UNCOVERED
+from nopfsfs.policy import stream_scan
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.command_list import Do
+from nopfsfs.policy.fetch_scheduler import FETCHES_OUTSTANDING
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.large_reads import DROP_BYTES
 from nopfsfs.policy.node_policy import NodePolicy
@@ -19,7 +22,7 @@ from nopfsfs.policy.open_files import FORGOTTEN_AFTER
 from nopfsfs.policy.pending_reads import PASSED_BY
 from nopfsfs.policy.push_scheduler import PUSHES_OUTSTANDING, Paged
 from nopfsfs.policy.residency import KERNEL_READS
-from nopfsfs.policy.stream_scan import SCAN
+from nopfsfs.policy.stream_scan import SCAN, SCAN_STEPS
 from tests.examples import examples
 from tests.policy.simulated import World
 from tests.policy.splits import split
@@ -175,6 +178,38 @@ def test_cancelled_fetches_are_ordered_again_when_the_new_plan_wants_them() -> N
     w.policy.restart(0)
     w.settle()
     assert w.staged == set(range(50))
+
+
+def test_copies_that_the_new_plan_reads_as_well_are_kept_however_far_ahead() -> None:
+    """One look goes over some 16,000 files; a plan changes some times in each epoch, mostly by little."""
+    n = 3 * SCAN * SCAN_STEPS
+    c = NodePolicy(np.full(n, 10), np.zeros(n, np.uint8), split(homes=9 * n, stream=2 * n, pages=100), [])
+    evicted: list[int] = []
+
+    def follow(stream: np.ndarray) -> None:
+        for _ in range(n // 256 + 9):
+            c.advance(0, n, lambda start, count: stream[start : start + count])
+            for do, rows, _ in c.take_commands():
+                if do == Do.EVICT:
+                    evicted.extend(rows)
+                for row in rows:
+                    if do in (Do.FETCH, Do.EVICT):
+                        (c.staged if do == Do.FETCH else c.evicted)(row)
+
+    follow(np.arange(n))
+    streaming = np.flatnonzero(c.residency.home != Home.RAM)
+    assert len(c.residency.staged_rows()) == n
+    assert len(streaming) > n // 20
+    for row in range(2 * FETCHES_OUTSTANDING):
+        c.evicted(row)  # lost: these are fetched first
+    c.restart(0)
+    follow(np.arange(n))
+    assert evicted == []
+    c.restart(0)
+    c.take_commands()
+    c.restart(0)  # again, before it was looked that far
+    follow(np.delete(np.arange(n), streaming[-3:]))
+    assert sorted(evicted) == streaming[-3:].tolist(), "which the new plan does not read"
 
 
 def test_a_drop_and_a_push_of_one_row_do_not_unbalance_the_books() -> None:
@@ -609,15 +644,25 @@ splits = st.builds(
 
 @example(
     [21], split(homes=0, stream=21, pages=0, whole_limit=21), split(homes=0, stream=0, pages=0, whole_limit=20),
-    ["read", "shrink", "replace supervisor"], random.Random(1), [], 0.0, False, 0,
+    ["read", "shrink", "replace supervisor"], random.Random(1), [], 0.0, False, 0, 100,
 )  # fmt: skip
 @settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.integers(0, 50), min_size=1, max_size=40), splits, splits, actions, st.randoms(use_true_random=False),
     st.lists(st.integers(0, 200), max_size=2), st.sampled_from([0.0, 0.2]), st.booleans(),
-    st.sampled_from([0, 20, 51]),
+    st.sampled_from([0, 20, 51]), st.sampled_from([1, 100]),
 )  # fmt: skip
 def test_books_agree_and_nothing_gets_stuck_in_any_order(
+    sizes: list[int], first: MemorySplit, second: MemorySplit, actions: list[str], chance: object, disk: list[int],
+    fail: float, foretold: bool, pass_from: int, scan_steps: int,
+) -> None:  # fmt: skip
+    """`scan_steps`: few steps of few positions each, after which a look at the stream ends, as in a large data set; or
+    enough for all of it."""
+    with patch.multiple(stream_scan, SCAN=4, SCAN_STEPS=scan_steps):
+        play(sizes, first, second, actions, chance, disk, fail, foretold, pass_from)
+
+
+def play(
     sizes: list[int], first: MemorySplit, second: MemorySplit, actions: list[str], chance: object, disk: list[int],
     fail: float, foretold: bool, pass_from: int,
 ) -> None:  # fmt: skip

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from nopfsfs.placement.methods import UNCOVERED
+from nopfsfs.policy import fetch_scheduler, stream_scan
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.residency import NEW
+from tests.policy.reference import node_policy as reference
 from tests.policy.reference.twin import EVENTS, Twin
 from tests.policy.simulated import World
 from tests.policy.splits import split
@@ -102,6 +106,17 @@ SELDOM: list[Action] = [
 ]  # fmt: skip
 
 
+@contextmanager
+def narrow_scans() -> Iterator[None]:
+    """A look at the stream ends after a few positions or fetches, as it does in a large data set."""
+    with (
+        patch.multiple(stream_scan, SCAN=2, SCAN_STEPS=2),
+        patch.object(fetch_scheduler, "FETCHES_OUTSTANDING", 3),
+        patch.object(reference, "FETCHES_OUTSTANDING", 3),
+    ):
+        yield
+
+
 def play(seed: int) -> None:
     chance = random.Random(seed)
     n = chance.randint(1, 40)
@@ -125,7 +140,8 @@ def play(seed: int) -> None:
 def test_the_same_commands_come_from_the_same_events(first: int) -> None:
     for seed in range(first, first + BLOCK):
         try:
-            play(seed)
+            with narrow_scans() if seed % 4 == 1 else nullcontext():
+                play(seed)
         except AssertionError as e:
             raise AssertionError(f"seed {seed}: {e}") from e
 

@@ -131,8 +131,9 @@ def bench() -> Iterator[Bench]:
         os.close(fd)
 
 
-def follower() -> Follower:
-    rows = np.arange(N, dtype=np.int64)
+def follower(first: int = 0) -> Follower:
+    """Of a job that reads the files from `first` on, in order."""
+    rows = np.arange(first, N, dtype=np.int64)
     made = Follower([DataSet(key=0, name=".", orders=(FileOrder(("sorted_files",), rows),))], 1, "sequential")
     made.settle()
     return made
@@ -149,6 +150,20 @@ async def test_a_plan_becomes_fetches_and_pushes_in_its_order(bench: Bench) -> N
     found = await bench.until_quiet()
     assert ordered(found, Order.FETCH)[:N] == list(range(N))
     assert ordered(found, Order.PUSH)[:N] == list(range(N))
+
+
+@in_trio
+async def test_another_follower_is_followed_from_the_beginning_of_its_stream(bench: Bench) -> None:
+    """The plan failed, and was made anew: both followers are in their first generation."""
+    bench.attach()
+    one, other = follower(N // 2), follower()
+    assert one.generation == other.generation
+    bench.loop.follow(one)
+    assert ordered(await bench.until_quiet(), Order.FETCH) == list(range(N // 2, N))
+    bench.loop.follow(None)
+    await bench.until_quiet()
+    bench.loop.follow(other)
+    assert ordered(await bench.until_quiet(), Order.FETCH) == list(range(N // 2))
 
 
 @in_trio

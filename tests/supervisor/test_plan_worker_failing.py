@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from nopfsfs.plan.following.follower_output import BackgroundJob
 from nopfsfs.supervisor import plan_jobs as module
 from nopfsfs.supervisor.plan_worker import PlanWorker
 from nopfsfs.system.outages import Outages
@@ -60,7 +62,28 @@ class Follower:
         self.registered.append(tables)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, followers: list[Any], seconds: float) -> tuple[Loop, PlanWorker, list[float]]:
+class FailingJobs(Follower):
+    """Hands out a job that fails, again and again: the same search, which goes on where it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def work(self) -> Any:
+        self.asked += 1
+        return BackgroundJob(self._fail, lambda _: None) if self.asked < 200 else None
+
+    def _fail(self) -> None:
+        raise MemoryError
+
+    def finish(self, job: BackgroundJob) -> None:
+        job.deliver()
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, followers: list[Any], seconds: float, *,
+    give_back: Callable[[], None] = lambda: None,
+) -> tuple[Loop, PlanWorker, list[float]]:  # fmt: skip
     """Let plans run so long, in virtual time, with these followers one after the other, the last again and again."""
     made: list[float] = []
     loop = Loop()
@@ -82,7 +105,7 @@ def run(monkeypatch: pytest.MonkeyPatch, followers: list[Any], seconds: float) -
         made[:] = [at - base for at in made]
 
     monkeypatch.setattr(plans, "_make", make)
-    monkeypatch.setattr(module.node_memory, "give_back", lambda: None)
+    monkeypatch.setattr(module.node_memory, "give_back", give_back)
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.005))
     return loop, plans, made
 
@@ -112,6 +135,22 @@ def test_a_plan_that_cannot_be_made_is_tried_less_and_less_often_and_said_to_be_
             await plans.forget()
 
     trio.run(ask)
+
+
+def test_a_computation_that_fails_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = FailingJobs()
+    loop, _, made = run(monkeypatch, [follower], 600.0)
+    assert (len(made), loop.follower) == (1, follower)
+    assert 10 <= follower.asked <= 20
+
+
+def test_a_system_that_refuses_new_threads_costs_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread")
+
+    follower = Follower()
+    loop, _, made = run(monkeypatch, [follower], 5.0, give_back=refuse)
+    assert (len(made), loop.follower) == (1, follower)
 
 
 def test_far_epochs_that_fail_leave_the_plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ rules are described in docs/plan.md.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -336,9 +337,14 @@ class Follower:
         ]  # fmt: skip
 
     def to_record(self) -> list[RecordedPlan]:
-        """The plans that are followed now and certain, most opens first."""
+        """The plans that are followed and certain: first those of the data set with most opens, of each data set first
+        the plan that was read last. Readers of the others may have ended."""
         locked = [track for track in self._beliefs.tracks() if track.locked]
-        found = [recorded(track, self._datasets) for track in sorted(locked, key=lambda one: -one.agreement.hits)]
+        opens: Counter[int] = Counter()
+        for track in locked:
+            opens[track.hypothesis.dataset] += track.agreement.hits
+        locked.sort(key=lambda one: (-opens[one.hypothesis.dataset], -one.agreement.last_hit))
+        found = [recorded(track, self._datasets) for track in locked]
         return [plan for plan in found if plan is not None]
 
     def plans(self, count: int) -> list[tuple[PlanStatus, NDArray[np.int64]]]:

@@ -17,6 +17,7 @@ from nopfsfs.plan.following.assumed import PlanHints
 from nopfsfs.plan.following.beliefs import Beliefs
 from nopfsfs.plan.following.continuation import Continuation, idle
 from nopfsfs.plan.following.follower_output import BackgroundJob
+from nopfsfs.plan.following.missed_epochs import MissedEpochs
 from nopfsfs.plan.following.order_tables import OrderTables
 from nopfsfs.plan.following.recorded import beginnings
 from nopfsfs.plan.following.search_budget import Budget
@@ -34,8 +35,8 @@ from nopfsfs.plan.tracking.track import Track
 # Opens from which on the searches that take long are begun.
 _DEEP_FROM = 16
 _LATE = 4
-# Epochs that may have gone by until an order is found; and until that of readers is found who have ended meanwhile.
-_EPOCHS_LATE, _EPOCHS_MISSED = 3, 64
+# Epochs that may have gone by until an order is found of readers who read on.
+_EPOCHS_LATE = 3
 # Opens of others after which a cohort's readers have ended.
 _ENDED = 64
 # Data sets that are searched for one cohort's opens: those that hold most of them.
@@ -64,6 +65,7 @@ class PlanSearch:
         self._tables = OrderTables(datasets, heads, largest, {candidate_of(plan) for plan in recorded[:1]})
         self.continuation = Continuation(self._tables, beliefs)
         self._budget = Budget(clock)
+        self._missed = MissedEpochs(self._tables, cohorts, self._budget, self._proven)
         among = range(len(datasets))[:_AMONG]
         self._prepared = prepare(datasets, among, self._seeds, self._sampler, self._worlds, heads)
         self._steps_left = _PREPARED_STEPS
@@ -189,6 +191,7 @@ class PlanSearch:
 
     def jobs(self) -> Iterator[BackgroundJob]:
         """The next computation for another thread, if any."""
+        yield from self._missed.jobs()
         yield from self._search_job()
         yield from self._tables.job((*self._expected(), *self._recorded))
 
@@ -264,7 +267,7 @@ class PlanSearch:
             if search.done or any(one.worth >= LOCK for one in cohort.suspects):
                 self._judge(cohort, cohort.view())
             if sure is not None and sure.worth < LOCK and cohort.era == era:  # readers have gone on to another epoch
-                self._lead(sure.candidate.hypothesis(), cohort, _EPOCHS_LATE)
+                self._lead(sure.candidate.hypothesis(), cohort)
             if tried and cohort.despaired and cohort.era == era:
                 self._beliefs.give_up_search(cohort)
 
@@ -327,7 +330,7 @@ class PlanSearch:
             self._late = [hypothesis.spec, *self._late][:_LATE]
             self._cohorts.drop(cohort)
             if newer:
-                self._lead(hypothesis, newer[-1], _EPOCHS_MISSED)
+                self._missed.look_for(newer[-1], hypothesis)
             return
         for one in self._tracks(cohort):
             here = one.hypothesis
@@ -344,18 +347,21 @@ class PlanSearch:
             track = next(iter((*same, *(one for one in unsure if not one.given))), None)
         self._beliefs.adopt(hypothesis, cohort, track)
 
-    def _lead(self, hypothesis: Hypothesis, cohort: Cohort, most: int) -> None:
-        """Look whether a cohort reads one of the next `most` epochs of a plan that was found too late: its readers had
-        ended and others had come, or they themselves had gone on."""
+    def _lead(self, hypothesis: Hypothesis, cohort: Cohort) -> None:
+        """Look whether a cohort reads one of the next epochs of a plan that was found when it had gone on."""
         view = cohort.view()
-        for _ in range(most):
+        for _ in range(_EPOCHS_LATE):
             hypothesis = successor(hypothesis)
             table = self._tables.table(candidate_of(hypothesis))
             if table is None:
                 return
-            suspect = Suspect(candidate_of(hypothesis), table, SAID + math.log2(most))
+            suspect = Suspect(candidate_of(hypothesis), table, SAID + math.log2(_EPOCHS_LATE))
             suspect.weigh(view)
             if suspect.worth >= LOCK:
-                cohort.suspect([suspect], SUSPECTS_MOST)
-                self._judge(cohort, view)
+                self._proven(suspect, cohort)
                 return
+
+    def _proven(self, suspect: Suspect, cohort: Cohort) -> None:
+        """Take an order that a cohort's opens prove."""
+        cohort.suspect([suspect], SUSPECTS_MOST)
+        self._judge(cohort, cohort.view())

@@ -59,12 +59,16 @@ class OrderTables:
         if found is not None:
             self._tables.move_to_end(candidate)
             return found
-        files = self._datasets[candidate.dataset].orders[candidate.order].rows
-        if len(files) > INLINE or candidate.spec.number("offset") > INLINE:
+        if not self.is_small(candidate):
             return None
         found = self.compute(candidate)
         self._keep(candidate, found)
         return found
+
+    def is_small(self, candidate: Candidate) -> bool:
+        """True: the table of a candidate is computed within milliseconds, or some tenths of a second."""
+        files = self._datasets[candidate.dataset].orders[candidate.order].rows
+        return len(files) <= INLINE and candidate.spec.number("offset") <= INLINE
 
     def compute(self, candidate: Candidate) -> Table:
         """All of a small order; the beginning of a large one, unless it may be read from its middle on."""

@@ -6,6 +6,8 @@ whatever order, and what has been read does not come before the next epoch.
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,9 @@ from nopfsfs.plan.epoch_order import EpochOrder
 
 # Opens in a row of files opened before that show that a reader of unknown order began anew.
 _ANEW = 8
+# A file that is opened again within so many opens is opened twice for one access (a header check, a lazy decoder); of
+# few files, within this share of them: the next epoch may begin with those that were opened last.
+_TWICE, _TWICE_SHARE = 64, 0.25
 # Until a reader has gone through most of the files once, it may be one that wants only a few of them: at most so many
 # files are foretold beyond what it has opened, and so many for each one that it has.
 _AT_FIRST = 64
@@ -32,20 +37,29 @@ class Unread:
         self._count = 0
         self._lo = 0
         self._whole = False  # most files were read in the epoch before
-        self._again: list[int] = []
+        self._again: list[int] = []  # opened again since the last file that was not
+        self._twice: set[int] = set()  # the same, soon after an open before: for one access, or in a new epoch
+        within = min(_TWICE, int(_TWICE_SHARE * self.length))
+        self._anew = min(_ANEW, self.length - within)
+        self._lately: deque[int] = deque(maxlen=within)  # rows opened last
 
     def observe(self, row: int) -> list[int]:
         """An open. The rows opened last when it shows that a new epoch has begun, else none."""
         place = self.order.find(row)
         if place < 0:
             return []
-        if self._opened[place]:
-            if row in self._again:
-                return []
+        soon = self._opened[place] and row in self._lately
+        self._lately.append(row)
+        if not self._opened[place]:
+            self._again.clear()
+            self._twice.clear()
+            self._take(place)
+        elif soon:
+            self._twice.add(row)
+        elif row not in self._again:
             self._again.append(row)
-            return self._begin() if len(self._again) >= min(_ANEW, self.length) else []
-        self._again.clear()
-        self._take(place)
+            if len(self._again) >= self._anew:
+                return self._begin()
         return []
 
     def _take(self, place: int) -> None:
@@ -62,8 +76,9 @@ class Unread:
         self._opened = bytearray(self.length)
         self._count = self._lo = 0
         rows, self._again = self._again, []
-        for row in rows:
+        for row in self._twice.union(rows):
             self._take(self.order.find(row))
+        self._twice.clear()
         return rows
 
     @property

@@ -183,6 +183,22 @@ def test_what_is_followed_is_what_the_next_mount_needs() -> None:
     assert last.hypothesis.spec == Spec("distributed", SEED)
 
 
+def test_the_record_says_where_the_job_is_that_reads_now() -> None:
+    """A job was killed 1,000 opens into epoch 6, and goes on from the beginning of that epoch. The job that was
+    killed came further, and opened more."""
+    alone, files = WORLDS["alone"], 2000
+    follower = Follower(tree(files), SEED, heads=HEADS)
+    killed, resumed = job(alone, 5, 0, files), job(alone, 6, 0, files)
+    for opens, pid, count in ((killed, 0, files + 1000), (resumed, 1000, 600)):
+        for at in range(0, count, 50):
+            chunk = slice(at, at + 50)
+            follower.observe(opens[0][chunk], pid + opens[1][chunk])
+            follower.settle()
+    plan = merged(follower.to_record(), [])[0]
+    assert (plan.name, plan.epoch) == (LAST.name, 6)
+    assert 500 <= plan.position <= 600
+
+
 plans = st.builds(
     replace,
     st.just(LAST),

@@ -23,6 +23,7 @@ from nopfsfs.policy.command_list import CommandList, Do
 from nopfsfs.policy.homes import Home, Homes
 from nopfsfs.policy.large_reads import LargeReads
 from nopfsfs.policy.pending_reads import PendingReads
+from nopfsfs.policy.stream_scan import SCAN, scan
 from tests.policy.reference.open_files import OpenFiles
 from tests.policy.reference.passing import Passing
 from tests.policy.reference.push_scheduler import Paged, PushScheduler
@@ -31,8 +32,6 @@ Rows = npt.NDArray[np.int64]
 Upcoming = Callable[[int, int], Rows]
 
 FETCHES_OUTSTANDING = 256  # rows commanded and not done; bounds the fetches that a jump of the plan makes useless
-SCAN = 1024  # stream positions looked at in one step
-SCAN_STEPS = 16  # steps in one call, so that the caller stays responsive
 LEAD_MOST = 256  # positions left out when the reader has overtaken the pushes: some ten milliseconds of a fast reader
 
 
@@ -305,7 +304,7 @@ class NodePolicy:
         self._order_all(Do.CANCEL, [])
         self._fetch_at = self._push_at = position
         self._anew.clear()
-        self._awaited.clear()
+        self._awaited.restart()
         self.kept.invalidate()
         self.window.forget_expected()
         self._look_at_all()
@@ -325,20 +324,13 @@ class NodePolicy:
             first = self.window.behind.first_use(self._anew)
             self._anew.clear()
             self._fetch_at, self._push_at = min(self._fetch_at, first), min(self._push_at, first)
-        self._fetch_at = self._scan(max(self._fetch_at, position), position + horizon, upcoming, self._fetch_some)
-        self._push_at = self._scan(self._push_from(position), self._fetch_at, upcoming, self._push_some)
-
-    def _scan(self, at: int, end: int, upcoming: Upcoming, deal: Callable[[Rows, int], int]) -> int:
-        """Deal with stream positions [at, end) until `deal` cannot go on; return the position where that was."""
-        for _ in range(SCAN_STEPS):
-            if at >= end:
-                break
-            rows = upcoming(at, min(SCAN, end - at))
-            dealt = deal(rows, at)
-            at += dealt
-            if dealt < len(rows) or not len(rows):
-                break
-        return at
+        self._fetch_at, stopped = scan(
+            max(self._fetch_at, position), position + horizon, upcoming, self._fetch_some
+        )
+        if stopped and self.fetches_outstanding < FETCHES_OUTSTANDING:
+            for row in self._awaited.take_former():
+                self._let_go(row)
+        self._push_at, _ = scan(self._push_from(position), self._fetch_at, upcoming, self._push_some)
 
     def _fetch_some(self, rows: Rows, first: int) -> int:
         """Add fetch commands for some of these rows, the first at position `first`; return how many were dealt with."""

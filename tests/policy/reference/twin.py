@@ -108,7 +108,7 @@ class Twin(NodePolicy):
         assert (self.pushes.paged == o.paged).all(), name
         assert (self.pushes.home == o.window.home).all(), name
         assert (r.charges == o.charges).all(), name
-        assert self.fetches._pending._limits == o._awaited._limits, name
+        assert vars(self.fetches._pending) == vars(o._awaited), name
         assert (self.open._rows.keys(), r._undecided) == (o._open._rows.keys(), list(o._read)), name
         assert (r.kept._rows, r.again, r.scan_anew) == (o.kept._rows, o._anew, o._look_again), name
         assert (self.fetches.at, self.pushes.at) == (o._fetch_at, o._push_at), name
