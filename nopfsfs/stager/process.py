@@ -88,7 +88,7 @@ class StagerProcess:
         )  # fmt: skip
         self._workers = WorkerThreads(self._state, reader, self.changes.noticed)
         self._lifesign = LifeSign(
-            fds, handoff.numbers.get("minor", 0), outages, self.pusher.stop, lambda: self.pusher.holds_tree
+            fds, handoff.numbers.get("minor", 0), outages, self.pusher.let_go, lambda: self.pusher.holds_tree
         )
 
     def _make_tiers(self, handoff: Handoff) -> None:
@@ -292,7 +292,7 @@ class StagerProcess:
         elif command == Order.RECHECK:
             self._recheck.request(value)
         elif command == Order.QUIESCE:
-            self.pusher.stop()
+            self.pusher.let_go()
 
     def _take_demand(self, server: socket.socket, link: int) -> bool:
         try:
