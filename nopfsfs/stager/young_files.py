@@ -7,7 +7,8 @@ back. So what is read of a file whose mtime or ctime is younger than these take 
 When the file is old enough that part is read again. Other bytes under the same times are a change like any other
 (`stager/changed_files.py`): all copies are withdrawn, those in the page cache of the mount included.
 
-One thread reads, one part at a time. Safe in any thread.
+One thread reads, one part at a time, and others while the source holds it (`system/elastic_threads.py`). Safe in any
+thread.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import xxhash
 
 from nopfsfs.protocol.columns import Columns, Metric
+from nopfsfs.system.elastic_threads import ElasticThreads
 from nopfsfs.system.file_system import FileSystem
 from nopfsfs.tiers.source import Changed, Identity, Source, check, close
 
@@ -34,6 +37,7 @@ NETWORK_S = 100.0  # the same on the writer's machine, and acregmax of NFS, 60 s
 PARTS_MOST = 1 << 18  # noted at a time, each some 200 bytes
 RETRY_S = 10.0  # when the source does not answer well
 _PIECE = 1 << 20
+_MOST_READERS = 64  # threads, with those that wait for a source that does not answer
 Take = Callable[[int], None]
 
 
@@ -65,7 +69,8 @@ class YoungFiles:
         self._numbers = itertools.count()
         self._wake = threading.Condition()
         self._stopped = self._overflowed = False
-        self._buffer = bytearray(_PIECE)
+        self._readers = ElasticThreads("young", 1, _MOST_READERS)
+        self._held: set[int] = set()  # rows of which a part is being read
 
     # ---- noting -------------------------------------------------------------------------------------------
 
@@ -112,15 +117,14 @@ class YoungFiles:
         """Compare what is due until `stop`. `changed(row)` takes a file that is not the known one any more,
         `renew(row)` a file that looks as before and holds other bytes."""
         while (part := self._next()) is not None:
-            try:
-                self._compare(part, changed, renew)
-            except Exception:
-                log.exception("reading row %d again failed", part.row)
+            self._readers.hand_over(partial(self._compare_apart, part, changed, renew))
 
     def stop(self) -> None:
+        """End the threads after their present parts."""
         with self._wake:
             self._stopped = True
             self._wake.notify()
+        self._readers.stop()
 
     def run_due(self, changed: Take, renew: Take) -> int:
         """Compare what is due now, as `run` does; return the number of parts."""
@@ -146,6 +150,18 @@ class YoungFiles:
         self._gauge[Metric.YOUNG_PARTS] = len(self._parts)
         return part
 
+    def _compare_apart(self, part: _Part, changed: Take, renew: Take) -> None:
+        """Compare a part, or put it off while the source holds a thread at another part of its row."""
+        with self._wake:
+            if part.row in self._held:
+                self._add_again(part)
+                return
+            self._held.add(part.row)
+        try:
+            self._compare(part, changed, renew)
+        finally:
+            self._held.discard(part.row)
+
     def _compare(self, part: _Part, changed: Take, renew: Take) -> None:
         row = part.row
         if self._columns.version[row] != part.version or self._columns.stale[row]:
@@ -157,16 +173,20 @@ class YoungFiles:
             return
         except OSError as e:
             log.info("%r cannot be read again yet: %s", self._source.path(row), e)
-            self._add(part._replace(due_ns=self._clock_ns() + int(RETRY_S * 1e9)))
+            self._add_again(part)
             return
-        self._gauge[Metric.YOUNG_COMPARED] += 1
+        with self._wake:  # the metrics have several writers here
+            self._gauge[Metric.YOUNG_COMPARED] += 1
+            self._gauge[Metric.YOUNG_CHANGED] += not same
         if same:
             self._passed(part)
             return
-        self._gauge[Metric.YOUNG_CHANGED] += 1
         log.warning("%r was written to after it was read, and its times stayed the same", self._source.path(row))
         self._suspect.add(row)
         renew(row)
+
+    def _add_again(self, part: _Part) -> None:
+        self._add(part._replace(due_ns=self._clock_ns() + int(RETRY_S * 1e9)))
 
     def _passed(self, part: _Part) -> None:
         """Take bytes that are read from now on for sure; parts that were noted before are still compared."""
@@ -186,9 +206,9 @@ class YoungFiles:
 
     def _digest(self, fd: int, identity: Identity, part: _Part) -> int:
         digest, at, end = xxhash.xxh3_64(), part.start, part.start + part.length
-        view = memoryview(self._buffer)
+        view = memoryview(bytearray(min(_PIECE, part.length)))
         while at < end:
-            got = os.preadv(fd, [view[: min(_PIECE, end - at)]], at)
+            got = os.preadv(fd, [view[: end - at]], at)
             if got == 0:
                 raise Changed
             digest.update(view[:got])

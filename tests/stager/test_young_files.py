@@ -7,6 +7,7 @@ import mmap
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,9 @@ from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.stager import young_files
 from nopfsfs.stager.young_files import LOCAL_S, NETWORK_S, YoungFiles
+from nopfsfs.system import elastic_threads
 from nopfsfs.system.file_system import FileSystem
+from tests.conftest import wait_until
 from tests.stager.rig import PAGE, Rig, content, write_files
 from tests.stager.running import Shared, running
 
@@ -133,6 +136,33 @@ def test_a_source_that_fails_is_asked_again(memory: Path) -> None:
     made.clock.ahead_s += young_files.RETRY_S + 1
     assert made.compared() == 1
     assert made.rig.gauge(Metric.YOUNG_COMPARED) == 1
+    made.rig.close()
+
+
+def test_a_young_file_that_the_source_does_not_give_holds_up_no_other(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elastic_threads, "STUCK_S", 0.05)
+    made = Bench(memory, [3 * PAGE, PAGE], whole_limit=PAGE)
+    r, gate = made.rig, threading.Event()
+    sick, healthy = r.files
+    with writing(r.path(healthy)) as mapped:
+        made.read(sick, 3 * PAGE)
+        made.read(healthy, PAGE)
+        mapped[0] ^= 0xFF
+    made.clock.ahead_s = LOCAL_S + 1
+    r.source.opens.clear()
+    r.source.while_opening = lambda row: row == sick and gate.wait(20)  # type: ignore[assignment, return-value]
+    thread = threading.Thread(target=r.young.run, args=(r.changed.append, r.renewed.append))
+    thread.start()
+    try:
+        assert wait_until(lambda: r.renewed == [healthy])
+        assert r.source.opens[sick] == 1, "one thread for a file, of however many parts"
+        assert r.gauge(Metric.YOUNG_PARTS) == 2, "which come later"
+    finally:
+        gate.set()
+        r.young.stop()
+        thread.join(20)
     made.rig.close()
 
 
