@@ -99,9 +99,13 @@ class DirectReader:
     def _close_idle_later(self) -> None:
         """Start the timer that closes files that nobody reads, though nobody closed the last handle (lock held)."""
         if self._idle is None and self._open:
-            self._idle = threading.Timer(IDLE_S, self._close_idle)
-            self._idle.daemon = True
-            self._idle.start()
+            timer = threading.Timer(IDLE_S, self._close_idle)
+            timer.daemon = True
+            try:
+                timer.start()
+            except RuntimeError:  # the system has no thread for us: the next read, or release, sees to it
+                return
+            self._idle = timer
 
     def _close_idle(self) -> None:
         before_s = time.monotonic() - IDLE_S

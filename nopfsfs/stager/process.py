@@ -311,7 +311,10 @@ class StagerProcess:
         if demand is None:
             return True
         if demand.id == 0:
-            threading.Thread(target=self.changes.noticed, args=(demand.row,), daemon=True).start()
+            try:
+                threading.Thread(target=self.changes.noticed, args=(demand.row,), daemon=True).start()
+            except RuntimeError as e:
+                log.warning("row %d has changed, which its next read will report again: %s", demand.row, e)
         else:
             self._state.demand(demand)
         return True
