@@ -63,7 +63,7 @@ class YoungFiles:
         self._source, self._columns, self._gauge, self._clock_ns = source, columns, gauge, clock_ns
         network = file_system is not None and file_system.is_network
         self.age_ns = int((NETWORK_S if network else LOCAL_S) * 1e9)
-        self._sure = np.zeros(n, np.uint8)  # the version of the row that was compared well, plus 1 (mod 256)
+        self._sure = np.zeros(n, np.uint32)  # 1 + the version of the row that was compared well; 0: none was
         self._suspect: set[int] = set()  # rows that held other bytes under the same times: compared at any age
         self._parts: list[_Part] = []  # a heap
         self._numbers = itertools.count()
@@ -95,7 +95,7 @@ class YoungFiles:
         newest = max(identity.mtime_ns, identity.ctime_ns)
         if newest < now - self.age_ns and not suspect:
             return 0
-        if self._sure[row] == (version + 1) & 0xFF and not suspect:
+        if self._sure[row] == version + 1 and not suspect:
             return 0
         # Times ahead of our clock are taken for now: another clock, or a time that somebody set.
         return now + self.age_ns if suspect else min(newest, now) + self.age_ns
@@ -193,7 +193,7 @@ class YoungFiles:
         self._suspect.discard(part.row)
         identity = self._source.identity(part.row)
         if max(identity.mtime_ns, identity.ctime_ns) > self._clock_ns():
-            self._sure[part.row] = (part.version + 1) & 0xFF  # or each reading of it would be compared for ever
+            self._sure[part.row] = part.version + 1  # or each reading of it would be compared for ever
 
     def _read(self, part: _Part) -> int:
         """The checksum of what the file holds there now. Raises Changed, OSError."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.protocol.columns import Metric
+from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.stager import young_files
@@ -177,6 +178,19 @@ def test_times_ahead_of_the_clock_cost_one_more_reading_in_all(memory: Path) -> 
     made.read(row, PAGE)
     made.clock.ahead_s += LOCAL_S + 1
     assert made.compared() == 0
+    made.rig.close()
+
+
+@pytest.mark.parametrize("version", [255, 511, VERSION_LAST])
+def test_bytes_of_each_version_are_compared(memory: Path, version: int) -> None:
+    made = Bench(memory, [PAGE])
+    row = made.rig.files[0]
+    made.rig.columns.version[row] = version - 1
+    made.rig.path(row).write_bytes(content(9, PAGE))
+    made.rig.refresh(row)
+    made.read(row, PAGE)
+    made.clock.ahead_s = LOCAL_S + 1
+    assert made.compared() == 1
     made.rig.close()
 
 
