@@ -228,3 +228,4 @@ class ChangedFiles:
         columns.new_ctime_ns[row], columns.new_ino[row] = new.ctime_ns, new.ino
         columns.version[row] = int(columns.version[row]) + 1
         self._gauge[Metric.CHANGED_FILES] += 1
+        columns.check[row] = 0  # of the version before

@@ -142,12 +142,6 @@ class StagerProcess:
             self._columns.disk[row] = 0  # those copies belonged to the stager before, and went with it
         self._gauge[Metric.ARENA_USED] = arena.used
 
-    def _note_adopted(self) -> None:
-        """Note young files anew: the notes of the stager before this one went with it."""
-        for row in np.flatnonzero(self._columns.tier == Tier.RAM).tolist():
-            size, checksum = self._source.size(row), int(self._columns.check[row])
-            self._young.note_whole(row, int(self._columns.version[row]), size, checksum)
-
     # ---- life ---------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -160,7 +154,7 @@ class StagerProcess:
         self._workers.start(self._config.in_flight, DEMAND_THREADS)
         watch = Watch(self._look_at_what_hangs, self._state.awake)
         self.changes.take_over()
-        self._note_adopted()
+        self._young.note_staged(self._index)
         bodies = {
             "watch": watch.run, "pusher": self.pusher.run, "changes": self.changes.run, "notices": self._notices.run,
             "recheck": self._recheck.run, "young": lambda: self._young.run(self.changes.noticed, self.changes.renew),

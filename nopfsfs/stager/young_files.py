@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
+from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric
 from nopfsfs.system.elastic_threads import ElasticThreads
 from nopfsfs.system.file_system import FileSystem
@@ -86,6 +87,15 @@ class YoungFiles:
         due = self._due(row, version)
         if due:
             self._add(_Part(due, next(self._numbers), row, version, 0, length, checksum))
+
+    def note_staged(self, index: Index) -> None:
+        """Note the young files whose checksum a stager before this one has published: its notes went with it, and the
+        bytes may lie in the kernel's page cache."""
+        columns = self._columns
+        newest = np.maximum(index.mtime_ns, index.ctime_ns)
+        known = (columns.check != 0) & ((columns.version != 0) | (newest >= self._clock_ns() - self.age_ns))
+        for row in np.flatnonzero(known).tolist():
+            self.note_whole(row, int(columns.version[row]), self._source.size(row), int(columns.check[row]))
 
     def _due(self, row: int, version: int) -> int:
         """The time when the row's file is old enough, ns since 1970; 0 when bytes that are read now are sure."""

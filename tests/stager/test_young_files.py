@@ -232,7 +232,28 @@ def test_a_stager_withdraws_it_and_takes_up_what_is_there(memory: Path, monkeypa
     base.close()
 
 
-def test_a_stager_compares_what_the_one_before_it_had_read(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checksum_of_the_version_before_is_not_compared_by_the_next_stager(memory: Path) -> None:
+    write_files(memory, [PAGE, PAGE])
+    base = Shared(memory, 16 * PAGE)
+    row, other = base.row("f00"), base.row("f01")
+    with running(base) as stager:
+        stager.order(Order.FETCH, [row])
+        stager.wait_for(Event.STAGED, row)
+        stager.order(Order.EVICT, [row])
+        stager.wait_for(Event.EVICTED, row)
+        (memory / "f00").write_bytes(b"new")
+        assert stager.read(row)[0] == errno.ESTALE
+        stager.wait_for(Event.CHANGED, row)
+    with running(base) as stager:
+        assert stager.read(other)[0] == 0
+        assert base.gauge[Metric.YOUNG_PARTS] == 1, "the other one"
+    base.close()
+
+
+@pytest.mark.parametrize("evicted", [False, True], ids=["staged", "evicted"])  # but maybe in the page cache
+def test_a_stager_compares_what_the_one_before_it_had_read(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, evicted: bool
+) -> None:
     write_files(memory, [PAGE])
     ahead = time.time() + 1e6
     os.utime(memory / "f00", (ahead, ahead))  # young for as long as the test takes
@@ -242,6 +263,9 @@ def test_a_stager_compares_what_the_one_before_it_had_read(memory: Path, monkeyp
         with running(base) as stager:
             stager.order(Order.FETCH, [row])
             stager.wait_for(Event.STAGED, row)
+            if evicted:
+                stager.order(Order.EVICT, [row])
+                stager.wait_for(Event.EVICTED, row)
         mapped[7] ^= 0xFF
     assert base.columns.version[row] == 0
     monkeypatch.setattr(young_files, "LOCAL_S", 1.0)
