@@ -290,13 +290,17 @@ class StagerProcess:
 
     def _take_demand(self, server: socket.socket, link: int) -> bool:
         try:
-            message = server.recv(256)
+            message = server.recv(server_stager.DEMAND_MAX)
         except BlockingIOError:
             return True
         except OSError:
             return False  # killed with answers unread
         if not message:
             return False
+        if server_stager.has_young(message):
+            for read in server_stager.unpack_young(message):
+                self._young.note_read(read)
+            return True
         try:
             demand = self._links.take(link, server_stager.unpack_demand(message))
         except ValueError as e:

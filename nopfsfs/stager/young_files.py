@@ -28,13 +28,14 @@ import xxhash
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric
+from nopfsfs.protocol.server_stager import YOUNG_S, YoungRead
 from nopfsfs.system.elastic_threads import ElasticThreads
 from nopfsfs.system.file_system import FileSystem
 from nopfsfs.tiers.source import Changed, Identity, Source, check, close
 
 log = logging.getLogger(__name__)
 LOCAL_S = 40.0  # vm.dirty_expire 30 s, its writeback interval 5 s, and two ticks of FAT's clock
-NETWORK_S = 100.0  # the same on the writer's machine, and acregmax of NFS, 60 s
+NETWORK_S = YOUNG_S  # the same on the writer's machine, and acregmax of NFS, 60 s
 PARTS_MOST = 1 << 18  # noted at a time, each some 200 bytes
 RETRY_S = 10.0  # when the source does not answer well
 _PIECE = 1 << 20
@@ -84,9 +85,15 @@ class YoungFiles:
 
     def note_whole(self, row: int, version: int, length: int, checksum: int) -> None:
         """Note a whole file by its checksum."""
-        due = self._due(row, version)
-        if due:
-            self._add(_Part(due, next(self._numbers), row, version, 0, length, checksum))
+        self.note_read(YoungRead(row, version, 0, length, checksum))
+
+    def note_read(self, read: YoungRead) -> None:
+        """Note bytes by their checksum. Those of another version, or of no file, are passed over."""
+        row = read.row
+        if not 0 <= row < len(self._sure) or self._columns.version[row] != read.version:
+            return
+        if 0 <= read.start <= self._source.size(row) - read.length and (due := self._due(row, read.version)):
+            self._add(_Part(due, next(self._numbers), *read))
 
     def note_staged(self, index: Index) -> None:
         """Note the young files whose checksum a stager before this one has published: its notes went with it, and the

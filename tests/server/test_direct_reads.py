@@ -171,7 +171,7 @@ async def test_a_file_is_read_and_closed_later_though_the_system_has_no_thread_f
     monkeypatch.setattr(direct_reads, "IDLE_S", 0.05)
     direct = DirectReader(files.source)
     with no_more_threads(monkeypatch) as refused:  # trio keeps the thread of the read
-        assert direct._read(files.files[0], 0, 10) == content(1, 10)
+        assert direct._read(files.files[0], 0, 10, lambda data, identity: None) == content(1, 10)
         assert len(refused) == 1
     assert await direct.read(files.files[1], 0, 10) == content(2, 10)
     assert wait_until(lambda: open_files_below(files.root) == [])

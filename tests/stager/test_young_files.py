@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.server_stager import Order, YoungRead, pack_young
 from nopfsfs.stager import young_files
 from nopfsfs.stager.young_files import LOCAL_S, NETWORK_S, YoungFiles
 from nopfsfs.system import elastic_threads
@@ -228,6 +229,22 @@ def test_a_stager_withdraws_it_and_takes_up_what_is_there(memory: Path, monkeypa
         stager.wait_for(Event.CHANGED, row)
         assert base.staged(row) is None
         assert base.columns.version[row] == 1
+        assert stager.read(row) == (0, (memory / "f00").read_bytes())
+    base.close()
+
+
+def test_a_stager_compares_what_a_server_has_read_by_itself(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(young_files, "LOCAL_S", 1.0)
+    write_files(memory, [PAGE])
+    base = Shared(memory, 16 * PAGE)
+    row = base.row("f00")
+    read = YoungRead(row, 0, 8, 100, xxhash.xxh3_64_intdigest(content(1, PAGE)[8:108]))
+    garbage = [read._replace(row=2**63), read._replace(start=-1), read._replace(length=2**40), read._replace(version=1)]
+    with running(base) as stager, writing(memory / "f00") as mapped:
+        stager.server.send(pack_young([*garbage, read]))
+        mapped[9] ^= 0xFF
+        stager.wait_for(Event.CHANGED, row)
+        assert base.gauge[Metric.YOUNG_COMPARED] == 1
         assert stager.read(row) == (0, (memory / "f00").read_bytes())
     base.close()
 
