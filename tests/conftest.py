@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -164,6 +165,20 @@ def open_to_all(tmp_path: Path) -> Iterator[Path]:
 def slow(*values: object) -> Any:
     """Parameters of a case that repeats what the others of its test show: only in `make test-all`."""
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@contextmanager
+def no_more_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[threading.Thread]]:
+    """The system refuses each new thread, as by pids.max and RLIMIT_NPROC; those that were refused."""
+    refused: list[threading.Thread] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        refused.append(thread)
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        yield refused
 
 
 def wait_until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:

@@ -26,6 +26,7 @@ KNOWN = {
     "stager/changed_files.py": "whether an ACL may change again within one tick of the source's clock",
     "stager/rights_recheck.py": "when a cycle ended, for people",
     "stager/young_files.py": "whether a file was written just now, by the source's clock: a jump costs a comparison",
+    "server/young_reads.py": "the same",
     "system/outages.py": "since when something is off, for people",
 }
 

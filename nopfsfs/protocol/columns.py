@@ -46,8 +46,9 @@ class Tier(IntEnum):
 class Columns:
     """The per-row columns. Arrays have length n; memory that was never written costs nothing.
 
-    Written by the stager: `tier` u8, `slot` i64 (byte offset in the arena), `check` u64 (xxh3 of the staged
-    bytes), `disk` u8 (0 or 1 + number of the disk tier), `backing` i32 (what the copy on disk is registered as with the
+    Written by the stager: `tier` u8, `slot` i64 (byte offset in the arena), `check` u64 (xxh3 of the bytes of
+    this version that were staged last, 0: of none),
+    `disk` u8 (0 or 1 + number of the disk tier), `backing` i32 (what the copy on disk is registered as with the
     kernel, `fuse/passthrough.py`; 0: it is not; below 0: withdrawn, and kept until no open uses it), `version` u32
     (counts changes seen at the source, up to `inode_numbers.VERSION_LAST`), `stale` u8 (1 while the old version is
     being forgotten; opens fail), and for rows with version > 0 the refreshed `new_size`, `new_mtime_ns`, `new_ctime_ns`

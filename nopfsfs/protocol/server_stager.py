@@ -1,11 +1,13 @@
 """Messages between supervisor, server and stager: one datagram each on socket pairs (SOCK_SEQPACKET).
 
-Supervisor to stager: an `Order` and rows. Server to stager: a demand. Stager to server: its answer, or a grace request.
+Supervisor to stager: an `Order` and rows. Server to stager: a demand, or young reads. Stager to server: its answer, or
+a grace request.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -16,6 +18,10 @@ ROWS_PER_MESSAGE = 4096
 _ORDER = struct.Struct("<IIq")
 _DEMAND = struct.Struct("<QQqI")
 _ANSWER = struct.Struct("<QiqII")
+_YOUNG = struct.Struct("<QQqQQ")  # a message of these has another length than a demand
+YOUNG_PER_MESSAGE = 100
+YOUNG_S = 100.0  # bytes of a file that was written longer ago change with a trace, on any file system
+DEMAND_MAX = YOUNG_PER_MESSAGE * _YOUNG.size  # bytes of a message to the stager
 MESSAGE_MAX = _ORDER.size + 8 * ROWS_PER_MESSAGE
 
 
@@ -55,6 +61,16 @@ class Demand(NamedTuple):
     row: int
     offset: int
     length: int
+
+
+class YoungRead(NamedTuple):
+    """Bytes that a server has read from the source by itself, of a file that was young then. `checksum`: xxh3."""
+
+    row: int
+    version: int
+    start: int
+    length: int
+    checksum: int
 
 
 class Answer(NamedTuple):
@@ -99,6 +115,28 @@ def unpack_demand(message: bytes) -> Demand:
     if len(message) != _DEMAND.size:
         raise ValueError("demand of wrong length")
     return Demand(*_DEMAND.unpack(message))
+
+
+def pack_young(reads: Sequence[YoungRead]) -> bytes:
+    """A message of up to YOUNG_PER_MESSAGE reads."""
+    return b"".join(_YOUNG.pack(*read) for read in reads)
+
+
+def has_young(message: bytes) -> bool:
+    """True for a message of young reads."""
+    return len(message) > 0 and len(message) % _YOUNG.size == 0
+
+
+def unpack_young(message: bytes) -> list[YoungRead]:
+    """Raises ValueError for garbage."""
+    if not has_young(message):
+        raise ValueError("young reads of wrong length")
+    return [YoungRead(*fields) for fields in _YOUNG.iter_unpack(message)]
+
+
+def is_news(message: bytes) -> bool:
+    """True for a message to the stager that asks for no bytes."""
+    return has_young(message) or unpack_demand(message).id == 0
 
 
 def pack_answer(answer: Answer) -> bytes:

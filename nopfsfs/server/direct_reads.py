@@ -6,6 +6,7 @@ import errno
 import threading
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 
 import trio
 
@@ -15,6 +16,7 @@ from nopfsfs.tiers.source import IDLE_S, Changed, Identity, Source, close, read_
 DIRECT_FILES = 32  # source files that are kept open
 DIRECT_THREADS, DIRECT_THREADS_MOST = 64, 320  # the second while reads are stuck at a source that does not answer
 CLOSING_THREADS, CLOSING_THREADS_MOST = 16, 64
+Note = Callable[[bytearray, Identity], None]
 
 
 class DirectReader:
@@ -30,10 +32,11 @@ class DirectReader:
         self._closers = ElasticLimiter(CLOSING_THREADS, CLOSING_THREADS_MOST)
         self._idle: threading.Timer | None = None  # closes files that nobody reads
 
-    async def read(self, row: int, offset: int, length: int) -> bytearray:
-        """Bytes of the indexed version. Raises OSError (ESTALE when the file changed)."""
+    async def read(self, row: int, offset: int, length: int, note: Note = lambda data, identity: None) -> bytearray:
+        """Bytes of the indexed version; `note` gets them in the thread that has read them. Raises OSError (ESTALE when
+        the file changed)."""
         try:
-            return await self._readers.run(self._read, row, offset, length)
+            return await self._readers.run(self._read, row, offset, length, note)
         finally:
             self._close_done()
 
@@ -56,12 +59,13 @@ class DirectReader:
         while self._done:
             trio.lowlevel.spawn_system_task(self._closers.run, close, self._done.popleft())
 
-    def _read(self, row: int, offset: int, length: int) -> bytearray:
+    def _read(self, row: int, offset: int, length: int, note: Note) -> bytearray:
         file = self._acquire(row)
         try:
             # Where the file ends by its identity; to find less is a change.
             data = bytearray(max(0, min(length, file.identity.size - offset)))
             read_exactly(file.fd, file.identity, memoryview(data), offset)
+            note(data, file.identity)
         except Changed:
             with self._lock:
                 if self._open.get(row) is file:
@@ -99,9 +103,13 @@ class DirectReader:
     def _close_idle_later(self) -> None:
         """Start the timer that closes files that nobody reads, though nobody closed the last handle (lock held)."""
         if self._idle is None and self._open:
-            self._idle = threading.Timer(IDLE_S, self._close_idle)
-            self._idle.daemon = True
-            self._idle.start()
+            timer = threading.Timer(IDLE_S, self._close_idle)
+            timer.daemon = True
+            try:
+                timer.start()
+            except RuntimeError:  # the system has no thread for us: the next read, or release, sees to it
+                return
+            self._idle = timer
 
     def _close_idle(self) -> None:
         before_s = time.monotonic() - IDLE_S

@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 import time
+from functools import partial
 
 import numpy as np
 import pyfuse3
@@ -22,6 +23,7 @@ from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Origin
 from nopfsfs.server.direct_reads import DirectReader
 from nopfsfs.server.stager_client import StagerClient, StagerGone
+from nopfsfs.server.young_reads import YoungReads
 from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.source import Source
 
@@ -60,6 +62,7 @@ class FileAccess:
         self._modes, self._pass_from, self._known = modes, pass_from, False
         self._indexed_size = index.size.data
         self._direct = DirectReader(source)
+        self.young = YoungReads()
         self._io_timeout = io_timeout
 
     def use_arena(self) -> None:
@@ -226,11 +229,12 @@ class FileAccess:
     async def _read_directly(self, row: int, version: int, off: int, end: int) -> Bytes:
         self._metrics[Metric.DIRECT_READS] += 1
         try:
-            data = await self._direct.read(row, off, end - off)
+            data = await self._direct.read(row, off, end - off, partial(self.young.note, row, version, off))
         except OSError as e:
             if e.errno == errno.ESTALE and self.stager is not None:
                 await self.stager.report_changed(row)
             raise pyfuse3.FUSEError(_reader_errno(e.errno)) from None
+        self.young.send(self.stager)
         self._check_version(row, version)
         self._count(row, off, end, Origin.SOURCE)
         return data

@@ -117,6 +117,7 @@ class ServerProcess:
             nursery.start_soon(self._receive_messages)
             nursery.start_soon(self._signals)
             nursery.start_soon(self._others.watch)
+            nursery.start_soon(self._files.young.run, lambda: self._files.stager)
             if self._pair is not None:
                 nursery.start_soon(self._stand_before, self._pair[0])
             await self._send(messages.Ready())

@@ -10,13 +10,13 @@ import contextlib
 import logging
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.outbox import Outbox
-from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.protocol.server_stager import Answer, Demand, YoungRead
 from nopfsfs.system.patience import Patience
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,18 @@ class StagerClient:
         """Report to the stager that a row's file is not the indexed one any more."""
         with contextlib.suppress(StagerGone):
             self._send(Demand(0, row, 0, 0))
+
+    def report_young(self, reads: Sequence[YoungRead]) -> bool:
+        """Report bytes of young files that this server has read by itself; False while the stager takes nothing."""
+        if not self.alive or len(self._out):
+            return False
+        try:
+            sent = self._socket.fileno() >= 0 and self._out.send(server_stager.pack_young(reads))
+        except OSError:
+            return False
+        if len(self._out):
+            self._full.set()
+        return sent
 
     def leave(self) -> None:
         """Take no more answers: the stager has stopped for good, though its socket may stay open."""
@@ -165,7 +177,7 @@ class StagerClient:
     def _pass_by(self) -> None:
         log.warning("the stager does not answer; reading the source until it does")
         self.silent = True
-        self._out.keep(lambda message: server_stager.unpack_demand(message).id == 0)
+        self._out.keep(server_stager.is_news)
         self._give_up()
 
     def _take(self, message: bytes, nursery: trio.Nursery) -> None:

@@ -4,6 +4,7 @@ new version is taken up when it has settled.
 Owns the columns `stale`, `version`, `new_*` and those of the rights. A writer may be at work when a change is noticed:
 bytes read then may be half old and half new under attributes that no longer change. So a version is taken up only when
 it has been seen the same twice, `SETTLE_S` apart; until then opens and reads get ESTALE. Rights do not wait for that.
+A source that does not answer for one file holds up no other (`system/elastic_threads.py`).
 
 No lock is held while the source is asked. A look that a later one has overtaken is made again: else it might bring back
 rights that were withdrawn since.
@@ -20,6 +21,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -29,11 +31,13 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, new_place
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.stager.guarded import Guarded
+from nopfsfs.system.elastic_threads import ElasticThreads
 from nopfsfs.tiers.rights import ACL_MAX, RenewedRights, Rights
 from nopfsfs.tiers.source import Identity, Source
 
 log = logging.getLogger(__name__)
 SETTLE_S = 1.0  # the clock of no file system in use ticks more slowly, but for FAT's
+_LOOKERS, _MOST_LOOKERS = 4, 64  # threads at rows that settle; the second while the source does not answer some
 _LOOKS = 8  # at a row that others look at, too: each of these had to be overtaken by another that found a change
 
 
@@ -67,6 +71,7 @@ class ChangedFiles:
         self._rights = RenewedRights(columns)
         self._lock = threading.Lock()
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._lookers = ElasticThreads("settling", _LOOKERS, _MOST_LOOKERS)
         self._logged: set[int] = set()
         self._told_of_acl = False
         self._ticks = itertools.count(1)
@@ -183,16 +188,15 @@ class ChangedFiles:
             self._tell(row)  # it may have died before it had notified the kernel
 
     def stop(self) -> None:
+        """End the threads after their present looks."""
         self._waiting.put(None)
+        self._lookers.stop()
 
     def run(self) -> None:
         """Take up changed files when they have settled, until `stop`."""
         while (waiting := self._waiting.get()) is not None:
             time.sleep(max(0.0, waiting.due - time.monotonic()))
-            try:
-                self._settle(waiting)
-            except Exception:
-                log.exception("taking up the new version of row %d failed", waiting.row)
+            self._lookers.hand_over(partial(self._settle, waiting))
 
     def _settle(self, waiting: _Waiting) -> None:
         row = waiting.row
@@ -226,3 +230,4 @@ class ChangedFiles:
         columns.new_ctime_ns[at], columns.new_ino[at] = new.ctime_ns, new.ino
         columns.version[row] = version
         self._gauge[Metric.CHANGED_FILES] += 1
+        columns.check[row] = 0  # of the version before

@@ -27,7 +27,7 @@ from nopfsfs.tiers.source import Source
 
 log = logging.getLogger(__name__)
 QUIET_LOOK_S = 0.05  # between looks at whether the mount is to be left alone still
-INVALIDATE = -1  # beside the orders PUSH and DROP
+INVALIDATE, CLOSE_TREE = -1, -2  # beside the orders; these two touch no file of the mount
 Task = tuple[int, int, int]  # what, row, value
 
 
@@ -46,13 +46,14 @@ class PagePusher:
         self._queue: deque[Task] = deque()
         self._to_see: deque[Task] = deque()  # looked at when the queue is empty
         self._wake = threading.Condition()
-        self._stopped = False
+        self._stopped = self._leaving = False
         self._supervisor = supervisor
 
     def order(self, what: int, rows: list[int], value: int = 0) -> None:
-        """Queue work; returns at once. Drops are done before pushes: no row is to be dropped while it is pushed."""
+        """Queue work, until `let_go`; returns at once. Drops are done before pushes: no row is to be dropped while it
+        is pushed."""
         with self._wake:
-            if not self._stopped:
+            if not self._leaving:
                 queue = self._urgent if what == Order.DROP else self._queue
                 queue.extend((what, row, value) for row in rows)
                 self._wake.notify()
@@ -61,7 +62,7 @@ class PagePusher:
         """Report what the page cache holds of these rows when nothing else is left to do; forget earlier requests."""
         with self._wake:
             self._to_see.clear()
-            if not self._stopped:
+            if not self._leaving:
                 self._to_see.extend((Order.LOOK, row, 0) for row in rows)
                 self._wake.notify()
 
@@ -76,13 +77,21 @@ class PagePusher:
         """True while the descriptor of the mount's tree is open, which keeps the mount alive."""
         return self._tree_fd >= 0
 
-    def stop(self) -> None:
-        """End the thread after its present task; the tree is let go there."""
+    def let_go(self) -> None:
+        """Close the tree after the present task, and touch no file of the mount any more. Changed rows are still
+        invalidated: after a lazy unmount the mount goes on for its users."""
         with self._wake:
-            self._stopped = True
-            self._urgent.clear()
+            self._leaving = True
+            changed = [task for task in self._urgent if task[0] == INVALIDATE]
+            self._urgent = deque([(CLOSE_TREE, 0, 0), *changed])
             self._queue.clear()
             self._to_see.clear()
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """End the thread after its present task."""
+        with self._wake:
+            self._stopped = True
             self._wake.notify()
 
     def run(self) -> None:
@@ -96,9 +105,12 @@ class PagePusher:
                     return
                 self._do(*task)
         finally:
-            if self._tree_fd >= 0:
-                os.close(self._tree_fd)
-                self._tree_fd = -1
+            self._close_tree()
+
+    def _close_tree(self) -> None:
+        if self._tree_fd >= 0:
+            os.close(self._tree_fd)
+            self._tree_fd = -1
 
     @property
     def _quiet(self) -> bool:
@@ -107,10 +119,9 @@ class PagePusher:
         return self._supervisor[Metric.QUIET] != 0
 
     def _next(self) -> Task | None:
-        """The next task, if there is one that may be done now (lock held). An invalidation always may: it touches no
-        file of the mount."""
+        """The next task, if there is one that may be done now (lock held)."""
         queue = self._urgent or self._queue or self._to_see
-        if self._stopped or not queue or (self._quiet and queue[0][0] != INVALIDATE):
+        if self._stopped or not queue or (self._quiet and queue[0][0] not in (INVALIDATE, CLOSE_TREE)):
             return None
         return queue.popleft()
 
@@ -122,6 +133,8 @@ class PagePusher:
                 self._drop(row, value)
             elif what == Order.LOOK:
                 self._look(row)
+            elif what == CLOSE_TREE:
+                self._close_tree()
             else:
                 self._invalidate(row)
         except OSError as e:

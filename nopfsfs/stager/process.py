@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from typing import cast
 
 import numpy as np
@@ -89,7 +88,7 @@ class StagerProcess:
         )  # fmt: skip
         self._workers = WorkerThreads(self._state, reader, self.changes.noticed)
         self._lifesign = LifeSign(
-            fds, handoff.numbers.get("minor", 0), outages, self.pusher.stop, lambda: self.pusher.holds_tree
+            fds, handoff.numbers.get("minor", 0), outages, self.pusher.let_go, lambda: self.pusher.holds_tree
         )
 
     def _make_tiers(self, handoff: Handoff) -> None:
@@ -139,14 +138,6 @@ class StagerProcess:
         columns.disk[np.flatnonzero(columns.disk)] = 0  # those copies belonged to the stager before, and went with it
         self._gauge[Metric.ARENA_USED] = arena.used
 
-    def _note_adopted(self) -> None:
-        """Note young files anew: the notes of the stager before this one went with it."""
-        columns = self._columns
-        staged = np.flatnonzero(columns.tier == Tier.RAM)
-        for row in self._source.changed_since(staged, time.time_ns() - self._young.age_ns).tolist():
-            size, checksum = self._source.size(row), int(columns.check[row])
-            self._young.note_whole(row, int(columns.version[row]), size, checksum)
-
     # ---- life ---------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -159,7 +150,7 @@ class StagerProcess:
         self._workers.start(self._config.in_flight, DEMAND_THREADS)
         watch = Watch(self._look_at_what_hangs, self._state.awake)
         self.changes.take_over()
-        self._note_adopted()
+        self._young.note_staged(self._index)
         bodies = {
             "watch": watch.run, "pusher": self.pusher.run, "changes": self.changes.run, "notices": self._notices.run,
             "recheck": self._recheck.run, "young": lambda: self._young.run(self.changes.noticed, self.changes.renew),
@@ -291,17 +282,21 @@ class StagerProcess:
         elif command == Order.RECHECK:
             self._recheck.request(value)
         elif command == Order.QUIESCE:
-            self.pusher.stop()
+            self.pusher.let_go()
 
     def _take_demand(self, server: socket.socket, link: int) -> bool:
         try:
-            message = server.recv(256)
+            message = server.recv(server_stager.DEMAND_MAX)
         except BlockingIOError:
             return True
         except OSError:
             return False  # killed with answers unread
         if not message:
             return False
+        if server_stager.has_young(message):
+            for read in server_stager.unpack_young(message):
+                self._young.note_read(read)
+            return True
         try:
             demand = self._links.take(link, server_stager.unpack_demand(message))
         except ValueError as e:
@@ -310,7 +305,10 @@ class StagerProcess:
         if demand is None:
             return True
         if demand.id == 0:
-            threading.Thread(target=self.changes.noticed, args=(demand.row,), daemon=True).start()
+            try:
+                threading.Thread(target=self.changes.noticed, args=(demand.row,), daemon=True).start()
+            except RuntimeError as e:
+                log.warning("row %d has changed, which its next read will report again: %s", demand.row, e)
         else:
             self._state.demand(demand)
         return True

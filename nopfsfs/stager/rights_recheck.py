@@ -1,8 +1,9 @@
 """Looks at the rights at the source again, in the background: who may enter which directory, who may read which file.
 
 A few threads ask the source, at a rate that `recheck_schedule` sets; `stager/changed_files.py` takes up what they find.
-A thread that the source keeps waiting is passed by, and another is started, up to a limit. Then the look stands still,
-and the status says so. The workers that serve readers are others.
+A thread that the source keeps waiting is passed by, and another is started, up to a limit
+(`system/elastic_threads.py`). Then the look stands still, and the status says so. The workers that serve readers are
+others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import queue
 import stat
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +26,12 @@ from nopfsfs.protocol.columns import RECHECK_SHUT, Columns, Metric, Tier
 from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.changed_files import ChangedFiles
 from nopfsfs.stager.guarded import Guarded
+from nopfsfs.system.elastic_threads import ElasticThreads
 
 log = logging.getLogger(__name__)
 LOOKERS = 8  # threads; a look takes a millisecond or two on a parallel file system
 MOST_LOOKERS = 24  # with those that wait for a source that does not answer
-STUCK_S = 10.0  # a look that takes longer is passed by
 GIVEN_UP_S = 30.0  # a complete look that was asked for does not wait longer for one
-_WAITING = 64  # rows that wait for a looker
 _TICK_S, _IDLE_TICK_S = 0.02, 0.25  # between two looks at the clock; while many rows are due, and else
 _MANY = 5  # rows at one tick
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ELOOP)
@@ -49,11 +50,8 @@ class Recheck:
         self._index, self._columns, self._gauge = index, columns, gauge
         self._changes, self._notices = changes, notices
         self._period_s = period_s or math.inf
-        self._rows: queue.Queue[tuple[int, int] | None] = queue.Queue(_WAITING)
         self._lock = threading.Lock()
-        self._under_way: dict[int, float] = {}  # by number of the look: since when (time.monotonic)
-        self._lookers = 0
-        self._number = 0  # of the last look that was given out
+        self._lookers = ElasticThreads("recheck", LOOKERS, MOST_LOOKERS)
         self._last: tuple[int, int] | None = None  # of a request: its number, and that of its last look
         self._requested: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._wake = threading.Event()
@@ -90,43 +88,29 @@ class Recheck:
                 self._gauge[Metric.RECHECK_ENDED_S] = int(time.time())
             self._wake.wait(_TICK_S if given >= _MANY or self._last else _IDLE_TICK_S)
             self._wake.clear()
-        for _ in range(MOST_LOOKERS):
-            try:
-                self._rows.put_nowait(None)
-            except queue.Full:
-                break  # the threads that take these rows look at `_stopped` themselves
+        self._lookers.stop()
 
     # ---- giving out ---------------------------------------------------------------------------------------
 
     def _tick(self, schedule: Schedule) -> int:
         """Give out the rows that are due, and replace stuck threads; return the number of rows given out."""
-        rows = schedule.take(time.monotonic()) if self._rows.empty() else []
-        now = time.monotonic()
-        with self._lock:
-            for row in rows:
-                self._number += 1
-                self._under_way[self._number] = now
-                self._rows.put_nowait((self._number, row))
-            stuck = sum(now - since > STUCK_S for since in self._under_way.values())
-            wanted = min(LOOKERS + stuck, MOST_LOOKERS)
-            while self._lookers < wanted and self._under_way:
-                self._lookers += 1
-                threading.Thread(target=self._look_on, daemon=True, name="recheck").start()
+        rows = [] if self._lookers.waiting else schedule.take(time.monotonic())
+        for row in rows:
+            self._lookers.put(partial(self._look, row))
+        stuck = self._lookers.replace_stuck()
         shut = self._guarded is not None and self._guarded.shut
         self._gauge[Metric.RECHECK_STATE] = stuck | (RECHECK_SHUT if shut else 0)
         if schedule.given_out > (self._last or (self._gauge[Metric.RECHECK_ANSWERED], 0))[0]:
-            self._last = (schedule.given_out, self._number)
-        self._answer(now)
+            self._last = (schedule.given_out, self._lookers.last)
+        self._answer()
         return len(rows)
 
-    def _answer(self, now: float) -> None:
+    def _answer(self) -> None:
         """Answer a request when its looks have ended, and the kernel was notified of what they found."""
         if self._last is None:
             return
         request, last = self._last
-        with self._lock:
-            waits = any(number <= last and now - since < GIVEN_UP_S for number, since in self._under_way.items())
-        if not waits and self._notices.told(self._notices.given):
+        if not self._lookers.lasts(last, GIVEN_UP_S) and self._notices.told(self._notices.given):
             self._gauge[Metric.RECHECK_ANSWERED] = request
             self._last = None
 
@@ -149,28 +133,6 @@ class Recheck:
 
     # ---- looking ------------------------------------------------------------------------------------------
 
-    def _look_on(self) -> None:
-        """Look at the rows that are given out, until `stop`, or until this thread is surplus."""
-        while True:
-            task = self._rows.get()
-            if task is None or self._stopped:
-                return
-            number, row = task
-            with self._lock:
-                self._under_way[number] = time.monotonic()
-            try:
-                self._look(row)
-            finally:
-                with self._lock:
-                    since = self._under_way.pop(number)
-                    # It was passed by: another has its place.
-                    surplus = time.monotonic() - since > STUCK_S and self._lookers > LOOKERS
-                    self._lookers -= surplus
-                if self._last is not None:
-                    self._wake.set()
-            if surplus:
-                return
-
     def _look(self, row: int) -> None:
         found, failed = False, False
         try:
@@ -186,3 +148,5 @@ class Recheck:
             self._gauge[Metric.RECHECK_LOOKED] += 1
             self._gauge[Metric.RECHECK_FOUND] += found
             self._gauge[Metric.RECHECK_FAILED] += failed
+        if self._last is not None:
+            self._wake.set()

@@ -73,7 +73,6 @@ class StagerState:
         self._may_work, self._may_serve = threading.Condition(self._lock), threading.Condition(self._lock)
         self.awake = threading.Event()  # set when something begins that `check_stuck` is to see to
         self._stopped = False
-        self._close_timer: threading.Timer | None = None  # closes files that nobody reads
         self.tiers = Tiers(clock)  # disk tiers that are bypassed
         workers = self._workers = Workers(clock, index.src_dev.data.__getitem__, max(1, len(index.devices)))
         pool = self._pool = ExtentPool(arena, gauge, ask_grace)
@@ -161,8 +160,6 @@ class StagerState:
     def stop(self) -> None:
         """End the workers after their present steps."""
         with self._lock:
-            if self._close_timer is not None:
-                self._close_timer.cancel()
             self._stopped = True
             self._may_work.notify_all()
             self._may_serve.notify_all()
@@ -346,27 +343,17 @@ class StagerState:
         else:
             load.file.opens = 0  # counted: the file stays open
             self._ranges.ended(load)
-            self._close_idle_later()
-
-    def _close_idle_later(self) -> None:
-        if self._close_timer is None and not self._stopped:
-            self._close_timer = threading.Timer(IDLE_S, self._close_idle)
-            self._close_timer.daemon = True
-            self._close_timer.start()
-
-    def _close_idle(self) -> None:
-        with self._acting:
-            self._close_timer = None
-            if self._ranges.close_idle(time.monotonic() - IDLE_S):
-                self._close_idle_later()
 
     # ---- what hangs ---------------------------------------------------------------------------------------
 
     def check_stuck(self) -> tuple[tuple[int, int], bool]:
-        """Take what hangs out of the way; called often while anything is under way. Returns the numbers of threads to
-        be started, for all work and for demands, and False when nothing is under way."""
+        """Take what hangs out of the way, and close files that nobody reads; called often while anything is under way.
+        Returns the numbers of threads to be started, for all work and for demands, and False when nothing is under way
+        and no file is kept open."""
         with self._acting:
             goes_on = self._stuck.check()
+            if self._ranges.close_idle(time.monotonic() - IDLE_S):
+                goes_on = True
             missing = (0, 0) if self._stopped else self._queue.missing()
         return missing, goes_on
 

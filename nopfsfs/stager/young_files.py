@@ -7,7 +7,8 @@ back. So what is read of a file whose mtime or ctime is younger than these take 
 When the file is old enough that part is read again. Other bytes under the same times are a change like any other
 (`stager/changed_files.py`): all copies are withdrawn, those in the page cache of the mount included.
 
-One thread reads, one part at a time. Safe in any thread.
+One thread reads, one part at a time, and others while the source holds it (`system/elastic_threads.py`). Safe in any
+thread.
 """
 
 from __future__ import annotations
@@ -19,21 +20,26 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import xxhash
 
+from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric
+from nopfsfs.protocol.server_stager import YOUNG_S, YoungRead
+from nopfsfs.system.elastic_threads import ElasticThreads
 from nopfsfs.system.file_system import FileSystem
 from nopfsfs.tiers.source import Changed, Identity, Source, check, close
 
 log = logging.getLogger(__name__)
 LOCAL_S = 40.0  # vm.dirty_expire 30 s, its writeback interval 5 s, and two ticks of FAT's clock
-NETWORK_S = 100.0  # the same on the writer's machine, and acregmax of NFS, 60 s
+NETWORK_S = YOUNG_S  # the same on the writer's machine, and acregmax of NFS, 60 s
 PARTS_MOST = 1 << 18  # noted at a time, each some 200 bytes
 RETRY_S = 10.0  # when the source does not answer well
 _PIECE = 1 << 20
+_MOST_READERS = 64  # threads, with those that wait for a source that does not answer
 Take = Callable[[int], None]
 
 
@@ -59,13 +65,14 @@ class YoungFiles:
         self._source, self._columns, self._gauge, self._clock_ns = source, columns, gauge, clock_ns
         network = file_system is not None and file_system.is_network
         self.age_ns = int((NETWORK_S if network else LOCAL_S) * 1e9)
-        self._sure = np.zeros(n, np.uint8)  # the version of the row that was compared well, plus 1 (mod 256)
+        self._sure = np.zeros(n, np.uint32)  # 1 + the version of the row that was compared well; 0: none was
         self._suspect: set[int] = set()  # rows that held other bytes under the same times: compared at any age
         self._parts: list[_Part] = []  # a heap
         self._numbers = itertools.count()
         self._wake = threading.Condition()
         self._stopped = self._overflowed = False
-        self._buffer = bytearray(_PIECE)
+        self._readers = ElasticThreads("young", 1, _MOST_READERS)
+        self._held: set[int] = set()  # rows of which a part is being read
 
     # ---- noting -------------------------------------------------------------------------------------------
 
@@ -78,9 +85,24 @@ class YoungFiles:
 
     def note_whole(self, row: int, version: int, length: int, checksum: int) -> None:
         """Note a whole file by its checksum."""
-        due = self._due(row, version)
-        if due:
-            self._add(_Part(due, next(self._numbers), row, version, 0, length, checksum))
+        self.note_read(YoungRead(row, version, 0, length, checksum))
+
+    def note_read(self, read: YoungRead) -> None:
+        """Note bytes by their checksum. Those of another version, or of no file, are passed over."""
+        row = read.row
+        if not 0 <= row < len(self._sure) or self._columns.version[row] != read.version:
+            return
+        if 0 <= read.start <= self._source.size(row) - read.length and (due := self._due(row, read.version)):
+            self._add(_Part(due, next(self._numbers), *read))
+
+    def note_staged(self, index: Index) -> None:
+        """Note the young files whose checksum a stager before this one has published: its notes went with it, and the
+        bytes may lie in the kernel's page cache."""
+        columns = self._columns
+        newest = np.maximum(index.mtime_ns, index.ctime_ns)
+        known = (columns.check != 0) & ((columns.version != 0) | (newest >= self._clock_ns() - self.age_ns))
+        for row in np.flatnonzero(known).tolist():
+            self.note_whole(row, int(columns.version[row]), self._source.size(row), int(columns.check[row]))
 
     def _due(self, row: int, version: int) -> int:
         """The time when the row's file is old enough, ns since 1970; 0 when bytes that are read now are sure."""
@@ -90,7 +112,7 @@ class YoungFiles:
         newest = max(identity.mtime_ns, identity.ctime_ns)
         if newest < now - self.age_ns and not suspect:
             return 0
-        if self._sure[row] == (version + 1) & 0xFF and not suspect:
+        if self._sure[row] == version + 1 and not suspect:
             return 0
         # Times ahead of our clock are taken for now: another clock, or a time that somebody set.
         return now + self.age_ns if suspect else min(newest, now) + self.age_ns
@@ -112,15 +134,14 @@ class YoungFiles:
         """Compare what is due until `stop`. `changed(row)` takes a file that is not the known one any more,
         `renew(row)` a file that looks as before and holds other bytes."""
         while (part := self._next()) is not None:
-            try:
-                self._compare(part, changed, renew)
-            except Exception:
-                log.exception("reading row %d again failed", part.row)
+            self._readers.hand_over(partial(self._compare_apart, part, changed, renew))
 
     def stop(self) -> None:
+        """End the threads after their present parts."""
         with self._wake:
             self._stopped = True
             self._wake.notify()
+        self._readers.stop()
 
     def run_due(self, changed: Take, renew: Take) -> int:
         """Compare what is due now, as `run` does; return the number of parts."""
@@ -146,6 +167,18 @@ class YoungFiles:
         self._gauge[Metric.YOUNG_PARTS] = len(self._parts)
         return part
 
+    def _compare_apart(self, part: _Part, changed: Take, renew: Take) -> None:
+        """Compare a part, or put it off while the source holds a thread at another part of its row."""
+        with self._wake:
+            if part.row in self._held:
+                self._add_again(part)
+                return
+            self._held.add(part.row)
+        try:
+            self._compare(part, changed, renew)
+        finally:
+            self._held.discard(part.row)
+
     def _compare(self, part: _Part, changed: Take, renew: Take) -> None:
         row = part.row
         if self._columns.version[row] != part.version or self._columns.stale[row]:
@@ -157,23 +190,27 @@ class YoungFiles:
             return
         except OSError as e:
             log.info("%r cannot be read again yet: %s", self._source.path(row), e)
-            self._add(part._replace(due_ns=self._clock_ns() + int(RETRY_S * 1e9)))
+            self._add_again(part)
             return
-        self._gauge[Metric.YOUNG_COMPARED] += 1
+        with self._wake:  # the metrics have several writers here
+            self._gauge[Metric.YOUNG_COMPARED] += 1
+            self._gauge[Metric.YOUNG_CHANGED] += not same
         if same:
             self._passed(part)
             return
-        self._gauge[Metric.YOUNG_CHANGED] += 1
         log.warning("%r was written to after it was read, and its times stayed the same", self._source.path(row))
         self._suspect.add(row)
         renew(row)
+
+    def _add_again(self, part: _Part) -> None:
+        self._add(part._replace(due_ns=self._clock_ns() + int(RETRY_S * 1e9)))
 
     def _passed(self, part: _Part) -> None:
         """Take bytes that are read from now on for sure; parts that were noted before are still compared."""
         self._suspect.discard(part.row)
         identity = self._source.identity(part.row)
         if max(identity.mtime_ns, identity.ctime_ns) > self._clock_ns():
-            self._sure[part.row] = (part.version + 1) & 0xFF  # or each reading of it would be compared for ever
+            self._sure[part.row] = part.version + 1  # or each reading of it would be compared for ever
 
     def _read(self, part: _Part) -> int:
         """The checksum of what the file holds there now. Raises Changed, OSError."""
@@ -186,9 +223,9 @@ class YoungFiles:
 
     def _digest(self, fd: int, identity: Identity, part: _Part) -> int:
         digest, at, end = xxhash.xxh3_64(), part.start, part.start + part.length
-        view = memoryview(self._buffer)
+        view = memoryview(bytearray(min(_PIECE, part.length)))
         while at < end:
-            got = os.preadv(fd, [view[: min(_PIECE, end - at)]], at)
+            got = os.preadv(fd, [view[: end - at]], at)
             if got == 0:
                 raise Changed
             digest.update(view[:got])

@@ -83,15 +83,6 @@ class Source:
         versions = self._columns.version[rows]
         return np.where(versions > 0, self._columns.new_size[new_place(rows, versions)], self._index.size[rows])
 
-    def changed_since(self, rows: Rows, since_ns: int) -> Rows:
-        """Pick the rows whose mtime or ctime is not before `since_ns`, nanoseconds since 1970."""
-        index, columns = self._index, self._columns
-        versions = columns.version[rows]
-        renewed, at = versions > 0, new_place(rows, versions)
-        mtime = np.where(renewed, columns.new_mtime_ns[at], index.mtime_ns[rows])
-        ctime = np.where(renewed, columns.new_ctime_ns[at], index.ctime_ns[rows])
-        return rows[np.maximum(mtime, ctime) >= since_ns]
-
     def stat(self, row: int) -> os.stat_result:
         """The attributes of the file in the row's place now. Raises OSError; ESTALE where the source is not there, and
         where a followed link leads elsewhere."""

@@ -109,7 +109,7 @@ class PeersInput(Input):
         readers: list[Callable[[bytes], object]] = [
             of_job, supervisor_peer.from_supervisor.decode, supervisor_peer.from_peer.decode, from_cluster.decode,
             stager_peer.unpack, supervisor_server.to_server.decode, supervisor_server.from_server.decode,
-            local.unpack_order, local.unpack_demand, local.unpack_answer,
+            local.unpack_order, local.unpack_demand, local.unpack_answer, local.unpack_young,
         ]  # fmt: skip
         for _ in range(MESSAGES):
             data = garbage(rng, 4096) if rng.random() < 0.3 else mutated(rng, self._valid(rng))

@@ -14,7 +14,7 @@ import trio
 from nopfsfs.server import direct_reads
 from nopfsfs.server.direct_reads import DIRECT_FILES, DirectReader
 from tests.asynchronous import in_trio
-from tests.conftest import wait_until
+from tests.conftest import no_more_threads, wait_until
 from tests.stager.rig import PAGE, Rig, content, open_files_below, rig, write_files
 
 
@@ -162,3 +162,16 @@ async def test_a_file_that_nobody_reads_is_closed_though_its_handle_is_not(
         assert not direct.holds(r.files[0])
         assert await direct.read(r.files[0], 0, 10) == content(1, PAGE)[:10]
         await direct.release(r.files[0])
+
+
+@in_trio
+async def test_a_file_is_read_and_closed_later_though_the_system_has_no_thread_for_a_timer(
+    files: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct_reads, "IDLE_S", 0.05)
+    direct = DirectReader(files.source)
+    with no_more_threads(monkeypatch) as refused:  # trio keeps the thread of the read
+        assert direct._read(files.files[0], 0, 10, lambda data, identity: None) == content(1, 10)
+        assert len(refused) == 1
+    assert await direct.read(files.files[1], 0, 10) == content(2, 10)
+    assert wait_until(lambda: open_files_below(files.root) == [])

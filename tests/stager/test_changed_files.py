@@ -117,6 +117,23 @@ def test_as_long_as_somebody_writes_it_is_stale(bench: Bench) -> None:
     assert bench.state() == (0, 1)
 
 
+def test_a_file_that_settles_where_the_source_does_not_answer_holds_up_no_other(bench: Bench) -> None:
+    look, gate, other = bench.rig.source.look, threading.Event(), bench.rig.files[1]
+
+    def hanging(row: int, ask: Ask) -> tuple[os.stat_result, bytes | None]:
+        assert row != bench.row or gate.wait(20)
+        return look(row, ask)
+
+    for row in (bench.row, other):
+        bench.rig.path(row).write_bytes(b"new")
+        bench.changes.noticed(row)
+    bench.rig.source.look = hanging  # type: ignore[method-assign]
+    assert wait_until(lambda: bench.shown == [other])
+    assert bench.state() == (1, 0)
+    gate.set()
+    assert wait_until(lambda: bench.shown == [other, bench.row])
+
+
 def test_a_file_that_vanished_says_so_and_serves_again_when_it_is_back(bench: Bench) -> None:
     aside = bench.path.with_name("aside")
     bench.path.rename(aside)

@@ -169,7 +169,7 @@ def test_nothing_is_looked_at_when_it_stops_touching_the_mount(base: Shared, mon
         s.order(Order.LOOK, rows)
         s.order(Order.QUIESCE)
         s.order(Order.LOOK, rows)
-        assert wait_until(lambda: s.stager.pusher._stopped)
+        assert wait_until(lambda: s.stager.pusher._leaving)
         held.go.set()
     assert held.done == ["push"]
 
@@ -193,3 +193,19 @@ def test_in_a_quiet_mount_files_are_left_alone_but_changes_are_shown(
         assert held.done == []
         supervisor[Metric.QUIET] = 0
         assert wait_until(lambda: held.done == ["push", "push", "look", "look"])
+
+
+def test_a_file_that_changes_after_the_mount_was_let_go_of_is_shown(base: Shared) -> None:
+    """After a lazy unmount the mount goes on for whoever has it open."""
+    tree = base.fds["tree"] = os.open(base.root, os.O_PATH)
+    with running(base) as s:
+        del base.fds["tree"]
+        s.order(Order.QUIESCE)
+        assert wait_until(lambda: not s.stager.pusher.holds_tree)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(tree)
+        row = base.row("f00")
+        (base.root / "f00").write_bytes(b"new")
+        assert s.read(row) == (errno.ESTALE, b"")
+        s.wait_for(Event.CHANGED, row)
+        assert (base.columns.stale[row], s.read(row)) == (0, (0, b"new"))

@@ -18,7 +18,7 @@ from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Answer, Demand, Order
 from nopfsfs.tiers import disk as disk_module
-from tests.conftest import wait_until
+from tests.conftest import no_more_threads, wait_until
 from tests.stager.rig import PAGE, content, write_files
 from tests.stager.running import Running, Shared, running
 
@@ -67,6 +67,22 @@ def test_a_drop_that_cannot_be_done_is_reported_too(base: Shared) -> None:
     with running(base) as s:
         s.order(Order.DROP, [row])
         s.wait_for(Event.DROPPED, row)
+
+
+def test_a_report_for_which_the_system_has_no_thread_ends_nothing(
+    base: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, other = base.row("f03"), base.row("f04")
+    (base.root / "f03").write_bytes(b"new")
+    with running(base) as s:
+        assert s.read(other)[0] == 0  # so it has begun
+        report = server_stager.pack_demand(Demand(0, row, 0, 0))
+        with no_more_threads(monkeypatch) as refused:
+            s.server.send(report)
+            assert s.read(other) == (0, content(5, 2 * PAGE))
+        assert refused
+        s.server.send(report)
+        s.wait_for(Event.CHANGED, row)
 
 
 def test_a_changed_file_is_refreshed_and_its_name_forgotten(base: Shared) -> None:

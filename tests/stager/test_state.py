@@ -15,7 +15,7 @@ from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Answer, Demand, Origin
 from nopfsfs.stager import state as module
-from tests.conftest import wait_until
+from tests.conftest import no_more_threads, wait_until
 from tests.stager.rig import PAGE, Result, Rig, content, open_files_below, rig, write_files
 
 Make = Callable[..., Rig]
@@ -282,9 +282,12 @@ def test_files_that_nobody_reads_by_ranges_are_closed_after_a_while(
 ) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0.05)
     r = make(4 * PAGE, budget=64 * PAGE, whole_limit=PAGE, range_budget=48 * PAGE)
-    assert r.read(r.files[0], 0, PAGE).errno == 0
+    with no_more_threads(monkeypatch) as refused:  # needs none
+        assert r.read(r.files[0], 0, PAGE).errno == 0
+    assert refused == []
 
     def closed() -> bool:
+        r.workers.look()
         r.run()  # a worker closes
         return open_files_below(r.root) == []
 

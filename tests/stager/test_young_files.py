@@ -7,19 +7,24 @@ import mmap
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from nopfsfs.protocol.columns import Metric
+from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.server_stager import Order, YoungRead, pack_young
 from nopfsfs.stager import young_files
 from nopfsfs.stager.young_files import LOCAL_S, NETWORK_S, YoungFiles
+from nopfsfs.system import elastic_threads
 from nopfsfs.system.file_system import FileSystem
+from tests.conftest import wait_until
 from tests.stager.rig import PAGE, Rig, content, write_files
 from tests.stager.running import Shared, running
 
@@ -136,6 +141,33 @@ def test_a_source_that_fails_is_asked_again(memory: Path) -> None:
     made.rig.close()
 
 
+def test_a_young_file_that_the_source_does_not_give_holds_up_no_other(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elastic_threads, "STUCK_S", 0.05)
+    made = Bench(memory, [3 * PAGE, PAGE], whole_limit=PAGE)
+    r, gate = made.rig, threading.Event()
+    sick, healthy = r.files
+    with writing(r.path(healthy)) as mapped:
+        made.read(sick, 3 * PAGE)
+        made.read(healthy, PAGE)
+        mapped[0] ^= 0xFF
+    made.clock.ahead_s = LOCAL_S + 1
+    r.source.opens.clear()
+    r.source.while_opening = lambda row: row == sick and gate.wait(20)  # type: ignore[assignment, return-value]
+    thread = threading.Thread(target=r.young.run, args=(r.changed.append, r.renewed.append))
+    thread.start()
+    try:
+        assert wait_until(lambda: r.renewed == [healthy])
+        assert r.source.opens[sick] == 1, "one thread for a file, of however many parts"
+        assert r.gauge(Metric.YOUNG_PARTS) == 2, "which come later"
+    finally:
+        gate.set()
+        r.young.stop()
+        thread.join(20)
+    made.rig.close()
+
+
 def test_times_ahead_of_the_clock_cost_one_more_reading_in_all(memory: Path) -> None:
     made = Bench(memory, [PAGE])
     row = made.rig.files[0]
@@ -147,6 +179,19 @@ def test_times_ahead_of_the_clock_cost_one_more_reading_in_all(memory: Path) -> 
     made.read(row, PAGE)
     made.clock.ahead_s += LOCAL_S + 1
     assert made.compared() == 0
+    made.rig.close()
+
+
+@pytest.mark.parametrize("version", [255, 511, VERSION_LAST])
+def test_bytes_of_each_version_are_compared(memory: Path, version: int) -> None:
+    made = Bench(memory, [PAGE])
+    row = made.rig.files[0]
+    made.rig.columns.version[row] = version - 1
+    made.rig.path(row).write_bytes(content(9, PAGE))
+    made.rig.refresh(row)
+    made.read(row, PAGE)
+    made.clock.ahead_s = LOCAL_S + 1
+    assert made.compared() == 1
     made.rig.close()
 
 
@@ -188,7 +233,44 @@ def test_a_stager_withdraws_it_and_takes_up_what_is_there(memory: Path, monkeypa
     base.close()
 
 
-def test_a_stager_compares_what_the_one_before_it_had_read(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stager_compares_what_a_server_has_read_by_itself(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(young_files, "LOCAL_S", 1.0)
+    write_files(memory, [PAGE])
+    base = Shared(memory, 16 * PAGE)
+    row = base.row("f00")
+    read = YoungRead(row, 0, 8, 100, xxhash.xxh3_64_intdigest(content(1, PAGE)[8:108]))
+    garbage = [read._replace(row=2**63), read._replace(start=-1), read._replace(length=2**40), read._replace(version=1)]
+    with running(base) as stager, writing(memory / "f00") as mapped:
+        stager.server.send(pack_young([*garbage, read]))
+        mapped[9] ^= 0xFF
+        stager.wait_for(Event.CHANGED, row)
+        assert base.gauge[Metric.YOUNG_COMPARED] == 1
+        assert stager.read(row) == (0, (memory / "f00").read_bytes())
+    base.close()
+
+
+def test_a_checksum_of_the_version_before_is_not_compared_by_the_next_stager(memory: Path) -> None:
+    write_files(memory, [PAGE, PAGE])
+    base = Shared(memory, 16 * PAGE)
+    row, other = base.row("f00"), base.row("f01")
+    with running(base) as stager:
+        stager.order(Order.FETCH, [row])
+        stager.wait_for(Event.STAGED, row)
+        stager.order(Order.EVICT, [row])
+        stager.wait_for(Event.EVICTED, row)
+        (memory / "f00").write_bytes(b"new")
+        assert stager.read(row)[0] == errno.ESTALE
+        stager.wait_for(Event.CHANGED, row)
+    with running(base) as stager:
+        assert stager.read(other)[0] == 0
+        assert base.gauge[Metric.YOUNG_PARTS] == 1, "the other one"
+    base.close()
+
+
+@pytest.mark.parametrize("evicted", [False, True], ids=["staged", "evicted"])  # but maybe in the page cache
+def test_a_stager_compares_what_the_one_before_it_had_read(
+    memory: Path, monkeypatch: pytest.MonkeyPatch, evicted: bool
+) -> None:
     write_files(memory, [PAGE])
     ahead = time.time() + 1e6
     os.utime(memory / "f00", (ahead, ahead))  # young for as long as the test takes
@@ -198,6 +280,9 @@ def test_a_stager_compares_what_the_one_before_it_had_read(memory: Path, monkeyp
         with running(base) as stager:
             stager.order(Order.FETCH, [row])
             stager.wait_for(Event.STAGED, row)
+            if evicted:
+                stager.order(Order.EVICT, [row])
+                stager.wait_for(Event.EVICTED, row)
         mapped[7] ^= 0xFF
     assert base.columns.version[row] == 0
     monkeypatch.setattr(young_files, "LOCAL_S", 1.0)
