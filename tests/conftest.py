@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 from nopfsfs.fuse.mount_table import abort_connection, find_mount
-from nopfsfs.fuse.mounting import may_mount, unmount
+from nopfsfs.fuse.mounting import NotMounted, may_mount, unmount
 from nopfsfs.system.state_dirs import default_run_dir, remove_state_dir, state_dir_for
 from tests import guard
 from tests.examples import examples
@@ -66,6 +66,14 @@ def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         assert left == ([], []), "left behind: (mounts, processes)"
 
 
+def unmount_at(path: str | Path, *, lazy: bool = False) -> None:
+    """Unmount what is mounted at a real path. Raises NotMounted."""
+    mount = find_mount(str(path))
+    if mount is None:
+        raise NotMounted(str(path))
+    unmount(mount, lazy=lazy)
+
+
 class FakeMount:
     """A real FUSE mount served by `fake_daemon.py`; `end` leaves nothing."""
 
@@ -91,7 +99,7 @@ class FakeMount:
         assert self.process.stdout is not None
         self.process.stdout.close()
         if find_mount(self.mountpoint) is not None:
-            unmount(self.mountpoint, lazy=True)
+            unmount_at(self.mountpoint, lazy=True)
         remove_state_dir(self.state_dir)
 
 
@@ -100,8 +108,8 @@ FakeMounts = Callable[..., FakeMount]
 
 @contextmanager
 def tmpfs(path: Path, size: str) -> Iterator[Path]:
-    """A file system of that size (as of mount(8)) in memory, at a new directory."""
-    path.mkdir()
+    """A file system of that size (as of mount(8)) in memory, at a directory that is made where it is missing."""
+    path.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], check=True)
     yield path
     subprocess.run(["umount", path], check=True)

@@ -19,6 +19,7 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.control.client import SOCKET_NAME
 from nopfsfs.control.process_list import write_pids
+from nopfsfs.fuse.mount_table import Mount
 from nopfsfs.fuse.mounting import mount_fuse, unmount
 from nopfsfs.system.state_dirs import make_state_dir, remove_state_dir
 
@@ -91,8 +92,8 @@ class Tree(pyfuse3.Operations):
 class Daemon:
     """Serves the control socket; `ended` is set when the mount has ended."""
 
-    def __init__(self, config: MountConfig, deaf: bool) -> None:
-        self.config = config
+    def __init__(self, config: MountConfig, mount: Mount, deaf: bool) -> None:
+        self.config, self.mount = config, mount
         self.deaf = deaf
         self.ended = trio.Event()
         self.told = trio.Event()  # the final record went out, or nobody asked for it
@@ -131,7 +132,7 @@ class Daemon:
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:
                 if not self.deaf:
-                    unmount(self.config.mountpoint, lazy=True)
+                    unmount(self.mount, lazy=True)
 
     async def run(self) -> None:
         sock = trio.socket.socket(trio.socket.AF_UNIX)
@@ -167,11 +168,11 @@ def main() -> None:
         mount_options=("noexec",) if options.noexec else (),
     )
     make_state_dir(config.state_dir, os.geteuid())
-    fd = mount_fuse(config)
+    fd, mount = mount_fuse(config)
     os.set_inheritable(fd, True)
     pyfuse3.init(Tree(), f"/dev/fd/{fd}", set())
     write_pids(config.state_dir, {"supervisor": os.getpid()})
-    trio.run(Daemon(config, options.deaf).run)
+    trio.run(Daemon(config, mount, options.deaf).run)
     pyfuse3.close(unmount=False)
     remove_state_dir(config.state_dir)
 

@@ -26,7 +26,7 @@ from nopfsfs.control.find_mount import Located, locate
 from nopfsfs.control.process_list import Process, living, read_pids, wait_all
 from nopfsfs.control.stale_mounts import clear_stale, daemon_is_dead, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mount_table import HeldConnection, Holder, find_mount, holders
+from nopfsfs.fuse.mount_table import HeldConnection, Holder, holders, is_in_place
 from nopfsfs.fuse.mounting import Busy, NotMounted, may_mount, unmount
 from nopfsfs.system.as_user import as_user
 from nopfsfs.system.atomic_file import whole_file
@@ -108,16 +108,16 @@ class Unmounter:
 
     def _unmount(self, processes: Sequence[Process]) -> None:
         """Unmount. While the mount is busy, try again until the time of --timeout is over; then unmount lazily."""
-        path = self.located.path
+        path, mount = self.located.path, self.located.mount
         deadline = time.monotonic() + self.limits.busy
         named: tuple[Holder, ...] = ()
         look_at = 0.0
         while True:
             try:
-                unmount(path)
+                unmount(mount)
                 return
             except NotMounted:
-                return  # another process has unmounted it meanwhile
+                return  # another process has unmounted it meanwhile, and perhaps mounted another
             except Busy:
                 now = time.monotonic()
             if now >= look_at:
@@ -128,7 +128,7 @@ class Unmounter:
             time.sleep(min(RETRY_S, deadline - now))
         self.say(f"{path} is still in use after {self.limits.busy:.3g} s: unmounting it lazily")
         with suppress(NotMounted):
-            unmount(path, lazy=True)
+            unmount(mount, lazy=True)
         self.ending.code = Exit.LAZY
 
     def _name_holders(self, named: tuple[Holder, ...], ours: Sequence[int]) -> tuple[Holder, ...]:
@@ -207,7 +207,7 @@ def umount(located: Located, limits: Limits, report: str | None, env: Mapping[st
             Exit.NO_RIGHT, f"{located.path} was mounted by {located.owner_name}; only that user and root can unmount it"
         )
     ending = Unmounter(located, limits, lambda line: say(PROGRAM, line), env).run()
-    if find_mount(located.path) == located.mount:
+    if is_in_place(located.mount):
         raise NopfsError(Exit.STUCK, f"{located.path} is still mounted")
     if ending.record is not None:
         if not ending.final:

@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse.mount_table import Mount
 from nopfsfs.fuse.mounting import mount_fuse, unmount
 from nopfsfs.system.process_setup import END_SIGNALS, Handoff, command, handling
 
@@ -19,41 +21,61 @@ END_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 60.0  # a mount that has not answered by then never will
 
 
+@dataclass(frozen=True, slots=True)
+class StartedMount:
+    """A mount and its supervisor, which this process has started."""
+
+    mount: Mount
+    daemon: subprocess.Popen[bytes]
+
+    def end(self) -> None:
+        """End the supervisor, whose start is given up, and unmount."""
+        self.daemon.terminate()
+        try:
+            self.daemon.wait(timeout=END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.daemon.kill()
+            self.daemon.wait()
+        clear(self.mount)
+
+
 def launch(config: MountConfig, index: str | int) -> int:
     """Mount, and start the supervisor. In the foreground, return the exit code when the mount has ended. Raises
     NopfsError; then nothing is mounted or running."""
-    daemon = mount(config, index, {})
+    started = mount(config, index, {})
     if not config.foreground:
         return Exit.OK
     try:
-        return _stay(daemon)
+        return _stay(started.daemon)
     except BaseException:
-        end(daemon, config.mountpoint)
+        started.end()
         raise
 
 
-def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> subprocess.Popen[bytes]:
-    """Mount, and start the supervisor; return its process when the mount answers. `further`: descriptors for the
-    supervisor, by name. They and the index are closed here. Raises NopfsError; then nothing is mounted or running."""
+def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> StartedMount:
+    """Mount, and start the supervisor; return when the mount answers. `further`: descriptors for the supervisor, by
+    name. They and the index are closed here. Raises NopfsError; then nothing is mounted or running."""
     index_fd = index if isinstance(index, int) else os.open(index, os.O_RDONLY | os.O_CLOEXEC)
     fds = {**further, "index": index_fd}
+    made: Mount | None = None
     try:
-        fds["fuse"] = mount_fuse(config)
+        fds["fuse"], made = mount_fuse(config)
         ready, fds["ready"] = os.pipe2(os.O_CLOEXEC)
-        daemon = start(config, Handoff("super", config, fds, {}))
+        daemon = start(config, Handoff("super", config, fds, {"minor": made.minor}))
     except BaseException:
-        if "fuse" in fds:
-            clear(config.mountpoint)
+        if made is not None:
+            clear(made)
         raise
     finally:
         for fd in fds.values():
             os.close(fd)
+    started = StartedMount(made, daemon)
     try:
         await_answer(daemon, ready)
     except BaseException:
-        end(daemon, config.mountpoint)
+        started.end()
         raise
-    return daemon
+    return started
 
 
 def start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:
@@ -99,20 +121,9 @@ def _stay(daemon: subprocess.Popen[bytes]) -> int:
         return daemon.wait()
 
 
-def end(daemon: subprocess.Popen[bytes], mountpoint: str) -> None:
-    """End a supervisor whose start is given up, and unmount."""
-    daemon.terminate()
+def clear(mount: Mount) -> None:
     try:
-        daemon.wait(timeout=END_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        daemon.kill()
-        daemon.wait()
-    clear(mountpoint)
-
-
-def clear(mountpoint: str) -> None:
-    try:
-        unmount(mountpoint, lazy=True)
+        unmount(mount, lazy=True)
     except NopfsError as e:
         if e.exit_code != Exit.NOT_MOUNTED:
             print(f"nopfs-mount: {e.message}", file=sys.stderr)

@@ -55,7 +55,7 @@ def stopped_supervisor(state_dir: str, owner: int) -> Process | None:
 def clear_stale(mount: Mount, env: Mapping[str, str]) -> None:
     """Unmount, lazily, a mount whose daemon is dead: its users can read nothing. Remove its state directory."""
     with suppress(NotMounted):  # another process was faster
-        unmount(mount.mountpoint, lazy=True)
+        unmount(mount, lazy=True)
     remove_state_dir(find_state_dir(mount.mountpoint, mount.owner, env), mount.owner)
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mount_table import FSTYPE, find_mount
+from nopfsfs.fuse.mount_table import FSTYPE, Mount, find_mount, is_in_place
 from nopfsfs.system.bounded_run import run_bounded
 from nopfsfs.system.trusted_path import open_trusted
 
@@ -80,12 +80,17 @@ def open_dev_fuse(path: str = DEV_FUSE) -> int:
         ) from error
 
 
-def mount_fuse(config: MountConfig) -> int:
-    """Mount `config.mountpoint` and return the FUSE descriptor (close-on-exec); nobody serves it yet.
+def mount_fuse(config: MountConfig) -> tuple[int, Mount]:
+    """Mount at `config.mountpoint`; return the FUSE descriptor (close-on-exec), which nobody serves yet, and the mount.
 
     Raises NopfsError: NO_FUSE, NO_RIGHT, or MOUNTPOINT.
     """
-    return _mount_directly(config) if may_mount() else _mount_by_helper(config)
+    fd = _mount_directly(config) if may_mount() else _mount_by_helper(config)
+    mount = find_mount(config.mountpoint)
+    if mount is None or not mount.is_nopfs or mount.owner != os.getuid():
+        os.close(fd)
+        raise NopfsError(Exit.MOUNTPOINT, f"{config.mountpoint} was unmounted or replaced while it was being mounted")
+    return fd, mount
 
 
 def _mount_directly(config: MountConfig) -> int:
@@ -164,15 +169,18 @@ def _receive_descriptor(sock: socket.socket) -> int:
     raise NopfsError(Exit.NO_RIGHT, "fusermount3 mounted, but sent no descriptor")
 
 
-def unmount(mountpoint: str, lazy: bool = False) -> None:
-    """Unmount the topmost mount at `mountpoint`; `lazy`: out of sight now, ended when its last user closes.
+def unmount(mount: Mount, lazy: bool = False) -> None:
+    """Unmount `mount` and no other; `lazy`: out of sight now, ended when its last user closes.
 
-    Does not wait for the daemon. Raises Busy, NotMounted, or NopfsError with Exit.NO_RIGHT.
+    Does not wait for the daemon. Raises Busy, NotMounted, also where another mount is at its mountpoint by now, or
+    NopfsError with Exit.NO_RIGHT.
     """
+    if not is_in_place(mount):  # the kernel takes a path alone, and unmounts what that shows
+        raise NotMounted(mount.mountpoint)
     if may_mount():
-        _unmount_directly(mountpoint, lazy)
+        _unmount_directly(mount.mountpoint, lazy)
     else:
-        _unmount_by_helper(mountpoint, lazy)
+        _unmount_by_helper(mount, lazy)
 
 
 def _unmount_directly(mountpoint: str, lazy: bool) -> None:
@@ -199,8 +207,8 @@ def _unmount_directly(mountpoint: str, lazy: bool) -> None:
     raise NopfsError(Exit.NO_RIGHT, f"cannot unmount {mountpoint}: {os.strerror(number)}")
 
 
-def _unmount_by_helper(mountpoint: str, lazy: bool) -> None:
-    program = helper()
+def _unmount_by_helper(mount: Mount, lazy: bool) -> None:
+    program, mountpoint = helper(), mount.mountpoint
     if program is None:
         raise NopfsError(Exit.NO_RIGHT, f"no right to unmount {mountpoint}: {_AS_ROOT}")
     argv = [program, "-u", *(["-z"] if lazy else []), "--", mountpoint]
@@ -209,7 +217,7 @@ def _unmount_by_helper(mountpoint: str, lazy: bool) -> None:
         raise NopfsError(Exit.STUCK, f"fusermount3 did not answer within {HELPER_S:.0f} s")
     if done.code == 0:
         return
-    if find_mount(mountpoint) is None:
+    if not is_in_place(mount):
         raise NotMounted(mountpoint)
     if "busy" in done.err:
         raise Busy(mountpoint)

@@ -111,8 +111,8 @@ def _start(
     with parts.reading_as(config):
         check_view(_RanksAsStarter(ranks), config.source, opened.index)
         config = replace(config, source_fs=file_system_at(os.fsencode(config.source)))
-    daemon, ours = _mount(ranks, config, opened, parts, answers)
-    return RunningMount(config, daemon, ours, int(opened.index.fingerprint[:16], 16))
+    started, ours = _mount(ranks, config, opened, parts, answers)
+    return RunningMount(config, started.daemon, ours, int(opened.index.fingerprint[:16], 16))
 
 
 def _claim(config: MountConfig, stack: ExitStack) -> bytes:
@@ -175,28 +175,28 @@ class _RanksAsStarter:
 
 def _mount(
     ranks: RankGroup, config: MountConfig, opened: OpenedIndex, parts: MpiMountSteps, answers: Callable[[], None]
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Mount on every rank, or on none. Returns the supervisor's process, and the socket to it."""
-    daemon: subprocess.Popen[bytes] | None = None
+) -> tuple[control.StartedMount, socket.socket]:
+    """Mount on every rank, or on none. Returns the mount of this rank, and the socket to its supervisor."""
+    started: control.StartedMount | None = None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def start() -> bytes:
-        nonlocal daemon
+        nonlocal started
         parts.check_plans(config, opened.fd)
-        daemon = control.mount(config, opened.fd, {"peer": theirs.detach()})
+        started = control.mount(config, opened.fd, {"peer": theirs.detach()})
         answers()
         return b""
 
     try:
         together(ranks, "mounting", start)
     except BaseException:
-        if daemon is not None:
-            control.end(daemon, config.mountpoint)
+        if started is not None:
+            started.end()
         raise
-    assert daemon is not None
+    assert started is not None
     with suppress(OSError):  # the supervisor has ended
         ours.send(encode(AllMounted()))
-    return daemon, ours
+    return started, ours
 
 
 def _stay(life: RunningMount, peers: MPI.Intracomm, told: EndSignals, say: Say) -> int:

@@ -93,7 +93,7 @@ class Supervisor:
         self._rates = MeasuredRates(config.calibration, stager_gauge, mean, disks=bool(config.disks))
         self._rechecks = Rechecks(self.index, config.recheck, stager_gauge, self._stager_socket.command)
         self._quiet = Quiet(self._memory.gauge)
-        self._mount = MountConnection(config, self._fds, resources, any_acl=self.index.any_acl, given=self._given)
+        self._mount = MountConnection(config, self._fds, resources, handoff.numbers, any_acl=self.index.any_acl)
 
     def _make_signal(self) -> ProgressSignal:
         config, memory = self._config, self._memory

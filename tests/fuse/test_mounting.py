@@ -13,9 +13,9 @@ import pytest
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
-from nopfsfs.fuse.mount_table import find_mount
+from nopfsfs.fuse.mount_table import Mount, find_mount
 from nopfsfs.fuse.mounting import Busy, NotMounted, mount_fuse, unmount
-from tests.conftest import FakeMounts
+from tests.conftest import FakeMounts, tmpfs, unmount_at
 
 EVERY_MODE = {"ro", "nosuid", "nodev"}
 
@@ -36,10 +36,10 @@ def test_mount_and_unmount(
         pytest.skip("needs the right to call mount(2)")
     source = f"{tmp_path}/a b,c\\d"
 
-    fd = mount_fuse(config(source, mountpoint, mount_options=("noexec",) if noexec else ()))
+    fd, made = mount_fuse(config(source, mountpoint, mount_options=("noexec",) if noexec else ()))
     try:
         mount = find_mount(str(mountpoint))
-        assert mount is not None
+        assert mount == made
         assert mount.is_nopfs
         assert mount.source == source
         assert set(mount.options) >= EVERY_MODE
@@ -48,11 +48,11 @@ def test_mount_and_unmount(
         assert "allow_other" not in mount.super_options
         assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     finally:
-        unmount(str(mountpoint))
+        unmount(made)
         os.close(fd)
     assert find_mount(str(mountpoint)) is None
     with pytest.raises(NotMounted):
-        unmount(str(mountpoint))
+        unmount(made)
 
 
 @pytest.mark.mount
@@ -72,8 +72,8 @@ def test_busy_and_lazy(way: str, fake_mount: FakeMounts, mountpoint: Path, monke
         monkeypatch.setattr(mounting, "may_mount", lambda: False)
     with open(mountpoint / "hello") as file:
         with pytest.raises(Busy):
-            unmount(str(mountpoint))
-        unmount(str(mountpoint), lazy=True)
+            unmount_at(mountpoint)
+        unmount_at(mountpoint, lazy=True)
 
         assert find_mount(str(mountpoint)) is None
         assert file.read() == "hello world\n"
@@ -85,9 +85,32 @@ def test_unmounting_does_not_wait_for_the_daemon(fake_mount: FakeMounts, mountpo
     fake.process.send_signal(signal.SIGSTOP)
     begin = time.monotonic()
 
-    unmount(str(mountpoint))
+    unmount_at(mountpoint)
 
     assert time.monotonic() - begin < 2
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("way", ["mount(2)", "fusermount3"])
+def test_a_mount_made_meanwhile_at_the_same_place_stays(
+    way: str, fake_mount: FakeMounts, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours is unmounted, or out of reach below the other."""
+    fake_mount()
+    ours = find_mount(str(mountpoint))
+    assert ours is not None
+    if way == "fusermount3":
+        monkeypatch.setattr(mounting, "may_mount", lambda: False)
+    for unmounted in (False, True):
+        if unmounted:
+            unmount(ours)
+        with tmpfs(mountpoint, "1M"):
+            for lazy in (False, True):
+                with pytest.raises(NotMounted):
+                    unmount(ours, lazy)
+            other = find_mount(str(mountpoint))
+            assert other is not None
+            assert other.fstype == "tmpfs"
 
 
 def test_no_device(tmp_path: Path) -> None:
@@ -103,8 +126,10 @@ def test_no_device(tmp_path: Path) -> None:
 def test_no_right_and_no_helper(mountpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounting, "may_mount", lambda: False)
     monkeypatch.setattr(mounting, "helper", lambda: None)
+    monkeypatch.setattr(mounting, "is_in_place", lambda mount: True)
+    mount = Mount(1, 0, 1, "/", str(mountpoint), (), "fuse.nopfs", "/src", ())
 
-    for act in lambda: mount_fuse(config("/src", mountpoint)), lambda: unmount(str(mountpoint)):
+    for act in lambda: mount_fuse(config("/src", mountpoint)), lambda: unmount(mount):
         with pytest.raises(NopfsError, match="apt-get install fuse3") as raised:
             act()
         assert raised.value.exit_code is Exit.NO_RIGHT

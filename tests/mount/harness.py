@@ -228,7 +228,7 @@ def _clear(m: Mounted) -> None:
     if found is not None:
         abort_connection(found.minor)
         with suppress(Exception):
-            unmount(str(m.path), lazy=True)
+            unmount(found, lazy=True)
     for line in m.living():
         with suppress(OSError):
             os.kill(int(line.partition(":")[0]), signal.SIGKILL)

@@ -12,7 +12,7 @@ import pytest
 
 from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import find_mount
-from tests.conftest import wait_until
+from tests.conftest import tmpfs, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import TEST_ID, Mounted, Reader, fill, module, mount_command, read_all, run
 
@@ -47,6 +47,18 @@ def test_signals(mounting: Mounting, data: Path, number: signal.Signals) -> None
     with mounting(data, "--seed", "42") as m:
         m.kill("supervisor", number)
         assert wait_until(lambda: not m.living()), m.living()
+        m.wait_gone()
+
+
+def test_what_was_mounted_there_since_stays(mounting: Mounting, data: Path) -> None:
+    """The mount is out of sight, and still in use, when it is told to end."""
+    with mounting(data) as m, Reader("hold", next(m.path.glob("*/*.jpg"))) as reader:
+        reader.line()
+        assert run(["umount", "-l", str(m.path)]).returncode == 0
+        with tmpfs(m.path, "1M"):
+            m.kill("supervisor", signal.SIGTERM)
+            assert wait_until(lambda: not m.living()), m.living()
+            assert os.path.ismount(m.path)
         m.wait_gone()
 
 

@@ -148,7 +148,7 @@ class Mounts:
             if found is not None:
                 abort_connection(found.minor)
                 with suppress(Exception):
-                    unmount(str(path), lazy=True)
+                    unmount(found, lazy=True)
         for pid in self.marked():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

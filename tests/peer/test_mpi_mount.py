@@ -154,8 +154,8 @@ def clear(job: Job) -> None:
         found = find_mount(str(path))
         if found is not None:
             abort_connection(found.minor)
-        with suppress(Exception):
-            unmount(str(path), lazy=True)
+            with suppress(Exception):
+                unmount(found, lazy=True)
     for pid in marked(job.mark):
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
