@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 from nopfsfs.config import MountConfig
+from nopfsfs.control.process_list import write_pids
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mount_table import Mount
+from nopfsfs.fuse.mount_table import Mount, is_in_place
 from nopfsfs.fuse.mounting import mount_fuse, unmount
 from nopfsfs.system.process_setup import END_SIGNALS, Handoff, command, handling
+from nopfsfs.system.state_dirs import StateDir, make_state_dir, state_dir_for
 
 END_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 60.0  # a mount that has not answered by then never will
@@ -25,7 +28,9 @@ ANSWER_LIMIT_S = 60.0  # a mount that has not answered by then never will
 class StartedMount:
     """A mount and its supervisor, which this process has started."""
 
+    config: MountConfig
     mount: Mount
+    state: StateDir
     daemon: subprocess.Popen[bytes]
 
     def end(self) -> None:
@@ -37,6 +42,7 @@ class StartedMount:
             self.daemon.kill()
             self.daemon.wait()
         clear(self.mount)
+        self.state.remove()
 
 
 def launch(config: MountConfig, index: str | int) -> int:
@@ -46,10 +52,13 @@ def launch(config: MountConfig, index: str | int) -> int:
     if not config.foreground:
         return Exit.OK
     try:
-        return _stay(started.daemon)
+        code = _stay(started.daemon)
     except BaseException:
         started.end()
         raise
+    if not is_in_place(started.mount):  # else servers may serve on
+        started.state.remove()
+    return code
 
 
 def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> StartedMount:
@@ -57,25 +66,33 @@ def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> Sta
     name. They and the index are closed here. Raises NopfsError; then nothing is mounted or running."""
     index_fd = index if isinstance(index, int) else os.open(index, os.O_RDONLY | os.O_CLOEXEC)
     fds = {**further, "index": index_fd}
-    made: Mount | None = None
-    try:
-        fds["fuse"], made = mount_fuse(config)
-        ready, fds["ready"] = os.pipe2(os.O_CLOEXEC)
-        daemon = start(config, Handoff("super", config, fds, {"minor": made.minor}))
-    except BaseException:
-        if made is not None:
-            clear(made)
-        raise
-    finally:
-        for fd in fds.values():
-            os.close(fd)
-    started = StartedMount(made, daemon)
+    with ExitStack() as undo:
+        try:
+            fds["fuse"], made = mount_fuse(config)
+            undo.callback(clear, made)
+            config, state = _with_state_dir(config, made)
+            undo.callback(state.remove)
+            ready, fds["ready"] = os.pipe2(os.O_CLOEXEC)
+            daemon = start(config, Handoff("super", config, fds, {"minor": made.minor}))
+        finally:
+            for fd in fds.values():
+                os.close(fd)
+        undo.pop_all()
+    started = StartedMount(config, made, state, daemon)
     try:
         await_answer(daemon, ready)
     except BaseException:
         started.end()
         raise
     return started
+
+
+def _with_state_dir(config: MountConfig, mount: Mount) -> tuple[MountConfig, StateDir]:
+    """Make the state directory of a mount that has just been made; return the configuration with its path, and the
+    directory. Raises NopfsError."""
+    path = state_dir_for(config.mountpoint, mount.minor, config.run_dir)
+    make_state_dir(path, os.geteuid(), lambda made: write_pids(made, {"starter": os.getpid()}))
+    return replace(config, state_dir=path), StateDir(path)
 
 
 def start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:

@@ -19,7 +19,6 @@ from nopfsfs.config import MountConfig
 from nopfsfs.control import launch as control
 from nopfsfs.dataset.index_cache import OpenedIndex, open_or
 from nopfsfs.errors import AlreadyReported, NopfsError
-from nopfsfs.fuse.mount_table import find_mount
 from nopfsfs.peer import mpi
 from nopfsfs.peer.end_signals import EndSignals, ending_at_signals
 from nopfsfs.peer.mpi import MPI
@@ -30,7 +29,7 @@ from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.supervisor_peer import AllMounted
 from nopfsfs.system.file_system import file_system_at
 from nopfsfs.system.mpi_start import Launched, launched
-from nopfsfs.system.state_dirs import claimed_state_dir, remove_state_dir
+from nopfsfs.system.state_dirs import claimed_mountpoint
 
 ENDED_S = 10.0  # for a supervisor that has closed its sockets to end
 
@@ -112,19 +111,12 @@ def _start(
         check_view(_RanksAsStarter(ranks), config.source, opened.index)
         config = replace(config, source_fs=file_system_at(os.fsencode(config.source)))
     started, ours = _mount(ranks, config, opened, parts, answers)
-    return RunningMount(config, started.daemon, ours, int(opened.index.fingerprint[:16], 16))
+    return RunningMount(started.config, started.daemon, ours, int(opened.index.fingerprint[:16], 16))
 
 
 def _claim(config: MountConfig, stack: ExitStack) -> bytes:
-    """Claim the state directory. The end of `stack` removes it, unless a mount is still there, whose servers may serve
-    on."""
-
-    def clear() -> None:
-        if find_mount(config.mountpoint) is None:
-            remove_state_dir(config.state_dir)
-
-    stack.enter_context(claimed_state_dir(config.state_dir, os.geteuid()))
-    stack.callback(clear)
+    """Claim the mountpoint until the end of `stack`."""
+    stack.enter_context(claimed_mountpoint(config.mountpoint, config.run_dir, os.geteuid()))
     return b""
 
 

@@ -27,7 +27,7 @@ from nopfsfs.fuse import mounting
 from nopfsfs.fuse.mount_table import Mount
 from nopfsfs.fuse.mounting import NotMounted
 from nopfsfs.system import state_dirs
-from nopfsfs.system.state_dirs import find_state_dir, make_private_dir, remove_state_dir
+from nopfsfs.system.state_dirs import StateDir, find_state_dir, make_private_dir
 from tests.conftest import FakeMounts, tmpfs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -113,9 +113,9 @@ def test_what_lies_on_a_file_system_that_does_not_answer_is_not_waited_for(
     assert read_pids(str(mountpoint / "state"), owner=USER) == ()
     with pytest.raises(NoAnswer):
         call(str(mountpoint / "state"), "status", 0.3, owner=USER)
-    remove_state_dir(str(mountpoint / "state"), USER)
+    StateDir(str(mountpoint / "state"), USER).remove()
     monkeypatch.setattr(state_dirs, "user_run_dirs", lambda uid, env: (str(mountpoint / "nopfs"),))
-    assert find_state_dir("/mnt/x", USER, {}).startswith(f"/tmp/nopfs-{USER}/")
+    assert find_state_dir("/mnt/x", 7, USER, {}).startswith(f"/tmp/nopfs-{USER}/")
 
     assert time.monotonic() - began < 15
 
@@ -168,7 +168,8 @@ def test_a_directory_is_closed_by_descriptor(open_to_all: Path) -> None:
 
 
 def unmounter(state: Path) -> Unmounter:
-    return Unmounter(Located("/nowhere", MOUNT, str(state)), Limits(call=5.0), lambda line: None, {})
+    located, held = Located("/nowhere", MOUNT, str(state)), StateDir(str(state), USER)
+    return Unmounter(located, Limits(call=5.0), lambda line: None, {}, held)
 
 
 def test_only_processes_of_the_mounts_owner_are_signalled(
@@ -196,10 +197,10 @@ def test_what_root_may_remove_and_the_owner_may_not_stays(open_to_all: Path, the
     link.symlink_to(roots.parent)
     give(link)
 
-    remove_state_dir(str(link / "state"), USER)
+    StateDir(str(link / "state"), USER).remove()
     assert (roots / "file").exists()
 
-    remove_state_dir(str(theirs), USER)
+    StateDir(str(theirs), USER).remove()
     assert not theirs.exists()
 
 

@@ -6,10 +6,13 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from nopfsfs.control.process_list import living, read_pids, wait_all
 from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import find_mount
 from tests.conftest import tmpfs, wait_until
@@ -139,6 +142,35 @@ def test_a_second_mount_is_refused(mounting: Mounting, data: Path) -> None:
         read_all(m, readers=1)
 
 
+@pytest.mark.parametrize("in_use", [False, True])
+def test_a_mount_at_the_place_of_one_that_is_ending(mounting: Mounting, data: Path, in_use: bool) -> None:
+    """It has its own state, which the other does not take with it."""
+    with mounting(data) as m:
+        before = read_pids(m.state_dir)
+        with Reader("hold", next(m.path.glob("*/*.jpg"))) if in_use else nullcontext() as reader:
+            if reader is not None:
+                reader.line()
+            assert run(["umount", *(["-l"] if in_use else []), str(m.path)]).returncode == 0
+            again = run(mount_command(m), env=environment(m))
+            assert again.returncode == 0, again.stderr
+        assert wait_all(before, 20.0)
+        assert m.status()["state"] == "running"
+        assert {"supervisor", "server", "stager"} <= {process.role for process in living(read_pids(m.state_dir))}
+
+
+def test_a_mount_at_the_same_path_in_another_mount_namespace(mounting: Mounting, data: Path) -> None:
+    """Its commands reach its own daemon."""
+    with mounting(data) as m:
+        before = read_pids(m.state_dir)
+        there = 'path=$1; shift; umount "$path" && "$@" && exec "$0" -m nopfsfs.cli.umount "$path"'
+        argv = ["unshare", "--mount", "sh", "-c", there, sys.executable, str(m.path), *mount_command(m)]
+        done = run(argv, env=environment(m))
+        assert done.returncode == 0, done.stderr
+        assert wait_until(lambda: len(m.living()) == len(before)), m.living()
+        assert living(before) == before
+        assert m.status()["state"] == "running"
+
+
 def test_two_mounts_that_start_at_once(mounting: Mounting, data: Path) -> None:
     """One gets it, the others are refused."""
     with mounting(data) as m:
@@ -158,6 +190,7 @@ def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signal
         m.wait_gone()
         process = subprocess.Popen([*mount_command(m, "-f")], env=environment(m))
         assert wait_until(lambda: find_mount(str(m.path)) is not None and os.path.exists(f"{m.state_dir}/pids"))
+        m.pid("supervisor")  # it listens before it writes itself down
         m.wait_status(lambda status: status["state"] == "running")
         read_all(m, readers=1)
         assert process.poll() is None
