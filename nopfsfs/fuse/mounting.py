@@ -85,26 +85,52 @@ def mount_fuse(config: MountConfig) -> tuple[int, Mount]:
 
     Raises NopfsError: NO_FUSE, NO_RIGHT, or MOUNTPOINT.
     """
-    fd = _mount_directly(config) if may_mount() else _mount_by_helper(config)
+    if may_mount():
+        return _mount_directly(config)
+    fd = _mount_by_helper(config)
+    try:
+        return fd, _mount_made(config)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _mount_made(config: MountConfig) -> Mount:
+    """Return the mount that has just been made. Raises NopfsError where it is not at its mountpoint."""
     mount = find_mount(config.mountpoint)
     if mount is None or not mount.is_nopfs or mount.owner != os.getuid():
-        os.close(fd)
-        raise NopfsError(Exit.MOUNTPOINT, f"{config.mountpoint} was unmounted or replaced while it was being mounted")
-    return fd, mount
+        raise NopfsError(Exit.MOUNTPOINT, f"{config.mountpoint} was replaced or unmounted while it was being mounted")
+    return mount
 
 
-def _mount_directly(config: MountConfig) -> int:
+def _mount_directly(config: MountConfig) -> tuple[int, Mount]:
     fd = open_dev_fuse()
+    try:  # a real path has no links; one that has come since leads to a place of someone else's choice
+        directory = open_trusted(config.mountpoint, links=False)
+        try:
+            return fd, _mount_on(directory, fd, config)
+        finally:
+            os.close(directory)
+    except BaseException as error:
+        os.close(fd)
+        if isinstance(error, OSError):
+            raise _mount_error(config.mountpoint, error) from error
+        raise
+
+
+def _mount_on(directory: int, fd: int, config: MountConfig) -> Mount:
+    """Mount on an open directory, which must still be at the mountpoint. Raises OSError and NopfsError."""
     data = f"fd={fd},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},default_permissions"
     if config.allow_other:
         data += ",allow_other"
     flags = sum(_MS[name] for name in dict.fromkeys((*_ALWAYS, *config.mount_options)))
+    target = f"/proc/self/fd/{directory}"
+    _mount(config.source, target, FSTYPE, flags, data)
     try:
-        _mount(config.source, config.mountpoint, FSTYPE, flags, data)
-    except OSError as error:
-        os.close(fd)
-        raise _mount_error(config.mountpoint, error) from error
-    return fd
+        return _mount_made(config)
+    except BaseException:
+        ctypes.CDLL(None).umount2(os.fsencode(target), _MNT_DETACH)
+        raise
 
 
 def _mount_error(mountpoint: str, error: OSError) -> NopfsError:

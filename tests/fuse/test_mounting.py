@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,44 @@ def test_a_mountpoint_that_cannot_be(tmp_path: Path) -> None:
         mount_fuse(config("/src", tmp_path / "missing"))
 
     assert raised.value.exit_code is Exit.MOUNTPOINT
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("where", ["last", "above"])
+def test_a_link_that_has_come_into_the_path_leads_no_mount_elsewhere(where: str, tmp_path: Path) -> None:
+    """The path was free of links when it was checked; its owner may change that while the source is scanned."""
+    if not mounting.may_mount():
+        pytest.skip("needs the right to call mount(2)")
+    (tmp_path / "closed" / "mnt").mkdir(parents=True)
+    link, target = ("mnt", "closed/mnt") if where == "last" else ("dir", "closed")
+    (tmp_path / link).symlink_to(target)
+
+    with pytest.raises(NopfsError, match=r"cannot mount at .*: a link is in the way") as raised:
+        mount_fuse(config("/src", tmp_path / "mnt" if where == "last" else tmp_path / "dir" / "mnt"))
+
+    assert raised.value.exit_code is Exit.MOUNTPOINT
+    assert find_mount(str(tmp_path / "closed" / "mnt")) is None
+
+
+@pytest.mark.mount
+def test_a_directory_that_is_moved_while_it_is_mounted_on_keeps_no_mount(
+    mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not mounting.may_mount():
+        pytest.skip("needs the right to call mount(2)")
+    moved = mountpoint.with_name("moved")
+
+    def late(*arguments: str | int, mount: Callable[..., None] = mounting._mount) -> None:
+        mountpoint.rename(moved)
+        mount(*arguments)
+        assert find_mount(str(moved)) is not None
+
+    monkeypatch.setattr(mounting, "_mount", late)
+    with pytest.raises(NopfsError, match="was replaced or unmounted while") as raised:
+        mount_fuse(config("/src", mountpoint))
+
+    assert raised.value.exit_code is Exit.MOUNTPOINT
+    assert find_mount(str(moved)) is None
 
 
 def test_user_allow_other(tmp_path: Path) -> None:
