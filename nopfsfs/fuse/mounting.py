@@ -12,7 +12,7 @@ import errno
 import os
 import shutil
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
@@ -87,12 +87,19 @@ def mount_fuse(config: MountConfig) -> tuple[int, Mount]:
     """
     if may_mount():
         return _mount_directly(config)
-    fd = _mount_by_helper(config)
-    try:
-        return fd, _mount_made(config)
-    except BaseException:
-        os.close(fd)
-        raise
+    with ExitStack() as undo:
+        undo.callback(_clear, config)
+        fd = _mount_by_helper(config)
+        undo.callback(os.close, fd)
+        mount = _mount_made(config)
+        undo.pop_all()
+    return fd, mount
+
+
+def _clear(config: MountConfig) -> None:
+    """Unmount what fusermount3 has mounted, though it then failed, or hung."""
+    with suppress(NopfsError):
+        unmount(_mount_made(config), lazy=True)
 
 
 def _mount_made(config: MountConfig) -> Mount:
@@ -170,7 +177,7 @@ def _mount_by_helper(config: MountConfig) -> int:
             raise NopfsError(Exit.NO_RIGHT, f"fusermount3 did not answer within {HELPER_S:.0f} s")
         if done.code != 0:
             raise _helper_error(done.err)
-        ours.settimeout(HELPER_S)
+        theirs.close()  # else a descriptor that was not sent would be waited for
         return _receive_descriptor(ours)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -147,6 +148,44 @@ def test_what_the_helper_says_is_passed_on(mountpoint: Path, tmp_path: Path, mon
         mount_fuse(config("/src", mountpoint))
 
     assert raised.value.exit_code is Exit.NO_RIGHT
+
+
+# Mounts, keeps the descriptor, and then does something else than to send it.
+KEEPS_THE_DESCRIPTOR = """#!{python} -IS
+import os, socket, subprocess, sys, time
+kept, sent = socket.socketpair()
+environment = {{**os.environ, "_FUSE_COMMFD": str(sent.fileno())}}
+code = subprocess.run(["{real}", *sys.argv[1:]], pass_fds=[sent.fileno()], env=environment).returncode
+if code or "-u" in sys.argv:
+    sys.exit(code)
+open("{mounted}", "w")
+{then}
+"""
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [("time.sleep(60)", "did not answer"), ("sys.exit(0)", "sent no descriptor"), ("sys.exit('no')", "no; see")],
+)
+def test_what_the_helper_mounted_is_cleared_when_it_fails(
+    then: str, message: str, tmp_path: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = mounting.helper()
+    if real is None:
+        pytest.skip("needs fusermount3")
+    script, mounted = tmp_path / "fusermount3", tmp_path / "mounted"
+    script.write_text(KEEPS_THE_DESCRIPTOR.format(python=sys.executable, real=real, mounted=mounted, then=then))
+    script.chmod(0o755)
+    monkeypatch.setattr(mounting, "may_mount", lambda: False)
+    monkeypatch.setattr(mounting, "helper", lambda: str(script))
+    monkeypatch.setattr(mounting, "HELPER_S", 3.0)
+
+    with pytest.raises(NopfsError, match=message):
+        mount_fuse(config("/src", mountpoint))
+
+    assert mounted.exists()
+    assert find_mount(str(mountpoint)) is None
 
 
 def test_a_mountpoint_that_cannot_be(tmp_path: Path) -> None:
