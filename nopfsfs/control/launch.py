@@ -17,7 +17,7 @@ from nopfsfs.control.process_list import write_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import Mount, is_in_place
 from nopfsfs.fuse.mounting import mount_fuse, unmount
-from nopfsfs.system.process_setup import END_SIGNALS, Handoff, command, handling
+from nopfsfs.system.process_setup import END_SIGNALS, Handoff, command, ending_at_signals, handling
 from nopfsfs.system.state_dirs import StateDir, make_state_dir, state_dir_for
 
 END_LIMIT_S = 5.0
@@ -48,14 +48,17 @@ class StartedMount:
 def launch(config: MountConfig, index: str | int) -> int:
     """Mount, and start the supervisor. In the foreground, return the exit code when the mount has ended. Raises
     NopfsError; then nothing is mounted or running."""
-    started = mount(config, index, {})
-    if not config.foreground:
-        return Exit.OK
-    try:
-        code = _stay(started.daemon)
-    except BaseException:
-        started.end()
-        raise
+    # Ctrl-C raises KeyboardInterrupt; a signal that is ignored, as under nohup(1), stays so.
+    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    with ending_at_signals(ends):
+        started = mount(config, index, {})
+        if not config.foreground:
+            return Exit.OK
+        try:
+            code = _stay(started.daemon)
+        except BaseException:
+            started.end()
+            raise
     if not is_in_place(started.mount):  # else servers may serve on
         started.state.remove()
     return code
@@ -74,16 +77,13 @@ def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> Sta
             undo.callback(state.remove)
             ready, fds["ready"] = os.pipe2(os.O_CLOEXEC)
             daemon = start(config, Handoff("super", config, fds, {"minor": made.minor}))
+            started = StartedMount(config, made, state, daemon)
+            undo.callback(started.end)
         finally:
             for fd in fds.values():
                 os.close(fd)
-        undo.pop_all()
-    started = StartedMount(config, made, state, daemon)
-    try:
         await_answer(daemon, ready)
-    except BaseException:
-        started.end()
-        raise
+        undo.pop_all()
     return started
 
 

@@ -20,7 +20,7 @@ from nopfsfs.control import launch as control
 from nopfsfs.dataset.index_cache import OpenedIndex, open_or
 from nopfsfs.errors import AlreadyReported, NopfsError
 from nopfsfs.peer import mpi
-from nopfsfs.peer.end_signals import EndSignals, ending_at_signals
+from nopfsfs.peer.end_signals import EndSignals
 from nopfsfs.peer.mpi import MPI
 from nopfsfs.peer.process import serve
 from nopfsfs.peer.shared_scan import ScanOptions, check_same, check_view, scan_together
@@ -29,6 +29,7 @@ from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.supervisor_peer import AllMounted
 from nopfsfs.system.file_system import file_system_at
 from nopfsfs.system.mpi_start import Launched, launched
+from nopfsfs.system.process_setup import END_SIGNALS, ending_at_signals
 from nopfsfs.system.state_dirs import claimed_mountpoint
 
 ENDED_S = 10.0  # for a supervisor that has closed its sockets to end
@@ -52,7 +53,7 @@ def run(config: MountConfig, parts: MpiMountSteps, env: Mapping[str, str], say: 
     is mounted or running."""
     found = launched(env)
     assert found is not None  # else `config` names no peers
-    with ending_at_signals():
+    with ending_at_signals(END_SIGNALS):
         world = _begin(found)
         try:
             ranks, signals, peers = (mpi.copy(world) for _ in range(3))

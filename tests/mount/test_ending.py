@@ -199,6 +199,21 @@ def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signal
         m.wait_gone()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_command_while_it_starts_leaves_no_mount(
+    mounting: Mounting, data: Path, number: signal.Signals
+) -> None:
+    with mounting(data) as m:
+        assert m.umount().returncode == 0
+        m.wait_gone()
+        process = subprocess.Popen(mount_command(m), env=environment(m))
+        assert wait_until(m.is_mounted)
+        process.send_signal(number)  # the supervisor has not answered yet: it is importing its modules
+        assert process.wait(20) == 128 + number
+        m.errors_expected = True  # the supervisor logs that it was told to end
+        m.wait_gone()
+
+
 def catches(pid: int, number: signal.Signals) -> bool:
     """Whether a process has a handler for the signal."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
