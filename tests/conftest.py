@@ -23,8 +23,10 @@ from nopfsfs.system.state_dirs import claim_dir_for, default_run_dir, state_dir_
 from tests import guard
 from tests.examples import examples
 
-# A shell that starts the tests in the background has them, and what they start, ignore SIGINT; some tests send it.
+# A shell that starts the tests in the background has them, and what they start, ignore SIGINT, and nohup SIGHUP; some
+# tests send these.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("nopfsfs", deadline=None, max_examples=examples(100))
 settings.load_profile("nopfsfs")
 pytest.register_assert_rewrite("tests.mount.harness")  # before any test, of whatever room, imports it

@@ -214,11 +214,15 @@ def test_a_signal_to_the_command_while_it_starts_leaves_no_mount(
         m.wait_gone()
 
 
-def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for the signal."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    caught = next(line.split()[1] for line in lines if line.startswith("SigCgt"))
-    return bool(int(caught, 16) >> (number - 1) & 1)
+def test_a_hangup_under_nohup_while_it_starts_changes_nothing(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        assert m.umount().returncode == 0
+        m.wait_gone()
+        process = subprocess.Popen(["nohup", *mount_command(m)], env=environment(m), stderr=subprocess.DEVNULL)
+        assert wait_until(m.is_mounted)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(20) == 0
+        assert m.status()["state"] == "running"
 
 
 def test_ctrl_c_at_a_terminal_reaches_all_processes_of_the_group(mounting: Mounting, data: Path) -> None:
@@ -226,7 +230,10 @@ def test_ctrl_c_at_a_terminal_reaches_all_processes_of_the_group(mounting: Mount
         assert m.umount().returncode == 0
         m.wait_gone()
         process = subprocess.Popen([*mount_command(m, "-f")], env=environment(m), start_new_session=True)
-        assert wait_until(lambda: catches(process.pid, signal.SIGHUP))  # it stays, and passes signals on
+        assert wait_until(m.is_mounted)
+        m.pid("supervisor")
+        m.wait_status(lambda status: status["state"] == "running")
+        read_all(m, readers=1)  # meanwhile the command has heard that the mount answers, and passes signals on
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(20) == 0
         m.wait_gone()
