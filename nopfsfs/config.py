@@ -79,7 +79,8 @@ class MountConfig:
     rescan: bool = False
     index_dir: str = ""
     remember: bool = True  # begin with the plans of the last job on this source, keep those of this one (--remember)
-    state_dir: str = ""  # this mount's own directory below the run directory
+    run_dir: str = ""  # the user's directory for the state of mounts
+    state_dir: str = ""  # this mount's own directory below the run directory; known when it is mounted
     log_file: str | None = None
     source_fs: tuple[int, int] | None = None  # type and id of the source's file system (system/file_system.py)
     foreground: bool = False

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,15 @@ import pytest
 from hypothesis import settings
 
 from nopfsfs.fuse.mount_table import abort_connection, find_mount
-from nopfsfs.fuse.mounting import may_mount, unmount
-from nopfsfs.system.state_dirs import default_run_dir, remove_state_dir, state_dir_for
+from nopfsfs.fuse.mounting import NotMounted, may_mount, unmount
+from nopfsfs.system.state_dirs import claim_dir_for, default_run_dir, state_dir_for
 from tests import guard
 from tests.examples import examples
 
-# A shell that starts the tests in the background has them, and what they start, ignore SIGINT; some tests send it.
+# A shell that starts the tests in the background has them, and what they start, ignore SIGINT, and nohup SIGHUP; some
+# tests send these.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("nopfsfs", deadline=None, max_examples=examples(100))
 settings.load_profile("nopfsfs")
 pytest.register_assert_rewrite("tests.mount.harness")  # before any test, of whatever room, imports it
@@ -67,16 +71,45 @@ def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         assert left == ([], []), "left behind: (mounts, processes)"
 
 
+def unmount_at(path: str | Path, *, lazy: bool = False) -> None:
+    """Unmount what is mounted at a real path. Raises NotMounted."""
+    mount = find_mount(str(path))
+    if mount is None:
+        raise NotMounted(str(path))
+    unmount(mount, lazy=lazy)
+
+
+def state_dir_at(path: str | Path) -> str:
+    """The state directory of what is mounted at a real path."""
+    mount = find_mount(str(path))
+    assert mount is not None
+    return state_dir_for(str(path), mount.minor, default_run_dir(os.geteuid(), os.environ))
+
+
+def state_dirs_at(path: str | Path) -> list[str]:
+    """All that mounts at a real path have in the run directory: state directories and claims."""
+    return glob(f"{claim_dir_for(str(path), default_run_dir(os.geteuid(), os.environ))}*")
+
+
+def remove_state(path: str | Path) -> None:
+    """Remove all that mounts at a real path have left in the run directory."""
+    for directory in state_dirs_at(path):
+        shutil.rmtree(directory, ignore_errors=True)
+    with suppress(OSError):
+        os.rmdir(default_run_dir(os.geteuid(), os.environ))
+
+
 class FakeMount:
     """A real FUSE mount served by `fake_daemon.py`; `end` leaves nothing."""
 
     def __init__(self, source: Path, mountpoint: Path, *flags: str) -> None:
         self.mountpoint = str(mountpoint)
-        self.state_dir = state_dir_for(self.mountpoint, default_run_dir(os.geteuid(), os.environ))
-        argv = [sys.executable, str(FAKE_DAEMON), str(source), self.mountpoint, self.state_dir, *flags]
+        run_dir = default_run_dir(os.geteuid(), os.environ)
+        argv = [sys.executable, str(FAKE_DAEMON), str(source), self.mountpoint, run_dir, *flags]
         self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"  # the suite's timeout bounds this
+        self.state_dir = state_dir_at(self.mountpoint)
 
     def kill(self) -> None:
         """Kill the daemon, as the kernel's OOM killer does: the mount stays."""
@@ -92,8 +125,8 @@ class FakeMount:
         assert self.process.stdout is not None
         self.process.stdout.close()
         if find_mount(self.mountpoint) is not None:
-            unmount(self.mountpoint, lazy=True)
-        remove_state_dir(self.state_dir)
+            unmount_at(self.mountpoint, lazy=True)
+        remove_state(self.mountpoint)
 
 
 FakeMounts = Callable[..., FakeMount]
@@ -101,8 +134,8 @@ FakeMounts = Callable[..., FakeMount]
 
 @contextmanager
 def tmpfs(path: Path, size: str) -> Iterator[Path]:
-    """A file system of that size (as of mount(8)) in memory, at a new directory."""
-    path.mkdir()
+    """A file system of that size (as of mount(8)) in memory, at a directory that is made where it is missing."""
+    path.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], check=True)
     yield path
     subprocess.run(["umount", path], check=True)

@@ -12,6 +12,7 @@ import os
 import signal
 import stat
 import sys
+from dataclasses import replace
 
 import pyfuse3
 import trio
@@ -19,8 +20,9 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.control.client import SOCKET_NAME
 from nopfsfs.control.process_list import write_pids
+from nopfsfs.fuse.mount_table import Mount
 from nopfsfs.fuse.mounting import mount_fuse, unmount
-from nopfsfs.system.state_dirs import make_state_dir, remove_state_dir
+from nopfsfs.system.state_dirs import StateDir, make_state_dir, state_dir_for
 
 ROOT, HELLO, SLOW = 1, 2, 3
 NAMES = {b"hello": HELLO, b"slow": SLOW}
@@ -91,8 +93,8 @@ class Tree(pyfuse3.Operations):
 class Daemon:
     """Serves the control socket; `ended` is set when the mount has ended."""
 
-    def __init__(self, config: MountConfig, deaf: bool) -> None:
-        self.config = config
+    def __init__(self, config: MountConfig, mount: Mount, deaf: bool) -> None:
+        self.config, self.mount = config, mount
         self.deaf = deaf
         self.ended = trio.Event()
         self.told = trio.Event()  # the final record went out, or nobody asked for it
@@ -102,24 +104,25 @@ class Daemon:
     async def serve(self, stream: trio.SocketStream) -> None:
         async with stream:
             line = bytearray()
-            while not line.endswith(b"\n"):
-                chunk = await stream.receive_some()
-                if not chunk:
-                    return
+            async for chunk in stream:
                 line += chunk
-            command = json.loads(line)["command"]
-            self.asked.append(command)
+                if line.endswith(b"\n"):
+                    await self.answer(stream, json.loads(line)["command"])
+                    line.clear()
+
+    async def answer(self, stream: trio.SocketStream, command: str) -> None:
+        self.asked.append(command)
+        if command == "wait-final":
+            self.waiting += 1
+            await self.ended.wait()
+        if command == "stop" and not self.deaf:
+            pyfuse3.terminate()
+        record = {**RECORD, "asked": self.asked, "state": "ended" if self.ended.is_set() else "running"}
+        try:
+            await stream.send_all(json.dumps({"ok": True, "record": record}).encode() + b"\n")
+        finally:
             if command == "wait-final":
-                self.waiting += 1
-                await self.ended.wait()
-            if command == "stop" and not self.deaf:
-                pyfuse3.terminate()
-            record = {**RECORD, "asked": self.asked, "state": "ended" if self.ended.is_set() else "running"}
-            try:
-                await stream.send_all(json.dumps({"ok": True, "record": record}).encode() + b"\n")
-            finally:
-                if command == "wait-final":
-                    self.told.set()
+                self.told.set()
 
     async def listen(self, sock: trio.socket.SocketType) -> None:
         async with trio.open_nursery() as nursery:
@@ -131,7 +134,7 @@ class Daemon:
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:
                 if not self.deaf:
-                    unmount(self.config.mountpoint, lazy=True)
+                    unmount(self.mount, lazy=True)
 
     async def run(self) -> None:
         sock = trio.socket.socket(trio.socket.AF_UNIX)
@@ -155,25 +158,27 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("source")
     parser.add_argument("mountpoint")
-    parser.add_argument("state_dir")
+    parser.add_argument("run_dir")
     parser.add_argument("--deaf", action="store_true", help="never end, neither by umount nor by SIGTERM")
     parser.add_argument("--noexec", action="store_true")
     options = parser.parse_args()
     config = MountConfig(
         source=options.source,
         mountpoint=options.mountpoint,
-        state_dir=options.state_dir,
+        run_dir=options.run_dir,
         allow_other=True,
         mount_options=("noexec",) if options.noexec else (),
     )
-    make_state_dir(config.state_dir, os.geteuid())
-    fd = mount_fuse(config)
+    fd, mount = mount_fuse(config)
+    state_dir = state_dir_for(config.mountpoint, mount.minor, config.run_dir)
+    config = replace(config, state_dir=state_dir)
+    make_state_dir(state_dir, os.geteuid(), lambda made: write_pids(made, {"supervisor": os.getpid()}))
+    state = StateDir(state_dir)
     os.set_inheritable(fd, True)
     pyfuse3.init(Tree(), f"/dev/fd/{fd}", set())
-    write_pids(config.state_dir, {"supervisor": os.getpid()})
-    trio.run(Daemon(config, options.deaf).run)
+    trio.run(Daemon(config, mount, options.deaf).run)
     pyfuse3.close(unmount=False)
-    remove_state_dir(config.state_dir)
+    state.remove()
 
 
 if __name__ == "__main__":

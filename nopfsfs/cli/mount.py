@@ -15,10 +15,10 @@ from nopfsfs.cli.error_exit import run, say
 from nopfsfs.cli.mount_options import parse_mount
 from nopfsfs.cli.preflight import check_source, preflight
 from nopfsfs.config import MountConfig
-from nopfsfs.control.stale_mounts import is_orphaned, sweep_run_dir
+from nopfsfs.control.stale_mounts import is_orphaned, state_dir_of, sweep_run_dir
 from nopfsfs.errors import AlreadyReported, Exit, NopfsError
 from nopfsfs.fuse.mount_table import find_mount
-from nopfsfs.system.state_dirs import claimed_state_dir, find_state_dir, make_private_dir, remove_state_dir
+from nopfsfs.system.state_dirs import claimed_mountpoint, make_private_dir
 
 PROGRAM = "nopfs-mount"
 BAR_AFTER_S = 2.0  # a scan that ends sooner shows no progress bar
@@ -133,21 +133,14 @@ def start(config: MountConfig, parts: Callable[[], MountSteps], env: Mapping[str
     if taken_over(config, env, say_line):
         return Exit.OK
     config = preflight(config, env, say_line)
-    sweep_run_dir(os.path.dirname(config.state_dir))
-    with claimed_state_dir(config.state_dir, os.geteuid()):
-        started = False
-        try:
-            made = parts()
-            with reading_as(config) as reader, scan_bar(sys.stderr.isatty()) as progress:
-                index = made.open_index(reader, progress)
-                config = with_source_fs(config)
-            check_plans(config, index)
-            code = made.launch(config, index)
-            started = code == Exit.OK and not config.foreground
-            return code
-        finally:
-            if not started and find_mount(config.mountpoint) is None:  # a mount that exists has servers that need it
-                remove_state_dir(config.state_dir)
+    sweep_run_dir(config.run_dir)
+    with claimed_mountpoint(config.mountpoint, config.run_dir, os.geteuid()):
+        made = parts()
+        with reading_as(config) as reader, scan_bar(sys.stderr.isatty()) as progress:
+            index = made.open_index(reader, progress)
+            config = with_source_fs(config)
+        check_plans(config, index)
+        return made.launch(config, index)
 
 
 def start_with_peers(config: MountConfig, env: Mapping[str, str], say_line: Callable[[str], None]) -> int:
@@ -161,7 +154,7 @@ def start_with_peers(config: MountConfig, env: Mapping[str, str], say_line: Call
 
     def checked(config: MountConfig) -> MountConfig:
         config = preflight(config, env, say_line)
-        sweep_run_dir(os.path.dirname(config.state_dir))
+        sweep_run_dir(config.run_dir)
         return config
 
     return peers.run(config, peers.MpiMountSteps(checked, reading_as, scan_bar, check_plans), env, say_line)
@@ -173,7 +166,7 @@ def taken_over(config: MountConfig, env: Mapping[str, str], say_line: Callable[[
     mount = find_mount(config.mountpoint)
     if mount is None or not mount.is_nopfs or mount.owner != os.geteuid():
         return False
-    state_dir = find_state_dir(mount.mountpoint, mount.owner, env)
+    state_dir = state_dir_of(mount, env)
     if not is_orphaned(state_dir, mount.owner):
         return False
     check_source(config)  # on a dead source, realpath below would block for ever

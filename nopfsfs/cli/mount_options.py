@@ -21,7 +21,7 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import read_mounts
 from nopfsfs.system.launcher import resolve_worlds
 from nopfsfs.system.mpi_start import Launched, filled_in, resolve
-from nopfsfs.system.state_dirs import default_index_dir, default_run_dir, real_mountpoint, state_dir_for
+from nopfsfs.system.state_dirs import default_index_dir, default_run_dir, real_mountpoint
 
 _EPILOG = """\
 examples:
@@ -162,7 +162,7 @@ def _build(
         mountpoint=mountpoint,
         worlds=worlds,
         plans=plans,
-        state_dir=state_dir_for(mountpoint, default_run_dir(uid, env)),
+        run_dir=default_run_dir(uid, env),
         mount_options=flags,
         **{**defaults, **dict(uid_gid_groups), **values},
     )

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,13 +24,13 @@ from nopfsfs.cli.status_text import final_table, in_words
 from nopfsfs.control.client import Connection, NoAnswer, Record, call
 from nopfsfs.control.find_mount import Located, locate
 from nopfsfs.control.process_list import Process, living, read_pids, wait_all
-from nopfsfs.control.stale_mounts import clear_stale, daemon_is_dead, stopped_supervisor
+from nopfsfs.control.stale_mounts import clear_stale, daemon_is_dead, held_state_dir, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mount_table import HeldConnection, Holder, find_mount, holders
+from nopfsfs.fuse.mount_table import HeldConnection, Holder, holders, is_in_place
 from nopfsfs.fuse.mounting import Busy, NotMounted, may_mount, unmount
 from nopfsfs.system.as_user import as_user
 from nopfsfs.system.atomic_file import whole_file
-from nopfsfs.system.state_dirs import remove_state_dir
+from nopfsfs.system.state_dirs import StateDir
 from nopfsfs.text.units import parse_duration
 
 PROGRAM = "nopfs-umount"
@@ -67,6 +67,7 @@ class Unmounter:
     limits: Limits
     say: Callable[[str], None]
     env: Mapping[str, str]
+    state: StateDir
     ending: Ending = field(default_factory=Ending)
 
     def run(self) -> Ending:
@@ -81,7 +82,7 @@ class Unmounter:
         with ExitStack() as stack:
             held = HeldConnection(self.located.mount)
             stack.callback(held.close)
-            last: Connection | None = None
+            last = asked = None
             with suppress(NopfsError):  # a daemon that does not answer is dealt with below
                 self.ending.record = call(state_dir, "status", self.limits.call, owner=owner)
                 last = stack.enter_context(Connection(state_dir, self.limits.call, owner))
@@ -92,10 +93,17 @@ class Unmounter:
                 asked.receive(self.limits.call)
             self._unmount(processes)
             if self.ending.code is Exit.LAZY:
-                with suppress(NopfsError):
-                    call(state_dir, "stop", self.limits.call, owner=owner)
-            self._await_end(last, processes, held)
+                self._stop(asked)
+            self._await_end(last, asked, processes, held)
         return self.ending
+
+    def _stop(self, asked: Connection | None) -> None:
+        """Send the request to stop. `asked`: a connection made while the mount was there: a new one could lead to the
+        daemon of another."""
+        if asked is not None:
+            with suppress(NopfsError):
+                asked.send("stop", self.limits.call)
+                asked.receive(self.limits.call)
 
     def _end_stopped_supervisor(self, processes: Sequence[Process]) -> None:
         """Kill a supervisor that a signal has stopped, where other processes of the mount live. A stopped supervisor
@@ -108,16 +116,16 @@ class Unmounter:
 
     def _unmount(self, processes: Sequence[Process]) -> None:
         """Unmount. While the mount is busy, try again until the time of --timeout is over; then unmount lazily."""
-        path = self.located.path
+        path, mount = self.located.path, self.located.mount
         deadline = time.monotonic() + self.limits.busy
         named: tuple[Holder, ...] = ()
         look_at = 0.0
         while True:
             try:
-                unmount(path)
+                unmount(mount)
                 return
             except NotMounted:
-                return  # another process has unmounted it meanwhile
+                return  # another process has unmounted it meanwhile, and perhaps mounted another
             except Busy:
                 now = time.monotonic()
             if now >= look_at:
@@ -128,7 +136,7 @@ class Unmounter:
             time.sleep(min(RETRY_S, deadline - now))
         self.say(f"{path} is still in use after {self.limits.busy:.3g} s: unmounting it lazily")
         with suppress(NotMounted):
-            unmount(path, lazy=True)
+            unmount(mount, lazy=True)
         self.ending.code = Exit.LAZY
 
     def _name_holders(self, named: tuple[Holder, ...], ours: Sequence[int]) -> tuple[Holder, ...]:
@@ -138,26 +146,27 @@ class Unmounter:
             self.say(f"{self.located.path} is in use by {who}")
         return found
 
-    def _await_end(self, last: Connection | None, processes: Sequence[Process], held: HeldConnection) -> None:
+    def _await_end(
+        self, last: Connection | None, asked: Connection | None, processes: Sequence[Process], held: HeldConnection
+    ) -> None:
         """Wait for the final record and for the end of the processes; kill the processes that do not end."""
         deadline = time.monotonic() + self.limits.end
         if last is not None:
             with suppress(NopfsError):
-                self.ending.record = self._final(last)
+                self.ending.record = self._final(last, asked)
                 self.ending.final = True
         if not wait_all(processes, deadline - time.monotonic()):
             self._force(processes, held)
         if not living(processes):
-            remove_state_dir(self.located.state_dir, self.located.owner)
+            self.state.remove()
 
-    def _final(self, last: Connection) -> Record:
+    def _final(self, last: Connection, asked: Connection | None) -> Record:
         """The final record. A mount with a copy in another mount namespace does not end by itself: then the request to
         stop is sent. Raises NopfsError."""
         try:
             return last.receive(self.limits.end / 2)
         except NoAnswer:
-            with suppress(NoAnswer):  # the daemon answers after it has tried all gentler ways
-                call(self.located.state_dir, "stop", self.limits.call, owner=self.located.owner)
+            self._stop(asked)  # the daemon answers after it has tried all gentler ways
             self.say("the daemon went on, most likely as another mount namespace has a copy of the mount: ended it")
             return last.receive(self.limits.end / 2)
 
@@ -165,8 +174,9 @@ class Unmounter:
         detached = self.ending.code is Exit.LAZY
         self.ending.code = Exit.STUCK
         # The list is read again: a process that died meanwhile has been replaced.
-        owner = self.located.owner
-        processes = tuple(dict.fromkeys((*processes, *read_pids(self.located.state_dir, owner=owner))))
+        now = read_pids(self.located.state_dir, owner=self.located.owner)
+        if self.state.is_in_place():  # else these are of a later mount
+            processes = tuple(dict.fromkeys((*processes, *now)))
         names = ", ".join(f"{p.role} {p.pid}" for p in living(processes))
         self.say(f"the daemon did not end within {self.limits.end:.3g} s ({names}): ending it")
         self._signal(processes, signal.SIGTERM)
@@ -206,8 +216,9 @@ def umount(located: Located, limits: Limits, report: str | None, env: Mapping[st
         raise NopfsError(
             Exit.NO_RIGHT, f"{located.path} was mounted by {located.owner_name}; only that user and root can unmount it"
         )
-    ending = Unmounter(located, limits, lambda line: say(PROGRAM, line), env).run()
-    if find_mount(located.path) == located.mount:
+    with closing(held_state_dir(located.mount, env)) as state:
+        ending = Unmounter(located, limits, lambda line: say(PROGRAM, line), env, state).run()
+    if is_in_place(located.mount):
         raise NopfsError(Exit.STUCK, f"{located.path} is still mounted")
     if ending.record is not None:
         if not ending.final:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from nopfsfs.control.client import CALL_S, Command, Record, call
-from nopfsfs.control.stale_mounts import daemon_is_dead, is_orphaned, stopped_supervisor
+from nopfsfs.control.stale_mounts import daemon_is_dead, is_orphaned, state_dir_of, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import Mount, find_mount, read_mounts
-from nopfsfs.system.state_dirs import find_state_dir, real_mountpoint
+from nopfsfs.system.state_dirs import real_mountpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def locate(path: str, env: Mapping[str, str]) -> Located:
         raise NopfsError(Exit.NOT_MOUNTED, f"nothing is mounted at {real}; mounts are listed by findmnt -t fuse.nopfs")
     if not mount.is_nopfs:
         raise NopfsError(Exit.NOT_MOUNTED, f"what is mounted at {real} is not nopfs but {mount.fstype}; use umount")
-    return Located(real, mount, find_state_dir(real, mount.owner, env))
+    return Located(real, mount, state_dir_of(mount, env))
 
 
 def locate_living(path: str, env: Mapping[str, str]) -> Located:

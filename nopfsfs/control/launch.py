@@ -9,51 +9,90 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 from nopfsfs.config import MountConfig
+from nopfsfs.control.process_list import write_pids
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse.mount_table import Mount, is_in_place
 from nopfsfs.fuse.mounting import mount_fuse, unmount
-from nopfsfs.system.process_setup import END_SIGNALS, Handoff, command, handling
+from nopfsfs.system.process_setup import END_SIGNALS, Handoff, command, ending_at_signals, handling
+from nopfsfs.system.state_dirs import StateDir, make_state_dir, state_dir_for
 
 END_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 60.0  # a mount that has not answered by then never will
 
 
+@dataclass(frozen=True, slots=True)
+class StartedMount:
+    """A mount and its supervisor, which this process has started."""
+
+    config: MountConfig
+    mount: Mount
+    state: StateDir
+    daemon: subprocess.Popen[bytes]
+
+    def end(self) -> None:
+        """End the supervisor, whose start is given up, and unmount."""
+        self.daemon.terminate()
+        try:
+            self.daemon.wait(timeout=END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.daemon.kill()
+            self.daemon.wait()
+        clear(self.mount)
+        self.state.remove()
+
+
 def launch(config: MountConfig, index: str | int) -> int:
     """Mount, and start the supervisor. In the foreground, return the exit code when the mount has ended. Raises
     NopfsError; then nothing is mounted or running."""
-    daemon = mount(config, index, {})
-    if not config.foreground:
-        return Exit.OK
-    try:
-        return _stay(daemon)
-    except BaseException:
-        end(daemon, config.mountpoint)
-        raise
+    # Ctrl-C raises KeyboardInterrupt; a signal that is ignored, as under nohup(1), stays so.
+    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    with ending_at_signals(ends):
+        started = mount(config, index, {})
+        if not config.foreground:
+            return Exit.OK
+        try:
+            code = _stay(started.daemon)
+        except BaseException:
+            started.end()
+            raise
+    if not is_in_place(started.mount):  # else servers may serve on
+        started.state.remove()
+    return code
 
 
-def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> subprocess.Popen[bytes]:
-    """Mount, and start the supervisor; return its process when the mount answers. `further`: descriptors for the
-    supervisor, by name. They and the index are closed here. Raises NopfsError; then nothing is mounted or running."""
+def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> StartedMount:
+    """Mount, and start the supervisor; return when the mount answers. `further`: descriptors for the supervisor, by
+    name. They and the index are closed here. Raises NopfsError; then nothing is mounted or running."""
     index_fd = index if isinstance(index, int) else os.open(index, os.O_RDONLY | os.O_CLOEXEC)
     fds = {**further, "index": index_fd}
-    try:
-        fds["fuse"] = mount_fuse(config)
-        ready, fds["ready"] = os.pipe2(os.O_CLOEXEC)
-        daemon = start(config, Handoff("super", config, fds, {}))
-    except BaseException:
-        if "fuse" in fds:
-            clear(config.mountpoint)
-        raise
-    finally:
-        for fd in fds.values():
-            os.close(fd)
-    try:
+    with ExitStack() as undo:
+        try:
+            fds["fuse"], made = mount_fuse(config)
+            undo.callback(clear, made)
+            config, state = _with_state_dir(config, made)
+            undo.callback(state.remove)
+            ready, fds["ready"] = os.pipe2(os.O_CLOEXEC)
+            daemon = start(config, Handoff("super", config, fds, {"minor": made.minor}))
+            started = StartedMount(config, made, state, daemon)
+            undo.callback(started.end)
+        finally:
+            for fd in fds.values():
+                os.close(fd)
         await_answer(daemon, ready)
-    except BaseException:
-        end(daemon, config.mountpoint)
-        raise
-    return daemon
+        undo.pop_all()
+    return started
+
+
+def _with_state_dir(config: MountConfig, mount: Mount) -> tuple[MountConfig, StateDir]:
+    """Make the state directory of a mount that has just been made; return the configuration with its path, and the
+    directory. Raises NopfsError."""
+    path = state_dir_for(config.mountpoint, mount.minor, config.run_dir)
+    make_state_dir(path, os.geteuid(), lambda made: write_pids(made, {"starter": os.getpid()}))
+    return replace(config, state_dir=path), StateDir(path)
 
 
 def start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:
@@ -99,20 +138,9 @@ def _stay(daemon: subprocess.Popen[bytes]) -> int:
         return daemon.wait()
 
 
-def end(daemon: subprocess.Popen[bytes], mountpoint: str) -> None:
-    """End a supervisor whose start is given up, and unmount."""
-    daemon.terminate()
+def clear(mount: Mount) -> None:
     try:
-        daemon.wait(timeout=END_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        daemon.kill()
-        daemon.wait()
-    clear(mountpoint)
-
-
-def clear(mountpoint: str) -> None:
-    try:
-        unmount(mountpoint, lazy=True)
+        unmount(mount, lazy=True)
     except NopfsError as e:
         if e.exit_code != Exit.NOT_MOUNTED:
             print(f"nopfs-mount: {e.message}", file=sys.stderr)

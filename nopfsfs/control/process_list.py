@@ -147,9 +147,10 @@ def _read_small(path: str, owner: int | None) -> bytes:
 
 
 def writes_no_more(state_dir: str) -> None:
-    """Remove the record of the peer process that writes the arena: it writes no more."""
-    with suppress(OSError):
-        os.unlink(os.path.join(state_dir, WRITER_FILE))
+    """Remove the record of this process as the peer process that writes the arena: it writes no more."""
+    if os.getpid() in {process.pid for process in read_pids(state_dir, WRITER_FILE)}:
+        with suppress(OSError):
+            os.unlink(os.path.join(state_dir, WRITER_FILE))
 
 
 def living(processes: Iterable[Process]) -> tuple[Process, ...]:

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
-from contextlib import suppress
-from fcntl import LOCK_EX, LOCK_NB, flock
+from contextlib import closing, suppress
 
 from nopfsfs.control.client import Connection, NoAnswer
 from nopfsfs.control.process_list import Process, living, read_pids
-from nopfsfs.fuse.mount_table import Mount, is_stale
+from nopfsfs.fuse.mount_table import Mount, is_in_place, is_stale
 from nopfsfs.fuse.mounting import NotMounted, unmount
-from nopfsfs.system.state_dirs import find_state_dir, remove_state_dir
+from nopfsfs.system.state_dirs import StateDir, find_state_dir
 from nopfsfs.system.threads import is_stopped
 
 _CONNECT_S = 1.0  # a listening socket accepts at once, even if no process takes the connection
 
 
+def state_dir_of(mount: Mount, env: Mapping[str, str]) -> str:
+    """Return the state directory of `mount`, which need not exist."""
+    return find_state_dir(mount.mountpoint, mount.minor, mount.owner, env)
+
+
+def held_state_dir(mount: Mount, env: Mapping[str, str]) -> StateDir:
+    """Return the state directory of `mount`, held; closed where the mount is gone."""
+    state = StateDir(state_dir_of(mount, env), mount.owner)
+    if not is_in_place(mount):  # its device number may be another mount's by now, and the directory, too
+        state.close()
+    return state
+
+
 def daemon_is_dead(mount: Mount, env: Mapping[str, str]) -> bool:
     """Return whether no process serves `mount` any more. A daemon that hangs is not dead."""
-    state_dir = find_state_dir(mount.mountpoint, mount.owner, env)
+    state_dir = state_dir_of(mount, env)
     processes = read_pids(state_dir, owner=mount.owner)
     if living(processes):
         return False
@@ -54,16 +65,17 @@ def stopped_supervisor(state_dir: str, owner: int) -> Process | None:
 
 def clear_stale(mount: Mount, env: Mapping[str, str]) -> None:
     """Unmount, lazily, a mount whose daemon is dead: its users can read nothing. Remove its state directory."""
-    with suppress(NotMounted):  # another process was faster
-        unmount(mount.mountpoint, lazy=True)
-    remove_state_dir(find_state_dir(mount.mountpoint, mount.owner, env), mount.owner)
+    with closing(held_state_dir(mount, env)) as state:
+        with suppress(NotMounted):  # another process was faster
+            unmount(mount, lazy=True)
+        state.remove()
 
 
 def sweep_run_dir(run_dir: str) -> None:
     """Remove the state directories of mounts that were killed, whatever their mountpoints. Never raises.
 
-    A directory without a list of processes is being made; a locked one belongs to a mount that is starting. A run
-    directory of another user is left alone, and so is what another user has put into this user's.
+    A directory without a list of processes belongs to a mount that is starting. A run directory of another user is left
+    alone, and so is what another user has put into this user's.
     """
     with suppress(OSError):
         run = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -77,14 +89,7 @@ def sweep_run_dir(run_dir: str) -> None:
 
 def _sweep(run: int, name: str) -> None:
     """Remove one state directory of a killed mount. `run`: descriptor of the run directory, which is this user's."""
-    path = f"/proc/self/fd/{run}/{name}"
-    with suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            processes = read_pids(f"/proc/self/fd/{fd}", owner=os.geteuid())
-            if os.fstat(fd).st_uid != os.geteuid() or not processes or living(processes):
-                return
-            flock(fd, LOCK_EX | LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
-        finally:
-            os.close(fd)
+    with suppress(OSError), closing(StateDir(f"/proc/self/fd/{run}/{name}")) as state:
+        processes = read_pids(state.here, owner=os.geteuid())
+        if os.stat(state.here).st_uid == os.geteuid() and processes and not living(processes):
+            state.remove()

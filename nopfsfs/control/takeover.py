@@ -13,7 +13,7 @@ from nopfsfs.control.process_list import Process, read_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.protocol.columns import LAYOUT
 from nopfsfs.system.process_setup import Handoff
-from nopfsfs.system.state_dirs import claimed_state_dir
+from nopfsfs.system.state_dirs import claimed_dir
 
 HAND_OVER_S = 15.0  # for a supervisor to end its stager and itself
 _OTHER = (
@@ -28,7 +28,7 @@ def adopt(state_dir: str) -> None:
     A server gives what it holds (`control/orphans.py`). The supervisor adopts arena and policy, starts servers, and
     ends those before it, whose requests the kernel delivers again (`supervisor/succession.py`). It then starts a
     stager, which adopts the staged copies."""
-    with claimed_state_dir(state_dir, os.geteuid()):
+    with claimed_dir(state_dir, os.geteuid()):
         try:
             given = orphans.ask(state_dir)
         except ValueError as error:

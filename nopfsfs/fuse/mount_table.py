@@ -41,6 +41,11 @@ class Mount:
     super_options: tuple[str, ...]
 
     @property
+    def identity(self) -> tuple[object, ...]:
+        """Fields that stay the same for as long as it is mounted; options may change."""
+        return self.mount_id, self.major, self.minor, self.root, self.fstype, self.source
+
+    @property
     def is_nopfs(self) -> bool:
         return self.fstype == FSTYPE
 
@@ -106,6 +111,18 @@ def find_mount(mountpoint: str, mounts: Iterable[Mount] | None = None) -> Mount 
         if mount.mountpoint == mountpoint:
             found = mount
     return found
+
+
+def find_mount_of(mountpoint: str, minor: int) -> Mount | None:
+    """Return the mount with device number `minor` at exactly `mountpoint`, also below another one, or None."""
+    return find_mount(mountpoint, (mount for mount in read_mounts() if (mount.major, mount.minor) == (0, minor)))
+
+
+def is_in_place(mount: Mount) -> bool:
+    """Return whether `mount` itself is what its mountpoint shows: it is still mounted, and nothing over it. The kernel
+    gives the numbers of a mount that has ended to a later one, so kind and source are compared as well."""
+    found = find_mount(mount.mountpoint)
+    return found is not None and found.identity == mount.identity
 
 
 def find_covering(path: str, mounts: Iterable[Mount] | None = None) -> Mount | None:
@@ -180,11 +197,8 @@ class HeldConnection:
         self._fd = -1
         with suppress(OSError):  # fusectl is not mounted, or the mount is another user's
             self._fd = os.open(f"{CONNECTIONS}/{mount.minor}/abort", os.O_WRONLY | os.O_CLOEXEC)
-        if not self._is_there():
+        if not is_in_place(mount):
             self.close()
-
-    def _is_there(self) -> bool:
-        return find_mount(self._mount.mountpoint) == self._mount
 
     def abort(self, *, in_use: bool) -> bool:
         """Abort the connection as `abort_connection` does, unless it has ended.
@@ -192,7 +206,7 @@ class HeldConnection:
         `in_use`: the mount was detached lazily while readers use it, who now wait. It is in mountinfo no more, but its
         number is its own as long as they wait."""
         if self._fd < 0:
-            return (in_use or self._is_there()) and abort_connection(self._mount.minor)
+            return (in_use or is_in_place(self._mount)) and abort_connection(self._mount.minor)
         try:
             os.write(self._fd, b"1")
         except OSError:

@@ -12,11 +12,11 @@ import errno
 import os
 import shutil
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mount_table import FSTYPE, find_mount
+from nopfsfs.fuse.mount_table import FSTYPE, Mount, find_mount, is_in_place
 from nopfsfs.system.bounded_run import run_bounded
 from nopfsfs.system.trusted_path import open_trusted
 
@@ -80,26 +80,64 @@ def open_dev_fuse(path: str = DEV_FUSE) -> int:
         ) from error
 
 
-def mount_fuse(config: MountConfig) -> int:
-    """Mount `config.mountpoint` and return the FUSE descriptor (close-on-exec); nobody serves it yet.
+def mount_fuse(config: MountConfig) -> tuple[int, Mount]:
+    """Mount at `config.mountpoint`; return the FUSE descriptor (close-on-exec), which nobody serves yet, and the mount.
 
     Raises NopfsError: NO_FUSE, NO_RIGHT, or MOUNTPOINT.
     """
-    return _mount_directly(config) if may_mount() else _mount_by_helper(config)
+    if may_mount():
+        return _mount_directly(config)
+    with ExitStack() as undo:
+        undo.callback(_clear, config)
+        fd = _mount_by_helper(config)
+        undo.callback(os.close, fd)
+        mount = _mount_made(config)
+        undo.pop_all()
+    return fd, mount
 
 
-def _mount_directly(config: MountConfig) -> int:
+def _clear(config: MountConfig) -> None:
+    """Unmount what fusermount3 has mounted, though it then failed, or hung."""
+    with suppress(NopfsError):
+        unmount(_mount_made(config), lazy=True)
+
+
+def _mount_made(config: MountConfig) -> Mount:
+    """Return the mount that has just been made. Raises NopfsError where it is not at its mountpoint."""
+    mount = find_mount(config.mountpoint)
+    if mount is None or not mount.is_nopfs or mount.owner != os.getuid():
+        raise NopfsError(Exit.MOUNTPOINT, f"{config.mountpoint} was replaced or unmounted while it was being mounted")
+    return mount
+
+
+def _mount_directly(config: MountConfig) -> tuple[int, Mount]:
     fd = open_dev_fuse()
+    try:  # a real path has no links; one that has come since leads to a place of someone else's choice
+        directory = open_trusted(config.mountpoint, links=False)
+        try:
+            return fd, _mount_on(directory, fd, config)
+        finally:
+            os.close(directory)
+    except BaseException as error:
+        os.close(fd)
+        if isinstance(error, OSError):
+            raise _mount_error(config.mountpoint, error) from error
+        raise
+
+
+def _mount_on(directory: int, fd: int, config: MountConfig) -> Mount:
+    """Mount on an open directory, which must still be at the mountpoint. Raises OSError and NopfsError."""
     data = f"fd={fd},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},default_permissions"
     if config.allow_other:
         data += ",allow_other"
     flags = sum(_MS[name] for name in dict.fromkeys((*_ALWAYS, *config.mount_options)))
+    target = f"/proc/self/fd/{directory}"
+    _mount(config.source, target, FSTYPE, flags, data)
     try:
-        _mount(config.source, config.mountpoint, FSTYPE, flags, data)
-    except OSError as error:
-        os.close(fd)
-        raise _mount_error(config.mountpoint, error) from error
-    return fd
+        return _mount_made(config)
+    except BaseException:
+        ctypes.CDLL(None).umount2(os.fsencode(target), _MNT_DETACH)
+        raise
 
 
 def _mount_error(mountpoint: str, error: OSError) -> NopfsError:
@@ -139,7 +177,7 @@ def _mount_by_helper(config: MountConfig) -> int:
             raise NopfsError(Exit.NO_RIGHT, f"fusermount3 did not answer within {HELPER_S:.0f} s")
         if done.code != 0:
             raise _helper_error(done.err)
-        ours.settimeout(HELPER_S)
+        theirs.close()  # else a descriptor that was not sent would be waited for
         return _receive_descriptor(ours)
 
 
@@ -164,15 +202,18 @@ def _receive_descriptor(sock: socket.socket) -> int:
     raise NopfsError(Exit.NO_RIGHT, "fusermount3 mounted, but sent no descriptor")
 
 
-def unmount(mountpoint: str, lazy: bool = False) -> None:
-    """Unmount the topmost mount at `mountpoint`; `lazy`: out of sight now, ended when its last user closes.
+def unmount(mount: Mount, lazy: bool = False) -> None:
+    """Unmount `mount` and no other; `lazy`: out of sight now, ended when its last user closes.
 
-    Does not wait for the daemon. Raises Busy, NotMounted, or NopfsError with Exit.NO_RIGHT.
+    Does not wait for the daemon. Raises Busy, NotMounted, also where another mount is at its mountpoint by now, or
+    NopfsError with Exit.NO_RIGHT.
     """
+    if not is_in_place(mount):  # the kernel takes a path alone, and unmounts what that shows
+        raise NotMounted(mount.mountpoint)
     if may_mount():
-        _unmount_directly(mountpoint, lazy)
+        _unmount_directly(mount.mountpoint, lazy)
     else:
-        _unmount_by_helper(mountpoint, lazy)
+        _unmount_by_helper(mount, lazy)
 
 
 def _unmount_directly(mountpoint: str, lazy: bool) -> None:
@@ -199,8 +240,8 @@ def _unmount_directly(mountpoint: str, lazy: bool) -> None:
     raise NopfsError(Exit.NO_RIGHT, f"cannot unmount {mountpoint}: {os.strerror(number)}")
 
 
-def _unmount_by_helper(mountpoint: str, lazy: bool) -> None:
-    program = helper()
+def _unmount_by_helper(mount: Mount, lazy: bool) -> None:
+    program, mountpoint = helper(), mount.mountpoint
     if program is None:
         raise NopfsError(Exit.NO_RIGHT, f"no right to unmount {mountpoint}: {_AS_ROOT}")
     argv = [program, "-u", *(["-z"] if lazy else []), "--", mountpoint]
@@ -209,7 +250,7 @@ def _unmount_by_helper(mountpoint: str, lazy: bool) -> None:
         raise NopfsError(Exit.STUCK, f"fusermount3 did not answer within {HELPER_S:.0f} s")
     if done.code == 0:
         return
-    if find_mount(mountpoint) is None:
+    if not is_in_place(mount):
         raise NotMounted(mountpoint)
     if "busy" in done.err:
         raise Busy(mountpoint)

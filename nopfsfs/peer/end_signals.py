@@ -20,15 +20,6 @@ AGAIN_S = 2.0  # MPI would have killed this process by then: a later signal is a
 _ASK, _ANSWER = 1, 2  # MPI tags
 
 
-def ending_at_signals() -> AbstractContextManager[None]:
-    """Let END_SIGNALS raise SystemExit inside the `with` block, so that what was begun is cleared away."""
-
-    def raise_exit(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    return handling(END_SIGNALS, raise_exit)
-
-
 class EndSignals:
     """Handler of a person's signals, which it passes on to the mount once. The peer process calls the object in each
     turn of its loop. No other code uses `comm`."""

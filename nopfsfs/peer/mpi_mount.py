@@ -19,9 +19,8 @@ from nopfsfs.config import MountConfig
 from nopfsfs.control import launch as control
 from nopfsfs.dataset.index_cache import OpenedIndex, open_or
 from nopfsfs.errors import AlreadyReported, NopfsError
-from nopfsfs.fuse.mount_table import find_mount
 from nopfsfs.peer import mpi
-from nopfsfs.peer.end_signals import EndSignals, ending_at_signals
+from nopfsfs.peer.end_signals import EndSignals
 from nopfsfs.peer.mpi import MPI
 from nopfsfs.peer.process import serve
 from nopfsfs.peer.shared_scan import ScanOptions, check_same, check_view, scan_together
@@ -30,7 +29,8 @@ from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.supervisor_peer import AllMounted
 from nopfsfs.system.file_system import file_system_at
 from nopfsfs.system.mpi_start import Launched, launched
-from nopfsfs.system.state_dirs import claimed_state_dir, remove_state_dir
+from nopfsfs.system.process_setup import END_SIGNALS, ending_at_signals
+from nopfsfs.system.state_dirs import claimed_mountpoint
 
 ENDED_S = 10.0  # for a supervisor that has closed its sockets to end
 
@@ -53,7 +53,7 @@ def run(config: MountConfig, parts: MpiMountSteps, env: Mapping[str, str], say: 
     is mounted or running."""
     found = launched(env)
     assert found is not None  # else `config` names no peers
-    with ending_at_signals():
+    with ending_at_signals(END_SIGNALS):
         world = _begin(found)
         try:
             ranks, signals, peers = (mpi.copy(world) for _ in range(3))
@@ -111,20 +111,13 @@ def _start(
     with parts.reading_as(config):
         check_view(_RanksAsStarter(ranks), config.source, opened.index)
         config = replace(config, source_fs=file_system_at(os.fsencode(config.source)))
-    daemon, ours = _mount(ranks, config, opened, parts, answers)
-    return RunningMount(config, daemon, ours, int(opened.index.fingerprint[:16], 16))
+    started, ours = _mount(ranks, config, opened, parts, answers)
+    return RunningMount(started.config, started.daemon, ours, int(opened.index.fingerprint[:16], 16))
 
 
 def _claim(config: MountConfig, stack: ExitStack) -> bytes:
-    """Claim the state directory. The end of `stack` removes it, unless a mount is still there, whose servers may serve
-    on."""
-
-    def clear() -> None:
-        if find_mount(config.mountpoint) is None:
-            remove_state_dir(config.state_dir)
-
-    stack.enter_context(claimed_state_dir(config.state_dir, os.geteuid()))
-    stack.callback(clear)
+    """Claim the mountpoint until the end of `stack`."""
+    stack.enter_context(claimed_mountpoint(config.mountpoint, config.run_dir, os.geteuid()))
     return b""
 
 
@@ -175,28 +168,28 @@ class _RanksAsStarter:
 
 def _mount(
     ranks: RankGroup, config: MountConfig, opened: OpenedIndex, parts: MpiMountSteps, answers: Callable[[], None]
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Mount on every rank, or on none. Returns the supervisor's process, and the socket to it."""
-    daemon: subprocess.Popen[bytes] | None = None
+) -> tuple[control.StartedMount, socket.socket]:
+    """Mount on every rank, or on none. Returns the mount of this rank, and the socket to its supervisor."""
+    started: control.StartedMount | None = None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def start() -> bytes:
-        nonlocal daemon
+        nonlocal started
         parts.check_plans(config, opened.fd)
-        daemon = control.mount(config, opened.fd, {"peer": theirs.detach()})
+        started = control.mount(config, opened.fd, {"peer": theirs.detach()})
         answers()
         return b""
 
     try:
         together(ranks, "mounting", start)
     except BaseException:
-        if daemon is not None:
-            control.end(daemon, config.mountpoint)
+        if started is not None:
+            started.end()
         raise
-    assert daemon is not None
+    assert started is not None
     with suppress(OSError):  # the supervisor has ended
         ours.send(encode(AllMounted()))
-    return daemon, ours
+    return started, ours
 
 
 def _stay(life: RunningMount, peers: MPI.Intracomm, told: EndSignals, say: Say) -> int:

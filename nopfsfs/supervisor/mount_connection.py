@@ -32,25 +32,21 @@ Result = TypeVar("Result")
 
 
 class MountConnection:
-    """The mount of the FUSE descriptor in `fds`. `any_acl`: a file of the source has an ACL. `given`: by the supervisor
-    before, of what was agreed upon; None: there was none. What is made is closed with `resources`."""
+    """The mount of the FUSE descriptor in `fds`. `numbers`: of the handoff, its device number and what a supervisor
+    before has agreed upon. `any_acl`: a file of the source has an ACL. What is made is closed with `resources`."""
 
     def __init__(
-        self, config: MountConfig, fds: dict[str, int], resources: contextlib.ExitStack, *, any_acl: bool,
-        given: Mapping[str, int] | None,
+        self, config: MountConfig, fds: dict[str, int], resources: contextlib.ExitStack,
+        numbers: Mapping[str, int], *, any_acl: bool,
     ) -> None:  # fmt: skip
         self._config, self._fds, self._resources = config, fds, resources
-        self._any_acl, self._given = any_acl, given
-        self._mount = mount_table.find_mount(config.mountpoint)
+        self._any_acl, self._given = any_acl, numbers if numbers.get("adopted") else None
+        self.minor = numbers.get("minor", 0)
+        self._mount = mount_table.find_mount_of(config.mountpoint, self.minor)  # None: it is unmounted already
         self._held: mount_table.HeldConnection | None = None
         self.session: KernelSession | None = None  # agreed upon; None: pyfuse3 alone agrees
         self._short = False  # of what a look takes; that was logged
         self.pass_from = 0  # bytes: files of this size or more may be passed through; 0: none
-
-    @property
-    def minor(self) -> int:
-        """The mount's device number, 0 where there is no mount."""
-        return self._mount.minor if self._mount is not None else 0
 
     @property
     def acl(self) -> bool:
@@ -90,7 +86,7 @@ class MountConnection:
         """Look at the root through the mount, as a user would. Raises OSError, trio.TooSlowError."""
         with trio.fail_after(ANSWER_LIMIT_S):
             await trio.to_thread.run_sync(os.stat, self._config.mountpoint, abandon_on_cancel=True)
-        found = mount_table.find_mount(self._config.mountpoint)
+        found = self._mount
         if found is not None and not mount_table.set_read_ahead(found, READ_AHEAD_KIB):
             log.info("the kernel reads ahead as far as it does for any mount: more takes root")
         if found is not None and not self._config.fast_path:
@@ -136,9 +132,12 @@ class MountConnection:
         return found
 
     async def unmount(self) -> None:
-        """Unmount, lazily where the mount is busy."""
+        """Unmount, lazily where the mount is busy. What was mounted there since stays."""
+        # Once the connection has ended, another mount may have the numbers by which ours is known.
+        if self._mount is None or is_over(self._fds["fuse"]):
+            return
         try:
-            await trio.to_thread.run_sync(_unmount_or_detach, self._config.mountpoint)
+            await trio.to_thread.run_sync(_unmount_or_detach, self._mount)
         except NopfsError:
             pass
         except SHORTAGE as e:  # then the end of the connection ends the mount
@@ -153,8 +152,8 @@ def possible(config: MountConfig) -> MountConfig:
     return config
 
 
-def _unmount_or_detach(mountpoint: str) -> None:
+def _unmount_or_detach(mount: mount_table.Mount) -> None:
     try:
-        unmount(mountpoint)
+        unmount(mount)
     except Busy:
-        unmount(mountpoint, lazy=True)
+        unmount(mount, lazy=True)

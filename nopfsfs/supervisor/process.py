@@ -50,7 +50,7 @@ from nopfsfs.supervisor.status_record import modes, record
 from nopfsfs.supervisor.succession import Succession, check_hand_over
 from nopfsfs.system.outages import SHORTAGE, Outages, reason
 from nopfsfs.system.process_setup import Handoff, begin, unbind
-from nopfsfs.system.state_dirs import remove_state_dir
+from nopfsfs.system.state_dirs import StateDir
 from nopfsfs.tiers import arena, page_cache
 from nopfsfs.tiers.tier_directory import clear_leftovers
 
@@ -71,7 +71,8 @@ class Supervisor:
         self._stopping = self._handed_over = self.failed = False
         self._final: dict[str, Any] = {}
         self.index = index_file.load_fd(self._fds["index"])
-        self._succession = Succession(config.state_dir, self._given)
+        self.state_dir = StateDir(config.state_dir)
+        self._succession = Succession(self.state_dir.here, self._given)
         self._outages = Outages()
         self._processes: list[SupervisedProcess] = []
         self._servers: ServerPool | None = None
@@ -93,7 +94,7 @@ class Supervisor:
         self._rates = MeasuredRates(config.calibration, stager_gauge, mean, disks=bool(config.disks))
         self._rechecks = Rechecks(self.index, config.recheck, stager_gauge, self._stager_socket.command)
         self._quiet = Quiet(self._memory.gauge)
-        self._mount = MountConnection(config, self._fds, resources, any_acl=self.index.any_acl, given=self._given)
+        self._mount = MountConnection(config, self._fds, resources, handoff.numbers, any_acl=self.index.any_acl)
 
     def _make_signal(self) -> ProgressSignal:
         config, memory = self._config, self._memory
@@ -141,7 +142,7 @@ class Supervisor:
     async def run(self) -> None:
         """The whole life of the mount."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(control_socket.serve, self._config.state_dir, self._answer)
+            await nursery.start(control_socket.serve, self.state_dir.here, self._answer)
             nursery.start_soon(self._signals)
             servers = self._servers = await self._start_servers(nursery)
             if self._given is not None and not await self._succession.end_predecessors(
@@ -178,7 +179,7 @@ class Supervisor:
             self.loop.policy.let_pass(large)
             if large.any():
                 self._signal.keep_open(PASSED_THROUGH)
-        with contextlib.closing(orphans.listen(self._config.state_dir)) as listening:
+        with contextlib.closing(orphans.listen(self.state_dir.here)) as listening:
             self._fds["adopt"] = os.dup(listening.fileno())
         self._resources.callback(close, self._fds["adopt"])
         rings = self._memory.rings[1:]
@@ -202,7 +203,7 @@ class Supervisor:
         )  # fmt: skip
         self._processes.append(stager.process)
         if self._peer is not None:
-            await self._peer.begin(self._config.state_dir)
+            await self._peer.begin(self.state_dir.here)
             nursery.start_soon(self._peer.run)
         await stager.process.start()
         nursery.start_soon(stager.process.run)
@@ -387,7 +388,7 @@ def main() -> None:
         finally:
             # After a failure the log stays there, until the next mount or nopfs-umount clears it away.
             if not supervisor.keeps_state:
-                remove_state_dir(handoff.config.state_dir)
+                supervisor.state_dir.remove()
     # At once: a thread that still searches would be unwound where C++ does not allow it, and abort the process.
     logging.shutdown()
     os._exit(1 if supervisor.failed else 0)

@@ -46,6 +46,15 @@ def handling(numbers: Iterable[signal.Signals], handler: Callable[[int, object],
             signal.signal(number, handled)
 
 
+def ending_at_signals(numbers: Iterable[signal.Signals]) -> contextlib.AbstractContextManager[None]:
+    """Let these signals raise SystemExit inside the `with` block, so that what was begun is cleared away."""
+
+    def raise_exit(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    return handling(numbers, raise_exit)
+
+
 @dataclass(frozen=True, slots=True)
 class Handoff:
     """Configuration of the mount, descriptors by name, and numbers, which a process gets at exec."""

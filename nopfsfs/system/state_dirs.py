@@ -3,7 +3,7 @@
 Root uses /run/nopfs; a user $XDG_RUNTIME_DIR/nopfs or, where that is missing (it often is on compute nodes),
 /tmp/nopfs-UID. Where XDG_RUNTIME_DIR is not set, which is so outside a login session, nothing is made in /run/user/UID:
 that goes when the user's last session on the node ends, and the mount goes on. Each mount has a directory of its own
-in the run directory, named after its mountpoint.
+in the run directory, named after its mountpoint and its device number.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import hashlib
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.system.as_user import as_user, bytes_as_user, is_needed
+from nopfsfs.system.as_user import as_user, bytes_as_user, fd_as_user
 
 _FIND_S = 3.0  # for a look at directories of another user
 _REMOVE_S = 5.0  # for the files of one mount to be removed
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 100  # to make a directory where others are being removed
 _MAX_LINKS = 40  # symbolic links in one path, as in the kernel
 
@@ -64,12 +66,19 @@ def trusted_users(reader: int | None = None) -> frozenset[int]:
     return frozenset({0, os.geteuid(), os.geteuid() if reader is None else reader})
 
 
-def state_dir_for(mountpoint: str, run_dir: str) -> str:
-    """Return the state directory of the mount at `mountpoint`, a real path (see `real_mountpoint`)."""
+def claim_dir_for(mountpoint: str, run_dir: str) -> str:
+    """Return the directory that a command claims while it starts a mount at `mountpoint`, a real path (see
+    `real_mountpoint`)."""
     return os.path.join(run_dir, hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest())
 
 
-def find_state_dir(mountpoint: str, owner: int, env: Mapping[str, str]) -> str:
+def state_dir_for(mountpoint: str, minor: int, run_dir: str) -> str:
+    """Return the state directory of the mount at `mountpoint`, a real path, with device number `minor`. Several mounts
+    may have one path: those unmounted lazily that are still in use, and those of other mount namespaces."""
+    return f"{claim_dir_for(mountpoint, run_dir)}-{minor}"
+
+
+def find_state_dir(mountpoint: str, minor: int, owner: int, env: Mapping[str, str]) -> str:
     """Return the state directory of a mount made by user `owner`: the one that exists, else where it would be.
 
     A directory of another user is passed over: its socket cannot be trusted. The time is bounded, whatever another user
@@ -77,13 +86,13 @@ def find_state_dir(mountpoint: str, owner: int, env: Mapping[str, str]) -> str:
     """
 
     def find() -> bytes:
-        dirs = [state_dir_for(mountpoint, run_dir) for run_dir in user_run_dirs(owner, env)]
+        dirs = [state_dir_for(mountpoint, minor, run_dir) for run_dir in user_run_dirs(owner, env)]
         return os.fsencode(next((d for d in dirs if _owned(d, owner)), dirs[0]))
 
     try:
         return os.fsdecode(bytes_as_user(owner, find, _FIND_S))
     except OSError:
-        return state_dir_for(mountpoint, f"/tmp/nopfs-{owner}")  # the caller finds nothing there
+        return state_dir_for(mountpoint, minor, f"/tmp/nopfs-{owner}")  # the caller finds nothing there
 
 
 def _owned(path: str, uid: int) -> bool:
@@ -131,53 +140,132 @@ def make_private_dir(path: str, uid: int, *, parents: bool = True) -> None:
         os.close(fd)
 
 
-def make_state_dir(state_dir: str, uid: int) -> None:
-    """Make a mount's directory and the run directory. The mount that ends last removes the run directory, perhaps just
-    now, so this is tried again.
+def make_state_dir(state_dir: str, uid: int, fill: Callable[[str], None]) -> None:
+    """Make a mount's directory, in place of one that an earlier mount with the same device number has left.
 
-    Raises NopfsError.
+    `fill` puts a file into the directory, whose path it is given. So the directory is never empty, and the earlier
+    mount, which may be ending just now, cannot remove it (`StateDir.remove`). Raises NopfsError.
     """
-    for _ in range(_TRIES):
+    made = _new_dir(state_dir, uid)
+    before = f"{made}.before"
+    try:
+        fill(made)
         with suppress(FileNotFoundError):
-            make_private_dir(os.path.dirname(state_dir), uid)
-            make_private_dir(state_dir, uid, parents=False)
-            return
-    raise NopfsError(Exit.START, f"cannot make {state_dir}, for the mount's state: it is removed again and again")
+            os.rename(state_dir, before)
+        os.rename(made, state_dir)
+    except OSError as error:
+        message = f"cannot make {state_dir}, for the mount's state: {error.strerror}"
+        raise NopfsError(Exit.START, message) from error
+    finally:
+        for left in (made, before):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _new_dir(beside: str, uid: int) -> str:
+    """Make the run directory, and a directory beside `beside` with a name of its own. Raises NopfsError."""
+    run_dir, name = os.path.split(beside)
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):  # the mount that ends last removes the run directory, perhaps just now
+            make_private_dir(run_dir, uid)
+            return tempfile.mkdtemp(prefix=f"{name}.", dir=run_dir)
+    raise NopfsError(Exit.START, f"cannot make {run_dir}, for the mount's state: it is removed again and again")
 
 
 @contextmanager
-def claimed_state_dir(state_dir: str, uid: int) -> Iterator[None]:
-    """Make `state_dir` and hold it, so that of two commands that start on one mountpoint one is refused.
-
-    Raises NopfsError. The directory stays: it belongs to the mount from here on.
-    """
-    make_state_dir(state_dir, uid)
-    fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+def claimed_mountpoint(mountpoint: str, run_dir: str, uid: int) -> Iterator[None]:
+    """Claim `mountpoint` inside the `with` block, so that of two commands that start on it one is refused. Raises
+    NopfsError."""
+    claim = claim_dir_for(mountpoint, run_dir)
+    with claimed_dir(claim, uid):
         try:
-            flock(fd, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            raise NopfsError(
-                Exit.BUSY_MOUNTPOINT, "another nopfs-mount is starting on this mountpoint; wait for it"
-            ) from None
+            yield
+        finally:
+            _remove_empty(claim)
+
+
+@contextmanager
+def claimed_dir(path: str, uid: int) -> Iterator[None]:
+    """Make directory `path`, where it is missing, and claim it inside the `with` block. Raises NopfsError."""
+    fd = _claim(path, uid)
+    try:
         yield
     finally:
         os.close(fd)
 
 
-def remove_state_dir(state_dir: str, owner: int | None = None) -> None:
-    """Remove what a mount left in `state_dir`, and the run directory with the last one. Never raises. `owner`: the user
-    whose mount that was. Root removes as that user, who may have put anything in the path."""
+def _claim(path: str, uid: int) -> int:
+    """Return the descriptor of a directory that this process holds. Raises NopfsError.
 
-    def remove() -> None:
-        shutil.rmtree(state_dir, ignore_errors=True)
+    Whoever claimed it before, and the mount that ends last, may remove it just now: then it is made again."""
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError), ExitStack() as failed:
+            make_private_dir(os.path.dirname(path), uid)
+            make_private_dir(path, uid, parents=False)
+            fd = os.open(path, _DIRECTORY)
+            failed.callback(os.close, fd)
+            try:
+                flock(fd, LOCK_EX | LOCK_NB)
+            except BlockingIOError:
+                raise NopfsError(
+                    Exit.BUSY_MOUNTPOINT, "another nopfs-mount is starting on this mountpoint; wait for it"
+                ) from None
+            if os.path.samestat(os.stat(path), os.fstat(fd)):
+                failed.pop_all()
+                return fd
+    raise NopfsError(Exit.START, f"cannot make {path}, for the mount's state: it is removed again and again")
+
+
+def _remove_empty(path: str) -> None:
+    """Remove directory `path` if it is empty, and then the run directory, with the last one."""
+    with suppress(OSError):
+        os.rmdir(path)
+        os.rmdir(os.path.dirname(path))
+
+
+class StateDir:
+    """The state directory of one mount, held by descriptor: a later mount may have its own at the same path. One that
+    cannot be opened counts as removed.
+
+    `owner`: the user whose mount that is. Root acts as that user, who may have put anything in the path."""
+
+    def __init__(self, path: str, owner: int | None = None) -> None:
+        self._path, self._owner = path, os.geteuid() if owner is None else owner
+        self._fd = -1
         with suppress(OSError):
-            os.rmdir(os.path.dirname(state_dir))
+            self._fd = fd_as_user(self._owner, lambda: os.open(path, _DIRECTORY), _FIND_S)
 
-    if owner is not None and is_needed(owner):
-        as_user(owner, remove, _REMOVE_S)
-    else:
-        remove()
+    @property
+    def here(self) -> str:
+        """A path that leads this process to the directory itself."""
+        return f"/proc/self/fd/{self._fd}/."
+
+    def is_in_place(self) -> bool:
+        """Return whether the directory is still there, and its path leads to it."""
+
+        def look() -> bytes:
+            return b"1" if os.path.samestat(os.stat(self._path), os.fstat(self._fd)) else b""
+
+        try:
+            return bytes_as_user(self._owner, look, _FIND_S) == b"1"
+        except OSError:
+            return False
+
+    def remove(self) -> None:
+        """Remove the directory with what is in it, and the run directory with the last one. Never raises."""
+        if self._fd >= 0:
+            as_user(self._owner, self._remove, _REMOVE_S)
+
+    def _remove(self) -> None:
+        for name in os.listdir(self._fd):
+            with suppress(OSError):
+                os.unlink(name, dir_fd=self._fd)
+        _remove_empty(self._path)  # that of a later mount is never empty
+
+    def close(self) -> None:
+        """Hold it no more."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def real_mountpoint(path: str, is_mountpoint: Callable[[str], bool]) -> str:

@@ -29,8 +29,8 @@ from identifying import bars, cells
 from identifying.bars import Case
 from identifying.cells import Cell
 from identifying.job import START_S
-from nopfsfs.control.client import Record, call
-from nopfsfs.system.state_dirs import default_run_dir, state_dir_for
+from nopfsfs.control.client import Record
+from nopfsfs.control.find_mount import locate
 
 JOB = Path(__file__).with_name("job.py")
 FILES = 4000
@@ -166,8 +166,7 @@ def measured(count: int, seed: int) -> Iterator[OnMount]:
         fill(source)
         for number, cell in enumerate(drawn(count, seed)):
             with _mounted(cell, source, place / f"mnt{number}") as path:
-                state = state_dir_for(str(path), default_run_dir(os.geteuid(), os.environ))
-                yield measure(cell, path, place, partial(call, state, "status"))
+                yield measure(cell, path, place, partial(locate(str(path), os.environ).call, "status"))
 
 
 def index_bytes() -> int:

@@ -14,6 +14,7 @@ from nopfsfs.cli import calibrated, mount, nopfs, preflight, simulate
 from nopfsfs.cli.mount import MountSteps, main
 from nopfsfs.config import DEFAULT_CONCURRENCY, DiskSpec, MountConfig
 from nopfsfs.errors import Exit
+from nopfsfs.fuse.mount_table import Mount
 from nopfsfs.performance.cluster_file import write_cluster
 from nopfsfs.performance.model import Curve
 from nopfsfs.system.state_dirs import calibration_path
@@ -159,7 +160,7 @@ def test_nor_where_a_mount_could_be_taken_over(
     source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "SOURCE_S", 0.5)
-    there = SimpleNamespace(is_nopfs=True, source=str(source), mountpoint=str(mountpoint), owner=os.geteuid())
+    there = Mount(1, 0, 1, "/", str(mountpoint), (), "fuse.nopfs", str(source), (f"user_id={os.geteuid()}",))
     monkeypatch.setattr(mount, "find_mount", lambda path: there)
     monkeypatch.setattr(mount, "is_orphaned", lambda state_dir, owner: True)
     with dead(source) as path:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from nopfsfs.control.find_mount import Located
 from nopfsfs.control.process_list import Process, read_pids, start_time, write_pids
 from nopfsfs.control.stale_mounts import is_orphaned, sweep_run_dir
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse import mounting
 from nopfsfs.fuse.mount_table import Mount
-from nopfsfs.fuse.mounting import NotMounted, unmount
+from nopfsfs.fuse.mounting import NotMounted
 from nopfsfs.system import state_dirs
-from nopfsfs.system.state_dirs import find_state_dir, make_private_dir, remove_state_dir
+from nopfsfs.system.state_dirs import StateDir, find_state_dir, make_private_dir
 from tests.conftest import FakeMounts, tmpfs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -111,9 +113,9 @@ def test_what_lies_on_a_file_system_that_does_not_answer_is_not_waited_for(
     assert read_pids(str(mountpoint / "state"), owner=USER) == ()
     with pytest.raises(NoAnswer):
         call(str(mountpoint / "state"), "status", 0.3, owner=USER)
-    remove_state_dir(str(mountpoint / "state"), USER)
+    StateDir(str(mountpoint / "state"), USER).remove()
     monkeypatch.setattr(state_dirs, "user_run_dirs", lambda uid, env: (str(mountpoint / "nopfs"),))
-    assert find_state_dir("/mnt/x", USER, {}).startswith(f"/tmp/nopfs-{USER}/")
+    assert find_state_dir("/mnt/x", 7, USER, {}).startswith(f"/tmp/nopfs-{USER}/")
 
     assert time.monotonic() - began < 15
 
@@ -166,7 +168,8 @@ def test_a_directory_is_closed_by_descriptor(open_to_all: Path) -> None:
 
 
 def unmounter(state: Path) -> Unmounter:
-    return Unmounter(Located("/nowhere", MOUNT, str(state)), Limits(call=5.0), lambda line: None, {})
+    located, held = Located("/nowhere", MOUNT, str(state)), StateDir(str(state), USER)
+    return Unmounter(located, Limits(call=5.0), lambda line: None, {}, held)
 
 
 def test_only_processes_of_the_mounts_owner_are_signalled(
@@ -194,19 +197,22 @@ def test_what_root_may_remove_and_the_owner_may_not_stays(open_to_all: Path, the
     link.symlink_to(roots.parent)
     give(link)
 
-    remove_state_dir(str(link / "state"), USER)
+    StateDir(str(link / "state"), USER).remove()
     assert (roots / "file").exists()
 
-    remove_state_dir(str(theirs), USER)
+    StateDir(str(theirs), USER).remove()
     assert not theirs.exists()
 
 
 @pytest.mark.mount
-def test_a_mountpoint_above_which_a_link_has_come_is_not_unmounted(open_to_all: Path) -> None:
+def test_a_mountpoint_above_which_a_link_has_come_is_not_unmounted(
+    open_to_all: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounting, "is_in_place", lambda mount: True)  # it was, a moment before
     with tmpfs(open_to_all / "other", "1M") as other:
         (open_to_all / "link").symlink_to(open_to_all)
         with pytest.raises(NotMounted):
-            unmount(f"{open_to_all}/link/other")
+            mounting.unmount(replace(MOUNT, mountpoint=f"{open_to_all}/link/other"))
         assert os.path.ismount(other)
 
 

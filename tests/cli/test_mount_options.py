@@ -38,7 +38,7 @@ def test_three_words_are_enough() -> None:
     assert config.disks == ()
     assert config.allow_other
     assert config.index_dir == "/var/cache/nopfsfs"
-    assert os.path.dirname(config.state_dir) == "/run/nopfs"
+    assert config.run_dir == "/run/nopfs"
 
 
 def test_without_a_seed_it_is_a_plain_cache() -> None:
@@ -61,7 +61,7 @@ def test_a_user_needs_no_home(env: dict[str, str], index_dir: str) -> None:
 
     assert config.index_dir == index_dir
     assert not config.allow_other
-    assert config.state_dir.startswith(f"/tmp/nopfs-{USER}/")
+    assert config.run_dir == f"/tmp/nopfs-{USER}"
 
 
 LONG = [

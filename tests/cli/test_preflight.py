@@ -13,8 +13,7 @@ from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
 from nopfsfs.fuse.mount_table import find_mount, read_mounts
-from nopfsfs.system.state_dirs import default_run_dir, state_dir_for
-from tests.conftest import FakeMounts, tmpfs
+from tests.conftest import FakeMounts, state_dirs_at, tmpfs
 from tests.tiers.makers import kill, start_maker
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -54,16 +53,12 @@ def check(words: list[object], code: Exit, message: str, capsys: pytest.CaptureF
     assert message in said
     assert started.configs == []
     assert mounts_at(words[1]) == before
-    assert not os.path.exists(state_of(words[1]))
+    assert state_dirs_at(os.path.realpath(str(words[1]))) == []
 
 
 def mounts_at(mountpoint: object) -> list[object]:
     """Those of this test: others on the machine come and go."""
     return [mount for mount in read_mounts() if mount.mountpoint == os.path.realpath(str(mountpoint))]
-
-
-def state_of(mountpoint: object) -> str:
-    return state_dir_for(os.path.realpath(str(mountpoint)), default_run_dir(os.geteuid(), os.environ))
 
 
 def test_a_good_call_starts(source: Path, mountpoint: Path) -> None:
@@ -75,16 +70,7 @@ def test_a_good_call_starts(source: Path, mountpoint: Path) -> None:
 
     assert started.configs[0].source == str(source)
     assert started.configs[0].seed == 42
-    assert not os.path.exists(state_of(mountpoint))  # it did not start, so nothing is left
-
-
-def test_the_state_directory_is_private(source: Path, mountpoint: Path) -> None:
-    assert main([str(source), str(mountpoint)], Started()) == 0
-
-    state = state_of(mountpoint)
-    assert os.stat(state).st_mode & 0o777 == 0o700
-    assert os.stat(os.path.dirname(state)).st_mode & 0o777 == 0o700
-    os.rmdir(state)
+    assert state_dirs_at(mountpoint) == []
 
 
 @pytest.mark.parametrize(
@@ -202,7 +188,7 @@ def test_a_stale_mount_is_cleared(
     assert f"cleared a stale mount at {mountpoint}" in capsys.readouterr().err
     assert find_mount(str(mountpoint)) is None
     assert len(started.configs) == 1
-    assert not os.path.exists(fake.state_dir)
+    assert state_dirs_at(mountpoint) == []
 
 
 def test_a_second_start_at_the_same_time(source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,7 +327,7 @@ def test_ctrl_c(source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[st
 
     assert main([str(source), str(mountpoint)], lambda: MountSteps(interrupted, Started().launch)) == 130
     assert capsys.readouterr().err == "nopfs-mount: interrupted\n"
-    assert not os.path.exists(state_of(mountpoint))
+    assert state_dirs_at(mountpoint) == []
 
 
 def test_a_processor_that_reorders_writes(

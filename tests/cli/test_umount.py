@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.cli import nopfs
-from nopfsfs.cli.umount import Limits, main
+from nopfsfs.cli.umount import Limits, Unmounter, main
+from nopfsfs.control.find_mount import Located
+from nopfsfs.control.process_list import write_pids
 from nopfsfs.errors import Exit
-from nopfsfs.fuse.mount_table import find_mount
+from nopfsfs.fuse.mount_table import HeldConnection, Mount, find_mount
+from nopfsfs.system.state_dirs import StateDir, make_state_dir
 from nopfsfs.system.threads import is_stopped
 from tests.conftest import FakeMount, FakeMounts, wait_until
 
@@ -147,6 +150,26 @@ def test_a_daemon_that_hangs(
     assert time.monotonic() - begin < 15
     assert_nothing_left(fake)
     assert reader[0].wait(5) != 0
+
+
+def test_processes_of_a_later_mount_get_no_signal(tmp_path: Path) -> None:
+    """Its state directory has the same path: the kernel gave it the same device number."""
+    path = str(tmp_path / "run" / "state")
+    with subprocess.Popen(["sleep", "60"]) as later:
+        states = []
+        for pid in os.getpid(), later.pid:
+            make_state_dir(path, os.geteuid(), lambda made, pid=pid: write_pids(made, {"server": pid}))
+            states.append(StateDir(path))
+        mount = Mount(1, 0, 1, "/", "/nowhere", (), "fuse.nopfs", "s", ())
+        ladder = Unmounter(Located("/nowhere", mount, path), SHORT, lambda line: None, {}, states[0])
+
+        ladder._force([], HeldConnection(mount))
+
+        assert later.poll() is None
+        later.kill()
+    for state in states:
+        state.remove()
+        state.close()
 
 
 @pytest.mark.mount

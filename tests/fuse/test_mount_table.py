@@ -192,7 +192,7 @@ def test_another_mount_with_the_number_of_one_that_is_gone_is_left_alone(
     first = fake_mount()
     before = found(mountpoint)
     held = HeldConnection(before)
-    unmount(first.mountpoint)
+    unmount(before)
     first.process.wait(20)
     other = tmp_path / "other"
     other.mkdir()

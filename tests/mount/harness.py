@@ -24,8 +24,8 @@ from nopfsfs.control.client import call
 from nopfsfs.control.process_list import Process, living, read_pids, start_time
 from nopfsfs.fuse.mount_table import abort_connection, find_mount, read_mounts
 from nopfsfs.fuse.mounting import unmount
-from nopfsfs.system.state_dirs import default_run_dir, remove_state_dir, state_dir_for
-from tests.conftest import wait_until
+from nopfsfs.system.state_dirs import default_run_dir, state_dir_for
+from tests.conftest import remove_state, state_dirs_at, wait_until
 from tests.mount.modes import DEFAULT, Mode
 
 COMMAND_S = 30.0  # no command takes this long
@@ -81,13 +81,20 @@ class Mounted:
     source: Path
     path: Path
     log: Path
-    state_dir: str
     test_id: str
     disks: tuple[Path, ...] = ()
     errors_expected: bool = False  # in the log
     report: dict[str, Any] = field(default_factory=dict)  # of the unmount that ends the context
-    minor: int = -1
+    minor: int = -1  # of what is mounted now, or was last
     shm: frozenset[str] = frozenset()
+
+    @property
+    def state_dir(self) -> str:
+        """Of what is mounted now, or was last."""
+        found = find_mount(str(self.path))
+        if found is not None and found.is_nopfs:
+            self.minor = found.minor
+        return state_dir_for(str(self.path), self.minor, default_run_dir(os.geteuid(), os.environ))
 
     def status(self) -> dict[str, Any]:
         """The record that `nopfs status --json` prints, without a process for it."""
@@ -151,7 +158,7 @@ class Mounted:
         assert wait_until(lambda: not self.is_mounted(), END_S), "still mounted"
         assert wait_until(lambda: not self.living(), END_S), self.living()
         assert not [m for m in read_mounts() if str(self.path) in m.mountpoint]
-        assert not os.path.exists(self.state_dir), os.listdir(self.state_dir)
+        assert state_dirs_at(self.path) == []
         assert [left for disk in self.disks for left in os.listdir(disk) if "nopfs" in left] == []
         assert shared_memory() <= self.shm
         assert not os.path.ismount(self.path)
@@ -187,12 +194,11 @@ def mounted(
     """
     path = work / "mnt"
     path.mkdir(exist_ok=True)
-    state_dir = state_dir_for(str(path), default_run_dir(os.geteuid(), os.environ))
     if mode.disk:
         disk = work / "disk-of-the-mode"
         disk.mkdir(exist_ok=True)
         disks, flags = [*disks, disk], ("--disk", f"{disk}:100M", *flags)
-    m = Mounted(source, path, work / "log", state_dir, uuid.uuid4().hex, tuple(disks), shm=shared_memory())
+    m = Mounted(source, path, work / "log", uuid.uuid4().hex, tuple(disks), shm=shared_memory())
     environment = {**os.environ, **mode.environment, TEST_ID: m.test_id}
     started = run(mount_command(m, *flags, *mode.flags), env=environment, **options)
     try:
@@ -228,12 +234,12 @@ def _clear(m: Mounted) -> None:
     if found is not None:
         abort_connection(found.minor)
         with suppress(Exception):
-            unmount(str(m.path), lazy=True)
+            unmount(found, lazy=True)
     for line in m.living():
         with suppress(OSError):
             os.kill(int(line.partition(":")[0]), signal.SIGKILL)
     if not m.living():
-        remove_state_dir(m.state_dir)
+        remove_state(m.path)
 
 
 class Reader:

@@ -6,13 +6,16 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from nopfsfs.control.process_list import living, read_pids, wait_all
 from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import find_mount
-from tests.conftest import wait_until
+from tests.conftest import tmpfs, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import TEST_ID, Mounted, Reader, fill, module, mount_command, read_all, run
 
@@ -47,6 +50,18 @@ def test_signals(mounting: Mounting, data: Path, number: signal.Signals) -> None
     with mounting(data, "--seed", "42") as m:
         m.kill("supervisor", number)
         assert wait_until(lambda: not m.living()), m.living()
+        m.wait_gone()
+
+
+def test_what_was_mounted_there_since_stays(mounting: Mounting, data: Path) -> None:
+    """The mount is out of sight, and still in use, when it is told to end."""
+    with mounting(data) as m, Reader("hold", next(m.path.glob("*/*.jpg"))) as reader:
+        reader.line()
+        assert run(["umount", "-l", str(m.path)]).returncode == 0
+        with tmpfs(m.path, "1M"):
+            m.kill("supervisor", signal.SIGTERM)
+            assert wait_until(lambda: not m.living()), m.living()
+            assert os.path.ismount(m.path)
         m.wait_gone()
 
 
@@ -127,6 +142,35 @@ def test_a_second_mount_is_refused(mounting: Mounting, data: Path) -> None:
         read_all(m, readers=1)
 
 
+@pytest.mark.parametrize("in_use", [False, True])
+def test_a_mount_at_the_place_of_one_that_is_ending(mounting: Mounting, data: Path, in_use: bool) -> None:
+    """It has its own state, which the other does not take with it."""
+    with mounting(data) as m:
+        before = read_pids(m.state_dir)
+        with Reader("hold", next(m.path.glob("*/*.jpg"))) if in_use else nullcontext() as reader:
+            if reader is not None:
+                reader.line()
+            assert run(["umount", *(["-l"] if in_use else []), str(m.path)]).returncode == 0
+            again = run(mount_command(m), env=environment(m))
+            assert again.returncode == 0, again.stderr
+        assert wait_all(before, 20.0)
+        assert m.status()["state"] == "running"
+        assert {"supervisor", "server", "stager"} <= {process.role for process in living(read_pids(m.state_dir))}
+
+
+def test_a_mount_at_the_same_path_in_another_mount_namespace(mounting: Mounting, data: Path) -> None:
+    """Its commands reach its own daemon."""
+    with mounting(data) as m:
+        before = read_pids(m.state_dir)
+        there = 'path=$1; shift; umount "$path" && "$@" && exec "$0" -m nopfsfs.cli.umount "$path"'
+        argv = ["unshare", "--mount", "sh", "-c", there, sys.executable, str(m.path), *mount_command(m)]
+        done = run(argv, env=environment(m))
+        assert done.returncode == 0, done.stderr
+        assert wait_until(lambda: len(m.living()) == len(before)), m.living()
+        assert living(before) == before
+        assert m.status()["state"] == "running"
+
+
 def test_two_mounts_that_start_at_once(mounting: Mounting, data: Path) -> None:
     """One gets it, the others are refused."""
     with mounting(data) as m:
@@ -146,6 +190,7 @@ def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signal
         m.wait_gone()
         process = subprocess.Popen([*mount_command(m, "-f")], env=environment(m))
         assert wait_until(lambda: find_mount(str(m.path)) is not None and os.path.exists(f"{m.state_dir}/pids"))
+        m.pid("supervisor")  # it listens before it writes itself down
         m.wait_status(lambda status: status["state"] == "running")
         read_all(m, readers=1)
         assert process.poll() is None
@@ -154,11 +199,30 @@ def test_in_the_foreground(mounting: Mounting, data: Path, number: signal.Signal
         m.wait_gone()
 
 
-def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for the signal."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    caught = next(line.split()[1] for line in lines if line.startswith("SigCgt"))
-    return bool(int(caught, 16) >> (number - 1) & 1)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_command_while_it_starts_leaves_no_mount(
+    mounting: Mounting, data: Path, number: signal.Signals
+) -> None:
+    with mounting(data) as m:
+        assert m.umount().returncode == 0
+        m.wait_gone()
+        process = subprocess.Popen(mount_command(m), env=environment(m))
+        assert wait_until(m.is_mounted)
+        process.send_signal(number)  # the supervisor has not answered yet: it is importing its modules
+        assert process.wait(20) == 128 + number
+        m.errors_expected = True  # the supervisor logs that it was told to end
+        m.wait_gone()
+
+
+def test_a_hangup_under_nohup_while_it_starts_changes_nothing(mounting: Mounting, data: Path) -> None:
+    with mounting(data) as m:
+        assert m.umount().returncode == 0
+        m.wait_gone()
+        process = subprocess.Popen(["nohup", *mount_command(m)], env=environment(m), stderr=subprocess.DEVNULL)
+        assert wait_until(m.is_mounted)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(20) == 0
+        assert m.status()["state"] == "running"
 
 
 def test_ctrl_c_at_a_terminal_reaches_all_processes_of_the_group(mounting: Mounting, data: Path) -> None:
@@ -166,7 +230,10 @@ def test_ctrl_c_at_a_terminal_reaches_all_processes_of_the_group(mounting: Mount
         assert m.umount().returncode == 0
         m.wait_gone()
         process = subprocess.Popen([*mount_command(m, "-f")], env=environment(m), start_new_session=True)
-        assert wait_until(lambda: catches(process.pid, signal.SIGHUP))  # it stays, and passes signals on
+        assert wait_until(m.is_mounted)
+        m.pid("supervisor")
+        m.wait_status(lambda status: status["state"] == "running")
+        read_all(m, readers=1)  # meanwhile the command has heard that the mount answers, and passes signals on
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(20) == 0
         m.wait_gone()

@@ -240,7 +240,7 @@ def test_umount_clears_a_stale_mount(mounting: Mounting, data: Path) -> None:
         kill_all(m)
         assert wait_until(lambda: not m.living())
         status = run([*module("nopfs"), "status", str(m.path)])
-        assert (status.returncode, "is dead" in status.stderr) == (Exit.STUCK, True)
+        assert (status.returncode, "is dead" in status.stderr) == (Exit.STUCK, True), status.stderr
         done = run([*module("umount"), str(m.path)])
         assert done.returncode == 0, done.stderr
         assert "cleared the stale mount" in done.stderr

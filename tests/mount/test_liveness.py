@@ -13,8 +13,7 @@ from slow_source import SlowSource
 
 from nopfsfs.control.process_list import Process, living, read_pids, start_time
 from nopfsfs.errors import Exit
-from nopfsfs.system.state_dirs import remove_state_dir
-from tests.conftest import wait_until
+from tests.conftest import remove_state, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, read_all, run
 
@@ -248,7 +247,7 @@ def unmount_and_wait(m: Mounted) -> None:
     """`umount -l`, and nothing runs any more in time."""
     assert run(["umount", "-l", str(m.path)]).returncode == 0
     assert wait_until(lambda: not m.living(), GONE_S), m.living()
-    remove_state_dir(m.state_dir)  # nobody was left to
+    remove_state(m.path)  # nobody was left to
 
 
 def kill_supervisor(m: Mounted) -> None:
@@ -282,7 +281,7 @@ def test_a_mount_that_is_gone_waits_for_no_stager_that_is_asleep(mounting: Mount
         assert start_time(stager) is not None, "the source has not answered"
         slow.release()
         assert wait_until(lambda: not m.living())
-        remove_state_dir(m.state_dir)
+        remove_state(m.path)
 
 
 STOPS: list[tuple[list[str], bool]] = [

@@ -79,7 +79,7 @@ def read_all_of_mount(m: Mounted, rounds: int) -> None:
 
 def test_four_readers_share_one_open_of_the_source(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", "7") as m:
-        local = Mounted(tmp_path / "backing", m.path, m.log, m.state_dir, m.test_id)
+        local = Mounted(tmp_path / "backing", m.path, m.log, m.test_id)
         read_all(local, rounds=2)
         counters = slow.counters()
 
@@ -109,7 +109,7 @@ def test_a_training_job_in_the_order_of_its_sampler(mounting: Mounting, slow: Sl
 
 def test_a_plan_that_does_not_match_costs_no_correctness(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, "--seed", "42", "--ram", "4M") as m:
-        local = Mounted(tmp_path / "backing", m.path, m.log, m.state_dir, m.test_id)
+        local = Mounted(tmp_path / "backing", m.path, m.log, m.test_id)
         read_all(local, readers=2)  # each in an order of its own
         record = m.wait_status(lambda s: s["plan"]["state"] in ("mismatch", "watching"))
 

@@ -23,8 +23,7 @@ from nopfsfs.fuse.mount_table import abort_connection, find_mount
 from nopfsfs.fuse.mounting import unmount
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
-from nopfsfs.system.state_dirs import default_run_dir, remove_state_dir, state_dir_for
-from tests.conftest import wait_until
+from tests.conftest import remove_state, state_dir_at, state_dirs_at, wait_until
 from tests.mount.harness import TEST_ID, Reader, module, run
 from tests.mount.rooms import charges, memory_for
 
@@ -40,12 +39,11 @@ class Mounts:
     def __init__(self, made: Cluster, tree: Path, mark: str) -> None:
         self.made, self.tree, self.mark = made, tree, mark
         self.paths = made.mountpoints
-        self._states = [state_dir_for(str(path), default_run_dir(os.geteuid(), os.environ)) for path in self.paths]
 
     # ---- what they say ------------------------------------------------------------------------------------
 
     def status(self, node: int) -> dict[str, Any]:
-        return dict(call(self._states[node], "status"))
+        return dict(call(state_dir_at(self.paths[node]), "status"))
 
     def peers(self, node: int) -> dict[str, Any]:
         found: dict[str, Any] = self.status(node)["peers"]
@@ -73,7 +71,7 @@ class Mounts:
 
     def processes(self, node: int) -> list[Process]:
         """The processes of a mount, its supervisor first."""
-        found = living(read_pids(self._states[node]))
+        found = living(read_pids(state_dir_at(self.paths[node])))
         return sorted(found, key=lambda process: process.role != "supervisor")
 
     def process(self, node: int, role: str) -> Process:
@@ -136,7 +134,7 @@ class Mounts:
         """Nothing is left."""
         assert [path for path in self.paths if find_mount(str(path)) is not None] == []
         assert wait_until(lambda: not self.marked(), LIMIT_S), self.marked()
-        assert [state for state in self._states if os.path.exists(state)] == []
+        assert [state for path in self.paths for state in state_dirs_at(path)] == []
 
     def clear(self) -> None:
         """Leave nothing, whatever the test did."""
@@ -148,12 +146,12 @@ class Mounts:
             if found is not None:
                 abort_connection(found.minor)
                 with suppress(Exception):
-                    unmount(str(path), lazy=True)
+                    unmount(found, lazy=True)
         for pid in self.marked():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        for state in self._states:
-            remove_state_dir(state)
+        for path in self.paths:
+            remove_state(path)
 
 
 class Followers:

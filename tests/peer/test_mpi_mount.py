@@ -23,8 +23,7 @@ from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import abort_connection, find_mount
 from nopfsfs.fuse.mounting import unmount
 from nopfsfs.peer.shared_scan import LOOKED_AT
-from nopfsfs.system.state_dirs import default_run_dir, remove_state_dir, state_dir_for
-from tests.conftest import slow, wait_until
+from tests.conftest import remove_state, slow, state_dirs_at, wait_until
 from tests.mount import harness
 from tests.mount.modes import why_not
 from tests.peer.implementations import BOTH
@@ -88,11 +87,7 @@ class Job:
         """Nothing of it is left."""
         assert wait_until(lambda: not self.mounted(), LIMIT_S), self.mounted()
         assert wait_until(lambda: not marked(self.mark), LIMIT_S), marked(self.mark)
-        assert [state for state in map(state_of, self.mountpoints) if os.path.exists(state)] == []
-
-
-def state_of(path: Path) -> str:
-    return state_dir_for(str(path), default_run_dir(os.geteuid(), os.environ))
+        assert [state for path in self.mountpoints for state in state_dirs_at(path)] == []
 
 
 def marked(mark: str) -> list[int]:
@@ -154,13 +149,13 @@ def clear(job: Job) -> None:
         found = find_mount(str(path))
         if found is not None:
             abort_connection(found.minor)
-        with suppress(Exception):
-            unmount(str(path), lazy=True)
+            with suppress(Exception):
+                unmount(found, lazy=True)
     for pid in marked(job.mark):
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     for path in job.mountpoints:
-        remove_state_dir(state_of(path))
+        remove_state(path)
 
 
 @pytest.fixture

@@ -115,6 +115,7 @@ def test_a_plan_is_found_by_tripwires(n, world) -> None:
     assert min(shares[1:]) >= (0.9 if n > 300 else 0.5)  # there, all opens show, and a few are much of an epoch
 
 
+@pytest.mark.timeout(180)  # a search takes its 20 s of a processor, however busy that is
 @pytest.mark.usefixtures("whole_budget")
 def test_another_order_is_found_by_tripwires() -> None:
     rng = np.random.default_rng(0)

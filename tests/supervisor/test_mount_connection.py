@@ -41,7 +41,7 @@ class Watch:
 
 def connection(resources: contextlib.ExitStack) -> MountConnection:
     config = MountConfig(source="/pfs", mountpoint="/mnt/none", state_dir="")
-    return MountConnection(config, {"fuse": -1}, resources, any_acl=False, given=None)
+    return MountConnection(config, {"fuse": -1}, resources, {}, any_acl=False)
 
 
 def test_a_mount_that_cannot_be_looked_at_for_a_while_goes_on(
@@ -72,13 +72,19 @@ def test_a_mount_that_cannot_be_looked_at_for_a_while_goes_on(
 def test_an_unmount_that_is_not_possible_does_not_keep_the_mount_from_its_end(
     shortage: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unmount(mountpoint: str) -> None:
+    asked = []
+
+    def unmount(mount: object) -> None:
+        asked.append(mount)
         raise shortage
 
     monkeypatch.setattr(mount_connection, "_unmount_or_detach", unmount)
+    monkeypatch.setattr(mount_connection, "is_over", lambda fuse: False)
+    monkeypatch.setattr(mount_connection.mount_table, "find_mount_of", lambda path, minor: (path, minor))
 
     async def main(unmount: Callable[[], Any]) -> None:
         await unmount()
 
     with contextlib.ExitStack() as resources:
         trio.run(main, connection(resources).unmount)
+    assert asked == [("/mnt/none", 0)]

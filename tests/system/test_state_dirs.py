@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from fcntl import flock
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ import pytest
 from nopfsfs.errors import NopfsError
 from nopfsfs.system import state_dirs
 from nopfsfs.system.state_dirs import (
-    claimed_state_dir,
+    StateDir,
+    claimed_dir,
+    claimed_mountpoint,
     find_state_dir,
     make_private_dir,
     make_state_dir,
     real_mountpoint,
-    remove_state_dir,
     state_dir_for,
     user_run_dirs,
 )
@@ -50,10 +52,11 @@ def test_a_logout_removes_no_state_of_a_mount_that_no_session_made(monkeypatch: 
     assert user_run_dirs(USER, session) == (f"/run/user/{USER}/nopfs", f"/tmp/nopfs-{USER}")
 
 
-def test_each_mountpoint_has_its_own() -> None:
-    names = {state_dir_for(path, "/run/nopfs") for path in ("/mnt/a", "/mnt/b", "/mnt/\udcff")}
+def test_each_mount_has_its_own() -> None:
+    paths = ("/mnt/a", "/mnt/b", "/mnt/\udcff")
+    names = {state_dir_for(path, minor, "/run/nopfs") for path in paths for minor in (7, 8)}
 
-    assert len(names) == 3
+    assert len(names) == 6
     assert all(len(name) < 40 for name in names)
 
 
@@ -67,6 +70,15 @@ def test_a_private_directory(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o700
 
 
+def fill(path: str) -> None:
+    (Path(path) / "pids").touch()
+
+
+def made(state_dir: str) -> StateDir:
+    make_state_dir(state_dir, ME, fill)
+    return StateDir(state_dir)
+
+
 def test_one_mount_begins_while_the_last_of_the_others_ends(tmp_path: Path) -> None:
     """Who ends removes the run directory, which was empty for a moment."""
     one, other = (str(tmp_path / "run" / name) for name in ("one", "other"))
@@ -74,20 +86,56 @@ def test_one_mount_begins_while_the_last_of_the_others_ends(tmp_path: Path) -> N
 
     def come_and_go() -> None:
         while not done.is_set():
-            make_state_dir(other, ME)
-            remove_state_dir(other)
+            state = made(other)
+            state.remove()
+            state.close()
 
     thread = threading.Thread(target=come_and_go)
     thread.start()
     try:
         for _ in range(2000):
-            make_state_dir(one, ME)
+            state = made(one)
             assert Path(one).stat().st_mode & 0o777 == 0o700
-            remove_state_dir(one)
+            state.remove()
+            state.close()
     finally:
         done.set()
         thread.join()
     assert not (tmp_path / "run").exists()
+
+
+def test_who_ends_removes_no_directory_of_a_later_mount_at_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "state"
+    before = made(str(path))
+    (Path(before.here) / "log").touch()
+    assert before.is_in_place()
+
+    later = made(str(path))
+    assert not before.is_in_place()
+    with pytest.raises(FileNotFoundError):
+        fill(before.here)
+    before.remove()
+    assert os.listdir(path) == ["pids"]
+
+    later.remove()
+    assert not path.parent.exists()
+    for state in before, later:
+        state.close()
+
+
+def test_who_ends_while_a_later_mount_begins_disturbs_it_never(tmp_path: Path) -> None:
+    path = str(tmp_path / "run" / "state")
+    for _ in range(500):
+        before = made(path)
+        thread = threading.Thread(target=before.remove)
+        thread.start()
+        later = made(path)
+        thread.join()
+        assert os.listdir(tmp_path / "run") == ["state"]
+        assert os.listdir(later.here) == ["pids"]
+        later.remove()
+        for state in before, later:
+            state.close()
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "other"])
@@ -104,32 +152,50 @@ def test_what_someone_else_left_is_refused(kind: str, tmp_path: Path) -> None:
         make_private_dir(str(path), USER if kind == "other" else ME)
 
 
-def test_a_state_directory_is_held_by_one(tmp_path: Path) -> None:
-    state = str(tmp_path / "run" / "x")
+def test_a_mountpoint_is_claimed_by_one(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
     with (
-        claimed_state_dir(state, ME),
+        claimed_mountpoint("/mnt/a", run, ME),
         pytest.raises(NopfsError, match="another nopfs-mount"),
-        claimed_state_dir(state, ME),
+        claimed_mountpoint("/mnt/a", run, ME),
     ):
         pass
-    with claimed_state_dir(state, ME):
-        pass
+    with claimed_mountpoint("/mnt/a", run, ME), claimed_mountpoint("/mnt/b", run, ME):
+        assert [path.stat().st_mode & 0o777 for path in (tmp_path / "run").iterdir()] == [0o700, 0o700]
 
-    remove_state_dir(state)
-    remove_state_dir(state)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_claim_whose_directory_was_removed_meanwhile_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who had claimed it before removes it, after it was opened and before it is locked."""
+    claim, removed = tmp_path / "run" / "claim", []
+
+    def lock(fd: int, how: int) -> None:
+        if not removed:
+            removed.append(claim.rmdir())
+        flock(fd, how)
+
+    monkeypatch.setattr(state_dirs, "flock", lock)
+    with (
+        claimed_dir(str(claim), ME),
+        pytest.raises(NopfsError, match="another nopfs-mount"),
+        claimed_dir(str(claim), ME),
+    ):
+        pass
 
 
 @pytest.mark.skipif(ME != 0, reason="needs root")
 def test_a_state_directory_of_someone_else_is_passed_over(open_to_all: Path) -> None:
     os.chown(open_to_all, USER, USER)
     env = {"XDG_RUNTIME_DIR": str(open_to_all)}
-    state = Path(state_dir_for("/mnt/a", str(open_to_all / "nopfs")))
+    state = Path(state_dir_for("/mnt/a", 7, str(open_to_all / "nopfs")))
     state.mkdir(parents=True)
-    trap = find_state_dir("/mnt/a", USER, env)
+    trap = find_state_dir("/mnt/a", 7, USER, env)
     os.chown(state, USER, USER)
 
-    assert find_state_dir("/mnt/a", USER, env) == str(state)
+    assert find_state_dir("/mnt/a", 7, USER, env) == str(state)
     assert trap == str(state)  # nothing better exists; its owner is checked by whoever makes it
 
 
