@@ -22,7 +22,7 @@ import numpy as np
 
 from nopfsfs.control.client import call
 from nopfsfs.control.process_list import Process, living, read_pids, start_time
-from nopfsfs.fuse.mount_table import abort_connection, find_mount, read_mounts
+from nopfsfs.fuse.mount_table import HeldConnection, abort_connection, find_mount, read_mounts
 from nopfsfs.fuse.mounting import unmount
 from nopfsfs.system.state_dirs import default_run_dir, state_dir_for
 from tests.conftest import remove_state, state_dirs_at, wait_until
@@ -206,20 +206,39 @@ def mounted(
         found = find_mount(str(path))
         assert found is not None
         m.minor = found.minor
-        watchdog = threading.Timer(hangs_s, abort_connection, [m.minor])
-        watchdog.start()
-        try:
+        with aborted_after(hangs_s, path):
             yield m
             if m.is_mounted():
                 done = m.umount()
                 assert done.returncode == 0, done.stderr
             m.wait_gone()
             m.check_log()
-        finally:
-            watchdog.cancel()
-            watchdog.join()
     finally:
         _clear(m)
+
+
+@contextmanager
+def aborted_after(seconds: float, path: Path) -> Iterator[None]:
+    """If the `with` block takes longer, abort the connections of the mount that is there now and of the one that is
+    there then. Never that of another mount: the number of one that has ended may be another's."""
+    now = find_mount(str(path))
+    assert now is not None
+    held = HeldConnection(now)
+
+    def abort() -> None:
+        held.abort(in_use=False)
+        then = find_mount(str(path))
+        if then is not None and then.is_fuse:
+            abort_connection(then.minor)
+
+    watchdog = threading.Timer(seconds, abort)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+        watchdog.join()
+        held.close()
 
 
 def mount_command(m: Mounted, *flags: str) -> list[str]:

@@ -88,7 +88,7 @@ def test_a_signal_while_four_read(mounting: Mounting, data: Path) -> None:
 @pytest.mark.slow
 def test_an_unmount_never_finds_our_own_processes_in_the_way(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     """umount(8) while staging is at full speed; nobody else uses the mount. Again and again."""
-    with mounting(data, "--seed", "42", "--ram", "16M") as m:
+    with mounting(data, "--seed", "42", "--ram", "16M", hangs_s=110.0) as m:
         for number in range(20):
             if number:
                 started = run(mount_command(m, "--seed", "42", "--ram", "16M"), env=environment(m))

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +15,20 @@ from slow_source import SlowSource
 
 from nopfsfs.control.process_list import Process, start_time
 from nopfsfs.errors import Exit
-from nopfsfs.fuse.mount_table import abort_connection, find_mount
 from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
-from tests.mount.harness import TEST_ID, Mounted, Reader, content, fill, module, mount_command, read_all, run
+from tests.mount.harness import (
+    TEST_ID,
+    Mounted,
+    Reader,
+    aborted_after,
+    content,
+    fill,
+    module,
+    mount_command,
+    read_all,
+    run,
+)
 from tests.mount.modes import Mode
 
 pytestmark = pytest.mark.mount
@@ -219,14 +228,8 @@ def mount_again(m: Mounted) -> str:
     """Mount, read all; what nopfs-mount said."""
     again = run(mount_command(m), env={**os.environ, TEST_ID: m.test_id})
     assert again.returncode == 0, again.stderr
-    found = find_mount(str(m.path))
-    assert found is not None
-    watchdog = threading.Timer(40, abort_connection, [found.minor])
-    watchdog.start()
-    try:
+    with aborted_after(40, m.path):
         read_all(m)
-    finally:
-        watchdog.cancel()
     return again.stderr
 
 
