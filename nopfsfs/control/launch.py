@@ -17,7 +17,14 @@ from nopfsfs.control.process_list import write_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import Mount, is_in_place
 from nopfsfs.fuse.mounting import mount_fuse, unmount
-from nopfsfs.system.process_setup import END_SIGNALS, Handoff, command, ending_at_signals, handling
+from nopfsfs.system.process_setup import (
+    END_SIGNALS,
+    Handoff,
+    command,
+    end_signals_later,
+    ending_at_signals,
+    handling,
+)
 from nopfsfs.system.state_dirs import StateDir, make_state_dir, state_dir_for
 
 END_LIMIT_S = 5.0
@@ -71,14 +78,15 @@ def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> Sta
     fds = {**further, "index": index_fd}
     with ExitStack() as undo:
         try:
-            fds["fuse"], made = mount_fuse(config)
-            undo.callback(clear, made)
-            config, state = _with_state_dir(config, made)
-            undo.callback(state.remove)
-            ready, fds["ready"] = os.pipe2(os.O_CLOEXEC)
-            daemon = start(config, Handoff("super", config, fds, {"minor": made.minor}))
-            started = StartedMount(config, made, state, daemon)
-            undo.callback(started.end)
+            with end_signals_later():
+                fds["fuse"], made = mount_fuse(config)
+                undo.callback(clear, made)
+                config, state = _with_state_dir(config, made)
+                undo.callback(state.remove)
+                ready, fds["ready"] = os.pipe2(os.O_CLOEXEC)
+                daemon = start(config, Handoff("super", config, fds, {"minor": made.minor}))
+                started = StartedMount(config, made, state, daemon)
+                undo.callback(started.end)
         finally:
             for fd in fds.values():
                 os.close(fd)

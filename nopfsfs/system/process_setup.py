@@ -55,6 +55,20 @@ def ending_at_signals(numbers: Iterable[signal.Signals]) -> contextlib.AbstractC
     return handling(numbers, raise_exit)
 
 
+@contextlib.contextmanager
+def end_signals_later() -> Iterator[None]:
+    """Deliver the signals that end a process after the `with` block, so that what is begun there is known to whoever
+    clears it away. Those that are ignored stay so."""
+    came: list[int] = []
+    with handling(
+        [number for number in END_SIGNALS if signal.getsignal(number) != signal.SIG_IGN],
+        lambda number, frame: came.append(number),
+    ):
+        yield
+    for number in came:
+        signal.raise_signal(number)
+
+
 @dataclass(frozen=True, slots=True)
 class Handoff:
     """Configuration of the mount, descriptors by name, and numbers, which a process gets at exec."""

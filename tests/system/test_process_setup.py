@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 from nopfsfs.config import DiskSpec, MountConfig, PlanSpec, SubsetSpec, World
-from nopfsfs.system.process_setup import Handoff
+from nopfsfs.system.process_setup import END_SIGNALS, Handoff, end_signals_later, ending_at_signals
 
 PLAN = PlanSpec(
     sampler="distributed", root=os.fsdecode(b"\xff"), seed=2**64 - 1, ranks=(1, 2),
@@ -35,3 +36,27 @@ def test_a_handoff_arrives() -> None:
 def test_what_is_none_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         Handoff.decode(data)
+
+
+def test_a_signal_to_end_comes_when_what_was_begun_is_known() -> None:
+    begun = []
+
+    def begin() -> None:
+        with ending_at_signals(END_SIGNALS), end_signals_later():
+            signal.raise_signal(signal.SIGTERM)
+            begun.append("process")
+
+    with pytest.raises(SystemExit) as ended:
+        begin()
+    assert begun == ["process"]
+    assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_a_signal_to_end_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with end_signals_later():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
