@@ -90,13 +90,7 @@ class StagerClient:
         """Report bytes of young files that this server has read by itself; False while the stager takes nothing."""
         if not self.alive or len(self._out):
             return False
-        try:
-            sent = self._socket.fileno() >= 0 and self._out.send(server_stager.pack_young(reads))
-        except OSError:
-            return False
-        if len(self._out):
-            self._full.set()
-        return sent
+        return self._put(server_stager.pack_young(reads))
 
     def leave(self) -> None:
         """Take no more answers: the stager has stopped for good, though its socket may stay open."""
@@ -105,15 +99,18 @@ class StagerClient:
     def _send(self, demand: Demand, *, always: bool = False) -> None:
         """Send now, or when there is room in the socket. Raises StagerGone, also where too many messages wait, unless
         `always`."""
+        if not self._put(server_stager.pack_demand(demand), always=always):
+            raise StagerGone
+
+    def _put(self, message: bytes, *, always: bool = False) -> bool:
+        """Send now, or when there is room in the socket. False: the stager is gone, or too many messages wait."""
         try:
-            message = server_stager.pack_demand(demand)
             sent = self._socket.fileno() >= 0 and self._out.send(message, always=always)
         except OSError:
-            sent = False
-        if not sent:
-            raise StagerGone
-        if len(self._out):
+            return False
+        if sent and len(self._out):
             self._full.set()
+        return sent
 
     async def run(self) -> None:
         """Take answers until the stager is gone or left."""
