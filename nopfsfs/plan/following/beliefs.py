@@ -42,7 +42,6 @@ class Beliefs:
         self.primary: Track | None = None  # shown by the status
         self._run = 0  # opens in a row of another track than the primary
         self.unread: dict[int, Unread] = {}  # by data set
-        self._unread_at: dict[int, int] = {}  # by data set: the count of opens at the last one of these
         self.mismatch: int | None = None  # the data set that is read in an order that is not known
         self._moving: dict[int, tuple[Hypothesis, Cohort | None]] = {}  # by id of the track: plans that wait for tables
         self._guess: Track | None = None  # assumed because the last job read it
@@ -83,10 +82,8 @@ class Beliefs:
     def read_on(self, row: int) -> None:
         """Note an open that no plan explains. Files that are opened again begin a new epoch, in which the search begins
         anew."""
-        for index, unread in self.unread.items():
-            if unread.order.find(row) >= 0:
-                self._unread_at[index] = self.opens
-            rows = unread.observe(row)
+        for unread in self.unread.values():
+            rows = unread.observe(row, self.opens)
             for cohort in self._cohorts.cohorts if rows else ():
                 if cohort.despaired:
                     lately = list(itertools.islice(reversed(cohort.opens), 4 * len(rows)))[::-1]
@@ -295,8 +292,7 @@ class Beliefs:
             order = build(Hypothesis(index, len(self._datasets[index].orders) - 1, Spec("sequential")), self._datasets)
             unread = self.unread[index] = Unread(order)
             for row, _, _ in cohort.opens:
-                unread.observe(row)
-            self._unread_at[index] = self.opens
+                unread.observe(row, self.opens)
         self.mismatch = index
 
     def _quickly_made(self, hypothesis: Hypothesis) -> bool:
@@ -364,13 +360,13 @@ class Beliefs:
     def _read_since(self, track: Track) -> bool:
         """True: the track was read after what is left unread."""
         assert self.mismatch is not None
-        return track.agreement.was_locked and track.agreement.last_own > self._unread_at[self.mismatch]
+        return track.agreement.was_locked and track.agreement.last_own > self.unread[self.mismatch].last_open
 
     @property
     def unknown_lately(self) -> bool:
         """True: files were opened in an unknown order, no longer ago than all that is read takes for an epoch."""
         epoch = sum(track.places.now.length for track in self.tracks() if track.locked)
-        return any(self.opens - self._unread_at[index] < epoch + one.length for index, one in self.unread.items())
+        return any(self.opens - one.last_open < epoch + one.length for one in self.unread.values())
 
     def _in_vain(self, track: Track) -> bool:
         """True: a plan that is only assumed foresees so little that what it says comes next need not be fetched."""

@@ -33,6 +33,7 @@ class Unread:
         self.length = order.length
         self.base = 0  # stream position of the beginning of this epoch
         self.generation = 0
+        self.last_open = 0  # the mount's count of opens at the last one of these files
         self._opened = bytearray(order.length)
         self._count = 0
         self._lo = 0
@@ -43,11 +44,13 @@ class Unread:
         self._anew = min(_ANEW, self.length - within)
         self._lately: deque[int] = deque(maxlen=within)  # rows opened last
 
-    def observe(self, row: int) -> list[int]:
-        """An open. The rows opened last when it shows that a new epoch has begun, else none."""
+    def observe(self, row: int, now: int) -> list[int]:
+        """Take an open; `now`: the mount's count of opens. Return the rows opened last when it shows that a new epoch
+        has begun, else none."""
         place = self.order.find(row)
         if place < 0:
             return []
+        self.last_open = now
         soon = self._opened[place] and row in self._lately
         self._lately.append(row)
         if not self._opened[place]:

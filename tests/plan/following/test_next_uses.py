@@ -102,7 +102,7 @@ def test_where_the_order_is_not_known_what_was_read_is_not_read_again() -> None:
     unread = Unread(build(Hypothesis(0, 0, Spec("sequential")), [part]))
     rows = part.orders[0].rows
     for row in rows[[0, 1, 5]].tolist():
-        unread.observe(row)
+        unread.observe(row, 0)
     assert unread.next_uses(rows[:7]).tolist() == [-1, -1, 2, 3, 4, -1, 6]
     assert unread.next_uses(np.array([1])).tolist() == [-1]
 

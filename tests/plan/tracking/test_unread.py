@@ -39,7 +39,7 @@ def test_files_that_many_readers_open_twice_begin_no_epoch(workers: int) -> None
     files = unread(5000)
     for epoch in range(3):
         rows = chance.sample(range(5000), 5000)
-        begun = [at for at, row in enumerate(opened_twice(rows, workers, chance)) if files.observe(row)]
+        begun = [at for at, row in enumerate(opened_twice(rows, workers, chance)) if files.observe(row, at)]
         assert len(begun) == min(epoch, 1), "one at most, with the epoch"
         assert all(at < 100 for at in begun)
 
@@ -51,5 +51,5 @@ def test_a_new_epoch_shows_by_its_first_files(length: int) -> None:
     files = unread(length)
     for epoch in range(10):
         for row in chance.sample(range(length), length):
-            files.observe(row)
+            files.observe(row, 0)
         assert files.generation == epoch
