@@ -112,6 +112,13 @@ class Mount:
         theirs.close()
         return self.stager
 
+    def lose_stager(self) -> None:
+        """The stager dies, and nothing writes the arena for it any more."""
+        assert self.stager is not None
+        self.stager.close()
+        self.say(NoStager())
+        self.hear(ArenaQuiet)
+
     def has_stager(self) -> None:
         """The peer process has taken it."""
         wait_for(lambda: self.peer._stager is not None)
@@ -256,9 +263,7 @@ def test_a_stager_that_dies_is_replaced_when_all_is_quiet(mounts: list[Mount]) -
     first, second, _ = mounts
     assert first.stager is not None
     fetch(second, first, 0, 3)
-    first.stager.close()
-    first.say(NoStager())
-    first.hear(ArenaQuiet)
+    first.lose_stager()
     second.ask(2, 0, 4)
     assert second.answers(Kind.GOT) == (Kind.GOT, [(2, 0, Status.NO, 0)])
     first.new_stager()
@@ -274,9 +279,7 @@ def test_the_next_stager_may_have_another_arena(mounts: list[Mount]) -> None:
     fetch(second, first, 0, 3)
     before, first.fd = first.memory, shared_memory.create("test", LENGTH)
     first.say(UseArena(), first.fd)  # refused: the one before is in use
-    first.stager.close()
-    first.say(NoStager())
-    first.hear(ArenaQuiet)
+    first.lose_stager()
     untouched = bytes(before)
     first.memory = memoryview(shared_memory.attach(first.fd, writable=True))
     first.say(UseArena(), first.fd)
@@ -294,9 +297,7 @@ def test_without_its_arena_the_next_stager_gets_nothing(
     first, second, _ = mounts
     assert first.stager is not None
     fetch(second, first, 0, 3)
-    first.stager.close()
-    first.say(NoStager())
-    first.hear(ArenaQuiet)
+    first.lose_stager()
     with monkeypatch.context() as short:
         short.setattr(process.mmap, "mmap", failing(OSError(errno.ENOMEM, "no memory")))
         first.say(UseArena(), first.fd)

@@ -18,6 +18,11 @@ from nopfsfs.supervisor.processes import peer as module
 from nopfsfs.supervisor.processes.peer import PeerHandle
 
 
+async def nothing(*_: object) -> bool:
+    """Stand for what the handle calls."""
+    return True
+
+
 @pytest.mark.parametrize("agreed", [True, False])
 def test_a_mount_stays_without_its_peers_only_where_all_ranks_had_mounted(tmp_path: Path, agreed: bool) -> None:
     """A peer process that ends before has been killed by MPI, and could not unmount."""
@@ -56,9 +61,6 @@ def test_what_other_nodes_send_comes_in_order_until_the_peer_process_is_gone(
 ) -> None:
     monkeypatch.setattr(module, "EVENTS_MOST", 3)
 
-    async def nothing(*_: object) -> bool:
-        return True
-
     async def main() -> list[ClusterEvent]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -78,9 +80,6 @@ def test_what_other_nodes_send_comes_in_order_until_the_peer_process_is_gone(
 
 
 def test_when_nobody_listens_any_more_nothing_waits(tmp_path: Path) -> None:
-    async def nothing(*_: object) -> bool:
-        return True
-
     async def main() -> bool:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -102,9 +101,6 @@ def test_a_peer_process_that_is_not_told_of_another_arena_is_given_up(
 ) -> None:
     """It takes no message, and would write to the arena before when it does."""
     monkeypatch.setattr(module, "SEND_LIMIT_S", 0.1)
-
-    async def nothing(*_: object) -> bool:
-        return True
 
     async def main() -> bool:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
