@@ -1,12 +1,15 @@
 """The directory of one mount on a disk: made, marked, and removed, by descriptors alone.
 
-Layout: PATH/.nopfs-tier-HOST-BOOT-PID-RANDOM/{marker,copies/ab/ROW}. The directory and its marker belong to whoever
-makes them, usually root; `copies` belongs to the user who reads the source. So that user, who may own PATH, can put
-nothing in the place of `copies` before it is handed over, and can forge no marker.
+Layout: PATH/.nopfs-tier-HOST-BOOT-MAKER-RANDOM/{marker,copies/ab/ROW}, where MAKER is PID.START.PIDNAMESPACE; earlier
+releases wrote PID alone. The directory and its marker belong to whoever makes them, usually root; `copies` belongs to
+the user who reads the source. So that user, who may own PATH, can put nothing in the place of `copies` before it is
+handed over, and can forge no marker.
 
 A directory is removed only when its name, its owner and its marker all say that a mount made it, and that the process
-of that mount has ended. On this boot of this kernel its pid and start time show that; a process of another boot of this
-host has ended. Directories of other hosts stay. Locks are a sign of life where there are any, and nothing needs them.
+of that mount has ended. A process may end before it has written its marker. Then the name tells all that the marker
+would, and the directory is removed if nothing is in it. On this boot of this kernel, pid and start time show that a
+process has ended; a process of another boot of this host has ended. Directories of other hosts stay. Locks are a sign
+of life where there are any, and nothing needs them.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from nopfsfs.system.directory_access import open_directory, open_regular, unlink_files
@@ -31,7 +34,8 @@ log = logging.getLogger(__name__)
 _MARKER, _COPIES = "marker", "copies"
 _MARKER_MOST = 4096  # bytes
 _TOOL = "nopfsfs disk tier 1"
-_NAME = re.compile(r"\.nopfs-tier-([A-Za-z0-9._-]{1,64})-([0-9a-f]{32})-([0-9]{1,10})-[0-9a-f]{16}")
+_MAKER = r"([0-9]{1,10})(?:\.([0-9]{1,20})\.([0-9]{1,20}))?"
+_NAME = re.compile(rf"\.nopfs-tier-([A-Za-z0-9._-]{{1,64}})-([0-9a-f]{{32}})-{_MAKER}-[0-9a-f]{{16}}")
 _OLD_NAME = re.compile(r"nopfs-[a-z0-9_]{8}")  # as earlier releases made them, with a file `lock` in it
 _SUBDIRECTORY, _ROW = re.compile("[0-9a-f]{2}"), re.compile("[0-9]{1,13}")
 _PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -50,6 +54,11 @@ class Marker:
     pid_namespace: int
     locked: bool
 
+    def name(self) -> str:
+        """A new name for the maker's directory."""
+        maker = f"{self.pid}.{self.start_time}.{self.pid_namespace}"
+        return f".nopfs-tier-{self.host}-{self.boot}-{maker}-{secrets.token_hex(8)}"
+
 
 class TierDirectory:
     """A directory that this process made. Its descriptors are closed when the last thread that uses it lets it go."""
@@ -57,13 +66,14 @@ class TierDirectory:
     def __init__(self, path: str, uid: int = -1, gid: int = -1) -> None:
         """Make a directory in `path`; `copies` for user `uid`, as in chown(2). Raises OSError, and leaves nothing."""
         self._fds = contextlib.ExitStack()
-        self.name = f".nopfs-tier-{this_host()}-{boot_id()}-{os.getpid()}-{secrets.token_hex(8)}"
+        marker = _own_marker()
+        self.name = marker.name()
         with contextlib.ExitStack() as undo:
             self._parent = self._keep(os.open(path, _PATH_FLAGS))
             os.mkdir(self.name, 0o700, dir_fd=self._parent)
             undo.callback(_try_to(os.rmdir), self.name, dir_fd=self._parent)
             self._own = self._keep(open_directory(self.name, self._parent))
-            self._mark(undo)
+            self._mark(marker, undo)
             os.mkdir(_COPIES, 0o700, dir_fd=self._own)
             undo.callback(_try_to(os.rmdir), _COPIES, dir_fd=self._own)
             self.copies = self._keep(open_directory(_COPIES, self._own))
@@ -71,7 +81,7 @@ class TierDirectory:
                 os.fchown(self.copies, uid, gid)
             undo.pop_all()
 
-    def _mark(self, undo: contextlib.ExitStack) -> None:
+    def _mark(self, content: Marker, undo: contextlib.ExitStack) -> None:
         """Write the marker, if the directory is the one that was made: another user may be able to rename it."""
         if os.listdir(self._own):
             raise _replaced()
@@ -80,9 +90,9 @@ class TierDirectory:
         undo.callback(_try_to(os.unlink), _MARKER, dir_fd=self._own)
         made = os.fstat(self._own)
         # The new file shows who we are on this file system: not root, on one that squashes root.
-        if made.st_uid != os.fstat(marker).st_uid or stat.S_IMODE(made.st_mode) & 0o022:
+        if made.st_uid != os.fstat(marker).st_uid or not _others_may_not_write(self._own):
             raise _replaced()
-        _write_marker(marker)
+        _write_marker(content, marker)
 
     def _keep(self, fd: int) -> int:
         self._fds.callback(os.close, fd)
@@ -173,22 +183,26 @@ def _clear(name: str, parent: int, owners: Collection[int]) -> bool:
 
 
 def _is_dead(name: str, own: int) -> bool:
-    """True when the marker proves that a mount made the directory, and has ended. Raises OSError."""
+    """True when the marker proves that a mount made the directory, and has ended; or the name, where the process ended
+    before it had written the marker, and nothing else is there. Raises OSError."""
+    unmarked = _maker(name) if _others_may_not_write(own) and set(os.listdir(own)) <= {_MARKER} else None
     try:
         fd = open_regular(_MARKER, own)
+    except FileNotFoundError:
+        return unmarked is not None and _has_ended(unmarked, None)
     except OSError:
-        return False  # being made, or not ours
+        return False  # not ours
     try:
         if os.fstat(fd).st_uid != os.fstat(own).st_uid:
             return False
-        marker = _read_marker(fd, name)
+        marker = _read_marker(fd, name) if os.fstat(fd).st_size else unmarked
         return marker is not None and _has_ended(marker, fd)
     finally:
         os.close(fd)
 
 
-def _has_ended(marker: Marker, fd: int) -> bool:
-    free = _lock_is_free(fd)
+def _has_ended(marker: Marker, fd: int | None) -> bool:
+    free = None if fd is None else _lock_is_free(fd)
     if free is False:
         return False
     if marker.boot != boot_id():
@@ -268,18 +282,29 @@ def _is_named(name: str, parent: int, own: int) -> bool:
 # ---- markers ------------------------------------------------------------------------------------------------
 
 
-def _write_marker(fd: int) -> None:
-    """Raises OSError."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        locked = True
-    except OSError:
-        locked = False  # this file system has no locks
+def _own_marker() -> Marker:
+    """Return what this process writes, before it holds a lock. Raises OSError."""
     pid = os.getpid()
     started = start_time(pid)
     if started is None:
         raise OSError(errno.ENOSYS, "/proc does not show when this process started")
-    marker = Marker(_TOOL, this_host(), boot_id(), pid, started, pid_namespace(), locked)
+    return Marker(_TOOL, this_host(), boot_id(), pid, started, pid_namespace(), locked=False)
+
+
+def _maker(name: str) -> Marker | None:
+    """Return the marker that the maker of a directory of this name meant to write, if the name tells."""
+    named = _NAME.fullmatch(name)
+    if named is None or named[4] is None:
+        return None
+    return Marker(_TOOL, named[1], named[2], int(named[3]), int(named[4]), int(named[5]), locked=False)
+
+
+def _write_marker(marker: Marker, fd: int) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        marker = replace(marker, locked=True)
+    except OSError:
+        pass  # this file system has no locks
     data = json.dumps(asdict(marker)).encode()
     if os.write(fd, data) < len(data):
         raise OSError(errno.ENOSPC, "the marker cannot be written")
@@ -299,9 +324,14 @@ def _read_marker(fd: int, name: str) -> Marker | None:
     numbers = (marker.pid, marker.start_time, marker.pid_namespace)
     if marker.tool != _TOOL or not all(type(number) is int for number in numbers) or type(marker.locked) is not bool:
         return None
-    if (marker.host, marker.boot, str(marker.pid)) != named.groups():
+    told = (marker.host, marker.boot, str(marker.pid), str(marker.start_time), str(marker.pid_namespace))
+    if any(part is not None and part != one for part, one in zip(named.groups(), told, strict=True)):
         return None
     return marker if 0 < marker.pid < 1 << 31 else None
+
+
+def _others_may_not_write(fd: int) -> bool:
+    return not stat.S_IMODE(os.fstat(fd).st_mode) & 0o022
 
 
 def _replaced() -> OSError:

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.system import directory_access
-from nopfsfs.system.proc import boot_id
+from nopfsfs.system.proc import boot_id, pid_namespace, start_time
 from nopfsfs.tiers import tier_directory
 from nopfsfs.tiers.tier_directory import TierDirectory, clear_leftovers, old_directories, this_host
 from tests.conftest import tmpfs
-from tests.tiers.makers import kill, start_maker
+from tests.tiers.makers import kill, killed_at_each_call, start_maker
 
 OTHER = 12345
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be several users")
@@ -71,6 +71,47 @@ def test_directories_of_people_stay_whatever_they_are_called(tmp_path: Path) -> 
 def test_the_leftover_of_a_killed_mount_is_removed(leftover: Path, tmp_path: Path) -> None:
     assert clear_leftovers(str(tmp_path)) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("uid", [-1, pytest.param(OTHER, marks=needs_root)])
+def test_whenever_a_mount_is_killed_nothing_of_its_directory_stays(tmp_path: Path, uid: int) -> None:
+    """Also when it was killed after it made the directory, and before it wrote the marker."""
+    killed, left = killed_at_each_call(tmp_path, uid)
+    assert killed > left > 20
+
+
+@pytest.mark.parametrize("content", [[], ["marker"]])
+@pytest.mark.parametrize("damage", [
+    "", "the maker lives", "another host", "another container", "no start in the name", "writable", "another owner",
+])  # fmt: skip
+def test_without_a_marker_an_empty_directory_goes_only_when_its_name_proves_it(
+    tmp_path: Path, content: list[str], damage: str
+) -> None:
+    if damage == "another owner" and os.geteuid() != 0:
+        pytest.skip("needs root to be several users")
+    home = tmp_path / TierDirectory(str(tmp_path)).name
+    maker = {"host": this_host(), "boot": boot_id(), "pid": 2**22 + 1, "start": 7, "ns": pid_namespace()}
+    match damage:
+        case "the maker lives":
+            maker |= {"pid": os.getpid(), "start": start_time(os.getpid())}
+        case "another host":
+            maker |= {"host": "elsewhere", "boot": "0" * 32}
+        case "another container":
+            maker |= {"ns": 1}
+    parts = [str(maker[part]) for part in ("pid", "start", "ns")]
+    told = parts[0] if damage == "no start in the name" else ".".join(parts)
+    empty = tmp_path / f".nopfs-tier-{maker['host']}-{maker['boot']}-{told}-{'0' * 16}"
+    empty.mkdir(mode=0o700)
+    for name in content:
+        (empty / name).touch(mode=0o600)
+    if damage == "writable":
+        empty.chmod(0o722)
+    if damage == "another owner":
+        os.chown(empty, OTHER, OTHER)
+
+    assert clear_leftovers(str(tmp_path)) == (not damage)
+    assert empty.exists() == bool(damage)
+    assert home.exists(), "of this process"
 
 
 def test_what_a_living_process_has_made_stays(alive: Path, tmp_path: Path) -> None:
@@ -403,5 +444,6 @@ def test_a_name_for_the_host_is_one_that_a_directory_may_have(monkeypatch: pytes
     assert named("a/../b c") == "a_.._b_c"
     assert named("localhost").startswith("localhost")
     for name in ("", "x" * 64, "localhost.localdomain", "ü" * 30):
-        full = f".nopfs-tier-{named(name)}-{boot_id()}-1-{'0' * 16}"
-        assert tier_directory._NAME.fullmatch(full)
+        for maker in ("1", "1.2.3"):
+            full = f".nopfs-tier-{named(name)}-{boot_id()}-{maker}-{'0' * 16}"
+            assert tier_directory._NAME.fullmatch(full)
