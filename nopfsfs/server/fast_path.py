@@ -21,7 +21,11 @@ from collections.abc import Callable
 
 import pyfuse3
 import trio
-from trio.testing import wait_all_tasks_blocked
+
+try:  # it is documented in trio.testing, which imports pytest where that is installed: 0.1 s of each start of a server
+    from trio._core import wait_all_tasks_blocked  # type: ignore[attr-defined]
+except ImportError:
+    from trio.testing import wait_all_tasks_blocked
 
 from nopfsfs.fuse import kernel
 from nopfsfs.fuse.connection import REQUEST_BYTES

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -108,8 +108,7 @@ class PlanSearch:
         may_follow = best is not None and self._budget.left and cohort.still_at(best.part)
         if best is not None and may_follow and not tried and not best.regular and best.part != SURE:
             return
-        said = [(one.hypothesis.world, one.hypothesis.ranks) for one in believed.values() if one.given]
-        hypothesis = as_dealt(best, (*said, *self._worlds)) if best is not None else None
+        hypothesis = self._dealt(best, cohort, believed.values()) if best is not None else None
         if best is None or hypothesis is None:
             return
         self.continuation.note_others(best, suspects)
@@ -119,6 +118,15 @@ class PlanSearch:
             self._beliefs.confirm(assumed, cohort)
         else:
             self._adopt(hypothesis, cohort, assumed)
+
+    def _dealt(self, best: Suspect, cohort: Cohort, believed: Iterable[Track]) -> Hypothesis | None:
+        """The part of a certain order that a cohort reads. What was said of a world's ranks yields to what was read
+        off: a few opens more would else bring back ranks that are known to read elsewhere."""
+        plans = [one.hypothesis for one in self._tracks(cohort) if one.locked]
+        same = (one for one in plans if same_order(one, best.candidate.hypothesis(one.world, one.ranks)))
+        read = {one.world: one.ranks for one in same}
+        given = [(one.hypothesis.world, one.hypothesis.ranks) for one in believed if one.given]
+        return as_dealt(best, (*read.items(), *(one for one in (*given, *self._worlds) if one[0] not in read)))
 
     def _suspected(self, cohort: Cohort, view: OpensView) -> tuple[list[Suspect], dict[int, Track], list[Suspect]]:
         """The orders that a cohort's opens may follow, weighed by the opens of now; by id of those that are assumed,

@@ -24,6 +24,8 @@ _WORLDS_MOST = 1024
 _COMMON = 4
 # Steps from which on they tell the world size.
 STEPS_LEAST = 3
+# The same where each reader has opened so few files that all are taken as one: then the residues tell as much.
+_STEPS_APART = 12
 # Of a reader's steps so many bits lie in that they lead forward, back, or that they fit no world.
 _FORWARD, _BACK, _STRAY = 0.85, 0.05, 0.1
 # Bits that a world is worth which was said, and one that was read off already: some strays, of what was read in the
@@ -63,21 +65,36 @@ WHOLE = Deal()
 
 
 def read(
-    followed: Mapping[int, Sequence[int]], n: int, said: Sequence[World] = (), trust: float = SAID
-) -> Deal | None:
+    followed: Mapping[int, Sequence[int]], n: int, said: Sequence[World] = (), trust: float = SAID,
+    apart: Mapping[int, Sequence[int]] = {},
+) -> Deal | None:  # fmt: skip
     """The deal that places of an order of `n` show; `followed`: by reader (0: those that are not known) the places it
-    opened, in order; `trust`: bits that each world in `said` is worth. None: too little is known yet."""
+    opened, in order; `trust`: bits that each world in `said` is worth; `apart`: by reader, the places of those that
+    `followed` takes as one, because each has opened few. None: too little is known yet."""
     known = {reader: places for reader, places in followed.items() if reader and places}
     unknown = followed.get(0, ())
     if unknown and len(unknown) >= sum(map(len, known.values())):
-        return _by_residues(np.array(unknown, np.int64), n, said, trust)
-    steps = [after - before for places in known.values() for before, after in pairwise(places)]
+        found, steps = _by_residues(np.array(unknown, np.int64), n, said, trust), _steps(apart)
+        if len(steps) < _STEPS_APART and not _refute(steps, found.world):
+            return found
+        known = dict(apart)
+    steps = _steps(known)
     if len(steps) < STEPS_LEAST:
         return None
     world = _by_steps(steps, n, said, trust)
     if world == 1:
         return _in_turn(known) or WHOLE
     return _ranks(np.concatenate([np.array(places, np.int64) for places in known.values()]), world, said)
+
+
+def _steps(places: Mapping[int, Sequence[int]]) -> list[int]:
+    return [after - before for mine in places.values() for before, after in pairwise(mine)]
+
+
+def _refute(steps: Sequence[int], world: int) -> bool:
+    """True: readers take other steps than a world's. Where several workers have just begun, their places lie close
+    together, like the ranks of a large world."""
+    return len(steps) >= STEPS_LEAST and 2 * sum(step % world != 0 for step in steps) > len(steps)
 
 
 def _by_steps(steps: Sequence[int], n: int, said: Sequence[World], trust: float) -> int:

@@ -20,7 +20,7 @@ def as_dealt(suspect: Suspect, said: Sequence[World], trust: float = deal.SAID) 
     if candidate.world is not None:
         return candidate.hypothesis()
     followed = {reader: places for reader, places in ledger.followed.items() if ledger.follows(reader)}
-    found = deal.read(followed, suspect.table.n, said, trust)
+    found = deal.read(followed, suspect.table.n, said, trust, suspect.apart)
     shuffled = candidate.spec.sampler == by_seed.FAMILY and not candidate.spec.number("sequential")
     if found is not None and found.batch == 1 and shuffled:
         # steps that no world tells may be those of a sampler that repeats samples before it deals them out

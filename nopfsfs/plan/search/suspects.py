@@ -121,12 +121,16 @@ class Suspect:
     ledger: Ledger = field(init=False)
     worth: float = field(init=False, default=0.0)  # bits of the ledger, less the cost
     likelihood: float = field(init=False, default=0.0)  # the same for data sets of any size
+    # by reader, the places of those that are weighed as one
+    apart: dict[int, list[int]] = field(init=False, default_factory=dict)
 
     def weigh(self, view: OpensView) -> None:
         """Take the evidence of the opens of now."""
         places = self.table.places(view.rows)
         self.ledger = Ledger(self.table.n, view.total)
-        self.ledger.add_all(zip(places.tolist(), view.together.tolist(), strict=True))
+        together = view.together
+        self.ledger.add_all(zip(places.tolist(), together.tolist(), strict=True))
+        self.apart = {} if together is view.readers else _by_reader(view.readers, places)
         self.worth = self.ledger.bits - self.cost
         self.likelihood = self.worth - self.ledger.random_bits
 
@@ -181,6 +185,15 @@ class Suspect:
         """True: a reader that follows both reads other files next in the one than in the other."""
         here, there = self.reads_next(), other.reads_next()
         return any(here[reader] != there[reader] for reader in here.keys() & there.keys())
+
+
+def _by_reader(readers: NDArray[np.int64], places: NDArray[np.int64]) -> dict[int, list[int]]:
+    """The places that each known reader opened, in order; those that are not in the order are left out."""
+    found: dict[int, list[int]] = {}
+    for reader, place in zip(readers.tolist(), places.tolist(), strict=True):
+        if reader and place >= 0:
+            found.setdefault(reader, []).append(place)
+    return found
 
 
 def leading(places: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -150,22 +150,25 @@ class EpochPlaces:
             place = self.now.find(row)
             if place >= 0:
                 places[place % self.lanes].append(place // self.lanes)
-        firsts = [
-            _first_of_many(sorted(set(mine)), _BEGUN_WITHIN + cursor.reach) if mine else -1
-            for cursor, mine in zip(self.cursors, places, strict=True)
-        ]
-        # who has opened nothing yet begins about where the others did
+        reach = self.cursors[0].reach
+        firsts = [_first_of_many(sorted(set(mine)), _BEGUN_WITHIN + reach) if mine else -1 for mine in places]
+        if self.inflight is None and self.showing is None:
+            self._widen_for(places, [first if first > reach else 0 for first in firsts])
+        # who has opened nothing yet begins about where the others did; and who has a slow worker no later than they
         seen = [first for first in firsts if first >= 0]
-        others = 2 * min(seen, default=0) - max(seen, default=0)
-        ahead: list[int] = []
-        for cursor, mine, first in zip(self.cursors, places, firsts, strict=True):
-            begun = first if first >= 0 else others
-            if begun > cursor.reach:
+        lowest = min(seen, default=0)
+        others = 2 * lowest - max(seen, default=0)
+        for cursor, first in zip(self.cursors, firsts, strict=True):
+            begun = others if first < 0 else lowest if first - lowest <= cursor.reach else first
+            if begun > reach:
                 cursor.abandon(begun)
-            ahead += _ahead(mine, cursor.lo)
-        if ahead and self.inflight is None and self.showing is None:
-            nearly_all = sorted(ahead)[int(_NEARLY_ALL * (len(ahead) - 1))]
-            self.widen(int(_AHEAD * nearly_all))
+
+    def _widen_for(self, places: list[list[int]], firsts: list[int]) -> None:
+        """Widen K for readers that begin there, by lane, and have opened these places since, in order."""
+        lanes = zip(self.cursors, places, firsts, strict=True)
+        ahead = sorted(at for cursor, mine, first in lanes for at in _ahead(mine, max(cursor.lo, first)))
+        if ahead:
+            self.widen(int(_AHEAD * ahead[int(_NEARLY_ALL * (len(ahead) - 1))]))
 
     def watch(self, reader: int, place: int) -> None:
         """Learn K from who opens what; K of this epoch grows at once, and is exact from the next epoch on."""

@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan.epoch_order import EpochOrder, Hypothesis, successor
+from nopfsfs.plan.epoch_order import EpochOrder, Hypothesis, same_order, successor
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.tracking.agreement import LOST, Agreement, PlanState
@@ -280,7 +280,10 @@ class Track:
         self._switches += 1
         self.agreement.against = 0
         self.places.base = 0
+        k = self.places.k
         self.places.enter(order)
+        if same_order(before, after) and before.world == after.world:
+            self.places.widen(k)  # the same readers, as far apart
         self._begin()
 
     # -- the next epoch --

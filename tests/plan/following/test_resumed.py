@@ -37,14 +37,17 @@ def tree(files: int = FILES, name: str = "train") -> list[DataSet]:
     return [DataSet(0, name, (FileOrder(("image_folder",), np.arange(FIRST_ROW, FIRST_ROW + files)),))]
 
 
-def job(world: tuple[int, tuple[int, ...]], epoch: int, skipped: int, files: int = FILES, seed: int = SEED) -> Opens:
+def job(
+    world: tuple[int, tuple[int, ...]], epoch: int, skipped: int, files: int = FILES, seed: int = SEED,
+    workers: int = WORKERS, batch: int = BATCH,
+) -> Opens:  # fmt: skip
     """(rows, readers): a DistributedSampler's epoch from a batch on, with all workers; then the beginning of the
     next."""
     size, ranks = world
     rows, readers = [], []
     for number, first in ((epoch, skipped), (epoch + 1, 0)):
         dealt = [registry.order(Spec("distributed", seed), files, number, size, rank) for rank in ranks]
-        each = [one for rank in dealt for one in workers_of(rank[first * BATCH :], WORKERS, BATCH)]
+        each = [one for rank in dealt for one in workers_of(rank[first * batch :], workers, batch)]
         opens = mixed(each, np.random.default_rng(number))
         rows += [FIRST_ROW + sample for sample, _ in opens]
         readers += [100 * (1 + number - epoch) + reader for _, reader in opens]
@@ -71,6 +74,17 @@ def test_a_job_that_goes_on_is_found_as_soon_as_one_that_begins(world: str, begi
     status = follower.status()
     assert (status.state, (status.seed or 0) + status.epoch) == ("locked", SEED + BEGINNINGS[begin][0])
     assert (status.world, status.ranks) == WORLDS[world]
+
+
+@pytest.mark.parametrize("ranks", [slow((3, 4, 5, 6)), (0, 2, 4, 6)])
+@pytest.mark.parametrize("seed", [SEED, slow(4928)])
+def test_a_world_whose_ranks_nobody_said_is_no_worse_than_none(ranks: tuple[int, ...], seed: int) -> None:
+    """As torchrun's WORLD_SIZE alone: all ranks may read here. Four do, with many workers, from mid-epoch on."""
+    opens = job((7, ranks), 0, 9, 4000, seed, workers=8, batch=32)
+    follower = Follower(tree(4000), seed, heads=HEADS, worlds=[(7, tuple(range(7)))])
+    flags = foreseen(follower, opens, 600)
+    assert flags[64:].mean() >= 0.99
+    assert (follower.status().world, follower.status().ranks) == (7, ranks)
 
 
 @pytest.mark.parametrize("seed", [None, SEED])

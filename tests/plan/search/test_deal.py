@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nopfsfs.plan.search import deal
 from nopfsfs.plan.search.deal import WHOLE, Deal
@@ -129,3 +131,31 @@ def test_a_known_world_that_is_wrong_gives_way() -> None:
 def test_where_all_is_read_here_the_world_that_was_said_holds(known: bool) -> None:
     read = opens(60_000, 4, (0, 1, 2, 3), 0, 32, np.random.default_rng(5))
     assert deal.read(followed(read[:256], known=known), 60_000, [(4, (0, 1, 2, 3))]) == Deal(4, (0, 1, 2, 3))
+
+
+# What 32 workers of four ranks of seven have opened shortly after they began in mid-epoch: each lies near the beginning
+# of its batch, and batches lie 224 places apart.
+BATCHES = [[2016 + 7 * (32 * worker + nth) + rank for nth in range(2)] for worker in range(8) for rank in (0, 2, 4, 6)]
+
+
+@pytest.mark.parametrize("most", [12, 32])
+def test_workers_that_have_just_begun_are_no_ranks_of_a_large_world(most: int) -> None:
+    apart = dict(enumerate(BATCHES[:most], start=1))
+    places = [place for nth in range(2) for mine in apart.values() for place in mine[nth : nth + 1]]
+    alone = deal.read({0: places}, 4000)
+    assert alone is not None
+    assert alone.world > 100, "by their places alone"
+    assert deal.read({0: places}, 4000, apart=apart) == Deal(7, (0, 2, 4, 6))
+
+
+@given(st.integers(0, 10**6))
+def test_threads_that_take_what_comes_next_show_no_world(seed: int) -> None:
+    """They open a few files each, and all that the order holds."""
+    rng = np.random.default_rng(seed)
+    places = np.argsort(np.arange(60) + rng.uniform(0, 32, 60)).tolist()
+    apart: dict[int, list[int]] = {}
+    for place, thread in zip(places, rng.integers(1, 33, 60).tolist(), strict=True):
+        apart.setdefault(thread, []).append(place)
+    found = deal.read({0: places}, 4000, apart=apart)
+    assert found is not None
+    assert found.whole
