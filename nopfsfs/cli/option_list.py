@@ -113,7 +113,8 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
         Setting(
             name="ram", metavar="SIZE", parse=parse_memory, types=(str, int), toml='"64G"  # or bytes',
             help="the memory for staged files, and for their pages in the kernel's page cache",
-            default="half of the available memory; at most twice the data set, and 1 GiB for files on their way",
+            default="half of the available memory; at most twice the data set, and a sixteenth of it (32 MiB to "
+            "1 GiB) for files on their way",
         ),
         Setting(
             name="page_cache", metavar="SIZE", parse=parse_memory, types=(str, int), toml='"16G"  # or bytes',
@@ -159,8 +160,9 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
         Setting(
             name="recheck", metavar="TIME", parse=parse_recheck, types=(str, int, float, bool),
             toml='"15m"  # or "no"',
-            help="the time within which the mount checks again who may read which file, `1m` to `7d`; with `no`, a "
-            "right that is withdrawn at the source stays valid in the mount",
+            help="the time within which the mount looks again who may read which file, and whether files that it holds "
+            "have changed, `1m` to `7d`; with `no`, a right that is withdrawn at the source stays "
+            "valid in the mount",
             more="The check runs in the background, and looks at directories within a minute "
             "([semantics](semantics.md#rights-that-change))",
             default=f"`{DEFAULT_RECHECK_S / 60:.0f}m`",

@@ -145,7 +145,8 @@ class ChangedFiles:
             return changed  # the change is being taken up, or the known file is back
         if row not in self._logged:
             self._logged.add(row)
-            log.warning("%r changed at the source; open handles get ESTALE", self._source.path(row))
+            path = self._source.path(row)
+            log.warning("%r changed at the source; open handles get ESTALE for what the kernel does not hold", path)
         self._acted[row] = next(self._ticks)
         if seen is None:
             self._forget(row)  # no file any more: each read of it fails

@@ -1,4 +1,4 @@
-"""Looks at the rights at the source again, in the background: who may enter which directory, who may read which file.
+"""Looks at rights and files at the source again, in the background: who may enter and read what, what has changed.
 
 A few threads ask the source, at a rate that `recheck_schedule` sets; `stager/changed_files.py` takes up what they find.
 A thread that the source keeps waiting is passed by, and another is started, up to a limit
