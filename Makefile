@@ -41,11 +41,9 @@ help:
 demo: $(READY)
 	@$(BIN)/python scripts/demo.py $(DEMO)
 
-# What mounts nothing, waits for nothing and only computes, file by file on two processors; then all else, in order. There
-# a test that hangs ends by a signal: the end of a whole worker would leave pytest waiting.
-PURE := $(addprefix tests/,dataset performance placement plan policy sim text vfs)
+# File by file on two processors. A test that hangs ends by a signal: the end of a whole worker would leave pytest waiting.
 PYTEST := $(BIN)/python -m pytest -q
-all_tests = $(PYTEST) -n 2 --dist loadfile --timeout-method signal $(PURE) $(1) && $(PYTEST) $(addprefix --ignore ,$(PURE)) --durations 20 $(1)
+all_tests = $(PYTEST) -n 2 --dist loadfile --timeout-method signal --durations 20 $(1)
 
 # Who names tests wants them run.
 test: $(READY)

@@ -42,9 +42,14 @@ MARKS_OF_FOLDERS = {TESTS / "mount": "mount", TESTS / "frameworks": "framework"}
 MARKS_OF_FIXTURES = {"fake_mount": "mount", "mounting": "mount", "training": "mount", "torch": "framework"}
 
 
+# Files that take longest, or wait most: they come first, so that no processor has one of them left at the end.
+FIRST = (TESTS / "test_identify_mounts.py", TESTS / "mount", TESTS / "peer", TESTS / "plan")
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Set the marks that follow from folders and fixtures."""
+    """Set the marks that follow from folders and fixtures, and the order of the files."""
+    items.sort(key=lambda item: next((at for at, one in enumerate(FIRST) if item.path.is_relative_to(one)), len(FIRST)))
     for item in items:
         marks = [mark for folder, mark in MARKS_OF_FOLDERS.items() if folder in item.path.parents]
         marks += [MARKS_OF_FIXTURES[name] for name in getattr(item, "fixturenames", ()) if name in MARKS_OF_FIXTURES]

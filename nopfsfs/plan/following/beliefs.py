@@ -205,7 +205,9 @@ class Beliefs:
         track.agreement.lock(track.hypothesis, cohort.proof if cohort is not None else None)
         self.unread.pop(track.hypothesis.dataset, None)
         if cohort is not None:
-            track.places.begin([row for row, _, _ in cohort.in_epoch(track.places.now)])
+            rows = [row for row, _, _ in cohort.in_epoch(track.places.now)]
+            track.places.already(rows)
+            track.places.begin(rows)
             there = cohort.of_dataset(track.hypothesis.dataset)
             opened = [one for one in there if track.places.opened(one[0])]
             self._binding.bind(track, self._cohorts.explained(cohort, opened))

@@ -150,7 +150,7 @@ class EpochPlaces:
             place = self.now.find(row)
             if place >= 0:
                 places[place % self.lanes].append(place // self.lanes)
-        reach = self.cursors[0].reach
+        reach = window(self.now.length // self.lanes, self.inflight or self._guessed)  # not K as it was seen to be
         firsts = [_first_of_many(sorted(set(mine)), _BEGUN_WITHIN + reach) if mine else -1 for mine in places]
         if self.inflight is None and self.showing is None:
             self._widen_for(places, [first if first > reach else 0 for first in firsts])

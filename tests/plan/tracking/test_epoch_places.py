@@ -59,3 +59,4 @@ def test_readers_are_as_far_apart_when_they_turn_out_to_be_of_fewer_ranks() -> N
     track.places.already(again)
     track.places.begin(again)
     assert track.places.k == wide
+    assert [cursor.lo for cursor in track.places.cursors] == [SKIPPED + 3] * 4
