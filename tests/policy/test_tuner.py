@@ -106,7 +106,8 @@ def test_all_mounts_hold_back_at_the_same_time() -> None:
     for began in (0.0, 7.03, 21.77):
         fed = FedPolicy(SlowdownTuner(seen()), clock=FULL_MINUTE + began)
         fed.run(62.0 - began, servers(50))
-        first = next(at for at, reason in enumerate(fed.reasons) if reason is Reason.DRAIN and fed.decisions[at].limit < 9)
+        full = [one.reason is Reason.DRAIN and one.limit < 9 for one in fed.decisions]
+        first = full.index(True)
         drained.append(FULL_MINUTE + began + sum(decision.wait for decision in fed.decisions[:first]))
     assert max(drained) - min(drained) < 0.01
 
