@@ -29,11 +29,11 @@ EXPONENT = 1.5
 MOST_LESS = 0.5  # of the limit in a tick
 UNUSED = 0.95
 PATIENCE, PATIENCE_TIMES, PATIENCE_AGAIN = 2.0, 8.0, 1.0  # s, requests' times without any end; s until the next halving
-# Where all would gain by more, the aim grows: `slowdown^-knee` is the part of itself that a little more brings.
-GAIN, GAIN_EXPONENT, GAIN_MOST = 0.08, 1.0, 5.0
+# Where all would gain by more, the aim grows: `slowdown^-knee` is the part of itself that a little more brings all.
+GAIN, GAIN_EXPONENT, GAIN_MOST = 0.112, 1.25, 5.0
 # Readings vary much, and more with few requests: a knee up to here counts as none, a sharper one as so many times that.
 KNEE_NONE, KNEE_SHARPER = 2.4, 3.0
-KNEE_LEAST_SLOWDOWN = 1.3  # with less there is too little to halve
+KNEE_LEAST_SLOWDOWN, KNEE_LEAST_LIMIT = 1.3, 8.0  # with less there is too little to halve
 SOONEST, EARLY = 0.002, 0.002  # s until the next call; s that a call may come early
 DRAIN_PAUSE = 25.0  # s between drains, also if the wall clock is set
 
@@ -204,8 +204,8 @@ class SlowdownTuner:
         self._drain = HALF if at % 2 else FULL
         if self._drain is FULL:
             return sample.now - self._drained_at > DRAIN_PAUSE
-        steady = self._phase is Phase.STEADY and self._limited and self.slowdown > KNEE_LEAST_SLOWDOWN
-        return steady and self.base.certain
+        steady = self._phase is Phase.STEADY and self._limited and self._limit >= KNEE_LEAST_LIMIT
+        return steady and self.slowdown > KNEE_LEAST_SLOWDOWN and self.base.certain
 
     def _begin_drain(self, sample: SourceSample) -> LimitDecision:
         self._before_drain, self._phase = self._phase, Phase.SETTLING
@@ -264,7 +264,7 @@ class SlowdownTuner:
         """Ask for a call on the next full tick of the wall clock: so all mounts see a minute begin together."""
         limit = self.limit
         if self._phase in (Phase.SETTLING, Phase.WATCHING):
-            limit = max(LEAST, int(self._limit / self._drain.divisor))
+            limit = max(LEAST, int(limit / self._drain.divisor))
         next_tick = TICK_SECONDS - sample.clock % TICK_SECONDS
         return LimitDecision(limit, reason, max(SOONEST, next_tick), mark)
 

@@ -13,7 +13,7 @@ from nopfsfs.sim.tuning.shared_source import Floats, SharedSource, SourceChange,
 from nopfsfs.sim.tuning.simulated_mount import MountHistory, MountSpec, SimulatedMount
 
 BIN = 0.5  # s of the histories
-REACHED_SECONDS = 1.0  # over which the throughput counts
+REACHED_SECONDS = 2.0  # over which the throughput counts
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ContestResult:
         return float(rates.sum() ** 2 / (len(rates) * (rates**2).sum()))
 
     def seconds_to(self, share: float) -> float:
-        """The end of the first second with a throughput of this share of the best; infinite if there is none."""
+        """The end of the first two seconds with a throughput of this share of the best; infinite if there is none."""
         step = round(REACHED_SECONDS / BIN)
         total = self.ended.sum(axis=1)
         rates = (total[step:] - total[:-step]) / REACHED_SECONDS
