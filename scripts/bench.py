@@ -95,7 +95,7 @@ def tuned() -> list[Benchmark]:
     of = bench_tuner
     lone, together = "a tuned mount, in virtual time", "mounts that share a source, in virtual time"
     return [
-        *(Benchmark(f"tuner/{source}/*", lone, partial(of.alone_entries, source)) for source in of.trials.SOURCES),
+        *(Benchmark(f"tuner/{source}/*", lone, partial(of.alone_entries, source)) for source in of.SOURCES),
         *(Benchmark(f"fair/{n}/*", together, partial(of.company_entries, n)) for n in of.COMPANIES),
     ]
 

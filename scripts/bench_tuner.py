@@ -14,6 +14,7 @@ from nopfsfs.sim.tuning import trials
 from nopfsfs.sim.tuning.trials import OURS
 
 SEEDS = range(1, 6)
+SOURCES = tuple(trials.SOURCES)
 COMPANIES = (2, 8)
 _ALONE = {"share_of_best": ("share", ""), "seconds_to_90": ("seconds to 90 %", "s"), "demand_p99": ("p99", "x")}
 

@@ -5,8 +5,8 @@ python scripts/tuner_table.py                    two Markdown tables of medians;
 python scripts/tuner_table.py --seeds 20         of more seeds
 python scripts/tuner_table.py --who ours         one row
 
-`!` marks what falls short of its bar, `<` where a rival is better by more than 5 %. The exit code is 1 if a bar is
-missed. All figures are written to build/tuner_table.json. docs/tuner.md explains the columns.
+`!` marks what falls short of its bar, `<` where a rival is better by more than 5 %, in p99 one that gets as much. The
+exit code is 1 if a bar is missed. All figures go to build/tuner_table.json. docs/tuner.md explains the columns.
 """
 
 from __future__ import annotations
@@ -53,13 +53,16 @@ def short_number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def cell(column: Column, name: str, value: float, others: Sequence[float]) -> str:
-    """A figure; those of the seen source's tuner with their marks."""
-    text = short_number(value)
-    if name != OURS:
-        return text
-    text += "" if column.holds(value) else " !"
-    return text + (" <" if any(column.is_better(other, value) for other in others) else "")
+def marks(columns: Sequence[Column], at: int, table: Mapping[str, Sequence[float]]) -> str:
+    """The marks of the tuner's figure in a column. A p99 is compared with rivals that get as much of the source."""
+    column, ours = columns[at], table[OURS]
+    rivals = [table[name] for name in table if name in RIVALS]
+    if column.is_cost:
+        shares = [other for other, one in enumerate(columns) if (one.figure, one.source) == ("share", column.source)]
+        share = shares[0]
+        rivals = [row for row in rivals if row[share] >= (1 - bars.FAR) * ours[share]]
+    better = any(column.is_better(row[at], ours[at]) for row in rivals)
+    return ("" if column.holds(ours[at]) else " !") + (" <" if better else "")
 
 
 def lines(first: str, columns: Sequence[Column], table: Mapping[str, Sequence[float]]) -> Iterator[str]:
@@ -67,10 +70,8 @@ def lines(first: str, columns: Sequence[Column], table: Mapping[str, Sequence[fl
     yield f"| {first} | {' | '.join(column.title for column in columns)} |"
     yield "|---" * (len(columns) + 1) + "|"
     for name, values in table.items():
-        others = [table[other] for other in table if other in RIVALS]
         cells = [
-            cell(column, name, value, [row[at] for row in others])
-            for at, (column, value) in enumerate(zip(columns, values, strict=True))
+            short_number(value) + (marks(columns, at, table) if name == OURS else "") for at, value in enumerate(values)
         ]
         yield f"| {name} | {' | '.join(cells)} |"
 

@@ -30,7 +30,7 @@ MOST_LESS = 0.5  # of the limit in a tick
 UNUSED = 0.95
 PATIENCE, PATIENCE_TIMES, PATIENCE_AGAIN = 2.0, 8.0, 1.0  # s, requests' times without any end; s until the next halving
 # Where all would gain by more, the aim grows: `slowdown^-knee` is the part of itself that a little more brings all.
-GAIN, GAIN_EXPONENT, GAIN_MOST = 0.112, 1.25, 5.0
+GAIN, GAIN_EXPONENT, GAIN_MOST = 0.12, 1.5, 5.0
 # Readings vary much, and more with few requests: a knee up to here counts as none, a sharper one as so many times that.
 KNEE_NONE, KNEE_SHARPER = 2.4, 3.0
 KNEE_LEAST_SLOWDOWN, KNEE_LEAST_LIMIT = 1.3, 8.0  # with less there is too little to halve
@@ -47,16 +47,17 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """One way to hold back: the limit's divisor, the requests' times of its two parts, the requests that it needs."""
+    """One way to hold back: the limit's divisor, the least seconds of watching, the requests that it needs."""
 
     divisor: float
-    settle: float
     watch: float
     requests: int
 
 
-FULL, HALF = Drain(16.0, 2.0, 6.0, 1), Drain(2.0, 2.0, 6.0, 30)
-SETTLE_LEAST, WATCH_LEAST, LONGEST, FEWEST = 0.1, 0.3, 1.5, 10  # s, s, s, requests
+# A full drain lasts longer than clocks may differ, so that at some time all mounts hold back.
+FULL, HALF = Drain(16.0, .75, 1), Drain(2.0, 0.3, 30)
+SETTLE, WATCH = 2.0, 6.0  # requests' times of a drain's two parts
+SETTLE_LEAST, LONGEST, FEWEST = 0.1, 1.5, 10  # s, s, requests
 
 
 class SlowdownTuner:
@@ -159,8 +160,9 @@ class SlowdownTuner:
         urgency = 1.0 if lead is None else min(1.0, max(0.0, (LEAD_MOST - lead) / (LEAD_MOST - LEAD_LEAST)))
         aim = AIM * (AIM_POLITE + (1.0 - AIM_POLITE) * urgency) / math.sqrt(self.ranks)
         knee = 1.0 + KNEE_SHARPER * max(0.0, self.base.knee - KNEE_NONE)
-        gain = max(1.0, self.slowdown) ** -knee
-        return aim * min(GAIN_MOST, max(1.0, (gain / GAIN) ** GAIN_EXPONENT)) ** self.base.knee_certainty
+        gain = math.pow(max(1.0, self.slowdown), -knee)
+        more = min(GAIN_MOST, max(1.0, math.pow(gain / GAIN, GAIN_EXPONENT)))
+        return aim * math.pow(more, self.base.knee_certainty)
 
     def _clamp(self, before: float, disciplined: bool) -> Reason:
         """Keep the limit within its bounds; return the reason of its change since it was `before`."""
@@ -210,7 +212,7 @@ class SlowdownTuner:
     def _begin_drain(self, sample: SourceSample) -> LimitDecision:
         self._before_drain, self._phase = self._phase, Phase.SETTLING
         self._drained_at = sample.now
-        self._set_end(sample, max(SETTLE_LEAST, self._drain.settle * self._seconds))
+        self._set_end(sample, max(SETTLE_LEAST, SETTLE * self._seconds))
         return self._decide(sample, Reason.DRAIN)
 
     def _drain_step(self, sample: SourceSample) -> LimitDecision:
@@ -219,7 +221,7 @@ class SlowdownTuner:
         if self._phase is Phase.SETTLING:
             self._phase = Phase.WATCHING
             self._restart(sample)
-            self._set_end(sample, max(WATCH_LEAST, self._drain.watch * self._seconds))
+            self._set_end(sample, max(self._drain.watch, WATCH * self._seconds))
             return self._decide(sample, Reason.DRAIN, mark=True)
         begun = self._begun
         assert begun is not None

@@ -14,6 +14,11 @@ from nopfsfs.sim.tuning.bars import COMPANY, Column
 
 SHARE = Column("share", trials.alone, "wide", "share", least=0.9)
 TIME = Column("seconds", trials.alone, "wide", "seconds to 90 %", most=5.0)
+P99 = Column("p99", trials.alone, "wide", "p99")
+
+
+def marked(columns: list[Column], table: dict[str, list[float]]) -> list[str]:
+    return [tuner_table.marks(columns, at, table) for at in range(len(columns))]
 
 
 def test_a_row_for_each_that_tunes() -> None:
@@ -27,10 +32,10 @@ def test_a_row_for_each_that_tunes() -> None:
 
 
 def test_marks_of_what_falls_short_and_of_rivals_that_are_better_by_far() -> None:
-    assert tuner_table.cell(SHARE, "ours", 0.89, [0.9]) == "0.89 !"
-    assert tuner_table.cell(SHARE, "ours", 0.92, [0.99]) == "0.92 <"
-    assert tuner_table.cell(TIME, "ours", 12.3, [3.0]) == "12.3 ! <"
-    assert tuner_table.cell(SHARE, "PRISMA", 0.1, [0.9]) == "0.10"
+    columns = [SHARE, TIME, P99]
+    table = {"PRISMA": [0.1, math.inf, 1.0], "AIMD": [0.99, 3.0, 2.5]}
+    assert marked(columns, {**table, "ours": [0.89, 12.3, 2.4]}) == [" ! <", " ! <", ""]
+    assert marked(columns, {**table, "ours": [0.98, 3.0, 3.0]}) == ["", "", " <"]
 
 
 def test_bars_that_are_missed_are_named() -> None:

@@ -79,8 +79,8 @@ def test_nothing_ends_while_it_stalls_and_all_goes_on_afterwards() -> None:
     ("change", "part"), [(SourceChange(0.0, slower=4.0), 0.25), (SourceChange(0.0, bandwidth=0.25), 0.25)]
 )
 def test_a_slower_source_and_one_with_less_bandwidth_end_fewer(change: SourceChange, part: float) -> None:
-    usual = Contest(CURVE, [MountSpec(lambda: FixedLimit(30))], 40.0, noise=0.0).run(1)
-    changed = Contest(CURVE, [MountSpec(lambda: FixedLimit(30))], 40.0, [change], noise=0.0).run(1)
+    usual = Contest(CURVE, [MountSpec(lambda: FixedLimit(30), demands=0.0)], 40.0, noise=0.0).run(1)
+    changed = Contest(CURVE, [MountSpec(lambda: FixedLimit(30), demands=0.0)], 40.0, [change], noise=0.0).run(1)
     assert changed.rates(1, 40).sum() == pytest.approx(part * usual.rates(1, 40).sum(), rel=0.05)
     assert changed.share_of_best(1, 40) == pytest.approx(usual.share_of_best(1, 40), rel=0.05)
 

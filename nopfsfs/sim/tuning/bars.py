@@ -29,11 +29,16 @@ class Column:
     def holds(self, value: float) -> bool:
         return self.least <= value <= self.most
 
+    @property
+    def is_cost(self) -> bool:
+        """True when whoever gets little has little of it, so that only equals can be compared."""
+        return self.figure in ("p99", "under way")
+
     def is_better(self, value: float, other: float) -> bool:
         """True when a rival's `value` is better than `other` by far."""
         if self.figure in _LESS_IS_BETTER:
             return value < other * (1 - FAR) - 0.005
-        return value > other * (1 + FAR)
+        return value > other * (1 + FAR) + 0.005
 
 
 ALONE = (

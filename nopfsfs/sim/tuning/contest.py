@@ -35,14 +35,15 @@ class Contest:
         ended, under_way = np.zeros((bins + 1, len(mounts))), np.zeros((bins + 1, len(mounts)))
         for at in range(1, bins + 1):
             source.run_until(at * BIN)
-            ended[at] = [mount.requests for mount in mounts]
+            ended[at] = [mount.prefetches.ended for mount in mounts]
             under_way[at] = [mount.under_way for mount in mounts]
         return ContestResult(self, ended, under_way, [mount.history for mount in mounts])
 
 
 @dataclass(frozen=True)
 class ContestResult:
-    """`ended` f64[bins + 1, mounts]: requests until the end of each bin; `under_way` f64[bins + 1, mounts]."""
+    """`ended` f64[bins + 1, mounts]: prefetches until the end of each bin; `under_way` f64[bins + 1, mounts]: requests,
+    demands among them."""
 
     contest: Contest
     ended: Floats
@@ -50,12 +51,12 @@ class ContestResult:
     histories: Sequence[MountHistory]
 
     def rates(self, begin: float, end: float) -> Floats:
-        """Requests a second of each mount, f64[mounts]."""
+        """Prefetches a second of each mount, f64[mounts]."""
         first, last = round(begin / BIN), round(end / BIN)
         return np.asarray((self.ended[last] - self.ended[first]) / ((last - first) * BIN))
 
     def share_of_best(self, begin: float, end: float) -> float:
-        """Requests of all mounts over the most that the source could have ended, whatever changed meanwhile."""
+        """Prefetches of all mounts over the most requests that the source could have ended, as it was."""
         return float(self.rates(begin, end).sum() * (end - begin) / self._possible(begin, end))
 
     def regret(self, begin: float, end: float) -> float:

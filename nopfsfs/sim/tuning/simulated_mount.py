@@ -48,7 +48,7 @@ class MountHistory:
 
 
 class SimulatedMount:
-    """One mount; it begins and ends by itself. `prefetches` counts what it got."""
+    """One mount; it begins and ends by itself. `prefetches` counts them."""
 
     def __init__(self, source: SharedSource, spec: MountSpec) -> None:
         self.spec, self.policy = spec, spec.policy()
@@ -64,11 +64,6 @@ class SimulatedMount:
         source.call_at(spec.joins, self._join)
         if math.isfinite(spec.leaves):
             source.call_at(spec.leaves, self._leave)
-
-    @property
-    def requests(self) -> int:
-        """Requests that ended, demands among them."""
-        return self.prefetches.ended + self._demands.ended
 
     @property
     def staged(self) -> float:

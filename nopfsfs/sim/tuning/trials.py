@@ -31,7 +31,7 @@ RIVALS: Mapping[str, Callable[[], LimitPolicy]] = {
     "gradient2": Gradient2Limit,
     "probing": ProbingLimit,
 }
-EARLIER_SECONDS, EARLIER_SEED = 600.0, 1_000
+EARLIER_SECONDS, EARLIER_SEED = 480.0, 1_000
 BASE_ERROR, KNEE_ERROR = 0.05, 0.2  # deviations of ln base and of the knee between mounts that saw the source earlier
 SETTLED, LATER = 70.0, 190.0  # s; the first full minute has passed, and two more
 STEP, STEP_END = 40.0, 80.0
