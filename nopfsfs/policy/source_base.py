@@ -18,6 +18,7 @@ EVIDENCE_MOST = 120.0  # requests; what was found earlier counts for no more, so
 # varies by 1 (its usual 0.6 makes this 5), and so many times longer or shorter. Idle is up to 1.6 times longer with
 # other mounts than alone, as each has requests under way in a drain.
 ANOTHER, ANOTHER_TIMES = 3.0, 2.2
+HALVES_LEAST, QUIETER = 7, 1.5  # requests; standard errors of log2 durations, whose deviation is about 1
 LOWER = math.log2(0.97)
 KNEE_READINGS, KNEE_ENOUGH = 9, 6  # the last half drains, whose median is the knee; so many prove it
 FLATTEST, SHARPEST = 0.5, 6.0
@@ -43,6 +44,12 @@ class Ended:
 
     def __post_init__(self) -> None:
         self.total = sum(self.count)
+
+    def __add__(self, other: Ended) -> Ended:
+        return Ended(
+            [a + b for a, b in zip(self.count, other.count, strict=True)],
+            [a + b for a, b in zip(self.log2_ns, other.log2_ns, strict=True)],
+        )
 
     @property
     def seconds(self) -> float:
@@ -109,6 +116,26 @@ class SourceBase:
                 self._log2[at] = ended.log2_ns[at] / ended.count[at] - found
         return float(2.0**found)
 
+    def excess(self, ended: Ended) -> float | None:
+        """The mean log2 of duration over base, of the size classes that have one; None without such requests."""
+        known = [at for at in range(SIZE_CLASSES) if ended.count[at] and self._log2[at] is not None]
+        return self._excess(ended, known) if known else None
+
+    def quieter(self, one: Ended, other: Ended) -> Ended | None:
+        """The one of two halves of a drain with shorter requests; None if one has too few to say so.
+
+        Where clocks differ, the other mounts are not yet quiet, or no longer.
+        """
+        excesses = self.excess(one), self.excess(other)
+        if excesses[0] is None or excesses[1] is None or min(one.total, other.total) < HALVES_LEAST:
+            return None
+        return one if excesses[0] < excesses[1] else other
+
+    def differ(self, one: Ended, other: Ended) -> bool:
+        """True when the requests of one took longer than those of the other by more than chance allows."""
+        noise = math.sqrt(1.0 / one.total + 1.0 / other.total)
+        return abs((self.excess(one) or 0.0) - (self.excess(other) or 0.0)) > QUIETER * noise
+
     def _excess(self, ended: Ended, classes: Sequence[int]) -> float:
         """The mean log2 of duration over base in these size classes."""
         over = sum(ended.log2_ns[at] - ended.count[at] * (self._log2[at] or 0.0) for at in classes)
@@ -118,16 +145,21 @@ class SourceBase:
         """Lower the base a little: requests under load are shorter than it, so it was too high."""
         self._log2 = [None if value is None else value + LOWER for value in self._log2]
 
-    def drained(self, ended: Ended) -> float:
-        """Learn from requests of a drain; return the factor by which the base grew."""
+    def drained(self, first: Ended, second: Ended) -> float:
+        """Learn from the requests of both halves of a drain; return the factor by which the base grew."""
+        ended = first + second
+        quieter = self.quieter(first, second)
+        if quieter is not None and self.differ(first, second):
+            ended = quieter
         known = [at for at in range(SIZE_CLASSES) if ended.count[at] and self._log2[at] is not None]
         if not known:
             self.slowdown(ended, 1.0)
             self._prove(ended)
             return 1.0
         excess = self._excess(ended, known)
+        sure = excess if quieter is None else self.excess(quieter) or 0.0
         least = max(math.log(ANOTHER_TIMES), ANOTHER / math.sqrt(ended.total))
-        if self.proven and abs(excess) * math.log(2) <= least:
+        if self.proven and abs(sure) * math.log(2) <= least:
             return float(2.0 ** self._prove(ended))
         # The whole source is another, or nothing but a guess was known: all classes move alike, then each by itself.
         self._log2 = [None if value is None else value + excess for value in self._log2]

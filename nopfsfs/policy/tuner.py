@@ -31,6 +31,8 @@ UNUSED = 0.95
 PATIENCE, PATIENCE_TIMES, PATIENCE_AGAIN = 2.0, 8.0, 1.0  # s, requests' times without any end; s until the next halving
 # Where all would gain by more, the aim grows: `slowdown^-knee` is the part of itself that a little more brings all.
 GAIN, GAIN_EXPONENT, GAIN_MOST = 0.12, 1.5, 5.0
+# Where all would gain next to nothing, it shrinks.
+NO_GAIN, NO_GAIN_EXPONENT, NO_GAIN_LEAST = 0.03, 0.25, 0.6
 # Readings vary much, and more with few requests: a knee up to here counts as none, a sharper one as so many times that.
 KNEE_NONE, KNEE_SHARPER = 2.4, 3.0
 KNEE_LEAST_SLOWDOWN, KNEE_LEAST_LIMIT = 1.3, 8.0  # with less there is too little to halve
@@ -75,6 +77,8 @@ class SlowdownTuner:
         self._phase = self._before_drain = Phase.STARTING
         self._drain, self._until, self._drained_at = FULL, 0.0, -math.inf
         self._begun: SourceSample | None = None  # the sample since which this tick, or this watching, counts
+        self._middle: SourceSample | None = None  # the first sample of the second half of a watching
+        self._middle_at = 0.0
         self._heard, self._heard_count = 0.0, (0, 0)
         self._half_minute = 0
         self._rate = 0.0
@@ -159,10 +163,16 @@ class SlowdownTuner:
     def _find_aim(self, lead: float | None) -> float:
         urgency = 1.0 if lead is None else min(1.0, max(0.0, (LEAD_MOST - lead) / (LEAD_MOST - LEAD_LEAST)))
         aim = AIM * (AIM_POLITE + (1.0 - AIM_POLITE) * urgency) / math.sqrt(self.ranks)
-        knee = 1.0 + KNEE_SHARPER * max(0.0, self.base.knee - KNEE_NONE)
-        gain = math.pow(max(1.0, self.slowdown), -knee)
-        more = min(GAIN_MOST, max(1.0, math.pow(gain / GAIN, GAIN_EXPONENT)))
-        return aim * math.pow(more, self.base.knee_certainty)
+        return aim * math.pow(self._find_gain(), self.base.knee_certainty)
+
+    def _find_gain(self) -> float:
+        """The part of the usual aim, by what a little more concurrency of all mounts would bring."""
+        slowdown, knee = max(1.0, self.slowdown), self.base.knee
+        none = math.pow(slowdown, -knee) / NO_GAIN
+        if none < 1.0:
+            return max(NO_GAIN_LEAST, math.pow(none, NO_GAIN_EXPONENT))
+        gain = math.pow(slowdown, -1.0 - KNEE_SHARPER * max(0.0, knee - KNEE_NONE))
+        return min(GAIN_MOST, max(1.0, math.pow(gain / GAIN, GAIN_EXPONENT)))
 
     def _clamp(self, before: float, disciplined: bool) -> Reason:
         """Keep the limit within its bounds; return the reason of its change since it was `before`."""
@@ -217,6 +227,8 @@ class SlowdownTuner:
 
     def _drain_step(self, sample: SourceSample) -> LimitDecision:
         if sample.now < self._until:
+            if self._middle is None and sample.now >= self._middle_at:
+                self._middle = sample
             return self._decide(sample, Reason.DRAIN)
         if self._phase is Phase.SETTLING:
             self._phase = Phase.WATCHING
@@ -225,11 +237,12 @@ class SlowdownTuner:
             return self._decide(sample, Reason.DRAIN, mark=True)
         begun = self._begun
         assert begun is not None
-        ended = _ended(sample.young_ended, begun.young_ended, sample.young_log2_ns, begun.young_log2_ns)
+        ended = _young(sample, begun)
         if ended.total < FEWEST and sample.now < self._until + LONGEST:
             return self._decide(sample, Reason.DRAIN)
         if ended.total:
-            self._learn(ended)
+            middle = self._middle or begun
+            self._learn(_young(middle, begun), _young(sample, middle))
         self._restart(sample)
         self._phase = self._before_drain
         return self._decide(sample, Reason.DRAIN)
@@ -243,10 +256,13 @@ class SlowdownTuner:
         """Let a part of the drain end on a full tick of the clock, when it ends for most mounts."""
         end = sample.clock + min(LONGEST, seconds)
         self._until = sample.now + math.ceil(end / TICK_SECONDS - 0.01) * TICK_SECONDS - sample.clock - EARLY
+        self._middle, self._middle_at = None, (sample.now + self._until) / 2
 
-    def _learn(self, ended: Ended) -> None:
+    def _learn(self, first: Ended, second: Ended) -> None:
+        """Learn from the requests of both halves of a watching."""
+        ended = first + second
         if self._drain is FULL:
-            self.slowdown = max(0.5, self.slowdown / self.base.drained(ended))
+            self.slowdown = max(0.5, self.slowdown / self.base.drained(first, second))
         elif ended.total >= self._drain.requests:
             self.base.halved(self.slowdown, self.base.slowdown(ended, self.slowdown), self._drained_part)
 
@@ -269,6 +285,10 @@ class SlowdownTuner:
             limit = max(LEAST, int(limit / self._drain.divisor))
         next_tick = TICK_SECONDS - sample.clock % TICK_SECONDS
         return LimitDecision(limit, reason, max(SOONEST, next_tick), mark)
+
+
+def _young(sample: SourceSample, before: SourceSample) -> Ended:
+    return _ended(sample.young_ended, before.young_ended, sample.young_log2_ns, before.young_log2_ns)
 
 
 def _ended(

@@ -20,11 +20,7 @@ def ended(seconds: float, count: int, size_class: int = 2) -> Ended:
     return Ended(counts, log2_ns)
 
 
-def both(one: Ended, other: Ended) -> Ended:
-    return Ended(
-        [a + b for a, b in zip(one.count, other.count, strict=True)],
-        [a + b for a, b in zip(one.log2_ns, other.log2_ns, strict=True)],
-    )
+NOTHING = Ended([0] * SIZE_CLASSES, [0.0] * SIZE_CLASSES)
 
 
 def found(base: SourceBase, size_class: int = 2) -> float:
@@ -37,23 +33,23 @@ def test_the_first_requests_are_taken_for_idle_until_a_drain() -> None:
     base = SourceBase()
     assert base.slowdown(ended(0.1, 8), 1.0) == pytest.approx(1.0)
     assert not base.proven
-    assert base.drained(ended(0.02, 10)) == pytest.approx(0.2)
+    assert base.drained(ended(0.02, 10), NOTHING) == pytest.approx(0.2)
     assert base.proven
     assert found(base) == pytest.approx(0.02)
 
 
 def test_a_drain_moves_the_base_by_the_weight_of_its_requests() -> None:
     base = SourceBase()
-    base.drained(ended(0.02, 30))
-    assert base.drained(ended(0.03, 30)) == pytest.approx(math.sqrt(1.5))
+    base.drained(ended(0.02, 30), NOTHING)
+    assert base.drained(ended(0.03, 30), NOTHING) == pytest.approx(math.sqrt(1.5))
     assert found(base) == pytest.approx(0.02 * math.sqrt(1.5))
 
 
 def test_old_evidence_counts_for_no_more_than_so_much() -> None:
     base = SourceBase()
     for _ in range(100):
-        base.drained(ended(0.02, 100))
-    base.drained(ended(0.03, int(EVIDENCE_MOST)))
+        base.drained(ended(0.02, 100), NOTHING)
+    base.drained(ended(0.03, int(EVIDENCE_MOST)), NOTHING)
     assert found(base) == pytest.approx(0.02 * math.sqrt(1.5))
 
 
@@ -61,21 +57,36 @@ def test_old_evidence_counts_for_no_more_than_so_much() -> None:
 def test_a_source_that_is_another_is_believed_at_once(times: float) -> None:
     base = SourceBase()
     for _ in range(10):
-        base.drained(ended(0.02, 50))
-    base.drained(ended(0.02 * times, 20))
+        base.drained(ended(0.02, 50), NOTHING)
+    base.drained(ended(0.02 * times, 20), NOTHING)
     assert found(base) == pytest.approx(0.02 * times)
 
 
 def test_a_few_odd_requests_do_not_make_another_source() -> None:
     base = SourceBase()
-    base.drained(ended(0.02, 100))
-    base.drained(ended(0.06, 2))
+    base.drained(ended(0.02, 100), NOTHING)
+    base.drained(ended(0.06, 2), NOTHING)
     assert found(base) < 0.021
+
+
+def test_the_half_of_a_drain_in_which_others_were_not_quiet_does_not_count() -> None:
+    base = SourceBase()
+    base.drained(ended(0.02, 100), NOTHING)
+    base.drained(ended(0.021, 20), ended(0.09, 20))
+    base.drained(ended(0.09, 20), ended(0.021, 20))
+    assert found(base) == pytest.approx(0.02, rel=0.03)
+
+
+def test_halves_that_differ_by_chance_count_both() -> None:
+    base = SourceBase()
+    base.drained(ended(0.02, 20), NOTHING)
+    base.drained(ended(0.02, 10), ended(0.024, 10))
+    assert found(base) == pytest.approx(0.02 * 1.2**0.25)
 
 
 def test_size_classes_have_bases_of_their_own() -> None:
     base = SourceBase()
-    base.drained(both(ended(0.01, 20, 0), ended(0.5, 20, 6)))
+    base.drained(ended(0.01, 20, 0) + ended(0.5, 20, 6), NOTHING)
     assert (found(base, 0), found(base, 6)) == (pytest.approx(0.01), pytest.approx(0.5))
     assert base.slowdown(ended(1.0, 5, 6), 1.0) == pytest.approx(2.0)
     assert base.slowdown(ended(0.02, 5, 0), 1.0) == pytest.approx(2.0)
@@ -83,8 +94,8 @@ def test_size_classes_have_bases_of_their_own() -> None:
 
 def test_a_new_size_class_agrees_with_the_others_on_the_slowdown() -> None:
     base = SourceBase()
-    base.drained(ended(0.01, 20, 0))
-    slowdown = base.slowdown(both(ended(0.03, 10, 0), ended(0.9, 10, 6)), 1.0)
+    base.drained(ended(0.01, 20, 0), NOTHING)
+    slowdown = base.slowdown(ended(0.03, 10, 0) + ended(0.9, 10, 6), 1.0)
     assert slowdown == pytest.approx(3.0)
     assert found(base, 6) == pytest.approx(0.3)
     assert base.slowdown(ended(0.08, 10, 3), 2.0) == pytest.approx(2.0), "nothing known in this tick: as before"
@@ -92,8 +103,8 @@ def test_a_new_size_class_agrees_with_the_others_on_the_slowdown() -> None:
 
 def test_where_all_is_another_classes_that_were_not_seen_move_too() -> None:
     base = SourceBase()
-    base.drained(both(ended(0.01, 20, 0), ended(0.5, 20, 6)))
-    base.drained(ended(0.05, 20, 0))
+    base.drained(ended(0.01, 20, 0) + ended(0.5, 20, 6), NOTHING)
+    base.drained(ended(0.05, 20, 0), NOTHING)
     assert found(base, 6) == pytest.approx(2.5)
 
 

@@ -18,7 +18,7 @@ from tests.policy.fed_policy import FULL_MINUTE, FedPolicy
 IDLE = 0.04
 
 
-def seen(seconds: float = IDLE, knees: tuple[float, ...] = (6.0,) * 9) -> SourceMemory:
+def seen(seconds: float = IDLE, knees: tuple[float, ...] = ()) -> SourceMemory:
     """What an earlier mount left of a source whose requests of class 3 take so long when it is idle."""
     log2_ns = [None if at != 3 else math.log2(seconds * 1e9) for at in range(SIZE_CLASSES)]
     return SourceMemory(tuple(log2_ns), tuple(1000.0 if at == 3 else 0.0 for at in range(SIZE_CLASSES)), knees)
@@ -72,8 +72,12 @@ def test_without_a_knee_it_takes_more_once_it_knows() -> None:
     assert rest(SlowdownTuner(seen(knees=(1.0,) * 9)), smooth) > 1.5 * rest(SlowdownTuner(seen()), smooth)
 
 
+def test_beyond_a_sharp_knee_it_takes_less_once_it_knows() -> None:
+    assert rest(SlowdownTuner(seen(knees=(6.0,) * 9)), servers(8)) < rest(SlowdownTuner(seen()), servers(8))
+
+
 def test_it_finds_by_itself_that_there_is_no_knee() -> None:
-    tuner = SlowdownTuner(seen(knees=()))
+    tuner = SlowdownTuner(seen())
     FedPolicy(tuner).run(600, lambda under_way: IDLE * (1 + under_way / 48))
     assert tuner.base.knee == pytest.approx(1.0, abs=0.2)
 
