@@ -61,7 +61,7 @@ def marks(columns: Sequence[Column], at: int, table: Mapping[str, Sequence[float
         shares = [other for other, one in enumerate(columns) if (one.figure, one.source) == ("share", column.source)]
         share = shares[0]
         rivals = [row for row in rivals if row[share] >= (1 - bars.FAR) * ours[share]]
-    better = any(column.is_better(row[at], ours[at]) for row in rivals)
+    better = column.figure != "under way" and any(column.is_better(row[at], ours[at]) for row in rivals)
     return ("" if column.holds(ours[at]) else " !") + (" <" if better else "")
 
 

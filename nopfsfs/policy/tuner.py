@@ -30,7 +30,7 @@ MOST_LESS = 0.5  # of the limit in a tick
 UNUSED = 0.95
 PATIENCE, PATIENCE_TIMES, PATIENCE_AGAIN = 2.0, 8.0, 1.0  # s, requests' times without any end; s until the next halving
 # Where all would gain by more, the aim grows: `slowdown^-knee` is the part of itself that a little more brings all.
-GAIN, GAIN_EXPONENT, GAIN_MOST = 0.12, 1.5, 5.0
+GAIN, GAIN_EXPONENT, GAIN_MOST = 0.105, 1.5, 5.0
 # Where all would gain next to nothing, it shrinks.
 NO_GAIN, NO_GAIN_EXPONENT, NO_GAIN_LEAST = 0.03, 0.25, 0.6
 # Readings vary much, and more with few requests: a knee up to here counts as none, a sharper one as so many times that.

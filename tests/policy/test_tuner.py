@@ -62,7 +62,7 @@ def test_a_weight_and_the_ranks_of_a_job_change_the_share() -> None:
 def test_a_reader_with_enough_staged_leaves_the_source_to_others() -> None:
     hurried, leisurely = SlowdownTuner(seen()), SlowdownTuner(seen())
     assert rest(leisurely, servers(30), lead=60.0) < rest(hurried, servers(30), lead=0.0)
-    assert leisurely.aim == pytest.approx(hurried.aim / 10)
+    assert leisurely.aim == pytest.approx(hurried.aim / 10, rel=0.15)
 
 
 def test_without_a_knee_it_takes_more_once_it_knows() -> None:

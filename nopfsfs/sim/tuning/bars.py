@@ -49,7 +49,7 @@ ALONE = (
     Column("under way", trials.alone, "wide", "under way", most=1.3 * trials.SOURCES["wide"].knee()),
     Column("small: share", trials.alone, "small", "share", least=0.92),
     Column("p99", trials.alone, "small", "p99"),
-    Column("smooth: share", trials.alone, "smooth", "share", least=0.73),
+    Column("smooth: share", trials.alone, "smooth", "share", least=0.75),
     Column("p99", trials.alone, "smooth", "p99"),
     Column("wide, a third of the bandwidth for 40 s: regret", trials.step, "wide", "regret", most=0.10),
     Column("wide, requests 3 x longer: share later", trials.slower, "wide", "share later", least=0.85),
