@@ -26,8 +26,8 @@ FLATTEST, SHARPEST = 0.5, 6.0
 
 @dataclass(frozen=True, slots=True)
 class SourceMemory:
-    """What one mount hands to the next, and to others of its node or job: base-2 logarithms of ns by size class (None:
-    never seen), the requests that prove each, and the last readings of the knee."""
+    """A base as a mount hands it to the next, and to others of its node or job: base-2 logarithms of ns by size class
+    (None: never seen), the requests that prove each, and the last readings of the knee."""
 
     log2_ns: tuple[float | None, ...]
     evidence: tuple[float, ...]

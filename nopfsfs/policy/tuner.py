@@ -49,7 +49,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """One way to hold back: the limit's divisor, the least seconds of watching, the requests that it needs."""
+    """A way to hold back: the limit's divisor, the least seconds of watching, the requests that it needs."""
 
     divisor: float
     watch: float
@@ -93,7 +93,7 @@ class SlowdownTuner:
 
     @property
     def memory(self) -> SourceMemory:
-        """What the next mount of this source, and others of its job, may begin with."""
+        """The base with which the next mount of this source, and others of its job, may begin."""
         return self.base.memory
 
     def step(self, sample: SourceSample) -> LimitDecision:

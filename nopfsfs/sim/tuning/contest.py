@@ -18,7 +18,7 @@ REACHED_SECONDS = 2.0  # over which the throughput counts
 
 @dataclass(frozen=True)
 class Contest:
-    """What to simulate, but for the seed. `changes` in the order of their times; each is the source's whole state."""
+    """Mounts at a source, and what happens: all but the seed. `changes` are in the order of their times."""
 
     curve: ThroughputCurve
     mounts: Sequence[MountSpec]

@@ -1,4 +1,4 @@
-"""What others do in place of the tuner (`policy/tuner.py`), as policies of the same interface; none is for a mount.
+"""The rivals of the tuner (`policy/tuner.py`), as policies of the same interface; none is for a mount.
 
 Each is as faithful as the gauges allow: they have the sum and the mean of the durations in a time, not single ones.
 """
@@ -71,7 +71,7 @@ class PrismaLimit(Windowed):
 
 
 class AimdLimit(Windowed):
-    """One more each tick; 0.7 times as many if requests take more than twice the least time of any tick."""
+    """Add one each tick; 0.7 times as many if requests take more than twice the least time of any tick."""
 
     LESS, TOLERANCE, REQUESTS = 0.7, 2.0, 8
 

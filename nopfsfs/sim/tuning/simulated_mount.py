@@ -39,8 +39,8 @@ class MountSpec:
 
 @dataclass(slots=True)
 class MountHistory:
-    """What a mount did: its decisions as (time, limit, reason), its demand reads as (begin, seconds), and the seconds
-    in which its reader waited."""
+    """The life of a mount: its decisions as (time, limit, reason), its demand reads as (begin, seconds), and the time
+    in which its reader waited, in seconds."""
 
     decisions: list[tuple[float, int, Reason]] = field(default_factory=list)
     demands: list[tuple[float, float]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class MountHistory:
 
 
 class SimulatedMount:
-    """One mount; it begins and ends by itself. `prefetches` counts them."""
+    """A mount that reads; it begins and ends by itself. `prefetches` counts them."""
 
     def __init__(self, source: SharedSource, spec: MountSpec) -> None:
         self.spec, self.policy = spec, spec.policy()

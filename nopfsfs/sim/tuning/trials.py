@@ -42,14 +42,14 @@ Figures = dict[str, float]
 
 @cache
 def earlier_memory(curve: ThroughputCurve) -> SourceMemory:
-    """What a lone mount of this source leaves after some minutes."""
+    """The base that a lone mount of this source leaves after some minutes."""
     tuner = SlowdownTuner()
     Contest(curve, [MountSpec(lambda: tuner)], EARLIER_SECONDS).run(EARLIER_SEED)
     return tuner.memory
 
 
 def policies(who: str, curve: ThroughputCurve, seed: int, mounts: int) -> list[Callable[[], LimitPolicy]]:
-    """One policy for each of so many mounts of a source. Mounts that saw it earlier do not quite agree on it."""
+    """Make a policy for each of so many mounts of a source. Mounts that saw it earlier do not quite agree on it."""
     if who in RIVALS:
         return [RIVALS[who]] * mounts
     if who == FIRST_MOUNT:
@@ -66,7 +66,7 @@ def _erring(memory: SourceMemory, random: np.random.Generator) -> SourceMemory:
 
 
 def alone(who: str, source: str, seed: int) -> Figures:
-    """One mount, whose reader takes all it gets."""
+    """A lone mount, whose reader takes all it gets."""
     result = _lone(who, source, seed, LATER)
     return {
         "seconds to 90 %": result.seconds_to(0.9),
