@@ -29,6 +29,7 @@ import bench_latency
 import bench_peer
 import bench_plan
 import bench_sim
+import bench_tuner
 import bench_wake
 import bench_warm
 import lab
@@ -89,6 +90,16 @@ def clusters() -> list[Benchmark]:
     ]
 
 
+def tuned() -> list[Benchmark]:
+    """One for each source that a lone mount reads, and one for each number of mounts that share one."""
+    of = bench_tuner
+    lone, together = "a tuned mount, in virtual time", "mounts that share a source, in virtual time"
+    return [
+        *(Benchmark(f"tuner/{source}/*", lone, partial(of.alone_entries, source)) for source in of.SOURCES),
+        *(Benchmark(f"fair/{n}/*", together, partial(of.company_entries, n)) for n in of.COMPANIES),
+    ]
+
+
 BENCHMARKS = (
     *warm("warm", 1, "reads of cached files, over tmpfs"),
     *warm("warm2", 2, "the same by two readers at once"),
@@ -112,6 +123,7 @@ BENCHMARKS = (
     Benchmark("sim/imagenet-1k/*", "time and memory of 90 epochs", partial(bench_sim.cost_entries, "imagenet-1k", 90)),
     Benchmark("sim/imagenet-22k/*", "time and memory of 5 epochs", partial(bench_sim.cost_entries, "imagenet-22k", 5)),
     Benchmark("sim/mount/*", "the mount against its simulator", bench_agree.entries),
+    *tuned(),
     *peers("mpich"),
     *peers("openmpi"),
     *clusters(),

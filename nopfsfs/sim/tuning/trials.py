@@ -1,0 +1,138 @@
+"""The trials of `docs/tuner.md`: three sources, who tunes, and what happens; each returns its figures by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+
+from nopfsfs.policy.limit_policy import LimitPolicy
+from nopfsfs.policy.source_base import SourceMemory
+from nopfsfs.policy.tuner import SlowdownTuner
+from nopfsfs.sim.tuning.contest import Contest, ContestResult
+from nopfsfs.sim.tuning.rivals import AimdLimit, FixedLimit, Gradient2Limit, PrismaLimit, ProbingLimit
+from nopfsfs.sim.tuning.shared_source import SourceChange, ThroughputCurve
+from nopfsfs.sim.tuning.simulated_mount import MountSpec
+
+# Many servers; few, which thrash; and one without a knee: each request more brings a little more.
+SOURCES: Mapping[str, ThroughputCurve] = {
+    "wide": ThroughputCurve(0.040, 2500.0, 4.0, falls_from=300.0, halves_after=260.0),
+    "small": ThroughputCurve(0.008, 2000.0, 4.0, falls_from=32.0, halves_after=64.0),
+    "smooth": ThroughputCurve(0.030, 1600.0, 1.0, falls_from=400.0, halves_after=300.0),
+}
+OURS, FIRST_MOUNT = "ours", "ours, first mount"
+RIVALS: Mapping[str, Callable[[], LimitPolicy]] = {
+    "fixed 64": partial(FixedLimit, 64),
+    "PRISMA": PrismaLimit,
+    "AIMD": AimdLimit,
+    "gradient2": Gradient2Limit,
+    "probing": ProbingLimit,
+}
+EARLIER_SECONDS, EARLIER_SEED = 480.0, 1_000
+BASE_ERROR, KNEE_ERROR = 0.05, 0.2  # deviations of ln base and of the knee between mounts that saw the source earlier
+SETTLED, LATER = 70.0, 190.0  # s; the first full minute has passed, and two more
+STEP, STEP_END = 40.0, 80.0
+JOIN_SECONDS = 4.0
+
+Figures = dict[str, float]
+
+
+@cache
+def earlier_memory(curve: ThroughputCurve) -> SourceMemory:
+    """The base that a lone mount of this source leaves after some minutes."""
+    tuner = SlowdownTuner()
+    Contest(curve, [MountSpec(lambda: tuner)], EARLIER_SECONDS).run(EARLIER_SEED)
+    return tuner.memory
+
+
+def policies(who: str, curve: ThroughputCurve, seed: int, mounts: int) -> list[Callable[[], LimitPolicy]]:
+    """Make a policy for each of so many mounts of a source. Mounts that saw it earlier do not quite agree on it."""
+    if who in RIVALS:
+        return [RIVALS[who]] * mounts
+    if who == FIRST_MOUNT:
+        return [SlowdownTuner] * mounts
+    random = np.random.default_rng([seed, mounts])
+    return [partial(SlowdownTuner, _erring(earlier_memory(curve), random)) for _ in range(mounts)]
+
+
+def _erring(memory: SourceMemory, random: np.random.Generator) -> SourceMemory:
+    error = float(random.normal()) * BASE_ERROR / math.log(2)
+    off = float(random.normal()) * KNEE_ERROR
+    log2_ns = tuple(None if value is None else value + error for value in memory.log2_ns)
+    return replace(memory, log2_ns=log2_ns, knees=tuple(knee + off for knee in memory.knees))
+
+
+def alone(who: str, source: str, seed: int) -> Figures:
+    """A lone mount, whose reader takes all it gets."""
+    result = _lone(who, source, seed, LATER)
+    return {
+        "seconds to 90 %": result.seconds_to(0.9),
+        "regret": result.regret(0.0, 120.0),
+        "share": result.share_of_best(SETTLED, LATER),
+        "p99": result.demand_p99(SETTLED, LATER),
+        "under way": result.mean_under_way(SETTLED, LATER),
+    }
+
+
+def step(who: str, source: str, seed: int) -> Figures:
+    """A third of the bandwidth, for 40 s."""
+    changes = [SourceChange(STEP, bandwidth=1 / 3), SourceChange(STEP_END)]
+    return {"regret": _lone(who, source, seed, 120.0, changes).regret(0.0, 120.0)}
+
+
+def slower(who: str, source: str, seed: int) -> Figures:
+    """All requests take three times as long, from some time after a full minute on."""
+    at = SETTLED + 7.0 * (seed % 7)
+    result = _lone(who, source, seed, at + 135.0, [SourceChange(at, slower=3.0)])
+    return {"share later": result.share_of_best(at + 75.0, at + 135.0)}
+
+
+def beside(who: str, source: str, seed: int) -> Figures:
+    """200 reads of others are always under way, from 70 s on."""
+    result = _lone(who, source, seed, LATER, [SourceChange(SETTLED, background=200)])
+    return {"share": result.share_of_best(SETTLED + 60.0, LATER)}
+
+
+def company(
+    who: str, source: str, seed: int, *, mounts: int = 8, clock_errors: Sequence[float] = (0.0,),
+    weights: Sequence[float] = (),
+) -> Figures:  # fmt: skip
+    """Mounts that come one after another; the figures are of two minutes after the last one has settled."""
+    made = policies(who, SOURCES[source], seed, mounts)
+    if weights:
+        made = [_weighted(policy, weight) for policy, weight in zip(made, weights, strict=True)]
+    specs = [
+        MountSpec(policy, joins=JOIN_SECONDS * at, clock_error=clock_errors[at % len(clock_errors)])
+        for at, policy in enumerate(made)
+    ]
+    begin = JOIN_SECONDS * mounts + 60.0
+    result = Contest(SOURCES[source], specs, begin + 120.0).run(seed)
+    figures = {
+        "jain": result.jain(begin, begin + 120.0),
+        "share": result.share_of_best(begin, begin + 120.0),
+        "p99": result.demand_p99(begin, begin + 120.0),
+    }
+    rates = result.rates(begin, begin + 120.0)
+    return {**figures, **{f"part {at}": float(rate / rates.sum()) for at, rate in enumerate(rates)}}
+
+
+def _weighted(policy: Callable[[], LimitPolicy], weight: float) -> Callable[[], LimitPolicy]:
+    def make() -> LimitPolicy:
+        made = policy()
+        if isinstance(made, SlowdownTuner):
+            made.weight = weight
+        return made
+
+    return make
+
+
+def _lone(
+    who: str, source: str, seed: int, seconds: float, changes: Sequence[SourceChange] = ()
+) -> ContestResult:
+    curve = SOURCES[source]
+    [policy] = policies(who, curve, seed, 1)
+    return Contest(curve, [MountSpec(policy)], seconds, changes).run(seed)
+
