@@ -382,9 +382,10 @@ def main() -> None:
         try:
             trio.run(supervisor.run)
         except BaseException as e:
-            log.exception("the supervisor failed")
             supervisor.say_ready(error=reason(e))
             supervisor.failed = True
+            there = supervisor.state_dir.is_in_place()  # else the next nopfs-mount cleared the mount away as it started
+            log.log(logging.ERROR if there else logging.INFO, "the supervisor failed: %s", reason(e), exc_info=there)
         finally:
             # After a failure the log stays there, until the next mount or nopfs-umount clears it away.
             if not supervisor.keeps_state:

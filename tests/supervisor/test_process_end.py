@@ -1,9 +1,12 @@
-"""The end of a supervisor whose thread still searches."""
+"""The end of a supervisor: while its thread still searches, and when it fails as it starts."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 TIMES = 8  # NumPy's threads bring down one interpreter in two that ends by itself
 SCRIPT = """
@@ -47,3 +50,44 @@ def test_a_search_does_not_bring_it_down() -> None:
 
 def test_its_failure_shows_in_its_status() -> None:
     assert subprocess.run([sys.executable, "-c", SCRIPT.format(failed=True)], timeout=30).returncode == 1
+
+
+FAILING = """
+import logging
+import sys
+from types import SimpleNamespace
+
+from nopfsfs.supervisor import process as supervisor
+from nopfsfs.system.state_dirs import StateDir
+
+logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.INFO)
+
+
+class Supervisor:
+    keeps_state, failed = True, False
+
+    def __init__(self, *args):
+        self.state_dir = StateDir(sys.argv[1])
+
+    def say_ready(self, error):
+        print(error)
+
+    async def run(self):
+        raise FileNotFoundError("no state")
+
+
+supervisor.Supervisor = Supervisor
+supervisor.begin = lambda argv: SimpleNamespace(config=SimpleNamespace(peers=None))
+supervisor.main()
+"""
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_failure_is_an_error_unless_the_mount_was_cleared_away_as_it_started(tmp_path: Path, there: bool) -> None:
+    """As by the next nopfs-mount, after the one that started the supervisor was killed."""
+    state_dir = tmp_path if there else tmp_path / "gone"
+    done = subprocess.run([sys.executable, "-c", FAILING, state_dir], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (1, "FileNotFoundError: no state\n")
+    first, *rest = done.stderr.splitlines()
+    assert first == f"{'ERROR' if there else 'INFO'}: the supervisor failed: FileNotFoundError: no state"
+    assert bool(rest) == there, "a traceback"
