@@ -54,12 +54,12 @@ def job(
     return np.array(rows, np.int64), np.array(readers, np.int64)
 
 
-def foreseen(follower: Follower, opens: Opens, most: int = 600) -> NDArray[np.uint8]:
-    """Which opens were, when jobs are done one after the other."""
+def foreseen(follower: Follower, opens: Opens, most: int = 600, each: int = 1) -> NDArray[np.uint8]:
+    """Which opens were, when jobs are done after every few of them."""
     follower.settle()
     flags = []
-    for at in range(0, min(len(opens[0]), most), 1):
-        flags.append(follower.observe(opens[0][at : at + 1], opens[1][at : at + 1]))
+    for at in range(0, min(len(opens[0]), most), each):
+        flags.append(follower.observe(opens[0][at : at + each], opens[1][at : at + each]))
         follower.settle()
     return np.concatenate(flags)
 
@@ -81,8 +81,8 @@ def test_a_job_that_goes_on_is_found_as_soon_as_one_that_begins(world: str, begi
 def test_a_world_whose_ranks_nobody_said_is_no_worse_than_none(ranks: tuple[int, ...], seed: int) -> None:
     """As torchrun's WORLD_SIZE alone: all ranks may read here. Four do, with many workers, from mid-epoch on."""
     opens = job((7, ranks), 0, 9, 4000, seed, workers=8, batch=32)
-    follower = Follower(tree(4000), seed, heads=HEADS, worlds=[(7, tuple(range(7)))])
-    flags = foreseen(follower, opens, 600)
+    follower = Follower(tree(4000), seed, "distributed", heads=HEADS, worlds=[(7, tuple(range(7)))])
+    flags = foreseen(follower, opens, 400, each=8)
     assert flags[64:].mean() >= 0.99
     assert (follower.status().world, follower.status().ranks) == (7, ranks)
 
