@@ -1,7 +1,7 @@
 """The interface of policies that decide how many requests a mount may have under way at its source.
 
 Pure: a policy gets the gauges of the stager and the time in a `SourceSample`, and returns a `LimitDecision`. The
-supervisor calls `step` of a mount's policy, the simulator (`sim/tuning/`) that of many. A policy starts nothing, waits
+simulator (`sim/tuning/`) calls `step` of many; no mount does. A policy starts nothing, waits
 for nothing and keeps no clock of its own.
 """
 

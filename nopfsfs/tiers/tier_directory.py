@@ -25,6 +25,7 @@ import secrets
 import stat
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 from nopfsfs.system.directory_access import open_directory, open_regular, unlink_files
@@ -185,17 +186,17 @@ def _clear(name: str, parent: int, owners: Collection[int]) -> bool:
 def _is_dead(name: str, own: int) -> bool:
     """True when the marker proves that a mount made the directory, and has ended; or the name, where the process ended
     before it had written the marker, and nothing else is there. Raises OSError."""
-    unmarked = _maker(name) if _others_may_not_write(own) and set(os.listdir(own)) <= {_MARKER} else None
     try:
         fd = open_regular(_MARKER, own)
     except FileNotFoundError:
+        unmarked = _unmarked(name, own)
         return unmarked is not None and _has_ended(unmarked, None)
     except OSError:
         return False  # not ours
     try:
         if os.fstat(fd).st_uid != os.fstat(own).st_uid:
             return False
-        marker = _read_marker(fd, name) if os.fstat(fd).st_size else unmarked
+        marker = _read_marker(fd, name) if os.fstat(fd).st_size else _unmarked(name, own)
         return marker is not None and _has_ended(marker, fd)
     finally:
         os.close(fd)
@@ -291,8 +292,13 @@ def _own_marker() -> Marker:
     return Marker(_TOOL, this_host(), boot_id(), pid, started, pid_namespace(), locked=False)
 
 
-def _maker(name: str) -> Marker | None:
-    """Return the marker that the maker of a directory of this name meant to write, if the name tells."""
+def _unmarked(name: str, own: int) -> Marker | None:
+    """Return the marker that the maker of a directory meant to write, if the name tells, and nothing else is there.
+    Raises OSError."""
+    with os.scandir(own) as entries:  # two tell: a user's own directory may hold any number
+        found = {entry.name for entry in islice(entries, 2)}
+    if not found <= {_MARKER} or not _others_may_not_write(own):
+        return None
     named = _NAME.fullmatch(name)
     if named is None or named[4] is None:
         return None

@@ -74,9 +74,11 @@ def read(
     known = {reader: places for reader, places in followed.items() if reader and places}
     unknown = followed.get(0, ())
     if unknown and len(unknown) >= sum(map(len, known.values())):
-        found, steps = _by_residues(np.array(unknown, np.int64), n, said, trust), _steps(apart)
-        if len(steps) < _STEPS_APART and not _refute(steps, found.world):
-            return found
+        steps = _steps(apart)
+        if len(steps) < _STEPS_APART:
+            found = _by_residues(np.array(unknown, np.int64), n, said, trust)
+            if not _refute(steps, found.world):
+                return found
         known = dict(apart)
     steps = _steps(known)
     if len(steps) < STEPS_LEAST:
