@@ -1,5 +1,6 @@
 # make demo    set everything up, run the main job on a slow source, print the table, draw it (DEMO='--runs 5': medians)
-# make test    set everything up, run the tests but those marked slow (TEST='PATH ...': all of these, slow or not)
+# make test    set everything up, run the tests but those marked slow or long (TEST='PATH ...': all of these)
+# make test-ci    the same, also those marked long; random tests with all examples
 # make test-all    run all tests, also those that repeat, wait, need both MPIs or all modes; random tests with all examples
 # make test-frameworks    the same with TensorFlow, Grain, Hugging Face, Lightning, timm, ... in .venv-frameworks
 # make lint    ruff and strict types
@@ -32,7 +33,7 @@ MPIS := mpich openmpi
 , := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-frameworks lint bench clean
+.PHONY: help demo test test-ci test-all test-frameworks lint bench clean
 .SUFFIXES:
 
 help:
@@ -47,7 +48,10 @@ all_tests = $(PYTEST) -n 2 --dist loadfile --timeout-method signal --durations 2
 
 # Who names tests wants them run.
 test: $(READY)
-	@$(if $(TEST),$(PYTEST) $(TEST),$(call all_tests,-m "not slow"))
+	@$(if $(TEST),$(PYTEST) $(TEST),$(call all_tests,-m "not slow and not long"))
+
+test-ci: $(READY)
+	@export NOPFSFS_EXAMPLES=all; $(call all_tests,-m "not slow")
 
 test-all: $(READY)
 	@export NOPFSFS_EXAMPLES=all; $(call all_tests)

@@ -205,6 +205,11 @@ def slow(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
+def long(*values: object) -> Any:
+    """Parameters of a case that takes seconds, and shows much of what the others of its test do: not in `make test`."""
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 @contextmanager
 def no_more_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[threading.Thread]]:
     """The system refuses each new thread, as by pids.max and RLIMIT_NPROC; those that were refused."""

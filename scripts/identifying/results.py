@@ -121,6 +121,25 @@ def less_for_false(results: Sequence[Result]) -> Iterator[tuple[Result, Result, 
     return _pairs(results, _FALSE)
 
 
+def doubted(results: Sequence[Result]) -> list[Cell]:
+    """The cells of all pairs in which more, or something wrong, foresaw less. How long a job takes decides over some
+    tens of opens, and one run tells little of it."""
+    pairs = (*less_for_more(results), *less_for_false(results))
+    return list(dict.fromkeys(one.cell for less, more, *_ in pairs for one in (less, more)))
+
+
+def medians(runs: Sequence[Sequence[Result]]) -> list[Result]:
+    """By cell, in the order of the first run: a result that fell short, else that with the median of what was foreseen.
+    The further runs may lack cells."""
+    by_cell: dict[Cell, list[Result]] = {}
+    for result in (one for run in runs for one in run):
+        by_cell.setdefault(result.cell, []).append(result)
+    return [
+        next((one for one in of if one.short), sorted(of, key=lambda one: int(one.foreseen.sum()))[(len(of) - 1) // 2])
+        for of in by_cell.values()
+    ]
+
+
 def _pairs(results: Sequence[Result], pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[Result, Result, int, int]]:
     by_group: dict[str, dict[str, Result]] = defaultdict(dict)
     for result in results:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import place_for_all, slow, tmpfs
+from tests.conftest import long, place_for_all, slow, tmpfs
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, read_all
 from tests.mount.modes import Mode
@@ -34,7 +34,9 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
-@pytest.mark.parametrize("flags", ["", slow("--ram 8M"), "--ram 8M --seed 42", slow("--seed 42"), slow("--ram 1M")])
+@pytest.mark.parametrize(
+    "flags", ["", slow("--ram 8M"), long("--ram 8M --seed 42"), slow("--seed 42"), slow("--ram 1M")]
+)
 def test_four_readers(mounting: Mounting, data: Path, flags: str) -> None:
     with mounting(data, *flags.split()) as m:
         read_all(m, rounds=2)
@@ -46,6 +48,7 @@ def test_four_readers(mounting: Mounting, data: Path, flags: str) -> None:
     assert m.report["read_errors"] == 0
 
 
+@pytest.mark.long
 def test_three_readers_in_each_mode(mounting: Mounting, data: Path, mode: Mode) -> None:
     """Of files that are staged, read by ranges, pushed and dropped."""
     with mounting(data, "--ram", "8M", "--seed", "42", mode=mode) as m:
@@ -57,6 +60,7 @@ def test_three_readers_in_each_mode(mounting: Mounting, data: Path, mode: Mode) 
     assert m.report["opens"]["unobserved"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [slow(()), ("--seed", "42")])
 def test_four_readers_with_a_disk_tier(mounting: Mounting, data: Path, tmp_path: Path, seed: tuple[str, ...]) -> None:
     disk = tmp_path / "disk"

@@ -152,6 +152,7 @@ def test_before_they_were_read(mounting: Mounting, source: Path, files: dict[str
             check_new(m, name, expected[name])
 
 
+@pytest.mark.long
 def test_in_each_mode(mounting: Mounting, source: Path, files: dict[str, Change], mode: Mode) -> None:
     """An open handle and a new one, of files that are read by ranges."""
     with mounting(source, "--ram", "4M", mode=mode) as m, ExitStack() as stack:
@@ -222,6 +223,7 @@ def test_a_file_that_is_being_written_is_taken_up_when_it_has_settled(mounting: 
         check_new(m, "f.jpg", NEW)
 
 
+@pytest.mark.long
 def test_it_changes_again_and_again(mounting: Mounting, changing: Path) -> None:
     with mounting(changing.parent, "--ram", "4M") as m:
         for number in range(1, 4):
@@ -310,6 +312,7 @@ def is_one_of(result: Any, digests: set[str]) -> bool:
     return isinstance(result, list) and result[0] == 50_000 and result[1] in digests
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [slow("--seed 42"), "--ram 4M --seed 42", slow("--ram 4M")])
 def test_changes_under_four_readers(mounting: Mounting, changing: Path, flags: str) -> None:
     """Every file is read whole as one version; each is overwritten in place once meanwhile."""

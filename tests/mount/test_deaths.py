@@ -109,6 +109,7 @@ def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path) ->
         read_all(m)
 
 
+@pytest.mark.long
 def test_server_and_stager_die_at_once(mounting: Mounting, data: Path) -> None:
     """As by the kernel when memory is short. The next server knows the next stager, and reads what is staged."""
     with mounting(data, "--seed", "42", "--page-cache", "1M") as m:
@@ -156,6 +157,7 @@ def test_a_server_that_cannot_live_is_tried_for_ever(mounting: Mounting, data: P
         read_all(m)
 
 
+@pytest.mark.long
 def test_while_no_server_lives_who_waits_can_be_killed_and_the_mount_unmounted(
     mounting: Mounting, data: Path
 ) -> None:

@@ -75,6 +75,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("end", "flags"), CASES, ids=lambda case: getattr(case, "__name__", case))
 def test_reads_end_whole_or_with_an_error(
     mounting: Mounting, data: Path, flags: str, end: Callable[[Mounted], None]

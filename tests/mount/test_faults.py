@@ -112,6 +112,7 @@ def test_a_source_that_fails_and_recovers(
         read_all(m)
 
 
+@pytest.mark.long
 def test_what_fails_and_what_stalls_in_each_mode(mounting: Mounting, slow: SlowSource, mode: Mode) -> None:
     slow.fail("read", errno.EIO, "f.jpg")
     with mounting(slow.path, mode=mode) as m:
@@ -142,6 +143,7 @@ def test_a_reader_that_is_killed_while_it_waits(mounting: Mounting, slow: SlowSo
         assert (m.path / "f.jpg").read_bytes() == content(1, SIZE)
 
 
+@pytest.mark.long
 def test_an_unmount_while_the_source_stalls(mounting: Mounting, slow: SlowSource) -> None:
     with mounting(slow.path) as m:
         slow.stall("any", "f.jpg")
@@ -250,6 +252,7 @@ def test_umount_clears_a_stale_mount(mounting: Mounting, data: Path) -> None:
         m.wait_gone()
 
 
+@pytest.mark.long
 def test_all_are_killed_at_once_while_four_read(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--seed", "42") as m:
         with_readers = [Reader("loop", m.path) for _ in range(4)]

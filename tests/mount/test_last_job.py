@@ -41,6 +41,7 @@ def assert_foreseen(m: Mounted, opens: int, but: int) -> None:
     m.wait_status(lambda s: s["opens"]["total"] == opens and s["opens"]["predicted"] >= opens - but)
 
 
+@pytest.mark.long
 def test_a_job_that_was_ended_is_foreseen_from_its_first_opens_when_it_goes_on(
     mounting: Mounting, source: Path
 ) -> None:

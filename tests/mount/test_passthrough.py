@@ -274,6 +274,7 @@ def test_a_mapping_outlives_its_handle(mounting: Mounting, data: Path, real_disk
                 libc.munmap(mapped, len(right))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("servers", ["1", slow("3")])
 def test_deaths(mounting: Mounting, data: Path, disk: Path, servers: str) -> None:
     rng = random.Random(17)
@@ -377,6 +378,7 @@ def test_a_file_that_changed_is_read_anew_and_whoever_has_it_open_goes_on(
         assert os.getxattr(path, "user.nopfs.version") == b"1"
 
 
+@pytest.mark.long
 def test_killed_readers_leave_no_count(mounting: Mounting, data: Path, real_disk: Path) -> None:
     with mounting(data, *ON, "--servers", "2", "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
         there = settle(m)

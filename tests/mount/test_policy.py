@@ -61,6 +61,7 @@ def read_epochs(m: Mounted, listed: Path, epochs: int) -> list[int]:
     return counted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [slow(0.3), 0.5, slow(1.0)])
 def test_what_has_a_home_leaves_the_source_once(mounting: Mounting, tmp_path: Path, share: float) -> None:
     fill(tmp_path / "source", FILES, SIZE)

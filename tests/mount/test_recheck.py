@@ -89,7 +89,7 @@ def withdrawn(m: Mounted, names: list[str]) -> None:
     "flags",
     [
         pytest.param("", id="open"),
-        pytest.param("--signal tripwire", id="tripwire"),
+        pytest.param("--signal tripwire", id="tripwire", marks=pytest.mark.long),
         pytest.param("--no-fast-path", id="pyfuse3", marks=pytest.mark.slow),
     ],
 )
@@ -158,6 +158,7 @@ def test_of_a_remount_with_the_index_that_was_kept(mounting: Mounting, tree: Pat
         assert as_the_source(m, names)
 
 
+@pytest.mark.long
 def test_when_the_stager_died_in_between(mounting: Mounting, tree: Path) -> None:
     names = [f"{name}/{below}" for name in CHANGES for below in ("f", "d/two/g")]
     with mounting(tree) as m:
@@ -189,6 +190,7 @@ def test_without_acls_in_the_kernel_only_the_owner_may(mounting: Mounting, tree:
         assert wait_until(lambda: may(m.path, names, OTHER, []) == dict.fromkeys(names, True))
 
 
+@pytest.mark.long
 def test_the_first_acl_of_a_tree_lets_only_the_owner_in_until_a_rescan(mounting: Mounting, open_to_all: Path) -> None:
     source = open_to_all / "source"
     write(source, {"f": b"x"})

@@ -12,7 +12,7 @@ import pytest
 
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
-from tests.conftest import wait_until
+from tests.conftest import long, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, read_all, write
 
@@ -103,6 +103,7 @@ def orders(seed: int, epochs: range) -> list[list[int]]:
     return [registry.order(Spec("distributed", seed), FILES, epoch).tolist() for epoch in epochs]
 
 
+@pytest.mark.long
 def test_a_second_job_in_another_order_on_a_mount_that_refuses_open(mounting: Mounting, data: Path) -> None:
     with mounting(data) as m:
         files = paths(m)
@@ -122,6 +123,7 @@ def test_a_second_job_in_another_order_on_a_mount_that_refuses_open(mounting: Mo
                 assert getattr(here, one) == getattr(there, one)
 
 
+@pytest.mark.long
 def test_a_validation_that_begins_late_is_seen_from_its_beginning(mounting: Mounting, tmp_path: Path) -> None:
     data = tmp_path / "source"
     fill(data / "train", FILES, SIZE)
@@ -137,7 +139,7 @@ def test_a_validation_that_begins_late_is_seen_from_its_beginning(mounting: Moun
         assert missed <= SEEN_BY + 0.02 * 2 * (FILES + VALIDATED)
 
 
-@pytest.mark.parametrize("signal", ["tripwire", "auto"])
+@pytest.mark.parametrize("signal", [long("tripwire"), "auto"])
 def test_little_memory(mounting: Mounting, data: Path, signal: str) -> None:
     """Nothing tells that a file is closed: what was read makes room all the same."""
     with mounting(data, "--seed", str(SEED), "--signal", signal, "--ram", "3M") as m:

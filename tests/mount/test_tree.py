@@ -223,6 +223,7 @@ def test_unchanged_trees_compare_equal(m: Mounted) -> None:
     assert (done.returncode, done.stdout) == (0, b"")
 
 
+@pytest.mark.long
 def test_inode_numbers_are_the_same_after_a_remount(mounting: Mounting, tmp_path: Path) -> None:
     source = tmp_path / "source"
     write(source, {f"{d}/{n}": b"x" for d in "zab" for n in range(20)})
@@ -239,6 +240,7 @@ def test_inode_numbers_are_the_same_after_a_remount(mounting: Mounting, tmp_path
         assert numbers() == before
 
 
+@pytest.mark.long
 def test_files_added_later_appear_after_a_remount(mounting: Mounting, source: Path) -> None:
     with mounting(source) as m:
         (source / "new").write_bytes(b"new")

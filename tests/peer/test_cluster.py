@@ -47,6 +47,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("implementation", BOTH)
 def test_what_fits_the_cluster_leaves_the_source_once(implementation: str, tree: Path, tmp_path: Path) -> None:
     expected = checksum(tree)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import slow, wait_until
+from tests.conftest import long, slow, wait_until
 from tests.mount.harness import fill, module, run
 from tests.mount.modes import why_not
 from tests.peer.implementations import BOTH
@@ -68,7 +68,7 @@ def umount_well(m: Mounts) -> None:
 
 
 @pytest.mark.parametrize("implementation", BOTH)
-@pytest.mark.parametrize("whom", ["a peer process", "mpirun"])
+@pytest.mark.parametrize("whom", ["a peer process", long("mpirun")])
 def test_the_end_of_mpi_in_mid_epoch(made: Made, implementation: str, whom: str) -> None:
     with made(implementation, 2) as m, m.readers(epochs=3) as readers:
         readers.epoch(1)
@@ -90,6 +90,7 @@ def test_the_end_of_mpi_in_mid_epoch(made: Made, implementation: str, whom: str)
         umount_well(m)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("implementation", BOTH)
 def test_a_whole_mount_is_killed_in_mid_epoch(made: Made, implementation: str) -> None:
     with made(implementation, NODES) as m, m.readers(epochs=4) as readers:
@@ -119,6 +120,7 @@ def test_a_whole_mount_is_killed_in_mid_epoch(made: Made, implementation: str) -
         assert "node1 was killed by signal 9" in m.said()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("implementation", BOTH)
 def test_a_node_is_done_early(made: Made, implementation: str) -> None:
     with made(implementation, NODES) as m, m.readers(epochs=4) as readers:
@@ -171,6 +173,7 @@ def test_a_peer_process_hangs_and_goes_on(made: Made, implementation: str) -> No
         assert m.code() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("implementation", ["mpich"])
 def test_a_stager_is_killed_in_mid_epoch(made: Made, implementation: str) -> None:
     with made(implementation, NODES) as m, m.readers(epochs=4) as readers:
@@ -198,6 +201,7 @@ def test_a_stager_is_killed_in_mid_epoch(made: Made, implementation: str) -> Non
         assert m.code() == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dies", ["stager", slow("supervisor")])
 def test_a_peer_process_that_hangs_is_ended_before_others_use_its_arena(made: Made, dies: str) -> None:
     with made("mpich", 2) as m, m.readers(epochs=3) as readers:

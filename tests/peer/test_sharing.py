@@ -49,6 +49,7 @@ def tree(tmp_path: Path) -> Path:
 # ---- nodes and readers ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("implementation", BOTH)
 def test_nodes_with_unlike_rooms(implementation: str, tree: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"

@@ -17,7 +17,7 @@ from nopfsfs.plan.search.evidence import Ledger
 from nopfsfs.plan.tracking.track import OpenVerdict, Track
 from nopfsfs.plan.visible_opens import VisibleOpens
 from nopfsfs.protocol.tripwires import Tripwires
-from tests.conftest import slow
+from tests.conftest import long, slow
 from tests.examples import examples
 from tests.plan.following_jobs import SHUFFLED, epoch_opens, feed, tree
 
@@ -96,7 +96,8 @@ def test_a_plan_that_is_locked_is_followed_by_tripwires(seed, n, world, workers,
 
 # Of 300 files two ranks have 150 each, of which K is 7 where the loader is not known, and their loaders hold 80.
 @pytest.mark.parametrize(
-    ("n", "world"), [(300, WORLDS[0]), *((n, world) for n in (1000, 6000) for world in WORLDS[:3])]
+    ("n", "world"),
+    [(300, WORLDS[0]), *((1000, world) for world in WORLDS[:3]), *(long(6000, world) for world in WORLDS[:3])],
 )
 def test_a_plan_is_found_by_tripwires(n, world) -> None:
     rng = np.random.default_rng(n)
@@ -115,6 +116,8 @@ def test_a_plan_is_found_by_tripwires(n, world) -> None:
     assert min(shares[1:]) >= (0.9 if n > 300 else 0.5)  # there, all opens show, and a few are much of an epoch
 
 
+@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(180)  # a search takes its 20 s of a processor, however busy that is
 @pytest.mark.usefixtures("whole_budget")
 def test_another_order_is_found_by_tripwires() -> None:
@@ -243,7 +246,7 @@ def test_what_is_followed_goes_on_when_all_opens_are_shown_again(n, world, worke
         assert follower.status().k <= max(2 * loader.inflight, 64)
 
 
-@pytest.mark.parametrize("n", [3000, 10_000])
+@pytest.mark.parametrize("n", [3000, long(10_000)])
 @pytest.mark.parametrize("few", [False, True])
 def test_another_order_is_found_when_all_opens_are_shown_again(n, few) -> None:
     """As a mount does it: from a few tripwires that nothing explains on."""

@@ -89,6 +89,7 @@ def test_memory_that_grows_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found.what.startswith("memory grew by ")
 
 
+@pytest.mark.long
 def test_a_parser_that_forgets_a_check_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it would come about: not by an input that was made for it."""
     monkeypatch.setattr(index_file, "check", lambda columns: None)

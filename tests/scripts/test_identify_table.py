@@ -348,6 +348,17 @@ def test_saying_more_is_compared_over_the_opens_that_both_saw() -> None:
     assert not list(results.less_for_more(nearly))
 
 
+def test_of_cells_that_run_again_the_median_counts_unless_one_fell_short() -> None:
+    once = [result("nothing", 0.9), result("seed", 0.8), result("world", 0.95)]
+    assert [cell.said for cell in results.doubted(once)] == ["nothing", "seed"]
+    again = [result("nothing", 0.9), result("seed", 1.0), result("nothing", 0.9), result("seed", 0.92)]
+    found = results.medians([once, again])
+    assert [int(one.foreseen.sum()) for one in found] == [900, 920, 950]
+    assert not list(results.less_for_more(found))
+    [short] = results.medians([[result("seed", 1.0)], [result("seed", 1.0), result("seed", 0.5, share=0.5)]])
+    assert short.short
+
+
 def test_what_falls_short() -> None:
     assert not result("seed", 1.0, share=0.99).short
     assert result("seed", 1.0, share=0.9899).short

@@ -137,6 +137,7 @@ def test_a_plan_that_cannot_be_made_is_tried_less_and_less_often_and_said_to_be_
     trio.run(ask)
 
 
+@pytest.mark.long
 def test_a_computation_that_fails_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     follower = FailingJobs()
     loop, _, made = run(monkeypatch, [follower], 600.0)

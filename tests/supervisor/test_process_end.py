@@ -42,6 +42,7 @@ supervisor.main()
 """
 
 
+@pytest.mark.long
 def test_a_search_does_not_bring_it_down() -> None:
     script = SCRIPT.format(failed=False)
     ended = [subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30) for _ in range(TIMES)]

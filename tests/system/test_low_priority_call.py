@@ -6,6 +6,7 @@ import functools
 import os
 import time
 
+import pytest
 import trio
 
 from nopfsfs.system import low_priority_call
@@ -15,6 +16,7 @@ def test_a_result_comes_back() -> None:
     assert trio.run(low_priority_call.compute, functools.partial(pow, 3, 4)) == 81
 
 
+@pytest.mark.long
 def test_it_is_of_low_priority_and_outlives_the_thread_that_started_it() -> None:
     """trio's worker threads end after ten idle seconds; a process that took that for its parent's end would be gone."""
 

@@ -15,7 +15,7 @@ from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import candidates
 from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.suspects import LOCK, OpensView
-from tests.conftest import slow
+from tests.conftest import long, slow
 from tests.examples import examples
 from tests.plan.following_jobs import HEADS, IN_ORDER, SEED, SHUFFLED, epoch_opens, feed, tree
 
@@ -240,7 +240,7 @@ def test_who_follows_no_order_does_not_make_the_window_wider() -> None:
     assert seen[1] < 0.2  # as many as there are files in the window
 
 
-@pytest.mark.parametrize("n", [200, 1000, 20_000])
+@pytest.mark.parametrize("n", [200, 1000, long(20_000)])
 def test_a_plan_that_does_not_match_is_noticed_in_the_first_batch(n: int) -> None:
     rng = np.random.default_rng(987_654_321_000 + n)  # no seed that is tried
     parts = tree(n, 0)
@@ -260,6 +260,7 @@ def test_a_plan_that_does_not_match_is_noticed_in_the_first_batch(n: int) -> Non
     assert follower.status().state == "locked"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "times"), [(300, 2), slow(1000, 4), slow(20_000, 2)])
 def test_no_random_order_is_ever_locked(n: int, times: int) -> None:
     """Against all candidates (`test_ledger` has 100,000 random orders)."""
@@ -405,6 +406,7 @@ def test_ranks_that_are_not_equally_fast_read_the_same_files_in_successive_epoch
     assert np.concatenate(flags).all()
 
 
+@pytest.mark.long
 def test_without_a_seed_nothing_is_foreseen_before_it_is_known() -> None:
     parts = tree()
     follower = Follower(parts, None, heads=HEADS)

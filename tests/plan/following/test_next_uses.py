@@ -82,6 +82,7 @@ def test_files_that_one_epoch_reads_twice() -> None:
     assert follower.next_uses(twice).tolist() == [1001]
 
 
+@pytest.mark.long
 def test_of_readers_at_once_the_one_that_comes_first() -> None:
     parts = tree(2000, 2000)
     follower = Follower(parts, SEED, heads=HEADS)

@@ -14,6 +14,7 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
 from nopfsfs.plan.search.candidates import Candidate, OrderHeads
+from tests.conftest import long
 from tests.plan.following_jobs import HEADS, SEED, SHUFFLED, epoch_opens, feed, read, tree
 from tests.plan.jobs import mixed as mixed_up
 from tests.plan.jobs import workers_of
@@ -120,7 +121,7 @@ def test_a_stray_reader_does_not_disturb() -> None:
     assert follower.status().state == "locked"
 
 
-@pytest.mark.parametrize("drawn", [0, 1_200_003])
+@pytest.mark.parametrize("drawn", [0, long(1_200_003)])
 def test_the_place_in_the_global_generator_is_found(drawn: int) -> None:
     rng = np.random.default_rng(6)
     parts = tree(20_000, 0)
@@ -165,7 +166,7 @@ def test_a_loader_that_keeps_a_generator_is_found(options: dict[str, int]) -> No
 
 
 @pytest.mark.usefixtures("whole_budget")
-@pytest.mark.parametrize(("world", "ranks"), [(8, (3,)), (8, (3, 4)), (16, (0, 1, 2, 3)), (64, (63,))])
+@pytest.mark.parametrize(("world", "ranks"), [(8, (3,)), long(8, (3, 4)), long(16, (0, 1, 2, 3)), (64, (63,))])
 def test_the_world_of_samples_that_are_repeated_is_found(world: int, ranks: tuple[int, ...]) -> None:
     """Of timm's RepeatAugSampler, when nobody has said it."""
     rng, parts = np.random.default_rng(9), tree(20_000, 0)
@@ -183,6 +184,7 @@ def test_the_world_of_samples_that_are_repeated_is_found(world: int, ranks: tupl
     assert np.concatenate(flags)[128 * len(ranks) :].mean() >= (0.98 if len(ranks) == 1 else 0.9)
 
 
+@pytest.mark.long
 def test_an_unknown_buffer_is_found() -> None:
     rng = np.random.default_rng(7)
     parts = tree(20_000, 0)
@@ -274,6 +276,7 @@ def test_what_searches_compare_with_first_is_computed_before_anything_is_opened(
     assert none.asked == 0
 
 
+@pytest.mark.long
 def test_what_is_left_unread_comes_first_where_the_order_is_not_known() -> None:
     rng = np.random.default_rng(987_654_321_012)
     parts = tree(3000, 0)
@@ -317,6 +320,7 @@ def test_the_rhythm_of_seeds_is_learned(step: int, buffer: int) -> None:
     assert np.concatenate(flags).mean() >= 0.99
 
 
+@pytest.mark.long
 def test_a_place_that_is_found_after_its_epoch_leads_to_that_of_this_one() -> None:
     rng = np.random.default_rng(12)
     parts = tree(3000, 0)

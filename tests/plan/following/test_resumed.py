@@ -76,6 +76,7 @@ def test_a_job_that_goes_on_is_found_as_soon_as_one_that_begins(world: str, begi
     assert (status.world, status.ranks) == WORLDS[world]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", [slow((3, 4, 5, 6)), (0, 2, 4, 6)])
 @pytest.mark.parametrize("seed", [SEED, slow(4928)])
 def test_a_world_whose_ranks_nobody_said_is_no_worse_than_none(ranks: tuple[int, ...], seed: int) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from nopfsfs.plan.generators import torch_generator
 from nopfsfs.plan.search.evidence import Ledger, code, elsewhere
 from nopfsfs.plan.search.suspects import LOCK
-from tests.conftest import slow
+from tests.conftest import long, slow
 from tests.plan.jobs import opens
 
 
@@ -90,7 +90,7 @@ CASES = [
 
 @pytest.mark.parametrize("begin", [0.0, 0.4])
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("n", [4000, 1_281_167])
+@pytest.mark.parametrize("n", [4000, long(1_281_167)])
 @pytest.mark.parametrize(("world", "ranks", "workers"), CASES)
 def test_who_follows_an_order_shows_it_soon(n: int, world: int, ranks, workers: int, known: bool, begin: float) -> None:
     rng = np.random.default_rng(world + workers)
