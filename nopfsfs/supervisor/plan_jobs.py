@@ -30,7 +30,8 @@ class PlanJobs:
         """`looked`: those parked there are woken when it is time to look for work."""
         self._follower, self._looked, self._outages = follower, looked, outages
         self._working = True  # the follower was made
-        self._apart = self._far = False
+        self._far = False
+        self._apart: tuple[BackgroundJob, trio.CancelScope] | None = None
         self._far_at = trio.current_time()
         self._far_backoff = Backoff(FAILED_PAUSE_S)
 
@@ -44,9 +45,11 @@ class PlanJobs:
                 if not self._working and (job := follower.work()) is not None:
                     self._working = True
                     nursery.start_soon(self._work, job)
-                if not self._apart and (job := follower.work_apart()) is not None:
-                    self._apart = True
-                    nursery.start_soon(self._work_apart, job)
+                if self._apart is None and (job := follower.work_apart()) is not None:
+                    self._apart = job, trio.CancelScope()
+                    nursery.start_soon(self._work_apart, *self._apart)
+                elif self._apart is not None and not self._apart[0].wanted():
+                    self._apart[1].cancel()
                 if not self._far and trio.current_time() >= self._far_at:
                     self._look_far(nursery)
 
@@ -73,10 +76,11 @@ class PlanJobs:
             log.debug("memory of the plan's computations is not given back now: %s", error)
         self._working = False
 
-    async def _work_apart(self, job: BackgroundJob) -> None:
-        job.take(await low_priority_call.compute(job.compute))
-        self._finish(job)
-        self._apart = False
+    async def _work_apart(self, job: BackgroundJob, scope: trio.CancelScope) -> None:
+        with scope:
+            job.take(await low_priority_call.compute(job.compute))
+        self._finish(job)  # also one that was cancelled
+        self._apart = None
 
     def _finish(self, job: BackgroundJob) -> None:
         try:

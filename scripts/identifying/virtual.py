@@ -83,22 +83,37 @@ class _Worker:
     def __init__(self, ask: Callable[[], BackgroundJob | None], pause: float, start: float) -> None:
         self._ask, self._pause, self._start = ask, pause, start
         self._job: BackgroundJob | None = None
-        self.due = -BEFORE_S
+        self._result: Any = None
+        self.due = self._ends = -BEFORE_S
 
     def act(self, play: _Play, end: float) -> float:
         """Delivers what is done and asks for more; the seconds that it takes, 0 when there is none. The case ends at
         `end`."""
         done, self._job = self._job, None
         if done is not None:
+            done.take(self._result)
             play.other(lambda: play.follower.finish(done))
         job = self._job = play.other(self._ask)
         if job is None:
             self.due += self._pause
             return 0.0
         room = max(end - self.due - self._start, 0.0)
-        took = play.seconds(job.run, room)
+        took = play.seconds(lambda: self._compute(job), room)
         self.due = self.due + took + self._start + HOP_S if took < room else math.inf
+        self._ends = min(self.due, end)
         return took
+
+    def _compute(self, job: BackgroundJob) -> None:
+        self._result = job.compute()
+
+    def give_up(self, play: _Play, now: float) -> float:
+        """End a job that nothing needs any more; the seconds that it had still to go."""
+        job = self._job
+        if job is None or job.wanted() or self._ends <= now:
+            return 0.0
+        self._job, self.due = None, now
+        play.other(lambda: play.follower.finish(job))
+        return self._ends - now
 
 
 class _TooLongError(BaseException):
@@ -180,6 +195,7 @@ def play(follower: Following, there: Opens, clock: Callable[[], float] = time.pr
         if end > seen:
             foreseen[seen:end] = running.observe(there, seen, end)
         seen = end
+        running.costs.apart -= process.give_up(running, look)
         running.other(lambda: follower.upcoming(follower.position, AHEAD))
         if locked is None and follower.status().state == LOCKED:
             locked = seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -18,11 +19,15 @@ from nopfsfs.system.outages import Outages
 class Follower:
     """Hands out so many jobs of each kind, and notes when it was asked, in virtual seconds."""
 
-    def __init__(self, work: int = 0, apart: int = 0, far: int = 0, far_s: float = 0.0) -> None:
+    def __init__(
+        self, work: int = 0, apart: int = 0, far: int = 0, far_s: float = 0.0, wanted_until: float = math.inf
+    ) -> None:
+        self._wanted_until = wanted_until
         self._left = {"work": work, "apart": apart, "far": far}
         self._far_s = far_s
         self.asked: dict[str, list[float]] = {kind: [] for kind in self._left}
         self.done: list[str] = []
+        self.finished = 0
         self.running: set[str] = set()
 
     def _job(self, kind: str, compute: Callable[[], Any] = lambda: None) -> BackgroundJob | None:
@@ -32,7 +37,9 @@ class Follower:
             return None
         self._left[kind] -= 1
         self.running.add(kind)
-        return BackgroundJob(compute, lambda _: self._delivered(kind))
+        return BackgroundJob(
+            compute, lambda _: self._delivered(kind), wanted=lambda: trio.current_time() < self._wanted_until
+        )
 
     def _delivered(self, kind: str) -> None:
         self.running.remove(kind)
@@ -48,7 +55,11 @@ class Follower:
         return self._job("far", lambda: trio.from_thread.run(trio.sleep, self._far_s))
 
     def finish(self, job: BackgroundJob) -> None:
+        self.finished += 1
+        delivered = len(self.done)
         job.deliver()
+        if len(self.done) == delivered:
+            self.running.discard("apart")  # only these are cancelled
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +101,22 @@ def test_all_the_work_there_is_is_done_at_once() -> None:
     follower = Follower(work=7, apart=2)
     run(follower, looks=2, pause=60.0)
     assert sorted(follower.done) == ["apart"] * 2 + ["work"] * 7
+
+
+def test_a_process_apart_ends_when_nothing_needs_its_result_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[float] = []
+
+    async def compute(_call: Callable[[], Any]) -> None:
+        try:
+            await trio.sleep(600.0)
+        finally:
+            ended.append(trio.current_time())
+
+    monkeypatch.setattr(module.low_priority_call, "compute", compute)
+    follower = Follower(apart=1, wanted_until=25.0)
+    run(follower, looks=4, pause=10.0)
+    assert ended == [30.0]  # at the first look after that
+    assert (follower.finished, follower.done) == (1, [])
 
 
 def test_epochs_further_ahead_take_a_part_of_the_time() -> None:

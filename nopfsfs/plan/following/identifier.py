@@ -302,6 +302,10 @@ class PlanSearch:
                 continue
             era = cohort.era
 
+            def wanted(cohort: Cohort = cohort, among: Sequence[int] = among) -> bool:
+                followed = any(track.locked for index in among for track in self._beliefs.of(index))
+                return not followed or (cohort in self._cohorts.cohorts and cohort.count >= _DEEP_FROM)
+
             def deliver(found: tuple[Hypothesis, int] | None, cohort: Cohort = cohort, era: int = era) -> None:
                 if found is None:
                     return
@@ -310,7 +314,7 @@ class PlanSearch:
                 else:
                     self._found_late(found[0].spec)
 
-            return BackgroundJob(partial(slow_search.find, work), deliver, apart=True)
+            return BackgroundJob(partial(slow_search.find, work), deliver, apart=True, wanted=wanted)
         return None
 
     def _found_apart(self, hypothesis: Hypothesis, of: int, cohort: Cohort) -> None:

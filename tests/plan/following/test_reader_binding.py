@@ -332,11 +332,13 @@ def test_a_place_that_is_found_after_its_epoch_leads_to_that_of_this_one() -> No
     assert slow is not None
     slow.run()
     read(follower, opens[3000:3200])
+    assert slow.wanted()
     follower.finish(slow)
     follower.settle(apart=True)
     status = follower.status()
     assert (status.state, status.sampler) == ("locked", "global")
     assert read(follower, opens[3200:]).mean() >= 0.99
+    assert not slow.wanted()
 
 
 def test_ranks_that_a_plan_says_are_believed_though_the_mount_knows_of_none() -> None:
