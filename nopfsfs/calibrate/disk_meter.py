@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nopfsfs.calibrate.meter_threads import MeterThreads
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.text.units import format_size
 from nopfsfs.tiers.disk import FLOOR_BYTES, Disk, DiskFull
 from nopfsfs.tiers.tier_directory import clear_leftovers
@@ -134,12 +135,9 @@ class DiskMeter:
 
         def sync(_: int) -> None:
             while (row := _pop(waiting)) is not None:
-                fd = disk.open_copy(row)
-                try:
+                with closing_fd(disk.open_copy(row)) as fd:
                     os.fdatasync(fd)
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                finally:
-                    os.close(fd)
 
         self.crew.run(sync, threads, 0.0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.calibrate.meter_threads import MeterThreads
 from nopfsfs.system import shared_memory
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.tiers import arena
 
 THREADS = (1, 2, 4)
@@ -39,11 +39,8 @@ class MemoryMeter:
         room = max(FEWEST_PIECES * PIECE_LEAST, min(MOST, self.room))
         piece = shared_memory.page_rounded(max(PIECE_LEAST, min(self.size, PIECE_MOST, room // FEWEST_PIECES)))
         length = room // piece * piece
-        fd = shared_memory.create("calibrate", length)
-        try:
+        with closing_fd(shared_memory.create("calibrate", length)) as fd:
             return {"piece": piece, "bytes": length, **self._rates(fd, piece, seconds)}
-        finally:
-            os.close(fd)
 
     def _rates(self, fd: int, piece: int, seconds: float) -> dict[str, Any]:
         mapped = np.frombuffer(shared_memory.attach(fd, writable=True), np.uint8)

@@ -21,6 +21,7 @@ from nopfsfs.calibrate.random_walk import Walk, walk
 from nopfsfs.performance import fit
 from nopfsfs.performance.fit import Level, Readings
 from nopfsfs.system.beneath import open_absolute
+from nopfsfs.system.descriptors import closing_fd
 
 AT_ONCE = (1, 2, 4, 8, 16, 32, 64)  # nopfs-mount reads 64 at once by default
 CHUNK = 1 << 20  # bytes of one read; each thread has a buffer of it: 64 MiB in all
@@ -195,8 +196,7 @@ class SourceMeter:
     def _read(self, path: bytes, buffer: memoryview, how: How) -> Row:
         """Read one file. The time that it takes to drop what an earlier reader left in the page cache is left out."""
         begin = time.monotonic()
-        fd = open_absolute(path, _FLAGS)
-        try:
+        with closing_fd(open_absolute(path, _FLAGS)) as fd:
             found = os.fstat(fd)
             opened = time.monotonic()
             if not stat.S_ISREG(found.st_mode) or self._is_known(found):
@@ -208,8 +208,6 @@ class SourceMeter:
             size, share = how(fd, found.st_size, buffer, self.crew.late)
             end = time.monotonic()
             _advise(fd, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
         return begin, end, size, share
 
     def _is_known(self, found: os.stat_result) -> bool:
@@ -250,11 +248,8 @@ def _advise(fd: int, advice: int) -> None:
 
 
 def _size(path: bytes) -> int:
-    fd = open_absolute(path, os.O_PATH)
-    try:
+    with closing_fd(open_absolute(path, os.O_PATH)) as fd:
         return os.fstat(fd).st_size
-    finally:
-        os.close(fd)
 
 
 def _pop(paths: list[bytes]) -> bytes | None:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.system.as_user import fd_as_user, is_needed
+from nopfsfs.system.descriptors import closing_fd
 
 SOCKET_NAME = "control.sock"
 CALL_S = 5.0  # the supervisor serves nothing else but its own timers
@@ -48,13 +49,10 @@ class Refused(NopfsError):
 
 
 @contextmanager
-def socket_address(state_dir: str) -> Iterator[str]:
-    """Yield the control socket's address, short enough for a sockaddr (108 bytes) in any directory. Raises OSError."""
-    fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{fd}/{SOCKET_NAME}"
-    finally:
-        os.close(fd)
+def socket_address(state_dir: str, name: str = SOCKET_NAME) -> Iterator[str]:
+    """Yield a socket's address, short enough for a sockaddr (108 bytes) in any directory. Raises OSError."""
+    with closing_fd(os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
+        yield f"/proc/self/fd/{fd}/{name}"
 
 
 def peer_uid(ask: Callable[[int, int, int], bytes]) -> int:

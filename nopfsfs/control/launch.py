@@ -17,6 +17,7 @@ from nopfsfs.control.process_list import write_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import Mount, is_in_place
 from nopfsfs.fuse.mounting import mount_fuse, unmount
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.process_setup import (
     END_SIGNALS,
     Handoff,
@@ -104,15 +105,12 @@ def _with_state_dir(config: MountConfig, mount: Mount) -> tuple[MountConfig, Sta
 
 
 def start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:
-    fd = handoff.write()
     streams = None if config.foreground else subprocess.DEVNULL
-    try:
+    with closing_fd(handoff.write()) as fd:
         return subprocess.Popen(
             command("nopfsfs.supervisor.process", fd), pass_fds=(fd, *handoff.fds.values()), cwd="/",
             stdin=subprocess.DEVNULL, stdout=streams, stderr=streams, start_new_session=True,
         )  # fmt: skip
-    finally:
-        os.close(fd)
 
 
 def await_answer(daemon: subprocess.Popen[bytes], ready: int) -> None:

@@ -22,6 +22,7 @@ from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.tree_scan import THREADS, ScanResult, scan
 from nopfsfs.system.atomic_file import TEMPORARY
+from nopfsfs.system.descriptors import closed_on_error
 from nopfsfs.system.trusted_path import make_directories, trusted_parent
 
 LEFTOVER_S = 86_400.0  # a temporary file this old belongs to a scan that was killed
@@ -133,11 +134,8 @@ def _keep(path: str | None, result: ScanResult) -> OpenedIndex:
 
 
 def _mapped(fd: int, path: str | None, result: ScanResult) -> OpenedIndex:
-    try:
+    with closed_on_error(fd):
         index = index_file.load_fd(fd)
-    except BaseException:
-        os.close(fd)
-        raise
     return OpenedIndex(index, fd, path, dataclasses.replace(result, index=index))
 
 

@@ -24,6 +24,7 @@ import xxhash
 
 from nopfsfs.fuse import passthrough
 from nopfsfs.protocol.columns import Columns
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.tiers.open_modes import OpenModes
 
 log = logging.getLogger(__name__)
@@ -97,12 +98,9 @@ class PassthroughCopies:
         hold. Raises OSError when the copy cannot be written or read, EIO when it holds something else."""
         if not self.is_wanted(tier, row):
             return 0
-        fd = tier.open_copy(row)
-        try:
+        with closing_fd(tier.open_copy(row)) as fd:
             _verify(fd, check)
             number = self._register(tier, fd)
-        finally:
-            os.close(fd)
         self._registered += number > 0
         return number
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from nopfsfs.control.client import MAX_ANSWER, SOCKET_NAME, peer_uid
+from nopfsfs.control.client import MAX_ANSWER, peer_uid, socket_address
 
 log = logging.getLogger(__name__)
 LINE_MAX = 1 << 16
@@ -142,22 +142,15 @@ async def serve(
 
 
 async def _listen(state_dir: str) -> trio.socket.SocketType:
-    listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-    fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        # By way of the descriptor: a socket's address must be shorter than many a path.
-        path = f"/proc/self/fd/{fd}/{SOCKET_NAME}"
+    with contextlib.ExitStack() as failed, socket_address(state_dir) as path:
+        listener = failed.enter_context(trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM))
         # Of a daemon that was killed; that no other lives is what the claim on the state directory says.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         await listener.bind(path)
         os.chmod(path, 0o600)
         listener.listen(BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    finally:
-        os.close(fd)
+        failed.pop_all()
     return listener
 
 

@@ -25,6 +25,7 @@ import msgspec
 from nopfsfs.config import MountConfig
 from nopfsfs.system import end_switch
 from nopfsfs.system.child_statuses import keep_child_statuses
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.trusted_path import open_for_append
 
 _PR_SET_KEEPCAPS, _PR_SET_NAME = 8, 15
@@ -105,13 +106,10 @@ def command(module: str, fd: int) -> list[str]:
 
 def start(module: str, handoff: Handoff) -> subprocess.Popen[bytes]:
     """Run `python -m module` with the handoff's descriptors, in the session and with the streams of this process."""
-    fd = handoff.write()
-    try:
+    with closing_fd(handoff.write()) as fd:
         return subprocess.Popen(
             command(module, fd), pass_fds=(fd, *handoff.fds.values()), stdin=subprocess.DEVNULL, cwd="/"
         )
-    finally:
-        os.close(fd)
 
 
 def begin(argv: list[str]) -> Handoff:

@@ -19,6 +19,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.system.as_user import as_user, bytes_as_user, fd_as_user
+from nopfsfs.system.descriptors import closing_fd
 
 _FIND_S = 3.0  # for a look at directories of another user
 _REMOVE_S = 5.0  # for the files of one mount to be removed
@@ -125,19 +126,17 @@ def make_private_dir(path: str, uid: int, *, parents: bool = True) -> None:
         Exit.START, f"{path} is someone else's; have it removed, or set XDG_RUNTIME_DIR to one of yours"
     )
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, _DIRECTORY)
+    except FileNotFoundError:
+        raise
     except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise
         raise foreign from error
-    try:  # by descriptor: another user may replace what is at the path at any moment
+    with closing_fd(fd):  # by descriptor: another user may replace what is at the path at any moment
         found = os.fstat(fd)
         if found.st_uid != uid:
             raise foreign
         if stat.S_IMODE(found.st_mode) != 0o700:
             os.fchmod(fd, 0o700)
-    finally:
-        os.close(fd)
 
 
 def make_state_dir(state_dir: str, uid: int, fill: Callable[[str], None]) -> None:
@@ -186,11 +185,8 @@ def claimed_mountpoint(mountpoint: str, run_dir: str, uid: int) -> Iterator[None
 @contextmanager
 def claimed_dir(path: str, uid: int) -> Iterator[None]:
     """Make directory `path`, where it is missing, and claim it inside the `with` block. Raises NopfsError."""
-    fd = _claim(path, uid)
-    try:
+    with closing_fd(_claim(path, uid)):
         yield
-    finally:
-        os.close(fd)
 
 
 def _claim(path: str, uid: int) -> int:

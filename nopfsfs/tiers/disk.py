@@ -13,6 +13,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.tiers.tier_directory import TierDirectory
 
 RETRY_AFTER_S = 30.0
@@ -101,8 +102,7 @@ class Disk:
 
     def read(self, row: int, into: memoryview) -> None:
         """Fill `into` with the copy. Raises OSError, also when it is too short."""
-        fd = self.open_copy(row)
-        try:
+        with closing_fd(self.open_copy(row)) as fd:
             done = 0
             while done < len(into):
                 got = os.preadv(fd, [into[done:]], done)
@@ -110,8 +110,6 @@ class Disk:
                     raise OSError(errno.EIO, "copy on disk is too short")
                 done += got
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
 
     def open_copy(self, row: int, flags: int = 0) -> int:
         """Return a descriptor of a row's copy. Raises TierGone, OSError."""

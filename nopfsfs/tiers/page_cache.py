@@ -21,6 +21,7 @@ import numpy.typing as npt
 from nopfsfs.fuse import kernel
 from nopfsfs.fuse.kernel import notification
 from nopfsfs.protocol.inode_numbers import inode_of
+from nopfsfs.system.descriptors import closing_fd
 
 _RANGE = struct.Struct("<QQ")
 _CACHESTAT = struct.Struct("<5Q")  # pages in the cache, dirty, under writeback, evicted, evicted recently
@@ -66,11 +67,8 @@ def forget_all_attributes(fuse_fd: int, first: int, versions: npt.NDArray[np.uin
 
 def drop(tree_fd: int | None, path: bytes, offset: int = 0, length: int = 0) -> None:
     """Drop the clean pages of a range of a file (length 0: to its end), best effort, keeping its attributes."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=tree_fd)
-    try:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=tree_fd)) as fd:
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)
 
 
 class Unmeasurable(OSError):
@@ -79,11 +77,8 @@ class Unmeasurable(OSError):
 
 def cached(tree_fd: int | None, path: bytes) -> int:
     """Bytes of a file that the page cache holds, in whole pages. Raises Unmeasurable, OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=tree_fd)
-    try:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=tree_fd)) as fd:
         return cached_of(fd)
-    finally:
-        os.close(fd)
 
 
 def cached_of(fd: int) -> int:

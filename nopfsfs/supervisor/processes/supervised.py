@@ -18,6 +18,7 @@ from typing import Protocol
 
 import trio
 
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.outages import SHORTAGE, Backoff, Outages, reason
 from nopfsfs.system.patience import Patience
 from nopfsfs.system.process_setup import Handoff, start
@@ -56,10 +57,8 @@ class Child:
             except OSError:  # there is no descriptor to be had now
                 await trio.sleep(LOOK_S)
                 continue
-            try:
+            with closing_fd(pidfd):
                 await trio.lowlevel.wait_readable(pidfd)
-            finally:
-                os.close(pidfd)
         self.running = False
         return int(self._process.returncode)
 
