@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from nopfsfs.cli.mount import scan_bar
 from nopfsfs.cli.option_values import long_option, parse_path
 from nopfsfs.cli.plan_options import said_options
 from nopfsfs.cli.preflight import check_source
-from nopfsfs.cli.settings import usage
+from nopfsfs.cli.settings import output_file, usage
 from nopfsfs.config import MountConfig, PlanSpec
 from nopfsfs.dataset import order_files
 from nopfsfs.dataset.file_orders import ORDERS, candidate_roots
@@ -24,7 +24,6 @@ from nopfsfs.dataset.index_cache import open_or_scan
 from nopfsfs.plan.samplers import registry
 from nopfsfs.registration.plan_file import explicit_order, read_plan_file
 from nopfsfs.registration.plan_tables import EXPLICIT, PlanError, parse_plans
-from nopfsfs.system.atomic_file import whole_file
 from nopfsfs.system.state_dirs import default_index_dir
 
 PROGRAM = "nopfs"
@@ -50,7 +49,8 @@ def dry_run(said: Mapping[str, Any]) -> int:
     for plan in plans:
         rows, samples = order_of(plan, index, said["path"], None if out is not None else head)
         if out is not None:
-            _save(out, samples)
+            with output_file(out, "--order-out") as file:
+                np.save(file, samples)
         if silent:
             continue
         shown = len(samples) if head is None else min(head, len(samples))
@@ -166,21 +166,7 @@ def _listed(plan: PlanSpec, index: Index, root: int, usual: tuple[str, ...]) -> 
 
 
 def _print(index: Index, rows: NDArray[np.int64], samples: Samples) -> None:
-    for part in _parts(samples):
-        paths = [index.path(row) for row in rows[part].tolist()]
+    for start in range(0, len(samples), _AT_ONCE):
+        paths = [index.path(row) for row in rows[samples[start : start + _AT_ONCE]].tolist()]
         sys.stdout.buffer.write(b"\n".join(paths) + b"\n")
     sys.stdout.buffer.flush()  # inside `error_exit.run`, which ends silently on a broken pipe
-
-
-def _parts(samples: Samples) -> Iterator[Samples]:
-    for start in range(0, len(samples), _AT_ONCE):
-        yield samples[start : start + _AT_ONCE]
-
-
-def _save(path: str, samples: Samples) -> None:
-    """Write samples as a .npy file, whole or not at all."""
-    try:
-        with whole_file(path, 0o644) as file:
-            np.save(file, samples)
-    except OSError as error:
-        raise usage(f"--order-out {path}: {error.strerror or error}; name a file in a directory of yours") from error
