@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nopfsfs.calibrate.meter_threads import MeterThreads
+from nopfsfs.calibrate.meter_threads import MeterThreads, pop
 from nopfsfs.calibrate.random_walk import Walk, walk
 from nopfsfs.performance import fit
 from nopfsfs.performance.fit import Level, Readings
@@ -121,7 +121,7 @@ class SourceMeter:
         waiting, sizes = list(looked), dict[bytes, int]()
 
         def look(number: int) -> None:
-            while not self.crew.late() and (path := _pop(waiting)) is not None:
+            while not self.crew.late() and (path := pop(waiting)) is not None:
                 self.crew.doing[number] = f"looking at {os.fsdecode(path)}"
                 try:
                     sizes[path] = _size(path)
@@ -178,7 +178,7 @@ class SourceMeter:
 
         def read(number: int) -> None:
             buffer = memoryview(bytearray(CHUNK))
-            while not self.crew.late() and (path := _pop(paths)) is not None:
+            while not self.crew.late() and (path := pop(paths)) is not None:
                 self.crew.doing[number] = f"reading {os.fsdecode(path)}"
                 try:
                     rows[number].append(self._read(path, buffer, how))
@@ -250,13 +250,6 @@ def _advise(fd: int, advice: int) -> None:
 def _size(path: bytes) -> int:
     with closing_fd(open_absolute(path, os.O_PATH)) as fd:
         return os.fstat(fd).st_size
-
-
-def _pop(paths: list[bytes]) -> bytes | None:
-    try:
-        return paths.pop()  # in one step, so that no two threads get the same
-    except IndexError:
-        return None
 
 
 def _part(left: list[bytes], slices: int, fewest: int, later: int) -> int:

@@ -11,8 +11,8 @@ from nopfsfs.control.process_list import Process, living, read_pids
 from nopfsfs.fuse.mount_table import Mount, is_in_place, is_stale
 from nopfsfs.fuse.mounting import NotMounted, unmount
 from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.system.proc import is_stopped
 from nopfsfs.system.state_dirs import StateDir, find_state_dir
-from nopfsfs.system.threads import is_stopped
 
 _CONNECT_S = 1.0  # a listening socket accepts at once, even if no process takes the connection
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import xxhash
 
 from nopfsfs.dataset import index_file
-from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.index_check import IndexDamaged
 from nopfsfs.dataset.tree_scan import THREADS, ScanResult, scan
 from nopfsfs.system.atomic_file import TEMPORARY
 from nopfsfs.system.descriptors import closed_on_error

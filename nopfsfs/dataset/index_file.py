@@ -19,9 +19,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import COLUMNS, Index
-from nopfsfs.dataset.index_check import check
+from nopfsfs.dataset.index_check import IndexDamaged, check
 from nopfsfs.system.atomic_file import whole_file
 from nopfsfs.system.descriptors import closed_on_error, closing_fd
 

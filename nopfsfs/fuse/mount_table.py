@@ -107,11 +107,8 @@ def read_mounts(path: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:
 
 def find_mount(mountpoint: str, mounts: Iterable[Mount] | None = None) -> Mount | None:
     """Return the topmost mount at exactly `mountpoint` (a real path), or None."""
-    found = None
-    for mount in read_mounts() if mounts is None else mounts:
-        if mount.mountpoint == mountpoint:
-            found = mount
-    return found
+    found = [mount for mount in (read_mounts() if mounts is None else mounts) if mount.mountpoint == mountpoint]
+    return found[-1] if found else None
 
 
 def find_mount_of(mountpoint: str, minor: int) -> Mount | None:

@@ -143,16 +143,6 @@ class YoungFiles:
             self._wake.notify()
         self._readers.stop()
 
-    def run_due(self, changed: Take, renew: Take) -> int:
-        """Compare what is due now, as `run` does; return the number of parts."""
-        for done in itertools.count():
-            with self._wake:
-                if not self._parts or self._parts[0].due_ns > self._clock_ns():
-                    return done
-                part = self._pop()
-            self._compare(part, changed, renew)
-        raise AssertionError
-
     def _next(self) -> _Part | None:
         with self._wake:
             while not self._stopped:

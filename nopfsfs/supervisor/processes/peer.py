@@ -13,7 +13,7 @@ import signal
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 from msgspec import structs
@@ -21,7 +21,6 @@ from msgspec import structs
 from nopfsfs.control.process_list import WRITER_FILE, Process, read_pids, wait_all, write_pids
 from nopfsfs.protocol import supervisor_peer as messages
 from nopfsfs.protocol.codec import Message, encode
-from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, ClusterMessage, NodeLeft
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 
 log = logging.getLogger(__name__)
@@ -31,6 +30,14 @@ END_LIMIT_S = 10.0  # for it to end when it was killed
 EVENTS_MOST = 4096  # that wait to be looked at; further messages are dropped
 _NOBODY = (trio.BrokenResourceError, trio.ClosedResourceError)  # takes events any more
 _CREDENTIALS = struct.Struct("3i")
+
+
+class ClusterEvent(NamedTuple):
+    """A message of the supervisor of a node (`protocol/between_supervisors.py`), not decoded yet; None: the node has
+    left, and sends nothing more."""
+
+    node: int
+    body: bytes | None
 
 
 class PeerHandle:
@@ -97,11 +104,11 @@ class PeerHandle:
                 self._status = message
             case messages.NewsOf(node=node, body=body):
                 with contextlib.suppress(trio.WouldBlock, *_NOBODY):  # a node that sends so much is no use
-                    self._events.send_nowait(ClusterMessage(node, body))
+                    self._events.send_nowait(ClusterEvent(node, body))
             case messages.NodeOver(node=node, why=why):
                 log.log(logging.INFO if why == "left" else logging.WARNING, "node %d: %s", node, why)
                 with contextlib.suppress(*_NOBODY):
-                    await self._events.send(NodeLeft(node))
+                    await self._events.send(ClusterEvent(node, None))
 
     def _lose(self) -> None:
         if self._lost:

@@ -21,8 +21,8 @@ import trio
 from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.outages import SHORTAGE, Backoff, Outages, reason
 from nopfsfs.system.patience import Patience
+from nopfsfs.system.proc import living_threads
 from nopfsfs.system.process_setup import Handoff, start
-from nopfsfs.system.threads import living_threads
 
 log = logging.getLogger(__name__)
 KILLED_S = 1.0  # for a killed process to end, where nothing depends on it
