@@ -76,12 +76,11 @@ class YoungFiles:
 
     # ---- noting -------------------------------------------------------------------------------------------
 
-    def note(self, row: int, version: int, start: int, data: memoryview, checksum: int | None = None) -> None:
-        """Note bytes of the row that were read, or came from another node. `checksum`: their xxh3, if it is known."""
-        due = self._due(row, version)
-        if due:
-            sum_ = xxhash.xxh3_64_intdigest(data) if checksum is None else checksum
-            self._add(_Part(due, next(self._numbers), row, version, start, len(data), sum_))
+    def note(self, row: int, version: int, start: int, data: memoryview) -> None:
+        """Note bytes of the row that were read."""
+        if due := self._due(row, version):
+            checksum = xxhash.xxh3_64_intdigest(data)
+            self._add(_Part(due, next(self._numbers), row, version, start, len(data), checksum))
 
     def note_whole(self, row: int, version: int, length: int, checksum: int) -> None:
         """Note a whole file by its checksum."""

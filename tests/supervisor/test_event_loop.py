@@ -25,10 +25,12 @@ from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import SUPERVISOR, Metric, MetricBlock, Tier
 from nopfsfs.protocol.ring import CAPACITY, Event, Ring
 from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.supervisor import event_loop as module
 from nopfsfs.supervisor import stager_socket
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
+from nopfsfs.supervisor.progress_signal import ProgressSignal
 from nopfsfs.supervisor.server_rings import ServerRings
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.system.outages import Outages
@@ -115,10 +117,10 @@ def bench() -> Iterator[Bench]:
     fds = [Ring.create("stager"), MetricBlock.create(), *(Ring.create("server") for _ in range(2))]
     tier = np.zeros(N, np.uint8)
     policy = NodePolicy(np.full(N, 10), np.zeros(N, np.uint8), EVERYTHING, [])
-    commands = StagerSocket()
+    commands, gauge = StagerSocket(), MetricBlock(fds[1], SUPERVISOR, writable=True).block
     loop = EventLoop(
-        ServerRings([Ring(fd, writable=False) for fd in fds[2:]]), Ring(fds[0], writable=False), policy, tier,
-        MetricBlock(fds[1], SUPERVISOR, writable=True).block, commands, Outages(),
+        ServerRings([Ring(fd, writable=False) for fd in fds[2:]]), Ring(fds[0], writable=False), policy, tier, gauge,
+        commands, Outages(), ProgressSignal("open", Tripwires(0, N), np.full(N, 10), gauge),
     )  # fmt: skip
     stager, server, other = (Ring(fd, writable=True) for fd in (fds[0], *fds[2:]))
     made = Bench(loop, commands, server, other, stager, tier, *sequenced_pair())
