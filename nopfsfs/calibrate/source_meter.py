@@ -21,7 +21,7 @@ from nopfsfs.calibrate.random_walk import Walk, walk
 from nopfsfs.performance import fit
 from nopfsfs.performance.fit import Level, Readings
 from nopfsfs.system.beneath import open_absolute
-from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.system.descriptors import advise, closing_fd
 
 AT_ONCE = (1, 2, 4, 8, 16, 32, 64)  # nopfs-mount reads 64 at once by default
 CHUNK = 1 << 20  # bytes of one read; each thread has a buffer of it: 64 MiB in all
@@ -201,13 +201,13 @@ class SourceMeter:
             opened = time.monotonic()
             if not stat.S_ISREG(found.st_mode) or self._is_known(found):
                 raise _Skip
-            _advise(fd, os.POSIX_FADV_DONTNEED)
+            advise(fd, os.POSIX_FADV_DONTNEED)
             if how is _read_first:
-                _advise(fd, os.POSIX_FADV_RANDOM)  # no read-ahead: one page
+                advise(fd, os.POSIX_FADV_RANDOM)  # no read-ahead: one page
             begin += time.monotonic() - opened
             size, share = how(fd, found.st_size, buffer, self.crew.late)
             end = time.monotonic()
-            _advise(fd, os.POSIX_FADV_DONTNEED)
+            advise(fd, os.POSIX_FADV_DONTNEED)
         return begin, end, size, share
 
     def _is_known(self, found: os.stat_result) -> bool:
@@ -238,13 +238,6 @@ def _read_whole(fd: int, size: int, buffer: memoryview, late: Callable[[], bool]
 
 def _read_first(fd: int, size: int, buffer: memoryview, late: Callable[[], bool]) -> tuple[int, float]:
     return os.preadv(fd, [buffer[:1]], 0), 1.0
-
-
-def _advise(fd: int, advice: int) -> None:
-    try:
-        os.posix_fadvise(fd, 0, 0, advice)
-    except OSError:
-        pass  # some file systems refuse the advice; it is only an advice
 
 
 def _size(path: bytes) -> int:

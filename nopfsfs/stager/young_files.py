@@ -29,6 +29,7 @@ import xxhash
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric
 from nopfsfs.protocol.server_stager import YOUNG_S, YoungRead
+from nopfsfs.system.descriptors import advise
 from nopfsfs.system.elastic_threads import ElasticThreads
 from nopfsfs.system.file_system import FileSystem
 from nopfsfs.tiers.source import Changed, Identity, Source, check, close
@@ -205,7 +206,8 @@ class YoungFiles:
         """The checksum of what the file holds there now. Raises Changed, OSError."""
         fd, identity = self._source.open(part.row)
         try:
-            _drop(fd)  # pages that a network file system keeps may be as old as its attributes
+            # Pages that a network file system keeps may be as old as its attributes.
+            advise(fd, os.POSIX_FADV_DONTNEED)
             return self._digest(fd, identity, part)
         finally:
             close(fd)
@@ -221,10 +223,3 @@ class YoungFiles:
             at += got
         check(fd, identity)
         return digest.intdigest()
-
-
-def _drop(fd: int) -> None:
-    try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    except OSError:
-        pass  # some file systems refuse the advice; it is only an advice

@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.system.descriptors import closing_fd, fill
 from nopfsfs.tiers.tier_directory import TierDirectory
 
 RETRY_AFTER_S = 30.0
@@ -103,12 +103,8 @@ class Disk:
     def read(self, row: int, into: memoryview) -> None:
         """Fill `into` with the copy. Raises OSError, also when it is too short."""
         with closing_fd(self.open_copy(row)) as fd:
-            done = 0
-            while done < len(into):
-                got = os.preadv(fd, [into[done:]], done)
-                if got == 0:
-                    raise OSError(errno.EIO, "copy on disk is too short")
-                done += got
+            if not fill(fd, into):
+                raise OSError(errno.EIO, "copy on disk is too short")
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def open_copy(self, row: int, flags: int = 0) -> int:

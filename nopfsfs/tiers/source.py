@@ -22,6 +22,7 @@ from nopfsfs.dataset.directory_scan import ACL_NAME
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, new_place
 from nopfsfs.system.beneath import by_descriptor
+from nopfsfs.system.descriptors import advise, fill
 from nopfsfs.system.file_system import FileSystem
 
 IDLE_S = 2.0  # a file that nobody reads is closed after this: the source can be unmounted
@@ -164,20 +165,13 @@ def check(fd: int, identity: Identity) -> None:
 
 def read_exactly(fd: int, identity: Identity, into: memoryview, offset: int) -> None:
     """Fill `into` from `offset`, then compare. Raises Changed (also when the file ends early), OSError."""
-    done = 0
-    while done < len(into):
-        got = os.preadv(fd, [into[done:]], offset + done)
-        if got == 0:
-            raise Changed
-        done += got
+    if not fill(fd, into, offset):
+        raise Changed
     check(fd, identity)
 
 
 def close(fd: int) -> None:
     """Close a source file and drop its pages from the source's page cache: the tiers hold them now."""
-    try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    except OSError:
-        pass  # some file systems refuse the advice; it is only an advice
+    advise(fd, os.POSIX_FADV_DONTNEED)
     with contextlib.suppress(OSError):  # nothing was written: there is nothing that closing could lose
         os.close(fd)

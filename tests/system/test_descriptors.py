@@ -1,12 +1,13 @@
-"""Descriptors that a `with` block closes."""
+"""Descriptors that a `with` block closes, and what is read through descriptors."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
-from nopfsfs.system.descriptors import closed_on_error, closing_fd
+from nopfsfs.system.descriptors import advise, closed_on_error, closing_fd, fill
 
 
 def is_open(fd: int) -> bool:
@@ -31,3 +32,20 @@ def test_without_an_error_the_descriptor_stays() -> None:
         pass
     assert is_open(fd)
     os.close(fd)
+
+
+def test_a_view_is_filled_or_the_file_ends_before(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    view = memoryview(bytearray(4))
+    with closing_fd(os.open(tmp_path / "file", os.O_RDONLY)) as fd:
+        assert fill(fd, view, 6)
+        assert view == b"6789"
+        assert fill(fd, view)
+        assert view == b"0123"
+        assert not fill(fd, view, 7)
+
+
+def test_advice_that_is_refused_is_no_error() -> None:
+    reader, writer = os.pipe()
+    with closing_fd(reader), closing_fd(writer):
+        advise(reader, os.POSIX_FADV_DONTNEED)
