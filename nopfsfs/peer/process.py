@@ -139,7 +139,7 @@ class PeerProcess:
 
     def _is_over(self) -> bool:
         """True when the mount has ended, all other nodes have left, and no bytes move or END_LIMIT_S is over."""
-        if not self._over or self._router is None or not self._router.alone:
+        if not self._over or self._router is None or not self._router.nodes.alone:
             return False
         now = time.monotonic()
         self._ends_by = self._ends_by or now + END_LIMIT_S

@@ -170,7 +170,7 @@ class FuseOperations(pyfuse3.Operations):
 
     @guarded
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        found = self._tree.statfs()
+        found = self._tree.file_system
         result = pyfuse3.StatvfsData()
         result.f_bsize = result.f_frsize = found.block_size
         result.f_blocks, result.f_bfree, result.f_bavail = found.blocks, found.free_blocks, found.free_blocks

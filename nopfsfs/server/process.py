@@ -169,7 +169,7 @@ class ServerProcess:
                 case messages.MeetStager() if fds:
                     self._meet_stager(message, *fds)
                 case messages.Ping():
-                    self._others.supervisor_answered()
+                    self._others.patience.answered()
                     await self._send(messages.Pong())
                 case messages.Interrupt(unique=unique):
                     if self._path is not None:

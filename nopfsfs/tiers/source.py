@@ -84,14 +84,10 @@ class Source:
         versions = self._columns.version[rows]
         return np.where(versions > 0, self._columns.new_size[new_place(rows, versions)], self._index.size[rows])
 
-    def stat(self, row: int) -> os.stat_result:
-        """The attributes of the file in the row's place now. Raises OSError; ESTALE where the source is not there, and
-        where a followed link leads elsewhere."""
-        return self._below.stat(row)
-
     def look(self, row: int, ask: Callable[[os.stat_result], bool]) -> tuple[os.stat_result, bytes | None]:
-        """The attributes as by `stat`, and the POSIX access ACL of that very inode, b"" for none. The ACL is None where
-        `ask` returns False for the attributes. Raises OSError."""
+        """The attributes of the file in the row's place now, and the POSIX access ACL of that very inode, b"" for none;
+        None where `ask` returns False for the attributes. Raises OSError; ESTALE where the source is not there, and
+        where a followed link leads elsewhere."""
         with self._below.looked(row) as (fd, st):
             return st, acl_of(fd) if ask(st) else None
 

@@ -512,7 +512,7 @@ def test_bytes_under_way_arrive_before_the_end(half: Half) -> None:
     half.leave()
     half.network.deliver_all()
     router = half.mount.peer._router
-    wait_for(lambda: router is not None and router.alone)
+    wait_for(lambda: router is not None and router.nodes.alone)
     half.network.ends[0].__dict__.pop("done")
     half.network.decide()
     half.other.start_send(0, tag, memoryview(content(3)))

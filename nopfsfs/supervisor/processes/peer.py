@@ -55,14 +55,10 @@ class PeerHandle:
         self._agreed = False
         self._sending = trio.StrictFIFOLock()
         self._quiet = trio.Event()
-        self._lost = False
+        self.lost = False
         self._writers: tuple[Process, ...] = ()  # the peer process, as it is written down
         self._status: messages.PeerStatus | None = None
         self._events, self.events = trio.open_memory_channel[ClusterEvent](EVENTS_MOST)
-
-    @property
-    def lost(self) -> bool:
-        return self._lost
 
     async def begin(self, state_dir: str) -> None:
         """Give it what it needs; before all else. Raises OSError: it cannot be written down."""
@@ -73,7 +69,7 @@ class PeerHandle:
 
     async def run(self) -> None:
         """Take what the peer process says, until it is gone."""
-        while not self._lost:
+        while not self.lost:
             try:
                 message = self._socket.recv(messages.MESSAGE_MAX)
             except BlockingIOError:
@@ -111,9 +107,9 @@ class PeerHandle:
                     await self._events.send(ClusterEvent(node, None))
 
     def _lose(self) -> None:
-        if self._lost:
+        if self.lost:
             return
-        self._lost = True
+        self.lost = True
         self._quiet.set()
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
@@ -143,7 +139,7 @@ class PeerHandle:
     async def stager_gone(self) -> None:
         """Return when nothing will write the arena for the stager that was. A peer process that does not answer is
         ended: it could write to what another stager uses."""
-        if self._lost:
+        if self.lost:
             return
         self._quiet = trio.Event()
         with trio.move_on_after(QUIET_LIMIT_S) as limit:
@@ -171,7 +167,7 @@ class PeerHandle:
         data = encode(message)
         with trio.move_on_after(SEND_LIMIT_S):
             async with self._sending:
-                while not self._lost:
+                while not self.lost:
                     try:
                         socket.send_fds(self._socket, [data], fds)
                         return True
@@ -185,4 +181,4 @@ class PeerHandle:
     def status(self) -> dict[str, Any]:
         """For the record."""
         counters = {} if self._status is None else structs.asdict(self._status)
-        return {"state": "lost" if self._lost else "running", **counters}
+        return {"state": "lost" if self.lost else "running", **counters}
