@@ -46,7 +46,7 @@ def adopt(state_dir: str) -> None:
                     "this mount cannot be taken over: that needs the fast path, and Linux 6.9; end it: nopfs-umount",
                 )
             config = dataclasses.replace(given.config, foreground=False)
-            daemon = start(config, Handoff("super", config, fds, {**given.numbers, "adopted": 1}))
+            start(config, Handoff("super", config, fds, {**given.numbers, "adopted": 1}))
         except BaseException:
             os.close(ready)
             raise
@@ -54,7 +54,7 @@ def adopt(state_dir: str) -> None:
             for fd in fds.values():
                 os.close(fd)
         # A supervisor that fails ends by itself and leaves the mount to its servers; a signal would make it unmount.
-        await_answer(daemon, ready)
+        await_answer(ready)
 
 
 def upgrade(state_dir: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from nopfsfs.control.client import MAX_ANSWER, peer_uid, socket_address
+from nopfsfs.control.client import MAX_ANSWER, peer_credentials, socket_address
 
 log = logging.getLogger(__name__)
 LINE_MAX = 1 << 16
@@ -156,7 +156,7 @@ async def _listen(state_dir: str) -> trio.socket.SocketType:
 
 async def _admit(stream: trio.SocketStream, room: _Room, answer: Answer) -> None:
     """Converse with who may, and for whom there is room."""
-    if peer_uid(stream.socket.getsockopt) not in (0, os.geteuid()):
+    if peer_credentials(stream.socket.getsockopt)[1] not in (0, os.geteuid()):
         await _send(stream, {"ok": False, "error": "only root and the user who mounted are answered"})
         return
     caller = room.admit()

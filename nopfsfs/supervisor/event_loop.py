@@ -123,11 +123,6 @@ class EventLoop:
             self._signal.tell(follower)
 
     @property
-    def predicted(self) -> int:
-        """Opens that were foreseen, of those that showed while all did."""
-        return int(self._gauge[Metric.PREDICTED])
-
-    @property
     def observed(self) -> int:
         """Opens that were seen here, or by a supervisor before."""
         return int(self._gauge[Metric.OBSERVED])

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import TextIOWrapper
+from typing import Any
 
 import msgspec
 
@@ -104,12 +105,12 @@ def command(module: str, fd: int) -> list[str]:
     return [sys.executable, *options, "-m", module, str(fd)]
 
 
-def start(module: str, handoff: Handoff) -> subprocess.Popen[bytes]:
-    """Run `python -m module` with the handoff's descriptors, in the session and with the streams of this process."""
+def start(module: str, handoff: Handoff, **popen: Any) -> subprocess.Popen[bytes]:
+    """Run `python -m module` with the handoff's descriptors, in the session and with the streams of this process unless
+    `popen`, which goes to `subprocess.Popen`, has others."""
     with closing_fd(handoff.write()) as fd:
-        return subprocess.Popen(
-            command(module, fd), pass_fds=(fd, *handoff.fds.values()), stdin=subprocess.DEVNULL, cwd="/"
-        )
+        fds = (fd, *handoff.fds.values())
+        return subprocess.Popen(command(module, fd), pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", **popen)
 
 
 def begin(argv: list[str]) -> Handoff:

@@ -60,11 +60,6 @@ class Disk:
             directory.remove()
 
     @property
-    def home(self) -> str:
-        """The directory as it was made, for people; empty when the tier is not open."""
-        return os.path.join(self.path, self._directory.name) if self._directory is not None else ""
-
-    @property
     def is_open(self) -> bool:
         return self._directory is not None
 

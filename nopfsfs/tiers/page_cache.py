@@ -14,6 +14,7 @@ import ctypes
 import errno
 import os
 import struct
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -43,19 +44,15 @@ def push(fuse_fd: int, inode: int, data: memoryview, offset: int = 0) -> None:
 def forget_name(fuse_fd: int, directory: int, name: bytes) -> None:
     """Make the kernel look `name` up anew in the inode `directory`. A name that it does not know is no error."""
     body = kernel.NOTIFY_INVAL_ENTRY_OUT.pack(directory, len(name), 0) + name + b"\0"
-    try:
+    with suppress(FileNotFoundError):
         os.write(fuse_fd, notification(kernel.NOTIFY_INVAL_ENTRY, body))
-    except FileNotFoundError:
-        pass
 
 
 def forget_attributes(fuse_fd: int, inode: int) -> None:
     """Make the kernel ask for the attributes and ACLs of an inode anew before it next checks a right; its pages stay,
     and an answer that is under way is not kept. An inode that it does not know is no error."""
-    try:
+    with suppress(FileNotFoundError):
         os.write(fuse_fd, notification(kernel.NOTIFY_INVAL_INODE, kernel.NOTIFY_INVAL_INODE_OUT.pack(inode, -1, 0)))
-    except FileNotFoundError:
-        pass
 
 
 def forget_all_attributes(fuse_fd: int, first: int, versions: npt.NDArray[np.uint32]) -> None:

@@ -22,7 +22,7 @@ from nopfsfs.dataset.directory_scan import ACL_NAME
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, new_place
 from nopfsfs.system.beneath import by_descriptor
-from nopfsfs.system.descriptors import advise, fill
+from nopfsfs.system.descriptors import advise, closing_fd, fill
 from nopfsfs.system.file_system import FileSystem
 
 IDLE_S = 2.0  # a file that nobody reads is closed after this: the source can be unmounted
@@ -117,14 +117,12 @@ class Source:
             if e.errno in _ANOTHER_FILE:
                 raise OSError(errno.ESTALE, "another file is there") from None
             raise
-        try:
+        with closing_fd(fd):
             st = os.fstat(fd)
             # The number of an inode that was removed is soon given to another one, also to a link.
             if st.st_ino != self.identity(row).ino or (st.st_mode ^ self._index.at.mode[row]) >> _TYPE:
                 raise OSError(errno.ESTALE, "another file is there")
             yield fd
-        finally:
-            os.close(fd)
 
     def getxattr(self, row: int, name: bytes) -> bytes:
         """The value of an extended attribute of the row's inode. Raises OSError."""

@@ -76,10 +76,10 @@ def test_a_deep_directory(tmp_path: Path) -> None:
 def test_a_listener_of_an_unknown_user_leaves_no_descriptor(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unknown(_: object) -> int:
+    def unknown(_: object) -> tuple[int, int, int]:
         raise OSError(errno.EIO, "the kernel does not say")
 
-    monkeypatch.setattr("nopfsfs.control.client.peer_uid", unknown)
+    monkeypatch.setattr("nopfsfs.control.client.peer_credentials", unknown)
     before = os.listdir("/proc/self/fd")
 
     with pytest.raises(NoAnswer) as caught:

@@ -11,13 +11,13 @@ import errno
 import logging
 import signal
 import socket
-import struct
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import trio
 from msgspec import structs
 
+from nopfsfs.control.client import peer_credentials
 from nopfsfs.control.process_list import WRITER_FILE, Process, read_pids, wait_all, write_pids
 from nopfsfs.protocol import supervisor_peer as messages
 from nopfsfs.protocol.codec import Message, encode
@@ -29,7 +29,6 @@ QUIET_LIMIT_S = 2.0  # for it to stop to write the arena, when the stager is gon
 END_LIMIT_S = 10.0  # for it to end when it was killed
 EVENTS_MOST = 4096  # that wait to be looked at; further messages are dropped
 _NOBODY = (trio.BrokenResourceError, trio.ClosedResourceError)  # takes events any more
-_CREDENTIALS = struct.Struct("3i")
 
 
 class ClusterEvent(NamedTuple):
@@ -62,8 +61,7 @@ class PeerHandle:
 
     async def begin(self, state_dir: str) -> None:
         """Give it what it needs; before all else. Raises OSError: it cannot be written down."""
-        raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        write_pids(state_dir, {"peer": _CREDENTIALS.unpack(raw)[0]}, WRITER_FILE)
+        write_pids(state_dir, {"peer": peer_credentials(self._socket.getsockopt)[0]}, WRITER_FILE)
         self._writers = read_pids(state_dir, WRITER_FILE)
         await self._send(messages.UseArena(), self._arena)
 
