@@ -18,12 +18,12 @@ from nopfsfs.cli.preflight import check_source
 from nopfsfs.cli.settings import output_file, usage
 from nopfsfs.config import MountConfig, PlanSpec
 from nopfsfs.dataset import order_files
-from nopfsfs.dataset.file_orders import ORDERS, candidate_roots
+from nopfsfs.dataset.file_orders import candidate_roots, first_list
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.index_cache import open_or_scan
 from nopfsfs.plan.samplers import registry
 from nopfsfs.registration.plan_file import explicit_order, read_plan_file
-from nopfsfs.registration.plan_tables import EXPLICIT, PlanError, parse_plans
+from nopfsfs.registration.plan_tables import EXPLICIT, PlanError, parse_plans, spec_of, subset_of
 from nopfsfs.system.state_dirs import default_index_dir
 
 PROGRAM = "nopfs"
@@ -133,17 +133,9 @@ def _root(plan: PlanSpec, index: Index) -> int:
 
 
 def _computed(plan: PlanSpec, index: Index, root: int, count: int | None) -> tuple[NDArray[np.int64], Samples]:
-    family = registry.sampler(plan.sampler)
-    options = dict(plan.options)
-    if plan.seed is None and family.seeds is not None and "state" not in options:
-        raise ValueError(f"seed: {family.name} has one; say which, such as 42")
-    spec = registry.make_spec(family, plan.seed or 0, options)
-    rows = _listed(plan, index, root, family.files)
-    chosen = None
-    if plan.subset is not None:
-        rule = registry.subset(plan.subset.name)
-        seed = plan.subset.seed if plan.subset.seed is not None else plan.seed
-        chosen = rule.samples(registry.make_spec(rule, seed or 0, dict(plan.subset.options)), len(rows))
+    family, spec, subset = registry.sampler(plan.sampler), spec_of(plan), subset_of(plan)
+    rows = first_list(family.files if plan.files is None else (plan.files,), index, root)[1].astype(np.int64)
+    chosen = None if subset is None else registry.subset(subset.sampler).samples(subset, len(rows))
     if plan.world_size is None and plan.ranks is not None and plan.ranks != (0,):
         raise ValueError("world_size: how many ranks has the job? Without, it is 1")
     world = plan.world_size or 1
@@ -153,16 +145,6 @@ def _computed(plan: PlanSpec, index: Index, root: int, count: int | None) -> tup
     samples = family.order(spec, n, plan.epoch, world, ranks, each)
     samples = samples[samples >= 0]  # negative: a position at which a rank reads nothing
     return rows, samples if chosen is None else chosen[samples]
-
-
-def _listed(plan: PlanSpec, index: Index, root: int, usual: tuple[str, ...]) -> NDArray[np.int64]:
-    """The file list that a plan names, or the first of the sampler's usual ones that has files."""
-    for name in (plan.files,) if plan.files is not None else usual:
-        rows = ORDERS[name](index, root, None)
-        if len(rows):
-            return rows.astype(np.int64)
-    names, where = plan.files or " or ".join(usual), os.fsdecode(index.path(root)) or "SOURCE"
-    raise ValueError(f"files: {names} finds none in {where}; name another order or root")
 
 
 def _print(index: Index, rows: NDArray[np.int64], samples: Samples) -> None:
