@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from nopfsfs.control.client import MAX_ANSWER, peer_credentials, socket_address
+from nopfsfs.supervisor.processes.supervised import first_of
 
 log = logging.getLogger(__name__)
 LINE_MAX = 1 << 16
@@ -47,14 +48,7 @@ class Caller:
         except trio.WouldBlock:
             raise ValueError(f"{WAITING_MOST} commands wait for this mount already; end some") from None
         try:
-            async with trio.open_nursery() as nursery:
-
-                async def until(step: Callable[[], Awaitable[object]]) -> None:
-                    await step()
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(until, wait)
-                nursery.start_soon(until, self.gone.wait)
+            await first_of(wait, self.gone.wait)
         finally:
             self._waiting.release_on_behalf_of(self)
 

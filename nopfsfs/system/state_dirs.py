@@ -20,12 +20,12 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.system.as_user import as_user, bytes_as_user, fd_as_user
 from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.system.trusted_path import MAX_LINKS
 
 _FIND_S = 3.0  # for a look at directories of another user
 _REMOVE_S = 5.0  # for the files of one mount to be removed
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 100  # to make a directory where others are being removed
-_MAX_LINKS = 40  # symbolic links in one path, as in the kernel
 
 
 def user_run_dirs(uid: int, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -280,7 +280,7 @@ def real_mountpoint(path: str, is_mountpoint: Callable[[str], bool]) -> str:
         step = os.path.join(done, part)
         target = None if is_mountpoint(step) else _link(step)
         links += target is not None
-        if target is None or links > _MAX_LINKS:
+        if target is None or links > MAX_LINKS:
             done = step
             continue
         todo += [part for part in reversed(target.split("/")) if part]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from nopfsfs.system.descriptors import closed_on_error, closing_fd
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_MAX_LINKS = 40  # symbolic links in one path, as in the kernel
+MAX_LINKS = 40  # symbolic links in one path, as in the kernel
 
 
 @contextlib.contextmanager
@@ -48,7 +48,7 @@ def open_trusted(path: str, *, links: bool = True, make: int | None = None) -> i
                 os.close(step)
                 followed += 1
                 where = os.path.join(done, name)
-                if not links or followed > _MAX_LINKS:
+                if not links or followed > MAX_LINKS:
                     raise OSError(errno.ELOOP, "a link is in the way", where)
                 if status.st_uid not in (0, os.geteuid()):
                     raise OSError(errno.ELOOP, f"a link of user {status.st_uid} is in the way", where)

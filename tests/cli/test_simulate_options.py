@@ -264,7 +264,7 @@ def test_a_picture_needs_matplotlib(
         (["--plot", "/nowhere/x.png"], "--plot: /nowhere/x.png cannot be written"),
         (["--thesis", "--order", "random"], "--order: is not in the thesis's simulator"),
         (["--thesis", "--slice", "0"], "--slice: is not in the thesis's simulator"),
-        (["--thesis", "--policy", "homes"], "'homes' is no policy of the thesis's simulator"),
+        (["--thesis", "--policy", "homes"], "'homes' is not a policy of the thesis's simulator"),
         (["--sweep-ram", "-5"], "--sweep-ram: '-5' is not a size"),
         (["--sweep-disk", "1G,x"], "--sweep-disk: 'x' is not a size"),
         (["--sweep-ram", "1G", "--policy", "all"], "--policy: 12 policies are too many for a sweep"),

@@ -231,9 +231,7 @@ class HFTrainer(_Batched):
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
         """randperm(n), seeded seed + epoch; 0..n-1."""
-        if spec.number("sequential"):
-            return np.arange(n if count is None else min(n, count), dtype=np.int64)
-        return torch_generator.randperm(torch_generator.generator(spec.seed + epoch), n, count)
+        return _DISTRIBUTED.shared(spec, n, epoch, count)
 
 
 FAMILIES: tuple[Sampler, ...] = (Accelerate(), HFTrainer(), RepeatAug(), Lightning(), Timm())

@@ -64,11 +64,11 @@ class Child:
 
     async def gone(self) -> None:
         """Wait until the process has ended, or is asleep."""
-        await _first(self.ended, self._asleep.wait)
+        await first_of(self.ended, self._asleep.wait)
 
     async def unless_gone(self, step: Callable[[], Awaitable[object]]) -> None:
         """Wait for `step`, at most until the process is gone."""
-        await _first(step, self.gone)
+        await first_of(step, self.gone)
 
     async def within(self, event: trio.Event, limit_s: float) -> bool:
         """Wait until the event comes, at most until the process is gone or the limit. True: the event has come."""
@@ -282,7 +282,7 @@ class SupervisedProcess:
             await trio.sleep(LOOK_S)
 
 
-async def _first(*steps: Callable[[], Awaitable[object]]) -> None:
+async def first_of(*steps: Callable[[], Awaitable[object]]) -> None:
     """Return as soon as one of the steps has; the others are cancelled."""
     async with trio.open_nursery() as nursery:
 
