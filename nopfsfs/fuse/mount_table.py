@@ -99,9 +99,9 @@ def _unescape(field: str) -> str:
     return os.fsdecode(_ESCAPE.sub(lambda m: chr(int(m[1], 8)), os.fsencode(field).decode("latin-1")).encode("latin-1"))
 
 
-def read_mounts(path: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:
+def read_mounts() -> tuple[Mount, ...]:
     """Return what is mounted in this process's namespace."""
-    with open(path, "rb") as file:
+    with open("/proc/self/mountinfo", "rb") as file:
         return parse_mountinfo(os.fsdecode(file.read()))
 
 

@@ -32,12 +32,12 @@ PAGE = os.sysconf("SC_PAGESIZE")
 STORE_CHUNK = 1 << 20  # bytes a notification; bounds how long the inode's pages stay locked
 
 
-def push(fuse_fd: int, inode: int, data: memoryview, offset: int = 0) -> None:
-    """Put `data` into the page cache of `inode` at `offset`. Raises FileNotFoundError while the kernel does not
-    know the inode, OSError when the connection is gone."""
+def push(fuse_fd: int, inode: int, data: memoryview) -> None:
+    """Put `data`, a whole file, into the page cache of `inode`. Raises FileNotFoundError while the kernel does not know
+    the inode, OSError when the connection is gone."""
     for start in range(0, len(data), STORE_CHUNK):
         part = data[start : start + STORE_CHUNK]
-        head = kernel.NOTIFY_STORE_OUT.pack(inode, offset + start, len(part), 0)
+        head = kernel.NOTIFY_STORE_OUT.pack(inode, start, len(part), 0)
         os.writev(fuse_fd, [notification(kernel.NOTIFY_STORE, head, len(part)), part])
 
 
