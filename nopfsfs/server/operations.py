@@ -30,9 +30,7 @@ ASKING_THREADS, ASKING_THREADS_MOST = 40, 320  # for extended attributes; the se
 
 _ERRNO = {
     vfs.NotFound: errno.ENOENT, vfs.NameTooLong: errno.ENAMETOOLONG, vfs.NotADirectory: errno.ENOTDIR,
-    vfs.IsADirectory: errno.EISDIR,
-    vfs.NotALink: errno.EINVAL, vfs.ReadOnly: errno.EROFS, vfs.NoSuchAttribute: pyfuse3.ENOATTR,
-    vfs.StaleFile: errno.ESTALE,
+    vfs.NotALink: errno.EINVAL, vfs.NoSuchAttribute: pyfuse3.ENOATTR, vfs.StaleFile: errno.ESTALE,
 }  # fmt: skip
 
 
