@@ -15,7 +15,6 @@ import os
 import signal
 import struct
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -25,6 +24,7 @@ import msgspec
 
 from nopfsfs.config import MountConfig
 from nopfsfs.system import end_switch
+from nopfsfs.system.bounded_run import module_command
 from nopfsfs.system.child_statuses import keep_child_statuses
 from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.trusted_path import open_for_append
@@ -98,19 +98,12 @@ class Handoff:
         return msgspec.convert(json.loads(data), Handoff)
 
 
-def command(module: str, fd: int) -> list[str]:
-    """The command line that runs a process of a mount; `fd` holds its handoff."""
-    # -P: the working directory must not decide what is imported.
-    options = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *options, "-m", module, str(fd)]
-
-
 def start(module: str, handoff: Handoff, **popen: Any) -> subprocess.Popen[bytes]:
     """Run `python -m module` with the handoff's descriptors, in the session and with the streams of this process unless
     `popen`, which goes to `subprocess.Popen`, has others."""
     with closing_fd(handoff.write()) as fd:
-        fds = (fd, *handoff.fds.values())
-        return subprocess.Popen(command(module, fd), pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", **popen)
+        command, fds = module_command(module, str(fd)), (fd, *handoff.fds.values())
+        return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", **popen)
 
 
 def begin(argv: list[str]) -> Handoff:
