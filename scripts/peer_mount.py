@@ -46,6 +46,7 @@ from nopfsfs.stager.state import StagerState
 from nopfsfs.stager.worker_threads import WorkerThreads
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.arena import Arena
+from nopfsfs.tiers.disk import Disks
 from nopfsfs.tiers.source import Source
 
 PAGE = 4096
@@ -216,11 +217,6 @@ def fetch_plainly(asked: Asked, supervisor: Supervisor, pids: list[dict[str, int
 # ---- the product's stager -----------------------------------------------------------------------------------
 
 
-class NoDisks:
-    def read(self, disk: int, row: int, into: memoryview) -> None:
-        raise OSError(5, "no disk")
-
-
 class Stager:
     """The state of a stager with its exchange, in one thread, without FUSE: no servers, no pusher."""
 
@@ -242,7 +238,7 @@ class Stager:
         )  # fmt: skip
         self.state.set_budget(budget, budget, 0)
         reader = BlockReader(
-            self.columns, self._gauges.block, self._arena, files, NoDisks(), copy_lost=lambda row, disk: False
+            self.columns, self._gauges.block, self._arena, files, Disks([]), copy_lost=lambda row, disk: False
         )
         self.workers = WorkerThreads(self.state, reader, changed=lambda row: None)
         self.exchange = PeerExchange(self.state)

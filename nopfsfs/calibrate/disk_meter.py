@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from nopfsfs.calibrate.meter_threads import MeterThreads
+from nopfsfs.calibrate.meter_threads import MeterThreads, pop
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.text.units import format_size
 from nopfsfs.tiers.disk import FLOOR_BYTES, Disk, DiskFull
 from nopfsfs.tiers.tier_directory import clear_leftovers
@@ -109,7 +110,7 @@ class DiskMeter:
         view = memoryview(data)
 
         def write(_: int) -> None:
-            while (row := _pop(waiting)) is not None:
+            while (row := pop(waiting)) is not None:
                 try:
                     disk.write(row, view)
                 except OSError as error:
@@ -133,13 +134,10 @@ class DiskMeter:
         waiting = list(rows)
 
         def sync(_: int) -> None:
-            while (row := _pop(waiting)) is not None:
-                fd = disk.open_copy(row)
-                try:
+            while (row := pop(waiting)) is not None:
+                with closing_fd(disk.open_copy(row)) as fd:
                     os.fdatasync(fd)
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-                finally:
-                    os.close(fd)
 
         self.crew.run(sync, threads, 0.0)
 
@@ -149,7 +147,7 @@ class DiskMeter:
 
         def read(number: int) -> None:
             buffer = memoryview(bytearray(size))
-            while (row := _pop(waiting)) is not None:
+            while (row := pop(waiting)) is not None:
                 disk.read(row, buffer)
                 done[number] += size
                 if self.crew.late():
@@ -158,10 +156,3 @@ class DiskMeter:
         began = time.monotonic()
         self.crew.run(read, threads, seconds)
         return sum(done) / (time.monotonic() - began)
-
-
-def _pop(rows: list[int]) -> int | None:
-    try:
-        return rows.pop()
-    except IndexError:
-        return None

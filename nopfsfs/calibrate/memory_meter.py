@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.calibrate.meter_threads import MeterThreads
 from nopfsfs.system import shared_memory
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.tiers import arena
 
 THREADS = (1, 2, 4)
@@ -20,8 +20,6 @@ PIECE_LEAST, PIECE_MOST = 4096, 8 << 20
 MOST = 256 << 20  # bytes of memory that is used: more than a processor's caches
 FEWEST_PIECES = 8
 LEVEL_MOST_S = 0.5  # further passes make a copy rate no more exact
-
-Copy = Callable[[NDArray[np.uint8], NDArray[np.uint8]], None]
 
 
 @dataclass(slots=True)
@@ -39,11 +37,8 @@ class MemoryMeter:
         room = max(FEWEST_PIECES * PIECE_LEAST, min(MOST, self.room))
         piece = shared_memory.page_rounded(max(PIECE_LEAST, min(self.size, PIECE_MOST, room // FEWEST_PIECES)))
         length = room // piece * piece
-        fd = shared_memory.create("calibrate", length)
-        try:
+        with closing_fd(shared_memory.create("calibrate", length)) as fd:
             return {"piece": piece, "bytes": length, **self._rates(fd, piece, seconds)}
-        finally:
-            os.close(fd)
 
     def _rates(self, fd: int, piece: int, seconds: float) -> dict[str, Any]:
         mapped = np.frombuffer(shared_memory.attach(fd, writable=True), np.uint8)
@@ -51,16 +46,14 @@ class MemoryMeter:
         read, write = [], []
         for threads in THREADS:
             self.tell(f"writing, {threads} at once")
-            write.append((threads, self._rate(mapped, piece, threads, each, _into, fresh=fd)))
+            write.append((threads, self._rate(mapped, piece, threads, each, fd)))
             self.tell(f"reading, {threads} at once")
-            read.append((threads, self._rate(mapped, piece, threads, each, _out_of)))
+            read.append((threads, self._rate(mapped, piece, threads, each)))
         return {"read": read, "write": write}
 
-    def _rate(
-        self, mapped: NDArray[np.uint8], piece: int, threads: int, seconds: float, copy: Copy, fresh: int = -1
-    ) -> float:
-        """Bytes per second of passes over the whole memory, of which each thread copies its part. `fresh`: the memory's
-        descriptor, where each pass is to begin with fresh pages, as a staged file does; else below 0."""
+    def _rate(self, mapped: NDArray[np.uint8], piece: int, threads: int, seconds: float, write: int = -1) -> float:
+        """Bytes per second of passes over the whole memory, of which each thread copies its part. `write`: the memory's
+        descriptor, where it is written, each time to fresh pages, as a staged file is; else it is read."""
         pieces = mapped.reshape(-1, piece)
         done, took = 0, 0.0
         ends = [len(pieces) * n // threads for n in range(threads + 1)]
@@ -68,21 +61,14 @@ class MemoryMeter:
 
         def work(number: int) -> None:
             for one in pieces[ends[number] : ends[number + 1]]:
-                copy(one, buffers[number])
+                into, of = (one, buffers[number]) if write >= 0 else (buffers[number], one)
+                np.copyto(into, of)
 
         while done == 0 or took < seconds:
-            if fresh >= 0:
-                arena.punch(fresh, 0, mapped.nbytes)
+            if write >= 0:
+                arena.punch(write, 0, mapped.nbytes)
             began = time.monotonic()
             self.crew.run(work, threads, seconds)
             took += time.monotonic() - began
             done += mapped.nbytes
         return done / took
-
-
-def _into(mapped: NDArray[np.uint8], buffer: NDArray[np.uint8]) -> None:
-    np.copyto(mapped, buffer)
-
-
-def _out_of(mapped: NDArray[np.uint8], buffer: NDArray[np.uint8]) -> None:
-    np.copyto(buffer, mapped)

@@ -8,11 +8,12 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from nopfsfs.system.bounded_run import module_command
 
 PATIENCE_S = 30.0  # a parallel file system that fails over answers again within this; a dead one never does
 START_S = 30.0  # for the process to send its first message, on a machine that is busy
@@ -70,8 +71,7 @@ def _messages(worker: subprocess.Popen[bytes], limit: float) -> Iterator[dict[st
 
 @contextmanager
 def _running(request: bytes) -> Iterator[subprocess.Popen[bytes]]:
-    options = ["-P"] if sys.version_info >= (3, 11) else []  # the working directory must not decide what is imported
-    command = [sys.executable, *options, "-m", "nopfsfs.calibrate.meter_process"]
+    command = module_command("nopfsfs.calibrate.meter_process")
     # A session of its own: Ctrl-C reaches this process only, which then ends the measuring one.
     worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True)
     assert worker.stdin is not None

@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 LOOK_S = 0.02  # between two checks of the threads
 LEAVE_S = 5.0  # for threads to notice that they should stop
+T = TypeVar("T")
 
 
 class MeterStopped(Exception):
@@ -71,3 +73,11 @@ class MeterThreads:
                 self.poll()
                 if time.monotonic() > limit and one.is_alive():
                     raise MeterHangs(self.doing.get(number, "measuring"))
+
+
+def pop(waiting: list[T]) -> T | None:
+    """Take the last of what waits, in one step, so that no two threads get the same; None where nothing waits."""
+    try:
+        return waiting.pop()
+    except IndexError:
+        return None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from nopfsfs.system.beneath import open_absolute
+from nopfsfs.system.descriptors import closing_fd
 
 MOST_FILES = 30_000  # kept: about 5 MB of paths, and more than can be read in the time
 MOST_SEEN = 200_000  # after so many files, more make the choice no better
@@ -80,8 +80,7 @@ def _list(
     skip: Collection[bytes],
 ) -> bool:
     """Take in one directory; False where time or count ended that."""
-    fd = open_absolute(folder, os.O_RDONLY | os.O_DIRECTORY)
-    with _closing(fd), os.scandir(fd) as entries:
+    with closing_fd(open_absolute(folder, os.O_RDONLY | os.O_DIRECTORY)) as fd, os.scandir(fd) as entries:
         for number, entry in enumerate(entries, 1):
             path = folder.rstrip(b"/") + b"/" + os.fsencode(entry.name)
             if entry.is_file(follow_symlinks=False):
@@ -91,11 +90,3 @@ def _list(
             if number % _LOOK_EVERY == 0 and found.seen and (found.seen >= MOST_SEEN or late()):
                 return False
     return True
-
-
-@contextmanager
-def _closing(fd: int) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        os.close(fd)

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from nopfsfs.calibrate.meter_threads import MeterThreads
+from nopfsfs.calibrate.meter_threads import MeterThreads, pop
 from nopfsfs.calibrate.random_walk import Walk, walk
 from nopfsfs.performance import fit
 from nopfsfs.performance.fit import Level, Readings
 from nopfsfs.system.beneath import open_absolute
+from nopfsfs.system.descriptors import advise, closing_fd
 
 AT_ONCE = (1, 2, 4, 8, 16, 32, 64)  # nopfs-mount reads 64 at once by default
 CHUNK = 1 << 20  # bytes of one read; each thread has a buffer of it: 64 MiB in all
@@ -120,7 +121,7 @@ class SourceMeter:
         waiting, sizes = list(looked), dict[bytes, int]()
 
         def look(number: int) -> None:
-            while not self.crew.late() and (path := _pop(waiting)) is not None:
+            while not self.crew.late() and (path := pop(waiting)) is not None:
                 self.crew.doing[number] = f"looking at {os.fsdecode(path)}"
                 try:
                     sizes[path] = _size(path)
@@ -177,7 +178,7 @@ class SourceMeter:
 
         def read(number: int) -> None:
             buffer = memoryview(bytearray(CHUNK))
-            while not self.crew.late() and (path := _pop(paths)) is not None:
+            while not self.crew.late() and (path := pop(paths)) is not None:
                 self.crew.doing[number] = f"reading {os.fsdecode(path)}"
                 try:
                     rows[number].append(self._read(path, buffer, how))
@@ -195,21 +196,18 @@ class SourceMeter:
     def _read(self, path: bytes, buffer: memoryview, how: How) -> Row:
         """Read one file. The time that it takes to drop what an earlier reader left in the page cache is left out."""
         begin = time.monotonic()
-        fd = open_absolute(path, _FLAGS)
-        try:
+        with closing_fd(open_absolute(path, _FLAGS)) as fd:
             found = os.fstat(fd)
             opened = time.monotonic()
             if not stat.S_ISREG(found.st_mode) or self._is_known(found):
                 raise _Skip
-            _advise(fd, os.POSIX_FADV_DONTNEED)
+            advise(fd, os.POSIX_FADV_DONTNEED)
             if how is _read_first:
-                _advise(fd, os.POSIX_FADV_RANDOM)  # no read-ahead: one page
+                advise(fd, os.POSIX_FADV_RANDOM)  # no read-ahead: one page
             begin += time.monotonic() - opened
             size, share = how(fd, found.st_size, buffer, self.crew.late)
             end = time.monotonic()
-            _advise(fd, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
+            advise(fd, os.POSIX_FADV_DONTNEED)
         return begin, end, size, share
 
     def _is_known(self, found: os.stat_result) -> bool:
@@ -242,26 +240,9 @@ def _read_first(fd: int, size: int, buffer: memoryview, late: Callable[[], bool]
     return os.preadv(fd, [buffer[:1]], 0), 1.0
 
 
-def _advise(fd: int, advice: int) -> None:
-    try:
-        os.posix_fadvise(fd, 0, 0, advice)
-    except OSError:
-        pass  # some file systems refuse the advice; it is only an advice
-
-
 def _size(path: bytes) -> int:
-    fd = open_absolute(path, os.O_PATH)
-    try:
+    with closing_fd(open_absolute(path, os.O_PATH)) as fd:
         return os.fstat(fd).st_size
-    finally:
-        os.close(fd)
-
-
-def _pop(paths: list[bytes]) -> bytes | None:
-    try:
-        return paths.pop()  # in one step, so that no two threads get the same
-    except IndexError:
-        return None
 
 
 def _part(left: list[bytes], slices: int, fewest: int, later: int) -> int:

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from nopfsfs.cli.error_exit import say
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.mount_options import Commands, add_command
 from nopfsfs.control.find_mount import Located, locate, locate_living
 from nopfsfs.control.stale_mounts import is_orphaned, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError
@@ -14,28 +14,22 @@ from nopfsfs.errors import Exit, NopfsError
 PROGRAM = "nopfs"
 
 
-def add_adopt(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_adopt(commands: Commands) -> None:
     """Add `nopfs adopt`."""
-    parser = commands.add_parser(
-        "adopt",
-        help="take over a mount whose supervisor died",
-        description="Take over a mount whose supervisor died and whose servers serve on. What it holds is kept; which "
-        "plan is read is found anew.",
-    )
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
-    parser.set_defaults(handler=adopt)
+    add_command(
+        commands, "adopt", adopt, "take over a mount whose supervisor died",
+        "Take over a mount whose supervisor died and whose servers serve on. What it holds is kept; which plan is read "
+        "is found anew.",
+    )  # fmt: skip
 
 
-def add_upgrade(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_upgrade(commands: Commands) -> None:
     """Add `nopfs upgrade`."""
-    parser = commands.add_parser(
-        "upgrade",
-        help="let this version serve a mount",
-        description="Replace all processes of a mount by those of this version of nopfsfs. Open files stay open, reads "
-        "wait for a moment; which plan is read is found anew.",
-    )
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
-    parser.set_defaults(handler=upgrade)
+    add_command(
+        commands, "upgrade", upgrade, "let this version serve a mount",
+        "Replace all processes of a mount by those of this version of nopfsfs. Open files stay open, reads wait for a "
+        "moment; which plan is read is found anew.",
+    )  # fmt: skip
 
 
 def adopt(options: argparse.Namespace) -> int:

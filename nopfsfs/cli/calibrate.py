@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from nopfsfs.cli.error_exit import say
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.mount_options import Commands
 from nopfsfs.cli.option_values import long_option
 from nopfsfs.cli.preflight import check_disks, check_source
-from nopfsfs.cli.settings import Layer, put, usage
+from nopfsfs.cli.settings import Layer, parsed, put, usage
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import find_covering, read_mounts
@@ -72,7 +72,7 @@ class Call:
         return self.seconds - self.memory_seconds - len(self.disks) * self.disk_seconds
 
 
-def add_calibrate(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_calibrate(commands: Commands) -> None:
     """Add `nopfs calibrate`."""
     parser = commands.add_parser(
         "calibrate",
@@ -127,10 +127,7 @@ def _call(said: dict[str, Any]) -> Call:
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise usage(f"--seconds: {error}") from error
+    seconds = parsed(parse_duration, text, "--seconds")
     if not LEAST_S <= seconds <= MOST_S:
         raise usage(f"--seconds: {text!r} is not between {LEAST_S:.0f} and {MOST_S:.0f}")
     return seconds

@@ -25,7 +25,7 @@ def table(found: Measured, source: str) -> str:
 def _source_lines(found: MeasuredSource, path: str) -> list[str]:
     seen = f"{found.seen:,} files" if found.whole else f"{found.seen:,} files found"
     skipped = f", {found.skipped:,} skipped" if found.skipped else ""
-    sizes = f"{format_size(found.smallest)} to {format_size(found.largest)}, median {_size(found.median)}"
+    sizes = f"{format_size(found.smallest)} to {format_size(found.largest)}, median {format_size(round(found.median))}"
     lines = [
         f"source     {os.fsencode(path).decode(errors='backslashreplace')}",
         f"files      {seen}, {found.read:,} read{skipped}; {sizes}",
@@ -73,10 +73,6 @@ def _rates(points: Sequence[tuple[int, float]]) -> str:
 
 def _rate(rate: float) -> str:
     return f"{format_size(round(rate))}/s"
-
-
-def _size(size: float) -> str:
-    return format_size(round(size))
 
 
 def _count(rate: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,15 @@ from nopfsfs.cli.mount import scan_bar
 from nopfsfs.cli.option_values import long_option, parse_path
 from nopfsfs.cli.plan_options import said_options
 from nopfsfs.cli.preflight import check_source
-from nopfsfs.cli.settings import usage
+from nopfsfs.cli.settings import output_file, usage
 from nopfsfs.config import MountConfig, PlanSpec
 from nopfsfs.dataset import order_files
-from nopfsfs.dataset.file_orders import ORDERS, candidate_roots
+from nopfsfs.dataset.file_orders import candidate_roots, first_list
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.index_cache import open_or_scan
 from nopfsfs.plan.samplers import registry
 from nopfsfs.registration.plan_file import explicit_order, read_plan_file
-from nopfsfs.registration.plan_tables import EXPLICIT, PlanError, parse_plans
-from nopfsfs.system.atomic_file import whole_file
+from nopfsfs.registration.plan_tables import EXPLICIT, PlanError, parse_plans, spec_of, subset_of
 from nopfsfs.system.state_dirs import default_index_dir
 
 PROGRAM = "nopfs"
@@ -50,7 +49,8 @@ def dry_run(said: Mapping[str, Any]) -> int:
     for plan in plans:
         rows, samples = order_of(plan, index, said["path"], None if out is not None else head)
         if out is not None:
-            _save(out, samples)
+            with output_file(out, "--order-out") as file:
+                np.save(file, samples)
         if silent:
             continue
         shown = len(samples) if head is None else min(head, len(samples))
@@ -133,17 +133,9 @@ def _root(plan: PlanSpec, index: Index) -> int:
 
 
 def _computed(plan: PlanSpec, index: Index, root: int, count: int | None) -> tuple[NDArray[np.int64], Samples]:
-    family = registry.sampler(plan.sampler)
-    options = dict(plan.options)
-    if plan.seed is None and family.seeds is not None and "state" not in options:
-        raise ValueError(f"seed: {family.name} has one; say which, such as 42")
-    spec = registry.make_spec(family, plan.seed or 0, options)
-    rows = _listed(plan, index, root, family.files)
-    chosen = None
-    if plan.subset is not None:
-        rule = registry.subset(plan.subset.name)
-        seed = plan.subset.seed if plan.subset.seed is not None else plan.seed
-        chosen = rule.samples(registry.make_spec(rule, seed or 0, dict(plan.subset.options)), len(rows))
+    family, spec, subset = registry.sampler(plan.sampler), spec_of(plan), subset_of(plan)
+    rows = first_list(family.files if plan.files is None else (plan.files,), index, root)[1].astype(np.int64)
+    chosen = None if subset is None else registry.subset(subset.sampler).samples(subset, len(rows))
     if plan.world_size is None and plan.ranks is not None and plan.ranks != (0,):
         raise ValueError("world_size: how many ranks has the job? Without, it is 1")
     world = plan.world_size or 1
@@ -155,32 +147,8 @@ def _computed(plan: PlanSpec, index: Index, root: int, count: int | None) -> tup
     return rows, samples if chosen is None else chosen[samples]
 
 
-def _listed(plan: PlanSpec, index: Index, root: int, usual: tuple[str, ...]) -> NDArray[np.int64]:
-    """The file list that a plan names, or the first of the sampler's usual ones that has files."""
-    for name in (plan.files,) if plan.files is not None else usual:
-        rows = ORDERS[name](index, root, None)
-        if len(rows):
-            return rows.astype(np.int64)
-    names, where = plan.files or " or ".join(usual), os.fsdecode(index.path(root)) or "SOURCE"
-    raise ValueError(f"files: {names} finds none in {where}; name another order or root")
-
-
 def _print(index: Index, rows: NDArray[np.int64], samples: Samples) -> None:
-    for part in _parts(samples):
-        paths = [index.path(row) for row in rows[part].tolist()]
+    for start in range(0, len(samples), _AT_ONCE):
+        paths = [index.path(row) for row in rows[samples[start : start + _AT_ONCE]].tolist()]
         sys.stdout.buffer.write(b"\n".join(paths) + b"\n")
     sys.stdout.buffer.flush()  # inside `error_exit.run`, which ends silently on a broken pipe
-
-
-def _parts(samples: Samples) -> Iterator[Samples]:
-    for start in range(0, len(samples), _AT_ONCE):
-        yield samples[start : start + _AT_ONCE]
-
-
-def _save(path: str, samples: Samples) -> None:
-    """Write samples as a .npy file, whole or not at all."""
-    try:
-        with whole_file(path, 0o644) as file:
-            np.save(file, samples)
-    except OSError as error:
-        raise usage(f"--order-out {path}: {error.strerror or error}; name a file in a directory of yours") from error

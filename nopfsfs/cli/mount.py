@@ -7,9 +7,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 from nopfsfs.cli.error_exit import run, say
 from nopfsfs.cli.mount_options import parse_mount
@@ -26,24 +26,14 @@ BAR_AFTER_S = 2.0  # a scan that ends sooner shows no progress bar
 Progress = Callable[[int], None]  # takes the number of entries found so far
 
 
-class OpenIndex(Protocol):
-    """A function that finds or makes the index of a source. Returns the index for `Launch`: a path or a descriptor."""
-
-    def __call__(self, config: MountConfig, progress: Progress) -> str | int: ...
-
-
-class Launch(Protocol):
-    """A function that starts the mount. Returns the exit code when the mount answers or, in the foreground, ends."""
-
-    def __call__(self, config: MountConfig, index: str | int) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class MountSteps:
-    """The functions that the command calls; tests replace them."""
+    """The functions that the command calls; tests replace them. `open_index` finds or makes the index of a source, and
+    returns it for `launch`: a path or a descriptor. `launch` starts the mount, and returns the exit code when the mount
+    answers or, in the foreground, ends."""
 
-    open_index: OpenIndex
-    launch: Launch
+    open_index: Callable[[MountConfig, Progress], str | int]
+    launch: Callable[[MountConfig, str | int], int]
 
 
 def real_parts() -> MountSteps:
@@ -67,21 +57,25 @@ def real_parts() -> MountSteps:
 
 
 @contextmanager
-def scan_bar(enabled: bool) -> Iterator[Progress]:
-    """Yield a function that takes the number of entries found so far and, if `enabled`, shows a bar after `BAR_AFTER_S`
-    seconds.
-    """
+def progress_bar(enabled: bool, **style: Any) -> Iterator[Callable[[float], None]]:
+    """Yield a function that takes how much is done and, if `enabled`, shows a bar of this style (of tqdm) after
+    `BAR_AFTER_S` seconds."""
     if not enabled:
-        yield lambda found: None
+        yield lambda done: None
         return
     from tqdm import tqdm
 
-    with tqdm(desc="scanning", unit=" files", unit_scale=True, delay=BAR_AFTER_S, leave=False, file=sys.stderr) as bar:
+    with tqdm(delay=BAR_AFTER_S, leave=False, file=sys.stderr, **style) as bar:
 
-        def progress(found: int) -> None:
-            bar.update(found - bar.n)
+        def progress(done: float) -> None:
+            bar.update(max(0, done - bar.n))
 
         yield progress
+
+
+def scan_bar(enabled: bool) -> AbstractContextManager[Progress]:
+    """A function that takes the number of entries found so far, and shows that as `progress_bar` does."""
+    return progress_bar(enabled, desc="scanning", unit=" files", unit_scale=True)
 
 
 @contextmanager

@@ -8,14 +8,14 @@ import argparse
 import os
 import pwd
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from nopfsfs import __version__
 from nopfsfs.cli.option_list import GROUPS, SETTINGS, MountOption
 from nopfsfs.cli.option_values import long_option, parse_path
-from nopfsfs.cli.settings import Layer, put, read_config, read_options, usage
+from nopfsfs.cli.settings import Layer, parsed, put, read_config, read_options, usage
 from nopfsfs.config import MountConfig, PlanSpec, World
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import read_mounts
@@ -50,6 +50,19 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise NopfsError with Exit.USAGE."""
         raise usage(f"{message}; see {self.prog} --help")
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # of `nopfs`
+
+
+def add_command(
+    commands: Commands, name: str, handler: Callable[[argparse.Namespace], int], help: str, description: str
+) -> Parser:
+    """Add `nopfs NAME MOUNTPOINT`, which `handler` carries out; return its parser."""
+    parser = commands.add_parser(name, help=help, description=description)
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.set_defaults(handler=handler)
+    return parser
 
 
 def mount_parser(prog: str = "nopfs-mount") -> Parser:
@@ -158,7 +171,7 @@ def _build(
     }
     uid_gid_groups = () if who is None else zip(("uid", "gid", "groups"), who, strict=True)
     return MountConfig(
-        source=_argument("SOURCE", words["source"]),
+        source=parsed(parse_path, words["source"], "SOURCE"),
         mountpoint=mountpoint,
         worlds=worlds,
         plans=plans,
@@ -182,13 +195,6 @@ def _plans(values: dict[str, Any], worlds: tuple[World, ...]) -> tuple[PlanSpec,
         said = replace(said, world_size=worlds[0].size, ranks=worlds[0].ranks)
     found = plan_file.read_plan_file(path).plans if path is not None else ()
     return found if said is None else (said, *found)
-
-
-def _argument(name: str, text: str) -> str:
-    try:
-        return parse_path(text)
-    except ValueError as error:
-        raise usage(f"{name}: {error}") from error
 
 
 def _mountpoint(text: str) -> str:

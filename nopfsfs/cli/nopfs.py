@@ -18,7 +18,7 @@ from nopfsfs import __version__
 from nopfsfs.cli.adopt import add_adopt, add_upgrade
 from nopfsfs.cli.calibrate import add_calibrate
 from nopfsfs.cli.error_exit import printable, run
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.mount_options import Commands, Parser, add_command
 from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.recheck import add_recheck
 from nopfsfs.cli.settings import usage
@@ -33,16 +33,11 @@ PROGRAM = "nopfs"
 Handler = Callable[[argparse.Namespace], int]
 
 
-def add_status(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_status(commands: Commands) -> None:
     """Add `nopfs status`."""
-    parser = commands.add_parser(
-        "status",
-        help="what a mount does",
-        description="Print what a mount is doing: its plan, where reads were served from, what it uses.",
-    )
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    description = "Print what a mount is doing: its plan, where reads were served from, what it uses."
+    parser = add_command(commands, "status", status, "what a mount does", description)
     parser.add_argument("--json", action="store_true", help="print the whole record as JSON")
-    parser.set_defaults(handler=status)
 
 
 def status(options: argparse.Namespace) -> int:
@@ -67,7 +62,7 @@ def simulate(options: argparse.Namespace) -> int:
     return carry_out(request)
 
 
-COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
+COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_status,
     add_wait,
     add_recheck,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nopfsfs.cli.error_exit import printable
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.mount_options import Commands
 from nopfsfs.cli.option_values import long_option
 from nopfsfs.cli.settings import usage
 from nopfsfs.cli.status_text import in_words
@@ -29,7 +29,7 @@ _DRY_ONLY = (*_DRY, "order_out", "index_dir", "follow_symlinks")
 _MOUNTED_ONLY = ("next", "json", "register", "forget")
 
 
-def add_plan(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_plan(commands: Commands) -> None:
     """Add `nopfs plan`."""
     parser = commands.add_parser(
         "plan",

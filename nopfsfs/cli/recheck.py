@@ -9,41 +9,35 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.mount_options import Commands, add_command
+from nopfsfs.cli.settings import parsed
 from nopfsfs.control.client import call
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.text.units import format_duration, parse_duration
 
-DEFAULT_S = 1800.0  # a million files take less than half of that
+DEFAULT = "30m"  # a million files take less than half of that
 FIRST_PAUSE_S, PAUSE_S = 0.02, 1.0  # between two requests: the first, and the longest
 SILENT_S = 2.0  # a check that takes longer shows its progress
 
 Progress = Callable[[Mapping[str, Any]], None]
 
 
-def add_recheck(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_recheck(commands: Commands) -> None:
     """Add `nopfs recheck`."""
-    parser = commands.add_parser(
-        "recheck",
-        help="look now at who may read what",
-        description="Look at once at the rights of all files and directories at the source, and return when what\n"
-        "was withdrawn there no longer holds in the mount.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser = add_command(
+        commands, "recheck", recheck, "look now at who may read what",
+        "Look at once at the rights of all files and directories at the source, and return when what was withdrawn "
+        "there no longer holds in the mount.",
+    )  # fmt: skip
     parser.add_argument(
-        "--timeout", metavar="S", default=str(DEFAULT_S), help="how long to wait at most (default: 30m)"
+        "--timeout", metavar="S", default=DEFAULT, help=f"how long to wait at most (default: {DEFAULT})"
     )
-    parser.set_defaults(handler=recheck)
 
 
 def recheck(options: argparse.Namespace) -> int:
     """Make one mount check all rights; return the exit code. Raises NopfsError."""
-    try:
-        limit_s = parse_duration(options.timeout)
-    except ValueError as error:
-        raise NopfsError(Exit.USAGE, f"--timeout: {error}") from error
+    limit_s = parsed(parse_duration, options.timeout, "--timeout")
     located = locate_living(options.mountpoint, os.environ)
     shown = _shown if sys.stderr.isatty() else lambda found: None
     found = look_now(located.state_dir, limit_s, shown, located.owner)

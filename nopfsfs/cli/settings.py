@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import IO, Any, TypeVar
 
 from nopfsfs.cli.option_list import SETTINGS, Setting
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.system.atomic_file import whole_file
 from nopfsfs.text.toml_table import KINDS, TomlTable, kind, read_text
 
 # Options of mount(8) and fstab(5) that mean nothing to a read-only file system. mount(8) always passes `rw`, and
@@ -42,11 +44,30 @@ class Given:
 
 
 Layer = dict[str, Given]
+T = TypeVar("T")
 
 
 def usage(message: str) -> NopfsError:
     """Return the error for a wrong option."""
     return NopfsError(Exit.USAGE, message)
+
+
+def parsed(parse: Callable[[str], T], text: str, origin: str) -> T:
+    """Return what `parse` makes of `text`. Raises NopfsError that names `origin`."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise usage(f"{origin}: {error}") from error
+
+
+@contextmanager
+def output_file(path: str, origin: str) -> Iterator[IO[bytes]]:
+    """Yield a file that is written to `path` whole or not at all. Raises NopfsError that names `origin`."""
+    try:
+        with whole_file(path, 0o644) as file:
+            yield file
+    except OSError as error:
+        raise usage(f"{origin} {path}: {error.strerror or error}; name a file in a directory of yours") from error
 
 
 def put(layer: Layer, name: str, text: str, origin: str) -> None:
@@ -56,10 +77,7 @@ def put(layer: Layer, name: str, text: str, origin: str) -> None:
     Raises NopfsError that names `origin`.
     """
     setting = SETTINGS[name]
-    try:
-        value = setting.parse(text)
-    except ValueError as error:
-        raise usage(f"{origin}: {error}") from error
+    value = parsed(setting.parse, text, origin)
     if setting.many:
         value = (*(layer[name].value if name in layer else ()), value)
     layer[name] = Given(value, origin)

@@ -6,15 +6,15 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nopfsfs.cli.dry_run import open_index
 from nopfsfs.cli.error_exit import say
-from nopfsfs.cli.mount import BAR_AFTER_S
-from nopfsfs.cli.settings import usage
+from nopfsfs.cli.mount import progress_bar
+from nopfsfs.cli.settings import output_file, usage
 from nopfsfs.cli.simulate_options import SimulationRequest
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
@@ -27,7 +27,6 @@ from nopfsfs.sim.from_mount import FromMount, from_mount
 from nopfsfs.sim.run import Outcome
 from nopfsfs.sim.shipped import find_cluster, find_dataset
 from nopfsfs.sim.sweep import Point, cheapest, clusters, sweep
-from nopfsfs.system.atomic_file import whole_file
 from nopfsfs.system.state_dirs import calibration_path, default_index_dir, trusted_users
 from nopfsfs.text.toml_table import ForeignFile
 
@@ -135,7 +134,7 @@ def _calibration(named: str | None, place: str, source: str) -> Cluster | None:
 
 def _compare(asked: SimulationRequest, setup: SimulationInputs) -> None:
     found: list[tuple[Cluster, list[Outcome]]] = []
-    with _bar(sys.stderr.isatty(), len(setup.clusters)) as show:
+    with _bar(len(setup.clusters)) as show:
         for at, cluster in enumerate(setup.clusters):
             found.append((cluster, setup.experiment.outcomes(cluster, setup.policies, _after(show, at))))
     everything = [one for _, outcomes in found for one in outcomes]
@@ -151,11 +150,11 @@ def _compare(asked: SimulationRequest, setup: SimulationInputs) -> None:
 def _plot(path: str, setup: SimulationInputs, outcomes: Sequence[Outcome]) -> None:
     from nopfsfs.sim import plot
 
-    kind = path[-3:]
-    if len(setup.clusters) > 1:
-        _write(path, plot.by_nodes(outcomes, _title(setup, nodes=False), kind))
-    else:
-        _write(path, plot.bars(outcomes, _title(setup), kind))
+    several = len(setup.clusters) > 1
+    draw = plot.by_nodes if several else plot.bars
+    picture = draw(outcomes, _title(setup, nodes=not several), path[-3:])
+    with output_file(path, "--plot") as file:
+        file.write(picture)
 
 
 # ---- capacities -------------------------------------------------------------------------------------------
@@ -165,7 +164,7 @@ def _sweep(asked: SimulationRequest, setup: SimulationInputs) -> None:
     [cluster], [policy] = setup.clusters, setup.policies
     total = len(list(clusters(cluster, asked.rams, asked.disks)))
     done = 0
-    with _bar(sys.stderr.isatty(), total) as show:
+    with _bar(total) as show:
 
         def run_one(changed: Cluster) -> Outcome:
             nonlocal done
@@ -179,7 +178,9 @@ def _sweep(asked: SimulationRequest, setup: SimulationInputs) -> None:
     if asked.plot is not None:
         from nopfsfs.sim import plot
 
-        _write(asked.plot, plot.swept(points, best, classes, f"{policy}: {_title(setup)}", asked.plot[-3:]))
+        picture = plot.swept(points, best, classes, f"{policy}: {_title(setup)}", asked.plot[-3:])
+        with output_file(asked.plot, "--plot") as file:
+            file.write(picture)
     if asked.json:
         _print_json([_record(point.outcome, setup) | _capacities(point, point is best) for point in points])
     else:
@@ -220,29 +221,7 @@ def _after(show: Progress, done: int) -> Progress:
     return lambda share: show(done + share)
 
 
-@contextmanager
-def _bar(enabled: bool, total: int) -> Iterator[Progress]:
-    """Yield a function that takes how many runs are done and, if `enabled`, shows a bar after `BAR_AFTER_S` seconds."""
-    if not enabled:
-        yield lambda done: None
-        return
-    from tqdm import tqdm
-
+def _bar(total: int) -> AbstractContextManager[Progress]:
+    """A function that takes how many runs are done, and shows that on a terminal."""
     style = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-    with tqdm(
-        desc="simulating", total=total, bar_format=style, delay=BAR_AFTER_S, leave=False, file=sys.stderr
-    ) as bar:
-
-        def show(done: float) -> None:
-            bar.update(max(0.0, done - bar.n))
-
-        yield show
-
-
-def _write(path: str, data: bytes) -> None:
-    """Write a file of --plot, whole or not at all."""
-    try:
-        with whole_file(path, 0o644) as file:
-            file.write(data)
-    except OSError as error:
-        raise usage(f"--plot {path}: {error.strerror or error}; name a file in a directory of yours") from error
+    return progress_bar(sys.stderr.isatty(), desc="simulating", total=total, bar_format=style)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.mount_options import Commands
 from nopfsfs.cli.option_list import MAX_CONCURRENCY
 from nopfsfs.cli.option_values import long_option, parse_path, parse_seed, whole
-from nopfsfs.cli.settings import usage
+from nopfsfs.cli.settings import parsed, usage
 from nopfsfs.text.units import parse_rate, parse_size
 
 PLOTS = (".png", ".svg")
@@ -56,7 +56,7 @@ class SimulationRequest:
         return bool(self.rams or self.disks)
 
 
-def add_simulate(commands: argparse._SubParsersAction[Parser], handler: Callable[[argparse.Namespace], int]) -> None:
+def add_simulate(commands: Commands, handler: Callable[[argparse.Namespace], int]) -> None:
     """Add `nopfs simulate`, carried out by `handler`."""
     parser = commands.add_parser(
         "simulate",
@@ -147,12 +147,7 @@ def _check_together(said: Mapping[str, Any]) -> None:
 
 def _one(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> T | None:
     """The value of an option. Raises NopfsError that names it."""
-    if name not in said:
-        return None
-    try:
-        return read(said[name])
-    except ValueError as error:
-        raise usage(f"{long_option(name)}: {error}") from error
+    return parsed(read, said[name], long_option(name)) if name in said else None
 
 
 def _list(said: Mapping[str, Any], name: str, read: Callable[[str], T]) -> tuple[T, ...]:

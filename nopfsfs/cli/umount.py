@@ -20,6 +20,7 @@ from typing import Any
 from nopfsfs import __version__
 from nopfsfs.cli.error_exit import printable, run, say
 from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.settings import parsed
 from nopfsfs.cli.status_text import final_table, in_words
 from nopfsfs.control.client import Connection, NoAnswer, Record, call
 from nopfsfs.control.find_mount import Located, locate
@@ -261,10 +262,7 @@ def main(argv: Sequence[str] | None = None, limits: Limits | None = None) -> int
 
     def body() -> int:
         options: Any = umount_parser().parse_args(words)
-        try:
-            busy = parse_duration(options.timeout)
-        except ValueError as error:
-            raise NopfsError(Exit.USAGE, f"--timeout: {error}") from error
+        busy = parsed(parse_duration, options.timeout, "--timeout")
         ladder = Limits(busy) if limits is None else limits
         return umount(locate(options.mountpoint, os.environ), ladder, options.report, os.environ)
 

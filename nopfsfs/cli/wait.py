@@ -6,7 +6,8 @@ import argparse
 import os
 import time
 
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.mount_options import Commands, add_command
+from nopfsfs.cli.settings import parsed
 from nopfsfs.control.client import NoAnswer
 from nopfsfs.control.find_mount import locate
 from nopfsfs.control.stale_mounts import is_orphaned
@@ -14,32 +15,24 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.system.bounded_run import probe_statvfs
 from nopfsfs.text.units import parse_duration
 
-DEFAULT_S = 60.0
+DEFAULT = "60s"
 LOOK_S = 0.1  # between two checks of the mount
 CALL_S = 2.0  # for one answer: after this time the request is sent again
 
 
-def add_wait(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_wait(commands: Commands) -> None:
     """Add `nopfs wait`."""
-    parser = commands.add_parser(
-        "wait",
-        help="wait until a mount answers",
-        description="Return when the mount at MOUNTPOINT answers, which need not be mounted yet.",
-    )
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    description = "Return when the mount at MOUNTPOINT answers, which need not be mounted yet."
+    parser = add_command(commands, "wait", wait, "wait until a mount answers", description)
     parser.add_argument(
-        "--timeout", metavar="S", default=str(DEFAULT_S), help="how long to wait at most (default: 60s)"
+        "--timeout", metavar="S", default=DEFAULT, help=f"how long to wait at most (default: {DEFAULT})"
     )
-    parser.set_defaults(handler=wait)
 
 
 def wait(options: argparse.Namespace) -> int:
     """Wait for one mount; return the exit code. Raises NopfsError with Exit.NOT_MOUNTED or Exit.STUCK when the mount
     does not answer in time."""
-    try:
-        limit_s = parse_duration(options.timeout)
-    except ValueError as error:
-        raise NopfsError(Exit.USAGE, f"--timeout: {error}") from error
+    limit_s = parsed(parse_duration, options.timeout, "--timeout")
     deadline = time.monotonic() + limit_s
     while True:
         try:

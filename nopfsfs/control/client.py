@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.system.as_user import fd_as_user, is_needed
+from nopfsfs.system.descriptors import closing_fd
 
 SOCKET_NAME = "control.sock"
 CALL_S = 5.0  # the supervisor serves nothing else but its own timers
@@ -48,19 +49,17 @@ class Refused(NopfsError):
 
 
 @contextmanager
-def socket_address(state_dir: str) -> Iterator[str]:
-    """Yield the control socket's address, short enough for a sockaddr (108 bytes) in any directory. Raises OSError."""
-    fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{fd}/{SOCKET_NAME}"
-    finally:
-        os.close(fd)
+def socket_address(state_dir: str, name: str = SOCKET_NAME) -> Iterator[str]:
+    """Yield a socket's address, short enough for a sockaddr (108 bytes) in any directory. Raises OSError."""
+    with closing_fd(os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
+        yield f"/proc/self/fd/{fd}/{name}"
 
 
-def peer_uid(ask: Callable[[int, int, int], bytes]) -> int:
-    """Return the user at the other end of a connected unix(7) socket, whose `getsockopt` is given."""
-    credentials = struct.Struct("3i")  # struct ucred: pid, uid, gid
-    return int(credentials.unpack(ask(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size))[1])
+def peer_credentials(ask: Callable[[int, int, int], bytes]) -> tuple[int, int, int]:
+    """Return pid, uid and gid at the other end of a connected unix(7) socket, whose `getsockopt` is given."""
+    ucred = struct.Struct("3i")
+    pid, uid, gid = ucred.unpack(ask(socket.SOL_SOCKET, socket.SO_PEERCRED, ucred.size))
+    return pid, uid, gid
 
 
 def _reach(state_dir: str, limit_s: float) -> int:
@@ -99,7 +98,7 @@ class Connection:
                 fd = _reach(state_dir, limit_s)
             self._socket = socket.socket(fileno=fd)
             try:
-                if owner is not None and peer_uid(self._socket.getsockopt) != owner:
+                if owner is not None and peer_credentials(self._socket.getsockopt)[1] != owner:
                     raise PermissionError(errno.EPERM, "someone else listens there", state_dir)
             except BaseException:
                 self._socket.close()

@@ -17,14 +17,8 @@ from nopfsfs.control.process_list import write_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import Mount, is_in_place
 from nopfsfs.fuse.mounting import mount_fuse, unmount
-from nopfsfs.system.process_setup import (
-    END_SIGNALS,
-    Handoff,
-    command,
-    end_signals_later,
-    ending_at_signals,
-    handling,
-)
+from nopfsfs.system.process_setup import END_SIGNALS, Handoff, end_signals_later, ending_at_signals, handling
+from nopfsfs.system.process_setup import start as start_process
 from nopfsfs.system.state_dirs import StateDir, make_state_dir, state_dir_for
 
 END_LIMIT_S = 5.0
@@ -90,7 +84,7 @@ def mount(config: MountConfig, index: str | int, further: dict[str, int]) -> Sta
         finally:
             for fd in fds.values():
                 os.close(fd)
-        await_answer(daemon, ready)
+        await_answer(ready)
         undo.pop_all()
     return started
 
@@ -104,18 +98,13 @@ def _with_state_dir(config: MountConfig, mount: Mount) -> tuple[MountConfig, Sta
 
 
 def start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:
-    fd = handoff.write()
     streams = None if config.foreground else subprocess.DEVNULL
-    try:
-        return subprocess.Popen(
-            command("nopfsfs.supervisor.process", fd), pass_fds=(fd, *handoff.fds.values()), cwd="/",
-            stdin=subprocess.DEVNULL, stdout=streams, stderr=streams, start_new_session=True,
-        )  # fmt: skip
-    finally:
-        os.close(fd)
+    return start_process(
+        "nopfsfs.supervisor.process", handoff, stdout=streams, stderr=streams, start_new_session=True
+    )
 
 
-def await_answer(daemon: subprocess.Popen[bytes], ready: int) -> None:
+def await_answer(ready: int) -> None:
     """Wait for the supervisor's answer: an empty object, or an error. Raises NopfsError."""
     deadline = time.monotonic() + ANSWER_LIMIT_S
     text = b""

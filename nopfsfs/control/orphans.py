@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import trio
 
+from nopfsfs.control.client import socket_address
 from nopfsfs.system.process_setup import Handoff
 
 SOCKET_NAME = "adopt.sock"
@@ -24,19 +25,13 @@ _LIMIT_S = 5.0
 
 def listen(state_dir: str) -> socket.socket:
     """Make the listening socket, to be passed to the servers. Raises OSError."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    directory = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        address = f"/proc/self/fd/{directory}/{SOCKET_NAME}"
+    with contextlib.ExitStack() as failed, socket_address(state_dir, SOCKET_NAME) as address:
+        sock = failed.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC))
         if os.path.lexists(address):
             os.unlink(address)
         sock.bind(address)
         sock.listen(8)
-    except BaseException:
-        sock.close()
-        raise
-    finally:
-        os.close(directory)
+        failed.pop_all()
     return sock
 
 
@@ -63,16 +58,14 @@ def ask(state_dir: str) -> Handoff | None:
     """Ask one of the servers for the handoff of the next supervisor; None when none answers.
 
     Raises ValueError for the handoff of another release of nopfsfs, whose settings may differ."""
-    directory = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as sock:
-            sock.settimeout(_LIMIT_S)
-            sock.connect(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
-            message, fds, _, _ = socket.recv_fds(sock, _MESSAGE, _FDS)
-    except OSError:
-        return None
-    finally:
-        os.close(directory)
+    with socket_address(state_dir, SOCKET_NAME) as address:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as sock:
+                sock.settimeout(_LIMIT_S)
+                sock.connect(address)
+                message, fds, _, _ = socket.recv_fds(sock, _MESSAGE, _FDS)
+        except OSError:
+            return None
     if not message:
         return None
     for fd in fds:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nopfsfs.system.as_user import bytes_as_user, is_needed
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.proc import start_time as start_time
 
 PIDS_FILE = "pids"
@@ -49,15 +50,11 @@ class Process:
             fd = os.pidfd_open(self.pid)
         except OSError as error:
             return error.errno in _NO_PIDFD and _signal_by_pid(self, number)
-        try:
-            if not self.alive():
-                return False
-            signal.pidfd_send_signal(fd, number)
-            return True
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
+        with closing_fd(fd), suppress(OSError):
+            if self.alive():
+                signal.pidfd_send_signal(fd, number)
+                return True
+        return False
 
     def wait(self, limit_s: float) -> bool:
         """Wait until the process has ended, at most `limit_s` seconds; return whether it has."""
@@ -69,26 +66,22 @@ class Process:
                 while self.alive() and time.monotonic() < deadline:
                     time.sleep(_LOOK_S)
             return not self.alive()
-        try:
+        with closing_fd(fd):
             if self.alive():
                 poll = select.poll()
                 poll.register(fd, select.POLLIN)
                 poll.poll(max(0.0, limit_s) * 1000)
             return not self.alive()
-        finally:
-            os.close(fd)
 
 
 def _signal_by_pid(process: Process, number: signal.Signals) -> bool:
     """Do as `Process.signal`, for kernels before 5.3. Between two calls the process could end, and its pid go to
     another."""
-    if not process.alive():
-        return False
-    try:
-        os.kill(process.pid, number)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        if process.alive():
+            os.kill(process.pid, number)
+            return True
+    return False
 
 
 def write_pids(state_dir: str, roles: Mapping[str, int], name: str = PIDS_FILE) -> None:
@@ -133,14 +126,11 @@ def _user_of(pid: int) -> int | None:
 
 def _read_small(path: str, owner: int | None) -> bytes:
     """Return what a small regular file holds. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or (owner is not None and found.st_uid != owner):
             raise OSError(errno.EPERM, "no file of the mount", path)
         text = os.read(fd, _BYTES_MOST + 1)
-    finally:
-        os.close(fd)
     if len(text) > _BYTES_MOST:
         raise OSError(errno.EFBIG, "too long", path)
     return text

@@ -10,8 +10,9 @@ from nopfsfs.control.client import Connection, NoAnswer
 from nopfsfs.control.process_list import Process, living, read_pids
 from nopfsfs.fuse.mount_table import Mount, is_in_place, is_stale
 from nopfsfs.fuse.mounting import NotMounted, unmount
+from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.system.proc import is_stopped
 from nopfsfs.system.state_dirs import StateDir, find_state_dir
-from nopfsfs.system.threads import is_stopped
 
 _CONNECT_S = 1.0  # a listening socket accepts at once, even if no process takes the connection
 
@@ -77,14 +78,11 @@ def sweep_run_dir(run_dir: str) -> None:
     A directory without a list of processes belongs to a mount that is starting. A run directory of another user is left
     alone, and so is what another user has put into this user's.
     """
-    with suppress(OSError):
-        run = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            if os.fstat(run).st_uid == os.geteuid():
-                for name in os.listdir(run):
-                    _sweep(run, name)
-        finally:
-            os.close(run)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(OSError), closing_fd(os.open(run_dir, flags)) as run:
+        if os.fstat(run).st_uid == os.geteuid():
+            for name in os.listdir(run):
+                _sweep(run, name)
 
 
 def _sweep(run: int, name: str) -> None:

@@ -9,7 +9,7 @@ import time
 from nopfsfs.control import orphans
 from nopfsfs.control.client import Refused, call
 from nopfsfs.control.launch import await_answer, start
-from nopfsfs.control.process_list import Process, read_pids
+from nopfsfs.control.process_list import read_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.protocol.columns import LAYOUT
 from nopfsfs.system.process_setup import Handoff
@@ -46,7 +46,7 @@ def adopt(state_dir: str) -> None:
                     "this mount cannot be taken over: that needs the fast path, and Linux 6.9; end it: nopfs-umount",
                 )
             config = dataclasses.replace(given.config, foreground=False)
-            daemon = start(config, Handoff("super", config, fds, {**given.numbers, "adopted": 1}))
+            start(config, Handoff("super", config, fds, {**given.numbers, "adopted": 1}))
         except BaseException:
             os.close(ready)
             raise
@@ -54,13 +54,13 @@ def adopt(state_dir: str) -> None:
             for fd in fds.values():
                 os.close(fd)
         # A supervisor that fails ends by itself and leaves the mount to its servers; a signal would make it unmount.
-        await_answer(daemon, ready)
+        await_answer(ready)
 
 
 def upgrade(state_dir: str) -> None:
     """Make the supervisor of a mount leave it to the servers, and take the mount over with this version. Raises
     NopfsError."""
-    supervisor = _supervisor(state_dir)
+    supervisor = next((process for process in read_pids(state_dir) if process.role == "supervisor"), None)
     try:
         call(state_dir, "hand-over", HAND_OVER_S, layout=LAYOUT)
     except Refused as error:
@@ -69,7 +69,3 @@ def upgrade(state_dir: str) -> None:
     if supervisor is not None and not supervisor.wait(deadline - time.monotonic()):
         raise NopfsError(Exit.STUCK, f"the supervisor (pid {supervisor.pid}) gave the mount away and did not end")
     adopt(state_dir)
-
-
-def _supervisor(state_dir: str) -> Process | None:
-    return next((process for process in read_pids(state_dir) if process.role == "supervisor"), None)

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.system.beneath import open_absolute, open_beneath, open_followed, place_of, reopen
+from nopfsfs.system.descriptors import closed_on_error, closing_fd
 from nopfsfs.system.file_system import FileSystem, file_system
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY
@@ -61,11 +62,8 @@ class BelowSource:
     def looked(self, row: int) -> Iterator[tuple[int, os.stat_result]]:
         """Yield an O_PATH descriptor of the file at the row's path, and its attributes as `stat` gives them. Raises
         OSError."""
-        fd = self._open(row, os.O_PATH, in_full=True)
-        try:
+        with closing_fd(self._open(row, os.O_PATH, in_full=True)) as fd:
             yield fd, os.fstat(fd)
-        finally:
-            os.close(fd)
 
     def _open(self, row: int, flags: int, *, in_full: bool) -> int:
         anchor, below = self._index.anchor(row)
@@ -86,19 +84,13 @@ class BelowSource:
         """An O_PATH descriptor of the target of the followed link at the row's path. Raises OSError: ESTALE where the
         target is not that of the scan."""
         index = self._index
-        above = self._open(index.parent(row), _DIRECTORY, in_full=in_full)
-        try:
+        with closing_fd(self._open(index.parent(row), _DIRECTORY, in_full=in_full)) as above:
             fd = open_followed(above, index.name(index.at.primary[row]))
-        finally:
-            os.close(above)
-        try:
+        with closed_on_error(fd):
             st = os.fstat(fd)
             another = st.st_ino != index.at.src_ino[row] or (st.st_mode ^ index.at.mode[row]) >> 12
             if another or place_of(fd) != index.led_to(row):
                 raise OSError(errno.ESTALE, "a followed link leads elsewhere")
-        except BaseException:
-            os.close(fd)
-            raise
         return fd
 
     def _open_root(self, in_full: bool) -> int:
@@ -133,7 +125,5 @@ class BelowSource:
 
 def _reopened(fd: int, flags: int) -> int:
     """A descriptor, opened with `flags`, of the file of an O_PATH descriptor, which is closed. Raises OSError."""
-    try:
+    with closing_fd(fd):
         return reopen(fd, flags)
-    finally:
-        os.close(fd)

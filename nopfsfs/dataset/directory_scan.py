@@ -20,6 +20,7 @@ from nopfsfs.dataset.index import FOLLOWED, HAS_ACL, LEAVES, UNSURE, Index
 from nopfsfs.dataset.index_build import COPIED, LINK, RECORD, Acls, Listing
 from nopfsfs.dataset.symlinks import is_inside, presented
 from nopfsfs.system.beneath import by_descriptor, open_absolute, open_beneath, open_followed, place_of
+from nopfsfs.system.descriptors import closing_fd
 
 # A directory that changed less than this time before it was listed may change again within one tick of the source's
 # clock and then look unchanged. A tick is 4 ms on ext4, 1 s on ext3 and HFS+, 2 s on FAT; the rest is for clocks that
@@ -116,30 +117,22 @@ class DirectoryScan:
 
     def __call__(self, task: DirectoryTask) -> DirectoryContents:
         """Scan the directory of a task. Raises OSError if the directory cannot be listed."""
-        fd = self._open(task)
-        try:
+        with closing_fd(self._open(task)) as fd:
             if self.previous is not None and task.was >= 0:
                 st = os.fstat(fd)
                 if self._unchanged(st, task.was):
                     return self._reuse(task, st, self.previous)
             listed = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-        finally:
-            os.close(fd)
-        try:
+        with closing_fd(listed):
             return self._list(task, listed)
-        finally:
-            os.close(listed)
 
     def _open(self, task: DirectoryTask) -> int:
         """An O_PATH descriptor of the directory. Raises OSError."""
         flags = os.O_PATH | os.O_DIRECTORY
         if task.at:
             return open_absolute(task.at, flags)
-        root = open_absolute(self.real_root, flags)
-        try:
+        with closing_fd(open_absolute(self.real_root, flags)) as root:
             return open_beneath(root, task.path, flags) if task.path else os.dup(root)
-        finally:
-            os.close(root)
 
     def _unchanged(self, st: os.stat_result, was: int) -> bool:
         assert self.previous is not None
@@ -242,12 +235,9 @@ class DirectoryScan:
 
     def _follow(self, into: _Entries, name: bytes) -> None:
         """Add the target of a link in the place of the link. Raises OSError if the link leads to nothing."""
-        fd = open_followed(into.fd, name)
-        try:
+        with closing_fd(open_followed(into.fd, name)) as fd:
             st, place = os.fstat(fd), place_of(fd)
             acl = self._acl(fd, st) if stat.S_ISREG(st.st_mode) else 0
-        finally:
-            os.close(fd)
         if stat.S_ISDIR(st.st_mode):
             into.child(name, self._was(into, name), place)
         into.packed.append((name, self._pack(st, FOLLOWED, acl)))

@@ -8,7 +8,7 @@ of the index.
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -156,6 +156,16 @@ def _only_suffix(index: Index, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = index.names[index.name_start[entries].astype(np.int64)] == ord(".")
     found[found] = [b"." not in index.name(entry).lstrip(b".") for entry in entries[found].tolist()]
     return found
+
+
+def first_list(names: Sequence[str], index: Index, root: int) -> tuple[str, Rows]:
+    """The first of these orders in which the directory `root` has files: its name, and the rows. Raises ValueError."""
+    for name in names:
+        rows = ORDERS[name](index, root, None)
+        if len(rows):
+            return name, rows
+    where = index.path(root).decode(errors="backslashreplace") or "the data set"
+    raise ValueError(f"files: {' or '.join(names)} finds none in {where}; name another order or root")
 
 
 def candidate_roots(index: Index, *, classes: bool = True) -> NDArray[np.uint32]:

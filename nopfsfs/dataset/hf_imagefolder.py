@@ -89,17 +89,13 @@ def _ignored(index: Index, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.zeros(0, np.bool_)
     ignored: NDArray[np.bool_] = index.names[index.name_start[entries].astype(np.int64)] == ord(".")
     ignored[ignored] = [_is_hidden(index.name(e)) for e in entries[ignored].tolist()]
-    for i in np.flatnonzero(_ends(index, entries, (b".md", b".json", b".zip"))).tolist():
+    for i in np.flatnonzero(has_suffix(index, entries, (b".md", b".json", b".zip"))).tolist():
         ignored[i] |= index.name(int(entries[i])) in _IGNORED
     return ignored
 
 
-def _ends(index: Index, entries: NDArray[np.int64], suffixes: tuple[bytes, ...]) -> NDArray[np.bool_]:
-    return has_suffix(index, entries, suffixes)
-
-
 def _is_something_else(index: Index, entries: NDArray[np.int64], dir_row: int) -> bool:
-    rare = entries[_ends(index, entries, (b".csv", b".jsonl", b".parquet", b".eval", b".toml", b".md"))]
+    rare = entries[has_suffix(index, entries, (b".csv", b".jsonl", b".parquet", b".eval", b".toml", b".md"))]
     if any(_OTHER.fullmatch(index.name(entry)) for entry in rare.tolist()):
         return True
     data = index.lookup(dir_row, b"data")

@@ -126,11 +126,6 @@ class Index:
         """The sum of the sizes of regular files. Reads a whole column: keep the result."""
         return int(self.size[self.mode & 0o170000 == stat.S_IFREG].sum())
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all columns."""
-        return sum(getattr(self, name).nbytes for name, _, _ in COLUMNS)
-
     def lookup(self, dir_row: int, name: bytes) -> int:
         """The row of `name` in the directory, or -1, also for b"." and b".."."""
         at = self.at

@@ -84,7 +84,7 @@ def build(listings: Iterable[Listing], acls: Sequence[bytes] = ()) -> Index:
     if not kept.all():
         names = names[np.repeat(kept, lengths.astype(np.int64))]
         lengths, entry_parent = lengths[kept], entry_parent[kept]
-    first_of_row = _file_rows(dirs, mode, kept, entry_row, len(dirs))
+    first_of_row = _file_rows(dirs, mode, entry_row, len(dirs))
     columns: dict[str, NDArray[Any]] = {
         "entry_parent": entry_parent,
         "entry_row": entry_row[kept],
@@ -131,11 +131,7 @@ def _directory_rows(
 
 
 def _file_rows(
-    dirs: list[Listing],
-    mode: NDArray[np.uint32],
-    kept: NDArray[np.bool_],
-    entry_row: NDArray[np.uint32],
-    n_dirs: int,
+    dirs: list[Listing], mode: NDArray[np.uint32], entry_row: NDArray[np.uint32], n_dirs: int
 ) -> NDArray[np.int64]:
     """Fill in the rows of entries that are no directories; hard links share one. Return, for each of these rows, the
     entry that its attributes come from, numbered before any entry is left out."""

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import xxhash
 
 from nopfsfs.dataset import index_file
-from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.index_check import IndexDamaged
 from nopfsfs.dataset.tree_scan import THREADS, ScanResult, scan
 from nopfsfs.system.atomic_file import TEMPORARY
+from nopfsfs.system.descriptors import closed_on_error, closing_fd
 from nopfsfs.system.trusted_path import make_directories, trusted_parent
 
 LEFTOVER_S = 86_400.0  # a temporary file this old belongs to a scan that was killed
@@ -102,20 +103,16 @@ def _kept(path: str) -> tuple[int, Index | None]:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return -1, None
-    fd = -1
     try:
-        st = os.fstat(file)
-        if st.st_uid != os.geteuid() or not stat.S_ISREG(st.st_mode):
-            raise IndexDamaged("not a file of this user")
-        fd = index_file.copy_sealed(file)
-        return fd, index_file.load_fd(fd, verify=True)
+        with closing_fd(file):
+            st = os.fstat(file)
+            if st.st_uid != os.geteuid() or not stat.S_ISREG(st.st_mode):
+                raise IndexDamaged("not a file of this user")
+            with closed_on_error(index_file.copy_sealed(file)) as fd:
+                return fd, index_file.load_fd(fd, verify=True)
     except (OSError, IndexDamaged) as error:
-        if fd >= 0:
-            os.close(fd)
         log.info("index %s is not used: %s", path, error)
         return -1, None
-    finally:
-        os.close(file)
 
 
 def _keep(path: str | None, result: ScanResult) -> OpenedIndex:
@@ -133,11 +130,8 @@ def _keep(path: str | None, result: ScanResult) -> OpenedIndex:
 
 
 def _mapped(fd: int, path: str | None, result: ScanResult) -> OpenedIndex:
-    try:
+    with closed_on_error(fd):
         index = index_file.load_fd(fd)
-    except BaseException:
-        os.close(fd)
-        raise
     return OpenedIndex(index, fd, path, dataclasses.replace(result, index=index))
 
 

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import HAS_ACL, NO_ENTRY
 
 Columns = Mapping[str, NDArray[Any]]
 _DIRECTORY, _LINK = 0o4, 0o12  # of mode >> 12
+
+
+class IndexDamaged(Exception):
+    """The file is no index of this layout: foreign, cut short, of another version, or with a wrong checksum."""
 
 
 def check(columns: Columns) -> None:

@@ -19,10 +19,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import COLUMNS, Index
-from nopfsfs.dataset.index_check import check
+from nopfsfs.dataset.index_check import IndexDamaged, check
 from nopfsfs.system.atomic_file import whole_file
+from nopfsfs.system.descriptors import closed_on_error, closing_fd
 
 MAGIC = b"NOPFSIDX"
 LAYOUT = 3  # increase it when COLUMNS or their meaning changes: then sources with older files are scanned anew
@@ -117,28 +117,17 @@ def copy_sealed(file: int) -> int:
 
 def _sealed(fill: Callable[[int], None]) -> int:
     """A memfd that `fill` writes, sealed afterwards so that no process can change it."""
-    fd = os.memfd_create("nopfs-index", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
+    with closed_on_error(os.memfd_create("nopfs-index", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
         fill(fd)
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-    except BaseException:
-        os.close(fd)
-        raise
     return fd
 
 
 def load(path: str | os.PathLike[str]) -> Index:
     """Do the work of `Index.load`."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fd = copy_sealed(file)
-    finally:
-        os.close(file)
-    try:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as file, closing_fd(copy_sealed(file)) as fd:
         return load_fd(fd, verify=True)
-    finally:
-        os.close(fd)
 
 
 def load_fd(fd: int, *, verify: bool = False) -> Index:

@@ -9,6 +9,7 @@ import os
 import struct
 
 from nopfsfs.fuse.kernel import DEV_IOC_CLONE
+from nopfsfs.system.descriptors import closed_on_error
 
 _SYS_OPEN_TREE = 428  # the same on all architectures
 _OPEN_TREE_CLONE = 1
@@ -19,12 +20,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def clone_connection(fuse_fd: int) -> int:
     """Another descriptor of the same connection. When it is closed, the kernel fails the requests that were taken by
     it, whatever other descriptors there are. Raises OSError."""
-    fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with closed_on_error(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)) as fd:
         fcntl.ioctl(fd, DEV_IOC_CLONE, struct.pack("I", fuse_fd))
-    except OSError:
-        os.close(fd)
-        raise
     return fd
 
 

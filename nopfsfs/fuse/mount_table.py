@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nopfsfs.system.bounded_run import probe_statvfs, run_bounded
+from nopfsfs.system.directory_access import mount_of
 
 FSTYPE = "fuse.nopfs"
 CONNECTIONS = "/sys/fs/fuse/connections"
@@ -98,19 +99,16 @@ def _unescape(field: str) -> str:
     return os.fsdecode(_ESCAPE.sub(lambda m: chr(int(m[1], 8)), os.fsencode(field).decode("latin-1")).encode("latin-1"))
 
 
-def read_mounts(path: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:
+def read_mounts() -> tuple[Mount, ...]:
     """Return what is mounted in this process's namespace."""
-    with open(path, "rb") as file:
+    with open("/proc/self/mountinfo", "rb") as file:
         return parse_mountinfo(os.fsdecode(file.read()))
 
 
 def find_mount(mountpoint: str, mounts: Iterable[Mount] | None = None) -> Mount | None:
     """Return the topmost mount at exactly `mountpoint` (a real path), or None."""
-    found = None
-    for mount in read_mounts() if mounts is None else mounts:
-        if mount.mountpoint == mountpoint:
-            found = mount
-    return found
+    found = [mount for mount in (read_mounts() if mounts is None else mounts) if mount.mountpoint == mountpoint]
+    return found[-1] if found else None
 
 
 def find_mount_of(mountpoint: str, minor: int) -> Mount | None:
@@ -146,12 +144,7 @@ def set_read_ahead(mount: Mount, kib: int) -> bool:
     """Set how far ahead of a reader the kernel reads a file of the mount; INIT cannot set more than 128 KiB.
 
     Return False where that is not allowed: it takes root, and a sysfs that may be written."""
-    try:
-        with open(f"/sys/class/bdi/{mount.major}:{mount.minor}/read_ahead_kb", "wb", buffering=0) as file:
-            file.write(b"%d" % kib)
-    except OSError:
-        return False
-    return True
+    return _write(f"/sys/class/bdi/{mount.major}:{mount.minor}/read_ahead_kb", kib)
 
 
 def set_background(mount: Mount, requests: int, congested: int) -> bool:
@@ -159,13 +152,16 @@ def set_background(mount: Mount, requests: int, congested: int) -> bool:
     reads less ahead. For a mount whose INIT pyfuse3 has answered, which leaves it at 12.
 
     Return False where that is not allowed."""
-    try:
-        for name, value in (("max_background", requests), ("congestion_threshold", congested)):
-            with open(f"{CONNECTIONS}/{mount.minor}/{name}", "wb", buffering=0) as file:
-                file.write(b"%d" % value)
-    except OSError:
-        return False
-    return True
+    connection = f"{CONNECTIONS}/{mount.minor}"
+    return _write(f"{connection}/max_background", requests) and _write(f"{connection}/congestion_threshold", congested)
+
+
+def _write(path: str, number: int) -> bool:
+    """Write a number to a file of the kernel; return whether the kernel has taken it."""
+    with suppress(OSError), open(path, "wb", buffering=0) as file:
+        file.write(b"%d" % number)
+        return True
+    return False
 
 
 def abort_connection(minor: int) -> bool:
@@ -173,12 +169,8 @@ def abort_connection(minor: int) -> bool:
 
     All its requests, sent and to come, then fail with ENOTCONN, and those that waited for one wake up.
     """
-    try:
-        with open(f"{CONNECTIONS}/{minor}/abort", "wb", buffering=0) as file:
-            file.write(b"1")
+    if _write(f"{CONNECTIONS}/{minor}/abort", 1):
         return True
-    except OSError:
-        pass
     if os.geteuid() != 0 or os.path.ismount(CONNECTIONS):
         return False
     script = ["unshare", "-m", "sh", "-c", _ABORT_PRIVATELY, "sh", CONNECTIONS, str(minor)]
@@ -248,25 +240,15 @@ def _uses(pid: int, mount: Mount) -> Iterator[str]:
                 yield name
     with suppress(OSError):
         for fd in os.listdir(f"{base}/fd"):
-            path = _open_on(base, fd, mount)
-            if path is not None:
-                yield f"open {path}"
+            with suppress(OSError):  # mount ids are exact in any namespace
+                if mount_of(fd, pid) == mount.mount_id:
+                    yield f"open {os.readlink(f'{base}/fd/{fd}')}"
     with suppress(OSError), open(f"{base}/maps", "rb") as maps:
         device = f"{mount.major:02x}:{mount.minor:02x}".encode()
         for line in maps:
             fields = line.rstrip(b"\n").split(maxsplit=5)
             if len(fields) == 6 and fields[3] == device:
                 yield f"mmap {os.fsdecode(fields[5])}"
-
-
-def _open_on(base: str, fd: str, mount: Mount) -> str | None:
-    """Return the path that `fd` has open on the mount, else None. Mount ids are exact in any namespace."""
-    with suppress(OSError):
-        with open(f"{base}/fdinfo/{fd}") as info:
-            mount_id = next((int(line[7:]) for line in info if line.startswith("mnt_id:")), None)
-        if mount_id == mount.mount_id:
-            return os.readlink(f"{base}/fd/{fd}")
-    return None
 
 
 def _inside(path: str, directory: str) -> bool:

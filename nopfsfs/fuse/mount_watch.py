@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 
 from nopfsfs.fuse.mount_table import Mount, holders, parse_mountinfo
+from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.system.directory_access import mount_of
 
 
 class MountWatch:
@@ -76,11 +78,6 @@ def _tables(others: Iterable[str]) -> Iterator[bytes]:
 
 def _mount_id(path: str) -> int | None:
     """The id of the mount that a link of /proc leads to; no request goes to its file system."""
-    with suppress(OSError):
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        try:
-            with open(f"/proc/self/fdinfo/{fd}") as info:
-                return next((int(line[7:]) for line in info if line.startswith("mnt_id:")), None)
-        finally:
-            os.close(fd)
+    with suppress(OSError), closing_fd(os.open(path, os.O_PATH | os.O_CLOEXEC)) as fd:
+        return mount_of(fd)
     return None

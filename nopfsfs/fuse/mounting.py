@@ -18,6 +18,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import FSTYPE, Mount, find_mount, is_in_place
 from nopfsfs.system.bounded_run import run_bounded
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.trusted_path import open_trusted
 
 DEV_FUSE = "/dev/fuse"
@@ -113,11 +114,8 @@ def _mount_made(config: MountConfig) -> Mount:
 def _mount_directly(config: MountConfig) -> tuple[int, Mount]:
     fd = open_dev_fuse()
     try:  # a real path has no links; one that has come since leads to a place of someone else's choice
-        directory = open_trusted(config.mountpoint, links=False)
-        try:
+        with closing_fd(open_trusted(config.mountpoint, links=False)) as directory:
             return fd, _mount_on(directory, fd, config)
-        finally:
-            os.close(directory)
     except BaseException as error:
         os.close(fd)
         if isinstance(error, OSError):
@@ -226,11 +224,9 @@ def _unmount_directly(mountpoint: str, lazy: bool) -> None:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise NotMounted(mountpoint) from error
         raise NopfsError(Exit.NO_RIGHT, f"cannot unmount {mountpoint}: {error.strerror}") from error
-    try:
+    with closing_fd(directory):
         done = libc.umount2(os.fsencode(f"/proc/self/fd/{directory}/{name}"), flags) == 0
         number = ctypes.get_errno()
-    finally:
-        os.close(directory)
     if done:
         return
     if number == errno.EBUSY:

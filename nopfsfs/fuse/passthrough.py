@@ -10,8 +10,10 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+from contextlib import suppress
 
 from nopfsfs.fuse.kernel import BACKING_MAP, DEV_IOC_BACKING_CLOSE, DEV_IOC_BACKING_OPEN
+from nopfsfs.system.descriptors import closing_fd
 
 _NUMBER = struct.Struct("<i")
 
@@ -32,11 +34,7 @@ def withdraw(fuse_fd: int, number: int) -> None:
 
 def is_permitted(fuse_fd: int) -> bool:
     """Return True where this process may register files: it tries with a file of its own."""
-    fd = os.memfd_create("nopfs-probe", os.MFD_CLOEXEC)
-    try:
+    with closing_fd(os.memfd_create("nopfs-probe", os.MFD_CLOEXEC)) as fd, suppress(OSError):
         withdraw(fuse_fd, register(fuse_fd, fd))
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True
+        return True
+    return False

@@ -54,10 +54,11 @@ class Ranks:
         """Return the bytes of each rank, by rank; the caller may change them. Collective. `awaited` names the step that
         the other ranks are to reach, for error messages."""
         with _returned():
-            heads = self._arrive(np.array([len(data), digest(data)], np.uint64), awaited)
+            heads = self._arrive(np.array([len(data), xxhash.xxh3_64_intdigest(data)], np.uint64), awaited)
             parts = self._exchange(data, heads[:, 0].astype(np.int64), awaited)
         for rank, part in enumerate(parts):
-            if digest(part) != heads[rank, 1]:  # seen with MPICH where a process may not read another's memory
+            # Seen with MPICH where a process may not read another's memory.
+            if xxhash.xxh3_64_intdigest(part) != heads[rank, 1]:
                 raise NopfsError(Exit.START, f"MPI delivered wrong bytes from rank {rank}; {awaited}")
         return parts
 
@@ -115,11 +116,6 @@ class Ranks:
             for part, count, place in zip(parts, counts.tolist(), places.tolist(), strict=True):
                 part[start : start + count] = piece[place : place + count].data
         return [memoryview(part) for part in parts]
-
-
-def digest(data: bytes | memoryview) -> int:
-    """The xxh3 hash of `data`, 64 bits."""
-    return xxhash.xxh3_64_intdigest(data)
 
 
 class _Pauses:

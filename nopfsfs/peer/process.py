@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from nopfsfs.config import MountConfig
 from nopfsfs.control.process_list import writes_no_more
-from nopfsfs.peer.node_health import NodeEnd
 from nopfsfs.peer.router import PeerRouter
 from nopfsfs.peer.transport import Transport
 from nopfsfs.protocol import stager_peer
@@ -139,7 +138,7 @@ class PeerProcess:
 
     def _is_over(self) -> bool:
         """True when the mount has ended, all other nodes have left, and no bytes move or END_LIMIT_S is over."""
-        if not self._over or self._router is None or not self._router.alone:
+        if not self._over or self._router is None or not self._router.nodes.alone:
             return False
         now = time.monotonic()
         self._ends_by = self._ends_by or now + END_LIMIT_S
@@ -226,11 +225,9 @@ class PeerProcess:
         self._router = PeerRouter(
             self._transport, arena, self._job, to_stager=self._to_stager,
             hear=lambda node, body: self._tell(messages.NewsOf(node, body)),
-            over=self._tell_over, clock=time.monotonic, checker=self._checker,
+            over=lambda node, why: self._tell(messages.NodeOver(node, why.value)),
+            clock=time.monotonic, checker=self._checker,
         )  # fmt: skip
-
-    def _tell_over(self, node: int, why: NodeEnd) -> None:
-        self._tell(messages.NodeOver(node, why.value))
 
     def _mount_ended(self) -> None:
         self._over = True

@@ -181,11 +181,6 @@ class PeerRouter:
                 if node != self.nodes.own:
                     self._transport.send(node, message)  # to lost ones, too: a node that lives waits for Leave
 
-    @property
-    def alone(self) -> bool:
-        """True when all other nodes have left or were lost."""
-        return self.nodes.alone
-
     def _take(self, node: int, body: bytes | None) -> None:
         if node in self.nodes.lost:
             return

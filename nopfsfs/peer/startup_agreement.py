@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from nopfsfs import __version__
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import AlreadyReported, Exit, NopfsError
+from nopfsfs.system.proc import boot_id
 
 _GOOD, _BAD = b"\0", b"\1"
 
@@ -76,9 +77,7 @@ class RankHost:
 
 def place() -> RankHost:
     """Find the machine of this process."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot = file.read().strip()
-    return RankHost(os.uname().nodename, f"{boot} {os.readlink('/proc/self/ns/mnt')}")
+    return RankHost(os.uname().nodename, f"{boot_id()} {os.readlink('/proc/self/ns/mnt')}")
 
 
 # Settings that must be the same on all ranks: the key, its name in errors, and what to do about a difference.

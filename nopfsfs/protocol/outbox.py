@@ -18,6 +18,7 @@ class Outbox:
         sock.setblocking(False)
         self._socket, self._most = sock, most
         self._waiting: deque[bytes] = deque()
+        self.dropped = 0
 
     def __len__(self) -> int:
         """The number of messages that wait."""
@@ -26,7 +27,9 @@ class Outbox:
     def send(self, message: bytes, *, always: bool = False) -> bool:
         """Send `message`, now or later. False when it was dropped. Raises OSError when the other end is gone."""
         if len(self._waiting) >= self._most and not always:
-            log.error("a process of this mount takes no messages; one is dropped")
+            self.dropped += 1
+            if self.dropped == 1:
+                log.error("a process of this mount takes no messages; they are dropped")
             return False
         self._waiting.append(message)
         self.flush()
@@ -44,6 +47,10 @@ class Outbox:
                 raise
             self._waiting.popleft()
         return True
+
+    def clear(self) -> None:
+        """Drop the waiting messages."""
+        self._waiting.clear()
 
     def keep(self, wanted: Callable[[bytes], bool]) -> None:
         """Drop the waiting messages that are not wanted any more."""

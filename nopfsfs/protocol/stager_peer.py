@@ -78,11 +78,6 @@ def pack(kind: Kind, records: Sequence[Record]) -> list[bytes]:
     return [_HEAD.pack(kind, len(part)) + b"".join([one(*record) for record in part]) for part in parts]
 
 
-def pack_one(kind: Kind, *values: int) -> bytes:
-    """A message with one record, its fields in order."""
-    return pack(kind, [values])[0]
-
-
 def unpack(message: bytes) -> tuple[Kind, list[Record]]:
     """(kind, records). Raises ValueError for garbage."""
     if len(message) < _HEAD.size:

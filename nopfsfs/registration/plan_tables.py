@@ -18,7 +18,7 @@ from typing import Any
 from nopfsfs.config import PlanSpec, SubsetSpec, Value
 from nopfsfs.dataset.file_orders import ORDERS
 from nopfsfs.plan.samplers import registry
-from nopfsfs.plan.samplers.sampler import Sampler, Subset
+from nopfsfs.plan.samplers.sampler import Sampler, Spec, Subset
 from nopfsfs.text.toml_table import KINDS
 from nopfsfs.text.units import format_ranks, parse_ranks
 
@@ -81,6 +81,24 @@ def parse_plans(tables: list[Any]) -> tuple[PlanSpec, ...]:
         except _Wrong as error:
             raise PlanError(number, *error.args) from error
     return tuple(plans)
+
+
+def spec_of(plan: PlanSpec, seed: int | None = None) -> Spec:
+    """The sampler of a plan, without an order. `seed`: where the plan has none. Raises ValueError."""
+    family = registry.sampler(plan.sampler)
+    options = dict(plan.options)
+    seed = plan.seed if plan.seed is not None else seed
+    if seed is None and family.seeds is not None and "state" not in options:
+        raise ValueError(f"seed: {family.name} has one; say which, such as 42")
+    return registry.make_spec(family, seed or 0, options)
+
+
+def subset_of(plan: PlanSpec, seed: int | None = None) -> Spec | None:
+    """The part of the files that a plan reads; None: all. `seed`: where neither subset nor plan has one."""
+    if plan.subset is None:
+        return None
+    found = next((one for one in (plan.subset.seed, plan.seed, seed) if one is not None), 0)
+    return registry.make_spec(registry.subset(plan.subset.name), found, dict(plan.subset.options))
 
 
 def _plan(table: Any) -> PlanSpec:

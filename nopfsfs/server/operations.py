@@ -30,9 +30,7 @@ ASKING_THREADS, ASKING_THREADS_MOST = 40, 320  # for extended attributes; the se
 
 _ERRNO = {
     vfs.NotFound: errno.ENOENT, vfs.NameTooLong: errno.ENAMETOOLONG, vfs.NotADirectory: errno.ENOTDIR,
-    vfs.IsADirectory: errno.EISDIR,
-    vfs.NotALink: errno.EINVAL, vfs.ReadOnly: errno.EROFS, vfs.NoSuchAttribute: pyfuse3.ENOATTR,
-    vfs.StaleFile: errno.ESTALE,
+    vfs.NotALink: errno.EINVAL, vfs.NoSuchAttribute: pyfuse3.ENOATTR, vfs.StaleFile: errno.ESTALE,
 }  # fmt: skip
 
 
@@ -170,7 +168,7 @@ class FuseOperations(pyfuse3.Operations):
 
     @guarded
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        found = self._tree.statfs()
+        found = self._tree.file_system
         result = pyfuse3.StatvfsData()
         result.f_bsize = result.f_frsize = found.block_size
         result.f_blocks, result.f_bfree, result.f_bavail = found.blocks, found.free_blocks, found.free_blocks

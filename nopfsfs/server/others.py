@@ -33,13 +33,9 @@ class Others:
         self._life = fds.get("life", -1)
         self._lives = [fd for name, fd in fds.items() if name.startswith("life-")]
         self._minor, self._stager = minor, stager
-        self._patience = Patience()
+        self.patience = Patience()  # with the supervisor
         self.alone = False  # the supervisor is gone
         self.ending = trio.Event()  # this server is to end: another process ends the others
-
-    def supervisor_answered(self) -> None:
-        """Take note of a sign of life of the supervisor."""
-        self._patience.answered()
 
     async def watch(self) -> None:
         """End a stager that keeps a mount that is gone, while no supervisor can do so."""
@@ -49,7 +45,7 @@ class Others:
             gone_s = 0.0
             while True:
                 await trio.sleep(LOOK_S)
-                silent_s = self._patience.look(trio.current_time())
+                silent_s = self.patience.look(trio.current_time())
                 left_alone = self.alone or silent_s >= SILENT_S
                 if not left_alone or self._stager() < 0 or not mount.gone():
                     gone_s = 0.0

@@ -99,9 +99,6 @@ class ServerProcess:
     def _stager_fileno(self) -> int:
         return self._files.stager.fileno() if self._files.stager is not None else -1
 
-    def _link(self, fd: int) -> StagerClient:
-        return StagerClient(socket.socket(fileno=fd), self._welcomed, self._handoff.config.io_timeout)
-
     def _welcomed(self) -> None:
         self._files.use_arena()
         with contextlib.suppress(OSError):  # the supervisor is gone
@@ -169,7 +166,7 @@ class ServerProcess:
                 case messages.MeetStager() if fds:
                     self._meet_stager(message, *fds)
                 case messages.Ping():
-                    self._others.supervisor_answered()
+                    self._others.patience.answered()
                     await self._send(messages.Pong())
                 case messages.Interrupt(unique=unique):
                     if self._path is not None:
@@ -200,7 +197,7 @@ class ServerProcess:
             self._files.leave_arena()
         if before is not None:
             before.leave()  # that stager has stopped, though it may not have ended
-        self._files.stager = self._link(sock)
+        self._files.stager = StagerClient(socket.socket(fileno=sock), self._welcomed, self._handoff.config.io_timeout)
         self._nursery.start_soon(self._files.stager.run)
         self._nursery.start_soon(self._confirm, message, before, arena)
 

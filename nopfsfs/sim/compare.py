@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 
 from nopfsfs.errors import Exit, NopfsError
@@ -102,20 +101,15 @@ def check(cluster: Cluster, dataset: SimDataSet) -> None:
 def names(given: Sequence[str], *, as_thesis: bool, usual: Sequence[str] = USUAL) -> list[str]:
     """The policies that lists such as `naive,homes` name, each once; `usual` without any list. Raises NopfsError."""
     known = list(thesis.NAMES if as_thesis else POLICIES)
+    what = "a policy of the thesis's simulator" if as_thesis else "a policy"
     if not given:
         return [name for name in usual if name in known]
     found: dict[str, None] = {}
     for name in (word.strip() for text in given for word in text.split(",")):
         if name == ALL:
             found.update(dict.fromkeys(known))
-        elif not as_thesis:
-            found[find_policy(name)] = None
-        elif name in known:
-            found[name] = None
         else:
-            near = get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise _usage(f"{name!r} is no policy of the thesis's simulator: choose among {', '.join(known)}{hint}")
+            found[find_policy(name, known, what)] = None
     return list(found)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -136,10 +136,11 @@ class _Placing:
         self._progress(self.share)
 
 
-def find_policy(name: str) -> str:
-    """Return the name if it is a policy's. Raises NopfsError."""
-    if name in POLICIES:
+def find_policy(name: str, known: Iterable[str] = POLICIES, what: str = "a policy") -> str:
+    """Return the name if it is among `known`, the names of `what`. Raises NopfsError."""
+    known = list(known)
+    if name in known:
         return name
-    near = get_close_matches(name, POLICIES, 1)
+    near = get_close_matches(name, known, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise NopfsError(Exit.USAGE, f"{name!r} is not a policy: choose among {', '.join(POLICIES)}{hint}")
+    raise NopfsError(Exit.USAGE, f"{name!r} is not {what}: choose among {', '.join(known)}{hint}")

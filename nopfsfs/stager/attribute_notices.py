@@ -29,20 +29,15 @@ class AttributeNotices:
         self._changed = threading.Condition()
         self._new: deque[int] = deque()
         self._again: deque[tuple[float, int]] = deque()  # due (time.monotonic), row
-        self._given = self._told = 0  # rows
+        self.given = self._told = 0  # rows that were queued, and those of which the kernel was notified
         self._stopped = False
 
     def tell(self, row: int) -> None:
         """Queue a row."""
         with self._changed:
             self._new.append(row)
-            self._given += 1
+            self.given += 1
             self._changed.notify()
-
-    @property
-    def given(self) -> int:
-        """The number of rows that have been queued."""
-        return self._given
 
     def told(self, given: int) -> bool:
         """True when the kernel was notified of the first `given` rows that were queued."""

@@ -111,11 +111,6 @@ class ExtentPool:
                 self._retired.remove(extent)
                 self.retire(extent)
 
-    @property
-    def pinned(self) -> int:
-        """The number of pinned extents."""
-        return len(self._pins)
-
     def take_refused(self) -> int:
         """The number of allocations that found no room since the last call."""
         refused, self._refused = self._refused, 0

@@ -7,7 +7,6 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from nopfsfs.fuse.mount_watch import MountWatch, is_over
 from nopfsfs.system import end_switch
@@ -38,16 +37,15 @@ class LifeSign:
     def answer(self) -> bool:
         """Answer the supervisor's ping: what is off, and whether the mount's copy is open. False: it is gone."""
         assert self.pulse is not None
-        with suppress(BlockingIOError):
-            try:
-                if not self.pulse.recv(64, socket.MSG_DONTWAIT):
-                    return False
-                text = {"holds": self._holds(), "off": self._outages.all()[:16]}
-                self.pulse.send(json.dumps(text).encode(), socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                raise
-            except OSError:
+        try:
+            if not self.pulse.recv(64, socket.MSG_DONTWAIT):
                 return False
+            text = {"holds": self._holds(), "off": self._outages.all()[:16]}
+            self.pulse.send(json.dumps(text).encode(), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass
+        except OSError:
+            return False
         return True
 
     def look(self, *, changed: bool = False) -> float | None:

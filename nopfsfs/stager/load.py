@@ -7,13 +7,14 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import xxhash
 
 from nopfsfs.protocol.columns import Columns, Metric
 from nopfsfs.protocol.server_stager import Origin
+from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.tiers.arena import Arena
+from nopfsfs.tiers.disk import Disks
 from nopfsfs.tiers.source import Identity, Source, close, read_exactly
 
 log = logging.getLogger(__name__)
@@ -126,29 +127,16 @@ class Load:
         return self.whole and len(self.blocks) > 1 and not self.failed
 
 
-class DiskReader(Protocol):
-    """The disk tiers, as far as they are used here."""
-
-    def read(self, disk: int, row: int, into: memoryview) -> None: ...
-
-
 class GivenUp(Exception):
     """The load has gone on without this read, which took too long."""
-
-
-class Notes(Protocol):
-    """Notes bytes that may change without a trace; see `stager/young_files.py`."""
-
-    def note(self, row: int, version: int, start: int, data: memoryview, checksum: int | None = None) -> None: ...
-    def note_whole(self, row: int, version: int, length: int, checksum: int) -> None: ...
 
 
 class BlockReader:
     """Reads blocks. Holds no lock: the worker that reads a block is the only one to write its bytes."""
 
     def __init__(
-        self, columns: Columns, gauge: memoryview, arena: Arena, source: Source, disks: DiskReader,
-        copy_lost: Callable[[int, int], bool], young: Notes | None = None,
+        self, columns: Columns, gauge: memoryview, arena: Arena, source: Source, disks: Disks,
+        copy_lost: Callable[[int, int], bool], young: YoungFiles | None = None,
     ) -> None:  # fmt: skip
         """`copy_lost(row, disk)` withdraws a copy that is of no use; False when it was withdrawn before."""
         self._columns, self._gauge, self._arena, self._source, self._disks = columns, gauge, arena, source, disks

@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ import xxhash
 
 from nopfsfs.fuse import passthrough
 from nopfsfs.protocol.columns import Columns
+from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.tiers.disk import Disk
 from nopfsfs.tiers.open_modes import OpenModes
 
 log = logging.getLogger(__name__)
@@ -35,14 +37,6 @@ _WRITE_AND_WAIT = 7  # SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE, _WAIT_AFTER
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 _OF_THE_TIER = (errno.ELOOP, errno.EINVAL, errno.EOPNOTSUPP)
-
-
-class CopyStore(Protocol):
-    """A disk tier, as far as it is used here."""
-
-    path: str
-
-    def open_copy(self, row: int, flags: int = 0) -> int: ...
 
 
 class PassthroughCopies:
@@ -92,21 +86,18 @@ class PassthroughCopies:
 
     # ---- in the disk thread -------------------------------------------------------------------------------
 
-    def register(self, tier: CopyStore, row: int, check: int) -> int:
+    def register(self, tier: Disk, row: int, check: int) -> int:
         """The number of the row's copy, to be published; 0 where there is none to be. `check`: xxh3 of what it must
         hold. Raises OSError when the copy cannot be written or read, EIO when it holds something else."""
         if not self.is_wanted(tier, row):
             return 0
-        fd = tier.open_copy(row)
-        try:
+        with closing_fd(tier.open_copy(row)) as fd:
             _verify(fd, check)
             number = self._register(tier, fd)
-        finally:
-            os.close(fd)
         self._registered += number > 0
         return number
 
-    def _register(self, tier: CopyStore, fd: int) -> int:
+    def _register(self, tier: Disk, fd: int) -> int:
         try:
             return passthrough.register(self._fd, fd)
         except OSError as e:
@@ -117,7 +108,7 @@ class PassthroughCopies:
         """True for a row that the supervisor counts among those that may be registered."""
         return bool(self._from and self._sizes[row] >= self._from)
 
-    def is_wanted(self, tier: CopyStore, row: int) -> bool:
+    def is_wanted(self, tier: Disk, row: int) -> bool:
         """True when the row's copy is to be registered."""
         if not self.is_large(row):
             return False
@@ -130,7 +121,7 @@ class PassthroughCopies:
         self._usable.add(tier.path)
         return True
 
-    def _takes_direct(self, tier: CopyStore, row: int) -> bool:
+    def _takes_direct(self, tier: Disk, row: int) -> bool:
         """True where O_DIRECT works; elsewhere opens of the mount with O_DIRECT would fail."""
         try:
             os.close(tier.open_copy(row, os.O_DIRECT))
@@ -139,7 +130,7 @@ class PassthroughCopies:
             return False
         return True
 
-    def _refused(self, tier: CopyStore, error: OSError) -> None:
+    def _refused(self, tier: Disk, error: OSError) -> None:
         if error.errno == errno.EPERM:
             self._permitted = False
             log.warning("passthrough is off: the right to register files (CAP_SYS_ADMIN) is missing")

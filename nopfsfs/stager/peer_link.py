@@ -4,15 +4,13 @@ kept, up to a bound, and sent when it takes them."""
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from nopfsfs.protocol import stager_peer
+from nopfsfs.protocol.outbox import Outbox
 from nopfsfs.protocol.stager_peer import Kind, Record
 
-log = logging.getLogger(__name__)
 # Messages. Requests and leases are bounded, so only a peer process that asks on and on and takes no answer lets so many
 # come together. Requests in messages that are lost run out at their limits, as with a peer process that hangs.
 BEHIND_MOST = 1 << 14
@@ -24,38 +22,23 @@ class PeerLink:
     `receive` by the loop."""
 
     def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        self.socket = sock
-        self._behind: deque[bytes] = deque()
-        self.lost = 0
+        self.socket, self.box = sock, Outbox(sock, BEHIND_MOST)
 
     @property
     def behind(self) -> bool:
         """True while messages wait for room in the socket."""
-        return bool(self._behind)
+        return len(self.box) > 0
 
     def send(self, kind: Kind, records: Sequence[Record]) -> None:
         """Send records now, or when the socket takes them."""
-        for message in stager_peer.pack(kind, records):
-            if len(self._behind) < BEHIND_MOST:
-                self._behind.append(message)
-            else:
-                self.lost += 1
-                if self.lost == 1:
-                    log.error("the peer process takes no messages")
-        self.flush()
+        with contextlib.suppress(OSError):  # it has ended, which the loop notices when it receives
+            for message in stager_peer.pack(kind, records):
+                self.box.send(message)
 
     def flush(self) -> None:
         """Send the messages that wait, as far as the socket takes them."""
-        while self._behind:
-            try:
-                self.socket.send(self._behind[0])
-            except BlockingIOError:
-                return
-            except OSError:
-                self._behind.clear()  # it has ended, which the loop notices when it receives
-                return
-            self._behind.popleft()
+        with contextlib.suppress(OSError):  # as in `send`
+            self.box.flush()
 
     def receive(self) -> tuple[list[bytes], bool]:
         """(messages that came, False when there will be no others)."""
@@ -74,7 +57,7 @@ class PeerLink:
 
     def end(self) -> None:
         """Send and receive nothing more. The loop closes the socket when it waits for it no longer."""
-        self._behind.clear()
+        self.box.clear()
         with contextlib.suppress(OSError):  # the other side may have ended before
             self.socket.shutdown(socket.SHUT_RDWR)
 

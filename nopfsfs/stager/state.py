@@ -22,7 +22,7 @@ from nopfsfs.stager.demands import Demands
 from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.leases import Leases
 from nopfsfs.stager.left_alone import Tiers
-from nopfsfs.stager.load import BLOCK, RANGE_BLOCK, Load, Notes
+from nopfsfs.stager.load import BLOCK, RANGE_BLOCK, Load
 from nopfsfs.stager.passthrough_copies import PassthroughCopies
 from nopfsfs.stager.peer_link import PeerLink, PeerOutbox
 from nopfsfs.stager.published_copies import PinnedCopy, PublishedCopies
@@ -32,6 +32,7 @@ from nopfsfs.stager.remote_fetches import CHECK_S, RemoteFetches
 from nopfsfs.stager.stuck_reads import StuckReads
 from nopfsfs.stager.whole_loads import WholeLoads
 from nopfsfs.stager.workers import Worker, Workers
+from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.source import IDLE_S, Source
 
@@ -61,7 +62,7 @@ class StagerState:
         self, *, index: Index, columns: Columns, gauges: MetricBlock, ring: Ring, arena: Arena, source: Source,
         concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], bool], block: int = BLOCK,
         range_block: int = RANGE_BLOCK, poke: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic, young: Notes | None = None,
+        clock: Callable[[], float] = time.monotonic, young: YoungFiles | None = None,
         registered: PassthroughCopies | None = None,
     ) -> None:  # fmt: skip
         """`answer` and `ask_grace` send to the servers. `poke` makes the loop ask `peer_pause` anew. `registered`:

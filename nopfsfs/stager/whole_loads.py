@@ -15,8 +15,9 @@ from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Origin
 from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.left_alone import LeftAlone, Tiers
-from nopfsfs.stager.load import BLOCK, DONE, NOWHERE, RUNNING, Load, Notes, SharedOpen
+from nopfsfs.stager.load import BLOCK, DONE, NOWHERE, RUNNING, Load, SharedOpen
 from nopfsfs.stager.read_queue import ReadQueue
+from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.tiers.arena import NoRoom
 from nopfsfs.tiers.source import Source
 
@@ -35,7 +36,7 @@ class WholeLoads:
     def __init__(
         self, pool: ExtentPool, queue: ReadQueue, *, index: Index, columns: Columns, gauge: memoryview, ring: Ring,
         source: Source, answer: Callable[[Answer], None], left_alone: LeftAlone, tiers: Tiers, block: int = BLOCK,
-        young: Notes | None = None,
+        young: YoungFiles | None = None,
     ) -> None:  # fmt: skip
         self._pool, self._queue = pool, queue
         self._index, self._columns, self._ring, self._source = index, columns, ring, source

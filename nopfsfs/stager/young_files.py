@@ -29,6 +29,7 @@ import xxhash
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric
 from nopfsfs.protocol.server_stager import YOUNG_S, YoungRead
+from nopfsfs.system.descriptors import advise
 from nopfsfs.system.elastic_threads import ElasticThreads
 from nopfsfs.system.file_system import FileSystem
 from nopfsfs.tiers.source import Changed, Identity, Source, check, close
@@ -76,12 +77,11 @@ class YoungFiles:
 
     # ---- noting -------------------------------------------------------------------------------------------
 
-    def note(self, row: int, version: int, start: int, data: memoryview, checksum: int | None = None) -> None:
-        """Note bytes of the row that were read, or came from another node. `checksum`: their xxh3, if it is known."""
-        due = self._due(row, version)
-        if due:
-            sum_ = xxhash.xxh3_64_intdigest(data) if checksum is None else checksum
-            self._add(_Part(due, next(self._numbers), row, version, start, len(data), sum_))
+    def note(self, row: int, version: int, start: int, data: memoryview) -> None:
+        """Note bytes of the row that were read."""
+        if due := self._due(row, version):
+            checksum = xxhash.xxh3_64_intdigest(data)
+            self._add(_Part(due, next(self._numbers), row, version, start, len(data), checksum))
 
     def note_whole(self, row: int, version: int, length: int, checksum: int) -> None:
         """Note a whole file by its checksum."""
@@ -142,16 +142,6 @@ class YoungFiles:
             self._stopped = True
             self._wake.notify()
         self._readers.stop()
-
-    def run_due(self, changed: Take, renew: Take) -> int:
-        """Compare what is due now, as `run` does; return the number of parts."""
-        for done in itertools.count():
-            with self._wake:
-                if not self._parts or self._parts[0].due_ns > self._clock_ns():
-                    return done
-                part = self._pop()
-            self._compare(part, changed, renew)
-        raise AssertionError
 
     def _next(self) -> _Part | None:
         with self._wake:
@@ -216,7 +206,8 @@ class YoungFiles:
         """The checksum of what the file holds there now. Raises Changed, OSError."""
         fd, identity = self._source.open(part.row)
         try:
-            _drop(fd)  # pages that a network file system keeps may be as old as its attributes
+            # Pages that a network file system keeps may be as old as its attributes.
+            advise(fd, os.POSIX_FADV_DONTNEED)
             return self._digest(fd, identity, part)
         finally:
             close(fd)
@@ -232,10 +223,3 @@ class YoungFiles:
             at += got
         check(fd, identity)
         return digest.intdigest()
-
-
-def _drop(fd: int) -> None:
-    try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    except OSError:
-        pass  # some file systems refuse the advice; it is only an advice

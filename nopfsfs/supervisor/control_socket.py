@@ -16,7 +16,8 @@ from typing import Any
 
 import trio
 
-from nopfsfs.control.client import MAX_ANSWER, SOCKET_NAME, peer_uid
+from nopfsfs.control.client import MAX_ANSWER, peer_credentials, socket_address
+from nopfsfs.supervisor.processes.supervised import first_of
 
 log = logging.getLogger(__name__)
 LINE_MAX = 1 << 16
@@ -47,14 +48,7 @@ class Caller:
         except trio.WouldBlock:
             raise ValueError(f"{WAITING_MOST} commands wait for this mount already; end some") from None
         try:
-            async with trio.open_nursery() as nursery:
-
-                async def until(step: Callable[[], Awaitable[object]]) -> None:
-                    await step()
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(until, wait)
-                nursery.start_soon(until, self.gone.wait)
+            await first_of(wait, self.gone.wait)
         finally:
             self._waiting.release_on_behalf_of(self)
 
@@ -142,28 +136,21 @@ async def serve(
 
 
 async def _listen(state_dir: str) -> trio.socket.SocketType:
-    listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-    fd = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        # By way of the descriptor: a socket's address must be shorter than many a path.
-        path = f"/proc/self/fd/{fd}/{SOCKET_NAME}"
+    with contextlib.ExitStack() as failed, socket_address(state_dir) as path:
+        listener = failed.enter_context(trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM))
         # Of a daemon that was killed; that no other lives is what the claim on the state directory says.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         await listener.bind(path)
         os.chmod(path, 0o600)
         listener.listen(BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    finally:
-        os.close(fd)
+        failed.pop_all()
     return listener
 
 
 async def _admit(stream: trio.SocketStream, room: _Room, answer: Answer) -> None:
     """Converse with who may, and for whom there is room."""
-    if peer_uid(stream.socket.getsockopt) not in (0, os.geteuid()):
+    if peer_credentials(stream.socket.getsockopt)[1] not in (0, os.geteuid()):
         await _send(stream, {"ok": False, "error": "only root and the user who mounted are answered"})
         return
     caller = room.admit()

@@ -60,7 +60,7 @@ class EventLoop:
 
     def __init__(
         self, server_rings: ServerRings, stager_ring: Ring, policy: NodePolicy, tier: npt.NDArray[np.uint8],
-        gauge: memoryview, stager: StagerSocket, outages: Outages, signal: ProgressSignal | None = None, *,
+        gauge: memoryview, stager: StagerSocket, outages: Outages, signal: ProgressSignal, *,
         strays: Callable[[list[int]], None] = lambda rows: None, holds_back: bool = False,
     ) -> None:  # fmt: skip
         self._server_rings, self._stager_ring, self._stager = server_rings, stager_ring, stager
@@ -68,7 +68,7 @@ class EventLoop:
         self._strays, self.holds_back = strays, holds_back
         self.policy = policy
         policy.foresee(self._next_uses)
-        if signal is not None and signal.refusing:
+        if signal.refusing:
             policy.without_closes()
         self.audit = PageCacheAudit(policy.residency.charges, policy.pushes.paged)
         self._audit_at = time.monotonic() + AUDIT_PAUSE_S
@@ -119,13 +119,8 @@ class EventLoop:
         self.follower = follower
         self._generation = -1  # generations of two followers say nothing of each other
         self.awaiting_plan = False
-        if follower is not None and self._signal is not None:
+        if follower is not None:
             self._signal.tell(follower)
-
-    @property
-    def predicted(self) -> int:
-        """Opens that were foreseen, of those that showed while all did."""
-        return int(self._gauge[Metric.PREDICTED])
 
     @property
     def observed(self) -> int:
@@ -257,22 +252,20 @@ class EventLoop:
         return len(kinds) > 0
 
     def _take_server(self) -> bool:
-        if self._signal is not None:
-            self._signal.settle(self.follower)
+        self._signal.settle(self.follower)
         pending = self._server_rings.fullest
         if not pending or (self.awaiting_plan and pending < CAPACITY // 2):
             return False  # the rings keep what is read before there is a plan to hold it against
-        until = self._signal.until if self._signal is not None else None
-        kinds, rows, values = self._server_rings.take(EVENTS_AT_ONCE, until)
+        kinds, rows, values = self._server_rings.take(EVENTS_AT_ONCE, self._signal.until)
         opened = kinds == _OPEN
         self._gauge[Metric.OBSERVED] += int(np.count_nonzero(opened))
-        shown = self._signal.shown(rows) if self._signal is not None else None
+        shown = self._signal.shown(rows)
         if shown is not None:
             opened &= shown
         if opened.any():
             self._observe(rows[opened], values[opened], all_show=shown is None)
         c = self.policy
-        closes = self._signal is None or not self._signal.refusing
+        closes = not self._signal.refusing
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
             if kind == _OPEN:
                 if closes:
@@ -285,8 +278,7 @@ class EventLoop:
             self._unclosed -= len(kinds)
             if self._unclosed <= 0:
                 c.events_lost()
-        if self._signal is not None:
-            self._signal.taken(self.follower, c)
+        self._signal.taken(self.follower, c)
         return True
 
     def _observe(self, rows: Rows, threads: Rows, *, all_show: bool) -> None:
@@ -297,10 +289,10 @@ class EventLoop:
             predicted = follower.observe(rows, self._readers.processes(threads))
             if all_show:
                 self._gauge[Metric.PREDICTED] += int(np.count_nonzero(predicted))
-            elif self._signal is not None:
+            else:
                 self._signal.told(len(rows), follower.stood_for - told, follower.predicted_for - foreseen)
             self._say_state(follower.status())
-        elif self._signal is not None and not all_show:
+        elif not all_show:
             self._signal.told(len(rows))
 
     def _say_state(self, status: PlanStatus) -> None:

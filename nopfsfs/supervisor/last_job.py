@@ -13,15 +13,15 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
+import msgspec
 import trio
 import xxhash
 
 from nopfsfs.config import MountConfig
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.following.recorded import PLANS_MOST, RecordedPlan, merged
-from nopfsfs.plan.samplers.sampler import Value
 from nopfsfs.system.atomic_file import whole_file
 from nopfsfs.system.outages import SHORTAGE
 from nopfsfs.system.trusted_path import make_directories, trusted_parent
@@ -135,38 +135,10 @@ def decode(data: bytes) -> tuple[RecordedPlan, ...]:
         raise ValueError("too long, damaged, or of another version")
     try:
         raw = json.loads(body, parse_constant=_refused)
-        return tuple(_plan(one) for one in raw[:PLANS_MOST])
+        return msgspec.convert(raw[:PLANS_MOST], tuple[RecordedPlan, ...])
     except (TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"not as it was written: {error}") from error
 
 
 def _refused(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number")
-
-
-def _plan(raw: dict[str, Any]) -> RecordedPlan:
-    subset, inflight = raw["subset"], raw["inflight"]
-    return RecordedPlan(
-        dataset=_a(str, raw["dataset"]),
-        files=_a(str, raw["files"]),
-        sampler=_a(str, raw["sampler"]),
-        seed=_a(int, raw["seed"]),
-        epoch=_a(int, raw["epoch"]),
-        world=_a(int, raw["world"]),
-        ranks=tuple(_a(int, rank) for rank in _a(list, raw["ranks"])),
-        options=_options(raw["options"]),
-        subset=None if subset is None else (_a(str, subset[0]), _a(int, subset[1]), _options(subset[2])),
-        inflight=None if inflight is None else _a(int, inflight),
-        position=_a(int, raw["position"]),
-    )
-
-
-def _options(raw: Any) -> tuple[tuple[str, Value], ...]:
-    return tuple((_a(str, name), _a((int, float, str), value)) for name, value in _a(list, raw))
-
-
-def _a(kind: Any, value: Any) -> Any:
-    """The value, if it is of that kind. Raises ValueError."""
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"{value!r} is of another kind")
-    return value

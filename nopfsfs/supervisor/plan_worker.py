@@ -25,7 +25,7 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.following.recorded import RecordedPlan
 from nopfsfs.plan.following.wording import paragraph
 from nopfsfs.plan.samplers import registry
-from nopfsfs.plan.samplers.sampler import Dealt, GivenOrders, Sampler, Spec
+from nopfsfs.plan.samplers.sampler import Dealt, GivenOrders, Sampler
 from nopfsfs.registration import plan_tables
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.last_job import LastJob
@@ -231,13 +231,14 @@ class PlanWorker:
         if plan.order:
             places = order_files.Places(root, self._config.source, self._config.mountpoint)
             said = order_files.read_order(
-                plan.order, self._index, places, lambda: self._enumerate(plan, root, family).rows, repeats=plan.repeats
+                plan.order, self._index, places, lambda: self._enumerate(plan, root).rows, repeats=plan.repeats
             )
             order, data = FileOrder(("explicit",), said.rows.astype(np.uint32)), GivenOrders(said.epochs)
         else:
-            order = self._enumerate(plan, root, family)
+            order = self._enumerate(plan, root)
         size, ranks = self._world(plan, family)
-        spec, subset = self._spec(plan, family, data), self._subset(plan)
+        spec = dataclasses.replace(plan_tables.spec_of(plan, self._config.seed), data=data)
+        subset = plan_tables.subset_of(plan, self._config.seed)
         if family.by_class and not spec.get("classes", ""):
             spec = spec.with_option("classes", order.classes)
         if (asked := spec.number("num_samples")) > SAMPLES_MOST * len(order.rows):
@@ -245,13 +246,10 @@ class PlanWorker:
             raise ValueError(f"options.num_samples: {asked} samples an epoch are more than {most}")
         return at, order, Hypothesis(at, 0, spec, plan.epoch, size, ranks, subset)
 
-    def _enumerate(self, plan: PlanSpec, root: int, family: Sampler) -> FileOrder:
+    def _enumerate(self, plan: PlanSpec, root: int) -> FileOrder:
         """The list that a plan names, or the first of its sampler's usual ones that has files."""
-        for name in (plan.files,) if plan.files is not None else family.files:
-            rows = file_orders.ORDERS[name](self._index, root, None)
-            if len(rows):
-                return FileOrder((name,), rows, _classes(self._index, root, name))
-        raise ValueError(f"files: {plan.files or ' or '.join(family.files)} finds none in {_name(self._index, root)}")
+        name, rows = file_orders.first_list(_usual(plan), self._index, root)
+        return FileOrder((name,), rows, _classes(self._index, root, name))
 
     def _world(self, plan: PlanSpec, family: Sampler) -> tuple[int, tuple[int, ...]]:
         if plan.world_size is None and plan.ranks is None:
@@ -262,19 +260,3 @@ class PlanWorker:
         if max(ranks) >= size:
             raise ValueError(f"world_size: rank {max(ranks)} does not fit a world of {size}; say world_size")
         return size, ranks
-
-    def _spec(self, plan: PlanSpec, family: Sampler, data: GivenOrders | None) -> Spec:
-        options = dict(plan.options)
-        seed = plan.seed if plan.seed is not None else self._config.seed
-        if seed is None and family.seeds is not None and "state" not in options:
-            raise ValueError(f"seed: {family.name} has one; say which, such as 42")
-        if family.seeds is None:
-            seed = 0
-        return dataclasses.replace(registry.make_spec(family, seed or 0, options), data=data)
-
-    def _subset(self, plan: PlanSpec) -> Spec | None:
-        if plan.subset is None:
-            return None
-        rule = registry.subset(plan.subset.name)
-        seed = next((s for s in (plan.subset.seed, plan.seed, self._config.seed) if s is not None), 0)
-        return registry.make_spec(rule, seed if rule.seeds is not None else 0, dict(plan.subset.options))

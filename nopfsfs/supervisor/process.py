@@ -46,7 +46,7 @@ from nopfsfs.supervisor.progress_signal import NO_FAST_PATH, PASSED_THROUGH, Pro
 from nopfsfs.supervisor.quiet import Quiet
 from nopfsfs.supervisor.recheck_requests import Rechecks
 from nopfsfs.supervisor.stager_socket import StagerSocket
-from nopfsfs.supervisor.status_record import modes, record
+from nopfsfs.supervisor.status_record import record
 from nopfsfs.supervisor.succession import Succession, check_hand_over
 from nopfsfs.system.outages import SHORTAGE, Outages, reason
 from nopfsfs.system.process_setup import Handoff, begin, unbind
@@ -365,12 +365,13 @@ class Supervisor:
         return self._peer.status() | self._agreement.status()
 
     def _modes(self) -> dict[str, Any]:
+        """Ways of working; `signal_because`: why the signal is `open` yet, where that is not what was asked for."""
         config, session = self._config, self._mount.session
-        return modes(
-            fast_path=config.fast_path, resend=session is not None and session.resend,
-            passthrough=self._mount.pass_from > 0, signal=self._signal.name, why=self._signal.why,
-            privileged=may_mount(), servers=number_of_servers(config),
-        )  # fmt: skip
+        return {
+            "fast_path": config.fast_path, "resend": session is not None and session.resend,
+            "passthrough": self._mount.pass_from > 0, "signal": self._signal.name, "signal_because": self._signal.why,
+            "privileged": may_mount(), "servers": number_of_servers(config),
+        }  # fmt: skip
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ def record(
     recheck: dict[str, Any], peers: dict[str, Any] | None = None, off: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
-    kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched; `recheck`: of
+    kernel was found to keep; `modes`: the ways of working; `rates`: of what was fetched; `recheck`: of
     `supervisor/recheck_requests.py`; `peers`: where there are any; `off`: what is switched off after a failure and
     tried again: `what`, `since` (seconds since 1970), `why`."""
     known = {} if peers is None else {"peers": peers}
@@ -85,14 +85,3 @@ def record(
         "recheck": recheck,
         **known,
     }
-
-
-def modes(
-    *, fast_path: bool, resend: bool, passthrough: bool, signal: str, privileged: bool, servers: int, why: str = ""
-) -> dict[str, Any]:
-    """Which ways of working were found possible, or asked for, when the mount was made. `signal`: what is seen of
-    readers now: open, tripwire, attributes; `why` that is `open` yet, where it is not what was asked for."""
-    return {
-        "fast_path": fast_path, "resend": resend, "passthrough": passthrough, "signal": signal, "signal_because": why,
-        "privileged": privileged, "servers": servers,
-    }  # fmt: skip

@@ -16,7 +16,7 @@ from nopfsfs.control.process_list import end_writer, read_pids, wait_all, write_
 from nopfsfs.fuse.connection import resend
 from nopfsfs.protocol.columns import BLOCKS, FIRST_SERVER, LAYOUT
 from nopfsfs.supervisor.processes.supervised import SupervisedProcess
-from nopfsfs.system.threads import living_threads
+from nopfsfs.system.proc import living_threads
 
 log = logging.getLogger(__name__)
 END_LIMIT_S = 5.0  # for processes of another supervisor to end by themselves

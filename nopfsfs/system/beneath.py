@@ -12,6 +12,8 @@ import ctypes
 import errno
 import os
 
+from nopfsfs.system.descriptors import closing_fd
+
 _SYS_OPENAT2 = 437  # the same number on all architectures but alpha
 _AT_FDCWD = -100
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
@@ -89,11 +91,8 @@ def open_absolute(path: bytes, flags: int) -> int:
     """Open an absolute path that holds no link and no "..", as `open_beneath` does."""
     if _has_openat2 and len(path) <= _PIECE:  # one call: every file that is staged begins with one
         return _openat2(_AT_FDCWD, path, flags | _ALWAYS, _NO_LINKS)
-    root = os.open(b"/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(b"/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
         return open_beneath(root, path.strip(b"/"), flags)
-    finally:
-        os.close(root)
 
 
 def open_followed(dir_fd: int, name: bytes) -> int:

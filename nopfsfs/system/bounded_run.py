@@ -33,6 +33,12 @@ except OSError:
 """
 
 
+def module_command(module: str, *words: str) -> list[str]:
+    """Return the command line that runs a module of this package."""
+    options = ["-P"] if sys.version_info >= (3, 11) else []  # the working directory must not decide what is imported
+    return [sys.executable, *options, "-m", module, *words]
+
+
 class Finished(NamedTuple):
     """Result of a helper; `code` is negative for a signal."""
 

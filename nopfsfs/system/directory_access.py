@@ -13,6 +13,8 @@ import stat
 from collections.abc import Callable
 from itertools import islice
 
+from nopfsfs.system.descriptors import closed_on_error, closing_fd
+
 _BATCH = 4096  # names held in memory at a time: a directory of another user may have any number
 _BATCHES = 1024  # in one call: that user may make names as fast as they are removed
 
@@ -20,26 +22,20 @@ _BATCHES = 1024  # in one call: that user may make names as fast as they are rem
 def open_directory(name: str, dir_fd: int) -> int:
     """Open directory `name` of the directory `dir_fd`, to be listed. Raises OSError: NotADirectoryError for whatever
     is no directory, links included; EXDEV for a mount point."""
-    entry = _open_entry(name, dir_fd)
-    try:
+    with closing_fd(_open_entry(name, dir_fd)) as entry:
         if not stat.S_ISDIR(os.fstat(entry).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "is no directory", name)
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entry)
-    finally:
-        os.close(entry)
 
 
 def open_regular(name: str, dir_fd: int) -> int:
     """Open the regular file `name` of the directory `dir_fd` for reading. Raises OSError: EINVAL for whatever is no
     regular file, EXDEV for a mount point."""
-    entry = _open_entry(name, dir_fd)
-    try:
+    with closing_fd(_open_entry(name, dir_fd)) as entry:
         if not stat.S_ISREG(os.fstat(entry).st_mode):
             raise OSError(errno.EINVAL, "is no regular file", name)
         # The same file, whatever has the name by now. Not blocking: its owner may hold a file lease (fcntl).
         return os.open(f"/proc/self/fd/{entry}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    finally:
-        os.close(entry)
 
 
 def unlink_files(dir_fd: int, is_ours: Callable[[str], bool]) -> None:
@@ -61,19 +57,16 @@ def _unlink(name: str, dir_fd: int) -> bool:
 
 def _open_entry(name: str, dir_fd: int) -> int:
     """Return a descriptor that only names the entry: opening it asks nothing of a device, a fifo or a daemon."""
-    entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
-    try:
-        if _mount_of(entry) != _mount_of(dir_fd):
+    with closed_on_error(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)) as entry:
+        if mount_of(entry) != mount_of(dir_fd):
             raise OSError(errno.EXDEV, "is a mount point", name)
-    except BaseException:
-        os.close(entry)
-        raise
     return entry
 
 
-def _mount_of(fd: int) -> int:
-    """The number of the mount that `fd` lies on, which the kernel reports without asking its file system."""
-    with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+def mount_of(fd: int | str, pid: int | str = "self") -> int:
+    """The number of the mount that a descriptor of a process lies on, which the kernel reports without asking its file
+    system. Raises OSError."""
+    with open(f"/proc/{pid}/fdinfo/{fd}", "rb") as file:
         for line in file:
             key, _, value = line.partition(b":")
             if key == b"mnt_id":

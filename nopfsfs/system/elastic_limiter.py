@@ -19,11 +19,6 @@ class ElasticLimiter:
         self._least, self._most = least, most
         self._tokens = trio.CapacityLimiter(least)
 
-    @property
-    def busy(self) -> int:
-        """The number of calls under way."""
-        return self._tokens.borrowed_tokens
-
     async def run(self, work: Callable[..., Result], *args: object) -> Result:
         """Call `work` in a thread. A caller that is cancelled abandons the thread, which counts until its call ends."""
         return await trio.to_thread.run_sync(

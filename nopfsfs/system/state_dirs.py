@@ -19,12 +19,13 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.system.as_user import as_user, bytes_as_user, fd_as_user
+from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.system.trusted_path import MAX_LINKS
 
 _FIND_S = 3.0  # for a look at directories of another user
 _REMOVE_S = 5.0  # for the files of one mount to be removed
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 100  # to make a directory where others are being removed
-_MAX_LINKS = 40  # symbolic links in one path, as in the kernel
 
 
 def user_run_dirs(uid: int, env: Mapping[str, str]) -> tuple[str, ...]:
@@ -125,19 +126,17 @@ def make_private_dir(path: str, uid: int, *, parents: bool = True) -> None:
         Exit.START, f"{path} is someone else's; have it removed, or set XDG_RUNTIME_DIR to one of yours"
     )
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, _DIRECTORY)
+    except FileNotFoundError:
+        raise
     except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise
         raise foreign from error
-    try:  # by descriptor: another user may replace what is at the path at any moment
+    with closing_fd(fd):  # by descriptor: another user may replace what is at the path at any moment
         found = os.fstat(fd)
         if found.st_uid != uid:
             raise foreign
         if stat.S_IMODE(found.st_mode) != 0o700:
             os.fchmod(fd, 0o700)
-    finally:
-        os.close(fd)
 
 
 def make_state_dir(state_dir: str, uid: int, fill: Callable[[str], None]) -> None:
@@ -186,11 +185,8 @@ def claimed_mountpoint(mountpoint: str, run_dir: str, uid: int) -> Iterator[None
 @contextmanager
 def claimed_dir(path: str, uid: int) -> Iterator[None]:
     """Make directory `path`, where it is missing, and claim it inside the `with` block. Raises NopfsError."""
-    fd = _claim(path, uid)
-    try:
+    with closing_fd(_claim(path, uid)):
         yield
-    finally:
-        os.close(fd)
 
 
 def _claim(path: str, uid: int) -> int:
@@ -284,7 +280,7 @@ def real_mountpoint(path: str, is_mountpoint: Callable[[str], bool]) -> str:
         step = os.path.join(done, part)
         target = None if is_mountpoint(step) else _link(step)
         links += target is not None
-        if target is None or links > _MAX_LINKS:
+        if target is None or links > MAX_LINKS:
             done = step
             continue
         todo += [part for part in reversed(target.split("/")) if part]

@@ -12,19 +12,18 @@ import os
 import stat
 from collections.abc import Iterator
 
+from nopfsfs.system.descriptors import closed_on_error, closing_fd
+
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_MAX_LINKS = 40  # symbolic links in one path, as in the kernel
+MAX_LINKS = 40  # symbolic links in one path, as in the kernel
 
 
 @contextlib.contextmanager
 def trusted_parent(path: str) -> Iterator[tuple[int, str]]:
     """Yield (descriptor of the directory of `path`, last component). Raises OSError; ELOOP names the foreign link."""
     directory, name = os.path.split(os.path.abspath(path))
-    fd = open_trusted(directory)
-    try:
+    with closing_fd(open_trusted(directory)) as fd:
         yield fd, name
-    finally:
-        os.close(fd)
 
 
 def make_directories(path: str, mode: int) -> None:
@@ -49,7 +48,7 @@ def open_trusted(path: str, *, links: bool = True, make: int | None = None) -> i
                 os.close(step)
                 followed += 1
                 where = os.path.join(done, name)
-                if not links or followed > _MAX_LINKS:
+                if not links or followed > MAX_LINKS:
                     raise OSError(errno.ELOOP, "a link is in the way", where)
                 if status.st_uid not in (0, os.geteuid()):
                     raise OSError(errno.ELOOP, f"a link of user {status.st_uid} is in the way", where)
@@ -93,13 +92,10 @@ def open_for_append(path: str, mode: int = 0o644) -> int:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         fd = os.open(name, flags, mode, dir_fd=directory)
         above = os.fstat(directory).st_uid
-    try:
+    with closed_on_error(fd):
         found = os.fstat(fd)
         if found.st_uid not in (0, os.geteuid(), above):
             raise OSError(errno.EPERM, f"the file is user {found.st_uid}'s", path)
         if not stat.S_ISCHR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
             raise OSError(errno.EPERM, "no regular file, or one with several names", path)
-    except BaseException:
-        os.close(fd)
-        raise
     return fd

@@ -13,6 +13,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from nopfsfs.system.descriptors import closing_fd, fill
 from nopfsfs.tiers.tier_directory import TierDirectory
 
 RETRY_AFTER_S = 30.0
@@ -59,11 +60,6 @@ class Disk:
             directory.remove()
 
     @property
-    def home(self) -> str:
-        """The directory as it was made, for people; empty when the tier is not open."""
-        return os.path.join(self.path, self._directory.name) if self._directory is not None else ""
-
-    @property
     def is_open(self) -> bool:
         return self._directory is not None
 
@@ -101,17 +97,10 @@ class Disk:
 
     def read(self, row: int, into: memoryview) -> None:
         """Fill `into` with the copy. Raises OSError, also when it is too short."""
-        fd = self.open_copy(row)
-        try:
-            done = 0
-            while done < len(into):
-                got = os.preadv(fd, [into[done:]], done)
-                if got == 0:
-                    raise OSError(errno.EIO, "copy on disk is too short")
-                done += got
+        with closing_fd(self.open_copy(row)) as fd:
+            if not fill(fd, into):
+                raise OSError(errno.EIO, "copy on disk is too short")
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
 
     def open_copy(self, row: int, flags: int = 0) -> int:
         """Return a descriptor of a row's copy. Raises TierGone, OSError."""

@@ -14,6 +14,7 @@ import ctypes
 import errno
 import os
 import struct
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from nopfsfs.fuse import kernel
 from nopfsfs.fuse.kernel import notification
 from nopfsfs.protocol.inode_numbers import inode_of
+from nopfsfs.system.descriptors import closing_fd
 
 _RANGE = struct.Struct("<QQ")
 _CACHESTAT = struct.Struct("<5Q")  # pages in the cache, dirty, under writeback, evicted, evicted recently
@@ -30,31 +32,27 @@ PAGE = os.sysconf("SC_PAGESIZE")
 STORE_CHUNK = 1 << 20  # bytes a notification; bounds how long the inode's pages stay locked
 
 
-def push(fuse_fd: int, inode: int, data: memoryview, offset: int = 0) -> None:
-    """Put `data` into the page cache of `inode` at `offset`. Raises FileNotFoundError while the kernel does not
-    know the inode, OSError when the connection is gone."""
+def push(fuse_fd: int, inode: int, data: memoryview) -> None:
+    """Put `data`, a whole file, into the page cache of `inode`. Raises FileNotFoundError while the kernel does not know
+    the inode, OSError when the connection is gone."""
     for start in range(0, len(data), STORE_CHUNK):
         part = data[start : start + STORE_CHUNK]
-        head = kernel.NOTIFY_STORE_OUT.pack(inode, offset + start, len(part), 0)
+        head = kernel.NOTIFY_STORE_OUT.pack(inode, start, len(part), 0)
         os.writev(fuse_fd, [notification(kernel.NOTIFY_STORE, head, len(part)), part])
 
 
 def forget_name(fuse_fd: int, directory: int, name: bytes) -> None:
     """Make the kernel look `name` up anew in the inode `directory`. A name that it does not know is no error."""
     body = kernel.NOTIFY_INVAL_ENTRY_OUT.pack(directory, len(name), 0) + name + b"\0"
-    try:
+    with suppress(FileNotFoundError):
         os.write(fuse_fd, notification(kernel.NOTIFY_INVAL_ENTRY, body))
-    except FileNotFoundError:
-        pass
 
 
 def forget_attributes(fuse_fd: int, inode: int) -> None:
     """Make the kernel ask for the attributes and ACLs of an inode anew before it next checks a right; its pages stay,
     and an answer that is under way is not kept. An inode that it does not know is no error."""
-    try:
+    with suppress(FileNotFoundError):
         os.write(fuse_fd, notification(kernel.NOTIFY_INVAL_INODE, kernel.NOTIFY_INVAL_INODE_OUT.pack(inode, -1, 0)))
-    except FileNotFoundError:
-        pass
 
 
 def forget_all_attributes(fuse_fd: int, first: int, versions: npt.NDArray[np.uint32]) -> None:
@@ -66,11 +64,8 @@ def forget_all_attributes(fuse_fd: int, first: int, versions: npt.NDArray[np.uin
 
 def drop(tree_fd: int | None, path: bytes, offset: int = 0, length: int = 0) -> None:
     """Drop the clean pages of a range of a file (length 0: to its end), best effort, keeping its attributes."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=tree_fd)
-    try:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=tree_fd)) as fd:
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)
 
 
 class Unmeasurable(OSError):
@@ -79,11 +74,8 @@ class Unmeasurable(OSError):
 
 def cached(tree_fd: int | None, path: bytes) -> int:
     """Bytes of a file that the page cache holds, in whole pages. Raises Unmeasurable, OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=tree_fd)
-    try:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=tree_fd)) as fd:
         return cached_of(fd)
-    finally:
-        os.close(fd)
 
 
 def cached_of(fd: int) -> int:

@@ -22,6 +22,7 @@ from nopfsfs.dataset.directory_scan import ACL_NAME
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, new_place
 from nopfsfs.system.beneath import by_descriptor
+from nopfsfs.system.descriptors import advise, closing_fd, fill
 from nopfsfs.system.file_system import FileSystem
 
 IDLE_S = 2.0  # a file that nobody reads is closed after this: the source can be unmounted
@@ -83,14 +84,10 @@ class Source:
         versions = self._columns.version[rows]
         return np.where(versions > 0, self._columns.new_size[new_place(rows, versions)], self._index.size[rows])
 
-    def stat(self, row: int) -> os.stat_result:
-        """The attributes of the file in the row's place now. Raises OSError; ESTALE where the source is not there, and
-        where a followed link leads elsewhere."""
-        return self._below.stat(row)
-
     def look(self, row: int, ask: Callable[[os.stat_result], bool]) -> tuple[os.stat_result, bytes | None]:
-        """The attributes as by `stat`, and the POSIX access ACL of that very inode, b"" for none. The ACL is None where
-        `ask` returns False for the attributes. Raises OSError."""
+        """The attributes of the file in the row's place now, and the POSIX access ACL of that very inode, b"" for none;
+        None where `ask` returns False for the attributes. Raises OSError; ESTALE where the source is not there, and
+        where a followed link leads elsewhere."""
         with self._below.looked(row) as (fd, st):
             return st, acl_of(fd) if ask(st) else None
 
@@ -120,14 +117,12 @@ class Source:
             if e.errno in _ANOTHER_FILE:
                 raise OSError(errno.ESTALE, "another file is there") from None
             raise
-        try:
+        with closing_fd(fd):
             st = os.fstat(fd)
             # The number of an inode that was removed is soon given to another one, also to a link.
             if st.st_ino != self.identity(row).ino or (st.st_mode ^ self._index.at.mode[row]) >> _TYPE:
                 raise OSError(errno.ESTALE, "another file is there")
             yield fd
-        finally:
-            os.close(fd)
 
     def getxattr(self, row: int, name: bytes) -> bytes:
         """The value of an extended attribute of the row's inode. Raises OSError."""
@@ -164,20 +159,13 @@ def check(fd: int, identity: Identity) -> None:
 
 def read_exactly(fd: int, identity: Identity, into: memoryview, offset: int) -> None:
     """Fill `into` from `offset`, then compare. Raises Changed (also when the file ends early), OSError."""
-    done = 0
-    while done < len(into):
-        got = os.preadv(fd, [into[done:]], offset + done)
-        if got == 0:
-            raise Changed
-        done += got
+    if not fill(fd, into, offset):
+        raise Changed
     check(fd, identity)
 
 
 def close(fd: int) -> None:
     """Close a source file and drop its pages from the source's page cache: the tiers hold them now."""
-    try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    except OSError:
-        pass  # some file systems refuse the advice; it is only an advice
+    advise(fd, os.POSIX_FADV_DONTNEED)
     with contextlib.suppress(OSError):  # nothing was written: there is nothing that closing could lose
         os.close(fd)

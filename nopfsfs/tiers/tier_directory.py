@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.directory_access import open_directory, open_regular, unlink_files
 from nopfsfs.system.proc import boot_id, has_ended, pid_namespace, start_time
 
@@ -121,39 +122,26 @@ def clear_leftovers(path: str, uid: int | None = None) -> int:
     """Remove the directories that ended mounts left in directory `path`, of this user or of user `uid`. Return how many
     are gone. Raises OSError."""
     owners = {os.geteuid(), os.geteuid() if uid is None else uid}
-    parent = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as parent:
         with os.scandir(parent) as entries:
             names = [entry.name for entry in entries if _NAME.fullmatch(entry.name)]
         return sum([_clear(name, parent, owners) for name in names])
-    finally:
-        os.close(parent)
 
 
 def old_directories(path: str) -> list[str]:
     """Return the directories that an earlier release left in `path`. Nothing in them proves whose they are, or that
     they are not in use. Raises OSError."""
-    parent = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closing_fd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as parent:
         with os.scandir(parent) as entries:
             names = [entry.name for entry in entries if _OLD_NAME.fullmatch(entry.name)]
         return [os.path.join(path, name) for name in names if _holds_lock(name, parent)]
-    finally:
-        os.close(parent)
 
 
 def _holds_lock(name: str, parent: int) -> bool:
-    try:
-        home = open_directory(name, parent)
-    except OSError:
-        return False
-    try:
+    with contextlib.suppress(OSError), closing_fd(open_directory(name, parent)) as home:
         os.close(open_regular("lock", home))
-    except OSError:
-        return False
-    finally:
-        os.close(home)
-    return True
+        return True
+    return False
 
 
 def this_host() -> str:
@@ -193,13 +181,11 @@ def _is_dead(name: str, own: int) -> bool:
         return unmarked is not None and _has_ended(unmarked, None)
     except OSError:
         return False  # not ours
-    try:
+    with closing_fd(fd):
         if os.fstat(fd).st_uid != os.fstat(own).st_uid:
             return False
         marker = _read_marker(fd, name) if os.fstat(fd).st_size else _unmarked(name, own)
         return marker is not None and _has_ended(marker, fd)
-    finally:
-        os.close(fd)
 
 
 def _has_ended(marker: Marker, fd: int | None) -> bool:
@@ -243,13 +229,10 @@ def _remove(name: str, parent: int, own: int) -> bool:
 
 def _remove_copies(own: int) -> None:
     """Raises OSError."""
-    copies = open_directory(_COPIES, own)
-    try:
+    with closing_fd(open_directory(_COPIES, own)) as copies:
         # Where another user owns the directory, that user may have put somebody else's there.
         if os.fstat(own).st_uid in (os.geteuid(), os.fstat(copies).st_uid):
             _remove_subdirectories(copies)
-    finally:
-        os.close(copies)
     _try_to(os.rmdir)(_COPIES, dir_fd=own)
 
 
@@ -263,14 +246,11 @@ def _remove_subdirectories(copies: int) -> None:
 
 
 def _remove_subdirectory(name: str, copies: int, owner: int) -> None:
-    fd = open_directory(name, copies)
-    try:
+    with closing_fd(open_directory(name, copies)) as fd:
         # Whoever owns a directory may remove all that is in it. Of one that was moved here, nothing is touched.
         if os.fstat(fd).st_uid == owner:
             low = int(name, 16)
             unlink_files(fd, lambda row: _ROW.fullmatch(row) is not None and int(row) & 0xFF == low)
-    finally:
-        os.close(fd)
     os.rmdir(name, dir_fd=copies)
 
 

@@ -19,16 +19,8 @@ class NotADirectory(TreeError):
     """The row is no directory, and the operation needs one."""
 
 
-class IsADirectory(TreeError):
-    """The row is a directory, and the operation reads a file."""
-
-
 class NotALink(TreeError):
     """The row is no symbolic link, and the operation needs one."""
-
-
-class ReadOnly(TreeError):
-    """The operation would change something in the read-only mount."""
 
 
 class NoSuchAttribute(TreeError):

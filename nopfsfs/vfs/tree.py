@@ -97,7 +97,7 @@ class Tree:
         self._overrides = overrides
         self._own = own_attributes
         blocks = -(-index.total_bytes // BLOCK)
-        self._file_system = FileSystemSize(BLOCK, blocks, 0, index.n, 0, NAME_MAX)
+        self.file_system = FileSystemSize(BLOCK, blocks, 0, index.n, 0, NAME_MAX)
 
     def lookup(self, dir_row: int, name: bytes) -> int:
         """The row of a name, b"." and b".." included; the root is its own parent. Raises NotFound,
@@ -152,10 +152,6 @@ class Tree:
             return self.index.readlink(row)
         except KeyError:
             raise NotALink(row) from None
-
-    def statfs(self) -> FileSystemSize:
-        """The size of the data set, as `df` shows it."""
-        return self._file_system
 
     def listxattr(self, row: int) -> list[bytes]:
         """Names of the extended attributes, the mount's own first. May block.

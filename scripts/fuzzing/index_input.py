@@ -14,8 +14,8 @@ from fuzzing.core import Input, Wrong
 from fuzzing.mutate import garbage, mutated, number
 from fuzzing.trees import make_tree
 from nopfsfs.dataset import index_cache, index_file
-from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import Index
+from nopfsfs.dataset.index_check import IndexDamaged
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.vfs.errors import TreeError
 from nopfsfs.vfs.tree import RefreshedAttributes, Tree

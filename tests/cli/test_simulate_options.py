@@ -6,15 +6,15 @@ import importlib.util
 import io
 import json
 import re
+import sys
 import xml.etree.ElementTree as ET
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nopfsfs.cli import simulate
+from nopfsfs.cli import mount, simulate
 from nopfsfs.cli.nopfs import main, nopfs_parser
 from nopfsfs.errors import Exit
 from nopfsfs.sim.policies import POLICIES
@@ -264,7 +264,7 @@ def test_a_picture_needs_matplotlib(
         (["--plot", "/nowhere/x.png"], "--plot: /nowhere/x.png cannot be written"),
         (["--thesis", "--order", "random"], "--order: is not in the thesis's simulator"),
         (["--thesis", "--slice", "0"], "--slice: is not in the thesis's simulator"),
-        (["--thesis", "--policy", "homes"], "'homes' is no policy of the thesis's simulator"),
+        (["--thesis", "--policy", "homes"], "'homes' is not a policy of the thesis's simulator"),
         (["--sweep-ram", "-5"], "--sweep-ram: '-5' is not a size"),
         (["--sweep-disk", "1G,x"], "--sweep-disk: 'x' is not a size"),
         (["--sweep-ram", "1G", "--policy", "all"], "--policy: 12 policies are too many for a sweep"),
@@ -346,8 +346,8 @@ def test_a_terminal_sees_how_far_it_is(
             return True
 
     screen = Terminal()
-    monkeypatch.setattr(simulate, "BAR_AFTER_S", 0.0)
-    monkeypatch.setattr(simulate, "sys", SimpleNamespace(stderr=screen))
+    monkeypatch.setattr(mount, "BAR_AFTER_S", 0.0)
+    monkeypatch.setattr(sys, "stderr", screen)
 
     assert main(["simulate", *files]) == Exit.OK
 
@@ -356,7 +356,7 @@ def test_a_terminal_sees_how_far_it_is(
 
 def test_progress_ends_at_all_of_it(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[float] = []
-    monkeypatch.setattr(simulate, "_bar", lambda enabled, total: nullcontext(shown.append))
+    monkeypatch.setattr(simulate, "_bar", lambda total: nullcontext(shown.append))
 
     assert main(["simulate", *files, "--nodes", "1,2,3", "--policy", "naive,homes"]) == Exit.OK
     assert shown == sorted(shown)

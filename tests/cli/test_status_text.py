@@ -8,10 +8,9 @@ import pytest
 
 from nopfsfs.cli.error_exit import printable
 from nopfsfs.cli.status_text import final_table, in_words, status_text
-from nopfsfs.supervisor.status_record import modes
 
-ALL = modes(fast_path=True, resend=True, passthrough=True, signal="tripwire", privileged=True, servers=2)
-NONE = modes(fast_path=False, resend=False, passthrough=False, signal="open", privileged=False, servers=1)
+ALL = {**dict.fromkeys(("fast_path", "resend", "passthrough", "privileged"), True), "signal": "tripwire", "servers": 2}
+NONE = {**dict.fromkeys(("fast_path", "resend", "passthrough", "privileged"), False), "signal": "open", "servers": 1}
 
 
 @pytest.mark.parametrize(

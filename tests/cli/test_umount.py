@@ -19,8 +19,8 @@ from nopfsfs.control.find_mount import Located
 from nopfsfs.control.process_list import write_pids
 from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import HeldConnection, Mount, find_mount
+from nopfsfs.system.proc import is_stopped
 from nopfsfs.system.state_dirs import StateDir, make_state_dir
-from nopfsfs.system.threads import is_stopped
 from tests.conftest import FakeMount, FakeMounts, wait_until
 
 SHORT = Limits(busy=0.5, call=1.0, end=1.0, term=0.5, kill=5.0)

@@ -73,6 +73,22 @@ def test_a_deep_directory(tmp_path: Path) -> None:
                 assert accepted.recv(100) == b'{"command": "status"}\n'
 
 
+def test_a_listener_of_an_unknown_user_leaves_no_descriptor(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_: object) -> tuple[int, int, int]:
+        raise OSError(errno.EIO, "the kernel does not say")
+
+    monkeypatch.setattr("nopfsfs.control.client.peer_credentials", unknown)
+    before = os.listdir("/proc/self/fd")
+
+    with pytest.raises(NoAnswer) as caught:
+        Connection(str(tmp_path), owner=os.geteuid())
+
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    del caught  # its frames held the socket until here
+
+
 def test_refused(serve: Serve, tmp_path: Path) -> None:
     serve(b'{"ok": false, "error": "not now"}\n')
 

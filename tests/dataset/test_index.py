@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from nopfsfs.dataset import index_file
-from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.index_build import RECORD, Listing, build
+from nopfsfs.dataset.index_check import IndexDamaged
 
 FILE, DIR, LINK = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755, stat.S_IFLNK | 0o777
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from nopfsfs.dataset import index_file
-from nopfsfs.dataset.errors import IndexDamaged
 from nopfsfs.dataset.index import COLUMNS, HAS_ACL, Index
 from nopfsfs.dataset.index_cache import open_or_scan
-from nopfsfs.dataset.index_check import check
+from nopfsfs.dataset.index_check import IndexDamaged, check
 from nopfsfs.dataset.tree_scan import scan
 from tests.mount import rights
 

@@ -42,6 +42,7 @@ from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
 from tests.peer.network import Network
 from tests.peer.stagers import JOB, SLOT, SLOTS, check_of, content, length_of, mtime_of
+from tests.stager.peer import pack_one
 
 LIMIT_S = 20.0
 M = TypeVar("M")
@@ -337,14 +338,14 @@ OF_STAGERS = {
     "kind 0": bytes(8),
     "noise": b"\xff" * 40,
     "too long": bytes(60_000),
-    "cut short": stager_peer.pack_one(Kind.ASK, 2, 1, 0, 30, 0, 1, 0)[:-1],
-    "what only the peer process says": stager_peer.pack_one(Kind.GOT, 1, 2, 0, 0),
-    "another such": stager_peer.pack_one(Kind.LEND, 1, 2, 3, 4, 0),
-    "an extent before the arena": stager_peer.pack_one(Kind.ASK, 7, 1, -64, 30, 0, 1, 0),
-    "an extent behind it": stager_peer.pack_one(Kind.ASK, 7, 1, LENGTH, 30, 0, 1, 0),
-    "a row that cannot be": stager_peer.pack_one(Kind.ASK, 7, -1, 0, 30, 0, 1, 0),
-    "hurry for nothing": stager_peer.pack_one(Kind.HURRY, 9),
-    "a row that nobody wanted": stager_peer.pack_one(Kind.LENT, 77, 0, 30, 0, 0),
+    "cut short": pack_one(Kind.ASK, 2, 1, 0, 30, 0, 1, 0)[:-1],
+    "what only the peer process says": pack_one(Kind.GOT, 1, 2, 0, 0),
+    "another such": pack_one(Kind.LEND, 1, 2, 3, 4, 0),
+    "an extent before the arena": pack_one(Kind.ASK, 7, 1, -64, 30, 0, 1, 0),
+    "an extent behind it": pack_one(Kind.ASK, 7, 1, LENGTH, 30, 0, 1, 0),
+    "a row that cannot be": pack_one(Kind.ASK, 7, -1, 0, 30, 0, 1, 0),
+    "hurry for nothing": pack_one(Kind.HURRY, 9),
+    "a row that nobody wanted": pack_one(Kind.LENT, 77, 0, 30, 0, 0),
 }
 
 
@@ -511,7 +512,7 @@ def test_bytes_under_way_arrive_before_the_end(half: Half) -> None:
     half.leave()
     half.network.deliver_all()
     router = half.mount.peer._router
-    wait_for(lambda: router is not None and router.alone)
+    wait_for(lambda: router is not None and router.nodes.alone)
     half.network.ends[0].__dict__.pop("done")
     half.network.decide()
     half.other.start_send(0, tag, memoryview(content(3)))

@@ -506,10 +506,10 @@ def test_a_node_that_cannot_be_reached_is_lost(cluster: Cluster) -> None:
     assert {ask.final for ask in asks} == {Status.LOST}
     assert node.over == [(1, NodeEnd.LOST)]
     node.check_at_rest()
-    assert not node.exchange.alone
+    assert not node.exchange.nodes.alone
     cluster.nodes[2].leave()
     cluster.settle()
-    assert node.exchange.alone
+    assert node.exchange.nodes.alone
 
 
 def test_a_node_that_is_taken_for_lost_and_lives_hears_that_this_one_has_left(cluster: Cluster) -> None:
@@ -523,7 +523,7 @@ def test_a_node_that_is_taken_for_lost_and_lives_hears_that_this_one_has_left(cl
     node.leave()
     cluster.nodes[2].leave()
     cluster.drain()
-    assert cluster.nodes[1].exchange.alone
+    assert cluster.nodes[1].exchange.nodes.alone
 
 
 def said(*records: Record) -> bytes:
@@ -586,7 +586,7 @@ def test_a_node_that_sent_garbage_may_leave(cluster: Cluster) -> None:
     for node in cluster.nodes:
         node.leave()
     cluster.settle()
-    assert all(node.exchange.alone for node in cluster.nodes)
+    assert all(node.exchange.nodes.alone for node in cluster.nodes)
 
 
 def test_orders_that_cannot_be_are_refused_and_the_others_done(cluster: Cluster) -> None:
@@ -639,16 +639,16 @@ def test_a_mount_that_ends_is_announced_once(cluster: Cluster) -> None:
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
 def test_all_that_leave_are_alone_at_last(cluster: Cluster, order: tuple[int, ...]) -> None:
     for number in order:
-        assert not cluster.nodes[number].exchange.alone or number == order[-1]
+        assert not cluster.nodes[number].exchange.nodes.alone or number == order[-1]
         cluster.nodes[number].leave()
         cluster.drain()
-    assert all(node.exchange.alone for node in cluster.nodes)
+    assert all(node.exchange.nodes.alone for node in cluster.nodes)
     cluster.check_at_rest()
 
 
 def test_a_node_alone_in_the_job_has_nobody_to_wait_for() -> None:
     cluster = Cluster(1)
-    assert cluster.nodes[0].exchange.alone
+    assert cluster.nodes[0].exchange.nodes.alone
     cluster.nodes[0].exchange.say(-1, b"hello")
     cluster.nodes[0].leave()
 
@@ -871,7 +871,7 @@ class Exchanges(RuleBasedStateMachine):
             if not node.has_left:
                 node.leave()
         self.cluster.drain()
-        assert all(node.exchange.alone for node in self.cluster.nodes)
+        assert all(node.exchange.nodes.alone for node in self.cluster.nodes)
         self.cluster.check_at_rest()
 
 

@@ -45,6 +45,7 @@ from nopfsfs.protocol.supervisor_peer import (
     from_peer,
     from_supervisor,
 )
+from tests.stager.peer import pack_one
 
 u8, u16, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 64))
 i32, i64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (32, 64))
@@ -125,7 +126,7 @@ def test_records_between_stager_and_peer_process_arrive(
 @given(st.sampled_from(list(stager_peer.Kind)), st.data())
 def test_so_does_one(kind: stager_peer.Kind, data: st.DataObject) -> None:
     record = data.draw(peer_fields(kind))
-    what, records = stager_peer.unpack(stager_peer.pack_one(kind, *record))
+    what, records = stager_peer.unpack(pack_one(kind, *record))
     assert (what, records) == (kind, [record])
 
 

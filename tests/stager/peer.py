@@ -22,6 +22,11 @@ from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from tests.stager.rig import PAGE, Rig, write_files
 
 
+def pack_one(kind: Kind, *values: int) -> bytes:
+    """A message with one record, its fields in order."""
+    return stager_peer.pack(kind, [values])[0]
+
+
 class Ask(NamedTuple):
     id: int
     row: int

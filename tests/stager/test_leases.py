@@ -478,7 +478,7 @@ def test_when_it_ends_nothing_stays_pinned_and_nothing_is_waited_for(
     r.state.evict(r.files[:1])
     r.run()
     assert r.told() == [(Event.EVICTED, r.files[0]), (Event.STAGED, r.files[1])]
-    assert r.state._pool.pinned == 0
+    assert len(r.state._pool._pins) == 0
     assert r.gauge(Metric.LENT_FILES) == 0
     r.take()
     r.check_at_rest()
@@ -491,9 +491,9 @@ def test_numbers_begin_anew_with_another_peer_process(make: Make) -> None:
     other = FakePeer(r)
     assert other.lend(r.files[1]) == [number]
     assert other.bytes_of(number) == r.contents[r.files[1], 0]
-    assert r.state._pool.pinned == 1
+    assert len(r.state._pool._pins) == 1
     other.back(number)
-    assert r.state._pool.pinned == 0
+    assert len(r.state._pool._pins) == 0
     other.close()
 
 

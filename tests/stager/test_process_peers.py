@@ -20,6 +20,7 @@ from nopfsfs.protocol.stager_peer import Kind, Record, Status
 from nopfsfs.stager import remote_fetches
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
+from tests.stager.peer import pack_one
 from tests.stager.rig import PAGE, content, write_files
 from tests.stager.running import LIMIT_S, Running, Shared, running
 
@@ -53,7 +54,7 @@ class Peer:
     def bring(self, ask: Record, data: bytes) -> None:
         number, _, at, *_ = ask
         self.arena[at : at + len(data)] = data
-        self.socket.send(stager_peer.pack_one(Kind.GOT, number, xxhash.xxh3_64_intdigest(data), Status.OK, 0))
+        self.socket.send(pack_one(Kind.GOT, number, xxhash.xxh3_64_intdigest(data), Status.OK, 0))
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_what_is_lent_is_said_when_its_load_has_ended_by_whatever_thread(base: S
     base.columns.holder[row] = HOME_HERE
     mtime_ns = int(base.index.mtime_ns[row])
     with running(base, peer=peer.end) as s:
-        peer.socket.send(stager_peer.pack_one(Kind.LEND, 7, row, 2 * PAGE, mtime_ns, 1))
+        peer.socket.send(pack_one(Kind.LEND, 7, row, 2 * PAGE, mtime_ns, 1))
         ((*_, status),) = peer.take(Kind.LENT)
         assert status == Status.COMING
         ((number, at, length, _, status),) = peer.take(Kind.LENT)
@@ -136,7 +137,7 @@ def test_what_is_lent_is_said_when_its_load_has_ended_by_whatever_thread(base: S
         s.order(Order.EVICT, [row])
         s.wait_for(Event.EVICTED, row)
         assert bytes(peer.arena[at : at + 2 * PAGE]) == content(1, 2 * PAGE)
-        peer.socket.send(stager_peer.pack_one(Kind.BACK, 7))
+        peer.socket.send(pack_one(Kind.BACK, 7))
 
 
 def test_answers_that_find_the_socket_full_are_sent_when_it_is_not(base: Shared, peer: Peer) -> None:
@@ -146,7 +147,7 @@ def test_answers_that_find_the_socket_full_are_sent_when_it_is_not(base: Shared,
 
         def ask() -> None:
             for number in range(1, many + 1):
-                peer.socket.send(stager_peer.pack_one(Kind.LEND, number, row, 1, 0, 0))
+                peer.socket.send(pack_one(Kind.LEND, number, row, 1, 0, 0))
 
         asking = threading.Thread(target=ask)
         asking.start()

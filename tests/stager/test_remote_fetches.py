@@ -16,7 +16,7 @@ from nopfsfs.protocol.server_stager import Origin
 from nopfsfs.protocol.stager_peer import COMING_S, MARGIN_S, PREFETCH_S, PREFETCHES_A_PAIR, SILENT_S, Kind, Status
 from nopfsfs.stager import remote_fetches
 from nopfsfs.stager.workers import Worker
-from tests.stager.peer import Ask, FakePeer, Make, homes, rigs
+from tests.stager.peer import Ask, FakePeer, Make, homes, pack_one, rigs
 from tests.stager.rig import PAGE, Rig, write_files
 
 SILENT = SILENT_S + MARGIN_S + 0.001
@@ -518,8 +518,8 @@ def test_garbage_is_counted_and_changes_nothing(make: Make, caplog: pytest.LogCa
     r.demand(row)
     ask = peer.ask_of(row)
     for message in (
-        b"x", b"\xff" * 8, b"\0" * 8, stager_peer.pack_one(Kind.GOT, ask.id, 0, 0, 0)[:-1],
-        stager_peer.pack_one(Kind.ASK, 1, row, 0, 1, 1, 1, 1), b"\1" * (stager_peer.MESSAGE_MAX + 100),
+        b"x", b"\xff" * 8, b"\0" * 8, pack_one(Kind.GOT, ask.id, 0, 0, 0)[:-1],
+        pack_one(Kind.ASK, 1, row, 0, 1, 1, 1, 1), b"\1" * (stager_peer.MESSAGE_MAX + 100),
     ):  # fmt: skip
         peer.send(message)
     assert r.exchange.invalid == 6
@@ -542,7 +542,7 @@ def test_one_that_takes_no_messages_holds_nobody_up_and_gets_them_in_order(make:
     number = 0
     while not r.exchange.wants()[1] & 2:
         number += 1
-        peer.socket.send(stager_peer.pack_one(Kind.LEND, number, row, 1, 0, 0))
+        peer.socket.send(pack_one(Kind.LEND, number, row, 1, 0, 0))
         peer.hear()
     r.demand(second)
     r.demand(third)
@@ -564,11 +564,11 @@ def test_one_that_asks_on_and_takes_no_answers_loses_some(make: Make, monkeypatc
     monkeypatch.setattr("nopfsfs.stager.peer_link.BEHIND_MOST", 8)
     r, peer = make(PAGE)
     for number in range(1, 4000):
-        peer.send(stager_peer.pack_one(Kind.LEND, number, r.files[0], 1, 0, 0))
-        if peer.link.lost > 10:
+        peer.send(pack_one(Kind.LEND, number, r.files[0], 1, 0, 0))
+        if peer.link.box.dropped > 10:
             break
-    assert peer.link.lost > 10
-    assert len(peer.link._behind) == 8
+    assert peer.link.box.dropped > 10
+    assert len(peer.link.box) == 8
 
 
 def test_a_prefetch_that_became_a_demand_still_counts_until_it_ends(

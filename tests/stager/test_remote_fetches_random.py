@@ -199,7 +199,7 @@ def play(steps: list[tuple[str, int, int]]) -> None:
 def check_end(r: Rig, player: PeerPlayer) -> None:
     assert set(r.results) == set(r.asked), "not answered"
     assert r.state._loads._loads == {}, "never ended"
-    assert r.state._pool.pinned == 0, "pinned for ever"
+    assert len(r.state._pool._pins) == 0, "pinned for ever"
     assert r.state._queue._taken == 0, "a slot is lost"
     assert not r.state._remote.any_limits
     assert r.state._remote._held == {}

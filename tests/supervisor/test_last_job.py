@@ -73,7 +73,8 @@ def test_no_damage_goes_unseen(at: int, difference: int) -> None:
         *(encode([PLAN]).partition(b"\n")[2].replace(before, after, 1) for before, after in (
             (b'"seed": 42', b'"seed": "42"'), (b'"seed": 42', b'"seed": true'), (b'"epoch": 37', b'"epoch": 1.5'),
             (b'"world": 8', b'"world": [8]'), (b'"dataset": "train"', b'"dataset": null'), (b"0.5", b"Infinity"),
-            (b"272", b'{"a": 1}'), (b'"position"', b'"place"'),
+            (b"272", b'{"a": 1}'), (b'"sampler"', b'"place"'),
+            (b'7,\n   [\n    [\n     "lengths",\n     "0.8,0.2"\n    ]\n   ]', b"7"),
         )),
     ],
 )  # fmt: skip

@@ -9,10 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from nopfsfs.protocol.columns import FIRST_SERVER, Metric, MetricBlock, ServerGauges
-from nopfsfs.supervisor.status_record import modes, record, served
+from nopfsfs.supervisor.status_record import record, served
 
 SIZE = 1000
-MODES = modes(fast_path=True, resend=True, passthrough=False, signal="open", privileged=True, servers=3)
+MODES = {
+    "fast_path": True, "resend": True, "passthrough": False, "signal": "open", "signal_because": "", "privileged": True,
+    "servers": 3,
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ disk = Disk(sys.argv[1], None if sys.argv[2] == "-" else int(sys.argv[2]))
 disk.open(int(sys.argv[3]), int(sys.argv[3]))
 disk.write(7, memoryview(b"seven"))
 disk.write(263, memoryview(b"same subdirectory"))
-print(disk.home, flush=True)
+print(os.path.join(disk.path, disk._directory.name), flush=True)
 sys.stdin.read()
 """
 

@@ -38,6 +38,12 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     opened.close()
 
 
+def home(disk: Disk) -> Path:
+    """The directory of an open tier."""
+    assert disk._directory is not None
+    return Path(disk.path, disk._directory.name)
+
+
 def view(size: int, value: int = 1) -> memoryview:
     return memoryview(bytes([value]) * size)
 
@@ -126,7 +132,7 @@ def test_a_tier_that_was_not_opened_is_not_usable(tmp_path: Path) -> None:
 def test_a_tier_whose_directory_was_removed_is_made_anew(disk: Disk, tmp_path: Path) -> None:
     disk.write(1, view(5000))
     assert not disk.is_gone()
-    shutil.rmtree(disk.home)
+    shutil.rmtree(home(disk))
     assert disk.is_gone()
     with pytest.raises(TierGone):
         disk.write(2, view(100))
@@ -200,7 +206,7 @@ def test_an_error_in_mid_write_keeps_nothing(
             disk.write(257, view(20000))
     assert calls
     assert disk.used == 8 * KIB
-    assert sorted(p.name for p in Path(disk.home).rglob("*") if p.is_file()) == ["1", "marker"]
+    assert sorted(p.name for p in home(disk).rglob("*") if p.is_file()) == ["1", "marker"]
     disk.write(257, view(20000, 2))
     into = bytearray(20000)
     disk.read(257, memoryview(into))

@@ -86,7 +86,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 
 ACCESSES: dict[str, Callable[[Tree, int], object]] = {
     "open": lambda t, row: t.source.open(row),
-    "stat": lambda t, row: t.source.stat(row),
+    "stat": lambda t, row: t.source._below.stat(row),
     "getxattr": lambda t, row: t.source.getxattr(row, b"user.x"),
     "listxattr": lambda t, row: t.source.listxattr(row),
     "acl": lambda t, row: t.source.look(row, lambda st: True)[1],
@@ -171,7 +171,7 @@ def test_another_file_system_in_the_sources_place(tree: Tree) -> None:
     known = file_system_at(os.fsencode(tree.root))
     assert known is not None
     other = source_of(tree.root, tree.index, known._replace(kind=known.kind + 1))
-    for access in (other.open, other.stat):
+    for access in (other.open, other._below.stat):
         with pytest.raises(OSError) as raised:
             access(tree.row("a/d/f"))
         assert raised.value.errno == errno.ESTALE
@@ -206,7 +206,7 @@ class TestFollowed:
     def test_is_read(self, followed: Tree) -> None:
         assert [followed.read(path) for path in self.FILES] == [b"out"] * 3
         assert followed.source.listxattr(followed.row("d/file")) is not None
-        assert stat.S_ISREG(followed.source.stat(followed.row("d/file")).st_mode)
+        assert stat.S_ISREG(followed.source._below.stat(followed.row("d/file")).st_mode)
 
     def test_a_link_that_leads_elsewhere_is_stale_until_it_leads_back(self, followed: Tree) -> None:
         for link, target in (("d/file", "f"), ("dir", "")):
@@ -226,7 +226,7 @@ class TestFollowed:
         os.rename(out / "f", out / "g")
         (out / "f").write_bytes(b"out")
         with pytest.raises(OSError) as raised:
-            followed.source.stat(followed.row("d/file"))
+            followed.source._below.stat(followed.row("d/file"))
         assert raised.value.errno == errno.ESTALE
 
     def test_below_a_followed_directory_links_are_not_followed(self, followed: Tree) -> None:
@@ -291,7 +291,7 @@ class TestMounts:
             (place / "f").write_bytes(b"data")
             assert place.stat().st_ino == tree.index.src_ino[0]  # of every tmpfs
             with pytest.raises(OSError) as raised:
-                tree.source.stat(tree.row("f"))
+                tree.source._below.stat(tree.row("f"))
             assert raised.value.errno == errno.ESTALE
             with pytest.raises((Changed, OSError)):
                 tree.read("f")
@@ -314,4 +314,4 @@ class TestMounts:
         finally:
             subprocess.run(["umount", place / "inner"], check=True)
         with pytest.raises(FileNotFoundError):
-            tree.source.stat(tree.row("inner/f"))
+            tree.source._below.stat(tree.row("inner/f"))

@@ -131,7 +131,7 @@ def test_a_listing_goes_on_where_it_stopped(source) -> None:
 
 
 def test_file_system_totals(source) -> None:
-    totals = tree_of(source).statfs()
+    totals = tree_of(source).file_system
     assert (totals.blocks, totals.block_size, totals.files) == (1, 4096, 7)
     assert (totals.free_blocks, totals.free_files) == (0, 0)
 

@@ -19,6 +19,7 @@ class Explicit(Sampler):
     summary = "orders given in a file"
     dealt = Dealt.OWN
     seeds = None
+    guessed = False  # an order cannot be guessed
     options: Mapping[str, Option] = {
         "deal": Option(
             "what a rank reads of an order: all, or every world-th place", str, "all", choices=("all", "strided")
@@ -46,10 +47,6 @@ class Explicit(Sampler):
         sharding.check_ranks(world, ranks)
         given = self.shared(spec, n, epoch, None if count is None else count * world)
         return sharding.interleave([given[rank::world] for rank in ranks])
-
-    def variants(self, seed: int) -> tuple[Spec, ...]:
-        """None: an order cannot be guessed."""
-        return ()
 
     def epochs(self, spec: Spec) -> int:
         """All that were given."""

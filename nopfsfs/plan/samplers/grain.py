@@ -157,6 +157,7 @@ class Grain(Sampler):
     summary = "grain.samplers.IndexSampler, grain.MapDataset.shuffle"
     dealt = Dealt.OWN
     files = ("sorted_files", "image_folder")
+    may_repeat = may_restart = True
     options: Mapping[str, Option] = {
         "sequential": Option("shuffle=False", bool),
         "same": Option("every epoch as the first", bool),
@@ -220,10 +221,6 @@ class Grain(Sampler):
     def epochs(self, spec: Spec) -> int:
         """Any epoch costs the same, so all that jobs usually run."""
         return 1 if spec.number("sequential") or spec.number("same") else 16
-
-    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """The next epoch; the same again (not seeded anew); the first (the job was started again)."""
-        return tuple(dict.fromkeys(((spec, epoch + 1), (spec, epoch), (spec, 0))))
 
 
 FAMILIES: tuple[Sampler, ...] = (Grain(),)

@@ -37,19 +37,12 @@ class HfDatasets(Sampler):
     summary = "datasets.Dataset.shuffle(seed)"
     files = ("hf_imagefolder", "sorted_files", "image_folder")
     seeds = (0, 2**64 - 1)
+    guessed = False  # `numpy` tries the same order, of which it knows that it may be repeated
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
         """The order, which is the same in every epoch. A head costs as much as the whole."""
         order: NDArray[np.int64] = np.random.default_rng(spec.seed).permutation(n)
         return order if count is None or count >= n else order[:count].copy()
-
-    def variants(self, seed: int) -> tuple[Spec, ...]:
-        """None: `numpy` tries the same order, of which it knows that it may be repeated."""
-        return ()
-
-    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """Every epoch is the same."""
-        return ((spec, epoch + 1),)
 
 
 def in_turn(own: NDArray[np.int64], inputs: int) -> NDArray[np.int64]:
@@ -81,6 +74,8 @@ class HfStream(Sampler):
     dealt = Dealt.STRIDED
     files = _SHARDED
     seeds = (0, 2**64 - 1)
+    tried = 16  # shards are few: any epoch is cheap
+    may_repeat = may_restart = True
     options: Mapping[str, Option] = {
         "reseeded": Option("epochs as before datasets 4.6", bool),
         "strategy": _STRATEGY,
@@ -112,15 +107,10 @@ class HfStream(Sampler):
         """Epochs as now; as before."""
         return tuple(spec.with_option("reseeded", old) for spec in super().variants(seed) for old in (0, 1))
 
-    def epochs(self, spec: Spec) -> int:
-        """Shards are few: any epoch is cheap."""
-        return 16
-
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """The next epoch, after the first also that of the other versions; the same again (`set_epoch` forgotten);
-        the first (the job was started again)."""
+        """As usual, and after the first epoch that of the other versions."""
         others = ((spec.with_option("reseeded", 1 - spec.number("reseeded")), 1),) if epoch == 0 else ()
-        return tuple(dict.fromkeys(((spec, epoch + 1), (spec, epoch), (spec, 0), *others)))
+        return *super().following(spec, epoch), *others
 
 
 class HfStreaming(Sampler):
@@ -136,6 +126,8 @@ class HfStreaming(Sampler):
     dealt = Dealt.OWN
     files = _SHARDED
     seeds = (0, 2**64 - 1)
+    tried = 16  # as those of `hf_stream`
+    may_repeat = may_restart = True
     options: Mapping[str, Option] = {
         "workers": Option("workers of each rank's loader", least=0, most=1 << 12),
         "input_shards": Option("max_buffer_input_shards", default=_INPUTS, least=1),
@@ -176,14 +168,6 @@ class HfStreaming(Sampler):
             for spec in usual
             for workers in (0, 4, 8)
         )
-
-    def epochs(self, spec: Spec) -> int:
-        """Shards are few: any epoch is cheap."""
-        return 16
-
-    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """The next epoch; the same again (`set_epoch` forgotten); the first (the job was started again)."""
-        return tuple(dict.fromkeys(((spec, epoch + 1), (spec, epoch), (spec, 0))))
 
 
 STREAM = HfStream()

@@ -195,6 +195,8 @@ class Mosaic(Sampler):
     dealt = Dealt.OWN
     files = ("shards",)
     seeds = (0, 2**64 - 1)
+    tried = 16  # shards are few: any epoch is cheap
+    may_restart = True
     options: Mapping[str, Option] = {
         "algo": Option("shuffle_algo", str, "py1e", choices=("py1e", "py1br", "py1s", "py2s", "naive")),
         "canonical": Option("num_canonical_nodes; 0: its default", least=0, most=1 << 20),
@@ -249,14 +251,6 @@ class Mosaic(Sampler):
         usual = self.variants(seed)
         several = tuple(spec.with_option("ranks_per_node", each) for spec in usual for each in (2, 4, 8))
         return *several, *(spec.with_option("canonical", 128) for spec in usual[::2])
-
-    def epochs(self, spec: Spec) -> int:
-        """Shards are few: any epoch is cheap."""
-        return 16
-
-    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """The next epoch; the first (the job was started again)."""
-        return tuple(dict.fromkeys(((spec, epoch + 1), (spec, 0))))
 
 
 FAMILIES: tuple[Sampler, ...] = (Mosaic(),)

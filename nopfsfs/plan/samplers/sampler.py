@@ -98,6 +98,14 @@ class Sampler(ABC):
     by_class = False
     # The seeds that the framework takes, (least, most); None when there is no seed.
     seeds: tuple[int, int] | None = (0, 2**32 - 1)
+    # False: `variants` has none, because other families have the same orders, or because no order can be guessed.
+    guessed = True
+    # The number of epochs that are worth trying when the epoch is not known.
+    tried = 1
+    # True: an epoch may be read again, where a program does not say that another has begun.
+    may_repeat = False
+    # True: the first epoch may follow, because the job was started again.
+    may_restart = False
 
     @abstractmethod
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
@@ -143,6 +151,8 @@ class Sampler(ABC):
     def variants(self, seed: int) -> tuple[Spec, ...]:
         """The configurations to try when only the seed is known, likeliest first; no two have the same order in every
         epoch; () when the framework would not take that seed. Few: each costs a computation for each epoch."""
+        if not self.guessed:
+            return ()
         if self.seeds is None:
             return (Spec(self.name),)
         return (Spec(self.name, seed),) if self.seeds[0] <= seed <= self.seeds[1] else ()
@@ -158,7 +168,7 @@ class Sampler(ABC):
 
     def epochs(self, spec: Spec) -> int:
         """How many epochs are worth trying when the epoch is not known."""
-        return 1
+        return self.tried
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
         """The epochs that may be read after this one, likeliest first: (spec, epoch) pairs.
@@ -166,7 +176,8 @@ class Sampler(ABC):
         A spec may hold what was learned (the step from one epoch's seed to the next), so that the first entry
         stays right.
         """
-        return ((spec, epoch + 1),)
+        others = [at for at, may in ((epoch, self.may_repeat), (0, self.may_restart)) if may]
+        return tuple(dict.fromkeys((spec, at) for at in (epoch + 1, *others)))
 
 
 class Subset(ABC):

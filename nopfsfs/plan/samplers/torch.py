@@ -79,6 +79,8 @@ class Distributed(Sampler):
     dealt = Dealt.STRIDED
     files = ("image_folder", "sorted_files", "timm")
     seeds = SEEDS
+    tried = 128  # any epoch costs the same, so all that jobs usually run
+    may_repeat = may_restart = True
     options: Mapping[str, Option] = {
         "sequential": Option("shuffle=False", bool),
         "drop_last": Option("drop_last=True", bool),
@@ -103,12 +105,8 @@ class Distributed(Sampler):
         return tuple(Spec(self.name, each) for each in dict.fromkeys((seed, 0)))
 
     def epochs(self, spec: Spec) -> int:
-        """Any epoch costs the same, so all that jobs usually run."""
-        return 1 if spec.number("sequential") else 128
-
-    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """The next epoch; the same again (`set_epoch` forgotten); the first (the job was started again)."""
-        return (spec, epoch + 1), (spec, epoch), (spec, 0)
+        """One that is in order, which is the same in every epoch."""
+        return 1 if spec.number("sequential") else self.tried
 
 
 class Random(Sampler):
@@ -127,6 +125,7 @@ class Random(Sampler):
     summary = "torch.utils.data.RandomSampler with a generator of its own"
     dealt = Dealt.ALL
     seeds = SEEDS
+    tried = 4  # a generator is seeded in the program, so a job that starts again begins at 0 again
     options: Mapping[str, Option] = {
         "base_seed": BASE_SEED,
         "left_early": Option("epochs before that were left before their end", least=0),
@@ -161,10 +160,6 @@ class Random(Sampler):
         with_replacement = Spec(self.name, seed, (("replacement", 1),))
         return with_replacement, with_replacement.with_option("base_seed", "never")
 
-    def epochs(self, spec: Spec) -> int:
-        """Few: a generator is seeded in the program, so a job that starts again begins at 0 again."""
-        return 4
-
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
         """The next epoch after this one was exhausted, or was left early; the first again.
 
@@ -191,24 +186,15 @@ class SubsetRandom(Sampler):
     name = "subset_random"
     summary = "torch.utils.data.SubsetRandomSampler with a generator of its own"
     seeds = SEEDS
+    guessed = False  # `random` has these orders
+    tried = Random.tried
+    may_restart = True
     options: Mapping[str, Option] = {"base_seed": BASE_SEED, **DROP_BATCH, "state": STATE}
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
         """This epoch's permutation. Costs the words of all epochs before: about 4 ms a million."""
         skip = base_seed_words(spec, epoch) + epoch * max(n - 1, 0)
         return torch_generator.randperm(stream(spec, skip), n, count)
-
-    def variants(self, seed: int) -> tuple[Spec, ...]:
-        """None: `random` has these orders."""
-        return ()
-
-    def epochs(self, spec: Spec) -> int:
-        """As for `random`."""
-        return 4
-
-    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """The next epoch; the first again."""
-        return (spec, epoch + 1), (spec, 0)
 
 
 class Sequential(Sampler):

@@ -44,6 +44,7 @@ class Global(Sampler):
     # timm's loader on one process is of this kind.
     files = ("image_folder", "sorted_files", "timm")
     seeds = SEEDS
+    tried = 4  # as of `random`
     options: Mapping[str, Option] = {
         "offset": Option("words drawn before the loader of the first epoch; -2 without a loader"),
         "step": Option("words from one epoch's sampler to the next one's", default=USUAL_STEP, least=1),
@@ -80,10 +81,6 @@ class Global(Sampler):
     def after(self, spec: Spec, words: int) -> Spec:
         """With the offset that many words later."""
         return spec.with_option("offset", spec.number("offset") + words)
-
-    def epochs(self, spec: Spec) -> int:
-        """Few: the generator is seeded in the program, so a job that starts again begins at 0 again."""
-        return 4
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
         """The next epoch after the step that was seen last, then after others; the same again (manual_seed in every

@@ -33,6 +33,8 @@ class Stateful(Sampler):
     summary = "torchdata's StatefulDataLoader(shuffle=True) after torch.manual_seed"
     dealt = Dealt.ALL
     seeds = SEEDS
+    tried = 8  # few of those that cost all the epochs before
+    may_repeat = may_restart = True
     options: Mapping[str, Option] = {
         "offset": Option("words drawn before the loader is made", least=0),
         "every": Option("permutations for an epoch; 2 with workers", default=1, least=1),
@@ -51,14 +53,6 @@ class Stateful(Sampler):
     def variants(self, seed: int) -> tuple[Spec, ...]:
         """With workers, and without."""
         return Spec(self.name, seed, (("every", _WITH_WORKERS),)), Spec(self.name, seed)
-
-    def epochs(self, spec: Spec) -> int:
-        """Few of those that cost all the epochs before."""
-        return 8
-
-    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """The next epoch; this one again, and the first (the job was started again)."""
-        return tuple(dict.fromkeys(((spec, epoch + 1), (spec, epoch), (spec, 0))))
 
 
 FAMILIES: tuple[Sampler, ...] = (Stateful(),)

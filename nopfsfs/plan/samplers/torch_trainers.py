@@ -24,6 +24,8 @@ class _ByWorld(Sampler):
 
     dealt = Dealt.OWN
     seeds = SEEDS
+    guessed = False  # `global` and `distributed` have these orders
+    tried = Distributed.tried
     options: Mapping[str, Option] = {name: Global.options[name] for name in ("offset", "step", "drop_batch", "state")}
 
     def distributed_seed(self, spec: Spec) -> int:
@@ -43,14 +45,6 @@ class _ByWorld(Sampler):
         several = Spec(_DISTRIBUTED.name, self.distributed_seed(spec))
         several = several.with_option("drop_batch", spec.number("drop_batch"))
         return _DISTRIBUTED.order(several, n, epoch, world, ranks, count)
-
-    def variants(self, seed: int) -> tuple[Spec, ...]:
-        """None: `global` and `distributed` have these orders."""
-        return ()
-
-    def epochs(self, spec: Spec) -> int:
-        """As many as `distributed` has."""
-        return _DISTRIBUTED.epochs(Spec(_DISTRIBUTED.name))
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
         """As after an epoch of `global`; in several processes all but the epoch is without meaning."""
@@ -96,6 +90,8 @@ class RepeatAug(Sampler):
     dealt = Dealt.OWN
     files = ("timm", "image_folder", "sorted_files")
     seeds = None
+    tried = 32  # fewer than for `distributed`, which is more usual
+    may_repeat = may_restart = True
     options: Mapping[str, Option] = {"repeats": Option("num_repeats", float, 3.0, least=1, most=100)}
     _ROUND = 256  # selected_round
 
@@ -117,14 +113,6 @@ class RepeatAug(Sampler):
         each = each if count is None else min(each, count)
         full = self.shared(spec, n, epoch, each * world)
         return sharding.strided(np.resize(full, each * world if len(full) else 0), world, ranks)
-
-    def epochs(self, spec: Spec) -> int:
-        """Fewer than for `distributed`, which is more usual."""
-        return 32
-
-    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """As `distributed`."""
-        return (spec, epoch + 1), (spec, epoch), (spec, 0)
 
 
 _BATCHED: Mapping[str, Option] = {
@@ -219,14 +207,6 @@ class Accelerate(_Batched):
             whole = whole[: n // batch * batch]
         return sharding.everyone(whole, world, ranks)
 
-    def variants(self, seed: int) -> tuple[Spec, ...]:
-        """`prepare` right after set_seed; the batch shows in the opens."""
-        return (Spec(self.name, seed),)
-
-    def epochs(self, spec: Spec) -> int:
-        """One: the generator is seeded in the program."""
-        return 1
-
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
         """The next epoch after this one was exhausted, or was left early; the first again."""
         early = spec.with_option("left_early", spec.number("left_early") + 1)
@@ -243,26 +223,15 @@ class HFTrainer(_Batched):
 
     name = "hf_trainer"
     alone = False
+    guessed = False  # `distributed` has these orders; that batches are dealt out shows in the opens
+    tried = 4  # trainings of this kind are short
+    may_restart = True
     summary = "transformers.Trainer; Accelerate with use_seedable_sampler=True"
     options: Mapping[str, Option] = {**_BATCHED, "sequential": Option("in order, as evaluation is", bool)}
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
         """randperm(n), seeded seed + epoch; 0..n-1."""
-        if spec.number("sequential"):
-            return np.arange(n if count is None else min(n, count), dtype=np.int64)
-        return torch_generator.randperm(torch_generator.generator(spec.seed + epoch), n, count)
-
-    def variants(self, seed: int) -> tuple[Spec, ...]:
-        """None: `distributed` has these orders; that batches are dealt out shows in the opens."""
-        return ()
-
-    def epochs(self, spec: Spec) -> int:
-        """Few: trainings of this kind are short."""
-        return 4
-
-    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """The next epoch; the first again."""
-        return (spec, epoch + 1), (spec, 0)
+        return _DISTRIBUTED.shared(spec, n, epoch, count)
 
 
 FAMILIES: tuple[Sampler, ...] = (Accelerate(), HFTrainer(), RepeatAug(), Lightning(), Timm())

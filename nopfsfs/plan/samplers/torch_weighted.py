@@ -40,6 +40,7 @@ class Weighted(Sampler):
     summary = "torch.utils.data.WeightedRandomSampler with weights by class"
     files = ("image_folder",)
     seeds = SEEDS
+    tried = Global.tried
     by_class = True
     options: Mapping[str, Option] = {
         "offset": Global.options["offset"],
@@ -74,10 +75,6 @@ class Weighted(Sampler):
         """Other weights. No other offsets: each sample has words of its own, so that with two words more the order is
         the same without its first sample, and what a loader's second worker opens looks like the beginning of such."""
         return tuple(one.with_option("weights", kind) for kind in KINDS[1:] for one in self.variants(seed))
-
-    def epochs(self, spec: Spec) -> int:
-        """Few: the generator is seeded in the program, so a job that starts again begins at 0 again."""
-        return 4
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
         """The next epoch after the step that was seen last, then after others; the same again; the first again."""

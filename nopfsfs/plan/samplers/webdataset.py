@@ -70,6 +70,7 @@ class WebDataset(Sampler):
     summary = "webdataset.WebDataset(shardshuffle, detshuffle, seed): .tar files"
     dealt = Dealt.OWN
     files = ("shards",)
+    may_repeat = may_restart = True  # workers made anew count from 0 again
     options: Mapping[str, Option] = {
         "method": Option("shuffle or detshuffle", str, "shuffle", choices=("shuffle", "detshuffle")),
         "shardshuffle": Option(_SIZE, default=_BUFFER, least=1),
@@ -119,11 +120,10 @@ class WebDataset(Sampler):
         return 4 if spec.get("method", "shuffle") == "detshuffle" else 1
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """The next epoch; the same again (workers made anew count from 0 again); after the first, in which all methods
-        of shuffling are alike, that of another."""
+        """As usual, and after the first epoch, in which all methods of shuffling are alike, that of another."""
         other = 0 if spec.get("method", "shuffle") == "detshuffle" else "detshuffle"
         others = [(spec.with_option("method", other), 1)] if epoch == 0 else []
-        return tuple(dict.fromkeys(((spec, epoch + 1), (spec, epoch), (spec, 0), *others)))
+        return *super().following(spec, epoch), *others
 
 
 class WebDatasetSplit(Sampler):
@@ -139,6 +139,7 @@ class WebDatasetSplit(Sampler):
     summary = "webdataset.SimpleShardList(urls, seed), or detshuffle before split_by_node (open_clip): .tar files"
     dealt = Dealt.STRIDED
     files = ("shards",)
+    may_repeat = may_restart = True  # a stream that goes on, workers made anew
     options: Mapping[str, Option] = {
         "method": Option("list, shuffle or detshuffle", str, "list", choices=("list", "shuffle", "detshuffle")),
         "shardshuffle": Option(_SIZE, default=_SHUFFLE_BUFFER, least=1),
@@ -181,10 +182,6 @@ class WebDatasetSplit(Sampler):
     def epochs(self, spec: Spec) -> int:
         """As many values of seed + epoch as jobs usually run."""
         return 16 if spec.get("method", "list") == "detshuffle" else 1
-
-    def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """The next epoch; the same again (a stream that goes on, workers made anew); the first."""
-        return tuple(dict.fromkeys(((spec, epoch + 1), (spec, epoch), (spec, 0))))
 
 
 FAMILIES: tuple[Sampler, ...] = (WebDataset(), WebDatasetSplit())

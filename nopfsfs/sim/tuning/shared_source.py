@@ -107,10 +107,6 @@ class SharedSource:
 
     # ---- requests -----------------------------------------------------------------------------------------
 
-    @property
-    def under_way(self) -> int:
-        return len(self._heap)
-
     def begin(self, lane: Lane) -> None:
         """Begin a request."""
         heappush(self._heap, (self._work + next(self._works), self.now, lane))

@@ -28,10 +28,10 @@ from nopfsfs.protocol import between_supervisors as messages
 from nopfsfs.protocol.codec import Message
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.protocol.supervisor_peer import ALL_OTHERS
-from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, NodeLeft
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, Send
 from nopfsfs.supervisor.cluster.placement_proposal import PlacementProposal, ReadSet, disk_rooms, room_table
 from nopfsfs.supervisor.event_loop import EventLoop
+from nopfsfs.supervisor.processes.peer import ClusterEvent
 from nopfsfs.system.outages import reason
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class PlacementAgreement:
                 if event.node == self.node or event.node in self._left or not 0 <= event.node < self.nodes:
                     continue
                 try:
-                    if isinstance(event, NodeLeft):
+                    if event.body is None:
                         self._node_left(event.node)
                     else:
                         self._receive(event.node, event.body)

@@ -11,17 +11,16 @@ import errno
 import logging
 import signal
 import socket
-import struct
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 from msgspec import structs
 
+from nopfsfs.control.client import peer_credentials
 from nopfsfs.control.process_list import WRITER_FILE, Process, read_pids, wait_all, write_pids
 from nopfsfs.protocol import supervisor_peer as messages
 from nopfsfs.protocol.codec import Message, encode
-from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, ClusterMessage, NodeLeft
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,14 @@ QUIET_LIMIT_S = 2.0  # for it to stop to write the arena, when the stager is gon
 END_LIMIT_S = 10.0  # for it to end when it was killed
 EVENTS_MOST = 4096  # that wait to be looked at; further messages are dropped
 _NOBODY = (trio.BrokenResourceError, trio.ClosedResourceError)  # takes events any more
-_CREDENTIALS = struct.Struct("3i")
+
+
+class ClusterEvent(NamedTuple):
+    """A message of the supervisor of a node (`protocol/between_supervisors.py`), not decoded yet; None: the node has
+    left, and sends nothing more."""
+
+    node: int
+    body: bytes | None
 
 
 class PeerHandle:
@@ -48,25 +54,20 @@ class PeerHandle:
         self._agreed = False
         self._sending = trio.StrictFIFOLock()
         self._quiet = trio.Event()
-        self._lost = False
+        self.lost = False
         self._writers: tuple[Process, ...] = ()  # the peer process, as it is written down
         self._status: messages.PeerStatus | None = None
         self._events, self.events = trio.open_memory_channel[ClusterEvent](EVENTS_MOST)
 
-    @property
-    def lost(self) -> bool:
-        return self._lost
-
     async def begin(self, state_dir: str) -> None:
         """Give it what it needs; before all else. Raises OSError: it cannot be written down."""
-        raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        write_pids(state_dir, {"peer": _CREDENTIALS.unpack(raw)[0]}, WRITER_FILE)
+        write_pids(state_dir, {"peer": peer_credentials(self._socket.getsockopt)[0]}, WRITER_FILE)
         self._writers = read_pids(state_dir, WRITER_FILE)
         await self._send(messages.UseArena(), self._arena)
 
     async def run(self) -> None:
         """Take what the peer process says, until it is gone."""
-        while not self._lost:
+        while not self.lost:
             try:
                 message = self._socket.recv(messages.MESSAGE_MAX)
             except BlockingIOError:
@@ -97,16 +98,16 @@ class PeerHandle:
                 self._status = message
             case messages.NewsOf(node=node, body=body):
                 with contextlib.suppress(trio.WouldBlock, *_NOBODY):  # a node that sends so much is no use
-                    self._events.send_nowait(ClusterMessage(node, body))
+                    self._events.send_nowait(ClusterEvent(node, body))
             case messages.NodeOver(node=node, why=why):
                 log.log(logging.INFO if why == "left" else logging.WARNING, "node %d: %s", node, why)
                 with contextlib.suppress(*_NOBODY):
-                    await self._events.send(NodeLeft(node))
+                    await self._events.send(ClusterEvent(node, None))
 
     def _lose(self) -> None:
-        if self._lost:
+        if self.lost:
             return
-        self._lost = True
+        self.lost = True
         self._quiet.set()
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
@@ -136,7 +137,7 @@ class PeerHandle:
     async def stager_gone(self) -> None:
         """Return when nothing will write the arena for the stager that was. A peer process that does not answer is
         ended: it could write to what another stager uses."""
-        if self._lost:
+        if self.lost:
             return
         self._quiet = trio.Event()
         with trio.move_on_after(QUIET_LIMIT_S) as limit:
@@ -164,7 +165,7 @@ class PeerHandle:
         data = encode(message)
         with trio.move_on_after(SEND_LIMIT_S):
             async with self._sending:
-                while not self._lost:
+                while not self.lost:
                     try:
                         socket.send_fds(self._socket, [data], fds)
                         return True
@@ -178,4 +179,4 @@ class PeerHandle:
     def status(self) -> dict[str, Any]:
         """For the record."""
         counters = {} if self._status is None else structs.asdict(self._status)
-        return {"state": "lost" if self._lost else "running", **counters}
+        return {"state": "lost" if self.lost else "running", **counters}

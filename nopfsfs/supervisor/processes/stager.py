@@ -168,11 +168,6 @@ class StagerHandle:
             self.pulse.ping()
             await trio.sleep(LOOK_S)
 
-    @property
-    def holding(self) -> list[Child]:
-        """Stagers that have not ended, and may hold a copy of the mount."""
-        return [child for child in (*self.process.asleep, self.process.living) if child is not None]
-
     async def end(self, limit_s: float) -> None:
         """Let the stager end by itself, within the limit."""
         self.process.stopping = True

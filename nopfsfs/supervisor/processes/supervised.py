@@ -18,10 +18,11 @@ from typing import Protocol
 
 import trio
 
+from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.outages import SHORTAGE, Backoff, Outages, reason
 from nopfsfs.system.patience import Patience
+from nopfsfs.system.proc import living_threads
 from nopfsfs.system.process_setup import Handoff, start
-from nopfsfs.system.threads import living_threads
 
 log = logging.getLogger(__name__)
 KILLED_S = 1.0  # for a killed process to end, where nothing depends on it
@@ -56,20 +57,18 @@ class Child:
             except OSError:  # there is no descriptor to be had now
                 await trio.sleep(LOOK_S)
                 continue
-            try:
+            with closing_fd(pidfd):
                 await trio.lowlevel.wait_readable(pidfd)
-            finally:
-                os.close(pidfd)
         self.running = False
         return int(self._process.returncode)
 
     async def gone(self) -> None:
         """Wait until the process has ended, or is asleep."""
-        await _first(self.ended, self._asleep.wait)
+        await first_of(self.ended, self._asleep.wait)
 
     async def unless_gone(self, step: Callable[[], Awaitable[object]]) -> None:
         """Wait for `step`, at most until the process is gone."""
-        await _first(step, self.gone)
+        await first_of(step, self.gone)
 
     async def within(self, event: trio.Event, limit_s: float) -> bool:
         """Wait until the event comes, at most until the process is gone or the limit. True: the event has come."""
@@ -283,7 +282,7 @@ class SupervisedProcess:
             await trio.sleep(LOOK_S)
 
 
-async def _first(*steps: Callable[[], Awaitable[object]]) -> None:
+async def first_of(*steps: Callable[[], Awaitable[object]]) -> None:
     """Return as soon as one of the steps has; the others are cancelled."""
     async with trio.open_nursery() as nursery:
 

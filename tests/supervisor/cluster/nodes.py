@@ -20,11 +20,11 @@ from nopfsfs.policy.node_policy import NodePolicy, Rows
 from nopfsfs.protocol.between_peers import NEWS_MAX
 from nopfsfs.protocol.between_supervisors import ProposedPlacement
 from nopfsfs.protocol.codec import Message, encode
-from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, ClusterMessage, NodeLeft
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.mount_memory import charges
 from nopfsfs.supervisor.plan_worker import make_follower
+from nopfsfs.supervisor.processes.peer import ClusterEvent
 
 
 class Loop:
@@ -72,12 +72,12 @@ class Node:
     def receive(self, node: int, body: bytes) -> None:
         """Another node has sent this."""
         with suppress(trio.BrokenResourceError):
-            self._events.send_nowait(ClusterMessage(node, body))
+            self._events.send_nowait(ClusterEvent(node, body))
 
     def left(self, node: int) -> None:
         """Another node has left."""
         with suppress(trio.BrokenResourceError):
-            self._events.send_nowait(NodeLeft(node))
+            self._events.send_nowait(ClusterEvent(node, None))
 
     def lost(self) -> None:
         """There are no other nodes any more."""

@@ -13,9 +13,8 @@ import trio.testing
 
 from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.supervisor_peer import AllMounted, NewsOf, NodeOver, PeerStatus
-from nopfsfs.supervisor.cluster.cluster_events import ClusterEvent, ClusterMessage, NodeLeft
 from nopfsfs.supervisor.processes import peer as module
-from nopfsfs.supervisor.processes.peer import PeerHandle
+from nopfsfs.supervisor.processes.peer import ClusterEvent, PeerHandle
 
 
 async def nothing(*_: object) -> bool:
@@ -76,7 +75,7 @@ def test_what_other_nodes_send_comes_in_order_until_the_peer_process_is_gone(
                     await trio.testing.wait_all_tasks_blocked()
                     return [event async for event in peer.events]
 
-    assert trio.run(main) == [*(ClusterMessage(1, b"%d" % number) for number in range(3)), NodeLeft(2)]
+    assert trio.run(main) == [*(ClusterEvent(1, b"%d" % number) for number in range(3)), ClusterEvent(2, None)]
 
 
 def test_when_nobody_listens_any_more_nothing_waits(tmp_path: Path) -> None:
