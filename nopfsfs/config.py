@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DEFAULT_IO_TIMEOUT_S = 300.0  # longer than a parallel file system takes to fail over
-FIRST_CONCURRENCY = 64  # requests under way at the source with which the tuner begins
+FIRST_CONCURRENCY = 4  # requests under way at the source with which the tuner begins
 DEFAULT_EPOCHS = 16
 DEFAULT_RECHECK_S = 900.0  # the longest time for which a right that is withdrawn at the source holds in the mount
 

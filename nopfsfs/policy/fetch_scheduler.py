@@ -38,6 +38,10 @@ class FetchScheduler:
         """Command as many fetches as keep `limit` requests under way at the source."""
         self._outstanding_most = max(FETCHES_OUTSTANDING, OF_THE_LIMIT * limit)
 
+    def ahead_of(self, position: int) -> int:
+        """Stream positions after this one whose files are staged, or need not be."""
+        return max(0, self.at - position - self.outstanding)
+
     # ---- the end of a fetch -------------------------------------------------------------------------------
 
     def ended(self, row: int) -> None:
