@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 DEFAULT_IO_TIMEOUT_S = 300.0  # longer than a parallel file system takes to fail over
 FIRST_CONCURRENCY = 4  # requests under way at the source with which the tuner begins
+MAX_CONCURRENCY = 1024  # requests under way at the source that a user may ask for; each is a thread and a descriptor
 DEFAULT_EPOCHS = 16
 DEFAULT_RECHECK_S = 900.0  # the longest time for which a right that is withdrawn at the source holds in the mount
 

@@ -26,13 +26,12 @@ from nopfsfs.cli.option_values import (
     whole,
     whole_or,
 )
-from nopfsfs.config import DEFAULT_EPOCHS, DEFAULT_IO_TIMEOUT_S, DEFAULT_RECHECK_S
+from nopfsfs.config import DEFAULT_EPOCHS, DEFAULT_IO_TIMEOUT_S, DEFAULT_RECHECK_S, MAX_CONCURRENCY
 from nopfsfs.text.units import parse_ranks
 
 MAX_WORLD_SIZE = 1 << 20
 MAX_SERVERS = 32  # each is a process
 MAX_EPOCHS = 1 << 20
-MAX_CONCURRENCY = 1024  # requests under way at the source; each is a thread and a descriptor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from typing import cast
 
 import numpy as np
 
+from nopfsfs.config import MAX_CONCURRENCY
 from nopfsfs.dataset import index_file
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import SUPERVISOR, Columns, Metric, MetricBlock, Tier, check_layout
@@ -49,7 +50,6 @@ from nopfsfs.tiers.source_slots import DISK_SLOTS
 log = logging.getLogger(__name__)
 DEMAND_THREADS = 16  # threads that serve demands only, beside those that also prefetch
 DEMAND_THREADS_MOST = 80  # of these, where the tuner decides how many others there are
-LIMIT_MOST = 1024  # requests under way at the source
 
 
 class StagerProcess:
@@ -290,7 +290,7 @@ class StagerProcess:
         elif command == Order.BUDGET:
             self._state.set_budget(value, rows[0], rows[1])
         elif command == Order.LIMITS:
-            limit = min(LIMIT_MOST, max(1, value))
+            limit = min(MAX_CONCURRENCY, max(1, value))
             self._state.set_limit(limit, self._threads(limit), mark=bool(rows and rows[0]))
             self._workers.fill()
         elif command == Order.RECHECK:

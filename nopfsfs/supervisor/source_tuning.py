@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import trio
 
-from nopfsfs.config import MountConfig
+from nopfsfs.config import MAX_CONCURRENCY, MountConfig
 from nopfsfs.policy.limit_policy import TICK_SECONDS, LimitDecision, Reason, SourceSample
 from nopfsfs.policy.reading_lead import ReadingLead
 from nopfsfs.policy.tuner import SlowdownTuner
@@ -40,7 +40,6 @@ KEEP_S = 60.0  # between writes of what is known of the source
 DECISIONS = 64  # the last ones are kept
 FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next
 SOUND_S = 5.0  # without a fault, after which it is said to work
-LIMIT_MOST = 1024
 AUTO = -1  # in the gauge LIMIT_ASKED
 WHAT = "tuner"
 
@@ -214,12 +213,12 @@ class SourceTuning:
             raise ValueError("hold: true or false is expected")
         if hold and concurrency == "auto":
             raise ValueError("hold: the limit cannot be held and be tuned")
-        if isinstance(concurrency, int) and not isinstance(concurrency, bool) and 1 <= concurrency <= LIMIT_MOST:
+        if isinstance(concurrency, int) and not isinstance(concurrency, bool) and 1 <= concurrency <= MAX_CONCURRENCY:
             asked = concurrency
         elif concurrency == "auto":
             asked = AUTO
         elif concurrency is not None:
-            raise ValueError(f"concurrency: a whole number from 1 to {LIMIT_MOST} or auto is expected")
+            raise ValueError(f"concurrency: a whole number from 1 to {MAX_CONCURRENCY} or auto is expected")
         elif hold:
             asked = self._gauge[Metric.SOURCE_LIMIT] if self.fixed is None else self.fixed
         else:
