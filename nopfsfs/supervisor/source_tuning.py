@@ -121,7 +121,7 @@ class SourceTuning:
     async def _begin(self) -> None:
         memory = await self._file.read()
         first = self._gauge[Metric.SOURCE_LIMIT] or self._config.first_limit
-        self._last = None
+        self._last, self._step_at = None, self._clocks.now()
         self._tuner = SlowdownTuner(memory, first=first, ranks=max(1, self._config.nodes))
 
     async def _turn(self) -> None:
@@ -156,7 +156,8 @@ class SourceTuning:
         with trio.move_on_after(IDLE_S):
             await self._stager.fetch_sent()
             woken = True
-        self._idle += self._clocks.now() - began
+        self._step_at = self._clocks.now()
+        self._idle += self._step_at - began
         return woken
 
     def _active(self) -> bool:
