@@ -1,8 +1,9 @@
 """Client of a mount's control socket, for the commands. Every call has a time limit.
 
 Messages are JSON objects, one a line, both ways, over a stream socket `control.sock` in the state directory of the
-mount: `{"command": "status"}` is answered by `{"ok": true, "record": {...}}` or `{"ok": false, "error": "..."}`.
-Requests about plans have further keys (`registration/plan_tables.py`).
+mount: `{"command": "status"}` is answered by `{"ok": true, "version": 1, "record": {...}}` or `{"ok": false, "version":
+1, "error": "..."}`. docs/control-socket.md describes them for those who write other clients. Requests about plans have
+further keys (`registration/plan_tables.py`).
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.system.as_user import fd_as_user, is_needed
 
 SOCKET_NAME = "control.sock"
+VERSION = 1  # of the messages: another number where a client of this one would misunderstand them. A request need not
+# say 1: daemons from before there were versions know no such key.
 CALL_S = 5.0  # the supervisor serves nothing else but its own timers
 MAX_ANSWER = 16 << 20  # bytes; a record has some kilobytes
 MAX_REQUEST = (1 << 16) - 1  # bytes; the daemon hangs up on longer lines
 
 Command = Literal[
-    "status", "prepare-unmount", "stop", "wait-final", "plan", "register", "forget", "hand-over", "recheck"
+    "status", "prepare-unmount", "stop", "wait-final", "plan", "register", "forget", "hand-over", "recheck", "metrics",
+    "history",
 ]
 Record = Mapping[str, Any]
 

@@ -24,7 +24,7 @@ ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one 
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 8
+LAYOUT = 9
 OTHER_VERSION = 64  # exit status of a process that knows another layout
 
 
@@ -183,6 +183,15 @@ class Metric(IntEnum):
     YOUNG_PARTS = 88  # not a counter: parts that are to be read again and compared
     YOUNG_COMPARED = 89  # parts
     YOUNG_CHANGED = 90  # of these, those that held other bytes under the same times
+    # stager: copies by where they came from, as they were staged whole
+    SECOND_READS = 112  # files that were read whole from the source although this version had been before
+    STAGED_SOURCE_FILES = 113
+    STAGED_SOURCE_BYTES = 114
+    STAGED_DISK_FILES = 115
+    STAGED_DISK_BYTES = 116
+    STAGED_PEER_FILES = 117
+    STAGED_PEER_BYTES = 118
+    PUSHES_FAILED = 119  # those that were spared included
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41
@@ -197,7 +206,11 @@ class Metric(IntEnum):
 
 RECHECK_SHUT = 1 << 16  # in RECHECK_STATE: a directory above the source keeps users out
 
-GAUGES = 96
+# Counters of durations, `durations.BUCKETS` from each of these on: of READs that waited, in the blocks of servers, and
+# of fetches of files that were read at once, in that of the stager.
+READER_WAITS, SOURCE_FETCHES_TOOK, DISK_FETCHES_TOOK, PEER_FETCHES_TOOK = 128, 144, 160, 176
+
+GAUGES = 192
 BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and servers
 STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 

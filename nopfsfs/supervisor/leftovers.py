@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import trio
 
@@ -29,6 +30,14 @@ async def tidy(path: str, uid: int | None, stager: Callable[[], object]) -> None
             seen = stager()
             await _clear(path, uid)
         await trio.sleep(LOOK_S)
+
+
+async def clear_all(paths: Iterable[str], uid: int | None, limit_s: float) -> None:
+    """Clear directories, each for so long at most, of what a stager has left that was killed, or may not write there
+    any more."""
+    for path in paths:
+        with suppress(*SHORTAGE), trio.move_on_after(limit_s):
+            await trio.to_thread.run_sync(clear_leftovers, path, uid, abandon_on_cancel=True)
 
 
 async def _clear(path: str, uid: int | None) -> None:
