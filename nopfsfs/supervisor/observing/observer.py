@@ -203,4 +203,6 @@ class Observer:
             numbers.append([None if math.isnan(value) else float(f"{value:.6g}") for value in row])
             if at % 100 == 99:
                 await trio.lowlevel.checkpoint()  # the rings are to be looked at meanwhile
-        return {"step": step, "begin": round(begin + offset, 3), "columns": list(COLUMNS), "rows": numbers}
+        return {
+            "step": step, "begin": round(begin + offset, 3), "most": most, "columns": list(COLUMNS), "rows": numbers,
+        }  # fmt: skip
