@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from nopfsfs.cli.mount_options import Parser
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.system.process_setup import END_SIGNALS, handling
 
 DEFAULT_LISTEN = "127.0.0.1:9814"
 
@@ -58,6 +57,7 @@ def exporter(options: argparse.Namespace) -> int:
     from nopfsfs.monitor import metrics_server
     from nopfsfs.monitor.openmetrics import registry_of
     from nopfsfs.monitor.scrape import Scraper
+    from nopfsfs.system.process_setup import END_SIGNALS, handling
 
     ended = threading.Event()
     with ExitStack() as stack:

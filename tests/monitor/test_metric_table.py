@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,12 @@ def test_both_formats_say_the_same() -> None:
         assert values["nopfs_plan_state", (mount, ("state", "locked"))] == 1
         assert values["nopfs_plan_state", (mount, ("state", "watching"))] == 0
         assert values["nopfs_up", (mount,)] == 1
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
+def test_promtool_finds_nothing_wrong() -> None:
+    done = subprocess.run(["promtool", "check", "metrics"], input=prometheus_text([ANSWER]), capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_buckets_add_up() -> None:

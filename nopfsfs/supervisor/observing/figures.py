@@ -23,7 +23,7 @@ from nopfsfs.supervisor.observing.parts import MountParts
 from nopfsfs.supervisor.status_record import served
 from nopfsfs.text.units import format_ranks
 
-TIERS_EVERY_S = 10.0  # between two counts of the files in the tiers: of many millions they take some 50 ms
+REST = 100  # times as long as a count of the files in the tiers took, before the next: of many millions it takes 50 ms
 _FETCHES = {
     "source": (Metric.STAGED_SOURCE_FILES, Metric.STAGED_SOURCE_BYTES, Metric.SOURCE_FETCH_NS, SOURCE_FETCHES_TOOK),
     "disk": (Metric.STAGED_DISK_FILES, Metric.STAGED_DISK_BYTES, Metric.DISK_FETCH_NS, DISK_FETCHES_TOOK),
@@ -43,7 +43,7 @@ class Figures:
         self._config, self._memory, self._loop = parts.config, parts.memory, parts.loop
         self._signal, self._budget = parts.signal, parts.budget
         self._most: dict[str, int] = {}
-        self._tiers_at, self._tiers, self._cached = -TIERS_EVERY_S, dict[str, int](), 0.0
+        self._count_at, self._tiers, self._cached = 0.0, dict[str, int](), 0.0
 
     def now(self, state: str) -> dict[str, Any]:
         """The figures. Bytes, seconds; sums since the mount began. `state`: of the mount."""
@@ -124,8 +124,9 @@ class Figures:
         }
 
     def _count_files(self) -> None:
-        """Count the files in each tier, and their share of all bytes, at most once in TIERS_EVERY_S."""
-        if time.monotonic() < self._tiers_at + TIERS_EVERY_S:
+        """Count the files in each tier, and their share of all bytes, unless that was done a moment ago."""
+        began = time.monotonic()
+        if began < self._count_at:
             return
         columns, size = self._memory.columns, self._loop.policy.residency.charges
         parts = {
@@ -134,7 +135,8 @@ class Figures:
         self._tiers = {name: int(np.count_nonzero(part)) for name, part in parts.items()}
         kept = parts["page_cache"] | parts["ram"] | parts["disk"]
         self._cached = round(int(size[kept].sum()) / max(1, self._loop.policy.total), 6)
-        self._tiers_at = time.monotonic()
+        ended = time.monotonic()
+        self._count_at = ended + REST * (ended - began)
 
     def _processes(self) -> dict[str, dict[str, float]]:
         """Resources by role: those of all servers together."""
