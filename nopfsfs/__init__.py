@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nopfsfs.monitor.mount_view import Mount
+    from nopfsfs.monitor.mount_view import MountView as Mount
 
 __version__ = "0.1.0"
 __all__ = ["Mount", "__version__", "register"]
@@ -23,7 +23,7 @@ def register(mount: str | os.PathLike[str], sampler: Any = None, **said: Any) ->
 
 def __getattr__(name: str) -> Any:
     if name == "Mount":
-        from nopfsfs.monitor.mount_view import Mount  # with numpy
+        from nopfsfs.monitor.mount_view import MountView as Mount  # with numpy
 
         return Mount
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

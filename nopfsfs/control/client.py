@@ -137,13 +137,16 @@ class Connection:
         except OSError as error:
             raise NoAnswer(f"the daemon of this mount hung up ({error})") from error
 
-    def receive(self, limit_s: float) -> Record:
-        """Return the record of the next answer. Raises NoAnswer after `limit_s` seconds, and Refused."""
+    def receive(self, limit_s: float, most: int = MAX_ANSWER) -> Record:
+        """Return the record of the next answer, of `most` bytes or a little more. Raises NoAnswer after `limit_s`
+        seconds, and Refused."""
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._received:
             left_s = deadline - time.monotonic()
             if left_s <= 0:  # however much arrives: it may be a byte at a time
                 raise NoAnswer(f"the daemon of this mount did not answer within {limit_s:.3g} s")
+            if len(self._received) > most:
+                raise NoAnswer("the daemon of this mount gives an answer that is too long")
             self._received += self._chunk(left_s, limit_s)
         line, _, rest = bytes(self._received).partition(b"\n")
         self._received[:] = rest
@@ -157,7 +160,7 @@ class Connection:
             raise NoAnswer(f"the daemon of this mount did not answer within {limit_s:.3g} s") from error
         except OSError as error:
             raise NoAnswer(f"the daemon of this mount hung up ({error})") from error
-        if not chunk or len(self._received) > MAX_ANSWER:
+        if not chunk:
             raise NoAnswer("the daemon of this mount hung up without an answer")
         return chunk
 

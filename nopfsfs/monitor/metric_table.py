@@ -26,8 +26,8 @@ Figures = Mapping[str, Any]
 Labels = tuple[str, ...]
 
 
-class Kind(Enum):
-    """Kind of a metric, as in OpenMetrics."""
+class MetricKind(Enum):
+    """MetricKind of a metric, as in OpenMetrics."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -53,7 +53,7 @@ class MetricLine:
     value."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: Labels
     read: Read
@@ -151,7 +151,7 @@ def label_text(found: Any) -> str:
     return str(found).encode("utf-8", "backslashreplace").decode()[:_TEXT_MOST]
 
 
-_C, _G, _H, _I = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM, Kind.INFO
+_C, _G, _H, _I = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM, MetricKind.INFO
 _KEPT = ("page_cache", "ram", "disk")
 _PUSHED, _ASKED = ("done", "spared", "failed"), ("done", "refused", "late", "corrupt")
 METRICS = (

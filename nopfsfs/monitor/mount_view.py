@@ -17,7 +17,7 @@ from nopfsfs.monitor.metric_table import METRICS, PREFIX, Value
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class EpochRecord:
     """Record of an epoch. Times in seconds (`begin`: since 1970), sizes in bytes, shares from 0 to 1; None: not known.
     `counts`: "exact", or "estimated" where opens were counted by tripwires."""
 
@@ -72,7 +72,7 @@ class MetricSample:
     value: Value
 
 
-class Mount:
+class MountView:
     """The mount at a path, or above it. Each call asks the daemon anew, and waits some seconds for it at most.
 
     The methods raise `nopfsfs.errors.NopfsError`: the mount has ended, its daemon does not answer, or is another
@@ -95,11 +95,12 @@ class Mount:
         found: SimpleNamespace = _named(self._located.call("status"))
         return found
 
-    def epochs(self) -> list[Epoch]:
+    def epochs(self) -> list[EpochRecord]:
         """The records of the last epochs, oldest first. The last one may be under way."""
-        names = [one.name for one in fields(Epoch)]
+        names = [one.name for one in fields(EpochRecord)]
         try:
-            return [Epoch(**{name: one[name] for name in names}) for one in self._located.call("status")["epochs"]]
+            found = self._located.call("status")["epochs"]
+            return [EpochRecord(**{name: one[name] for name in names}) for one in found]
         except (KeyError, TypeError) as error:
             raise _not_understood() from error
 
@@ -135,7 +136,7 @@ class Mount:
 
 
 def _named(found: Any) -> Any:
-    """The same with attributes for keys."""
+    """Give attributes for keys."""
     if isinstance(found, Mapping):
         return SimpleNamespace(**{str(key): _named(value) for key, value in found.items()})
     return [_named(one) for one in found] if isinstance(found, list) else found

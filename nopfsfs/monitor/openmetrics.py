@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from nopfsfs.monitor.metric_table import METRICS, PREFIX, UP, Durations, Figures, Kind, MetricLine, label_text
+from nopfsfs.monitor.metric_table import METRICS, PREFIX, UP, Durations, Figures, MetricKind, MetricLine, label_text
 from nopfsfs.monitor.scrape import MountAnswer
 from nopfsfs.protocol.durations import BOUNDS_S
 
@@ -55,19 +55,19 @@ class MountCollector(Collector):
 def _family(line: MetricLine, mounts: Iterable[tuple[str, Figures]]) -> Metric:
     name, labels = PREFIX + line.name, ["mountpoint", *line.labels]
     found = [((mountpoint, *more), value) for mountpoint, figures in mounts for more, value in line.read(figures)]
-    if line.kind is Kind.INFO:
+    if line.kind is MetricKind.INFO:
         info = InfoMetricFamily(name.removesuffix("_info"), line.help)
         for texts, _ in found:
             info.add_metric([], dict(zip(labels, texts, strict=True)))
         return info
-    if line.kind is Kind.HISTOGRAM:
+    if line.kind is MetricKind.HISTOGRAM:
         histogram = HistogramMetricFamily(name, line.help, labels=labels)
         for texts, value in found:
             if isinstance(value, Durations):
                 buckets = list(zip(_BOUNDS, map(float, accumulate(value.counts)), strict=True))
                 histogram.add_metric(texts, buckets, value.seconds)
         return histogram
-    counter = line.kind is Kind.COUNTER
+    counter = line.kind is MetricKind.COUNTER
     family = CounterMetricFamily(name, line.help, labels=labels) if counter else GaugeMetricFamily(
         name, line.help, labels=labels
     )  # fmt: skip

@@ -14,8 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
-from nopfsfs.control.client import NoAnswer, Refused
-from nopfsfs.control.find_mount import Located
+from nopfsfs.control.client import Connection
 from nopfsfs.control.stale_mounts import state_dir_of
 from nopfsfs.errors import NopfsError
 from nopfsfs.fuse.mount_table import Mount, read_mounts
@@ -24,6 +23,7 @@ EACH_S = 1.0  # for one mount
 ALL_S = 2.0  # for all of them, however many there are
 FRESH_S = 0.5  # answers that are no older serve a further scrape
 AT_ONCE = 32  # mounts that are asked at a time
+ANSWER_MOST = 1 << 16  # bytes of an answer; it has some four thousand
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,10 @@ class Scraper:
 
     def _ask(self, mount: Mount) -> Mapping[str, Any] | None:
         try:
-            return Located(mount.mountpoint, mount, state_dir_of(mount, self._env)).call("metrics", EACH_S)
-        except (NopfsError, NoAnswer, Refused, OSError, RuntimeError):  # the last: no process or thread is to be had
+            with Connection(state_dir_of(mount, self._env), EACH_S, mount.owner) as connection:
+                connection.send("metrics", EACH_S)
+                return connection.receive(EACH_S, ANSWER_MOST)
+        except (NopfsError, OSError, RuntimeError):  # the last: no process or thread is to be had
             return None
 
     def close(self) -> None:

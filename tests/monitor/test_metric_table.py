@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
-from nopfsfs.monitor.metric_table import METRICS, PREFIX, UP, Kind
+from nopfsfs.monitor.metric_table import METRICS, PREFIX, UP, MetricKind
 from nopfsfs.monitor.openmetrics import openmetrics_text, prometheus_text
 from nopfsfs.monitor.scrape import MountAnswer
 from nopfsfs.protocol.durations import BUCKETS
@@ -34,7 +34,7 @@ def sample_names(text: str) -> set[str]:
 
 
 def table() -> dict[str, tuple[str, tuple[str, ...], dict[str, set[str]]]]:
-    """Kind, further labels, and the values that the page lists for them, by name."""
+    """MetricKind, further labels, and the values that the page lists for them, by name."""
     rows = re.findall(r"^\| `([a-z_]+)` \| (\w+) \|(.*?)\|", (DOCS / "metrics.md").read_text(), re.MULTILINE)
     found = {}
     for name, kind, labels in rows:
@@ -154,5 +154,5 @@ def test_the_alarms_look_at_metrics_that_there_are() -> None:
 
 def test_kinds_are_named_as_openmetrics_wants_it() -> None:
     for line in METRICS:
-        assert line.name.endswith("_total") == (line.kind is Kind.COUNTER), line.name
-        assert line.name.endswith("_info") == (line.kind is Kind.INFO), line.name
+        assert line.name.endswith("_total") == (line.kind is MetricKind.COUNTER), line.name
+        assert line.name.endswith("_info") == (line.kind is MetricKind.INFO), line.name

@@ -125,7 +125,7 @@ def test_mounts_of_others_are_asked_by_root_alone(there: list[Mount], monkeypatc
     assert [(one.mountpoint, one.minor) for one in scrape.own_mounts()] == [("/mine", 1), ("/theirs", 2), ("/over", 4)]
 
 
-@pytest.mark.parametrize("answer", ["refusal", "nonsense"])
+@pytest.mark.parametrize("answer", ["refusal", "nonsense", "far too much"])
 def test_a_daemon_of_another_release(answer: str, there: list[Mount], scraper: Scraper, tmp_path: Path) -> None:
     there.append(mount("/a", 1))
     (tmp_path / "1").mkdir()
@@ -133,7 +133,9 @@ def test_a_daemon_of_another_release(answer: str, there: list[Mount], scraper: S
     def say(request: dict[str, Any]) -> dict[str, Any]:
         if answer == "refusal":
             raise ValueError("no such command: 'metrics'")
-        return "nonsense"  # type: ignore[return-value]
+        if answer == "nonsense":
+            return "nonsense"  # type: ignore[return-value]
+        return {"much": "x" * 2 * scrape.ANSWER_MOST}
 
     with answering(tmp_path / "1", say):
         assert [one.figures for one in scraper.scrape()] == [None]

@@ -82,7 +82,7 @@ class Samples:
 
 @dataclass(slots=True)
 class _Record:
-    """One epoch, as it is counted."""
+    """An epoch, as it is counted."""
 
     label: EpochLabel
     counts: Counts = field(default_factory=lambda: np.zeros(LENGTH))
@@ -93,10 +93,12 @@ class _Record:
     estimated: bool = False
     limit: Samples = field(default_factory=Samples)
     slowdown: Samples = field(default_factory=Samples)
+    described: dict[str, Any] | None = None  # as it was when the epoch had ended
 
     def add(self, found: Counts, look: Look, first: float | None = None) -> None:
         """Count what happened until that look; `first`: when the first of these opens was seen, if it is known."""
         self.counts += found
+        self.described = None
         if found[Count.OPENS] > 0:
             if self.begin is None:
                 self.began_at = look.first if first is None else first
@@ -109,10 +111,12 @@ class _Record:
 
     def describe(self, *, ended: bool) -> dict[str, Any]:
         """The record as `nopfs status --json` shows it. Seconds and bytes; shares from 0 to 1."""
+        if ended and self.described is not None:
+            return self.described
         found, label, waited = self.counts, self.label, waits(self.counts)
         files = by_tier(found)
         total = sum(files.values())
-        return {
+        record = {
             "epoch": label.epoch if self.locked else None,
             "dataset": label.dataset,
             "sampler": label.sampler if self.locked else None,
@@ -138,6 +142,8 @@ class _Record:
             "limit": self.limit.summary(),
             "slowdown": self.slowdown.summary(),
         }
+        self.described = record if ended else None
+        return record
 
 
 class EpochRecords:

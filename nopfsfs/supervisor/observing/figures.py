@@ -21,6 +21,7 @@ from nopfsfs.protocol.durations import BUCKETS
 from nopfsfs.supervisor.observing.observer import Observer
 from nopfsfs.supervisor.observing.parts import MountParts
 from nopfsfs.supervisor.status_record import served
+from nopfsfs.system.proc import Usage
 from nopfsfs.text.units import format_ranks
 
 REST = 100  # times as long as a count of the files in the tiers took, before the next: of many millions it takes 50 ms
@@ -50,7 +51,7 @@ class Figures:
         stager, signal = self._memory.stager_gauge, self._signal
         server = signal.estimate(self._memory.server_gauges.total())
         plan, _ = self._loop.plan_status(self._config)
-        peers = self._parts.peers()
+        peers, processes = self._parts.peers(), self._observer.processes()
         return {
             "time": round(time.time(), 3),
             "state": state,
@@ -81,8 +82,8 @@ class Figures:
                 "stuck": stager[Metric.STUCK_READS],
             },
             "tuner": self._observer.tuner._asdict(),
-            **self._kept(stager),
-            "processes": self._processes(),
+            **self._kept(stager, stages=any(role == "stager" for role, _, _ in processes)),
+            "processes": _by_role(processes),
             "off": len(self._parts.off()),
             **({} if peers is None else {"peers": _peers(peers, stager)}),
         }  # fmt: skip
@@ -93,8 +94,8 @@ class Figures:
         self._most[name] = max(count, self._most.get(name, 0))
         return self._most[name]
 
-    def _kept(self, stager: memoryview) -> dict[str, Any]:
-        """What is kept in the tiers, and in the page cache."""
+    def _kept(self, stager: memoryview, *, stages: bool) -> dict[str, Any]:
+        """Figures of the tiers, and of the page cache."""
         self._count_files()
         split, config = self._budget.split, self._config
         budget = {"page_cache": split.pages, "ram": split.arena, "disk": sum(disk.size or 0 for disk in config.disks)}
@@ -105,7 +106,7 @@ class Figures:
         }
         for name, count in evictions.items():
             tiers[name]["evictions"] = count
-        usable = {"ram": "stager" in {role for role, _, _ in self._observer.processes()}}
+        usable = {"ram": stages}
         if config.disks:
             usable["disk"] = stager[Metric.DISKS_BYPASSED] < len(config.disks)
         else:
@@ -138,15 +139,16 @@ class Figures:
         ended = time.monotonic()
         self._count_at = ended + REST * (ended - began)
 
-    def _processes(self) -> dict[str, dict[str, float]]:
-        """Resources by role: those of all servers together."""
-        found: dict[str, dict[str, float]] = {}
-        for role, used, restarts in self._observer.processes():
-            one = found.setdefault(role, {"cpu_seconds": 0.0, "resident_bytes": 0, "restarts": 0})
-            one["cpu_seconds"] += round(used.cpu_seconds, 2)
-            one["resident_bytes"] += used.resident_bytes
-            one["restarts"] += restarts
-        return found
+
+def _by_role(processes: list[tuple[str, Usage, int]]) -> dict[str, dict[str, float]]:
+    """Resources by role: those of all servers together."""
+    found: dict[str, dict[str, float]] = {}
+    for role, used, restarts in processes:
+        one = found.setdefault(role, {"cpu_seconds": 0.0, "resident_bytes": 0, "restarts": 0})
+        one["cpu_seconds"] += round(used.cpu_seconds, 2)
+        one["resident_bytes"] += used.resident_bytes
+        one["restarts"] += restarts
+    return found
 
 
 def _fetches(stager: memoryview, name: str) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class Observer:
         """Rows of the history: `step` 1, 10 or 60 s, `since` seconds since 1970, at most ROWS_MOST, oldest first.
         Raises ValueError."""
         step, since, now = request.get("step", 1), request.get("since", 0), time.time() - time.monotonic()
-        if step not in STEPS:
+        if not isinstance(step, int | float) or step not in STEPS:
             raise ValueError("step: 1, 10 or 60 is expected")
         if isinstance(since, bool) or not isinstance(since, int | float) or not math.isfinite(since):
             raise ValueError("since: a number of seconds since 1970 is expected")
