@@ -42,7 +42,7 @@ _COLUMNS = (
 
 
 def stats_line(before: Figures, after: Figures) -> StatsLine:
-    """Make the line of what happened between two answers. Raises KeyError, TypeError or ValueError for other answers."""
+    """Make the line of what happened between two answers. Raises KeyError, TypeError, ValueError for others."""
     seconds = max(1e-3, float(after["time"]) - float(before["time"]))
 
     def done(*path: str) -> float:

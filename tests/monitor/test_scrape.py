@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -139,3 +142,43 @@ def test_a_daemon_of_another_release(answer: str, there: list[Mount], scraper: S
 
     with answering(tmp_path / "1", say):
         assert [one.figures for one in scraper.scrape()] == [None]
+
+
+DAEMON = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print("ready", flush=True)
+while True:
+    client, _ = listener.accept()
+    client.recv(1000)
+    client.sendall(sys.argv[2].encode() + b"\\n")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_asks_each_user_as_that_user(
+    there: list[Mount], scraper: Scraper, open_to_all: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mounts of several users at once, of which the last has root's process at the end of its socket."""
+    monkeypatch.setattr(scrape, "state_dir_of", lambda mount, env: str(open_to_all / str(mount.minor)))
+    users = {1: 12345, 2: 12346, 3: 12347, 4: 0}
+    answer = json.dumps({"ok": True, "record": figures()})
+    with ExitStack() as stack:
+        for number, user in users.items():
+            directory = open_to_all / str(number)
+            directory.mkdir()
+            os.chown(directory, user, user)
+            argv = [sys.executable, "-I", "-c", DAEMON, SOCKET_NAME, answer]
+            daemon = stack.enter_context(
+                subprocess.Popen(argv, user=user, group=user, cwd=directory, stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(daemon.kill)
+            assert daemon.stdout is not None
+            assert daemon.stdout.readline() == "ready\n"
+            there.append(mount(f"/{number}", number, user or 12348))
+        os.chown(open_to_all / "4", 12348, 12348)
+        os.chmod(open_to_all / "4" / SOCKET_NAME, 0o666)
+        found = {one.mountpoint: one.figures is not None for one in scraper.scrape()}
+    assert found == {"/1": True, "/2": True, "/3": True, "/4": False}
