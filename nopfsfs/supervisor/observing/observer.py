@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next
 USAGE_EVERY = 10  # rows of the history for which one look at the processes' time counts: it costs as much as all else
 PACE_S = 5.0  # over which the reader's pace is averaged
+SINCE_MOST_S = 1e12  # from 1970, either way
 ROWS_MOST = 720  # of the history in one answer: to write more numbers would hold the supervisor up
 
 
@@ -187,7 +188,7 @@ class Observer:
         step, since, now = request.get("step", 1), request.get("since", 0), time.time() - time.monotonic()
         if not isinstance(step, int | float) or step not in STEPS:
             raise ValueError("step: 1, 10 or 60 is expected")
-        if isinstance(since, bool) or not isinstance(since, int | float) or not math.isfinite(since):
+        if isinstance(since, bool) or not isinstance(since, int | float) or not abs(since) < SINCE_MOST_S:
             raise ValueError("since: a number of seconds since 1970 is expected")
         return await self._described(int(step), float(since) - now, ROWS_MOST, now)
 
