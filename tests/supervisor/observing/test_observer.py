@@ -143,7 +143,8 @@ async def test_history_in_answers() -> None:
         job = Job(made, "open")
         answer = await job.observer.describe_history({"step": 10})
         assert (answer["step"], answer["rows"], answer["columns"]) == (10, [], list(COLUMNS))
-        for wrong in ({"step": 7}, {"step": [1]}, {"since": "x"}, {"since": True}, {"since": float("nan")}, {"since": 10**400}):
+        since: tuple[Any, ...] = ("x", True, float("nan"), 10**400)
+        for wrong in ({"step": 7}, {"step": [1]}, *({"since": one} for one in since)):
             with pytest.raises(ValueError, match=r"step: |since: "):
                 await job.observer.describe_history(wrong)
     finally:
