@@ -184,14 +184,14 @@ class Metric(IntEnum):
     YOUNG_COMPARED = 89  # parts
     YOUNG_CHANGED = 90  # of these, those that held other bytes under the same times
     # stager: copies by where they came from, as they were staged whole
-    SECOND_READS = 112  # files that were read whole from the source although this version had been before
-    STAGED_SOURCE_FILES = 113
-    STAGED_SOURCE_BYTES = 114
-    STAGED_DISK_FILES = 115
-    STAGED_DISK_BYTES = 116
-    STAGED_PEER_FILES = 117
-    STAGED_PEER_BYTES = 118
-    PUSHES_FAILED = 119  # those that were spared included
+    SECOND_READS = 132  # files that were read whole from the source although this version had been before
+    STAGED_SOURCE_FILES = 133
+    STAGED_SOURCE_BYTES = 134
+    STAGED_DISK_FILES = 135
+    STAGED_DISK_BYTES = 136
+    STAGED_PEER_FILES = 137
+    STAGED_PEER_BYTES = 138
+    PUSHES_FAILED = 139  # those that were spared included
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41
@@ -208,9 +208,9 @@ RECHECK_SHUT = 1 << 16  # in RECHECK_STATE: a directory above the source keeps u
 
 # Counters of durations, `durations.BUCKETS` from each of these on: of READs that waited, in the blocks of servers, and
 # of fetches of files that were read at once, in that of the stager.
-READER_WAITS, SOURCE_FETCHES_TOOK, DISK_FETCHES_TOOK, PEER_FETCHES_TOOK = 128, 144, 160, 176
+READER_WAITS, SOURCE_FETCHES_TOOK, DISK_FETCHES_TOOK, PEER_FETCHES_TOOK = 144, 160, 176, 192
 
-GAUGES = 192
+GAUGES = 208
 BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and servers
 STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 

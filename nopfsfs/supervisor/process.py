@@ -30,7 +30,7 @@ from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.event_loop import EventLoop
-from nopfsfs.supervisor.leftovers import clear_all, tidy
+from nopfsfs.supervisor.leftovers import clear_disks, tidy
 from nopfsfs.supervisor.measured_rates import MeasuredRates
 from nopfsfs.supervisor.memory_budget import MemoryBudget, configured_bytes
 from nopfsfs.supervisor.mount_connection import MountConnection, possible
@@ -281,7 +281,7 @@ class Supervisor:
         for part in (self._servers, self._stager):
             if part is not None:
                 await part.end(END_LIMIT_S)
-        await clear_all([disk.path for disk in self._config.disks], self._config.uid, END_LIMIT_S)
+        await clear_disks(self._config, END_LIMIT_S)
         self.loop.drain()
         await self._plans.remember()
         if self._state != "failed":
