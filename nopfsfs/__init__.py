@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nopfsfs.monitor.mount_view import MountView as Mount
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "register"]
+__all__ = ["Mount", "__version__", "register"]
 
 
 def register(mount: str | os.PathLike[str], sampler: Any = None, **said: Any) -> bool:
@@ -16,3 +19,11 @@ def register(mount: str | os.PathLike[str], sampler: Any = None, **said: Any) ->
     from nopfsfs.registration import api  # with numpy and all samplers
 
     return api.register(mount, sampler, **said)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Mount":
+        from nopfsfs.monitor.mount_view import MountView as Mount  # with numpy
+
+        return Mount
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

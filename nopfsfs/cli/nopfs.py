@@ -18,11 +18,13 @@ from nopfsfs import __version__
 from nopfsfs.cli.adopt import add_adopt, add_upgrade
 from nopfsfs.cli.calibrate import add_calibrate
 from nopfsfs.cli.error_exit import printable, run
+from nopfsfs.cli.metrics import add_exporter, add_metrics
 from nopfsfs.cli.mount_options import Commands, Parser, add_command
 from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.recheck import add_recheck
 from nopfsfs.cli.settings import usage
 from nopfsfs.cli.simulate_options import add_simulate, parse
+from nopfsfs.cli.stats import add_stats
 from nopfsfs.cli.status_text import in_words, status_text
 from nopfsfs.cli.tune import add_tune
 from nopfsfs.cli.wait import add_wait
@@ -65,6 +67,9 @@ def simulate(options: argparse.Namespace) -> int:
 
 COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_status,
+    add_stats,
+    add_metrics,
+    add_exporter,
     add_wait,
     add_recheck,
     add_tune,

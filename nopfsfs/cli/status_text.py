@@ -9,6 +9,7 @@ from typing import Any
 from nopfsfs.text.units import format_duration, format_size
 
 PLACES = {"page_cache": "page cache", "ram": "RAM", "disk": "disk", "peer": "peers", "source": "source"}
+EPOCHS_SHOWN = 3  # of the last; all are in the record
 MODES = {"fast_path": "fast path", "resend": "resend", "passthrough": "passthrough"}
 
 Record = Mapping[str, Any]
@@ -34,6 +35,7 @@ def status_text(record: Record, source: str, mountpoint: str) -> str:
     lines = [f"{source} on {mountpoint}: {record.get('state', 'unknown')}", f"plan       {_plan(record)}"]
     lines += [*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_budget_lines(record)]
     lines += [*_kept_lines(record), *_tuning_lines(record), *_stuck_lines(record), *_peers_lines(record)]
+    lines += _epoch_lines(record)
     processes = [f"{p.get('role', '?')} {p.get('pid', '?')}" for p in record.get("processes", ())]
     lines += _recheck_lines(record, time.time())
     lines += [f"processes  {', '.join(processes) or 'none'}", *_modes_lines(record), *_off_lines(record)]
@@ -171,6 +173,22 @@ def _recheck_lines(record: Record, now_s: float) -> list[str]:
         lines.append(f"           the source does not answer {recheck['waiting']} looks")
     if recheck.get("shut"):
         lines.append("           a directory above the source is closed: others are kept out of the mount, too")
+    return lines
+
+
+def _epoch_lines(record: Record) -> list[str]:
+    """Lines for the last epochs: how long each took, what its readers waited for, and where its files came from."""
+    lines = []
+    for one in (record.get("epochs") or ())[-EPOCHS_SHOWN:]:
+        name = "?" if one.get("epoch") is None else f"{one['epoch']:,}"
+        about = "about " if one.get("counts") == "estimated" else ""
+        done = "in" if one.get("ended") else "so far, in"
+        files = f"{about}{one['files']:,} files {done} {format_duration(float(one['seconds']))}"
+        waited = f"readers waited {format_duration(float(one['stall_seconds']))}"
+        served = one.get("served") or {}
+        shares = [f"{tier} {100 * served[place]:.1f}%" for place, tier in PLACES.items() if served.get(place)]
+        head = f"epoch {name}"
+        lines.append(f"{head:<11}{files}, {waited}; {', '.join(shares) or 'nothing was served'}")
     return lines
 
 

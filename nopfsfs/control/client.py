@@ -1,8 +1,9 @@
 """Client of a mount's control socket, for the commands. Every call has a time limit.
 
 Messages are JSON objects, one a line, both ways, over a stream socket `control.sock` in the state directory of the
-mount: `{"command": "status"}` is answered by `{"ok": true, "record": {...}}` or `{"ok": false, "error": "..."}`.
-Requests about plans have further keys (`registration/plan_tables.py`).
+mount: `{"command": "status"}` is answered by `{"ok": true, "version": 1, "record": {...}}` or `{"ok": false, "version":
+1, "error": "..."}`. docs/control-socket.md describes them for those who write other clients. Requests about plans have
+further keys (`registration/plan_tables.py`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from nopfsfs.system.as_user import fd_as_user, is_needed
 from nopfsfs.system.descriptors import closing_fd
 
 SOCKET_NAME = "control.sock"
+VERSION = 1  # of the messages: another number where a client of this one would misunderstand them. A request need not
+# say 1: daemons from before there were versions know no such key.
 CALL_S = 5.0  # the supervisor serves nothing else but its own timers
 MAX_ANSWER = 16 << 20  # bytes; a record has some kilobytes
 MAX_REQUEST = (1 << 16) - 1  # bytes; the daemon hangs up on longer lines
 
 Command = Literal[
-    "status", "prepare-unmount", "stop", "wait-final", "plan", "register", "forget", "hand-over", "recheck", "tune"
+    "status", "prepare-unmount", "stop", "wait-final", "plan", "register", "forget", "hand-over", "recheck", "metrics",
+    "history", "tune",
 ]
 Record = Mapping[str, Any]
 
@@ -132,13 +136,16 @@ class Connection:
         except OSError as error:
             raise NoAnswer(f"the daemon of this mount hung up ({error})") from error
 
-    def receive(self, limit_s: float) -> Record:
-        """Return the record of the next answer. Raises NoAnswer after `limit_s` seconds, and Refused."""
+    def receive(self, limit_s: float, most: int = MAX_ANSWER) -> Record:
+        """Return the record of the next answer, of `most` bytes or a little more. Raises NoAnswer after `limit_s`
+        seconds, and Refused."""
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._received:
             left_s = deadline - time.monotonic()
             if left_s <= 0:  # however much arrives: it may be a byte at a time
                 raise NoAnswer(f"the daemon of this mount did not answer within {limit_s:.3g} s")
+            if len(self._received) > most:
+                raise NoAnswer("the daemon of this mount gives an answer that is too long")
             self._received += self._chunk(left_s, limit_s)
         line, _, rest = bytes(self._received).partition(b"\n")
         self._received[:] = rest
@@ -152,7 +159,7 @@ class Connection:
             raise NoAnswer(f"the daemon of this mount did not answer within {limit_s:.3g} s") from error
         except OSError as error:
             raise NoAnswer(f"the daemon of this mount hung up ({error})") from error
-        if not chunk or len(self._received) > MAX_ANSWER:
+        if not chunk:
             raise NoAnswer("the daemon of this mount hung up without an answer")
         return chunk
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,3 +74,29 @@ def locate_living(path: str, env: Mapping[str, str]) -> Located:
             f"or end the mount: nopfs-umount {located.path}",
         )
     return located
+
+
+def find_mount_above(path: str) -> tuple[Located, str]:
+    """The nopfs mount that a path is in, and the path relative to the mountpoint, "" for the mountpoint itself. Raises
+    NopfsError with Exit.NOT_MOUNTED, or Exit.STUCK where the daemon is dead."""
+    mounts = read_mounts()
+    fuse = {mount.mountpoint for mount in mounts if mount.is_fuse}
+    ours = {mount.mountpoint for mount in mounts if mount.is_nopfs}
+    above = real = _real(path, fuse)
+    while above not in ours:
+        if above == os.path.dirname(above):
+            message = f"{path} is in no nopfs mount; mounts are listed by findmnt -t fuse.nopfs"
+            raise NopfsError(Exit.NOT_MOUNTED, message)
+        above = os.path.dirname(above)
+    return locate_living(above, os.environ), os.path.relpath(real, above) if real != above else ""
+
+
+def _real(path: str, fuse: set[str]) -> str:
+    """The path with links resolved, except for the part inside a FUSE mount, which is not accessed."""
+    absolute = os.path.abspath(path)
+    head, tail = absolute, ""
+    while head != os.path.dirname(head):
+        if head in fuse:
+            return os.path.join(head, tail).rstrip("/")
+        head, tail = os.path.dirname(head), os.path.join(os.path.basename(head), tail)
+    return real_mountpoint(absolute, fuse.__contains__)

@@ -195,6 +195,15 @@ class Metric(IntEnum):
     UNDER_WAY = 127  # not a counter: requests under way now
     DEMANDS_UNDER_WAY = 128  # not a counter: of these, those that a reader waits for
     SOURCE_LIMIT = 129  # not a counter: the requests that may be under way; 0: no stager has begun yet
+    # stager: copies by where they came from, as they were staged whole
+    SECOND_READS = 132  # files that were read whole from the source although this version had been before
+    STAGED_SOURCE_FILES = 133
+    STAGED_SOURCE_BYTES = 134
+    STAGED_DISK_FILES = 135
+    STAGED_DISK_BYTES = 136
+    STAGED_PEER_FILES = 137
+    STAGED_PEER_BYTES = 138
+    PUSHES_FAILED = 139  # those that were spared included
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41
@@ -211,7 +220,11 @@ class Metric(IntEnum):
 RECHECK_SHUT = 1 << 16  # in RECHECK_STATE: a directory above the source keeps users out
 
 SIZE_CLASSES = 7  # of requests at the source: up to 4 KiB x 4^k for k = 0..6; the last class has no upper end
-GAUGES = 130
+# Counters of durations, `durations.BUCKETS` from each of these on: of READs that waited, in the blocks of servers, and
+# of fetches of files that were read at once, in that of the stager.
+READER_WAITS, SOURCE_FETCHES_TOOK, DISK_FETCHES_TOOK, PEER_FETCHES_TOOK = 144, 160, 176, 192
+
+GAUGES = 208
 BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and servers
 STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 

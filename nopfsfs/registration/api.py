@@ -18,12 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.control.client import Refused
-from nopfsfs.control.find_mount import Located, locate_living
+from nopfsfs.control.find_mount import Located, find_mount_above
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.fuse.mount_table import read_mounts
 from nopfsfs.registration.plan_tables import KEYS, PlanError, parse_plans
 from nopfsfs.registration.torch_objects import SAMPLES_MOST, Samples, Table, live
-from nopfsfs.system.state_dirs import real_mountpoint
 
 ANSWER_S = 120.0  # the mount reads and computes orders of millions of files before it answers
 EPOCHS = 8  # of a part of a data set, which are sent as arrays, where the caller gives no number
@@ -80,32 +78,6 @@ def _send(located: Located, table: Table) -> None:
         located.call("register", ANSWER_S, plans=[table])
     except Refused as error:
         raise NopfsError(Exit.USAGE, f"the mount at {located.path} takes no such plan: {error.reason}") from None
-
-
-def find_mount_above(path: str) -> tuple[Located, str]:
-    """The nopfs mount that a path is in, and the path relative to the mountpoint, "" for the mountpoint itself. Raises
-    NopfsError with Exit.NOT_MOUNTED, or Exit.STUCK where the daemon is dead."""
-    mounts = read_mounts()
-    fuse = {mount.mountpoint for mount in mounts if mount.is_fuse}
-    ours = {mount.mountpoint for mount in mounts if mount.is_nopfs}
-    above = real = _real(path, fuse)
-    while above not in ours:
-        if above == os.path.dirname(above):
-            message = f"{path} is in no nopfs mount; mounts are listed by findmnt -t fuse.nopfs"
-            raise NopfsError(Exit.NOT_MOUNTED, message)
-        above = os.path.dirname(above)
-    return locate_living(above, os.environ), os.path.relpath(real, above) if real != above else ""
-
-
-def _real(path: str, fuse: set[str]) -> str:
-    """The path with links resolved, except for the part inside a FUSE mount, which is not accessed."""
-    absolute = os.path.abspath(path)
-    head, tail = absolute, ""
-    while head != os.path.dirname(head):
-        if head in fuse:
-            return os.path.join(head, tail).rstrip("/")
-        head, tail = os.path.dirname(head), os.path.join(os.path.basename(head), tail)
-    return real_mountpoint(absolute, fuse.__contains__)
 
 
 def _below(path: str | None, mountpoint: str, said: bool) -> str | None:

@@ -4,8 +4,8 @@
 {"command": "plan", "next": N}                    returns the plans of the mount, and the next N paths
 {"command": "forget"}                             drops the registered plans
 
-docs/plan-files.md describes a table. In a plan file, `order` may be relative to the file; here it is absolute. Does no
-I/O.
+Further keys of a request are ignored (docs/control-socket.md). docs/plan-files.md describes a table. In a plan file,
+`order` may be relative to the file; here it is absolute. Does no I/O.
 """
 
 from __future__ import annotations
@@ -50,9 +50,6 @@ class _Wrong(Exception):
 
 def parse(request: Table) -> tuple[PlanSpec, ...]:
     """The plans of a `register` request. Raises ValueError with a text of one line."""
-    unknown = [key for key in request if key not in ("command", "plans")]
-    if unknown:
-        raise ValueError(f"{unknown[0]}: no such key of a register request; known are command, plans")
     plans = request.get("plans")
     if not isinstance(plans, list):
         raise ValueError("plans: a list of tables is expected")
@@ -61,9 +58,6 @@ def parse(request: Table) -> tuple[PlanSpec, ...]:
 
 def parse_next(request: Table) -> int:
     """The number of paths that a `plan` request asks for. Raises ValueError with a text of one line."""
-    unknown = [key for key in request if key not in ("command", "next")]
-    if unknown:
-        raise ValueError(f"{unknown[0]}: no such key of a plan request; known are command, next")
     count = request.get("next", 0)
     if type(count) is not int or not 0 <= count <= NEXT_MOST:
         raise ValueError(f"next: {count!r} is not a whole number from 0 to {NEXT_MOST}")

@@ -17,7 +17,8 @@ import trio
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.fuse.kernel import valid_errno
-from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, Tier
+from nopfsfs.protocol.columns import READER_WAITS, Columns, Metric, MetricBlock, Tier
+from nopfsfs.protocol.durations import bucket_of
 from nopfsfs.protocol.inode_numbers import HANDLE_FLAGS, HANDLE_ROW, HANDLE_VERSION, row_of, version_of
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Origin
@@ -193,7 +194,9 @@ class FileAccess:
             self._metrics[Metric.READ_ERRORS] += 1
             raise
         finally:
-            self._metrics[Metric.WAIT_NS] += time.monotonic_ns() - began
+            took_ns = time.monotonic_ns() - began
+            self._metrics[Metric.WAIT_NS] += took_ns
+            self._metrics[READER_WAITS + bucket_of(took_ns)] += 1
         log.error("no answer from the source for %r in %g s", self._source.path(row), self._io_timeout)
         self._metrics[Metric.READ_ERRORS] += 1
         raise pyfuse3.FUSEError(errno.EIO)

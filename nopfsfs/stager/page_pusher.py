@@ -188,6 +188,7 @@ class PagePusher:
         """Report that the work is over. The kernel reclaims what it holds by itself."""
         if what == Order.PUSH:
             self._gauge[Metric.PUSHES_DONE] += 1
+            self._gauge[Metric.PUSHES_FAILED] += 1
             self._state.publish(Event.PUSH_FAILED, row)
         elif what == Order.DROP and not value:
             self._state.publish(Event.DROPPED, row, self._source.size(row))

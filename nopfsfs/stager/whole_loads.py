@@ -10,7 +10,16 @@ from collections import deque
 from collections.abc import Callable
 
 from nopfsfs.dataset.index import Index
-from nopfsfs.protocol.columns import HOME_HERE, Columns, Metric, Tier
+from nopfsfs.protocol.columns import (
+    DISK_FETCHES_TOOK,
+    HOME_HERE,
+    PEER_FETCHES_TOOK,
+    SOURCE_FETCHES_TOOK,
+    Columns,
+    Metric,
+    Tier,
+)  # fmt: skip
+from nopfsfs.protocol.durations import bucket_of
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Origin
 from nopfsfs.stager.extents import ExtentPool
@@ -21,9 +30,17 @@ from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.tiers.arena import NoRoom
 from nopfsfs.tiers.source import Source
 
-_SOURCE_FETCHES = (Metric.SOURCE_FETCHES, Metric.SOURCE_FETCHED_BYTES, Metric.SOURCE_FETCH_NS)
-_DISK_FETCHES = (Metric.DISK_FETCHES, Metric.DISK_FETCHED_BYTES, Metric.DISK_FETCH_NS)
-_PEER_FETCHES = (Metric.PEER_FETCHES, Metric.PEER_FETCHED_BYTES, Metric.PEER_FETCH_NS)
+# Of files that were read at once: their number, bytes and nanoseconds, and the first counter of how long each took.
+_FETCHES = {
+    Origin.SOURCE: (Metric.SOURCE_FETCHES, Metric.SOURCE_FETCHED_BYTES, Metric.SOURCE_FETCH_NS, SOURCE_FETCHES_TOOK),
+    Origin.DISK: (Metric.DISK_FETCHES, Metric.DISK_FETCHED_BYTES, Metric.DISK_FETCH_NS, DISK_FETCHES_TOOK),
+    Origin.PEER: (Metric.PEER_FETCHES, Metric.PEER_FETCHED_BYTES, Metric.PEER_FETCH_NS, PEER_FETCHES_TOOK),
+}  # fmt: skip
+_STAGED = {
+    Origin.SOURCE: (Metric.STAGED_SOURCE_FILES, Metric.STAGED_SOURCE_BYTES),
+    Origin.DISK: (Metric.STAGED_DISK_FILES, Metric.STAGED_DISK_BYTES),
+    Origin.PEER: (Metric.STAGED_PEER_FILES, Metric.STAGED_PEER_BYTES),
+}
 
 
 class WholeLoads:
@@ -213,11 +230,11 @@ class WholeLoads:
             gauge[Metric.SOURCE_READ_BYTES] += size
         if len(load.blocks) > 1 or not load.whole:
             return  # the cost of a file that is read at once is measured on such files alone
-        kinds = _DISK_FETCHES if load.from_disk else _SOURCE_FETCHES if load.from_peer is None else _PEER_FETCHES
-        fetches, fetched, ns = kinds
+        fetches, fetched, ns, took = _FETCHES[load.origin()]
         gauge[fetches] += 1
         gauge[fetched] += size
         gauge[ns] += took_ns
+        gauge[took + bucket_of(took_ns)] += 1
 
     def finish(self, load: Load) -> None:
         """Publish a complete staged copy, or clear away a failed one."""
@@ -233,13 +250,22 @@ class WholeLoads:
             return
         columns = self._columns
         columns.slot[row] = load.arena
+        self._count_staged(load, again=bool(columns.check[row]))
         if not load.from_disk:
             columns.check[row] = load.checksum
         columns.tier[row] = Tier.RAM
         if load.stuck or self.left_alone.any:
             self.left_alone.worked(row)
-        self._gauge[Metric.STAGED_FILES] += 1
-        self._gauge[Metric.STAGED_BYTES] += load.length
         if load.length and load.origin() == Origin.SOURCE and columns.holder[row] not in (0, HOME_HERE):
             self._ring.put(Event.STRAY, row, load.length)  # before: it may not be held for long
         self._ring.put(Event.STAGED, row, load.length)
+
+    def _count_staged(self, load: Load, *, again: bool) -> None:
+        """Count a copy that is staged whole. `again`: one of the same version had been staged before."""
+        gauge, origin = self._gauge, load.origin()
+        files, size = _STAGED[origin]
+        for metric, count in (
+            (Metric.STAGED_FILES, 1), (Metric.STAGED_BYTES, load.length), (files, 1), (size, load.length)
+        ):  # fmt: skip
+            gauge[metric] += count
+        gauge[Metric.SECOND_READS] += again and origin == Origin.SOURCE

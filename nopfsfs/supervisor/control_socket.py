@@ -1,7 +1,8 @@
 """The supervisor's side of the control socket: one JSON object a line, both ways (the other side: `client.py`).
 
 Nothing that a client sends or leaves undone ends more than its own connection. The number of connections, the length of
-lines and answers, and the time of each step are bounded.
+lines and answers, the time of each step, and the processor time that all of them take are bounded: whoever asks ten
+thousand times a second is answered less often. docs/control-socket.md describes the messages.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import json
 import logging
 import math
 import os
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
 
-from nopfsfs.control.client import MAX_ANSWER, peer_credentials, socket_address
+from nopfsfs.control.client import MAX_ANSWER, VERSION, peer_credentials, socket_address
+from nopfsfs.supervisor.caller_budget import CONNECTION_S, CallerBudget
 from nopfsfs.supervisor.processes.supervised import first_of
 
 log = logging.getLogger(__name__)
@@ -116,17 +119,33 @@ class _Lines:
         return line
 
 
+class _PacedListener(trio.abc.Listener[trio.SocketStream]):
+    """Accepts a connection when there is processor time for callers; until then it waits in the kernel."""
+
+    def __init__(self, listener: trio.SocketListener, budget: CallerBudget) -> None:
+        self._listener, self._budget = listener, budget
+
+    async def accept(self) -> trio.SocketStream:
+        await self._budget.wait()
+        stream = await self._listener.accept()
+        self._budget.take(CONNECTION_S)
+        return stream
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()
+
+
 async def serve(
     state_dir: str, answer: Answer, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Answer requests until cancelled. `answer` returns the record, or raises ValueError with what is wrong."""
-    listener = trio.SocketListener(await _listen(state_dir))
-    room = _Room()
+    room, budget = _Room(), CallerBudget()
+    listener = _PacedListener(trio.SocketListener(await _listen(state_dir)), budget)
 
     async def converse(stream: trio.SocketStream) -> None:
         async with stream:
             try:
-                await _admit(stream, room, answer)
+                await _admit(stream, room, answer, budget)
             except Exception:  # of this connection alone
                 log.exception("a connection to the control socket failed")
 
@@ -148,41 +167,50 @@ async def _listen(state_dir: str) -> trio.socket.SocketType:
     return listener
 
 
-async def _admit(stream: trio.SocketStream, room: _Room, answer: Answer) -> None:
+async def _admit(stream: trio.SocketStream, room: _Room, answer: Answer, budget: CallerBudget) -> None:
     """Converse with who may, and for whom there is room."""
     if peer_credentials(stream.socket.getsockopt)[1] not in (0, os.geteuid()):
-        await _send(stream, {"ok": False, "error": "only root and the user who mounted are answered"})
+        await _send(stream, _refusal("only root and the user who mounted are answered"))
         return
     caller = room.admit()
     if caller is None:
-        error = f"{CONNECTIONS_MOST} commands are talking to this mount already; try again"
-        await _send(stream, {"ok": False, "error": error})
+        await _send(stream, _refusal(f"{CONNECTIONS_MOST} commands are talking to this mount already; try again"))
         return
     try:
         with caller.scope:
-            await _converse(stream, caller, answer)
+            await _converse(stream, caller, answer, budget)
     finally:
         room.leave(caller)
         for take_back in caller.at_end:
             take_back()
 
 
-async def _converse(stream: trio.SocketStream, caller: Caller, answer: Answer) -> None:
+async def _converse(stream: trio.SocketStream, caller: Caller, answer: Answer, budget: CallerBudget) -> None:
     """Requests one after the other, until the connection ends."""
     lines = _Lines(stream, caller)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lines.run)
         while (line := await lines.next()) is not None:
-            if not await _send(stream, await _reply(line, caller, answer)):
+            await budget.wait()
+            began = time.perf_counter()
+            data = _encoded(await _reply(line, caller, answer))
+            budget.take(time.perf_counter() - began)
+            if not await _send(stream, data):
                 break
         nursery.cancel_scope.cancel()
 
 
-async def _send(stream: trio.SocketStream, message: dict[str, Any]) -> bool:
-    """Send an answer; return True when the caller has taken it."""
+def _refusal(error: str) -> bytes:
+    return _encoded({"ok": False, "version": VERSION, "error": error})
+
+
+def _encoded(message: dict[str, Any]) -> bytes:
     data = json.dumps(message).encode() + b"\n"
-    if len(data) > MAX_ANSWER:
-        data = json.dumps({"ok": False, "error": f"the answer has {len(data)} bytes; ask for less"}).encode() + b"\n"
+    return data if len(data) <= MAX_ANSWER else _refusal(f"the answer has {len(data)} bytes; ask for less")
+
+
+async def _send(stream: trio.SocketStream, data: bytes) -> bool:
+    """Send an answer; return True when the caller has taken it."""
     with trio.move_on_after(SEND_S), contextlib.suppress(trio.BrokenResourceError):
         await stream.send_all(data)
         return True
@@ -190,13 +218,16 @@ async def _send(stream: trio.SocketStream, message: dict[str, Any]) -> bool:
 
 
 async def _reply(line: bytes, caller: Caller, answer: Answer) -> dict[str, Any]:
+    said = {"ok": False, "version": VERSION}
     try:
         request = json.loads(line)
         if not isinstance(request, dict):
             raise ValueError("a request is an object")
-        return {"ok": True, "record": await answer(request, caller)}
+        if (version := request.get("version", VERSION)) != VERSION:
+            raise ValueError(f"version {version!r} of the messages is not known; this daemon knows {VERSION}")
+        return {**said, "ok": True, "record": await answer(request, caller)}
     except (ValueError, RecursionError) as e:
-        return {"ok": False, "error": str(e)}
+        return {**said, "error": str(e)}
     except Exception as e:
         log.exception("a command failed")
-        return {"ok": False, "error": _BUG.format(type(e).__name__)}
+        return {**said, "error": _BUG.format(type(e).__name__)}

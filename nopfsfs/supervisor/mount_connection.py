@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -18,7 +18,9 @@ from nopfsfs.fuse.connection import BACKGROUND, CONGESTION, KernelSession, negot
 from nopfsfs.fuse.mount_watch import MountWatch, is_over, is_used
 from nopfsfs.fuse.mounting import Busy, may_mount, unmount
 from nopfsfs.fuse.pyfuse3_pair import is_possible
+from nopfsfs.supervisor.processes.servers import number_of_servers
 from nopfsfs.supervisor.processes.stager import StagerHandle
+from nopfsfs.supervisor.progress_signal import ProgressSignal
 from nopfsfs.system import shared_memory
 from nopfsfs.system.outages import SHORTAGE
 
@@ -52,6 +54,15 @@ class MountConnection:
     def acl(self) -> bool:
         """True where the kernel checks ACLs."""
         return self._any_acl if self.session is None else self.session.acl
+
+    def modes(self, signal: ProgressSignal) -> dict[str, Any]:
+        """The part `modes` of the status record; `signal_because`: why the signal is `open` yet, where that is not what
+        was asked for."""
+        return {
+            "fast_path": self._config.fast_path, "resend": self.session is not None and self.session.resend,
+            "passthrough": self.pass_from > 0, "signal": signal.name, "signal_because": signal.why,
+            "privileged": may_mount(), "servers": number_of_servers(self._config),
+        }  # fmt: skip
 
     async def agree(self) -> None:
         """Agree with the kernel upon what the mount can do, before anybody answers."""

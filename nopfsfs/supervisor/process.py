@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from functools import partial
 from typing import Any
 
@@ -22,9 +21,8 @@ import trio
 
 from nopfsfs.control import orphans
 from nopfsfs.dataset import index_file
-from nopfsfs.fuse.mounting import may_mount
 from nopfsfs.policy.node_policy import NodePolicy
-from nopfsfs.protocol.columns import LAYOUT, Metric, Tier
+from nopfsfs.protocol.columns import LAYOUT, Tier
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.supervisor import control_socket
@@ -37,17 +35,20 @@ from nopfsfs.supervisor.measured_rates import MeasuredRates
 from nopfsfs.supervisor.memory_budget import MemoryBudget, configured_bytes
 from nopfsfs.supervisor.mount_connection import MountConnection, possible
 from nopfsfs.supervisor.mount_memory import MountMemory, charges, close
+from nopfsfs.supervisor.observing.figures import Figures
+from nopfsfs.supervisor.observing.observer import Observer
+from nopfsfs.supervisor.observing.parts import MountParts
+from nopfsfs.supervisor.observing.status_report import StatusReport
 from nopfsfs.supervisor.plan_worker import PlanWorker
 from nopfsfs.supervisor.processes.peer import PeerHandle
 from nopfsfs.supervisor.processes.servers import ServerPool, number_of_servers
 from nopfsfs.supervisor.processes.stager import StagerHandle
-from nopfsfs.supervisor.processes.supervised import Child, SupervisedProcess
+from nopfsfs.supervisor.processes.supervised import SupervisedProcess
 from nopfsfs.supervisor.progress_signal import NO_FAST_PATH, PASSED_THROUGH, ProgressSignal
 from nopfsfs.supervisor.quiet import Quiet
 from nopfsfs.supervisor.recheck_requests import Rechecks
 from nopfsfs.supervisor.source_tuning import SourceTuning
 from nopfsfs.supervisor.stager_socket import StagerSocket
-from nopfsfs.supervisor.status_record import record
 from nopfsfs.supervisor.succession import Succession, check_hand_over
 from nopfsfs.system.outages import Outages, reason
 from nopfsfs.system.process_setup import Handoff, begin, unbind
@@ -65,7 +66,6 @@ class Supervisor:
         self._given = handoff.numbers if handoff.numbers.get("adopted") else None  # by a supervisor before
         self._config = config = handoff.config if self._given is not None else possible(handoff.config)
         self._fds, self._resources = handoff.fds, resources
-        self._began = time.monotonic()
         self._state = "starting"
         self._ended, self._finished = trio.Event(), trio.Event()
         self._stopping = self._handed_over = self.failed = False
@@ -96,6 +96,13 @@ class Supervisor:
         self._quiet = Quiet(self._memory.gauge)
         self._tuning = SourceTuning.of(config, self._memory, self._stager_socket, self._outages, self.loop)
         self._mount = MountConnection(config, self._fds, resources, handoff.numbers, any_acl=self.index.any_acl)
+        self._parts = MountParts(
+            config, self.index, self._memory, self.loop, self._signal, self._budget, self._rates, self._rechecks,
+            self._tuning, self._mount, self._processes, self._peers, self._off,
+        )  # fmt: skip
+        self._observer = Observer(self._parts)
+        self._figures = Figures(self._parts, self._observer)
+        self._status = StatusReport(self._parts, self._observer)
 
     def _make_signal(self) -> ProgressSignal:
         config, memory = self._config, self._memory
@@ -160,7 +167,7 @@ class Supervisor:
             self._state = "running"
             nursery.start_soon(self._until_over, stager)
             nursery.start_soon(self._budget.watch, self.loop, self._stager_socket, self._rates)
-            for task in (self.loop.run, self._plans.run, self._signal.run, self._tuning.run):
+            for task in (self.loop.run, self._plans.run, self._signal.run, self._tuning.run, self._observer.run):
                 nursery.start_soon(task)
             if self._agreement is not None:
                 nursery.start_soon(self._agreement.run)
@@ -238,13 +245,10 @@ class Supervisor:
 
     async def _until_over(self, stager: StagerHandle) -> None:
         def ours() -> list[int]:
-            return [child.pid for child in (*self._children(), *stager.process.asleep)]
+            return [child.pid for child in (*self._parts.children(), *stager.process.asleep)]
 
         await self._mount.over(stager, ours)
         self._ended.set()  # servers see it, too, unless they are stopped
-
-    def _children(self) -> list[Child]:
-        return [child for process in self._processes if (child := process.living) is not None]
 
     async def _signals(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
@@ -282,7 +286,8 @@ class Supervisor:
         await self._remember()
         if self._state != "failed":
             self._state = "ended"
-        self._final = self.record()
+        self._observer.look(last=True)
+        self._final = self.record() | {"history": await self._observer.whole_history()}
         self._finished.set()
 
     async def _hand_over(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -315,6 +320,10 @@ class Supervisor:
         match request.get("command"):
             case "status":
                 return self.record()
+            case "metrics":
+                return self._figures.now(self._state)
+            case "history":
+                return await self._observer.describe_history(request)
             case "prepare-unmount":
                 self._quiet.keep(caller)
                 return {}
@@ -341,37 +350,18 @@ class Supervisor:
 
     def record(self) -> dict[str, Any]:
         """The status record now."""
-        config, policy, split = self._config, self.loop.policy, self.loop.policy.split
-        disks = sum(disk.size or 0 for disk in config.disks)
-        processes: list[dict[str, Any]] = [{"role": "supervisor", "pid": os.getpid(), "running": True}]
-        processes += [{"role": c.role, "pid": c.pid, "running": c.running} for c in self._children()]
-        (plan, k), counted = self.loop.plan_status(config), self._memory.server_gauges.total()
-        opens = int(counted[Metric.OPENS] + counted[Metric.TRIPWIRES])
-        return record(
-            state=self._state, source=config.source, mountpoint=config.mountpoint, plan=plan, k=k,
-            predicted=self._signal.predicted, estimated=self._signal.estimated,
-            server=self._signal.estimate(counted), stager=self._memory.stager_gauge,
-            budget={"total": self._budget.allowed, "page_cache": split.pages, "ram": split.arena, "disk": disks},
-            used=self._budget.used(policy.pages_used), processes=processes if self._state != "ended" else [],
-            lost=max(0, opens - self.loop.pending - self.loop.observed), page_cache=self.loop.audit.status(),
-            modes=self._modes(), rates=self._rates.status(), recheck=self._rechecks.status(),
-            peers=self._peer.status() | self._agreement.status() if self._peer and self._agreement else None,
-            off=self._off(), seconds=time.monotonic() - self._began, tuning=self._tuning.status(),
-        )  # fmt: skip
+        return self._status.record(self._state)
 
     def _off(self) -> list[dict[str, Any]]:
         """Parts that are switched off now, here and in the stager."""
         said = self._stager.pulse.said.get("off", []) if self._stager is not None else []
         return [dict(one) for one in (*self._outages.all(), *said)]
 
-    def _modes(self) -> dict[str, Any]:
-        """Ways of working; `signal_because`: why the signal is `open` yet, where that is not what was asked for."""
-        config, session = self._config, self._mount.session
-        return {
-            "fast_path": config.fast_path, "resend": session is not None and session.resend,
-            "passthrough": self._mount.pass_from > 0, "signal": self._signal.name, "signal_because": self._signal.why,
-            "privileged": may_mount(), "servers": number_of_servers(config),
-        }  # fmt: skip
+    def _peers(self) -> dict[str, Any] | None:
+        if self._peer is None or self._agreement is None:
+            return None
+        return self._peer.status() | self._agreement.status()
+
 
 
 def main() -> None:

@@ -226,14 +226,15 @@ class ProgressSignal:
     def told(self, count: int, of: float | None = None, foreseen: float = 0.0) -> None:
         """So many opens of tripwires tell of so many opens (None: of as many as on average), and of so many that were
         foreseen."""
-        self._told_of += count * self._apart if of is None else of
+        self._told_of += count * self.apart if of is None else of
         self._foreseen += foreseen
         self._gauge[Metric.TRIPWIRES_OBSERVED] += count
         self._gauge[Metric.TRIPWIRES_TELL_OF] = round(self._told_of)
         self._gauge[Metric.TRIPWIRES_PREDICTED] = round(self._foreseen)
 
     @property
-    def _apart(self) -> float:
+    def apart(self) -> float:
+        """The number of opens that an open of a tripwire tells of, on average over all files."""
         return self._visible.apart if self._visible is not None else 1.0
 
     def estimate(self, server: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -243,10 +244,10 @@ class ProgressSignal:
         server = server.copy()
         wires = int(server[Metric.TRIPWIRES])
         waiting = max(0, wires - int(self._gauge[Metric.TRIPWIRES_OBSERVED]))
-        opens = round(int(self._gauge[Metric.TRIPWIRES_TELL_OF]) + waiting * self._apart)
+        opens = round(int(self._gauge[Metric.TRIPWIRES_TELL_OF]) + waiting * self.apart)
         server[Metric.OPENS] += opens
         # Files of tripwires that tell of more opens than on average are not taken to be smaller.
-        each = opens / (wires * self._apart) if wires else 1.0
+        each = opens / (wires * self.apart) if wires else 1.0
         server[Metric.OPENED_BYTES] += round(int(server[Metric.TRIPWIRE_BYTES]) * self._bytes * each)
         return server
 

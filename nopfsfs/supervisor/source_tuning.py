@@ -52,6 +52,13 @@ class Clocks(NamedTuple):
     disciplined: Callable[[], bool] = clock_state.disciplined
 
 
+class TuningFigures(NamedTuple):
+    """Requests that may be under way at once; how much longer they take than at an idle source. None: not known."""
+
+    limit: float | None
+    slowdown: float | None
+
+
 class SourceTuning:
     """Decides how many requests the stager may have under way at the source, and says why.
 
@@ -247,18 +254,24 @@ class SourceTuning:
             }
         )  # fmt: skip
 
+    @property
+    def figures(self) -> TuningFigures:
+        """The figures now."""
+        tuner = self._tuner if self.fixed is None else None
+        limit = self._gauge[Metric.SOURCE_LIMIT]
+        return TuningFigures(limit or None, None if tuner is None else round(tuner.slowdown, 3))
+
     def status(self) -> dict[str, Any]:
         """The part `tuning` of the record."""
-        gauge, tuner, fixed = self._gauge, self._tuner, self.fixed
-        tuned = tuner is not None and fixed is None
+        gauge, fixed, figures = self._gauge, self.fixed, self.figures
         return {
             "mode": "auto" if fixed is None else "fixed",
             "asked": bool(self._own[Metric.LIMIT_ASKED]),
             "limit": gauge[Metric.SOURCE_LIMIT],
             "under_way": gauge[Metric.UNDER_WAY],
             "demands": gauge[Metric.DEMANDS_UNDER_WAY],
-            "slowdown": round(tuner.slowdown, 3) if tuner is not None and tuned else None,
-            "reason": self._decisions[-1]["reason"] if tuned and self._decisions else None,
+            "slowdown": figures.slowdown,
+            "reason": self._decisions[-1]["reason"] if fixed is None and self._decisions else None,
         }
 
     def report(self) -> dict[str, Any]:

@@ -50,12 +50,13 @@ def record(
     stager: Counters, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
     page_cache: dict[str, Any], modes: dict[str, Any], rates: dict[str, Any], seconds: float, estimated: bool = False,
     recheck: dict[str, Any], tuning: dict[str, Any], peers: dict[str, Any] | None = None,
-    off: list[dict[str, Any]] | None = None,
+    off: list[dict[str, Any]] | None = None, epochs: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
     kernel was found to keep; `modes`: the ways of working; `rates`: of what was fetched; `recheck`: of
     `supervisor/recheck_requests.py`; `tuning`: of `supervisor/source_tuning.py`; `peers`: where there are any; `off`:
-    what is switched off after a failure and tried again: `what`, `since` (seconds since 1970), `why`."""
+    what is switched off after a failure and tried again: `what`, `since` (seconds since 1970), `why`; `epochs`: of
+    `observing/epoch_records.py`."""
     known = {} if peers is None else {"peers": peers}
     return {
         "state": state,
@@ -85,5 +86,6 @@ def record(
         "rates": rates,
         "recheck": recheck,
         "tuning": tuning,
+        "epochs": epochs or [],
         **known,
     }

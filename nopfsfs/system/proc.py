@@ -5,14 +5,32 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
+from typing import NamedTuple
 
 _SIGKILL = 1 << (signal.SIGKILL - 1)
+_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 def start_time(pid: int) -> int | None:
     """Return when `pid` started, in clock ticks since boot; None if there is none, or a zombie."""
     fields = _stat(pid)
     return None if fields is None or _ended(fields) else int(fields[19])
+
+
+class Usage(NamedTuple):
+    """Resources that a process has taken: seconds of a processor so far, bytes of memory that are resident now."""
+
+    cpu_seconds: float
+    resident_bytes: int
+
+
+def usage(pid: int) -> Usage | None:
+    """Return the resources that `pid` has taken; None where it is gone, or /proc does not show it."""
+    fields = _stat(pid)
+    if fields is None:
+        return None
+    cpu = int(fields[11]) + int(fields[12])  # in user mode and in the kernel, of all threads
+    return Usage(cpu / _TICKS, int(fields[21]) * _PAGE)
 
 
 def has_ended(pid: int, started: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import select
 import socket
 import threading
@@ -22,6 +23,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.control.client import call, socket_address
 from nopfsfs.dataset.index_file import to_memfd
 from nopfsfs.errors import NopfsError
+from nopfsfs.supervisor import caller_budget
 from nopfsfs.supervisor import control_socket as control
 from nopfsfs.supervisor.process import Supervisor
 from nopfsfs.system.process_setup import Handoff
@@ -31,7 +33,7 @@ LINES = 12  # of a case
 AT_ONCE = 6  # connections
 BUDGET = 16 << 20
 COMMANDS = ("status", "plan", "register", "register", "register", "forget", "prepare-unmount", "hand-over", "stop",
-            "wait-final", "recheck", "", 5, None)  # fmt: skip
+            "wait-final", "recheck", "metrics", "history", "history", "", 5, None)  # fmt: skip
 WORDS = tuple(
     word.encode() for word in (
         '"command"', '"register"', '"plans"', "null", "true", "NaN", "-Infinity", "1e999", "1" * 400, "1" * 5000,
@@ -58,6 +60,7 @@ class ControlInput(Input):
 
     def __init__(self, work: Path) -> None:
         super().__init__(work)
+        caller_budget.STORE_S = math.inf  # or each case would wait for what those before it took
         self.root, self.state = work / "source", work / "state"
         self.root.mkdir()
         self.state.mkdir()
@@ -169,10 +172,12 @@ class ControlInput(Input):
             request["next"] = rng.choice((0, 1, 5, 100_000, signed(rng), 1.5, "x", None))
         elif request["command"] == "register":
             request["plans"] = [self._plan(rng) for _ in range(rng.choice((0, 1, 1, 2, 17)))]
+        elif request["command"] == "history":
+            request |= {"step": rng.choice((1, 10, 60, signed(rng), [1], None)), "since": rng.choice((0, signed(rng)))}
         elif request["command"] == "hand-over":
             request["layout"] = signed(rng, 32)
         if rng.random() < 0.1:
-            request[rng.choice(("next", "plans", "x"))] = self._value(rng)
+            request[rng.choice(("next", "plans", "step", "since", "version", "x"))] = self._value(rng)
         return request
 
     def _plan(self, rng: Random) -> dict[str, Any]:

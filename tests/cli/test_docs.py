@@ -43,12 +43,13 @@ def test_every_option_is_described() -> None:
             assert hidden or f"`{word}" in TEXT, word
 
 
-def test_every_option_of_calibrate_is_described() -> None:
-    section = TEXT.partition("\n## nopfs calibrate\n")[2].partition("\n## ")[0]
+@pytest.mark.parametrize("command", ["calibrate", "stats", "metrics", "exporter"])
+def test_every_option_of_a_command_is_described(command: str) -> None:
+    section = TEXT.partition(f"\n## nopfs {command}\n")[2].partition("\n## ")[0]
     commands = nopfs_parser()._subparsers
     assert commands is not None
     [action] = [action for action in commands._actions if isinstance(action.choices, dict)]
-    for word in action.choices["calibrate"]._option_string_actions:
+    for word in action.choices[command]._option_string_actions:
         assert word in ("-h", "--help") or f"`{word}" in section, word
 
 

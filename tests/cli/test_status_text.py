@@ -29,10 +29,25 @@ def test_a_record_without_modes_is_printed_without_them() -> None:
     assert "modes" not in status_text({"state": "running"}, "/s", "/m")
 
 
+def test_the_last_epochs_are_told() -> None:
+    one = {
+        "epoch": 7, "files": 1200, "seconds": 2.3, "stall_seconds": 0.4, "ended": True, "counts": "exact",
+        "served": {"page_cache": 0.95, "ram": 0.0, "source": 0.05},
+    }  # fmt: skip
+    later = {**one, "epoch": None, "ended": False, "counts": "estimated", "served": {}}
+    lines = status_text({"epochs": [one, one, one, later]}, "/s", "/m").splitlines()
+    assert [line for line in lines if line.startswith("epoch")] == [
+        *["epoch 7    1,200 files in 2.3 s, readers waited 400 ms; page cache 95.0%, source 5.0%"] * 2,
+        "epoch ?    about 1,200 files so far, in 2.3 s, readers waited 400 ms; nothing was served",
+    ]
+
+
 @pytest.mark.parametrize(
     "record",
     [
         {"served": 3},
+        {"epochs": 7},
+        {"epochs": [{"files": "x"}]},
         {"opens": {"total": "x"}},
         {"wait_seconds": "long"},
         {"processes": [1]},

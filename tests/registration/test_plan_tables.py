@@ -99,7 +99,6 @@ def test_a_table_that_is_no_plan(table: dict[str, Any], message: str) -> None:
         ({"command": "register", "plans": []}, "plans: 0 are given"),
         ({"command": "register", "plans": [{}] * (PLANS_MOST + 1)}, "plans: 17 are given"),
         ({"command": "register", "plans": [3]}, "plan 1: a table is expected"),
-        ({"command": "register", "plans": [{}], "x": 1}, "x: no such key"),
     ],
 )
 def test_a_request_that_is_none(request_: dict[str, Any], message: str) -> None:
@@ -107,9 +106,15 @@ def test_a_request_that_is_none(request_: dict[str, Any], message: str) -> None:
         parse(request_)
 
 
+def test_further_keys_of_a_request_are_ignored() -> None:
+    assert parse_next({"command": "plan", "next": 7, "of tomorrow": 1}) == 7
+    (plan,) = parse({"command": "register", "plans": [{"sampler": "sequential"}], "of tomorrow": 1})
+    assert plan.sampler == "sequential"
+
+
 def test_next() -> None:
     assert parse_next({"command": "plan"}) == 0
     assert parse_next({"command": "plan", "next": 7}) == 7
-    for request in {"next": -1}, {"next": True}, {"next": 1 << 40}, {"next": "3"}, {"nxt": 3}:
+    for request in {"next": -1}, {"next": True}, {"next": 1 << 40}, {"next": "3"}:
         with pytest.raises(ValueError, match="n"):
             parse_next({"command": "plan", **request})

@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ import trio.testing
 
 from nopfsfs.control.client import MAX_ANSWER
 from nopfsfs.protocol.columns import GAUGES, Metric
+from nopfsfs.supervisor import caller_budget
 from nopfsfs.supervisor import control_socket as control
 from nopfsfs.supervisor.quiet import Quiet
 from tests.supervisor.talking import answer_of, say, served
@@ -27,15 +29,73 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
     trio.run(body)
 
 
+def ok(record: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"ok": True, "version": 1, "record": record or {}}
+
+
+def no(error: str) -> dict[str, Any]:
+    return {"ok": False, "version": 1, "error": error}
+
+
+def test_another_version_is_refused_and_further_keys_are_not(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with served(tmp_path) as path:
+            answers = await say(path, b'{"version": 1}', b'{"version": 2, "command": "no"}', b'{"version": "1"}')
+            assert answers[0] == ok({"version": 1})
+            assert answers[1] == no("version 2 of the messages is not known; this daemon knows 1")
+            assert not answers[2]["ok"]
+
+    run(body)
+
+
+def test_who_asks_without_end_gets_a_tenth_of_a_processor_and_others_are_answered(tmp_path: Path) -> None:
+    """Connections that ask as fast as they can, each answer of a millisecond. What is answered follows from the time
+    that was taken, so that a slow machine answers less."""
+    asked: list[float] = []
+
+    async def answer(request: dict[str, Any], caller: control.Caller) -> dict[str, Any]:
+        began = time.perf_counter()
+        while time.perf_counter() - began < 0.001:
+            pass
+        asked.append(time.perf_counter() - began)
+        return {}
+
+    async def ask_without_end(path: str) -> None:
+        async with await trio.open_unix_socket(path) as stream:
+            while True:
+                await stream.send_all(b"{}\n")
+                assert (await answer_of(stream))["ok"]
+
+    async def connect_without_end(path: str) -> None:
+        while True:
+            assert (await say(path, b"{}"))[0]["ok"]
+
+    async def body() -> None:
+        async with served(tmp_path, answer) as path, trio.open_nursery() as nursery:
+            began = trio.current_time()
+            for _ in range(8):
+                nursery.start_soon(ask_without_end, path)
+                nursery.start_soon(connect_without_end, path)
+            await trio.sleep(caller_budget.STORE_S)
+            for _ in range(5):  # who asks beside them waits for his turn, not for the end
+                assert (await say(path, b"{}"))[0]["ok"]
+            nursery.cancel_scope.cancel()
+        elapsed = trio.current_time() - began
+        one_each = 17 * caller_budget.ANSWER_MOST_S
+        assert sum(asked) <= caller_budget.STORE_S + caller_budget.SHARE * elapsed + one_each
+
+    run(body)
+
+
 def test_requests_are_answered_one_after_the_other(tmp_path: Path) -> None:
     async def body() -> None:
         async with served(tmp_path) as path:
             assert await say(path, b'{"a": 1}', b'{"command": "no"}', b"[]", b"nonsense", b'{"a": 2}') == [
-                {"ok": True, "record": {"a": 1}},
-                {"ok": False, "error": "not now"},
-                {"ok": False, "error": "a request is an object"},
-                {"ok": False, "error": "Expecting value: line 1 column 1 (char 0)"},
-                {"ok": True, "record": {"a": 2}},
+                ok({"a": 1}),
+                no("not now"),
+                no("a request is an object"),
+                no("Expecting value: line 1 column 1 (char 0)"),
+                ok({"a": 2}),
             ]
             assert os.stat(path).st_mode & 0o777 == 0o600
 
@@ -67,7 +127,7 @@ def test_a_connection_that_talks_nonsense(sent: bytes, tmp_path: Path) -> None:
             except trio.BrokenResourceError:
                 pass
             await stream.aclose()
-            assert await say(path, b"{}") == [{"ok": True, "record": {}}]
+            assert await say(path, b"{}") == [ok()]
 
     run(body)
 
@@ -93,7 +153,7 @@ def test_when_all_places_are_taken_the_longest_idle_is_hung_up(tmp_path: Path) -
         async with served(tmp_path) as path:
             idle = await open_many(path, control.CONNECTIONS_MOST)
             await trio.testing.wait_all_tasks_blocked(0.01)
-            assert await say(path, b"{}") == [{"ok": True, "record": {}}]
+            assert await say(path, b"{}") == [ok()]
             assert await idle[0].receive_some() == b""
             await idle[1].send_all(b"{}\n")
             assert (await answer_of(idle[1]))["ok"]
@@ -116,7 +176,7 @@ def test_more_requests_than_are_answered_at_a_time(tmp_path: Path) -> None:
             (refused,) = await say(path, b"{}")
             assert refused["error"] == "64 commands are talking to this mount already; try again"
             go_on.set()
-            assert [await answer_of(stream) for stream in streams] == [{"ok": True, "record": {}}] * 64
+            assert [await answer_of(stream) for stream in streams] == [ok()] * 64
             for stream in streams:
                 await stream.aclose()
 
@@ -243,7 +303,7 @@ def test_a_thousand_connections_leave_nothing(tmp_path: Path) -> None:
                 async with trio.open_nursery() as nursery:
                     for _ in range(50):
                         nursery.start_soon(one, path)
-            assert await say(path, b'{"a": 1}') == [{"ok": True, "record": {"a": 1}}]
+            assert await say(path, b'{"a": 1}') == [ok({"a": 1})]
             assert await came_true(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
     run(body)
@@ -255,7 +315,7 @@ def test_no_descriptor_left_is_waited_for(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with served(tmp_path) as path:
-            assert await say(path, b"{}") == [{"ok": True, "record": {}}]
+            assert await say(path, b"{}") == [ok()]
             sock = socket.socket(socket.AF_UNIX)
             used = max(int(name) for name in os.listdir("/proc/self/fd"))
             resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, before[1]))
@@ -320,7 +380,7 @@ def test_another_user_is_not_answered(open_to_all: Path) -> None:
             finally:
                 os.seteuid(0)
             answer = await answer_of(stream)
-            assert answer == {"ok": False, "error": "only root and the user who mounted are answered"}
+            assert answer == no("only root and the user who mounted are answered")
             await stream.aclose()
 
     run(body)

@@ -132,6 +132,18 @@ class Follower:
         return self._beliefs.opens
 
     @property
+    def epoch_key(self) -> tuple[int, ...]:
+        """Changes when the plan that `status` shows goes on to another epoch, or is another plan; (): there is none."""
+        track = self._beliefs.primary
+        return () if track is None else (id(track), *track.epoch_key)
+
+    @property
+    def epoch_opens(self) -> float:
+        """Opens of the epoch that `status` shows, as far as they followed the plan; an estimate where few show."""
+        track = self._beliefs.primary
+        return sum(track.places.begun_lanes()) * track.places.stands_for if track is not None else 0.0
+
+    @property
     def _tells_of(self) -> float:
         """The opens that each one that shows is told of, on average over all files."""
         showing = self._beliefs.showing

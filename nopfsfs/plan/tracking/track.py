@@ -116,6 +116,11 @@ class Track:
         """Changes when the stream foretold before no longer holds."""
         return self._switches + self.agreement.turns
 
+    @property
+    def epoch_key(self) -> tuple[int, int]:
+        """Changes when another epoch begins, also one that was read before."""
+        return self._switches, self.places.base
+
     # -- opens --
 
     def observe(self, row: int, reader: int = 0) -> OpenVerdict:

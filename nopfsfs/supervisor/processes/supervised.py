@@ -171,6 +171,7 @@ class SupervisedProcess:
         self._asleep: list[Child] = []
         self._patience, self._unanswered = Patience(), False
         self.child: Child | None = None  # the last that was started
+        self.restarts = 0  # processes that took the place of another
         self.stopping = False  # what ends now is not replaced
 
     @property
@@ -229,6 +230,7 @@ class SupervisedProcess:
             await trio.sleep(pause)
             try:
                 await self.start(plain=pause > 0)
+                self.restarts += 1
                 return True
             except SHORTAGE as e:
                 why = f"it cannot be started: {reason(e)}"

@@ -1,0 +1,1 @@
+"""The mount as figures: records of epochs, history, and the figures that metrics are made of."""

@@ -1,0 +1,184 @@
+"""All mounts are asked at once, and none holds a scrape longer than its limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nopfsfs.control.client import SOCKET_NAME
+from nopfsfs.fuse.mount_table import Mount
+from nopfsfs.monitor import scrape
+from nopfsfs.monitor.scrape import Scraper
+from tests.answering import answering
+from tests.monitor.figures import figures
+
+
+def mount(path: str, number: int, owner: int | None = None) -> Mount:
+    user = os.geteuid() if owner is None else owner
+    return Mount(number, 0, number, "/", path, ("ro",), "fuse.nopfs", "/pfs", (f"user_id={user}",))
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Mount]:
+    """The table of mounts; each has its state directory at tmp_path/NUMBER."""
+    mounts: list[Mount] = []
+    monkeypatch.setattr(scrape, "read_mounts", lambda: tuple(mounts))
+    monkeypatch.setattr(scrape, "state_dir_of", lambda mount, env: str(tmp_path / str(mount.minor)))
+    monkeypatch.setattr(scrape, "FRESH_S", 0.0)
+    return mounts
+
+
+@pytest.fixture
+def scraper() -> Iterator[Scraper]:
+    made = Scraper({})
+    yield made
+    made.close()
+
+
+def silent(stack: ExitStack, directory: Path) -> None:
+    """A daemon that accepts and never answers."""
+    directory.mkdir()
+    listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+    listener.bind(str(directory / SOCKET_NAME))
+    listener.listen()
+
+
+def test_each_mount_is_asked(there: list[Mount], scraper: Scraper, tmp_path: Path) -> None:
+    there += [mount("/b", 2), mount("/a", 1), mount("/gone", 3)]
+    with ExitStack() as stack:
+        for number in (1, 2):
+            (tmp_path / str(number)).mkdir()
+            asked = stack.enter_context(answering(tmp_path / str(number), lambda request: figures()))
+        answers = scraper.scrape()
+    assert [(one.mountpoint, one.figures is not None) for one in answers] == [
+        ("/a", True), ("/b", True), ("/gone", False)
+    ]  # fmt: skip
+    assert asked == [{"command": "metrics"}]
+
+
+def test_a_mount_that_hangs_holds_a_scrape_for_its_limit_and_is_asked_once(
+    there: list[Mount], scraper: Scraper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit is 1 s; this allows for a slow machine."""
+    monkeypatch.setattr(scrape, "EACH_S", 0.2)
+    there += [mount("/hangs", 1), mount("/works", 2)]
+    (tmp_path / "2").mkdir()
+    with ExitStack() as stack:
+        silent(stack, tmp_path / "1")
+        stack.enter_context(answering(tmp_path / "2", lambda request: figures()))
+        for _ in range(3):
+            began = time.monotonic()
+            found = {one.mountpoint: one.figures is not None for one in scraper.scrape()}
+            assert time.monotonic() - began < 2.0
+            assert found == {"/hangs": False, "/works": True}
+
+
+def test_many_that_hang_hold_it_for_the_limit_of_all_and_do_not_starve_the_others(
+    there: list[Mount], scraper: Scraper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrape, "EACH_S", 0.3)
+    monkeypatch.setattr(scrape, "ALL_S", 0.6)
+    there += [mount(f"/hangs{number:03}", number) for number in range(1, 100)] + [mount("/works", 100)]
+    (tmp_path / "100").mkdir()
+    with ExitStack() as stack:
+        for number in range(1, 100):
+            silent(stack, tmp_path / str(number))
+        stack.enter_context(answering(tmp_path / "100", lambda request: figures()))
+        for _ in range(3):
+            began = time.monotonic()
+            found = {one.mountpoint: one.figures is not None for one in scraper.scrape()}
+            assert time.monotonic() - began < 3.0
+        assert found.pop("/works"), "those that answered are asked first"
+        assert not any(found.values())
+
+
+def test_scrapes_at_once_ask_once(there: list[Mount], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape, "FRESH_S", 5.0)
+    there.append(mount("/a", 1))
+    (tmp_path / "1").mkdir()
+    scraper = Scraper({})
+    found: list[Any] = []
+    with answering(tmp_path / "1", lambda request: figures()) as asked:
+        threads = [threading.Thread(target=lambda: found.append(scraper.scrape())) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+    scraper.close()
+    assert len(found) == 8
+    assert len(asked) == 1
+
+
+def test_mounts_of_others_are_asked_by_root_alone(there: list[Mount], monkeypatch: pytest.MonkeyPatch) -> None:
+    there += [mount("/mine", 1, 1000), mount("/theirs", 2, 1001), mount("/over", 3, 1000), mount("/over", 4, 1001)]
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert [one.mountpoint for one in scrape.own_mounts()] == ["/mine"]
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert [(one.mountpoint, one.minor) for one in scrape.own_mounts()] == [("/mine", 1), ("/theirs", 2), ("/over", 4)]
+
+
+@pytest.mark.parametrize("answer", ["refusal", "nonsense", "far too much"])
+def test_a_daemon_of_another_release(answer: str, there: list[Mount], scraper: Scraper, tmp_path: Path) -> None:
+    there.append(mount("/a", 1))
+    (tmp_path / "1").mkdir()
+
+    def say(request: dict[str, Any]) -> dict[str, Any]:
+        if answer == "refusal":
+            raise ValueError("no such command: 'metrics'")
+        if answer == "nonsense":
+            return "nonsense"  # type: ignore[return-value]
+        return {"much": "x" * 2 * scrape.ANSWER_MOST}
+
+    with answering(tmp_path / "1", say):
+        assert [one.figures for one in scraper.scrape()] == [None]
+
+
+DAEMON = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print("ready", flush=True)
+while True:
+    client, _ = listener.accept()
+    client.recv(1000)
+    client.sendall(sys.argv[2].encode() + b"\\n")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_asks_each_user_as_that_user(
+    there: list[Mount], scraper: Scraper, open_to_all: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mounts of several users at once, of which the last has root's process at the end of its socket."""
+    monkeypatch.setattr(scrape, "state_dir_of", lambda mount, env: str(open_to_all / str(mount.minor)))
+    users = {1: 12345, 2: 12346, 3: 12347, 4: 0}
+    answer = json.dumps({"ok": True, "record": figures()})
+    with ExitStack() as stack:
+        for number, user in users.items():
+            directory = open_to_all / str(number)
+            directory.mkdir()
+            os.chown(directory, user, user)
+            argv = [sys.executable, "-I", "-c", DAEMON, SOCKET_NAME, answer]
+            daemon = stack.enter_context(
+                subprocess.Popen(argv, user=user, group=user, cwd=directory, stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(daemon.kill)
+            assert daemon.stdout is not None
+            assert daemon.stdout.readline() == "ready\n"
+            there.append(mount(f"/{number}", number, user or 12348))
+        os.chown(open_to_all / "4", 12348, 12348)
+        os.chmod(open_to_all / "4" / SOCKET_NAME, 0o666)
+        found = {one.mountpoint: one.figures is not None for one in scraper.scrape()}
+    assert found == {"/1": True, "/2": True, "/3": True, "/4": False}

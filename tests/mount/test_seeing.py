@@ -1,0 +1,308 @@
+"""What a mount shows of a job agrees with the job's own count, and with the counters of the source."""
+
+from __future__ import annotations
+
+import csv
+import http.client
+import io
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from slow_source import SlowSource
+
+import nopfsfs
+from nopfsfs.control.client import Connection, NoAnswer, Refused, call
+from nopfsfs.monitor.scrape import EACH_S
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Spec
+from nopfsfs.supervisor.caller_budget import SHARE, STORE_S
+from nopfsfs.system.proc import usage
+from tests.conftest import wait_until
+from tests.mount.conftest import Mounting
+from tests.mount.harness import Mounted, Reader, fill, module, run
+
+pytestmark = pytest.mark.mount
+
+FILES, SEED, EPOCHS = 600, 42, 4
+PAUSE_S = 0.0005  # of the job, after each file: epochs of a third of a second
+OFF = 0.05  # of an epoch, at most
+# Metrics that a job on a mount without peers and disk moves, by the sample that grows.
+MOVED = (
+    "nopfs_opens_total", "nopfs_opens_predicted_total", "nopfs_served_files_total", "nopfs_served_bytes_total",
+    "nopfs_reader_wait_seconds_count", "nopfs_reader_wait_seconds_sum", "nopfs_fetch_seconds_count",
+    "nopfs_fetch_seconds_sum", "nopfs_fetched_files_total", "nopfs_fetched_bytes_total", "nopfs_source_opens_total",
+    "nopfs_source_read_bytes_total", "nopfs_epoch", "nopfs_epoch_length", "nopfs_cached_bytes_ratio",
+    "nopfs_tier_used_bytes", "nopfs_tier_files", "nopfs_pushes_total", "nopfs_pushed_bytes_total",
+    "nopfs_process_cpu_seconds_total",
+)  # fmt: skip
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[SlowSource]:
+    fill(tmp_path / "backing", FILES, 6000)
+    with SlowSource(tmp_path / "backing", open_latency=0.002) as source:
+        yield source
+
+
+def job(m: Mounted, backing: Path, epochs: range, pause_s: float = PAUSE_S) -> None:
+    """A job in a process of its own, which compares all bytes."""
+    names = sorted(str(path.relative_to(backing)) for path in backing.rglob("*.jpg"))
+    orders = [registry.order(Spec("distributed", SEED), FILES, epoch).tolist() for epoch in epochs]
+    said = m.log.with_suffix(".orders")
+    said.write_text(json.dumps({"names": names, "epochs": orders}))
+    with Reader("follow", m.path, backing, said, str(pause_s)) as reader:
+        assert reader.result() == {"wrong": []}
+
+
+def settled(m: Mounted, opens: int, off: float = 0.0) -> dict[str, Any]:
+    """The record when all these opens are in its epochs."""
+    return m.wait_status(lambda s: abs(sum(one["files"] for one in s["epochs"]) - opens) <= off)
+
+
+def samples(text: str) -> dict[str, float]:
+    """The sum of each sample over its labels, but for the tiers and buckets that need not move."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for one in family.samples:
+            found[one.name] = found.get(one.name, 0.0) + one.value
+    return found
+
+
+def metrics(m: Mounted) -> dict[str, float]:
+    done = run([*module("nopfs"), "metrics", str(m.path)])
+    assert done.returncode == 0, done.stderr
+    return samples(done.stdout)
+
+
+def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
+    with mounting(slow.path, "--seed", str(SEED), "--signal", "open") as m:
+        began = time.time()
+        job(m, tmp_path / "backing", range(EPOCHS))
+        epochs = settled(m, EPOCHS * FILES)["epochs"]
+        size = sum(path.stat().st_size for path in (tmp_path / "backing").rglob("*.jpg"))
+        opens = slow.counters().opens
+
+        assert [one["epoch"] for one in epochs] == list(range(EPOCHS))
+        assert all(one["counts"] == "exact" for one in epochs)
+        assert all(abs(one["files"] - FILES) <= OFF * FILES for one in epochs), epochs
+        assert sum(one["bytes"] for one in epochs) == EPOCHS * size
+        assert sum(one["source_reads"] for one in epochs) == opens == FILES
+        assert sum(one["second_reads"] for one in epochs) == 0
+        assert all(abs(sum(one["served"].values()) - 1) < 0.001 for one in epochs)
+        assert epochs[0]["waits"] > 0
+        assert 0 < epochs[0]["wait_p50_seconds"] <= epochs[0]["wait_p99_seconds"] <= epochs[0]["wait_most_seconds"]
+        assert epochs[-1]["served"]["source"] == 0
+        assert all(began - 1 <= one["begin"] <= time.time() for one in epochs)
+        assert [one["ended"] for one in epochs] == [True] * (EPOCHS - 1) + [False]
+    ended = m.report["epochs"]
+    assert [one["files"] for one in ended] == [one["files"] for one in epochs]
+    assert all(one["ended"] for one in ended)
+    assert [part["step"] for part in m.report["history"]] == [1, 10, 60]
+    at = m.report["history"][0]["columns"].index("opens")
+    assert sum(row[at] for row in m.report["history"][0]["rows"]) == pytest.approx(EPOCHS * FILES, rel=0.05)
+
+
+@pytest.mark.parametrize("signal", ["tripwire", "auto"])
+def test_epochs_that_are_estimated(signal: str, mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
+    with mounting(slow.path, "--seed", str(SEED), "--signal", signal) as m:
+        job(m, tmp_path / "backing", range(EPOCHS + 2))
+        epochs = settled(m, (EPOCHS + 2) * FILES, OFF * FILES)["epochs"]
+        counts = {one.name: one.value for one in nopfsfs.Mount(m.path).metrics()}
+    assert [one["epoch"] for one in epochs] == list(range(EPOCHS + 2))
+    assert all(abs(one["files"] - FILES) <= OFF * FILES for one in epochs), [one["files"] for one in epochs]
+    assert epochs[-1]["counts"] == "estimated"
+    assert counts["nopfs_counts_estimated"] == 1
+
+
+def test_metrics_agree_with_the_source_and_move(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
+    with mounting(slow.path, "--seed", str(SEED), "--signal", "open") as m:
+        before = metrics(m)
+        job(m, tmp_path / "backing", range(2))
+        settled(m, 2 * FILES)
+        after = metrics(m)
+        source = slow.counters()
+    assert [name for name in MOVED if not after[name] > before.get(name, 0.0)] == []
+    assert after["nopfs_opens_total"] == after["nopfs_served_files_total"] == 2 * FILES
+    assert after["nopfs_source_opens_total"] == source.opens == FILES
+    assert after["nopfs_source_read_bytes_total"] == after["nopfs_fetched_bytes_total"] == source.bytes
+    assert after["nopfs_source_second_reads_total"] == after["nopfs_read_errors_total"] == 0
+    assert after["nopfs_up"] == 1
+
+
+def test_stats(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
+    words = [*module("nopfs"), "stats"]
+    with mounting(slow.path, "--seed", str(SEED)) as m:
+        with subprocess.Popen(
+            [*words, str(m.path), "--count", "12", "--interval", "250ms", "--csv"], stdout=subprocess.PIPE, text=True
+        ) as lines:
+            assert lines.stdout is not None
+            head = lines.stdout.readline()
+            job(m, tmp_path / "backing", range(2), 0.0)
+            text, _ = lines.communicate(timeout=20)
+        rows = list(csv.DictReader(io.StringIO(head + text)))
+        assert len(rows) == 12
+        ends = [float(rows[0]["time"]) - 0.25, *(float(row["time"]) for row in rows)]
+        opened = sum(
+            float(row["opens_per_second"]) * (b - a) for row, a, b in zip(rows, ends, ends[1:], strict=False)
+        )
+        assert opened == pytest.approx(2 * FILES, rel=0.1)
+        for flags, said in (
+            (("--interval", "0"), "is not from 0.1 s"), (("--count", "0"), "is no number of lines"),
+            (("--interval", "x"), "is not a time"),
+        ):  # fmt: skip
+            done = run([*words, str(m.path), *flags])
+            assert (done.returncode, done.stderr.count("\n"), said in done.stderr) == (2, 1, True), done.stderr
+    done = run([*words, str(m.path)])
+    assert (done.returncode, done.stderr.count("\n")) == (9, 1)
+
+
+@contextmanager
+def exporting(*flags: str) -> Iterator[subprocess.Popen[str]]:
+    """A running exporter, whose first line was read; it must end by SIGTERM."""
+    argv = [*module("nopfs"), "exporter", *flags]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=15)
+            assert (process.returncode, said) == (0, "")
+        finally:
+            process.kill()
+
+
+def scraped(port: int) -> dict[str, float]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15)
+    try:
+        connection.request("GET", "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+        text = connection.getresponse().read().decode()
+    finally:
+        connection.close()
+    return {
+        f"{one.name} {one.labels['mountpoint']}": one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if one.labels.keys() == {"mountpoint"}
+    }
+
+
+def test_the_exporter_finds_mounts_and_a_supervisor_that_is_stopped_is_not_up(
+    mounting: Mounting, slow: SlowSource, tmp_path: Path
+) -> None:
+    with mounting(slow.path) as m, exporting("--listen", "127.0.0.1:0") as exporter:
+        assert exporter.stdout is not None
+        port = int(exporter.stdout.readline().rpartition(":")[2].removesuffix("/metrics\n"))
+        job(m, tmp_path / "backing", range(1), 0.0)
+        assert wait_until(lambda: scraped(port).get(f"nopfs_opens_total {m.path}") == FILES)
+        m.kill("supervisor", signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            assert wait_until(lambda: scraped(port)[f"nopfs_up {m.path}"] == 0)
+            assert time.monotonic() - began < 10 * EACH_S  # a limit of a second; this allows for a slow machine
+            in_use = run([*module("nopfs"), "exporter", "--listen", f"127.0.0.1:{port}"])
+            assert (in_use.returncode, in_use.stderr.count("\n")) == (2, 1)
+            assert "is in use already" in in_use.stderr
+        finally:
+            m.kill("supervisor", signal.SIGCONT)
+        assert wait_until(lambda: scraped(port)[f"nopfs_up {m.path}"] == 1)
+
+
+def test_the_file_for_node_exporter_is_removed_at_the_end(
+    mounting: Mounting, slow: SlowSource, tmp_path: Path
+) -> None:
+    (tmp_path / "files").mkdir()
+    file = tmp_path / "files" / "nopfs.prom"
+    with mounting(slow.path) as m, exporting("--textfile", str(file.parent)):
+        assert wait_until(file.exists)
+        assert f'nopfs_up{{mountpoint="{m.path}"}} 1.0' in file.read_text()
+    assert not file.exists()
+
+
+def test_history_from_python(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
+    with mounting(slow.path, "--seed", str(SEED), "--signal", "open") as m:
+        mount = nopfsfs.Mount(m.path)
+        job(m, tmp_path / "backing", range(2))
+        settled(m, 2 * FILES)
+
+        def opened() -> float:
+            history = mount.history()
+            return float(history["opens"].sum())
+
+        assert wait_until(lambda: opened() == pytest.approx(2 * FILES, rel=0.001))
+        history = mount.history()
+        assert abs(history.time[-1] - time.time()) < 5
+        assert len(mount.history(since=history.time[-1])) >= 1
+        assert history["source_reads"].sum() == pytest.approx(FILES)
+        assert [one.epoch for one in mount.epochs()] == [0, 1]
+        assert mount.status().epochs[0].files == mount.epochs()[0].files
+
+
+def test_clients_that_ask_without_end_take_little_of_the_supervisor(mounting: Mounting, slow: SlowSource) -> None:
+    """Six threads ask as fast as they are answered, each on one connection or on one for each request; others do not
+    read what they are sent. A reader's files are right meanwhile, and a status is answered."""
+    over = threading.Event()
+
+    def ask(state_dir: str, *, anew: bool) -> None:
+        while not over.is_set():
+            with Connection(state_dir) as connection:
+                while not over.is_set():
+                    connection.send("status")
+                    connection.receive(10.0)
+                    if anew:
+                        break
+
+    with mounting(slow.path, "--signal", "open") as m:
+        state_dir, supervisor = m.state_dir, m.pid("supervisor")
+        deaf = [Connection(state_dir) for _ in range(8)]
+        threads = [threading.Thread(target=ask, args=(state_dir,), kwargs={"anew": n % 2 == 0}) for n in range(6)]
+        for connection in deaf:
+            for _ in range(20):
+                connection.send("history")
+        before, began = usage(supervisor), time.monotonic()
+        for thread in threads:
+            thread.start()
+        try:
+            for path in sorted(m.path.rglob("*.jpg"))[:50]:
+                assert path.read_bytes() == (m.source / path.relative_to(m.path)).read_bytes()
+            assert call(state_dir, "status", 10.0)["state"] == "running"
+            time.sleep(max(0.0, 3.0 - (time.monotonic() - began)))
+            after, elapsed = usage(supervisor), time.monotonic() - began
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(20)
+            for connection in deaf:
+                connection.__exit__(None, None, None)
+    assert before is not None
+    assert after is not None
+    # the supervisor's other work, and what the estimate for a connection leaves out, within as much again
+    assert after.cpu_seconds - before.cpu_seconds <= STORE_S + 3 * SHARE * elapsed + 0.5
+
+
+def test_a_client_of_another_release_is_told(mounting: Mounting, slow: SlowSource) -> None:
+    with mounting(slow.path) as m:
+        with pytest.raises(Refused, match="version 2 of the messages is not known; this daemon knows 1"):
+            call(m.state_dir, "status", version=2)
+        with pytest.raises(Refused, match="step: 1, 10 or 60 is expected"):
+            call(m.state_dir, "history", step=7)
+        with pytest.raises(Refused, match="since: a number"):
+            call(m.state_dir, "history", since="now")
+        assert call(m.state_dir, "status", key_of_tomorrow=1)["state"] == "running"
+
+
+def test_where_nothing_is_mounted(tmp_path: Path) -> None:
+    for command in ("stats", "metrics"):
+        done = run([*module("nopfs"), command, str(tmp_path)])
+        assert (done.returncode, done.stderr.count("\n"), done.stdout) == (9, 1, ""), command
+    with pytest.raises(NoAnswer):
+        call(str(tmp_path), "metrics")
+    assert os.listdir(tmp_path) == []
