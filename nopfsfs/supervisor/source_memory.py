@@ -1,4 +1,4 @@
-"""What the tuner knows of a source, kept for the next mount of that source: how long requests take while it is idle.
+"""The tuner's knowledge of a source, kept for the next mount of that source: how long requests take while it is idle.
 
 A small file beside the index, as that of the last job (`last_job.py`): replaced whole, and ignored if it is damaged, of
 another version or of another owner.

@@ -38,7 +38,7 @@ class MountSpec:
 
 
 @dataclass(slots=True)
-class MountHistory:
+class SimulatedHistory:
     """The life of a mount: its decisions as (time, limit, reason), its demand reads as (begin, seconds), and the time
     in which its reader waited, in seconds."""
 
@@ -52,7 +52,7 @@ class SimulatedMount:
 
     def __init__(self, source: SharedSource, spec: MountSpec) -> None:
         self.spec, self.policy = spec, spec.policy()
-        self.history = MountHistory()
+        self.history = SimulatedHistory()
         self.prefetches, self._demands = Lane(self._prefetch_ended), Lane(self._demand_ended)
         self._source = source
         self._saturated = not math.isfinite(spec.pace)
