@@ -10,7 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from nopfsfs.sim.tuning.shared_source import Floats, SharedSource, SourceChange, ThroughputCurve, draw_works
-from nopfsfs.sim.tuning.simulated_mount import SimulatedHistory, MountSpec, SimulatedMount
+from nopfsfs.sim.tuning.simulated_mount import MountSpec, SimulatedHistory, SimulatedMount
 
 BIN = 0.5  # s of the histories
 REACHED_SECONDS = 2.0  # over which the throughput counts
