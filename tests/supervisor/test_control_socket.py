@@ -145,6 +145,7 @@ async def open_many(path: str, count: int, line: bytes = b"") -> list[trio.Socke
     streams = [await trio.open_unix_socket(path) for _ in range(count)]
     for stream in streams:
         await stream.send_all(line)
+    await trio.testing.wait_all_tasks_blocked(0.01)  # all lines have been read: nobody is taken for idle
     return streams
 
 
@@ -152,7 +153,6 @@ def test_when_all_places_are_taken_the_longest_idle_is_hung_up(tmp_path: Path) -
     async def body() -> None:
         async with served(tmp_path) as path:
             idle = await open_many(path, control.CONNECTIONS_MOST)
-            await trio.testing.wait_all_tasks_blocked(0.01)
             assert await say(path, b"{}") == [ok()]
             assert await idle[0].receive_some() == b""
             await idle[1].send_all(b"{}\n")

@@ -26,6 +26,7 @@ from nopfsfs.supervisor.observing.history import COLUMNS
 from nopfsfs.supervisor.observing.observer import Observer
 from nopfsfs.supervisor.progress_signal import ProgressSignal
 from nopfsfs.supervisor.server_rings import ServerRings
+from nopfsfs.supervisor.source_tuning import TuningFigures
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.system.outages import Outages
 from tests.asynchronous import in_trio
@@ -60,6 +61,7 @@ class Job:
         budget = SimpleNamespace(used=lambda pages: {"page_cache": pages, "ram": 5, "disk": 0})
         self.observer = Observer(
             SimpleNamespace(memory=memory, loop=self.loop, signal=self.signal, budget=budget, processes=[],
+                            tuning=SimpleNamespace(figures=TuningFigures(None, None)),
                             index=SimpleNamespace(n=FILES, n_dirs=0))  # type: ignore[arg-type]
         )  # fmt: skip
 
