@@ -12,13 +12,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from nopfsfs.policy.limit_policy import Reason
 from nopfsfs.protocol.durations import BUCKETS
+from nopfsfs.protocol.source_gauges import SIZE_NAMES as SIZES
 
 PREFIX = "nopfs_"
 TIERS = ("page_cache", "ram", "disk", "peer", "source")
 ORIGINS = ("source", "disk", "peer")
 STATES = ("none", "watching", "locked", "mismatch", "unknown")
 ROLES = ("supervisor", "server", "stager")
+REASONS = tuple(reason.value for reason in Reason)
 INFO = ("source", "rank", "version", "sampler")
 _TEXT_MOST = 512  # characters of a label's value
 
@@ -99,9 +102,21 @@ def _each(group: str, names: Labels, *path: str) -> Read:
     return read
 
 
+def _some(group: str, key: str, names: Labels) -> Read:
+    """Read the numbers of some names below a key of a group."""
+
+    def read(figures: Figures) -> Iterator[tuple[Labels, Value]]:
+        for name in names:
+            number = _number(_at(figures, (group, key, name)))
+            if number is not None:
+                yield (name,), number
+
+    return read
+
+
 def _durations(found: Any) -> Durations | None:
     counts, seconds = _at(found, ("buckets",)), _number(_at(found, ("seconds",)))
-    if not isinstance(counts, list) or len(counts) != BUCKETS or seconds is None:
+    if not isinstance(counts, list) or len(counts) != BUCKETS or seconds is None or seconds < 0:
         return None
     whole = tuple(count for count in counts if type(count) is int and 0 <= count < 1 << 63)
     return Durations(whole, seconds) if len(whole) == BUCKETS else None
@@ -175,6 +190,12 @@ _LINES: tuple[tuple[str, MetricKind, str, Labels, Read], ...] = (
     ("source_second_reads_total", _C, "Files read from the source again", (), _one("source", "second_reads")),
     ("source_changed_files_total", _C, "Files that changed at the source", (), _one("source", "changed")),
     ("source_stuck_reads", _G, "Reads that the source does not answer", (), _one("source", "stuck")),
+    ("source_limit", _G, "Requests that may be under way at the source", (), _one("tuner", "limit")),
+    ("source_requests_under_way", _G, "Requests under way at the source", (), _one("tuner", "under_way")),
+    ("source_slowdown_ratio", _G, "Duration of requests over that at an idle source", (), _one("tuner", "slowdown")),
+    ("source_aim", _G, "What limit and slowdown balance", (), _one("tuner", "aim")),
+    ("source_base_seconds", _G, "Requests at the idle source", ("size_class",), _some("tuner", "base_seconds", SIZES)),
+    ("tuner_decisions_total", _C, "Decisions of the tuner", ("decision",), _some("tuner", "decisions", REASONS)),
     ("epoch", _G, "Epoch of the plan", (), _one("plan", "epoch")),
     ("epoch_position", _G, "Accesses of the epoch so far", (), _one("plan", "position")),
     ("epoch_length", _G, "Accesses of the whole epoch", (), _one("plan", "length")),

@@ -72,7 +72,7 @@ def _family(line: MetricLine, mounts: Iterable[tuple[str, Figures]]) -> Metric:
         name, line.help, labels=labels
     )  # fmt: skip
     for texts, value in found:
-        if isinstance(value, float):
+        if isinstance(value, float) and not (counter and value < 0):  # the format has no such counters
             family.add_metric(texts, value)
     return family
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from nopfsfs.protocol.columns import SIZE_CLASSES, Metric
 
 FRACTION = 1 << 16  # of a sum of log2 ns
+SIZE_NAMES = ("4K", "16K", "64K", "256K", "1M", "4M", "more")  # of the size classes: bytes of their largest request
 READS_MOST = 8  # tries of a reader that meets a change
 _ENDED, _ENDED_LOG2, _YOUNG_ENDED, _YOUNG_LOG2, _STEP = (
     int(Metric.ENDED), int(Metric.ENDED_LOG2), int(Metric.YOUNG_ENDED), int(Metric.YOUNG_LOG2), int(Metric.ENDED_STEP),

@@ -23,7 +23,7 @@ from nopfsfs.policy.reading_lead import ReadingLead
 from nopfsfs.policy.tuner import SlowdownTuner
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.server_stager import Order
-from nopfsfs.protocol.source_gauges import read_ended
+from nopfsfs.protocol.source_gauges import SIZE_NAMES, read_ended
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.mount_memory import MountMemory
 from nopfsfs.supervisor.source_memory import SourceMemoryFile
@@ -82,6 +82,7 @@ class SourceTuning:
         self._last: LimitDecision | None = None
         self._lead_now: float | None = None
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS)
+        self._counted = dict.fromkeys(Reason, 0)
         self._asked = trio.Event()  # replaced when a command asks for another limit
 
     @classmethod
@@ -147,6 +148,7 @@ class SourceTuning:
         tuner = self._tuner
         assert tuner is not None
         decision = tuner.step(sample)
+        self._counted[decision.reason] += 1
         self._note(decision, sample)
         self._last = decision
         await self._send(decision.limit, mark=decision.mark)
@@ -260,6 +262,18 @@ class SourceTuning:
         tuner = self._tuner if self.fixed is None else None
         limit = self._gauge[Metric.SOURCE_LIMIT]
         return TuningFigures(limit or None, None if tuner is None else round(tuner.slowdown, 3))
+
+    def counted(self) -> dict[str, Any]:
+        """The part `tuner` of the figures of a mount; seconds."""
+        tuner = self._tuner if self.fixed is None else None
+        base = tuner.memory.log2_ns if tuner is not None and tuner.memory is not None else ()
+        return {
+            **self.figures._asdict(),
+            "under_way": self._gauge[Metric.UNDER_WAY],
+            "aim": round(tuner.aim, 3) if tuner is not None else None,
+            "base_seconds": {name: _seconds(one) for name, one in zip(SIZE_NAMES, base, strict=False)},
+            "decisions": {reason.value: count for reason, count in self._counted.items()},
+        }
 
     def status(self) -> dict[str, Any]:
         """The part `tuning` of the record."""

@@ -38,7 +38,10 @@ def figures(**further: Any) -> dict[str, Any]:
         "fetches": fetches,
         "fetches_in_flight": 5,
         "source": {"opens": 60, "bytes": 6000, "second_reads": 1, "changed": 1, "stuck": 1},
-        "tuner": {"limit": None, "slowdown": None},
+        "tuner": {
+            "limit": 24, "slowdown": 1.5, "under_way": 20, "aim": 64.0, "base_seconds": {"4K": 0.005, "64K": None},
+            "decisions": {"more": 30, "less": 5},
+        },
         "tiers": tiers,
         "cached_ratio": 0.5,
         "pushes": {"done": 30, "spared": 2, "failed": 1},

@@ -81,7 +81,7 @@ class Figures:
                 "second_reads": stager[Metric.SECOND_READS], "changed": stager[Metric.CHANGED_FILES],
                 "stuck": stager[Metric.STUCK_READS],
             },
-            "tuner": self._observer.tuner._asdict(),
+            "tuner": self._parts.tuning.counted(),
             **self._kept(stager, stages=any(role == "stager" for role, _, _ in processes)),
             "processes": _by_role(processes),
             "off": len(self._parts.off()),
