@@ -103,14 +103,17 @@ def affordable(held: int, available: int, memory: int, processes: int = 0) -> in
     return max(0, held + available - kept_free(memory) - processes * PROCESS_BYTES)
 
 
-def under_pressure(configured: int, allowed: int, used: int, available: int, memory: int, held: int) -> int:
+def under_pressure(
+    configured: int, allowed: int, used: int, available: int, memory: int, held: int, promised: int = 0
+) -> int:
     """The budget from now on, given the memory that the node has available. The budget shrinks at once and grows back
     by an eighth at a time, as far as it is `affordable`. `used`: bytes in arena and page cache; `held`: those that the
-    kernel cannot take back."""
+    kernel cannot take back; `promised`: bytes of the available ones that other mounts will fill: they bound the
+    budget, and nothing is given up for them."""
     floor = kept_free(memory)
     if available < floor:
         return max(0, min(allowed, used - (floor - available)))
-    most, step = affordable(held, available, memory), max(configured // 8, 1)
+    most, step = affordable(held, available - promised, memory), max(configured // 8, 1)
     if allowed > most:
         return max(0, most - step // 2)  # half a step less, so that the budget does not change again each second
     if allowed < configured and available > 2 * floor and min(configured, allowed + step) <= most:

@@ -13,6 +13,7 @@ from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.measured_rates import MeasuredRates
+from nopfsfs.supervisor.node_promises import NodePromises
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.system import node_memory
 from nopfsfs.system.outages import SHORTAGE
@@ -22,11 +23,12 @@ PAUSE_S = 1.0  # between two looks at the node's memory
 FURTHEST_LOOKED_AT = 1 << 20  # positions of the access stream
 
 
-def configured_bytes(config: MountConfig, given: int | None, data: int) -> int:
-    """The budget of a mount whose files cost `data` bytes; `given`: by the supervisor before."""
+def configured_bytes(config: MountConfig, given: int | None, data: int, node: NodePromises) -> int:
+    """The budget of a mount whose files cost `data` bytes; `given`: by the supervisor before; `node`: what others were
+    promised is not available."""
     configured = given if given is not None else config.ram
     if configured is None:
-        configured = budget.automatic(node_memory.measure().available, data)
+        configured = budget.automatic(node_memory.measure(promised=node.others()).available, data)
     if config.page_cache is not None and config.page_cache > configured:
         log.warning("--page-cache is more than the memory there is; it may take %d MiB", configured >> 20)
     return configured
@@ -34,20 +36,23 @@ def configured_bytes(config: MountConfig, given: int | None, data: int) -> int:
 
 class MemoryBudget:
     """Bytes that the mount may take: `configured`, and `allowed` now. `data`: what all files cost; `page_cache`: of the
-    configuration; `stager`: its gauges; `processes`: the number of those still to be started."""
+    configuration; `stager`: its gauges; `processes`: the number of those still to be started; `node`: where others see
+    what this mount was promised."""
 
     def __init__(
-        self, configured: int, data: int, page_cache: int | None, stager: memoryview, processes: int
+        self, configured: int, data: int, page_cache: int | None, stager: memoryview, processes: int, node: NodePromises
     ) -> None:  # fmt: skip
+        self._node = node
         self.configured, self._data, self._page_cache, self._stager = configured, data, page_cache, stager
         self._unmeasured = False  # that was logged
-        found = node_memory.measure()
+        found = node_memory.measure(promised=node.others())
         most = budget.affordable(stager[Metric.ARENA_USED], found.available, found.total, processes)
         self.allowed = min(configured, most)
         if self.allowed < configured:
             log.warning(
                 "the memory budget is %d MiB for now, not %d: there is no more", self.allowed >> 20, configured >> 20
             )
+        node.tell(self.allowed, stager[Metric.ARENA_USED])
 
     @property
     def split(self) -> budget.MemorySplit:
@@ -71,8 +76,9 @@ class MemoryBudget:
             used = self.used(policy.pages_used)
             allowed = budget.under_pressure(
                 self.configured, self.allowed, used["ram"] + used["page_cache"], found.available, found.total,
-                used["ram"],
+                used["ram"], self._node.others().node,
             )  # fmt: skip
+            self._node.tell(allowed, used["ram"])
             if allowed != self.allowed or policy.total != self._data:
                 await self._resize(allowed, loop, stager)
 

@@ -35,6 +35,7 @@ from nopfsfs.supervisor.measured_rates import MeasuredRates
 from nopfsfs.supervisor.memory_budget import MemoryBudget, configured_bytes
 from nopfsfs.supervisor.mount_connection import MountConnection, possible
 from nopfsfs.supervisor.mount_memory import MountMemory, charges, close
+from nopfsfs.supervisor.node_promises import NodePromises
 from nopfsfs.supervisor.observing.figures import Figures
 from nopfsfs.supervisor.observing.observer import Observer
 from nopfsfs.supervisor.observing.parts import MountParts
@@ -83,10 +84,12 @@ class Supervisor:
         self._memory = MountMemory(self._fds, self.index, servers, resources, first=self._given is None)
         stager_gauge, costs = self._memory.stager_gauge, self._memory.charges
         data = int(costs.sum())
-        configured = configured_bytes(config, handoff.numbers.get("budget"), data)
+        node = NodePromises(self.state_dir.here, os.path.dirname(config.state_dir))
+        with node.claimed():
+            configured = configured_bytes(config, handoff.numbers.get("budget"), data, node)
+            self._budget = MemoryBudget(configured, data, config.page_cache, stager_gauge, 1 + servers, node)
         self._arenas = Arenas(self._fds, self._memory.gauge, partial(arena.create, configured))
         resources.callback(close, self._fds["arena"])
-        self._budget = MemoryBudget(configured, data, config.page_cache, stager_gauge, 1 + servers)
         self._signal = self._make_signal()
         self.loop = self._make_loop(peer)
         self._plans = PlanWorker(self.loop, self.index, config)

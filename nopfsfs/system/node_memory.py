@@ -6,6 +6,7 @@ import ctypes
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _V1_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 
@@ -18,14 +19,26 @@ class Memory:
     available: int
 
 
-def measure(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> Memory:
+class Promised(NamedTuple):
+    """Bytes that others will take, so that they are not available: on the node, and in this process's cgroup."""
+
+    node: int
+    cgroup: int
+
+
+NOTHING_PROMISED = Promised(0, 0)
+
+
+def measure(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup"), promised: Promised = NOTHING_PROMISED
+) -> Memory:
     """Measure the memory of this process's node and cgroup now. Limits that cannot be read do not count."""
     fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
     total = int(fields["MemTotal"].split()[0]) * 1024
-    available = int(fields["MemAvailable"].split()[0]) * 1024
+    available = max(0, int(fields["MemAvailable"].split()[0]) * 1024 - promised.node)
     for limit, used, reclaimable in _cgroup_limits(proc, cgroups):
         total = min(total, limit)
-        available = min(available, max(0, limit - used + reclaimable))
+        available = min(available, max(0, limit - used + reclaimable - promised.cgroup))
     return Memory(total, available)
 
 

@@ -13,6 +13,7 @@ import pytest
 from nopfsfs.control.client import call
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
+from nopfsfs.system import node_memory
 from tests.conftest import tmpfs, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill
@@ -133,3 +134,22 @@ def test_the_processes_do_not_grow_over_fifty_epochs(mounting: Mounting, tmp_pat
     assert grown.keys() == {"supervisor", "server", "stager"}
     warm = WARM // STEP - 1
     assert all(sizes[-1] - sizes[warm] <= GROWTH for sizes in grown.values()), str(grown)
+
+
+def test_two_mounts_are_not_promised_the_same_memory(mounting: Mounting, tmp_path: Path) -> None:
+    """Of a data set that is larger than the memory; neither has filled anything yet."""
+    (source := tmp_path / "source").mkdir()
+    for number in range(64):
+        with open(source / f"{number}.bin", "wb") as file:
+            file.truncate((node_memory.of_node() or 0) // 16)
+    works = [tmp_path / name for name in ("one", "other", "third")]
+    for work in works:
+        work.mkdir()
+    available = node_memory.measure().available
+    with mounting(source, work=works[0]) as one, mounting(source, work=works[1]) as other:
+        budgets = [m.status()["budget"]["total"] for m in (one, other)]
+        assert budgets[0] > 0.4 * available  # half of it
+        assert 0.15 * available < budgets[1] < 0.3 * available  # half of what is left
+        one.umount()
+        with mounting(source, work=works[2]) as third:
+            assert third.status()["budget"]["total"] > 0.3 * available, "what was unmounted is promised nothing"

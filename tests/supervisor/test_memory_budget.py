@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,8 @@ import trio.testing
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.supervisor import memory_budget
 from nopfsfs.supervisor.memory_budget import PAUSE_S, MemoryBudget
-from nopfsfs.system.node_memory import Memory
+from nopfsfs.supervisor.node_promises import NodePromises
+from nopfsfs.system.node_memory import NOTHING_PROMISED, Memory, Promised
 
 GIB = 1 << 30
 PLENTY, LITTLE = Memory(64 * GIB, 48 * GIB), Memory(64 * GIB, GIB)
@@ -21,11 +23,11 @@ PLENTY, LITTLE = Memory(64 * GIB, 48 * GIB), Memory(64 * GIB, GIB)
 
 @pytest.mark.parametrize("shortage", [OSError(errno.EMFILE, "no descriptor"), MemoryError()])
 def test_memory_that_cannot_be_measured_for_a_while_changes_nothing(
-    shortage: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    shortage: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     found: list[Memory | Exception] = [PLENTY]
 
-    def measure() -> Memory:
+    def measure(promised: Promised = NOTHING_PROMISED) -> Memory:
         if isinstance(found[0], Exception):
             raise found[0]
         return found[0]
@@ -40,7 +42,7 @@ def test_memory_that_cannot_be_measured_for_a_while_changes_nothing(
     loop = cast(Any, SimpleNamespace(policy=policy, furthest=lambda count: ()))
 
     async def main() -> None:
-        budget = MemoryBudget(16 * GIB, 32 * GIB, None, stager, 0)
+        budget = MemoryBudget(16 * GIB, 32 * GIB, None, stager, 0, NodePromises(str(tmp_path), str(tmp_path)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
                 budget.watch, loop, cast(Any, SimpleNamespace(command=nothing)),

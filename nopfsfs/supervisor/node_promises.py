@@ -1,0 +1,108 @@
+"""Memory that the mounts of one user on a node were promised, so that no two are promised the same.
+
+Each mount writes its budget, and what it holds of it, into its state directory. The mounts of a user read each other's,
+in the directories beside their own. What another was promised and does not hold yet is not available; its pages in the
+page cache count as not held, as the kernel calls them available. There is no ledger between users, which others could
+write: between them the available memory decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+
+import msgspec
+
+from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.system.node_memory import NOTHING_PROMISED, Promised
+from nopfsfs.system.proc import start_time
+
+log = logging.getLogger(__name__)
+FILE = "node.json"
+MOUNTS_MOST = 64  # that are looked at
+BYTES_MOST = 1 << 14  # of one's file
+LOCK_S, LOCK_LOOK_S = 1.0, 0.01  # for other mounts that begin; between two looks
+CHANGE = 64  # what is held is written anew when it has changed by such a part of the budget
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class MemoryPromise(msgspec.Struct):
+    """A mount's budget and what it holds of it, in bytes; its supervisor, and that one's cgroup."""
+
+    pid: int
+    start_time: int
+    cgroup: str
+    budget: int
+    held: int
+
+
+class NodePromises:
+    """The promises of a mount with a state directory, and of those beside it."""
+
+    def __init__(self, state_dir: str, run_dir: str) -> None:
+        """`run_dir`: the directory of this user's in which all state directories are."""
+        self._state_dir, self._run_dir = state_dir, run_dir
+        self._told: MemoryPromise | None = None
+        cgroup = ""
+        with suppress(OSError):
+            cgroup = Path("/proc/self/cgroup").read_text()[:BYTES_MOST // 2]
+        self._own = (os.getpid(), start_time(os.getpid()) or 0, cgroup)
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Let no other mount of this user's choose its budget inside the `with` block. It goes on alone where another
+        takes longer than `LOCK_S`: a mount that starts waits for nobody who hangs."""
+        with suppress(OSError), closing_fd(os.open(self._run_dir, _DIRECTORY)) as fd:
+            until = time.monotonic() + LOCK_S
+            while time.monotonic() < until:
+                with suppress(BlockingIOError):
+                    flock(fd, LOCK_EX | LOCK_NB)
+                    break
+                time.sleep(LOCK_LOOK_S)
+            yield
+            return
+        yield
+
+    def others(self) -> Promised:
+        """Return what other mounts were promised and do not hold."""
+        node = cgroup = 0
+        with suppress(OSError), closing_fd(os.open(self._run_dir, _DIRECTORY)) as run:
+            for name in os.listdir(run)[:MOUNTS_MOST]:
+                found = _read(run, name)
+                if found is None or found.pid == self._own[0] or start_time(found.pid) != found.start_time:
+                    continue
+                missing = max(0, found.budget - max(0, found.held))
+                node += missing
+                cgroup += missing * (found.cgroup == self._own[2])
+        return Promised(node, cgroup) if node else NOTHING_PROMISED
+
+    def tell(self, budget: int, held: int) -> None:
+        """Write this mount's down, where it has changed by enough. A fault costs others some knowledge, no more."""
+        told = self._told
+        if told is not None and told.budget == budget and abs(told.held - held) * CHANGE < budget:
+            return
+        promise = MemoryPromise(*self._own, budget, held)
+        path = os.path.join(self._state_dir, FILE)
+        try:
+            with open(f"{path}.new", "wb") as file:
+                file.write(msgspec.json.encode(promise))
+            os.replace(f"{path}.new", path)
+            self._told = promise
+        except OSError as error:
+            log.debug("the budget cannot be written down: %s", error)
+
+
+def _read(run: int, name: str) -> MemoryPromise | None:
+    """The promise in one state directory; None where there is none that can be believed."""
+    with suppress(OSError, msgspec.MsgspecError, RecursionError):
+        with closing_fd(os.open(name, _DIRECTORY, dir_fd=run)) as directory:
+            fd = os.open(FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        with open(fd, "rb") as file:
+            if os.fstat(file.fileno()).st_uid == os.geteuid():
+                return msgspec.json.decode(file.read(BYTES_MOST), type=MemoryPromise)
+    return None
