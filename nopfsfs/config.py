@@ -87,6 +87,7 @@ class MountConfig:
     foreground: bool = False
     io_timeout: float = DEFAULT_IO_TIMEOUT_S
     source_concurrency: int = 0  # requests under way at the source; 0: the tuner decides (docs/tuner.md)
+    source_bandwidth: int | None = None  # bytes a second that all nodes of the job read from the source; None: no bound
     calibrated_concurrency: int | None = None  # the number with which the tuner begins
     recheck: float = DEFAULT_RECHECK_S  # the stager checks all files again within this time; 0: never
     expose: bool = False  # show the source also to users whom a directory above it keeps out (--expose)
@@ -101,6 +102,11 @@ class MountConfig:
     node: int = 0  # the number of this node, from 0
     placement: str = "homes"  # how homes of files are chosen: homes, nopfs (docs/decisions/0008-policy.md)
     epochs: int = DEFAULT_EPOCHS  # epochs that the job is likely to have; only the placement uses them
+
+    @property
+    def bandwidth_here(self) -> int:
+        """Bytes a second that this node reads from the source; 0: no bound."""
+        return 0 if self.source_bandwidth is None else max(1, self.source_bandwidth // max(1, self.nodes))
 
     @property
     def first_limit(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from nopfsfs.cli.option_values import (
     long_option,
     one_of,
+    parse_bandwidth,
     parse_disk,
     parse_flag,
     parse_memory,
@@ -180,6 +181,12 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             more="Reads that somebody waits for are never held back; prefetches have what these leave, and at least "
             "one. `auto` begins with [the calibration](#nopfs-calibrate), else with 4, and goes up to 256",
             default="`auto`",
+        ),
+        Setting(
+            name="source_bandwidth", metavar="RATE", parse=parse_bandwidth, types=(str, int), toml='"2GB/s"',
+            help="bytes a second that the job reads from the source at most, on all its nodes together",
+            more="Reads that somebody waits for are never held back; prefetches make up for them",
+            default="no bound",
         ),
         Setting(
             name="calibration", metavar="FILE", parse=parse_path, paths=True, toml='"calibration.toml"',

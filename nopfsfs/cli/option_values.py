@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from nopfsfs.config import DiskSpec
-from nopfsfs.text.units import format_size, parse_duration, parse_size
+from nopfsfs.text.units import check_rate, format_size, parse_duration, parse_rate, parse_size
 
 _INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _TRUE = ("yes", "true", "on", "1")
@@ -78,6 +78,11 @@ def parse_name(text: str) -> str:
     if not text:
         raise ValueError("the name is empty")
     return text
+
+
+def parse_bandwidth(text: str) -> int:
+    """Return whole bytes per second: a rate, or a number of bytes. Raises ValueError."""
+    return int(check_rate(int(text)) if text.isascii() and text.isdigit() else parse_rate(text))
 
 
 def parse_memory(text: str) -> int:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nopfsfs.text.units import format_duration, format_size
+from nopfsfs.text.units import format_duration, format_rate, format_size
 
 PLACES = {"page_cache": "page cache", "ram": "RAM", "disk": "disk", "peer": "peers", "source": "source"}
 EPOCHS_SHOWN = 3  # of the last; all are in the record
@@ -116,6 +116,7 @@ def tuning_text(tuning: Record) -> str:
     words = [
         f"{tuning.get('under_way', 0):,} of at most {tuning.get('limit', 0):,} requests under way",
         f"readers wait for {tuning['demands']:,}" if tuning.get("demands") else "",
+        f"at most {format_rate(tuning['bandwidth'])}" if tuning.get("bandwidth") else "",
         f"slowdown {tuning['slowdown']:.2f}" if tuning.get("slowdown") is not None else "",
         f"last change: {tuning['reason']}" if tuning.get("reason") else "",
         "" if tuning.get("mode") == "auto" else "not tuned, as a command asked" if tuning.get("asked") else "not tuned",

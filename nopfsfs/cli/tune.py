@@ -11,7 +11,7 @@ from typing import Any
 
 from nopfsfs.cli.error_exit import printable
 from nopfsfs.cli.mount_options import Parser
-from nopfsfs.cli.option_values import whole_or
+from nopfsfs.cli.option_values import parse_bandwidth, whole_or
 from nopfsfs.cli.settings import usage
 from nopfsfs.cli.status_text import in_words, tuning_text
 from nopfsfs.config import MAX_CONCURRENCY
@@ -29,12 +29,15 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
         "tune",
         help="how many requests a mount has under way at the source",
         description="Print how many requests a mount may have under way at its source, what the tuner knows of the\n"
-        "source, and the last decisions. With an option, set the number first; it holds until the unmount.",
+        "source, and the last decisions. An option sets the number, or the bytes a second, until the unmount.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("mountpoint", metavar="MOUNTPOINT")
     parser.add_argument(
         "--concurrency", metavar="N|auto", help="keep that number of requests, or let the tuner decide again"
+    )
+    parser.add_argument(
+        "--bandwidth", metavar="RATE|none", help="bytes a second that this mount reads from the source at most"
     )
     parser.add_argument("--hold", action="store_true", help="keep the present number")
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
@@ -54,6 +57,12 @@ def tune(options: argparse.Namespace) -> int:
         if options.concurrency is not None:
             raise usage("--hold: keeps the present number; leave --concurrency out")
         request["hold"] = True
+    if options.bandwidth is not None:
+        try:
+            said = options.bandwidth
+            request["bandwidth"] = said if said == "none" else parse_bandwidth(said)
+        except ValueError as error:
+            raise usage(f"--bandwidth: {error}") from error
     located = locate_living(options.mountpoint, os.environ)
     record = located.call("tune", **request)
     if options.json:

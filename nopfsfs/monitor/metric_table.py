@@ -193,6 +193,7 @@ _LINES: tuple[tuple[str, MetricKind, str, Labels, Read], ...] = (
     ("source_limit", _G, "Requests that may be under way at the source", (), _one("tuner", "limit")),
     ("source_requests_under_way", _G, "Requests under way at the source", (), _one("tuner", "under_way")),
     ("source_slowdown_ratio", _G, "Duration of requests over that at an idle source", (), _one("tuner", "slowdown")),
+    ("source_bandwidth_limit_bytes_per_second", _G, "Bytes a second at most", (), _one("tuner", "bandwidth")),
     ("source_aim", _G, "What limit and slowdown balance", (), _one("tuner", "aim")),
     ("source_base_seconds", _G, "Requests at the idle source", ("size_class",), _some("tuner", "base_seconds", SIZES)),
     ("tuner_decisions_total", _C, "Decisions of the tuner", ("decision",), _some("tuner", "decisions", REASONS)),

@@ -195,6 +195,7 @@ class Metric(IntEnum):
     UNDER_WAY = 127  # not a counter: requests under way now
     DEMANDS_UNDER_WAY = 128  # not a counter: of these, those that a reader waits for
     SOURCE_LIMIT = 129  # not a counter: the requests that may be under way; 0: no stager has begun yet
+    SOURCE_BANDWIDTH = 130  # not a counter: the bytes a second that may be read; 0: no bound
     # stager: copies by where they came from, as they were staged whole
     SECOND_READS = 132  # files that were read whole from the source although this version had been before
     STAGED_SOURCE_FILES = 133
@@ -215,6 +216,7 @@ class Metric(IntEnum):
     TRIPWIRES_APART = 91  # not a counter: one file in so many is a tripwire; 0: as many as `Tripwires` has by itself
     QUIET = 92  # not a counter: 1 while the stager is to leave the mount alone, as a command is about to unmount it
     LIMIT_ASKED = 95  # not a counter: the limit that a command asked for; 0: none, -1: the tuner's
+    BANDWIDTH_ASKED = 131  # not a counter: the bytes a second that a command asked for; 0: none, -1: no bound
 
 
 RECHECK_SHUT = 1 << 16  # in RECHECK_STATE: a directory above the source keeps users out

@@ -153,6 +153,7 @@ class StagerProcess:
         with become_reader_with_admin(self._config):  # for that thread alone: it registers files with the kernel
             writing.start()
         fixed = self._config.source_concurrency
+        self._state.set_limit(self._limit, 0, self._config.bandwidth_here)
         self._workers.start(self._threads(self._limit), DEMAND_THREADS, 0 if fixed else DEMAND_THREADS_MOST)
         watch = Watch(self._look_at_what_hangs, self._state.awake)
         self.changes.take_over()
@@ -291,7 +292,8 @@ class StagerProcess:
             self._state.set_budget(value, rows[0], rows[1])
         elif command == Order.LIMITS:
             limit = min(MAX_CONCURRENCY, max(1, value))
-            self._state.set_limit(limit, self._threads(limit), mark=bool(rows and rows[0]))
+            mark, bandwidth = (*rows, 0, 0)[:2]
+            self._state.set_limit(limit, self._threads(limit), max(0, bandwidth), mark=bool(mark))
             self._workers.fill()
         elif command == Order.RECHECK:
             self._recheck.request(value)

@@ -33,6 +33,7 @@ class RowToBegin(NamedTuple):
 
 
 Step = BlockRead | SharedOpen  # a block to be read, or a file to be closed
+REST_S = 60.0
 SLOTS_MOST = 1 << 16  # more than there ever are
 CLOSING_MOST = 16  # files that are closed only when there is nothing else to do
 SPARE_SLOTS = SPARE_MOST // 2  # slots in the places of stuck ones: demands have the other spare threads
@@ -48,6 +49,7 @@ class ReadQueue:
         self._served = 0  # demands that workers took
         self._given_on = 0  # slots of stuck workers
         self._wakes = [0, 0]  # workers to be woken, by `Worker.urgent`
+        self._timekeeper: Worker | None = None  # rests until the bandwidth lets a prefetch begin
         self._demands: deque[BlockRead] = deque()
         self._leases: deque[BlockRead] = deque()
         self._followups: deque[BlockRead] = deque()
@@ -103,10 +105,23 @@ class ReadQueue:
 
     # ---- slots --------------------------------------------------------------------------------------------
 
-    def set_limit(self, limit: int) -> None:
-        """Change the number of requests that may be under way at the source."""
+    def set_limit(self, limit: int, bandwidth: int) -> None:
+        """Change the number of requests that may be under way at the source, and the bytes a second; 0: no bound."""
         self._slots.limit = limit
+        if bandwidth != self._slots.bandwidth:
+            self._slots.bandwidth = bandwidth
+            self._wakes[False] += 1  # it rests by another time
         self._wake_for_slots()
+
+    def rest_s(self, worker: Worker) -> float:
+        """Seconds for which an idle worker may rest: until something is queued, but for one that keeps the time of the
+        bandwidth and wakes others."""
+        waits = not worker.urgent and (self._followups or self._begun or self._rows)
+        if not waits or self._slots.free <= 0 or self._timekeeper not in (None, worker):
+            return REST_S
+        rest_s = self._slots.rest_s
+        self._timekeeper = worker if rest_s else None
+        return rest_s or REST_S
 
     def leave_slot(self, worker: Worker) -> None:
         """Free the slot of a stuck worker that nobody waits for: it closes a file, or reads a disk."""
@@ -143,6 +158,9 @@ class ReadQueue:
 
     def begin(self, worker: Worker, step: Step) -> None:
         """Note that the worker does this."""
+        if worker is self._timekeeper:
+            self._timekeeper = None
+            self._wakes[False] += 1  # another keeps the time
         if isinstance(step, SharedOpen):
             self._workers.begin(worker, None)
         else:
@@ -167,7 +185,7 @@ class ReadQueue:
         return step or (self._closing.popleft() if self._closing else None)
 
     def _take_of_source(self) -> BlockRead | RowToBegin | None:
-        while self._slots.free > 0:
+        while self._slots.ready > 0:
             if (read := self._next(self._followups)) is not None:
                 return self._start(read, ReadLane.PREFETCH)
             if self._begun:
@@ -196,7 +214,7 @@ class ReadQueue:
         pending = [block for block, state in enumerate(load.blocks) if state == PENDING]
         if load.failed or not pending:
             return None
-        if (self._slots.free_of_disk if load.from_disk else self._slots.free) <= 0:
+        if (self._slots.free_of_disk if load.from_disk else self._slots.ready) <= 0:
             (self._on_disk if load.from_disk else self._begun).append(load)
             return None
         if len(pending) > 1:
@@ -217,7 +235,7 @@ class ReadQueue:
     def _start(self, read: BlockRead, lane: ReadLane) -> BlockRead:
         read.load.blocks[read.block] = RUNNING
         read.load.running += 1
-        self._slots.begin(lane)
+        self._slots.begin(lane, read.load.size_of(read.block))
         return read._replace(lane=lane)
 
     # ---- waking -------------------------------------------------------------------------------------------
@@ -252,6 +270,6 @@ class ReadQueue:
     def _wake_for_slots(self, most: int = SLOTS_MOST) -> None:
         """Wake as many workers as there are free slots that something waits for, of each kind `most`."""
         if waiting := len(self._followups) + len(self._begun) + len(self._rows):
-            self._wakes[False] += max(0, min(waiting, self._slots.free, most))
+            self._wakes[False] += max(0, min(waiting, self._slots.ready, most))
         if on_disk := len(self._on_disk) + len(self._disk_rows):
             self._wakes[False] += max(0, min(on_disk, self._slots.free_of_disk, most))

@@ -265,13 +265,13 @@ class StagerState:
 
     # ---- workers ------------------------------------------------------------------------------------------
 
-    def set_limit(self, limit: int, threads: int, *, mark: bool = False) -> None:
-        """Set how many requests may be under way at the source; there are to be at least so many threads. `mark`: only
-        requests that begin from now on are young."""
+    def set_limit(self, limit: int, threads: int, bandwidth: int = 0, *, mark: bool = False) -> None:
+        """Set how many requests may be under way at the source, and how many bytes a second (0: no bound); there are to
+        be at least so many threads. `mark`: only requests that begin from now on are young."""
         with self._acting:
             if mark:
                 self._slots.mark()
-            self._queue.set_limit(limit)
+            self._queue.set_limit(limit, bandwidth)
             self._workers.threads[False] = max(self._workers.threads[False], threads)
 
     def set_threads(self, threads: int, urgent: int, urgent_most: int = 0) -> None:
@@ -312,7 +312,7 @@ class StagerState:
                 if not wait or not self._workers.may_rest(worker):
                     break
                 self._workers.rest(worker, True)
-                (self._may_serve if worker.urgent else self._may_work).wait(timeout=60)
+                (self._may_serve if worker.urgent else self._may_work).wait(self._queue.rest_s(worker))
                 self._workers.rest(worker, False)
             if wait:
                 self._workers.leave(worker)

@@ -30,6 +30,7 @@ from nopfsfs.supervisor.source_memory import SourceMemoryFile
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.system import clock_state
 from nopfsfs.system.outages import Backoff, Outages, reason
+from nopfsfs.text.units import MAX_RATE
 
 log = logging.getLogger(__name__)
 IDLE_S = 1.0  # between looks at whether demands are under way, or a stager has another limit than the mount
@@ -40,7 +41,7 @@ KEEP_S = 60.0  # between writes of what is known of the source
 DECISIONS = 64  # the last ones are kept
 FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next
 SOUND_S = 5.0  # without a fault, after which it is said to work
-AUTO = -1  # in the gauge LIMIT_ASKED
+AUTO = UNBOUNDED = -1  # in the gauges LIMIT_ASKED and BANDWIDTH_ASKED
 WHAT = "tuner"
 
 
@@ -193,13 +194,16 @@ class SourceTuning:
         )  # fmt: skip
 
     async def _send(self, limit: int, *, mark: bool = False) -> None:
-        """Let the stager have that limit, unless it has. A stager that died may have missed the last one."""
-        if not self._stager.attached or not (mark or limit != self._sent or limit != self._gauge[Metric.SOURCE_LIMIT]):
+        """Let the stager have that limit and the bandwidth, unless it has. A stager that died may have missed the last
+        ones."""
+        bandwidth = self.bandwidth
+        has = self._gauge[Metric.SOURCE_LIMIT] == limit == self._sent
+        if not self._stager.attached or (has and not mark and self._gauge[Metric.SOURCE_BANDWIDTH] == bandwidth):
             return
         if limit != self._sent:
             self._follow(limit)
         self._sent = limit
-        await self._stager.command(Order.LIMITS, np.array([int(mark)], np.int64), limit)
+        await self._stager.command(Order.LIMITS, np.array([int(mark), bandwidth], np.int64), limit)
 
     async def _pause(self, seconds: float) -> None:
         with trio.move_on_after(seconds):
@@ -215,10 +219,17 @@ class SourceTuning:
             return None
         return asked or self._config.source_concurrency or None
 
+    @property
+    def bandwidth(self) -> int:
+        """Bytes a second that this node reads from the source; 0: no bound."""
+        asked = self._own[Metric.BANDWIDTH_ASKED]
+        return 0 if asked == UNBOUNDED else asked or self._config.bandwidth_here
+
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Carry out `tune`, and report: keep a limit, let the tuner decide, or change nothing. Raises ValueError; then
         nothing has changed."""
         concurrency, hold = request.get("concurrency"), request.get("hold", False)
+        bandwidth = _bandwidth_asked(request.get("bandwidth"))
         if not isinstance(hold, bool):
             raise ValueError("hold: true or false is expected")
         if hold and concurrency == "auto":
@@ -232,13 +243,17 @@ class SourceTuning:
         elif hold:
             asked = self._gauge[Metric.SOURCE_LIMIT] if self.fixed is None else self.fixed
         else:
-            return self.report()
-        self._own[Metric.LIMIT_ASKED] = asked
-        log.info("requests at the source: %s, as a command asks", "tuned" if asked == AUTO else f"{asked} at most")
-        self._asked.set()
-        self._asked = trio.Event()
-        if asked != AUTO:
-            await self._send(asked)
+            asked = None
+        if asked is not None:
+            self._own[Metric.LIMIT_ASKED] = asked
+            log.info("requests at the source: %s, as a command asks", "tuned" if asked == AUTO else f"{asked} at most")
+        if bandwidth is not None:
+            self._own[Metric.BANDWIDTH_ASKED] = bandwidth
+            log.info("bytes a second from the source: %s, as a command asks", self.bandwidth or "as many as there are")
+        if asked is not None or bandwidth is not None:
+            self._asked.set()
+            self._asked = trio.Event()
+            await self._send(self.fixed or self._sent or self._gauge[Metric.SOURCE_LIMIT])
         return self.report()
 
     # ---- what it says -------------------------------------------------------------------------------------
@@ -260,7 +275,7 @@ class SourceTuning:
     def figures(self) -> TuningFigures:
         """The figures now."""
         tuner = self._tuner if self.fixed is None else None
-        limit = self._gauge[Metric.SOURCE_LIMIT]
+        limit = self.fixed or self._gauge[Metric.SOURCE_LIMIT]  # the stager has one that was asked for a moment later
         return TuningFigures(limit or None, None if tuner is None else round(tuner.slowdown, 3))
 
     def counted(self) -> dict[str, Any]:
@@ -270,6 +285,7 @@ class SourceTuning:
         return {
             **self.figures._asdict(),
             "under_way": self._gauge[Metric.UNDER_WAY],
+            "bandwidth": self.bandwidth or None,
             "aim": round(tuner.aim, 3) if tuner is not None else None,
             "base_seconds": {name: _seconds(one) for name, one in zip(SIZE_NAMES, base, strict=False)},
             "decisions": {reason.value: count for reason, count in self._counted.items()},
@@ -281,7 +297,8 @@ class SourceTuning:
         return {
             "mode": "auto" if fixed is None else "fixed",
             "asked": bool(self._own[Metric.LIMIT_ASKED]),
-            "limit": gauge[Metric.SOURCE_LIMIT],
+            "limit": figures.limit or 0,
+            "bandwidth": self.bandwidth or None,
             "under_way": gauge[Metric.UNDER_WAY],
             "demands": gauge[Metric.DEMANDS_UNDER_WAY],
             "slowdown": figures.slowdown,
@@ -309,6 +326,15 @@ class SourceTuning:
             "disciplined": self._disciplined,
             "decisions": list(self._decisions),
         }
+
+
+def _bandwidth_asked(said: Any) -> int | None:
+    """The value for the gauge BANDWIDTH_ASKED: bytes a second, or UNBOUNDED for "none". Raises ValueError."""
+    if said is None or said == "none":
+        return None if said is None else UNBOUNDED
+    if isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= MAX_RATE:
+        return said
+    raise ValueError("bandwidth: whole bytes a second or none are expected")
 
 
 def staged_lead(loop: EventLoop, lead: ReadingLead, now: Callable[[], float] = trio.current_time) -> float | None:

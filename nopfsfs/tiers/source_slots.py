@@ -12,6 +12,7 @@ from enum import Enum
 
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.source_gauges import begin_counting, count_ended
+from nopfsfs.tiers.source_bandwidth import SourceBandwidth
 
 DISK_SLOTS = 16  # prefetches of copies on disk at once
 _UNDER_WAY, _DEMANDS, _UNDER_WAY_NS, _WAITED_NS = (
@@ -33,12 +34,13 @@ class SourceSlots:
 
     def __init__(self, limit: int, gauge: memoryview, clock: Callable[[], float]) -> None:
         self._limit, self._gauge, self._clock = limit, gauge, clock
+        self._bandwidth = SourceBandwidth(clock)
         self._under_way = dict.fromkeys(ReadLane, 0)
         self._waits = False  # a prefetch of the source waits for a slot
         self._counted = self._marked = clock()
         begin_counting(gauge)
         gauge[_UNDER_WAY] = gauge[_DEMANDS] = 0
-        gauge[Metric.SOURCE_LIMIT] = limit
+        gauge[Metric.SOURCE_LIMIT], gauge[Metric.SOURCE_BANDWIDTH] = limit, 0
 
     @property
     def limit(self) -> int:
@@ -48,6 +50,25 @@ class SourceSlots:
     def limit(self, limit: int) -> None:
         """Change the limit. What is under way ends by itself."""
         self._limit = self._gauge[Metric.SOURCE_LIMIT] = limit
+
+    @property
+    def bandwidth(self) -> int:
+        """Bytes a second that are read from the source at most; 0: as many as there are."""
+        return self._bandwidth.rate
+
+    @bandwidth.setter
+    def bandwidth(self, rate: int) -> None:
+        self._bandwidth.rate = self._gauge[Metric.SOURCE_BANDWIDTH] = rate
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds until the bandwidth lets a prefetch of the source begin; 0: now."""
+        return self._bandwidth.rest_s
+
+    @property
+    def ready(self) -> int:
+        """Prefetches of the source that may begin now."""
+        return 0 if self._bandwidth.rest_s else self.free
 
     @property
     def free(self) -> int:
@@ -60,9 +81,11 @@ class SourceSlots:
         """Slots for prefetches of copies on disk that are free."""
         return DISK_SLOTS - self._under_way[ReadLane.DISK_PREFETCH]
 
-    def begin(self, lane: ReadLane) -> None:
-        """Note that a read begins."""
+    def begin(self, lane: ReadLane, size: int = 0) -> None:
+        """Note that a read of `size` bytes begins."""
         self._change(lane, 1)
+        if lane is ReadLane.PREFETCH or lane is ReadLane.DEMAND:
+            self._bandwidth.take(size)
 
     def end(self, lane: ReadLane) -> None:
         """Note that a read has ended, or counts no more."""

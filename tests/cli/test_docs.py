@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import options_table
 import pytest
@@ -43,13 +44,20 @@ def test_every_option_is_described() -> None:
             assert hidden or f"`{word}" in TEXT, word
 
 
-@pytest.mark.parametrize("command", ["calibrate", "stats", "metrics", "exporter"])
-def test_every_option_of_a_command_is_described(command: str) -> None:
+def commands() -> dict[str, Any]:
+    """The parser of each command of `nopfs`, by name."""
+    subparsers = nopfs_parser()._subparsers
+    assert subparsers is not None
+    [action] = [action for action in subparsers._actions if isinstance(action.choices, dict)]
+    return dict(action.choices)
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_every_command_has_a_section_that_describes_its_options(command: str) -> None:
     section = TEXT.partition(f"\n## nopfs {command}\n")[2].partition("\n## ")[0]
-    commands = nopfs_parser()._subparsers
-    assert commands is not None
-    [action] = [action for action in commands._actions if isinstance(action.choices, dict)]
-    for word in action.choices[command]._option_string_actions:
+    assert section
+    assert f"(#nopfs-{command})" in TEXT
+    for word in commands()[command]._option_string_actions:
         assert word in ("-h", "--help") or f"`{word}" in section, word
 
 

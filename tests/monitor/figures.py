@@ -39,7 +39,8 @@ def figures(**further: Any) -> dict[str, Any]:
         "fetches_in_flight": 5,
         "source": {"opens": 60, "bytes": 6000, "second_reads": 1, "changed": 1, "stuck": 1},
         "tuner": {
-            "limit": 24, "slowdown": 1.5, "under_way": 20, "aim": 64.0, "base_seconds": {"4K": 0.005, "64K": None},
+            "limit": 24, "slowdown": 1.5, "under_way": 20, "bandwidth": 1000000, "aim": 64.0,
+            "base_seconds": {"4K": 0.005, "64K": None},
             "decisions": {"more": 30, "less": 5},
         },
         "tiers": tiers,

@@ -28,7 +28,7 @@ def test_a_line_has_what_happened_in_between() -> None:
     assert (line.opens, line.source_files, line.source_bytes) == (100, 10, 2_500_000)
     assert line.shares == (0, 1, 0, 0, 0)
     assert line.wait_p99_s == pytest.approx(0.00104, rel=0.02)
-    assert (line.limit, line.slowdown, line.lead_s, line.cpu) == (None, None, 2.5, 0.5)
+    assert (line.limit, line.slowdown, line.lead_s, line.cpu) == (24, 1.5, 2.5, 0.5)
 
 
 def test_nothing_happened() -> None:
@@ -45,7 +45,7 @@ def test_the_text_has_its_columns_under_the_headings() -> None:
     shown = stats_lines.text(stats_lines.stats_line(BEFORE, AFTER))
     assert len(shown) == len(stats_lines.heading()) <= 120
     assert shown.split() == [
-        "~100", "0%", "100%", "0%", "0%", "0%", "1", "ms", "10", "2.5", "-", "-", "2.5", "s", "2.0", "K", "2.0", "K",
+        "~100", "0%", "100%", "0%", "0%", "0%", "1", "ms", "10", "2.5", "24", "1.5", "2.5", "s", "2.0", "K", "2.0", "K",
         "50%",
     ]  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_csv_can_be_read_back() -> None:
     line = stats_lines.stats_line(BEFORE, AFTER)
     text = f"{stats_lines.csv_heading()}\n{stats_lines.csv(line, AFTER['time'])}\n"
     (row,) = csv.DictReader(io.StringIO(text))
-    assert (row["time"], row["opens_per_second"], row["ram_share"], row["limit"]) == ("1002.000", "100", "1", "")
+    assert (row["time"], row["opens_per_second"], row["ram_share"], row["limit"]) == ("1002.000", "100", "1", "24")
     assert (row["source_bytes_per_second"], row["counts"]) == ("2500000", "estimated")
 
 

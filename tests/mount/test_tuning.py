@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def test_a_lone_mount_goes_up_from_four_where_the_source_answers_in_parallel(
 ) -> None:
     with mounting(slow.path, *PLAN) as m:
         m.wait_status(lambda status: status["tuning"]["limit"] >= RISEN)
-        assert slow.counters(files=False).peak >= RISEN
+        assert wait_until(lambda: slow.counters(files=False).peak >= RISEN)
         record = tune(m)
         assert record["mode"] == "auto"
         assert [one["limit"] for one in record["decisions"]][:3] == [4, 8, 16]
@@ -114,3 +115,33 @@ def test_a_command_sets_the_number_until_the_unmount_whoever_supervises(mounting
         assert tune(m, "--hold")["mode"] == "fixed"
         status = run([*module("nopfs"), "status", str(m.path)])
         assert "not tuned, as a command asked" in status.stdout
+
+
+def test_prefetches_keep_to_the_bandwidth_and_a_command_changes_it(mounting: Mounting, tmp_path: Path) -> None:
+    """Within a tenth, over some seconds; the page promises a twentieth over ten."""
+    size, rate = 20_000, 1_000_000
+    fill(tmp_path / "backing", 1000, size)
+
+    def rate_over(slow: SlowSource, seconds: float) -> float:
+        begun, before = time.monotonic(), slow.counters(files=False).bytes
+        time.sleep(seconds)
+        return (slow.counters(files=False).bytes - before) / (time.monotonic() - begun)
+
+    with (
+        SlowSource(tmp_path / "backing", open_latency=0.005) as slow,
+        mounting(slow.path, *PLAN, "--source-bandwidth", f"{rate}") as m,
+    ):
+        m.wait_status(lambda status: status["stager"]["staged_files"] > 10)
+        assert rate_over(slow, 4.0) == pytest.approx(rate, rel=0.1)
+        assert m.status()["tuning"]["bandwidth"] == rate
+        last = sorted(m.source.rglob("*.jpg"))[-1]
+        assert (m.path / last.relative_to(m.source)).read_bytes() == last.read_bytes(), "a reader is not held back"
+        before = m.kill("stager")
+        m.errors_expected = True
+        assert wait_until(lambda: m.pid("stager") != before)
+        assert tune(m, "--bandwidth", "3MB/s")["bandwidth"] == 3_000_000
+        staged = m.status()["stager"]["staged_files"]
+        m.wait_status(lambda status: status["stager"]["staged_files"] > staged)
+        assert rate_over(slow, 2.0) == pytest.approx(3e6, rel=0.15)
+        assert tune(m, "--bandwidth", "none")["bandwidth"] is None
+        m.wait_status(lambda status: status["stager"]["staged_files"] == 1000)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nopfsfs.protocol.columns import GAUGES, Metric
 from nopfsfs.stager.load import DONE, Load, SharedOpen
-from nopfsfs.stager.read_queue import CLOSING_MOST, SPARE_SLOTS, BlockRead, ReadQueue, RowToBegin
+from nopfsfs.stager.read_queue import CLOSING_MOST, REST_S, SPARE_SLOTS, BlockRead, ReadQueue, RowToBegin
 from nopfsfs.stager.workers import FILE_MOST, Worker, Workers
 from nopfsfs.tiers.source_slots import DISK_SLOTS, ReadLane, SourceSlots
 
 
-def load_of(row: int, blocks: int = 1, disk: int = 0) -> Load:
-    return Load(row, 0, 10 * blocks, 0, True, file_of(row), 0, block=10, from_disk=disk)
+def load_of(row: int, blocks: int = 1, disk: int = 0, block: int = 10) -> Load:
+    return Load(row, 0, block * blocks, 0, True, file_of(row), 0, block=block, from_disk=disk)
 
 
 def file_of(row: int) -> SharedOpen:
@@ -169,11 +171,11 @@ def test_a_limit_that_rises_wakes_who_may_go_on_and_one_that_falls_lets_what_is_
         queue.queue(load_of(row))
     workers = [queue.work()]
     queue.take_wakes()
-    queue.set_limit(4)
+    queue.set_limit(4, 0)
     assert queue.take_wakes() == (3, 0)
     workers += [queue.work() for _ in range(4)]
     assert rows_of(workers) == [0, 1, 2, 3, None]
-    queue.set_limit(2)
+    queue.set_limit(2, 0)
     for worker in workers[:2]:
         queue.end_and_go_on(worker)
     assert (rows_of(workers), queue.under_way()) == ([None, None, 2, 3, None], (2, 0))
@@ -324,3 +326,42 @@ def test_what_is_queued_wakes_as_many_as_may_take_it() -> None:
     queue.close(file_of(9))
     assert queue.take_wakes() == (3, 0)
     assert queue.take_wakes() == (0, 0)
+
+
+def test_prefetches_keep_to_the_bandwidth_and_one_worker_keeps_its_time() -> None:
+    queue = queue_of(slots=8)
+    queue.set_limit(8, 1000)
+    queue.demand(load_of(9, block=100), [0])
+    demand = queue.work(urgent=True)  # owes 100 bytes: a tenth of a second
+    for row in range(4):
+        queue.queue(load_of(row, block=100))
+    idle = [queue.work(), queue.work()]
+    assert rows_of([demand, *idle]) == [9, None, None]
+    assert [queue.rest_s(worker) for worker in idle] == [pytest.approx(0.1), REST_S]
+    assert queue.rest_s(idle[0]) == pytest.approx(0.1), "it goes on keeping the time"
+    assert queue.rest_s(demand) == REST_S, "demands wait for no bandwidth"
+    queue.take_wakes()
+
+    queue.now = 0.1
+    queue.go_on(idle[0])
+    assert rows_of(idle) == [0, None]
+    assert queue.take_wakes()[0] >= 1, "another worker keeps the time"
+    assert queue.rest_s(idle[1]) == pytest.approx(0.1)
+    queue.set_limit(8, 0)
+    assert queue.take_wakes()[0] >= 3, "whoever rests need not wait any more"
+    queue.go_on(idle[1])
+    assert rows_of(idle) == [0, 1]
+
+
+def test_a_bandwidth_that_is_used_up_is_no_want_of_slots() -> None:
+    """Or the tuner would take an idle source for one that is busy with this mount's requests."""
+    queue = queue_of(slots=2)
+    queue.set_limit(2, 1000)
+    queue.demand(load_of(9, block=5000), [0])
+    queue.end(queue.work(urgent=True))
+    queue.queue(load_of(0))
+    queue.work()
+    queue.take_wakes()
+    queue.now = 1.0
+    queue._slots.count()
+    assert queue.gauge[Metric.SLOTS_WAITED_NS] == 0
