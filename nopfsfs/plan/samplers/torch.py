@@ -105,7 +105,7 @@ class Distributed(Sampler):
         return tuple(Spec(self.name, each) for each in dict.fromkeys((seed, 0)))
 
     def epochs(self, spec: Spec) -> int:
-        """One that is in order, which is the same in every epoch."""
+        """As `tried`; a single one in order, for then all epochs are the same."""
         return 1 if spec.number("sequential") else self.tried
 
 
