@@ -105,7 +105,7 @@ class Distributed(Sampler):
         return tuple(Spec(self.name, each) for each in dict.fromkeys((seed, 0)))
 
     def epochs(self, spec: Spec) -> int:
-        """Return 1 for a loader that reads in order: all its epochs are the same."""
+        """As `tried`; a single one in order, for then all epochs are the same."""
         return 1 if spec.number("sequential") else self.tried
 
 
