@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import nopfsfs
+from nopfsfs.control import find_mount
 from nopfsfs.control.find_mount import Located
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import parse_mountinfo
@@ -75,9 +76,9 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     state.mkdir()
     (tmp_path / "tmp").mkdir()
     (mount,) = parse_mountinfo(f"9 1 0:9 / /mnt/fast rw - fuse.nopfs src rw,user_id={os.geteuid()}")
-    monkeypatch.setattr(api, "read_mounts", lambda: [mount])
+    monkeypatch.setattr(find_mount, "read_mounts", lambda: [mount])
     located = Located("/mnt/fast", mount, str(state))
-    monkeypatch.setattr(api, "locate_living", lambda path, env: located)
+    monkeypatch.setattr(find_mount, "locate_living", lambda path, env: located)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     for name in "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE":
         monkeypatch.delenv(name, raising=False)

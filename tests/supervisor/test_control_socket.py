@@ -173,6 +173,7 @@ def test_more_requests_than_are_answered_at_a_time(tmp_path: Path) -> None:
     async def body() -> None:
         async with served(tmp_path, busy) as path:
             streams = await open_many(path, control.CONNECTIONS_MOST, b"{}\n")
+            await trio.testing.wait_all_tasks_blocked(0.01)  # or one that has not spoken yet is hung up
             (refused,) = await say(path, b"{}")
             assert refused["error"] == "64 commands are talking to this mount already; try again"
             go_on.set()

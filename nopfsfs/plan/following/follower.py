@@ -141,7 +141,7 @@ class Follower:
     def epoch_opens(self) -> float:
         """Opens of the epoch that `status` shows, as far as they followed the plan; an estimate where few show."""
         track = self._beliefs.primary
-        return sum(track.places.begun_lanes()) * track.places.stands_for if track is not None else 0.0
+        return track.places.opens() if track is not None else 0.0
 
     @property
     def _tells_of(self) -> float:

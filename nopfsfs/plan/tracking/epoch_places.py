@@ -37,6 +37,7 @@ class EpochPlaces:
         """Begin an epoch of which nothing was opened."""
         self.now = order
         self.ahead: EpochOrder | None = None
+        self._all_seen = 0  # opens of this epoch while all opens showed, before few did
         self.lanes = len(order.hypothesis.ranks)
         each = order.length // self.lanes
         self.spacing = self.showing.spacing if self.showing is not None else 1
@@ -76,6 +77,7 @@ class EpochPlaces:
         self.enter(self.now)
         for cursor, states in zip(self.cursors, opened, strict=True):
             cursor.resume(states)
+        self._all_seen = sum(self.begun_lanes())
         self._stand()
         if ahead is not None:
             self.expect(ahead)
@@ -139,6 +141,10 @@ class EpochPlaces:
     def begun_lanes(self) -> list[int]:
         """The number of files opened in this epoch, by lane."""
         return [cursor.opened.count(_OPENED, 0, cursor.length) for cursor in self.cursors]
+
+    def opens(self) -> float:
+        """The number of files opened in this epoch; an estimate where few opens show."""
+        return self._all_seen + (sum(self.begun_lanes()) - self._all_seen) * self.stands_for
 
     # -- where readers are --
 
@@ -229,6 +235,7 @@ class EpochPlaces:
         assert self.ahead is not None
         self.base += self.now.length
         self.now, self.ahead = self.ahead, None
+        self._all_seen = 0
         for cursor in self.cursors:
             cursor.roll()
         self._stand()

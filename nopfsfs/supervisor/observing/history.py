@@ -46,17 +46,20 @@ class History:
 
     def _extend(self, step: int, first: int, end: int, row: Row) -> None:
         """Set the rows `first` .. `end` - 1, counted in steps, and those of longer steps that are complete by that."""
+        longer = next((other for other in STEPS if other > step), None)
+        ratio = longer // step if longer is not None else 1
+        whole = -(-first // ratio) * ratio  # from here on, each row of the longer step has but this one row in it
+        if longer is not None and first < whole <= end:
+            self._set(step, first, whole, row)
+            self._extend(longer, first // ratio, whole // ratio, self._mean(step, whole - ratio, whole))
+            first = whole
+        self._set(step, first, end, row)
+        if longer is not None and whole // ratio < end // ratio:
+            self._extend(longer, whole // ratio, end // ratio, row)
+
+    def _set(self, step: int, first: int, end: int, row: Row) -> None:
         count = STEPS[step]
         self._rows[step][np.arange(max(first, end - count), end) % count] = row
-        longer = next((other for other in STEPS if other > step), None)
-        if longer is None:
-            return
-        ratio = longer // step
-        begun, complete = first // ratio, end // ratio
-        if begun < complete:
-            self._extend(longer, begun, begun + 1, self._mean(step, begun * ratio, (begun + 1) * ratio))
-            if begun + 1 < complete:
-                self._extend(longer, begun + 1, complete, row)
 
     def _mean(self, step: int, first: int, end: int) -> Row:
         count, known_from = STEPS[step], self._first // step

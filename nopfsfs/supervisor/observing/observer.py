@@ -31,6 +31,7 @@ FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next
 USAGE_EVERY = 10  # rows of the history for which one look at the processes' time counts: it costs as much as all else
 PACE_S = 5.0  # over which the reader's pace is averaged
 SINCE_MOST_S = 1e12  # from 1970, either way
+ROUNDING_S = 0.01  # a client may ask from the begin of a row on, as it was told, while the clock is being disciplined
 ROWS_MOST = 720  # of the history in one answer: to write more numbers would hold the supervisor up
 
 
@@ -182,7 +183,7 @@ class Observer:
             raise ValueError("step: 1, 10 or 60 is expected")
         if isinstance(since, bool) or not isinstance(since, int | float) or not abs(since) < SINCE_MOST_S:
             raise ValueError("since: a number of seconds since 1970 is expected")
-        return await self._described(int(step), float(since) - now, ROWS_MOST, now)
+        return await self._described(int(step), float(since) - now - ROUNDING_S, ROWS_MOST, now)
 
     async def whole_history(self) -> list[dict[str, Any]]:
         """All rows of each step, for the final report."""
