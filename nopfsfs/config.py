@@ -88,6 +88,7 @@ class MountConfig:
     io_timeout: float = DEFAULT_IO_TIMEOUT_S
     source_concurrency: int = 0  # requests under way at the source; 0: the tuner decides (docs/tuner.md)
     source_bandwidth: int | None = None  # bytes a second that all nodes of the job read from the source; None: no bound
+    policy: str | None = None  # a policy file beside the site's (--policy)
     calibrated_concurrency: int | None = None  # the number with which the tuner begins
     recheck: float = DEFAULT_RECHECK_S  # the stager checks all files again within this time; 0: never
     expose: bool = False  # show the source also to users whom a directory above it keeps out (--expose)

@@ -21,6 +21,7 @@ from nopfsfs.cli.error_exit import printable, run
 from nopfsfs.cli.metrics import add_exporter, add_metrics
 from nopfsfs.cli.mount_options import Commands, Parser, add_command
 from nopfsfs.cli.plan import add_plan
+from nopfsfs.cli.policy import add_policy
 from nopfsfs.cli.recheck import add_recheck
 from nopfsfs.cli.settings import usage
 from nopfsfs.cli.simulate_options import add_simulate, parse
@@ -73,6 +74,7 @@ COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_wait,
     add_recheck,
     add_tune,
+    add_policy,
     add_plan,
     partial(add_simulate, handler=simulate),
     add_adopt,

@@ -189,6 +189,11 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             default="no bound",
         ),
         Setting(
+            name="policy", metavar="FILE", parse=parse_path, paths=True, toml='"policy.toml"',
+            help="a policy file beside [the site's](operations.md#rules-of-a-site); the stricter of both counts",
+            default="the site's alone, if there is one",
+        ),
+        Setting(
             name="calibration", metavar="FILE", parse=parse_path, paths=True, toml='"calibration.toml"',
             help="rates of the source and the tiers, as `nopfs calibrate` wrote them",
             more="The mount ignores a default file that belongs to another user than you, root and `--user`",

@@ -48,6 +48,7 @@ from nopfsfs.supervisor.processes.supervised import SupervisedProcess
 from nopfsfs.supervisor.progress_signal import NO_FAST_PATH, PASSED_THROUGH, ProgressSignal
 from nopfsfs.supervisor.quiet import Quiet
 from nopfsfs.supervisor.recheck_requests import Rechecks
+from nopfsfs.supervisor.site_policy import SitePolicy
 from nopfsfs.supervisor.source_tuning import SourceTuning
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.supervisor.succession import Succession, check_hand_over
@@ -98,6 +99,7 @@ class Supervisor:
         self._rechecks = Rechecks(self.index, config.recheck, stager_gauge, self._stager_socket.command)
         self._quiet = Quiet(self._memory.gauge)
         self._tuning = SourceTuning.of(config, self._memory, self._stager_socket, self._outages, self.loop)
+        self._policy = SitePolicy(config, self._tuning.follow_site)
         self._mount = MountConnection(config, self._fds, resources, handoff.numbers, any_acl=self.index.any_acl)
         self._parts = MountParts(
             config, self.index, self._memory, self.loop, self._signal, self._budget, self._rates, self._rechecks,
@@ -170,8 +172,8 @@ class Supervisor:
             self._state = "running"
             nursery.start_soon(self._until_over, stager)
             nursery.start_soon(self._budget.watch, self.loop, self._stager_socket, self._rates)
-            for task in (self.loop.run, self._plans.run, self._signal.run, self._tuning.run, self._observer.run):
-                nursery.start_soon(task)
+            for part in (self.loop, self._plans, self._signal, self._tuning, self._policy, self._observer):
+                nursery.start_soon(part.run)
             if self._agreement is not None:
                 nursery.start_soon(self._agreement.run)
             await self._ended.wait()
@@ -340,7 +342,7 @@ class Supervisor:
             case "recheck":
                 return await self._rechecks.answer(request, self._stager.process.living if self._stager else None)
             case "tune":
-                return await self._tuning.answer(request)
+                return await self._tuning.answer(request) | {"policy": self._policy.status()}
             case "forget":
                 return await self._plans.forget()
             case "hand-over":

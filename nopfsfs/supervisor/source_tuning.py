@@ -8,6 +8,7 @@ is.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,7 +21,8 @@ import trio
 from nopfsfs.config import MAX_CONCURRENCY, MountConfig
 from nopfsfs.policy.limit_policy import TICK_SECONDS, LimitDecision, Reason, SourceSample
 from nopfsfs.policy.reading_lead import ReadingLead
-from nopfsfs.policy.tuner import SlowdownTuner
+from nopfsfs.policy.site_rules import SiteLimits
+from nopfsfs.policy.tuner import CAP, SlowdownTuner
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.protocol.source_gauges import SIZE_NAMES, read_ended
@@ -84,6 +86,7 @@ class SourceTuning:
         self._lead_now: float | None = None
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS)
         self._counted = dict.fromkeys(Reason, 0)
+        self._site, self._bound = SiteLimits(), os.geteuid() != 0  # only root may take more than the site's limits
         self._asked = trio.Event()  # replaced when a command asks for another limit
 
     @classmethod
@@ -131,7 +134,8 @@ class SourceTuning:
         memory = await self._file.read()
         first = self._gauge[Metric.SOURCE_LIMIT] or self._config.first_limit
         self._last, self._step_at = None, self._clocks.now()
-        self._tuner = SlowdownTuner(memory, first=first, ranks=max(1, self._config.nodes))
+        self._tuner = SlowdownTuner(memory, first=first)
+        self._keep_to_site(self._tuner)
 
     async def _turn(self) -> None:
         """Make one decision, or pause until there is something to decide."""
@@ -217,13 +221,30 @@ class SourceTuning:
         asked = self._own[Metric.LIMIT_ASKED]
         if asked == AUTO:
             return None
-        return asked or self._config.source_concurrency or None
+        fixed = asked or self._config.source_concurrency
+        return (min(fixed, self._site.concurrency) if self._bound else fixed) or None
 
     @property
     def bandwidth(self) -> int:
         """Bytes a second that this node reads from the source; 0: no bound."""
         asked = self._own[Metric.BANDWIDTH_ASKED]
-        return 0 if asked == UNBOUNDED else asked or self._config.bandwidth_here
+        own = 0 if asked == UNBOUNDED else asked or self._config.bandwidth_here
+        if self._site.bandwidth is None or (own and not self._bound):
+            return own
+        site = max(1, self._site.bandwidth // max(1, self._config.nodes))
+        return min(own, site) if own else site
+
+    def follow_site(self, site: SiteLimits) -> None:
+        """Keep to these limits of the site from now on."""
+        self._site = site
+        if self._tuner is not None:
+            self._keep_to_site(self._tuner)
+        self._asked.set()
+        self._asked = trio.Event()
+
+    def _keep_to_site(self, tuner: SlowdownTuner) -> None:
+        site, nodes = self._site, max(1, self._config.nodes)
+        tuner.cap, tuner.weight, tuner.ranks = min(CAP, site.concurrency), site.weight, site.share.ranks(nodes)
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Carry out `tune`, and report: keep a limit, let the tuner decide, or change nothing. Raises ValueError; then

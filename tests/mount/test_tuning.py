@@ -145,3 +145,22 @@ def test_prefetches_keep_to_the_bandwidth_and_a_command_changes_it(mounting: Mou
         assert rate_over(slow, 2.0) == pytest.approx(3e6, rel=0.15)
         assert tune(m, "--bandwidth", "none")["bandwidth"] is None
         m.wait_status(lambda status: status["stager"]["staged_files"] == 1000)
+
+
+def test_a_policy_file_bounds_a_mount_that_asks_for_nothing(mounting: Mounting, tmp_path: Path) -> None:
+    fill(tmp_path / "source", 20, 2000)
+    policy = tmp_path / "policy.toml"
+    policy.write_text('version = 1\n[[rule]]\nmatch = { source = "*/source" }\nbandwidth = "3MB/s"\nconcurrency = 12\n')
+    policy.chmod(0o644)
+    check = run([*module("nopfs"), "policy", "check", str(policy)])
+    assert (check.returncode, "rules: 1;" in check.stdout) == (Exit.OK, True), check.stderr
+    with mounting(tmp_path / "source", "--policy", str(policy)) as m:
+        m.wait_status(lambda status: status["tuning"]["bandwidth"] == 3_000_000, limit_s=30.0)
+        shown = run([*module("nopfs"), "policy", "show", str(m.path)])
+        assert shown.returncode == Exit.OK, shown.stderr
+        assert "at most 12 requests under way" in shown.stdout
+        assert f"{policy}: rules 1 apply" in shown.stdout
+    policy.write_text("version = 1\n[[rule]]\nweigth = 2\n")
+    check = run([*module("nopfs"), "policy", "check", str(policy)])
+    assert check.returncode == Exit.USAGE
+    assert "rule[1].weigth: no such key; did you mean weight?" in check.stderr
