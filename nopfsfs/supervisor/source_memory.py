@@ -40,7 +40,7 @@ class SourceMemoryFile:
         self._thread = trio.CapacityLimiter(1)  # the one that a file system which does not answer keeps
 
     async def read(self) -> SourceMemory | None:
-        """Return what an earlier mount has left; None where there is nothing that can be used."""
+        """Read what an earlier mount has left; None where there is nothing that can be used."""
         if not self._config.index_dir:
             return None
         with trio.move_on_after(LIMIT_S):

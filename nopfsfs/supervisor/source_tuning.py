@@ -138,7 +138,7 @@ class SourceTuning:
         self._keep_to_site(self._tuner)
 
     async def _turn(self) -> None:
-        """Make one decision, or pause until there is something to decide."""
+        """Decide once, or pause until there is something to decide."""
         fixed = self.fixed
         if fixed is not None:
             await self._send(fixed)
