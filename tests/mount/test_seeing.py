@@ -96,7 +96,7 @@ def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -
         assert [one["epoch"] for one in epochs] == list(range(EPOCHS))
         assert all(one["counts"] == "exact" for one in epochs)
         assert all(abs(one["files"] - FILES) <= OFF * FILES for one in epochs), epochs
-        assert abs(sum(one["bytes"] for one in epochs) - EPOCHS * size) <= EPOCHS  # rounded
+        assert sum(one["bytes"] for one in epochs) == EPOCHS * size
         assert sum(one["source_reads"] for one in epochs) == opens == FILES
         assert sum(one["second_reads"] for one in epochs) == 0
         assert all(abs(sum(one["served"].values()) - 1) < 0.001 for one in epochs)
