@@ -42,7 +42,8 @@ class Scraper:
         self._env = os.environ if env is None else env
         self._pool = ThreadPoolExecutor(AT_ONCE, "nopfs-scrape")
         self._under_way: dict[tuple[object, ...], Future[Mapping[str, Any] | None]] = {}
-        self._silent: set[tuple[object, ...]] = set()  # at the last scrape: these are asked last
+        self._silent: dict[tuple[object, ...], int] = {}  # mounts that were asked in vain: in which scrape
+        self._scrapes = 0
         self._one_at_a_time = threading.Lock()
         self._answers: list[MountAnswer] = []
         self._answered_at = -FRESH_S
@@ -56,7 +57,9 @@ class Scraper:
             return self._answers
 
     def _ask_all(self) -> list[MountAnswer]:
-        mounts = sorted(own_mounts(), key=lambda mount: (mount.identity in self._silent, mount.mountpoint))
+        self._scrapes += 1
+        # first those that answer, then those that were not asked for longest
+        mounts = sorted(own_mounts(), key=lambda mount: (self._silent.get(mount.identity, 0), mount.mountpoint))
         limit_s = EACH_S if len(mounts) <= AT_ONCE else ALL_S
         self._under_way = {key: future for key, future in self._under_way.items() if not future.done()}
         asked = {}
@@ -69,7 +72,12 @@ class Scraper:
         for key, future in asked.items():
             if future.cancel():  # no thread was free for it
                 del self._under_way[key]
-        self._silent = {mount.identity for mount in mounts if found.get(mount.identity) is None}
+            elif found.get(key) is None:
+                self._silent[key] = self._scrapes
+        there = {mount.identity for mount in mounts}
+        self._silent = {
+            key: at for key, at in self._silent.items() if key in there and found.get(key) is None
+        }  # fmt: skip
         answers = [MountAnswer(mount.mountpoint, found.get(mount.identity)) for mount in mounts]
         return sorted(answers, key=lambda one: one.mountpoint)
 

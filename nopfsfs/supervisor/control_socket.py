@@ -192,9 +192,9 @@ async def _converse(stream: trio.SocketStream, caller: Caller, answer: Answer, b
         nursery.start_soon(lines.run)
         while (line := await lines.next()) is not None:
             await budget.wait()
-            began = time.perf_counter()
+            began = time.thread_time()
             data = _encoded(await _reply(line, caller, answer))
-            budget.take(time.perf_counter() - began)
+            budget.take(time.thread_time() - began)
             if not await _send(stream, data):
                 break
         nursery.cancel_scope.cancel()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from nopfsfs.fuse.mount_table import Mount
 from nopfsfs.monitor import scrape
 from nopfsfs.monitor.scrape import Scraper
 from tests.answering import answering
+from tests.conftest import wait_until
 from tests.monitor.figures import figures
 
 
@@ -144,17 +144,32 @@ def test_a_daemon_of_another_release(answer: str, there: list[Mount], scraper: S
         assert [one.figures for one in scraper.scrape()] == [None]
 
 
-DAEMON = """
-import socket, sys
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(sys.argv[1])
-listener.listen()
-print("ready", flush=True)
-while True:
-    client, _ = listener.accept()
-    client.recv(1000)
-    client.sendall(sys.argv[2].encode() + b"\\n")
-"""
+@contextmanager
+def daemon_of(user: int, directory: Path, answer: bytes) -> Iterator[None]:
+    """A process of that user, which may start no interpreter here, that answers whoever asks in a directory of his."""
+    directory.mkdir()
+    os.chown(directory, user, user)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(directory / SOCKET_NAME))
+        os.chown(directory / SOCKET_NAME, user, user)
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgroups([])
+                os.setresgid(user, user, user)
+                os.setresuid(user, user, user)
+                listener.listen()  # from now on this process is at the other end
+                while True:
+                    with listener.accept()[0] as client:
+                        client.recv(1000)
+                        client.sendall(answer)
+            finally:
+                os._exit(1)
+        try:
+            yield
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -164,21 +179,16 @@ def test_root_asks_each_user_as_that_user(
     """Mounts of several users at once, of which the last has root's process at the end of its socket."""
     monkeypatch.setattr(scrape, "state_dir_of", lambda mount, env: str(open_to_all / str(mount.minor)))
     users = {1: 12345, 2: 12346, 3: 12347, 4: 0}
-    answer = json.dumps({"ok": True, "record": figures()})
+    answer = json.dumps({"ok": True, "record": figures()}).encode() + b"\n"
     with ExitStack() as stack:
         for number, user in users.items():
-            directory = open_to_all / str(number)
-            directory.mkdir()
-            os.chown(directory, user, user)
-            argv = [sys.executable, "-I", "-c", DAEMON, SOCKET_NAME, answer]
-            daemon = stack.enter_context(
-                subprocess.Popen(argv, user=user, group=user, cwd=directory, stdout=subprocess.PIPE, text=True)
-            )
-            stack.callback(daemon.kill)
-            assert daemon.stdout is not None
-            assert daemon.stdout.readline() == "ready\n"
+            stack.enter_context(daemon_of(user, open_to_all / str(number), answer))
             there.append(mount(f"/{number}", number, user or 12348))
         os.chown(open_to_all / "4", 12348, 12348)
         os.chmod(open_to_all / "4" / SOCKET_NAME, 0o666)
-        found = {one.mountpoint: one.figures is not None for one in scraper.scrape()}
-    assert found == {"/1": True, "/2": True, "/3": True, "/4": False}
+        expected = {"/1": True, "/2": True, "/3": True, "/4": False}
+        assert wait_until(lambda: _found(scraper) == expected)
+
+
+def _found(scraper: Scraper) -> dict[str, bool]:
+    return {one.mountpoint: one.figures is not None for one in scraper.scrape()}

@@ -96,7 +96,7 @@ def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -
         assert [one["epoch"] for one in epochs] == list(range(EPOCHS))
         assert all(one["counts"] == "exact" for one in epochs)
         assert all(abs(one["files"] - FILES) <= OFF * FILES for one in epochs), epochs
-        assert abs(sum(one["bytes"] for one in epochs) - EPOCHS * size) <= EPOCHS  # rounded
+        assert sum(one["bytes"] for one in epochs) == EPOCHS * size
         assert sum(one["source_reads"] for one in epochs) == opens == FILES
         assert sum(one["second_reads"] for one in epochs) == 0
         assert all(abs(sum(one["served"].values()) - 1) < 0.001 for one in epochs)
@@ -142,21 +142,25 @@ def test_metrics_agree_with_the_source_and_move(mounting: Mounting, slow: SlowSo
 
 def test_stats(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     words = [*module("nopfs"), "stats"]
-    with mounting(slow.path, "--seed", str(SEED)) as m:
-        with subprocess.Popen(
-            [*words, str(m.path), "--count", "12", "--interval", "250ms", "--csv"], stdout=subprocess.PIPE, text=True
-        ) as lines:
-            assert lines.stdout is not None
-            head = lines.stdout.readline()
+    with mounting(slow.path, "--seed", str(SEED), "--signal", "open") as m:
+        argv = [*words, str(m.path), "--interval", "250ms", "--csv"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline()]
             job(m, tmp_path / "backing", range(2), 0.0)
-            text, _ = lines.communicate(timeout=20)
-        rows = list(csv.DictReader(io.StringIO(head + text)))
-        assert len(rows) == 12
+            ended = time.time()
+            while len(lines) < 2 or float(lines[-1].partition(",")[0]) < ended + 0.1:
+                lines.append(process.stdout.readline())  # the test's timeout bounds this
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=20)
+            assert (process.returncode, said) == (130, "nopfs: interrupted\n")
+        rows = list(csv.DictReader(io.StringIO("".join(lines))))
         ends = [float(rows[0]["time"]) - 0.25, *(float(row["time"]) for row in rows)]
-        opened = sum(
-            float(row["opens_per_second"]) * (b - a) for row, a, b in zip(rows, ends, ends[1:], strict=False)
-        )
+        opened = sum(float(row["opens_per_second"]) * (b - a) for row, a, b in zip(rows, ends, ends[1:], strict=False))
         assert opened == pytest.approx(2 * FILES, rel=0.1)
+        assert rows[-1]["counts"] == "exact"
+        done = run([*words, str(m.path), "--count", "2", "--interval", "100ms"])
+        assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 3, "")
         for flags, said in (
             (("--interval", "0"), "is not from 0.1 s"), (("--count", "0"), "is no number of lines"),
             (("--interval", "x"), "is not a time"),

@@ -54,10 +54,10 @@ def test_who_asks_without_end_gets_a_tenth_of_a_processor_and_others_are_answere
     asked: list[float] = []
 
     async def answer(request: dict[str, Any], caller: control.Caller) -> dict[str, Any]:
-        began = time.perf_counter()
-        while time.perf_counter() - began < 0.001:
+        began = time.thread_time()
+        while time.thread_time() - began < 0.001:
             pass
-        asked.append(time.perf_counter() - began)
+        asked.append(time.thread_time() - began)
         return {}
 
     async def ask_without_end(path: str) -> None:

@@ -133,7 +133,7 @@ class _Record:
             "waits": round(found[Count.WAITS]),
             "wait_p50_seconds": _rounded(quantile_s(waited, 0.5)),
             "wait_p99_seconds": _rounded(quantile_s(waited, 0.99)),
-            "wait_most_seconds": _rounded(most_s([round(count) for count in waited])),
+            "wait_most_seconds": _rounded(most_s(waited)),
             "source_reads": round(found[Count.SOURCE_READS]),
             "source_bytes": round(found[Count.SOURCE_BYTES]),
             "second_reads": round(found[Count.SECOND_READS]),
@@ -175,10 +175,11 @@ class EpochRecords:
         goes_on = self._found_again(label)
         opens = float(found[Count.OPENS])
         share = 1.0 if goes_on is not None else min(1.0, look.begun / opens) if opens > 0 else 0.0
-        now.add(found * (1.0 - share), look)
+        new = np.rint(found * share)
+        now.add(found - new, look)
         self._turn(goes_on or _Record(label))
         self.note(label)
-        self._now.add(found * share, look, look.at)
+        self._now.add(new, look, look.at)
 
     def _found_again(self, label: EpochLabel) -> _Record | None:
         """The record of an epoch that is read again after another data set was."""
@@ -194,7 +195,7 @@ class EpochRecords:
         beyond = float(now.counts[Count.OPENS]) - now.label.length
         if now.locked or now.label.length <= 0 or beyond <= 0 or opens <= 0:
             return
-        rest = found * min(1.0, beyond / opens)
+        rest = np.rint(found * min(1.0, beyond / opens))
         now.counts -= rest
         self._turn(_Record(now.label))
         self._now.add(rest, look, look.at)

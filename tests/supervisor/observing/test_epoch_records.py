@@ -155,8 +155,12 @@ def test_no_open_is_lost_or_counted_twice(steps: list[tuple[int, int, bool, int]
     job = Job()
     for files, number, locked, begun in steps:
         job.read(files, SOURCE=files // 2)
+        job.counts[Count.READ_ERRORS + 1 + files % 16] += begun
         label = EpochLabel((1, number), locked, FILES, "train", "random", 1, number)
         job.look(label if number else UNKNOWN, begun=begun)
         now = sum(one.counts for one in (*job.records._before, job.records._now))
-        assert now == pytest.approx(job.counts)
-        assert all((one.counts >= -1e-6).all() for one in job.records._before)
+        assert (now == job.counts).all()
+        assert all((one.counts >= 0).all() for one in job.records._before)
+    for one in job.found():
+        waited = [one[f"wait_{what}_seconds"] or 0.0 for what in ("p50", "p99", "most")]
+        assert waited == sorted(waited)
