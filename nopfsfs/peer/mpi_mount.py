@@ -139,7 +139,9 @@ def _index(ranks: RankGroup, config: MountConfig, parts: MpiMountSteps, say: Say
 
 class _RanksAsStarter:
     """`RankGroup` whose messages are sent as the user who started this process. This process may be another user while
-    it scans. MPI may read a message from the sender's memory, which a process of another user may not read."""
+    it scans. MPI may read a message from the sender's memory, which a process of another user may not read.
+
+    A change of user is one of all threads. Signs of life, sent while others scan, are empty and need none."""
 
     def __init__(self, ranks: RankGroup) -> None:
         self._ranks = ranks
@@ -150,8 +152,7 @@ class _RanksAsStarter:
             return self._ranks.gather(data, awaited)
 
     def beat(self) -> None:
-        with self._back():
-            self._ranks.beat()
+        self._ranks.beat()
 
     @contextmanager
     def _back(self) -> Iterator[None]:

@@ -306,9 +306,11 @@ def test_a_mount_that_does_not_start_ends_all(job: Jobs, source: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may read as another user")
 def test_a_source_that_only_another_user_may_read(job: Jobs, open_to_all: Path, source: Path) -> None:
-    """Messages of a process that is another user for a while: large ones are read from its memory."""
+    """Messages of a process that is another user for a while: large ones are read from its memory. Its threads stay
+    that user while it tells the others that it scans."""
     for number in range(700):
         (source / "class1" / f"{number:0100}").touch()
+        (source / "class2" / str(number)).mkdir()
     for path in (source, *source.rglob("*")):
         os.chown(path, 65534, 65534)
         path.chmod(0o700 if path.is_dir() else 0o600)
@@ -318,6 +320,7 @@ def test_a_source_that_only_another_user_may_read(job: Jobs, open_to_all: Path, 
         read_all(started.mountpoints[2])
         started.umount()
         assert started.status() == 0, started.output.read_text()
+        assert "left out" not in started.output.read_text()
         started.assert_gone()
 
 
