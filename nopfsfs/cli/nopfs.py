@@ -22,6 +22,7 @@ from nopfsfs.cli.metrics import add_exporter, add_metrics
 from nopfsfs.cli.mount_options import Commands, Parser, add_command
 from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.recheck import add_recheck
+from nopfsfs.cli.report import add_report
 from nopfsfs.cli.settings import usage
 from nopfsfs.cli.simulate_options import add_simulate, parse
 from nopfsfs.cli.stats import add_stats
@@ -70,6 +71,7 @@ COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_stats,
     add_metrics,
     add_exporter,
+    add_report,
     add_wait,
     add_recheck,
     add_tune,

@@ -38,6 +38,7 @@ BUSY_S = 0.002  # until the next look at sums that are being changed
 CLOCK_S = 10.0  # between looks at the state of the wall clock
 KEEP_S = 60.0  # between writes of what is known of the source
 DECISIONS = 64  # the last ones are kept
+DRAINS = 1440  # the same, of the times of drains: those of a day
 FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next
 SOUND_S = 5.0  # without a fault, after which it is said to work
 AUTO = -1  # in the gauge LIMIT_ASKED
@@ -82,6 +83,7 @@ class SourceTuning:
         self._last: LimitDecision | None = None
         self._lead_now: float | None = None
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS)
+        self._drains: deque[float] = deque(maxlen=DRAINS)
         self._asked = trio.Event()  # replaced when a command asks for another limit
 
     @classmethod
@@ -247,6 +249,8 @@ class SourceTuning:
         assert tuner is not None
         if last is not None and last.limit == decision.limit:
             return
+        if decision.reason is Reason.DRAIN and (last is None or last.reason is not Reason.DRAIN):
+            self._drains.append(round(sample.clock, 3))
         self._decisions.append(
             {
                 "time": round(sample.clock, 3), "limit": decision.limit, "reason": decision.reason.value,
@@ -260,6 +264,11 @@ class SourceTuning:
         tuner = self._tuner if self.fixed is None else None
         limit = self._gauge[Metric.SOURCE_LIMIT]
         return TuningFigures(limit or None, None if tuner is None else round(tuner.slowdown, 3))
+
+    @property
+    def drains(self) -> list[float]:
+        """When the tuner held back to see what idle is, seconds since 1970: the last times."""
+        return list(self._drains)
 
     def status(self) -> dict[str, Any]:
         """The part `tuning` of the record."""
@@ -294,6 +303,7 @@ class SourceTuning:
             "lead_seconds": self._lead_now,
             "disciplined": self._disciplined,
             "decisions": list(self._decisions),
+            "drains": self.drains,
         }
 
 

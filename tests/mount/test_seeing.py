@@ -246,6 +246,27 @@ def test_history_from_python(mounting: Mounting, slow: SlowSource, tmp_path: Pat
         assert mount.status().epochs[0].files == mount.epochs()[0].files
 
 
+def test_the_report_of_a_mount_and_of_one_that_is_gone(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
+    words, page = [*module("nopfs"), "report"], tmp_path / "run.html"
+    with mounting(slow.path, "--seed", str(SEED), "--signal", "open") as m:
+        job(m, tmp_path / "backing", range(2), 4 * PAUSE_S)
+        settled(m, 2 * FILES)
+        done = run([*words, str(m.path), "--output", str(page)])
+        assert (done.returncode, done.stderr) == (0, "")
+        live = page.read_text()
+    done = run([*words, str(m.log.with_suffix(".json")), "--output", str(page)])
+    assert (done.returncode, done.stderr) == (0, "")
+    for text, kind in (live, "a mount that runs"), (page.read_text(), "a mount that has ended"):
+        assert f"nopfs report of {kind}" in text
+        assert "1,200</b><span>files read" in text
+        assert "distributed (torch.utils.data.DistributedSampler with set_epoch), seed 42" in text
+        assert "bits of evidence" in text
+        assert text.count("<tr>") == 3
+        assert text.count("<svg") >= 5
+    done = run([*words, str(m.path), "--output", str(page.with_suffix(".none"))])
+    assert (done.returncode, done.stderr.count("\n"), page.with_suffix(".none").exists()) == (2, 1, False)
+
+
 def test_clients_that_ask_without_end_take_little_of_the_supervisor(mounting: Mounting, slow: SlowSource) -> None:
     """Six threads ask as fast as they are answered, each on one connection or on one for each request; others do not
     read what they are sent. A reader's files are right meanwhile, and a status is answered."""
