@@ -27,6 +27,7 @@ from nopfsfs.cli.settings import usage
 from nopfsfs.cli.simulate_options import add_simulate, parse
 from nopfsfs.cli.stats import add_stats
 from nopfsfs.cli.status_text import in_words, status_text
+from nopfsfs.cli.top import add_top
 from nopfsfs.cli.tune import add_tune
 from nopfsfs.cli.wait import add_wait
 from nopfsfs.control.find_mount import locate_living
@@ -69,6 +70,7 @@ def simulate(options: argparse.Namespace) -> int:
 COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_status,
     add_stats,
+    add_top,
     add_metrics,
     add_exporter,
     add_report,
