@@ -16,6 +16,7 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.monitor.metric_table import METRICS, PREFIX, Value
 
 ANSWERS_MOST = 64  # that one history is made of; that of a week takes 14
+ROWS_MOST = 20_000  # of one history; a mount keeps 10,080
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,8 @@ def read_history(located: Located, step: int, since: float = 0.0) -> MountHistor
             names, more = list(found["columns"]), found["rows"]
             begins += [float(found["begin"]) + step * at for at in range(len(more))]
             rows += [[np.nan if value is None else float(value) for value in row] for row in more]
+            if len(rows) > ROWS_MOST:
+                raise ValueError("more rows than a mount keeps")
             if len(more) < found["most"]:
                 break
             since = begins[-1] + step / 2

@@ -11,22 +11,23 @@ import math
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from nopfsfs.control.client import Refused
+from nopfsfs.control.client import NoAnswer, Refused
 from nopfsfs.control.find_mount import Located
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.monitor.mount_view import EpochRecord, MountHistory, read_history
+from nopfsfs.monitor.mount_view import ROWS_MOST, EpochRecord, MountHistory, read_history
 from nopfsfs.system.descriptors import closing_fd
 
 REPORT_MOST = 64 << 20  # bytes of a file; the report of a week has some six million
 EPOCHS_MOST = 256  # a mount keeps 128
-ROWS_MOST = 20_000  # of one history; a mount keeps 10,080
 _STEPS = (1, 10, 60)
 _ASK_S = 5.0
+_LARGEST = 1e15  # of a figure: far above all that there is, and products of two can still be computed
 # By column, those that a page is made of; a history without one of them is of another release.
 COLUMNS = (
     "opens", "page_cache", "ram", "disk", "peer", "source", "wait_share", "wait_p50", "wait_p99", "source_bytes",
@@ -84,11 +85,10 @@ def ask_mount(located: Located) -> RunRecord:
     """Ask a mount for its record. Raises NopfsError, which says what to do, where its daemon does not answer."""
     status = located.call("status", _ASK_S)
     explanation = drains = None
-    try:
+    with suppress(Refused, NoAnswer):  # there is no plan, or the daemon is of an earlier release: the page says less
         explanation = located.call("plan", _ASK_S, next=0).get("explanation")
+    with suppress(Refused, NoAnswer):
         drains = located.call("tune", _ASK_S).get("drains")
-    except Refused:  # there is no plan, or the daemon is of an earlier release: the page says less
-        pass
     histories = [read_history(located, step) for step in _STEPS]
     try:
         return checked(status, histories, explanation, drains, live=True)
@@ -116,7 +116,7 @@ def checked(
         raise TypeError("plan and budget are objects")
     if len(record["epochs"]) > EPOCHS_MOST or len(histories) > len(_STEPS):
         raise ValueError("more epochs or histories than a mount keeps")
-    made = [one if isinstance(one, MountHistory) else _history(one) for one in histories]
+    made = [_drawable(one if isinstance(one, MountHistory) else _history(one)) for one in histories]
     for one in made:
         if missing := [name for name in COLUMNS if name not in one.columns]:
             raise KeyError(f"history column {missing[0]}")
@@ -176,6 +176,15 @@ def _history(found: Mapping[str, Any]) -> MountHistory:
         if len(row) != len(names):
             raise ValueError("a row that is not as long as its heading")
         table[at] = [np.nan if value is None else _number(value) for value in row]
-    narrow = np.clip(table, -3e38, 3e38).astype(np.float32)
+    narrow = np.clip(table, -_LARGEST, _LARGEST).astype(np.float32)
     begins = _number(found["begin"]) + step * np.arange(len(rows), dtype=np.float64)
     return MountHistory(int(step), begins, {name: narrow[:, at] for at, name in enumerate(names)})
+
+
+def _drawable(history: MountHistory) -> MountHistory:
+    """The history with NaN for what no curve can show. Raises ValueError where its times are no times."""
+    if not np.isfinite(history.time).all():
+        raise ValueError("a history without a begin")
+    columns = {name: np.where(np.abs(column) <= _LARGEST, column, np.nan).astype(np.float32)
+               for name, column in history.columns.items()}  # fmt: skip
+    return MountHistory(history.step, history.time, columns)

@@ -1,6 +1,6 @@
 """The screen of `nopfs top`, with textual (the extra `top`). Only that command imports this module.
 
-The screen draws what `MountWatch` has seen; it asks no mount, and waits for none.
+The screen draws what `WatchedMount` has seen; it asks no mount, and waits for none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Sparkline, Static
 
 from nopfsfs.monitor import top_text
-from nopfsfs.monitor.mount_watch import CURVES, KEPT_S, Moment, MountWatch
+from nopfsfs.monitor.watched_mount import CURVES, KEPT_S, Moment, WatchedMount
 
 DRAW_S = 0.5  # between two drawings
 MOUNTS_MOST = 64  # that are looked at
@@ -83,10 +83,10 @@ class TopScreen(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
-    def __init__(self, find: Callable[[], Sequence[str]], watch: Callable[[str], MountWatch] = MountWatch) -> None:
+    def __init__(self, find: Callable[[], Sequence[str]], watch: Callable[[str], WatchedMount] = WatchedMount) -> None:
         super().__init__()
         self._find, self._watch = find, watch
-        self._watches: dict[str, MountWatch] = {}
+        self._watches: dict[str, WatchedMount] = {}
         self._sort = next(iter(top_text.SORTS))
         self.selected: str | None = None
 

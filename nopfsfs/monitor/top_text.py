@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nopfsfs.monitor.mount_watch import Moment
 from nopfsfs.monitor.stats_lines import TIERS, StatsLine
+from nopfsfs.monitor.watched_mount import Moment
 from nopfsfs.text.units import format_duration, format_size
 
 NONE = "-"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.image
+import numpy as np
 import pytest
 
 from nopfsfs.cli import nopfs
@@ -80,3 +83,23 @@ def test_a_daemon_of_another_release(fake_mount: FakeMounts, tmp_path: Path, cap
     assert nopfs.main(["report", fake.mountpoint, "--output", str(page)]) == Exit.INTERNAL
     err = capsys.readouterr().err
     assert ("it may be of another release" in err, err.count("\n"), page.exists()) == (True, 1, False), err
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no browser is installed")
+def test_a_browser_shows_it(record: Path, tmp_path: Path) -> None:
+    """A real browser opens the page from a file, and draws it."""
+    page, picture = tmp_path / "run.html", tmp_path / "run.png"
+    assert nopfs.main(["report", str(record), "--output", str(page)]) == Exit.OK
+    browser = next(found for found in map(shutil.which, BROWSERS) if found)
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [browser, *flags, f"--screenshot={picture}", "--window-size=1000,1600", page.as_uri()],
+        capture_output=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    image = matplotlib.image.imread(picture)[..., :3]
+    assert image.shape[:2] == (1600, 1000)
+    assert len(np.unique(image[700:].reshape(-1, 3), axis=0)) > 20, "there are no curves"

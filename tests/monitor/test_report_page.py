@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.monitor import run_curves, run_words
 from nopfsfs.monitor.report_page import page
-from nopfsfs.monitor.run_record import read_report
+from nopfsfs.monitor.run_record import COLUMNS, read_report
 from tests.monitor.runs import BEGIN, epoch, history, report, waited
 
 LARGEST = 2 << 20  # bytes of a page
@@ -116,8 +116,10 @@ def test_the_longest_run_is_within_the_size(tmp_path: Path) -> None:
         report(epoch(None, 0, 2)),
         report(epoch(0, 0, 50), history=[history(1, 50, limit=[None] * 50, lead=[None] * 50)]),
         report(epoch(0, 0, 50), history=[history(1, 50)]),
+        report(waited(0, 0, 1e300, 1e300, source=1e300), history=[history(1, 50, **dict.fromkeys(COLUMNS, 1e300))]),
+        report(epoch(0, 0, 50), history=[history(1, 50, **dict.fromkeys(COLUMNS, -5.0))]),
     ],
-    ids=["nothing read", "no history", "two rows", "figures not known", "all zero"],
+    ids=["nothing read", "no history", "two rows", "figures not known", "all zero", "absurd", "negative"],
 )
 def test_runs_of_which_little_is_known(record: dict[str, Any], tmp_path: Path) -> None:
     text = made(tmp_path, record)

@@ -14,8 +14,8 @@ from textual.widgets import DataTable, Sparkline, Static
 
 from nopfsfs.control.client import Command, NoAnswer, Record
 from nopfsfs.monitor import top_screen, top_text
-from nopfsfs.monitor.mount_watch import Moment, MountWatch
 from nopfsfs.monitor.top_screen import HelpScreen, TopScreen
+from nopfsfs.monitor.watched_mount import Moment, WatchedMount
 from tests.monitor.figures import figures
 
 
@@ -41,8 +41,8 @@ class Reading:
 def watching(daemons: Mapping[str, Any]) -> Any:
     """What makes the watches of a screen: each has looked twice, and does not look by itself."""
 
-    def watch(path: str) -> MountWatch:
-        made = MountWatch(path, daemons[path])
+    def watch(path: str) -> WatchedMount:
+        made = WatchedMount(path, daemons[path])
         made.look()
         made.look()
         made.start = lambda: None  # type: ignore[method-assign]
@@ -158,7 +158,7 @@ def test_a_mount_that_hangs_does_not_hold_the_screen(monkeypatch: pytest.MonkeyP
         over.wait(60)
         raise NoAnswer("at last")
 
-    screen = TopScreen(lambda: ["/mnt/hangs", "/mnt/works"], lambda path: MountWatch(
+    screen = TopScreen(lambda: ["/mnt/hangs", "/mnt/works"], lambda path: WatchedMount(
         path, hangs if path == "/mnt/hangs" else Reading(7)
     ))  # fmt: skip
 

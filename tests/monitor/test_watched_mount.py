@@ -16,8 +16,8 @@ from nopfsfs.control.client import SOCKET_NAME, Command, NoAnswer, Record
 from nopfsfs.control.find_mount import Located
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import Mount
-from nopfsfs.monitor import mount_watch, top_text
-from nopfsfs.monitor.mount_watch import CURVES, KEPT_S, MountWatch
+from nopfsfs.monitor import top_text, watched_mount
+from nopfsfs.monitor.watched_mount import CURVES, KEPT_S, WatchedMount
 from nopfsfs.protocol.durations import BUCKETS
 from tests.monitor.figures import figures
 from tests.monitor.runs import history
@@ -41,8 +41,8 @@ class Answers:
         return found  # type: ignore[no-any-return]
 
 
-def seen(*answers: Any, past: Any = None) -> MountWatch:
-    watch = MountWatch("/mnt/fast", Answers(*answers, past=past))
+def seen(*answers: Any, past: Any = None) -> WatchedMount:
+    watch = WatchedMount("/mnt/fast", Answers(*answers, past=past))
     for _ in answers:
         watch.look()
     return watch
@@ -101,14 +101,14 @@ def test_a_mount_that_hangs_is_waited_for_no_longer_than_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit of 0.3 s in place of 1 s; this allows for a slow machine."""
-    monkeypatch.setattr(mount_watch, "EACH_S", 0.3)
+    monkeypatch.setattr(watched_mount, "EACH_S", 0.3)
     mount = Mount(1, 0, 1, "/", "/mnt/fast", ("ro",), "fuse.nopfs", "/pfs", ("user_id=0",))
-    monkeypatch.setattr(mount_watch, "locate", lambda path, env: Located(path, mount, str(tmp_path)))
+    monkeypatch.setattr(watched_mount, "locate", lambda path, env: Located(path, mount, str(tmp_path)))
     monkeypatch.setattr(Located, "owner", None)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / SOCKET_NAME))
         listener.listen()
-        watch = MountWatch("/mnt/fast")
+        watch = WatchedMount("/mnt/fast")
         began = time.monotonic()
         watch.look()
         assert time.monotonic() - began < 2.0

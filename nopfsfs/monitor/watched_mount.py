@@ -1,6 +1,6 @@
 """Mounts that are looked at once a second, each by a thread of its own: one that hangs holds nobody else.
 
-A screen reads `MountWatch.moment` whenever it likes, and waits for nothing.
+A screen reads `WatchedMount.moment` whenever it likes, and waits for nothing.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def asker(mountpoint: str) -> Ask:
     return ask
 
 
-class MountWatch:
+class WatchedMount:
     """Looks at one mount until `stop`."""
 
     def __init__(self, mountpoint: str, ask: Ask | None = None) -> None:
