@@ -51,7 +51,7 @@ class EpochRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class MountHistory:
+class HistoryTable:
     """Rows of the history. `time` f8[k]: when each row began, seconds since 1970; `columns`: by name, f4[k], NaN where
     a figure is not known. docs/control-socket.md describes the columns."""
 
@@ -107,7 +107,7 @@ class MountView:
         except (KeyError, TypeError) as error:
             raise _not_understood() from error
 
-    def history(self, step: int = 1, since: float = 0.0) -> MountHistory:
+    def history(self, step: int = 1, since: float = 0.0) -> HistoryTable:
         """Rows of `step` seconds (1, 10 or 60) that began at `since`, seconds since 1970, or later. Raises ValueError
         for another step."""
         if step not in (1, 10, 60):
@@ -124,7 +124,7 @@ class MountView:
         ]
 
 
-def read_history(located: Located, step: int, since: float = 0.0) -> MountHistory:
+def read_history(located: Located, step: int, since: float = 0.0) -> HistoryTable:
     """Ask a mount for its rows of `step` seconds (1, 10 or 60) that began at `since` or later. Raises NopfsError."""
     begins: list[float] = []
     rows: list[list[float]] = []
@@ -142,7 +142,7 @@ def read_history(located: Located, step: int, since: float = 0.0) -> MountHistor
         table = np.array(rows, np.float32).reshape(len(rows), len(names))
     except (KeyError, TypeError, ValueError) as error:
         raise _not_understood() from error
-    return MountHistory(step, np.array(begins), {name: table[:, at] for at, name in enumerate(names)})
+    return HistoryTable(step, np.array(begins), {name: table[:, at] for at, name in enumerate(names)})
 
 
 def _named(found: Any) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 from nopfsfs.control.client import NoAnswer, Refused
 from nopfsfs.control.find_mount import Located
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.monitor.mount_view import ROWS_MOST, EpochRecord, MountHistory, read_history
+from nopfsfs.monitor.mount_view import ROWS_MOST, EpochRecord, HistoryTable, read_history
 from nopfsfs.system.descriptors import closing_fd
 
 REPORT_MOST = 64 << 20  # bytes of a file; the report of a week has some six million
@@ -52,7 +52,7 @@ class RunRecord:
     plan: Mapping[str, Any]
     explained: str
     epochs: tuple[EpochRecord, ...]
-    histories: tuple[MountHistory, ...]
+    histories: tuple[HistoryTable, ...]
     budget: Mapping[str, float]
     drains: tuple[float, ...]
 
@@ -116,7 +116,7 @@ def checked(
         raise TypeError("plan and budget are objects")
     if len(record["epochs"]) > EPOCHS_MOST or len(histories) > len(_STEPS):
         raise ValueError("more epochs or histories than a mount keeps")
-    made = [_drawable(one if isinstance(one, MountHistory) else _history(one)) for one in histories]
+    made = [_drawable(one if isinstance(one, HistoryTable) else _history(one)) for one in histories]
     for one in made:
         if missing := [name for name in COLUMNS if name not in one.columns]:
             raise KeyError(f"history column {missing[0]}")
@@ -166,7 +166,7 @@ def _epoch(found: Mapping[str, Any]) -> EpochRecord:
     return EpochRecord(**values)
 
 
-def _history(found: Mapping[str, Any]) -> MountHistory:
+def _history(found: Mapping[str, Any]) -> HistoryTable:
     """The history from one part of a report. Null is NaN."""
     step, names, rows = found["step"], [_text(name) for name in found["columns"]], found["rows"]
     if step not in _STEPS or len(rows) > ROWS_MOST or len(names) > 256:
@@ -178,13 +178,13 @@ def _history(found: Mapping[str, Any]) -> MountHistory:
         table[at] = [np.nan if value is None else _number(value) for value in row]
     narrow = np.clip(table, -_LARGEST, _LARGEST).astype(np.float32)
     begins = _number(found["begin"]) + step * np.arange(len(rows), dtype=np.float64)
-    return MountHistory(int(step), begins, {name: narrow[:, at] for at, name in enumerate(names)})
+    return HistoryTable(int(step), begins, {name: narrow[:, at] for at, name in enumerate(names)})
 
 
-def _drawable(history: MountHistory) -> MountHistory:
+def _drawable(history: HistoryTable) -> HistoryTable:
     """The history with NaN for what no curve can show. Raises ValueError where its times are no times."""
     if not np.isfinite(history.time).all():
         raise ValueError("a history without a begin")
     columns = {name: np.where(np.abs(column) <= _LARGEST, column, np.nan).astype(np.float32)
                for name, column in history.columns.items()}  # fmt: skip
-    return MountHistory(history.step, history.time, columns)
+    return HistoryTable(history.step, history.time, columns)

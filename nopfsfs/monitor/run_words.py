@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nopfsfs.monitor.mount_view import EpochRecord, MountHistory
+from nopfsfs.monitor.mount_view import EpochRecord, HistoryTable
 from nopfsfs.monitor.run_record import RunRecord
 from nopfsfs.text.units import format_duration, format_ranks
 
@@ -43,7 +43,7 @@ def waits(run: RunRecord) -> list[EpochWait]:
     ]
 
 
-def _causes(one: EpochRecord, histories: Sequence[MountHistory]) -> tuple[tuple[str, float], ...]:
+def _causes(one: EpochRecord, histories: Sequence[HistoryTable]) -> tuple[tuple[str, float], ...]:
     """The parts of the waiting: of each second by what served files in it. Where the history is gone, or too coarse for
     the epoch, by what served the files of the epoch."""
     for history in histories:

@@ -80,10 +80,10 @@ class SourceTuning:
         self._idle = 0.0  # seconds for which the tuner's clock stood still
         self._step, self._step_at = 0, 0.0  # of the sums, when they were last seen to change
         self._disciplined, self._clock_at = False, float("-inf")
+        self._drains: deque[float] = deque(maxlen=DRAINS)
         self._last: LimitDecision | None = None
         self._lead_now: float | None = None
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS)
-        self._drains: deque[float] = deque(maxlen=DRAINS)
         self._asked = trio.Event()  # replaced when a command asks for another limit
 
     @classmethod
@@ -259,16 +259,16 @@ class SourceTuning:
         )  # fmt: skip
 
     @property
+    def drains(self) -> list[float]:
+        """When the tuner held back to see what idle is, seconds since 1970: the last times."""
+        return list(self._drains)
+
+    @property
     def figures(self) -> TuningFigures:
         """The figures now."""
         tuner = self._tuner if self.fixed is None else None
         limit = self._gauge[Metric.SOURCE_LIMIT]
         return TuningFigures(limit or None, None if tuner is None else round(tuner.slowdown, 3))
-
-    @property
-    def drains(self) -> list[float]:
-        """When the tuner held back to see what idle is, seconds since 1970: the last times."""
-        return list(self._drains)
 
     def status(self) -> dict[str, Any]:
         """The part `tuning` of the record."""
