@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from nopfsfs.errors import AlreadyReported, Exit, NopfsError
 from nopfsfs.system.child_statuses import keep_child_statuses
+from nopfsfs.text.printable import printable as printable  # for the commands
 
 
 def run(program: str, body: Callable[[], int], debug: bool = False) -> int:
@@ -44,13 +45,6 @@ def fail(program: str, message: str, code: Exit) -> Exit:
 def say(program: str, message: str) -> None:
     """Print one line for people on stderr, even where file names put other bytes than text into the message."""
     print(printable(" ".join(f"{program}: {message}".split("\n"))), file=sys.stderr, flush=True)
-
-
-def printable(text: str) -> str:
-    """Return `text`, of one or more lines, with unprintable characters written as `\\x1b`, so that no terminal acts
-    upon them. File names, and answers of the daemon of another user's mount, may hold any."""
-    shown = (c if c == "\n" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return "".join(shown).encode("utf-8", "backslashreplace").decode()
 
 
 def _describe(error: Exception) -> str:

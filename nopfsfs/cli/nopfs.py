@@ -23,10 +23,12 @@ from nopfsfs.cli.mount_options import Commands, Parser, add_command
 from nopfsfs.cli.plan import add_plan
 from nopfsfs.cli.policy import add_policy
 from nopfsfs.cli.recheck import add_recheck
+from nopfsfs.cli.report import add_report
 from nopfsfs.cli.settings import usage
 from nopfsfs.cli.simulate_options import add_simulate, parse
 from nopfsfs.cli.stats import add_stats
 from nopfsfs.cli.status_text import in_words, status_text
+from nopfsfs.cli.top import add_top
 from nopfsfs.cli.tune import add_tune
 from nopfsfs.cli.wait import add_wait
 from nopfsfs.control.find_mount import locate_living
@@ -69,8 +71,10 @@ def simulate(options: argparse.Namespace) -> int:
 COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_status,
     add_stats,
+    add_top,
     add_metrics,
     add_exporter,
+    add_report,
     add_wait,
     add_recheck,
     add_tune,

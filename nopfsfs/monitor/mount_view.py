@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.control.find_mount import find_mount_above
+from nopfsfs.control.find_mount import Located, find_mount_above
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.monitor.metric_table import METRICS, PREFIX, Value
+
+ANSWERS_MOST = 64  # that one history is made of; that of a week takes 14
+ROWS_MOST = 20_000  # of one history; a mount keeps 10,080
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +112,7 @@ class MountView:
         for another step."""
         if step not in (1, 10, 60):
             raise ValueError(f"step: {step!r} is not 1, 10 or 60")
-        begins: list[float] = []
-        rows: list[list[float]] = []
-        try:
-            while True:
-                found = self._located.call("history", step=step, since=since)
-                names, more = list(found["columns"]), found["rows"]
-                begins += [float(found["begin"]) + step * at for at in range(len(more))]
-                rows += [[np.nan if value is None else float(value) for value in row] for row in more]
-                if len(more) < found["most"]:
-                    break
-                since = begins[-1] + step / 2
-        except (KeyError, TypeError) as error:
-            raise _not_understood() from error
-        table = np.array(rows, np.float32).reshape(len(rows), len(names))
-        return HistoryTable(step, np.array(begins), {name: table[:, at] for at, name in enumerate(names)})
+        return read_history(self._located, step, since)
 
     def metrics(self) -> list[MetricSample]:
         """The metrics, as `nopfs metrics` prints them."""
@@ -133,6 +122,27 @@ class MountView:
             for line in METRICS
             for labels, value in line.read(figures)
         ]
+
+
+def read_history(located: Located, step: int, since: float = 0.0) -> HistoryTable:
+    """Ask a mount for its rows of `step` seconds (1, 10 or 60) that began at `since` or later. Raises NopfsError."""
+    begins: list[float] = []
+    rows: list[list[float]] = []
+    try:
+        for _ in range(ANSWERS_MOST):
+            found = located.call("history", step=step, since=since)
+            names, more = list(found["columns"]), found["rows"]
+            begins += [float(found["begin"]) + step * at for at in range(len(more))]
+            rows += [[np.nan if value is None else float(value) for value in row] for row in more]
+            if len(rows) > ROWS_MOST:
+                raise ValueError("more rows than a mount keeps")
+            if len(more) < found["most"]:
+                break
+            since = begins[-1] + step / 2
+        table = np.array(rows, np.float32).reshape(len(rows), len(names))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _not_understood() from error
+    return HistoryTable(step, np.array(begins), {name: table[:, at] for at, name in enumerate(names)})
 
 
 def _named(found: Any) -> Any:

@@ -189,6 +189,11 @@ class PlanWorker:
         why = {"text": paragraph(found), **dataclasses.asdict(found)}
         return {"state": found.state, "plans": plans, "explanation": why}
 
+    def explained(self) -> dict[str, Any] | None:
+        """How the plans are known, in a few sentences, for the final report; None where nothing was planned."""
+        follower = self._loop.follower
+        return None if follower is None else {"text": paragraph(follower.explain())}
+
     async def _paths(self, rows: list[int]) -> list[str]:
         paths = []
         for at, row in enumerate(rows):

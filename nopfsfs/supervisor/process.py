@@ -292,7 +292,10 @@ class Supervisor:
         if self._state != "failed":
             self._state = "ended"
         self._observer.look(last=True)
-        self._final = self.record() | {"history": await self._observer.whole_history()}
+        self._final = self.record() | {
+            "history": await self._observer.whole_history(), "explanation": self._plans.explained(),
+            "drains": self._tuning.drains,
+        }  # fmt: skip
         self._finished.set()
 
     async def _hand_over(self, request: dict[str, Any]) -> dict[str, Any]:

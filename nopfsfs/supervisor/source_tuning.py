@@ -41,6 +41,7 @@ BUSY_S = 0.002  # until the next look at sums that are being changed
 CLOCK_S = 10.0  # between looks at the state of the wall clock
 KEEP_S = 60.0  # between writes of what is known of the source
 DECISIONS = 64  # the last ones are kept
+DRAINS = 1440  # the same, of the times of drains: those of a day
 FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next
 SOUND_S = 5.0  # without a fault, after which it is said to work
 AUTO = UNBOUNDED = -1  # in the gauges LIMIT_ASKED and BANDWIDTH_ASKED
@@ -82,6 +83,7 @@ class SourceTuning:
         self._idle = 0.0  # seconds for which the tuner's clock stood still
         self._step, self._step_at = 0, 0.0  # of the sums, when they were last seen to change
         self._disciplined, self._clock_at = False, float("-inf")
+        self._drains: deque[float] = deque(maxlen=DRAINS)
         self._last: LimitDecision | None = None
         self._lead_now: float | None = None
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS)
@@ -285,12 +287,19 @@ class SourceTuning:
         assert tuner is not None
         if last is not None and last.limit == decision.limit:
             return
+        if decision.reason is Reason.DRAIN and (last is None or last.reason is not Reason.DRAIN):
+            self._drains.append(round(sample.clock, 3))
         self._decisions.append(
             {
                 "time": round(sample.clock, 3), "limit": decision.limit, "reason": decision.reason.value,
                 "slowdown": round(tuner.slowdown, 3), "under_way": sample.under_way,
             }
         )  # fmt: skip
+
+    @property
+    def drains(self) -> list[float]:
+        """When the tuner held back to see what idle is, seconds since 1970: the last times."""
+        return list(self._drains)
 
     @property
     def figures(self) -> TuningFigures:
@@ -346,6 +355,7 @@ class SourceTuning:
             "lead_seconds": self._lead_now,
             "disciplined": self._disciplined,
             "decisions": list(self._decisions),
+            "drains": self.drains,
         }
 
 

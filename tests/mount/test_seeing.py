@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import http.client
 import io
 import json
 import os
+import select
 import signal
+import struct
 import subprocess
+import termios
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +253,62 @@ def test_history_from_python(mounting: Mounting, slow: SlowSource, tmp_path: Pat
         assert history["source_reads"].sum() == pytest.approx(FILES, rel=0.1)
         assert [one.epoch for one in mount.epochs()] == [0, 1]
         assert mount.status().epochs[0].files == mount.epochs()[0].files
+
+
+def test_the_report_of_a_mount_and_of_one_that_is_gone(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
+    words, page = [*module("nopfs"), "report"], tmp_path / "run.html"
+    with mounting(slow.path, "--seed", str(SEED), "--signal", "open") as m:
+        job(m, tmp_path / "backing", range(2), 4 * PAUSE_S)
+        settled(m, 2 * FILES)
+        done = run([*words, str(m.path), "--output", str(page)])
+        assert (done.returncode, done.stderr) == (0, "")
+        live = page.read_text()
+    done = run([*words, str(m.log.with_suffix(".json")), "--output", str(page)])
+    assert (done.returncode, done.stderr) == (0, "")
+    for text, kind in (live, "a mount that runs"), (page.read_text(), "a mount that has ended"):
+        assert f"nopfs report of {kind}" in text
+        assert "1,200</b><span>files read" in text
+        assert "distributed (torch.utils.data.DistributedSampler with set_epoch), seed 42" in text
+        assert "bits of evidence" in text
+        assert text.count("<tr>") == 3
+        assert text.count("<svg") >= 5
+    done = run([*words, str(m.path), "--output", str(page.with_suffix(".none"))])
+    assert (done.returncode, done.stderr.count("\n"), page.with_suffix(".none").exists()) == (2, 1, False)
+
+
+def test_top_on_a_terminal(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
+    """The plan of the mount is seen on the screen, also of a supervisor that was stopped for a while; q ends it."""
+    with mounting(slow.path, "--seed", str(SEED)) as m:
+        job(m, tmp_path / "backing", range(1), 0.0)
+        master, slave = os.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+        argv = [*module("nopfs"), "top", str(m.path)]
+        with open(master, "r+b", buffering=0) as screen, subprocess.Popen(
+            argv, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm-256color"}
+        ) as process:
+            os.close(slave)
+            drawn = bytearray()
+
+            def draws(said: bytes) -> bool:
+                with suppress(OSError):  # EIO: nobody has the other end open any more
+                    while select.select([screen], [], [], 0.0)[0]:
+                        drawn.extend(os.read(master, 1 << 16))
+                return said in drawn
+
+            try:
+                assert wait_until(lambda: draws(b"locked"), 40), bytes(drawn)
+                m.kill("supervisor", signal.SIGSTOP)
+                try:
+                    assert wait_until(lambda: draws(b"did not answer"), 20), bytes(drawn)
+                finally:
+                    m.kill("supervisor", signal.SIGCONT)
+                drawn.clear()
+                assert wait_until(lambda: draws(b"locked"), 20), bytes(drawn)
+                screen.write(b"q")
+                assert wait_until(lambda: draws(b"\0") or process.poll() is not None, 20), bytes(drawn)
+                assert process.wait() == 0
+            finally:
+                process.kill()
 
 
 def test_clients_that_ask_without_end_take_little_of_the_supervisor(mounting: Mounting, slow: SlowSource) -> None:

@@ -166,6 +166,8 @@ async def test_a_drain_marks_and_the_limit_is_back_after_it() -> None:
         await trio.sleep(5)
         drained = [limit for limit, mark in t.stager.orders if mark]
         assert drained == [max(2, before // 16)]
+        assert t.tuning.report()["drains"] == t.tuning.drains
+        assert len(t.tuning.drains) == 1
         assert t.limit >= before
         assert t.tuning.report()["evidence"][SIZE_CLASS] > 0
 
