@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from nopfsfs import __version__
+from nopfsfs.cli.accesslog import add_accesslog
 from nopfsfs.cli.adopt import add_adopt, add_upgrade
 from nopfsfs.cli.calibrate import add_calibrate
 from nopfsfs.cli.error_exit import printable, run
@@ -70,6 +71,7 @@ COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_stats,
     add_metrics,
     add_exporter,
+    add_accesslog,
     add_wait,
     add_recheck,
     add_tune,

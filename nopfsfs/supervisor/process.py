@@ -35,6 +35,7 @@ from nopfsfs.supervisor.measured_rates import MeasuredRates
 from nopfsfs.supervisor.memory_budget import MemoryBudget, configured_bytes
 from nopfsfs.supervisor.mount_connection import MountConnection, possible
 from nopfsfs.supervisor.mount_memory import MountMemory, charges, close
+from nopfsfs.supervisor.observing.access_log import AccessLog
 from nopfsfs.supervisor.observing.figures import Figures
 from nopfsfs.supervisor.observing.observer import Observer
 from nopfsfs.supervisor.observing.parts import MountParts
@@ -103,6 +104,7 @@ class Supervisor:
         self._observer = Observer(self._parts)
         self._figures = Figures(self._parts, self._observer)
         self._status = StatusReport(self._parts, self._observer)
+        self._access_log = AccessLog(self.index, self.loop)
 
     def _make_signal(self) -> ProgressSignal:
         config, memory = self._config, self._memory
@@ -338,6 +340,8 @@ class Supervisor:
                 return await self._rechecks.answer(request, self._stager.process.living if self._stager else None)
             case "tune":
                 return await self._tuning.answer(request)
+            case "accesslog":
+                return self._access_log.listen(caller)
             case "forget":
                 return await self._plans.forget()
             case "hand-over":
@@ -361,7 +365,6 @@ class Supervisor:
         if self._peer is None or self._agreement is None:
             return None
         return self._peer.status() | self._agreement.status()
-
 
 
 def main() -> None:
