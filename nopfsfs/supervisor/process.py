@@ -39,6 +39,7 @@ from nopfsfs.supervisor.observing.access_log import AccessLog
 from nopfsfs.supervisor.observing.figures import Figures
 from nopfsfs.supervisor.observing.observer import Observer
 from nopfsfs.supervisor.observing.parts import MountParts
+from nopfsfs.supervisor.observing.stacks import python_stacks
 from nopfsfs.supervisor.observing.status_report import StatusReport
 from nopfsfs.supervisor.plan_worker import PlanWorker
 from nopfsfs.supervisor.processes.peer import PeerHandle
@@ -340,6 +341,8 @@ class Supervisor:
                 return await self._rechecks.answer(request, self._stager.process.living if self._stager else None)
             case "tune":
                 return await self._tuning.answer(request)
+            case "stacks":
+                return python_stacks()
             case "accesslog":
                 return self._access_log.listen(caller)
             case "forget":
