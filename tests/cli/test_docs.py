@@ -43,7 +43,7 @@ def test_every_option_is_described() -> None:
             assert hidden or f"`{word}" in TEXT, word
 
 
-@pytest.mark.parametrize("command", ["accesslog", "calibrate", "stats", "metrics", "exporter"])
+@pytest.mark.parametrize("command", ["accesslog", "calibrate", "doctor", "stats", "metrics", "exporter"])
 def test_every_option_of_a_command_is_described(command: str) -> None:
     section = TEXT.partition(f"\n## nopfs {command}\n")[2].partition("\n## ")[0]
     commands = nopfs_parser()._subparsers
