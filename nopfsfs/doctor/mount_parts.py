@@ -92,8 +92,9 @@ def _first_entries(directory: str) -> tuple[str | None, str | None]:
 def log_tail(options: Mapping[str, Any] | None, state_dir: str) -> dict[str, Any]:
     """The last lines of a mount's log: in the file that its options name, else in its state directory. No link of
     another user is followed. Raises OSError."""
-    path = str((options or {}).get("log_file") or os.path.join(state_dir, "log"))
-    if not os.path.lexists(path):
+    named = (options or {}).get("log_file")
+    path = str(named or os.path.join(state_dir, "log"))
+    if not named and not os.path.lexists(path):
         return {"path": None, "lines": [], "why": "the log goes to the terminal, or to the system's log"}
     with trusted_parent(path) as (directory, name):
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
