@@ -20,7 +20,7 @@ LEVELS = {
     "dataset": 3,
     **dict.fromkeys(("vfs", "protocol", "fuse", "performance"), 4),
     **dict.fromkeys(("control", "policy", "tiers"), 5),
-    **dict.fromkeys(("server", "stager", "registration", "sim", "calibrate", "monitor"), 6),
+    **dict.fromkeys(("server", "stager", "registration", "sim", "calibrate", "monitor", "doctor"), 6),
     **dict.fromkeys(("supervisor", "peer"), 7),
     "cli": 8,
 }

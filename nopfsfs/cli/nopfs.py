@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from nopfsfs import __version__
+from nopfsfs.cli.accesslog import add_accesslog
 from nopfsfs.cli.adopt import add_adopt, add_upgrade
 from nopfsfs.cli.calibrate import add_calibrate
+from nopfsfs.cli.doctor import add_doctor
 from nopfsfs.cli.error_exit import printable, run
 from nopfsfs.cli.metrics import add_exporter, add_metrics
 from nopfsfs.cli.mount_options import Commands, Parser, add_command
@@ -75,6 +77,8 @@ COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_metrics,
     add_exporter,
     add_report,
+    add_accesslog,
+    add_doctor,
     add_wait,
     add_recheck,
     add_tune,

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from nopfsfs.config import MountConfig
+from nopfsfs.control.options_file import write_options
 from nopfsfs.control.process_list import write_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import Mount, is_in_place
@@ -93,8 +94,15 @@ def _with_state_dir(config: MountConfig, mount: Mount) -> tuple[MountConfig, Sta
     """Make the state directory of a mount that has just been made; return the configuration with its path, and the
     directory. Raises NopfsError."""
     path = state_dir_for(config.mountpoint, mount.minor, config.run_dir)
-    make_state_dir(path, os.geteuid(), lambda made: write_pids(made, {"starter": os.getpid()}))
-    return replace(config, state_dir=path), StateDir(path)
+
+    config = replace(config, state_dir=path)
+
+    def fill(made: str) -> None:
+        write_pids(made, {"starter": os.getpid()})
+        write_options(made, config)
+
+    make_state_dir(path, os.geteuid(), fill)
+    return config, StateDir(path)
 
 
 def start(config: MountConfig, handoff: Handoff) -> subprocess.Popen[bytes]:

@@ -51,6 +51,7 @@ class Event(IntEnum):
 
 monotonic_ns = time.monotonic_ns  # one clock for all processes
 Events = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]  # kinds u8[k], rows i64[k], values u64[k]
+TimedEvents = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]  # and times u64[k]
 
 
 class Ring:
@@ -110,7 +111,7 @@ class Ring:
         """When the last of the next `count` events was put."""
         return int(self._array[(self._tail + count - 1) % CAPACITY * _WORDS + 2])
 
-    def _take(self, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    def _take(self, count: int) -> TimedEvents:
         """The next `count` events, less those that were overwritten meanwhile, and their times u64[k]."""
         index = (self._tail + np.arange(count, dtype=np.int64)) % CAPACITY * _WORDS
         first, values, times = (self._array[index + word] for word in range(_WORDS))
@@ -126,8 +127,14 @@ class Ring:
 def take_all(rings: Sequence[Ring], most: int = CAPACITY // 2, until: int | None = None) -> Events:
     """Up to `most` new events of each ring, in the order of time: what one process put because of what another had put
     before comes after it. `until`: only those that were put before, as of `monotonic_ns`."""
+    kinds, rows, values, _ = take_all_timed(rings, most, until)
+    return kinds, rows, values
+
+
+def take_all_timed(rings: Sequence[Ring], most: int, until: int | None) -> TimedEvents:
+    """Events as of `take_all`, and when each was put, as of `monotonic_ns`."""
     if len(rings) == 1 and until is None:
-        return rings[0].take(most)
+        return rings[0]._take(rings[0]._look(most))
     # what is put later waits for the next time: other rings may have more before it
     moment = monotonic_ns() if until is None else min(monotonic_ns(), until)
     counts = [ring._look(most) for ring in rings]
@@ -137,4 +144,4 @@ def take_all(rings: Sequence[Ring], most: int = CAPACITY // 2, until: int | None
     parts = [ring._take(ring._before(count, moment)) for ring, count in zip(rings, counts, strict=True)]
     kinds, rows, values, times = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(times, kind="stable")
-    return kinds[order], rows[order], values[order]
+    return kinds[order], rows[order], values[order], times[order]

@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -33,14 +33,26 @@ SEND_S = 10.0  # for an answer to be taken
 _BUG = "the daemon could not do that: {}; its log says more"
 
 
+class Feed(Protocol):
+    """Records that follow an answer, one a line, until the caller hangs up."""
+
+    async def wait(self) -> None:
+        """Return when there is a record to be sent: after a second at most, so that the caller sees life."""
+
+    def next(self) -> dict[str, Any]:
+        """Make the next record. Its time counts as the caller's."""
+
+
 class Caller:
     """The other end of one connection. `gone` is set when it has hung up. What is in `at_end` is called when the
-    connection has ended; a caller for whom there is something in it may say nothing for as long as it likes."""
+    connection has ended; a caller for whom there is something in it may say nothing for as long as it likes. `feed`:
+    what follows the answer; the connection then answers nothing else."""
 
     def __init__(self, waiting: trio.CapacityLimiter) -> None:
         self.gone = trio.Event()
         self.at_end: list[Callable[[], None]] = []
         self.scope = trio.CancelScope()
+        self.feed: Feed | None = None
         self.idle = False
         self._waiting = waiting
 
@@ -197,7 +209,22 @@ async def _converse(stream: trio.SocketStream, caller: Caller, answer: Answer, b
             budget.take(time.thread_time() - began)
             if not await _send(stream, data):
                 break
+            if caller.feed is not None:
+                await _send_feed(stream, caller, caller.feed, budget)
+                break
         nursery.cancel_scope.cancel()
+
+
+async def _send_feed(stream: trio.SocketStream, caller: Caller, feed: Feed, budget: CallerBudget) -> None:
+    """Send record after record, until the caller hangs up or takes none for SEND_S."""
+    while not caller.gone.is_set():
+        await feed.wait()
+        await budget.wait()
+        began = time.perf_counter()
+        data = _encoded({"ok": True, "version": VERSION, "record": feed.next()})
+        budget.take(time.perf_counter() - began)
+        if not await _send(stream, data):
+            return
 
 
 def _refusal(error: str) -> bytes:

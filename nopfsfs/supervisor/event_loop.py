@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,16 @@ _DROPPED, _ON_DISK, _OFF_DISK, _CHANGED = Event.DROPPED, Event.ON_DISK, Event.OF
 _BACKED = Event.BACKED
 
 
+class SeenOpens(NamedTuple):
+    """Opens in the order in which they were made."""
+
+    times: npt.NDArray[np.uint64]  # u64[k], as of `monotonic_ns`
+    readers: npt.NDArray[np.int64]  # i64[k], processes
+    rows: npt.NDArray[np.int64]  # i64[k]
+    foreseen: npt.NDArray[np.bool_] | None  # b[k]; None: there is no plan
+    stand_for: float  # the number of opens that each tells of: more than 1 while OPEN is refused
+
+
 class EventLoop:
     """Owns the follower and the policy. One task. `tier`: the column of that name, by which what is staged is known
     when events were lost. `gauge`: the supervisor's block. `strays` is called with rows that were staged and live on
@@ -82,6 +92,7 @@ class EventLoop:
         self.follower_lost = trio.Event()  # another follower is to be made
         self.awaiting_plan = False  # while a plan is being made
         self.looked = trio.lowlevel.ParkingLot()  # who waits for the next look at the rings
+        self.copy_opens: Callable[[SeenOpens], None] | None = None  # while somebody wants to see them
         self._wake_at = -math.inf
         self._unclosed = 0  # events to come: the closes of what they opened may never be heard of
         self._said: tuple[str, str | None, str | None] | None = None
@@ -131,6 +142,11 @@ class EventLoop:
     def pending(self) -> int:
         """Events of the servers that are yet to be looked at."""
         return self._server_rings.pending
+
+    @property
+    def lost(self) -> int:
+        """Events of the servers that found no room in their rings, ever."""
+        return self._server_rings.lost
 
     async def run(self) -> None:
         """Until cancelled. A fault in here costs the mount its foresight for a while, never its life: reads go on."""
@@ -256,14 +272,14 @@ class EventLoop:
         pending = self._server_rings.fullest
         if not pending or (self.awaiting_plan and pending < CAPACITY // 2):
             return False  # the rings keep what is read before there is a plan to hold it against
-        kinds, rows, values = self._server_rings.take(EVENTS_AT_ONCE, self._signal.until)
+        kinds, rows, values, times = self._server_rings.take(EVENTS_AT_ONCE, self._signal.until)
         opened = kinds == _OPEN
         self._gauge[Metric.OBSERVED] += int(np.count_nonzero(opened))
         shown = self._signal.shown(rows)
         if shown is not None:
             opened &= shown
         if opened.any():
-            self._observe(rows[opened], values[opened], all_show=shown is None)
+            self._observe(rows[opened], values[opened], times[opened], all_show=shown is None)
         c = self.policy
         closes = not self._signal.refusing
         for kind, row, value in zip(kinds.tolist(), rows.tolist(), values.tolist(), strict=True):
@@ -281,9 +297,9 @@ class EventLoop:
         self._signal.taken(self.follower, c)
         return True
 
-    def _observe(self, rows: Rows, threads: Rows, *, all_show: bool) -> None:
+    def _observe(self, rows: Rows, threads: Rows, times: npt.NDArray[np.uint64], *, all_show: bool) -> None:
         """Opens, by these threads; or those of tripwires, which each tell of some."""
-        follower = self.follower
+        follower, predicted = self.follower, None
         if follower is not None:
             told, foreseen = follower.stood_for, follower.predicted_for
             predicted = follower.observe(rows, self._readers.processes(threads))
@@ -294,6 +310,10 @@ class EventLoop:
             self._say_state(follower.status())
         elif not all_show:
             self._signal.told(len(rows))
+        if self.copy_opens is not None:
+            readers, stand_for = self._readers.processes(threads), 1.0 if all_show else self._signal.apart
+            as_said = None if predicted is None else predicted != 0
+            self.copy_opens(SeenOpens(times, readers, rows, as_said, stand_for))
 
     def _say_state(self, status: PlanStatus) -> None:
         """Log a change of belief, once for each."""

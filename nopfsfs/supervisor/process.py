@@ -36,9 +36,11 @@ from nopfsfs.supervisor.memory_budget import MemoryBudget, configured_bytes
 from nopfsfs.supervisor.mount_connection import MountConnection, possible
 from nopfsfs.supervisor.mount_memory import MountMemory, charges, close
 from nopfsfs.supervisor.node_promises import NodePromises
+from nopfsfs.supervisor.observing.access_log import AccessLog
 from nopfsfs.supervisor.observing.figures import Figures
 from nopfsfs.supervisor.observing.observer import Observer
 from nopfsfs.supervisor.observing.parts import MountParts
+from nopfsfs.supervisor.observing.stacks import python_stacks
 from nopfsfs.supervisor.observing.status_report import StatusReport
 from nopfsfs.supervisor.plan_worker import PlanWorker
 from nopfsfs.supervisor.processes.peer import PeerHandle
@@ -108,6 +110,7 @@ class Supervisor:
         self._observer = Observer(self._parts)
         self._figures = Figures(self._parts, self._observer)
         self._status = StatusReport(self._parts, self._observer)
+        self._access_log = AccessLog(self.index, self.loop)
 
     def _make_signal(self) -> ProgressSignal:
         config, memory = self._config, self._memory
@@ -346,6 +349,10 @@ class Supervisor:
                 return await self._rechecks.answer(request, self._stager.process.living if self._stager else None)
             case "tune":
                 return await self._tuning.answer(request) | {"policy": self._policy.status()}
+            case "stacks":
+                return python_stacks()
+            case "accesslog":
+                return self._access_log.listen(caller)
             case "forget":
                 return await self._plans.forget()
             case "hand-over":
@@ -369,7 +376,6 @@ class Supervisor:
         if self._peer is None or self._agreement is None:
             return None
         return self._peer.status() | self._agreement.status()
-
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nopfsfs.protocol.ring import Events, Ring, take_all
+from nopfsfs.protocol.ring import Ring, TimedEvents, take_all_timed
 
 
 class ServerRings:
@@ -33,6 +33,6 @@ class ServerRings:
         firsts = [ring.first() for ring in self._rings]
         return all(first is None or first >= moment for first in firsts)
 
-    def take(self, most: int, until: int | None) -> Events:
-        """Take at most so many events, as `take_all`."""
-        return take_all(self._rings, most, until)
+    def take(self, most: int, until: int | None) -> TimedEvents:
+        """Take at most so many events of each ring, as `take_all_timed`."""
+        return take_all_timed(self._rings, most, until)

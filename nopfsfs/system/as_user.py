@@ -94,10 +94,7 @@ def _ask(uid: int, call: Callable[[], tuple[bytes, list[int]]], limit_s: float) 
 def _be(uid: int, call: Callable[[], tuple[bytes, list[int]]], answer: socket.socket) -> None:
     """Run the child, from its start to its end."""
     try:
-        gid, groups = _groups(uid)
-        os.setgroups(groups)
-        os.setresgid(gid, gid, gid)
-        os.setresuid(uid, uid, uid)
+        become_user(uid)
         try:
             text, fds = call()
             socket.send_fds(answer, [_ERRNO.pack(0) + text], fds)
@@ -105,6 +102,14 @@ def _be(uid: int, call: Callable[[], tuple[bytes, list[int]]], answer: socket.so
             answer.send(_ERRNO.pack(error.errno or errno.EIO))
     finally:
         os._exit(0)  # nothing of the parent's is flushed or cleaned up twice
+
+
+def become_user(uid: int) -> None:
+    """Give up root for user `uid`, with the user's groups, for good. Raises OSError."""
+    gid, groups = _groups(uid)
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
 
 
 def _groups(uid: int) -> tuple[int, list[int]]:

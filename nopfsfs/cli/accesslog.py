@@ -1,0 +1,116 @@
+"""`nopfs accesslog`: prints each open of a mount's files, or sums of them, while it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nopfsfs.cli.error_exit import printable, say
+from nopfsfs.cli.mount_options import Parser
+from nopfsfs.control.client import CALL_S, Connection, NoAnswer
+from nopfsfs.control.find_mount import Located, locate_living
+from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse.mount_table import is_in_place
+from nopfsfs.text.units import parse_duration
+
+if TYPE_CHECKING:
+    from nopfsfs.monitor.access_lines import OpensRecord, Profile
+
+MOST_S = 30 * 86400.0  # of --seconds
+LATE_S = 0.5  # for opens to come that were made before the end: the supervisor looks at the rings each 80 ms or less
+SILENT_S = 30.0  # without a record, of which there is one a second
+
+
+def add_accesslog(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add `nopfs accesslog`."""
+    parser = commands.add_parser(
+        "accesslog",
+        help="print what is opened in a mount, by whom",
+        description="Print a line for each file that is opened in a mount, until Ctrl-C: time, process, whether the\n"
+        "mount foresaw it, and path. With --profile, print sums at the end.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser.add_argument("--profile", action="store_true", help="print sums at the end in place of a line for each open")
+    parser.add_argument("--seconds", metavar="N", help="how long to listen (default: until Ctrl-C)")
+    parser.add_argument("--json", action="store_true", help="print an object on each line; with --profile, one object")
+    parser.set_defaults(handler=accesslog)
+
+
+def accesslog(options: argparse.Namespace) -> int:
+    """Listen to one mount; return the exit code. Raises NopfsError."""
+    limit_s = _seconds(options.seconds)
+    from nopfsfs.monitor.access_lines import Profile
+
+    located, profile = locate_living(options.mountpoint, os.environ), Profile()
+    sample, began = False, time.monotonic()
+    try:
+        for record in _records(located, limit_s):
+            if options.profile:
+                profile.add(record)
+            else:
+                _print(record, sample=sample, as_json=options.json)
+            sample = record.stand_for > 1 if record.opens else sample
+    except KeyboardInterrupt:
+        pass
+    if options.profile:
+        profile.seconds = min(time.monotonic() - began, limit_s)
+        print(json.dumps(profile.figures()) if options.json else _text(profile), flush=True)
+    return Exit.OK
+
+
+def _records(located: Located, limit_s: float) -> Iterator[OpensRecord]:
+    """Yield records until `limit_s` seconds are over, or the mount has ended."""
+    from nopfsfs.monitor.access_lines import OpensRecord
+
+    with Connection(located.state_dir, CALL_S, located.owner) as connection:
+        connection.send("accesslog")
+        try:
+            end = float(connection.receive(CALL_S)["time"]) + limit_s
+            while time.time() < end + LATE_S:
+                yield OpensRecord.read(connection.receive(SILENT_S)).until(end)
+        except NoAnswer:
+            if is_in_place(located.mount):
+                raise
+            say("nopfs", f"{located.path} was unmounted")
+        except (KeyError, TypeError, ValueError) as error:
+            message = "the daemon's access log is not understood; it may be of another release"
+            raise NopfsError(Exit.INTERNAL, message) from error
+
+
+def _print(record: OpensRecord, *, sample: bool, as_json: bool) -> None:
+    from nopfsfs.monitor.access_lines import json_lines, text_lines
+
+    lines = json_lines(record) if as_json else (printable(line) for line in text_lines(record, sample))
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.flush()
+
+
+def _text(profile: Profile) -> str:
+    return printable(profile.text(_command))
+
+
+def _command(pid: int) -> str:
+    """The name of a process's program; nothing where it has ended."""
+    with suppress(OSError), open(f"/proc/{pid}/comm", "rb") as file:
+        return os.fsdecode(file.read(64).rstrip(b"\n"))
+    return ""
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return math.inf
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise NopfsError(Exit.USAGE, f"--seconds: {error}") from error
+    if not 0 < seconds <= MOST_S:
+        raise NopfsError(Exit.USAGE, f"--seconds: {text} is not between 0 and 30 days")
+    return seconds
