@@ -295,7 +295,7 @@ class Supervisor:
         if self._state != "failed":
             self._state = "ended"
         self._observer.look(last=True)
-        self._final = self.record() | {
+        self._final = self._status.record(self._state) | {
             "history": await self._observer.whole_history(), "explanation": self._plans.explained(),
             "drains": self._tuning.drains,
         }  # fmt: skip
@@ -330,7 +330,7 @@ class Supervisor:
     async def _answer(self, request: dict[str, Any], caller: control_socket.Caller) -> dict[str, Any]:
         match request.get("command"):
             case "status":
-                return self.record()
+                return self._status.record(self._state)
             case "metrics":
                 return self._figures.now(self._state)
             case "history":
@@ -363,19 +363,13 @@ class Supervisor:
             case other:
                 raise ValueError(f"no such command: {other!r}")
 
-    def record(self) -> dict[str, Any]:
-        """The status record now."""
-        return self._status.record(self._state)
-
     def _off(self) -> list[dict[str, Any]]:
         """Parts that are switched off now, here and in the stager."""
         said = self._stager.pulse.said.get("off", []) if self._stager is not None else []
         return [dict(one) for one in (*self._outages.all(), *said)]
 
     def _peers(self) -> dict[str, Any] | None:
-        if self._peer is None or self._agreement is None:
-            return None
-        return self._peer.status() | self._agreement.status()
+        return self._peer.status() | self._agreement.status() if self._peer and self._agreement else None
 
 
 def main() -> None:
