@@ -51,7 +51,7 @@ def test_a_lone_mount_goes_up_from_four_where_the_source_answers_in_parallel(
         assert wait_until(lambda: slow.counters(files=False).peak >= RISEN)
         record = tune(m)
         assert record["mode"] == "auto"
-        assert [one["limit"] for one in record["decisions"]][:3] == [4, 8, 16]
+        assert [one["limit"] for one in record["decisions"]][:2] == [4, 8], "it doubles"
         assert sum(record["ended"]) > 0
         assert record["base_seconds"][0] == pytest.approx(LATENCY_S, rel=0.5)
 
