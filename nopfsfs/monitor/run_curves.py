@@ -272,8 +272,7 @@ def _limit(axes: Axes, run: RunRecord, found: Curves) -> None:
     within = [at - found.begin for at in run.drains if 0 <= at - found.begin <= found.span[1]]
     if within:
         axes.vlines(
-            within, 0, 1, transform=axes.get_xaxis_transform(), color=_HUES[3], linestyle=":", linewidth=1,
-            label="drain",
+            within, 0, 0.1, transform=axes.get_xaxis_transform(), color=_HUES[3], linewidth=1.2, label="drain",
         )  # fmt: skip
     axes.set_yscale("log", base=2)
     axes.set_ylim(1, max(8.0, 1.5 * _greatest(ordered, found["limit"])))
