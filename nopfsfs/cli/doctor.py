@@ -8,16 +8,15 @@ import secrets
 import textwrap
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nopfsfs.cli.error_exit import printable
 from nopfsfs.cli.mount_options import Parser
 from nopfsfs.control.find_mount import locate
-from nopfsfs.doctor.archive import files_of, write_archive
-from nopfsfs.doctor.bounded_parts import PartToCollect, collect_all, failed
-from nopfsfs.doctor.diagnosis import collect_mount, collect_node, judge
-from nopfsfs.doctor.findings import Facts, Finding
-from nopfsfs.doctor.hidden_paths import all_hidden
 from nopfsfs.errors import Exit, NopfsError
+
+if TYPE_CHECKING:
+    from nopfsfs.doctor.findings import Facts, Finding
 
 WRITE_S = 30.0  # for the archive
 WIDTH = 100
@@ -40,6 +39,12 @@ def add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def doctor(options: argparse.Namespace) -> int:
     """Diagnose; return the exit code. Raises NopfsError: the archive cannot be written."""
+    from nopfsfs.doctor.archive import files_of, write_archive  # other commands need none of it
+    from nopfsfs.doctor.bounded_parts import PartToCollect, collect_all, failed
+    from nopfsfs.doctor.diagnosis import collect_mount, collect_node, judge
+    from nopfsfs.doctor.findings import Facts
+    from nopfsfs.doctor.hidden_paths import all_hidden
+
     output = _output(options.output)
     if options.mountpoint is None:
         parts = collect_node(os.environ)
