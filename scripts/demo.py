@@ -7,8 +7,8 @@ verdicts.
 An unmodified PyTorch loop (train_loop.py) reads real JPEG files for three epochs. The source is a stand-in
 for a parallel file system (slow_source.py). Each run is a fresh process, each mounted run a fresh mount. With
 several runs, those on the local copy and the mount take turns, so that what else the machine does meets both. Ends
-with one PASS or FAIL per promise, and with three lines to paste, writes build/demo.json and build/demo.png, and exits
-with 1 if a promise was broken.
+with one PASS or FAIL per promise, and with three lines to paste, writes build/demo.json, build/demo.png and
+build/demo.html, and exits with 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -267,6 +267,15 @@ def measure(arguments: argparse.Namespace) -> tuple[list[Job], float]:
         return run_jobs(demo, files), time.monotonic() - started
 
 
+def save_page(path: Path, report: Mapping[str, Any]) -> None:
+    """Write the page of a run that `nopfs report` makes of what `nopfs-umount --report` wrote."""
+    from nopfsfs.monitor import report_page, run_record  # with matplotlib
+
+    written = path.with_name(f"{path.stem}-report.json")  # build/demo.json has all figures
+    written.write_text(json.dumps(report) + "\n")
+    path.write_text(report_page.page(run_record.read_report(str(written)), time.time()))
+
+
 def write_record(path: Path, jobs: list[Job], verdict: list[Check], seconds: float) -> None:
     source = {"open_latency": OPEN_LATENCY_S, "read_latency": READ_LATENCY_S, "bandwidth": BANDWIDTH}
     record = {
@@ -304,6 +313,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-mount", action="store_true", help="try the demo itself: bindfs for nopfsfs")
     parser.add_argument("--record", type=Path, default=lab.BUILD / "demo.json")
     parser.add_argument("--picture", type=Path, default=lab.BUILD / "demo.png")
+    parser.add_argument("--page", type=Path, default=lab.BUILD / "demo.html")
     arguments = parser.parse_args(argv)
     if arguments.runs < 1 or not (arguments.files or arguments.decode_files):
         parser.error("nothing to run")
@@ -333,7 +343,11 @@ def finish(arguments: argparse.Namespace, jobs: list[Job], verdict: list[Check],
     write_record(arguments.record, jobs, verdict, seconds)
     save(arguments.picture, jobs)
     source = image_root(jobs[0].files)
-    print(f"\nTook {seconds:.0f} s. Picture: {short(arguments.picture)}; all figures: {short(arguments.record)}\n")
+    print(f"\nTook {seconds:.0f} s. Picture: {short(arguments.picture)}; all figures: {short(arguments.record)}")
+    if report := next((job.mounted[-1].report for job in jobs if job.mounted), None):
+        save_page(arguments.page, report)
+        print(f"What the mount saw of its last run: {short(arguments.page)}")
+    print()
     print(f"To mount a directory of your own, paste these lines with its path in place of {short(source)}.")
     print("The second may be any command that reads, such as ls:")
     print(*lines_to_paste(source), sep="\n")
