@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DEFAULT_IO_TIMEOUT_S = 300.0  # longer than a parallel file system takes to fail over
-DEFAULT_CONCURRENCY = 64
+FIRST_CONCURRENCY = 4  # requests under way at the source with which the tuner begins
+MAX_CONCURRENCY = 1024  # requests under way at the source that a user may ask for; each is a thread and a descriptor
 DEFAULT_EPOCHS = 16
 DEFAULT_RECHECK_S = 900.0  # the longest time for which a right that is withdrawn at the source holds in the mount
 
@@ -85,7 +86,8 @@ class MountConfig:
     source_fs: tuple[int, int] | None = None  # type and id of the source's file system (system/file_system.py)
     foreground: bool = False
     io_timeout: float = DEFAULT_IO_TIMEOUT_S
-    source_concurrency: int | None = None  # reads of the source in flight; None: see `in_flight`
+    source_concurrency: int = 0  # requests under way at the source; 0: the tuner decides (docs/tuner.md)
+    calibrated_concurrency: int | None = None  # the number with which the tuner begins
     recheck: float = DEFAULT_RECHECK_S  # the stager checks all files again within this time; 0: never
     expose: bool = False  # show the source also to users whom a directory above it keeps out (--expose)
     calibration: str | None = None  # a file of `nopfs calibrate`: rates of the source and the tiers
@@ -101,6 +103,6 @@ class MountConfig:
     epochs: int = DEFAULT_EPOCHS  # epochs that the job is likely to have; only the placement uses them
 
     @property
-    def in_flight(self) -> int:
-        """Reads of the source in flight."""
-        return DEFAULT_CONCURRENCY if self.source_concurrency is None else self.source_concurrency
+    def first_limit(self) -> int:
+        """Requests that may be under way at the source when the mount begins."""
+        return self.source_concurrency or self.calibrated_concurrency or FIRST_CONCURRENCY

@@ -1,4 +1,5 @@
-"""Settings that follow from a calibration: how many reads of the source are in flight, and which disk fills first."""
+"""Settings that follow from a calibration: with how many requests at the source the tuner begins, and which disk fills
+first."""
 
 from __future__ import annotations
 
@@ -38,6 +39,6 @@ def apply(config: MountConfig) -> MountConfig:
     return dataclasses.replace(
         config,
         calibration=path,
-        source_concurrency=at_once if config.source_concurrency is None else config.source_concurrency,
+        calibrated_concurrency=at_once,
         disks=tuple(sorted(config.disks, key=lambda disk: -rates.get(class_name(disk.path), 0.0))),
     )

@@ -24,6 +24,7 @@ from nopfsfs.cli.recheck import add_recheck
 from nopfsfs.cli.settings import usage
 from nopfsfs.cli.simulate_options import add_simulate, parse
 from nopfsfs.cli.status_text import in_words, status_text
+from nopfsfs.cli.tune import add_tune
 from nopfsfs.cli.wait import add_wait
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
@@ -71,6 +72,7 @@ COMMANDS: tuple[Callable[[argparse._SubParsersAction[Parser]], None], ...] = (
     add_status,
     add_wait,
     add_recheck,
+    add_tune,
     add_plan,
     partial(add_simulate, handler=simulate),
     add_adopt,

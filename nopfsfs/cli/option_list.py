@@ -24,14 +24,14 @@ from nopfsfs.cli.option_values import (
     parse_seed,
     parse_time,
     whole,
+    whole_or,
 )
-from nopfsfs.config import DEFAULT_CONCURRENCY, DEFAULT_EPOCHS, DEFAULT_IO_TIMEOUT_S, DEFAULT_RECHECK_S
+from nopfsfs.config import DEFAULT_EPOCHS, DEFAULT_IO_TIMEOUT_S, DEFAULT_RECHECK_S, MAX_CONCURRENCY
 from nopfsfs.text.units import parse_ranks
 
 MAX_WORLD_SIZE = 1 << 20
 MAX_SERVERS = 32  # each is a process
 MAX_EPOCHS = 1 << 20
-MAX_CONCURRENCY = 1024  # reads of the source in flight; each is a thread and a descriptor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +174,12 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             default="such a source is refused, exit code 3",
         ),
         Setting(
-            name="source_concurrency", metavar="N", parse=whole(1, MAX_CONCURRENCY), types=(str, int), toml="64",
-            help=f"reads of the source in flight, 1 to {MAX_CONCURRENCY}",
-            default=f"[from the calibration](#nopfs-calibrate), else `{DEFAULT_CONCURRENCY}`",
+            name="source_concurrency", metavar="N", parse=whole_or("auto", 1, MAX_CONCURRENCY), types=(str, int),
+            toml='"auto"  # or 64',
+            help=f"requests under way at the source, 1 to {MAX_CONCURRENCY}, or `auto`: [the tuner](tuner.md) decides",
+            more="Reads that somebody waits for are never held back; prefetches have what these leave, and at least "
+            "one. `auto` begins with [the calibration](#nopfs-calibrate), else with 4, and goes up to 256",
+            default="`auto`",
         ),
         Setting(
             name="calibration", metavar="FILE", parse=parse_path, paths=True, toml='"calibration.toml"',

@@ -131,6 +131,19 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
+def whole_or(word: str, least: int, most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers of that range, and of `word`, which is 0."""
+
+    def parse(text: str) -> int:
+        if text == word:
+            return 0
+        if not _INTEGER.fullmatch(text) or not least <= int(text) <= most:
+            raise ValueError(f"{text!r} is neither {word} nor a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     """Return a parser that takes only these words."""
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nopfsfs.cli.mount_options import Parser
-from nopfsfs.cli.option_list import MAX_CONCURRENCY
 from nopfsfs.cli.option_values import long_option, parse_path, parse_seed, whole
 from nopfsfs.cli.settings import usage
+from nopfsfs.config import MAX_CONCURRENCY
 from nopfsfs.text.units import parse_rate, parse_size
 
 PLOTS = (".png", ".svg")

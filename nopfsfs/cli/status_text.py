@@ -33,7 +33,7 @@ def status_text(record: Record, source: str, mountpoint: str) -> str:
     """Return the text that `nopfs status` prints."""
     lines = [f"{source} on {mountpoint}: {record.get('state', 'unknown')}", f"plan       {_plan(record)}"]
     lines += [*_served_lines(record), *_opens_lines(record), *_wait_lines(record), *_budget_lines(record)]
-    lines += [*_kept_lines(record), *_stuck_lines(record), *_peers_lines(record)]
+    lines += [*_kept_lines(record), *_tuning_lines(record), *_stuck_lines(record), *_peers_lines(record)]
     processes = [f"{p.get('role', '?')} {p.get('pid', '?')}" for p in record.get("processes", ())]
     lines += _recheck_lines(record, time.time())
     lines += [f"processes  {', '.join(processes) or 'none'}", *_modes_lines(record), *_off_lines(record)]
@@ -101,6 +101,24 @@ def _kept_lines(record: Record) -> list[str]:
         return []
     found = f"{100 * share:.1f}% of what was looked at in the page cache was there"
     return [f"kept       {found}; {kept.get('evicted', 0):,} files were found evicted"]
+
+
+def _tuning_lines(record: Record) -> list[str]:
+    """A line for the requests at the source, and for who decides how many there may be."""
+    tuning = record.get("tuning")
+    return [f"source     {tuning_text(tuning)}"] if tuning else []
+
+
+def tuning_text(tuning: Record) -> str:
+    """Return the part `tuning` of a record as one line."""
+    words = [
+        f"{tuning.get('under_way', 0):,} of at most {tuning.get('limit', 0):,} requests under way",
+        f"readers wait for {tuning['demands']:,}" if tuning.get("demands") else "",
+        f"slowdown {tuning['slowdown']:.2f}" if tuning.get("slowdown") is not None else "",
+        f"last change: {tuning['reason']}" if tuning.get("reason") else "",
+        "" if tuning.get("mode") == "auto" else "not tuned, as a command asked" if tuning.get("asked") else "not tuned",
+    ]
+    return ", ".join(word for word in words if word)
 
 
 def _stuck_lines(record: Record) -> list[str]:

@@ -27,7 +27,7 @@ MAX_ANSWER = 16 << 20  # bytes; a record has some kilobytes
 MAX_REQUEST = (1 << 16) - 1  # bytes; the daemon hangs up on longer lines
 
 Command = Literal[
-    "status", "prepare-unmount", "stop", "wait-final", "plan", "register", "forget", "hand-over", "recheck"
+    "status", "prepare-unmount", "stop", "wait-final", "plan", "register", "forget", "hand-over", "recheck", "tune"
 ]
 Record = Mapping[str, Any]
 

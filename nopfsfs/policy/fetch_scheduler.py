@@ -15,7 +15,9 @@ from nopfsfs.policy.push_scheduler import PushScheduler
 from nopfsfs.policy.residency import FETCHING, KERNEL_READS, PENDING, PRESENT, STAGED, Residency
 from nopfsfs.policy.stream_scan import Rows, Upcoming, scan
 
-FETCHES_OUTSTANDING = 256  # rows commanded and not done; bounds the fetches that a jump of the plan makes useless
+# Rows commanded and not done: they bound the fetches that a jump of the plan makes useless. The stager ends some while
+# others are commanded, so that requests at the source never wait for commands.
+FETCHES_OUTSTANDING, OF_THE_LIMIT = 256, 3
 _RAM = Home.RAM  # bound once, as in `residency`
 
 
@@ -30,6 +32,15 @@ class FetchScheduler:
         self._stuck: set[int] = set()  # rows whose fetch hangs: their room stays charged
         self.at = 0  # stream positions before which all is commanded
         self.outstanding = 0
+        self._outstanding_most = FETCHES_OUTSTANDING
+
+    def set_source_limit(self, limit: int) -> None:
+        """Command as many fetches as keep `limit` requests under way at the source."""
+        self._outstanding_most = max(FETCHES_OUTSTANDING, OF_THE_LIMIT * limit)
+
+    def ahead_of(self, position: int) -> int:
+        """Stream positions after this one whose files are staged, or need not be."""
+        return max(0, self.at - position - self.outstanding)
 
     # ---- the end of a fetch -------------------------------------------------------------------------------
 
@@ -84,7 +95,7 @@ class FetchScheduler:
             self._residency.release(row, PENDING)
         self.fetch_pulls()
         self.at, stopped = scan(max(self.at, position), end, upcoming, self._fetch_some)
-        if stopped and self.outstanding < FETCHES_OUTSTANDING:  # at the end of what is known, or for want of room
+        if stopped and self.outstanding < self._outstanding_most:  # at the end of what is known, or for want of room
             for row in self._pending.take_former():
                 self._residency.release(row, PENDING)
 
@@ -124,7 +135,7 @@ class FetchScheduler:
             self._residency.hold(row, PENDING)
 
     def _may_fetch(self, row: int) -> bool:
-        if self.outstanding >= FETCHES_OUTSTANDING:
+        if self.outstanding >= self._outstanding_most:
             return False
         residency = self._residency
         return self._home_of[row] == _RAM or residency.stream_used + self._charge_of[row] <= residency.split.stream

@@ -1,8 +1,8 @@
 """The interface of policies that decide how many requests a mount may have under way at its source.
 
-Pure: a policy gets the gauges of the stager and the time in a `SourceSample`, and returns a `LimitDecision`. The
-simulator (`sim/tuning/`) calls `step` of many; no mount does. A policy starts nothing, waits
-for nothing and keeps no clock of its own.
+Pure: a policy gets the gauges of the stager and the time in a `SourceSample`, and returns a `LimitDecision`. A mount
+(`supervisor/source_tuning.py`) calls `step` of one, the simulator (`sim/tuning/`) of many. A policy starts nothing,
+waits for nothing and keeps no clock of its own.
 """
 
 from __future__ import annotations

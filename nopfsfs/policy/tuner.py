@@ -12,10 +12,11 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+from nopfsfs.config import FIRST_CONCURRENCY
 from nopfsfs.policy.limit_policy import TICK_SECONDS, LimitDecision, Reason, SourceSample
 from nopfsfs.policy.source_base import Ended, SourceBase, SourceMemory
 
-LEAST, CAP, FIRST = 2, 256, 4
+LEAST, CAP = 2, 256
 UNPROVEN_MOST = 64  # without a base and without a clock to find one
 LONGEST_TICK, TICK_REQUESTS, TICK_TIMES = 1.0, 8, 2.0  # s; requests that end in a tick; requests' times in a tick
 GROWS, GROWS_UNPROVEN, UNPROVEN_FROM = 1.25, 1.7, 32.0  # what doubling must bring to be done again; the limit
@@ -66,14 +67,14 @@ class SlowdownTuner:
     """A `LimitPolicy`. `cap`, `weight` and `ranks` (mounts of the same job at this source) may change at any time."""
 
     def __init__(
-        self, memory: SourceMemory | None = None, *, first: int = FIRST, cap: int = CAP, weight: float = 1.0,
-        ranks: int = 1,
+        self, memory: SourceMemory | None = None, *, first: int = FIRST_CONCURRENCY, cap: int = CAP,
+        weight: float = 1.0, ranks: int = 1,
     ) -> None:  # fmt: skip
         self.cap, self.weight, self.ranks = cap, weight, ranks
         self.base = SourceBase(memory)
         self.slowdown = 1.0
         self.aim = AIM
-        self._limit = float(first)
+        self._limit = self._started_at = float(first)  # the latter: where the doubling ended
         self._phase = self._before_drain = Phase.STARTING
         self._drain, self._until, self._drained_at = FULL, 0.0, -math.inf
         self._begun: SourceSample | None = None  # the sample since which this tick, or this watching, counts
@@ -144,6 +145,7 @@ class SlowdownTuner:
         self._phase = Phase.STEADY
         if not grew:
             self._limit /= STEP_BACK
+        self._started_at = max(self._limit, float(LEAST))
 
     def _adjust(self, slowdown: float, limited: bool, under_way: float, lead: float | None) -> None:
         """Come nearer to `limit * (slowdown - 1)^EXPONENT = weight * aim`."""
@@ -180,8 +182,8 @@ class SlowdownTuner:
         if not self.base.proven:
             if not disciplined:
                 cap = min(cap, UNPROVEN_MOST)
-            if self._phase is Phase.STEADY:
-                cap = min(cap, max(before, float(LEAST)))
+            elif self._phase is Phase.STEADY:
+                cap = min(cap, self._started_at)  # until the first drain
         wanted, self._limit = self._limit, max(float(LEAST), min(self._limit, cap))
         if wanted > cap:
             return Reason.CAP

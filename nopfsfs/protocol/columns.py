@@ -24,7 +24,7 @@ ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one 
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 8
+LAYOUT = 9
 OTHER_VERSION = 64  # exit status of a process that knows another layout
 
 
@@ -183,6 +183,18 @@ class Metric(IntEnum):
     YOUNG_PARTS = 88  # not a counter: parts that are to be read again and compared
     YOUNG_COMPARED = 89  # parts
     YOUNG_CHANGED = 90  # of these, those that held other bytes under the same times
+    # stager: requests at the source (`protocol/source_gauges.py`). From here on SIZE_CLASSES gauges each:
+    ENDED = 96  # requests that ended well, by size class
+    ENDED_LOG2 = 103  # the sum of log2 of their durations in ns, in 2^-16
+    YOUNG_ENDED = 110  # the same of those that also began since the last mark
+    YOUNG_LOG2 = 117
+    # and one each:
+    ENDED_STEP = 124  # not a counter: odd while the sums above are being changed
+    UNDER_WAY_NS = 125  # the integral of the requests under way, demands included
+    SLOTS_WAITED_NS = 126  # the time in which some prefetch waited for a slot
+    UNDER_WAY = 127  # not a counter: requests under way now
+    DEMANDS_UNDER_WAY = 128  # not a counter: of these, those that a reader waits for
+    SOURCE_LIMIT = 129  # not a counter: the requests that may be under way; 0: no stager has begun yet
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41
@@ -193,11 +205,13 @@ class Metric(IntEnum):
     TRIPWIRES_TELL_OF = 94  # opens, of which those are told that were observed
     TRIPWIRES_APART = 91  # not a counter: one file in so many is a tripwire; 0: as many as `Tripwires` has by itself
     QUIET = 92  # not a counter: 1 while the stager is to leave the mount alone, as a command is about to unmount it
+    LIMIT_ASKED = 95  # not a counter: the limit that a command asked for; 0: none, -1: the tuner's
 
 
 RECHECK_SHUT = 1 << 16  # in RECHECK_STATE: a directory above the source keeps users out
 
-GAUGES = 96
+SIZE_CLASSES = 7  # of requests at the source: up to 4 KiB x 4^k for k = 0..6; the last class has no upper end
+GAUGES = 130
 BLOCKS = 256  # processes of a mount that count: the stager, the supervisor, and servers
 STAGER, SUPERVISOR, FIRST_SERVER = 0, 1, 2
 

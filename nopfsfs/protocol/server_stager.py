@@ -41,6 +41,7 @@ class Order(IntEnum):
     SERVER = 11  # with a descriptor: the demands of one more server
     LOOK = 12  # say what the page cache holds of these rows, when nothing else is to be done; forget the LOOK before
     PEER = 13  # with a descriptor: the peer process, in the place of the one before, which is gone
+    LIMITS = 14  # requests under way at the source: value; rows: 1 to count only requests as young that begin now, or 0
     RECHECK = 20  # look at all files and directories once, as soon as that is possible; value: the request's number
 
 

@@ -80,8 +80,6 @@ class Load:
     from_peer: int | None = None  # the node that is asked for it
     ask: int = 0  # the number of that request
     prefetch: bool = False  # ordered by the supervisor, and nobody waited when it was begun
-    slot: bool = False  # it has one of the slots that bound prefetches
-    given_on: bool = False  # its slot was given to another, as it is stuck
     stuck: bool = False  # the source takes far too long
     blocks: bytearray = field(default_factory=bytearray)
     waiters: list[Waiter] = field(default_factory=list)
@@ -115,6 +113,10 @@ class Load:
         """The part of the arena, first and last offset, that a block goes to."""
         start = block * self.block
         return self.arena + start, self.arena + min(self.length, start + self.block)
+
+    def size_of(self, block: int) -> int:
+        """The bytes of a block."""
+        return min(self.block, self.length - block * self.block)
 
     def ready(self, start: int, end: int) -> bool:
         """True when file bytes [start, end) are all in the arena."""

@@ -17,6 +17,7 @@ from typing import cast
 
 import numpy as np
 
+from nopfsfs.config import MAX_CONCURRENCY
 from nopfsfs.dataset import index_file
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import SUPERVISOR, Columns, Metric, MetricBlock, Tier, check_layout
@@ -44,9 +45,11 @@ from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.disk import Disk, Disks
 from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.source import Source, known_file_system
+from nopfsfs.tiers.source_slots import DISK_SLOTS
 
 log = logging.getLogger(__name__)
 DEMAND_THREADS = 16  # threads that serve demands only, beside those that also prefetch
+DEMAND_THREADS_MOST = 80  # of these, where the tuner decides how many others there are
 
 
 class StagerProcess:
@@ -59,6 +62,8 @@ class StagerProcess:
         self._columns = Columns(fds["columns"], self._index.n, writable=True)
         self._gauges = MetricBlock(fds["gauges"], writable=True)
         self._gauge = self._gauges.block
+        # Of the stager before this one, if there was one: what was decided since the mount began holds on.
+        self._limit = self._gauge[Metric.SOURCE_LIMIT] or self._config.first_limit
         self._commands = socket.socket(fileno=fds["orders"])
         self._poked = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._links = ServerLinks(self._poke)
@@ -105,7 +110,7 @@ class StagerProcess:
         )  # fmt: skip
         self._state = StagerState(
             index=self._index, columns=self._columns, gauges=self._gauges, ring=Ring(fds["ring"], writable=True),
-            arena=self._arena, source=self._source, concurrency=self._config.in_flight, answer=self._links.answer,
+            arena=self._arena, source=self._source, concurrency=self._limit, answer=self._links.answer,
             ask_grace=self._links.ask, poke=self._poke, young=self._young, registered=self._registered,
         )  # fmt: skip
         self._state.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
@@ -147,7 +152,8 @@ class StagerProcess:
         writing = threading.Thread(target=self._disk_writer.run, daemon=True, name="disk")
         with become_reader_with_admin(self._config):  # for that thread alone: it registers files with the kernel
             writing.start()
-        self._workers.start(self._config.in_flight, DEMAND_THREADS)
+        fixed = self._config.source_concurrency
+        self._workers.start(self._threads(self._limit), DEMAND_THREADS, 0 if fixed else DEMAND_THREADS_MOST)
         watch = Watch(self._look_at_what_hangs, self._state.awake)
         self.changes.take_over()
         self._young.note_staged(self._index)
@@ -169,6 +175,10 @@ class StagerProcess:
                 part.stop()
             writing.join(timeout=5)
             self._disks.close()
+
+    def _threads(self, limit: int) -> int:
+        """The threads that a limit needs, and reads of copies on disk beside it."""
+        return limit + (DISK_SLOTS if self._config.disks else 0)
 
     def _look_at_what_hangs(self) -> bool:
         at_disk = self._disk_writer.look()
@@ -279,6 +289,10 @@ class StagerProcess:
             self._state.cancel()
         elif command == Order.BUDGET:
             self._state.set_budget(value, rows[0], rows[1])
+        elif command == Order.LIMITS:
+            limit = min(MAX_CONCURRENCY, max(1, value))
+            self._state.set_limit(limit, self._threads(limit), mark=bool(rows and rows[0]))
+            self._workers.fill()
         elif command == Order.RECHECK:
             self._recheck.request(value)
         elif command == Order.QUIESCE:
@@ -309,8 +323,8 @@ class StagerProcess:
                 threading.Thread(target=self.changes.noticed, args=(demand.row,), daemon=True).start()
             except RuntimeError as e:
                 log.warning("row %d has changed, which its next read will report again: %s", demand.row, e)
-        else:
-            self._state.demand(demand)
+        elif self._state.demand(demand):
+            self._workers.fill()
         return True
 
     def _forget(self, row: int) -> None:

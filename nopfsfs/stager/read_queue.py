@@ -1,9 +1,10 @@
 """The order in which workers read blocks and close files. The queue begins no load itself.
 
-Demands come first, then loads that other nodes' readers wait for, then further blocks of begun loads. A load that
-nobody waits for needs a slot; the number of slots bounds the prefetches that read the source at once. Slots go first to
-loads that were begun already, then to the queued rows, in their order. No file takes all workers: blocks beyond its
-share are set aside. The slot of a stuck worker is given to another, while the source answers at all.
+Demands come first, then loads that other nodes' readers wait for. What nobody waits for needs a slot for each block
+(`tiers/source_slots.py`). Slots of the source go first to further blocks of begun loads, then to loads that were begun
+already, then to the queued rows, in their order; loads and rows with a copy on disk have queues and slots of their own.
+No file takes all workers: blocks beyond its share are set aside. The slot of a stuck worker is given to another, while
+the source answers at all.
 """
 
 from __future__ import annotations
@@ -14,22 +15,25 @@ from typing import NamedTuple
 
 from nopfsfs.stager.load import PENDING, RUNNING, Load, SharedOpen
 from nopfsfs.stager.workers import SPARE_MOST, Worker, Workers
+from nopfsfs.tiers.source_slots import ReadLane, SourceSlots
 
 
 class BlockRead(NamedTuple):
-    """A block of a load that is to be read."""
+    """A block of a load that is to be read; `lane`: as what, once it is taken."""
 
     load: Load
     block: int
+    lane: ReadLane = ReadLane.PREFETCH
 
 
 class RowToBegin(NamedTuple):
-    """A queued row whose turn has come: `take_slot` is called with its load, if the row gets one."""
+    """A queued row whose turn has come: `take_begun` is called with its load, if the row gets one."""
 
     row: int
 
 
 Step = BlockRead | SharedOpen  # a block to be read, or a file to be closed
+SLOTS_MOST = 1 << 16  # more than there ever are
 CLOSING_MOST = 16  # files that are closed only when there is nothing else to do
 SPARE_SLOTS = SPARE_MOST // 2  # slots in the places of stuck ones: demands have the other spare threads
 
@@ -37,32 +41,35 @@ SPARE_SLOTS = SPARE_MOST // 2  # slots in the places of stuck ones: demands have
 class ReadQueue:
     """All that waits for a worker. The caller holds its own lock, and wakes as many workers as `take_wakes` says."""
 
-    def __init__(self, slots: int, workers: Workers) -> None:
+    def __init__(self, slots: SourceSlots, workers: Workers) -> None:
         self._workers = workers
+        self._slots = slots
         self._aside: dict[int, list[tuple[deque[BlockRead], BlockRead]]] = {}  # by row: its file has its share
         self._served = 0  # demands that workers took
-        self._given_on = 0  # slots of stuck loads
+        self._given_on = 0  # slots of stuck workers
         self._wakes = [0, 0]  # workers to be woken, by `Worker.urgent`
         self._demands: deque[BlockRead] = deque()
         self._leases: deque[BlockRead] = deque()
         self._followups: deque[BlockRead] = deque()
         self._begun: deque[Load] = deque()
         self._rows: deque[int] = deque()
+        self._on_disk: deque[Load] = deque()  # begun
+        self._disk_rows: deque[int] = deque()
         self._closing: deque[SharedOpen] = deque()  # by a worker: closing a file may wait for the source
-        self._slots, self._taken = slots, 0
 
     # ---- adding -------------------------------------------------------------------------------------------
 
-    def fetch(self, rows: Iterable[int]) -> None:
-        """Queue rows, in this order, after those that were queued before."""
-        before = len(self._rows)
+    def fetch(self, rows: Iterable[int], disk_rows: Iterable[int] = ()) -> None:
+        """Queue rows, in this order, after those that were queued before; `disk_rows`: with a copy on disk."""
         self._rows.extend(rows)
-        self._wakes[False] += min(len(self._rows) - before, self._slots)
+        self._disk_rows.extend(disk_rows)
+        self._wake_for_slots()
 
     def cancel(self) -> list[int]:
         """Forget the queued rows, and return them."""
-        rows = list(self._rows)
+        rows = [*self._rows, *self._disk_rows]
         self._rows.clear()
+        self._disk_rows.clear()
         return rows
 
     def demand(self, load: Load, blocks: Iterable[int], *, first: bool = False) -> None:
@@ -80,14 +87,14 @@ class ReadQueue:
         self._wake_for(len(load.blocks))
 
     def follow(self, load: Load) -> None:
-        """Queue all blocks of a load, without a slot. Nobody waits for those that are still to be read then."""
+        """Queue all blocks of a load of the source. Nobody waits for those that are still to be read then."""
         self._followups.extend(BlockRead(load, block) for block in range(len(load.blocks)))
-        self._wakes[False] += min(len(load.blocks), self._slots)
+        self._wake_for_slots()
 
     def queue(self, load: Load) -> None:
         """Queue a load that waits for a slot."""
-        self._begun.append(load)
-        self._wakes[False] += 1
+        (self._on_disk if load.from_disk else self._begun).append(load)
+        self._wake_for_slots()
 
     def close(self, file: SharedOpen) -> None:
         """Queue a file to be closed."""
@@ -96,97 +103,128 @@ class ReadQueue:
 
     # ---- slots --------------------------------------------------------------------------------------------
 
-    def ended(self, load: Load) -> None:
-        """Free the slot of a whole load that has ended."""
-        if load.given_on:
-            load.given_on = False
-            self._given_on -= 1
-        if load.slot:
-            self.free_slot(load)
-            self._wakes[False] += 1
+    def set_limit(self, limit: int) -> None:
+        """Change the number of requests that may be under way at the source."""
+        self._slots.limit = limit
+        self._wake_for_slots()
 
     def leave_slot(self, worker: Worker) -> None:
-        """Free the slot that a worker has kept since its load ended."""
-        if worker.slot:
-            worker.slot = False
-            self._taken -= 1
-            if self._begun or self._rows:
-                self._wakes[False] += 1
+        """Free the slot of a stuck worker that nobody waits for: it closes a file, or reads a disk."""
+        self._free(worker)
+        self._wake_for_slots()
 
-    def free_slot(self, load: Load) -> None:
-        """Free the load's slot, if it has one."""
-        if load.slot:
-            load.slot = False
-            self._taken -= 1
-
-    def give_on(self, load: Load) -> None:
-        """Give the slot of a stuck load to another, if there are some to spare."""
-        if load.slot and self._given_on < SPARE_SLOTS:
-            load.given_on = True
+    def give_on(self, worker: Worker) -> None:
+        """Give the slot of a stuck worker to another, if there are some to spare."""
+        if worker.lane is not None and self._given_on < SPARE_SLOTS:
+            self.leave_slot(worker)
+            worker.given_on = True
             self._given_on += 1
-            self.free_slot(load)
-            self._wakes[False] += 1
+
+    def _free(self, worker: Worker) -> None:
+        if worker.lane is not None:
+            self._slots.end(worker.lane)
+            worker.lane = None
 
     def has_room(self) -> None:
         """Note that the arena has room again."""
-        if self._rows:
-            self._wakes[False] += 1
+        self._wake_for_slots()
 
     # ---- taking -------------------------------------------------------------------------------------------
 
-    def end(self, worker: Worker) -> bool:
-        """End what the worker has done; True when it gave a slot back by that."""
-        freed, worker.slot = worker.slot, False
-        self._taken -= freed
+    def end(self, worker: Worker) -> None:
+        """End what the worker has done. It may take another step before `pass_on`."""
+        self._free(worker)
+        if worker.given_on:
+            worker.given_on = False
+            self._given_on -= 1
         row = self._workers.end(worker)
         if row in self._aside:
             self._bring_back(row)
-        return freed
 
-    def begin(self, worker: Worker, step: Step, *, freed: bool) -> None:
-        """Note that the worker does this; `freed`: it gave a slot back just before."""
-        load, block = (None, 0) if isinstance(step, SharedOpen) else step
-        if freed and (load is None or not load.slot):
-            self._wakes[False] += 1  # the slot is for another
-        self._workers.begin(worker, load, block)
+    def begin(self, worker: Worker, step: Step) -> None:
+        """Note that the worker does this."""
+        if isinstance(step, SharedOpen):
+            self._workers.begin(worker, None)
+        else:
+            worker.lane = step.lane
+            self._workers.begin(worker, step.load, step.block)
+
+    def pass_on(self) -> None:
+        """Wake another worker if there is a slot left that something waits for. Each worker that is woken does so."""
+        self._wake_for_slots(most=1)
 
     def take(self, demands_only: bool) -> Step | RowToBegin | None:
         """The next thing to do; `demands_only`: for readers that wait, of this node or another."""
         if not demands_only and len(self._closing) > CLOSING_MOST:
             return self._closing.popleft()
-        waited_for = (self._demands, self._leases)
-        for queue in waited_for if demands_only else (*waited_for, self._followups):
-            while queue:
-                read = queue.popleft()
-                if read.load.blocks[read.block] != PENDING or read.load.failed:
-                    continue
-                if not self._workers.has_room(read.load.row):
-                    self._aside.setdefault(read.load.row, []).append((queue, read))
-                    continue
+        for queue in (self._demands, self._leases):
+            if (read := self._next(queue)) is not None:
                 self._served += queue is self._demands
-                return _start(read)
+                return self._start(read, ReadLane.DISK_DEMAND if read.load.from_disk else ReadLane.DEMAND)
         if demands_only:
             return None
-        while self._taken < self._slots and (self._begun or self._rows):
-            if not self._begun:
-                return RowToBegin(self._rows.popleft())
-            if (begun := self.take_slot(self._begun.popleft())) is not None:
-                return begun
-        return self._closing.popleft() if self._closing else None
+        step = self._take_of_source() or self._take_of_disk()
+        return step or (self._closing.popleft() if self._closing else None)
 
-    def take_slot(self, load: Load) -> BlockRead | None:
-        """Give the load a slot; its first block. None when all of it was read, or is being read, for who waits."""
+    def _take_of_source(self) -> BlockRead | RowToBegin | None:
+        while self._slots.free > 0:
+            if (read := self._next(self._followups)) is not None:
+                return self._start(read, ReadLane.PREFETCH)
+            if self._begun:
+                if (begun := self.take_begun(self._begun.popleft())) is not None:
+                    return begun
+            elif self._rows:
+                return RowToBegin(self._rows.popleft())
+            else:
+                break
+        return None
+
+    def _take_of_disk(self) -> BlockRead | RowToBegin | None:
+        while self._slots.free_of_disk > 0:
+            if self._on_disk:
+                if (begun := self.take_begun(self._on_disk.popleft())) is not None:
+                    return begun
+            elif self._disk_rows:
+                return RowToBegin(self._disk_rows.popleft())
+            else:
+                break
+        return None
+
+    def take_begun(self, load: Load) -> BlockRead | None:
+        """The first block of a load that nobody waits for; its others are queued. None when all of it was read, or is
+        being read, for who waits, or when there is no slot: it may be of another kind than the row was queued for."""
         pending = [block for block, state in enumerate(load.blocks) if state == PENDING]
         if load.failed or not pending:
             return None
-        load.slot = True
-        self._taken += 1
+        if (self._slots.free_of_disk if load.from_disk else self._slots.free) <= 0:
+            (self._on_disk if load.from_disk else self._begun).append(load)
+            return None
         if len(pending) > 1:
             self.follow(load)
-        return _start(BlockRead(load, pending[0]))
+        return self._start(BlockRead(load, pending[0]), ReadLane.DISK_PREFETCH if load.from_disk else ReadLane.PREFETCH)
+
+    def _next(self, queue: deque[BlockRead]) -> BlockRead | None:
+        """Take the next block of a queue that is still to be read, and whose file has room for another worker."""
+        while queue:
+            read = queue.popleft()
+            if read.load.blocks[read.block] != PENDING or read.load.failed:
+                continue
+            if self._workers.has_room(read.load.row):
+                return read
+            self._aside.setdefault(read.load.row, []).append((queue, read))
+        return None
+
+    def _start(self, read: BlockRead, lane: ReadLane) -> BlockRead:
+        read.load.blocks[read.block] = RUNNING
+        read.load.running += 1
+        self._slots.begin(lane)
+        return read._replace(lane=lane)
+
+    # ---- waking -------------------------------------------------------------------------------------------
 
     def take_wakes(self) -> tuple[int, int]:
         """The numbers of workers to be woken since the last call: of those for all work, of those for demands."""
+        self._slots.wait(bool(self._followups or self._begun or self._rows))
         others, urgent = self._wakes
         self._wakes = [0, 0]
         return others, urgent
@@ -194,6 +232,10 @@ class ReadQueue:
     def missing(self) -> tuple[int, int]:
         """The numbers of threads to be started now, for all work and for demands."""
         return self._workers.missing(len(self._demands), self._served)
+
+    def lacking(self) -> tuple[int, int]:
+        """As `missing`, for a higher limit, and for demands that find nobody."""
+        return self._workers.lacking(len(self._demands))
 
     def _bring_back(self, row: int) -> None:
         """Queue the blocks again that were set aside of a file which has room for another worker."""
@@ -207,8 +249,9 @@ class ReadQueue:
         self._wakes[False] += reads
         self._wakes[True] += reads
 
-
-def _start(read: BlockRead) -> BlockRead:
-    read.load.blocks[read.block] = RUNNING
-    read.load.running += 1
-    return read
+    def _wake_for_slots(self, most: int = SLOTS_MOST) -> None:
+        """Wake as many workers as there are free slots that something waits for, of each kind `most`."""
+        if waiting := len(self._followups) + len(self._begun) + len(self._rows):
+            self._wakes[False] += max(0, min(waiting, self._slots.free, most))
+        if on_disk := len(self._on_disk) + len(self._disk_rows):
+            self._wakes[False] += max(0, min(on_disk, self._slots.free_of_disk, most))

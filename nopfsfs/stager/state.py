@@ -34,6 +34,7 @@ from nopfsfs.stager.whole_loads import WholeLoads
 from nopfsfs.stager.workers import Worker, Workers
 from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.source import IDLE_S, Source
+from nopfsfs.tiers.source_slots import SourceSlots
 
 ROOM_CHECK_S = 0.02  # between looks at whether the arena has room for leases
 
@@ -68,6 +69,7 @@ class StagerState:
         the copies on disk that the kernel reads itself."""
         gauge = self._gauge = gauges.block
         self._ring = ring
+        self._disk, self._n = columns.disk, index.n
         self._lock = threading.Lock()
         self._acting = _Settled(self._lock, self._settle)
         self._may_work, self._may_serve = threading.Condition(self._lock), threading.Condition(self._lock)
@@ -76,7 +78,8 @@ class StagerState:
         self.tiers = Tiers(clock)  # disk tiers that are bypassed
         workers = self._workers = Workers(clock, index.src_dev.data.__getitem__, max(1, len(index.devices)))
         pool = self._pool = ExtentPool(arena, gauge, ask_grace)
-        queue = self._queue = ReadQueue(concurrency, workers)
+        self._slots = SourceSlots(concurrency, gauge, clock)
+        queue = self._queue = ReadQueue(self._slots, workers)
         self._copies = PublishedCopies(pool, registered, columns=columns, ring=ring, source=source, gauge=gauge)
         loads = self._loads = WholeLoads(
             pool, queue, index=index, columns=columns, gauge=gauge, ring=ring, source=source, answer=answer,
@@ -123,13 +126,14 @@ class StagerState:
         """Queue rows to be staged, in this order."""
         with self._acting:
             here: list[int] = []
+            on_disk: list[int] = []
             for row in rows:
                 node = self._remote.node_of(row)
                 if node is None:
-                    here.append(row)
+                    (on_disk if 0 <= row < self._n and self._disk[row] else here).append(row)
                 else:
                     self._remote.queue(row, node)
-            self._queue.fetch(here)
+            self._queue.fetch(here, on_disk)
 
     def cancel(self) -> None:
         """Forget the queued rows that nobody has begun."""
@@ -166,10 +170,11 @@ class StagerState:
 
     # ---- demands ------------------------------------------------------------------------------------------
 
-    def demand(self, demand: Demand) -> None:
-        """Answer a READ of the server, now or when its bytes have arrived."""
+    def demand(self, demand: Demand) -> bool:
+        """Answer a READ of the server, now or when its bytes have arrived. True: threads are to be started for it."""
         with self._acting:
             self._demands.take(demand)
+            return any(self._queue.lacking())
 
     # ---- copies -------------------------------------------------------------------------------------------
 
@@ -259,10 +264,25 @@ class StagerState:
 
     # ---- workers ------------------------------------------------------------------------------------------
 
-    def set_threads(self, threads: int, urgent: int) -> None:
-        """Set how many workers there are to be, and how many more that serve demands only."""
+    def set_limit(self, limit: int, threads: int, *, mark: bool = False) -> None:
+        """Set how many requests may be under way at the source; there are to be at least so many threads. `mark`: only
+        requests that begin from now on are young."""
+        with self._acting:
+            if mark:
+                self._slots.mark()
+            self._queue.set_limit(limit)
+            self._workers.threads[False] = max(self._workers.threads[False], threads)
+
+    def set_threads(self, threads: int, urgent: int, urgent_most: int = 0) -> None:
+        """Set how many workers there are to be, and how many more that serve demands only; those may become more."""
         with self._lock:
             self._workers.threads[:] = threads, urgent
+            self._workers.urgent_most = urgent_most
+
+    def lacking(self) -> tuple[int, int]:
+        """The numbers of threads to be started now, as nothing stuck is in their places."""
+        with self._lock:
+            return (0, 0) if self._stopped else self._queue.lacking()
 
     def enter(self, worker: Worker) -> None:
         """Count one more worker."""
@@ -277,16 +297,17 @@ class StagerState:
     def next_step(self, worker: Worker, *, wait: bool) -> Step | None:
         """End the worker's step, and return its next one. None: there is none, or, after a wait, none will come."""
         with self._lock:
-            freed = self._queue.end(worker)
+            self._queue.end(worker)
             while not self._stopped:
                 step = self._take(worker)
                 if step is not None:
-                    self._queue.begin(worker, step, freed=freed)
-                    self._wake_workers()
+                    self._queue.begin(worker, step)
+                self._queue.pass_on()
+                self._wake_workers()
+                if step is not None:
                     if not self.awake.is_set():
                         self.awake.set()
                     return step
-                self._wake_workers()
                 if not wait or not self._workers.may_rest(worker):
                     break
                 self._workers.rest(worker, True)
@@ -301,7 +322,7 @@ class StagerState:
         while isinstance(step := self._queue.take(worker.urgent), RowToBegin):
             load = self._begin(step.row)
             self._settle()  # before the next look: this may have queued more
-            if load is not None and (read := self._queue.take_slot(load)) is not None:
+            if load is not None and (read := self._queue.take_begun(load)) is not None:
                 return read
         return step
 
@@ -323,22 +344,22 @@ class StagerState:
             worker.load = None
             if not error and not load.from_disk:
                 self._workers.took(load.row, took_ns / 1e9)
+                self._slots.ended_well(load.size_of(block), took_ns, worker.since)
             elif error != errno.ESTALE and self._workers.was_long(took_ns / 1e9):
                 self._loads.left_alone.hung(load.row)
             last = self._loads.block_ended(load, block, error, took_ns)
             if last and not load.needs_checksum:
-                self._finish(worker, load)
+                self._finish(load)
             return last
 
-    def load_complete(self, worker: Worker, load: Load) -> None:
+    def load_complete(self, load: Load) -> None:
         """End a whole load whose checksum is known."""
         with self._acting:
-            self._finish(worker, load)
+            self._finish(load)
 
-    def _finish(self, worker: Worker, load: Load) -> None:
+    def _finish(self, load: Load) -> None:
         self._gauge[Metric.SOURCE_OPENS] += load.file.opens
         if load.whole:
-            worker.slot, load.slot = load.slot, False  # until the file is closed
             self._loads.finish(load)
         else:
             load.file.opens = 0  # counted: the file stays open
@@ -351,6 +372,7 @@ class StagerState:
         Returns the numbers of threads to be started, for all work and for demands, and False when nothing is under way
         and no file is kept open."""
         with self._acting:
+            self._slots.count()
             goes_on = self._stuck.check()
             if self._ranges.close_idle(time.monotonic() - IDLE_S):
                 goes_on = True

@@ -37,15 +37,16 @@ class StuckReads:
         """Find the reads that have got stuck; False when nothing is under way, and nothing is left alone."""
         for worker in self._workers.look():
             load = worker.load
-            self._queue.leave_slot(worker)
+            if load is None or worker.disk:
+                self._queue.leave_slot(worker)
             if load is not None and worker.disk:
                 self._leave_disk(worker, load)
             elif load is not None:
                 self._loads.is_stuck(load)
                 if not load.whole:
                     self._ranges.is_stuck(load)
-        for load in self._workers.stuck_while_others_end():
-            self._queue.give_on(load)
+        for worker in self._workers.stuck_while_others_end():
+            self._queue.give_on(worker)
         self._count()
         return self._workers.busy or bool(self._gauge[Metric.LEFT_ALONE] or self._gauge[Metric.DISKS_BYPASSED])
 

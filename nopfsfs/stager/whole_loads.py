@@ -173,7 +173,6 @@ class WholeLoads:
 
     def disk_hangs(self, load: Load) -> None:
         """Read the source instead, into another extent: the disk may still write this one."""
-        self._queue.free_slot(load)
         self.read_source(load, anew=True)
         self._queue.lease(load)  # at once, also where only another node waits for it
 
@@ -198,7 +197,7 @@ class WholeLoads:
                     at = load.arena + w.start - load.start
                     self._answer(Answer(w.id, 0, at, w.end - w.start, load.origin()))
         if not error:
-            self._count(load, min(load.block, load.length - block * load.block), took_ns)
+            self._count(load, load.size_of(block), took_ns)
         return load.running == 0 and (load.failed or load.left == 0)
 
     def _fail(self, load: Load, error: int) -> None:
@@ -226,7 +225,6 @@ class WholeLoads:
         self.ended.append(row)
         if load.prefetch:
             self._gauge[Metric.FETCHES_DONE] += 1
-        self._queue.ended(load)
         if load.failed or self._columns.stale[row] or self._columns.version[row] != load.version:
             if load.arena != NOWHERE:
                 self._pool.retire(load.arena)

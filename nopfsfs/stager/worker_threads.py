@@ -25,16 +25,24 @@ class WorkerThreads:
     def __init__(self, state: StagerState, reader: BlockReader, changed: Callable[[int], None]) -> None:
         self._state, self._reader, self._changed = state, reader, changed
         self._by_hand = Worker(urgent=False)
+        self._starting = threading.Lock()  # or two would start what one finds missing
 
-    def start(self, threads: int, urgent: int) -> None:
-        """Have so many threads work, and `urgent` more that serve demands only; others in the places of stuck ones."""
-        self._state.set_threads(threads, urgent)
+    def start(self, threads: int, urgent: int, urgent_most: int = 0) -> None:
+        """Have so many threads work, and `urgent` more that serve demands only; others in the places of stuck ones,
+        and for demands, up to `urgent_most`, that find nobody."""
+        self._state.set_threads(threads, urgent, urgent_most)
         self._start(threads, urgent)
+
+    def fill(self) -> None:
+        """Start the threads that a higher limit, or demands that find nobody, need now."""
+        with self._starting:
+            self._start(*self._state.lacking())
 
     def look(self) -> bool:
         """Take what hangs out of the way, and start threads in its place; False when nothing is under way."""
-        (threads, urgent), goes_on = self._state.check_stuck()
-        self._start(threads, urgent)
+        with self._starting:
+            (threads, urgent), goes_on = self._state.check_stuck()
+            self._start(threads, urgent)
         return goes_on
 
     def run_one(self) -> bool:
@@ -85,7 +93,7 @@ class WorkerThreads:
         if self._state.block_ended(worker, load, block, error, time.monotonic_ns() - began):
             if load.needs_checksum:
                 self._reader.complete(load)
-                self._state.load_complete(worker, load)
+                self._state.load_complete(load)
             if load.whole:
                 load.file.close()  # last: a source that does not answer may hold this thread here
         if error == errno.ESTALE:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from statistics import median
 
 from nopfsfs.stager.load import Load
+from nopfsfs.tiers.source_slots import ReadLane
 
 SPARE_MOST = 256  # threads in the places of stuck ones, or for demands that none takes
 STUCK_LEAST_S, STUCK_MOST_S = 1.0, 10.0
@@ -25,7 +26,9 @@ DEVICE_MOST = 16  # stuck reads of a device of which no other read ends: then it
 class Worker:
     """A worker thread. `urgent`: it serves only demands. `load`: None while it waits or closes a file."""
 
-    __slots__ = ("busy", "device", "disk", "into", "load", "lost", "row", "since", "slot", "stuck", "urgent")
+    __slots__ = (
+        "busy", "device", "disk", "given_on", "into", "lane", "load", "lost", "row", "since", "stuck", "urgent",
+    )  # fmt: skip
 
     def __init__(self, *, urgent: bool) -> None:
         self.urgent = urgent
@@ -35,17 +38,19 @@ class Worker:
         self.disk = 0  # the tier whose copy is being read
         self.into = (0, 0)  # the part of the arena that it reads into
         self.lost = -1  # the extent that it may still write, though its load has gone on without it
-        self.slot = False  # True: it keeps the slot of the load that it has ended, until its next step
+        self.lane: ReadLane | None = None  # as what its read counts, until its next step; None: it does not count
+        self.given_on = False  # its slot was given to another, as it is stuck
         self.since = 0.0
 
 
 class Workers:
-    """All workers. `threads`: how many there are to be, (others, urgent) by `Worker.urgent`. `device_of`: the device of
-    a row, of `devices`."""
+    """All workers. `threads`: how many there are to be, (others, urgent) by `Worker.urgent`; `urgent_most`: how many
+    urgent ones there may be where demands find nobody. `device_of`: the device of a row, of `devices`."""
 
     def __init__(self, clock: Callable[[], float], device_of: Callable[[int], int], devices: int) -> None:
         self._clock, self._device_of, self._devices = clock, device_of, devices
         self.threads = [0, 0]
+        self.urgent_most = 0
         self._all: set[Worker] = set()
         self._count, self._idle, self._stuck = [0, 0], [0, 0], [0, 0]
         self._at: dict[int, int] = {}  # workers by row, of files that are read in several blocks
@@ -160,10 +165,11 @@ class Workers:
     def _is_late(self, worker: Worker, now: float) -> bool:
         return now - worker.since >= (DISK_LIMIT_S if worker.disk else self._stuck_after)
 
-    def stuck_while_others_end(self) -> list[Load]:
-        """Stuck loads, where reads have ended that began after theirs: not the whole source is stuck."""
+    def stuck_while_others_end(self) -> list[Worker]:
+        """Workers that are stuck at a load, where reads have ended that began after theirs: not the whole source is
+        stuck."""
         last = max(self._ended_at)
-        return [w.load for w in self._all if w.stuck and w.load is not None and last > w.since]
+        return [w for w in self._all if w.stuck and w.load is not None and last > w.since]
 
     def again(self, worker: Worker) -> None:
         """Note that the disk has answered; if its copy is of no use, the worker now begins to read the source."""
@@ -173,6 +179,15 @@ class Workers:
         """The number of workers that have got stuck since the last call."""
         found, self._found = self._found, 0
         return found
+
+    def lacking(self, waiting: int) -> tuple[int, int]:
+        """(others, urgent): as `missing`, of those that nothing stuck is the reason for: a limit that rises needs more,
+        and demands that meet no idle worker."""
+        alone = waiting - sum(self._idle)
+        if alone > 0 and self.threads[True] < self.urgent_most:
+            self.threads[True] = min(self.urgent_most, max(self.threads[True], self._count[True] + alone))
+        others, urgent = (max(0, self.threads[kind] - self._count[kind]) for kind in (False, True))
+        return others, urgent
 
     def missing(self, waiting: int, served: int) -> tuple[int, int]:
         """(others, urgent): the numbers of threads to be started now. `waiting`: demands that no worker has taken;

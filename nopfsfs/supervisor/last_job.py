@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
@@ -24,7 +23,8 @@ from nopfsfs.plan.following.recorded import PLANS_MOST, RecordedPlan, merged
 from nopfsfs.plan.samplers.sampler import Value
 from nopfsfs.system.atomic_file import whole_file
 from nopfsfs.system.outages import SHORTAGE
-from nopfsfs.system.trusted_path import make_directories, trusted_parent
+from nopfsfs.system.own_file import read_own
+from nopfsfs.system.trusted_path import make_directories
 
 log = logging.getLogger(__name__)
 VERSION = 1
@@ -85,27 +85,21 @@ def _places_aside(plans: Sequence[RecordedPlan]) -> list[RecordedPlan]:
     return [replace(plan, position=0) for plan in plans]
 
 
-def path_of(config: MountConfig) -> str:
-    """The file of a mount's source, of who reads it and, where MPI started several mounts, of this node. Looks at the
-    source. Another mount of the same source, at whatever mountpoint, has the same."""
+def path_of(config: MountConfig, what: str = "plans") -> str:
+    """The file of a mount's source, of who reads it and, where MPI started several mounts, of this node; `what` it
+    holds. Looks at the source. Another mount of the same source, at whatever mountpoint, has the same."""
     key = b"%s\0%d\0%d" % (
         os.path.realpath(os.fsencode(config.source)),
         os.geteuid() if config.uid is None else config.uid,
         config.node,
     )
-    return os.path.join(config.index_dir, f"plans-{hashlib.blake2b(key, digest_size=8).hexdigest()}.json")
+    return os.path.join(config.index_dir, f"{what}-{hashlib.blake2b(key, digest_size=8).hexdigest()}.json")
 
 
 def read(path: str) -> tuple[RecordedPlan, ...]:
     """The plans in a file of this user's; none where there is no such file, or it cannot be used."""
     try:
-        with trusted_parent(path) as (directory, name):
-            fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
-        with open(fd, "rb") as file:
-            found = os.fstat(fd)
-            if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
-                raise ValueError("not a file of this user")
-            return decode(file.read(BYTES_MOST + 1))
+        return decode(read_own(path, BYTES_MOST))
     except FileNotFoundError:
         return ()
     except (OSError, ValueError) as error:

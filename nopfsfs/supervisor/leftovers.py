@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
 import trio
 
+from nopfsfs.config import MountConfig
 from nopfsfs.system.outages import SHORTAGE
 from nopfsfs.tiers.tier_directory import clear_leftovers, old_directories
 
@@ -29,6 +31,14 @@ async def tidy(path: str, uid: int | None, stager: Callable[[], object]) -> None
             seen = stager()
             await _clear(path, uid)
         await trio.sleep(LOOK_S)
+
+
+async def clear_disks(config: MountConfig, limit_s: float) -> None:
+    """Clear all disk tiers at the end of the mount: what a stager that was killed, or may not write there any more, has
+    left. Each within `limit_s` seconds."""
+    for disk in config.disks:
+        with contextlib.suppress(*SHORTAGE), trio.move_on_after(limit_s):
+            await trio.to_thread.run_sync(clear_leftovers, disk.path, config.uid, abandon_on_cancel=True)
 
 
 async def _clear(path: str, uid: int | None) -> None:

@@ -32,7 +32,7 @@ from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.event_loop import EventLoop
-from nopfsfs.supervisor.leftovers import tidy
+from nopfsfs.supervisor.leftovers import clear_disks, tidy
 from nopfsfs.supervisor.measured_rates import MeasuredRates
 from nopfsfs.supervisor.memory_budget import MemoryBudget, configured_bytes
 from nopfsfs.supervisor.mount_connection import MountConnection, possible
@@ -45,14 +45,14 @@ from nopfsfs.supervisor.processes.supervised import Child, SupervisedProcess
 from nopfsfs.supervisor.progress_signal import NO_FAST_PATH, PASSED_THROUGH, ProgressSignal
 from nopfsfs.supervisor.quiet import Quiet
 from nopfsfs.supervisor.recheck_requests import Rechecks
+from nopfsfs.supervisor.source_tuning import SourceTuning
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.supervisor.status_record import modes, record
 from nopfsfs.supervisor.succession import Succession, check_hand_over
-from nopfsfs.system.outages import SHORTAGE, Outages, reason
+from nopfsfs.system.outages import Outages, reason
 from nopfsfs.system.process_setup import Handoff, begin, unbind
 from nopfsfs.system.state_dirs import StateDir
 from nopfsfs.tiers import arena, page_cache
-from nopfsfs.tiers.tier_directory import clear_leftovers
 
 log = logging.getLogger(__name__)
 END_LIMIT_S = 3.0  # for each process to end by itself
@@ -94,6 +94,7 @@ class Supervisor:
         self._rates = MeasuredRates(config.calibration, stager_gauge, mean, disks=bool(config.disks))
         self._rechecks = Rechecks(self.index, config.recheck, stager_gauge, self._stager_socket.command)
         self._quiet = Quiet(self._memory.gauge)
+        self._tuning = SourceTuning.of(config, self._memory, self._stager_socket, self._outages, self.loop)
         self._mount = MountConnection(config, self._fds, resources, handoff.numbers, any_acl=self.index.any_acl)
 
     def _make_signal(self) -> ProgressSignal:
@@ -158,10 +159,9 @@ class Supervisor:
             self.say_ready()
             self._state = "running"
             nursery.start_soon(self._until_over, stager)
-            nursery.start_soon(self.loop.run)
             nursery.start_soon(self._budget.watch, self.loop, self._stager_socket, self._rates)
-            nursery.start_soon(self._plans.run)
-            nursery.start_soon(self._signal.run)
+            for task in (self.loop.run, self._plans.run, self._signal.run, self._tuning.run):
+                nursery.start_soon(task)
             if self._agreement is not None:
                 nursery.start_soon(self._agreement.run)
             await self._ended.wait()
@@ -277,11 +277,9 @@ class Supervisor:
         for part in (self._servers, self._stager):
             if part is not None:
                 await part.end(END_LIMIT_S)
-        for disk in self._config.disks:  # what a stager that was killed, or may not write there any more, has left
-            with contextlib.suppress(*SHORTAGE), trio.move_on_after(END_LIMIT_S):
-                await trio.to_thread.run_sync(clear_leftovers, disk.path, self._config.uid, abandon_on_cancel=True)
+        await clear_disks(self._config, END_LIMIT_S)
         self.loop.drain()
-        await self._plans.remember()
+        await self._remember()
         if self._state != "failed":
             self._state = "ended"
         self._final = self.record()
@@ -302,9 +300,14 @@ class Supervisor:
         if servers is not None:
             servers.abandon()
         self.loop.drain()
-        await self._plans.remember()
+        await self._remember()
         self._ended.set()
         return {}
+
+    async def _remember(self) -> None:
+        """Keep for the next mount what was learned."""
+        await self._plans.remember()
+        await self._tuning.remember()
 
     # ---- what it says -------------------------------------------------------------------------------------
 
@@ -324,6 +327,8 @@ class Supervisor:
                 return await self._plans.register(request)
             case "recheck":
                 return await self._rechecks.answer(request, self._stager.process.living if self._stager else None)
+            case "tune":
+                return await self._tuning.answer(request)
             case "forget":
                 return await self._plans.forget()
             case "hand-over":
@@ -337,21 +342,21 @@ class Supervisor:
     def record(self) -> dict[str, Any]:
         """The status record now."""
         config, policy, split = self._config, self.loop.policy, self.loop.policy.split
-        disks = [disk.size for disk in config.disks if disk.size is not None]
+        disks = sum(disk.size or 0 for disk in config.disks)
         processes: list[dict[str, Any]] = [{"role": "supervisor", "pid": os.getpid(), "running": True}]
         processes += [{"role": c.role, "pid": c.pid, "running": c.running} for c in self._children()]
-        plan, k = self.loop.plan_status(config)
-        counted = self._memory.server_gauges.total()
+        (plan, k), counted = self.loop.plan_status(config), self._memory.server_gauges.total()
         opens = int(counted[Metric.OPENS] + counted[Metric.TRIPWIRES])
         return record(
             state=self._state, source=config.source, mountpoint=config.mountpoint, plan=plan, k=k,
             predicted=self._signal.predicted, estimated=self._signal.estimated,
             server=self._signal.estimate(counted), stager=self._memory.stager_gauge,
-            budget={"total": self._budget.allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
+            budget={"total": self._budget.allowed, "page_cache": split.pages, "ram": split.arena, "disk": disks},
             used=self._budget.used(policy.pages_used), processes=processes if self._state != "ended" else [],
             lost=max(0, opens - self.loop.pending - self.loop.observed), page_cache=self.loop.audit.status(),
-            modes=self._modes(), rates=self._rates.status(), peers=self._peers(), recheck=self._rechecks.status(),
-            off=self._off(), seconds=time.monotonic() - self._began,
+            modes=self._modes(), rates=self._rates.status(), recheck=self._rechecks.status(),
+            peers=self._peer.status() | self._agreement.status() if self._peer and self._agreement else None,
+            off=self._off(), seconds=time.monotonic() - self._began, tuning=self._tuning.status(),
         )  # fmt: skip
 
     def _off(self) -> list[dict[str, Any]]:
@@ -359,17 +364,12 @@ class Supervisor:
         said = self._stager.pulse.said.get("off", []) if self._stager is not None else []
         return [dict(one) for one in (*self._outages.all(), *said)]
 
-    def _peers(self) -> dict[str, Any] | None:
-        if self._peer is None or self._agreement is None:
-            return None
-        return self._peer.status() | self._agreement.status()
-
     def _modes(self) -> dict[str, Any]:
-        config, session = self._config, self._mount.session
+        session = self._mount.session
         return modes(
-            fast_path=config.fast_path, resend=session is not None and session.resend,
+            fast_path=self._config.fast_path, resend=session is not None and session.resend,
             passthrough=self._mount.pass_from > 0, signal=self._signal.name, why=self._signal.why,
-            privileged=may_mount(), servers=number_of_servers(config),
+            privileged=may_mount(), servers=number_of_servers(self._config),
         )  # fmt: skip
 
 

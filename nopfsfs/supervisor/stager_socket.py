@@ -24,6 +24,7 @@ class StagerSocket:
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._sending = trio.StrictFIFOLock()  # only one task may wait for room in a socket
+        self._fetch_sent = trio.Event()
 
     @property
     def attached(self) -> bool:
@@ -46,6 +47,9 @@ class StagerSocket:
         self, order: Order, rows: npt.NDArray[np.int64] = _NO_ROWS, value: int = 0, fds: Sequence[int] = ()
     ) -> bool:
         """Send one command, as soon as there is room. True: there is a stager that will take it."""
+        if order == Order.FETCH:
+            self._fetch_sent.set()
+            self._fetch_sent = trio.Event()
         taken = [await self._send_one(message, fds) for message in pack_orders(order, rows, value)]
         return all(taken)
 
@@ -55,6 +59,10 @@ class StagerSocket:
             await self.send(order, rows, value)
         if limit.cancelled_caught:
             log.error("the stager takes no orders; %s was given up", order.name)
+
+    async def fetch_sent(self) -> None:
+        """Return when the stager is next ordered to fetch."""
+        await self._fetch_sent.wait()
 
     async def introduce(self, other: socket.socket, order: Order = Order.SERVER) -> bool:
         """Make the stager know of a further server, or of the peer process, by an end of a socket. True: there is a

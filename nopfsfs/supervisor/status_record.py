@@ -49,12 +49,13 @@ def record(
     *, state: str, source: str, mountpoint: str, plan: dict[str, Any], predicted: int, k: int, server: Counters,
     stager: Counters, budget: dict[str, int], used: dict[str, int], processes: list[dict[str, Any]], lost: int,
     page_cache: dict[str, Any], modes: dict[str, Any], rates: dict[str, Any], seconds: float, estimated: bool = False,
-    recheck: dict[str, Any], peers: dict[str, Any] | None = None, off: list[dict[str, Any]] | None = None,
+    recheck: dict[str, Any], tuning: dict[str, Any], peers: dict[str, Any] | None = None,
+    off: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
     kernel was found to keep; `modes`: of `modes`; `rates`: of what was fetched; `recheck`: of
-    `supervisor/recheck_requests.py`; `peers`: where there are any; `off`: what is switched off after a failure and
-    tried again: `what`, `since` (seconds since 1970), `why`."""
+    `supervisor/recheck_requests.py`; `tuning`: of `supervisor/source_tuning.py`; `peers`: where there are any; `off`:
+    what is switched off after a failure and tried again: `what`, `since` (seconds since 1970), `why`."""
     known = {} if peers is None else {"peers": peers}
     return {
         "state": state,
@@ -83,6 +84,7 @@ def record(
         "modes": modes,
         "rates": rates,
         "recheck": recheck,
+        "tuning": tuning,
         **known,
     }
 

@@ -12,7 +12,7 @@ import pytest
 
 from nopfsfs.cli import calibrated, mount, nopfs, preflight, simulate
 from nopfsfs.cli.mount import MountSteps, main
-from nopfsfs.config import DEFAULT_CONCURRENCY, DiskSpec, MountConfig
+from nopfsfs.config import FIRST_CONCURRENCY, DiskSpec, MountConfig
 from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import Mount
 from nopfsfs.performance.cluster_file import write_cluster
@@ -64,18 +64,18 @@ def test_what_was_calibrated_is_taken(ask: Ask, calibration: Path, tmp_path: Pat
     found = ask("--disk", tmp_path / "a", "--disk", tmp_path / "b")
 
     assert found.calibration == str(calibration)
-    assert found.in_flight == 40
+    assert (found.source_concurrency, found.first_limit) == (0, 40), "the tuner begins there"
     assert found.disks == (DiskSpec(str(tmp_path / "b")), DiskSpec(str(tmp_path / "a")))
 
 
 def test_what_is_said_comes_first(ask: Ask, calibration: Path) -> None:
-    assert ask("--source-concurrency", 3).in_flight == 3
+    assert ask("--source-concurrency", 3).first_limit == 3
 
 
 def test_without_a_calibration(ask: Ask, tmp_path: Path) -> None:
     found = ask()
 
-    assert (found.calibration, found.in_flight) == (None, DEFAULT_CONCURRENCY)
+    assert (found.calibration, found.first_limit) == (None, FIRST_CONCURRENCY)
     with pytest.raises(AssertionError):
         ask("--calibration", tmp_path / "none.toml")
 
@@ -96,9 +96,9 @@ def test_someone_elses_is_believed_only_where_it_is_named(
 ) -> None:
     os.chown(calibration, OTHER, OTHER)
 
-    assert (ask().calibration, ask().in_flight) == (None, DEFAULT_CONCURRENCY)
+    assert (ask().calibration, ask().first_limit) == (None, FIRST_CONCURRENCY)
     assert simulate._calibration(None, str(tmp_path / "index"), str(source)) is None
-    assert ask("--calibration", calibration).in_flight == 40
+    assert ask("--calibration", calibration).first_limit == 40
 
 
 @root_only

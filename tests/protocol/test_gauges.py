@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nopfsfs.protocol.columns import BLOCKS, FIRST_SERVER, STAGER, SUPERVISOR, Metric, MetricBlock, ServerGauges
+from nopfsfs.policy import limit_policy
+from nopfsfs.protocol.columns import (
+    BLOCKS,
+    FIRST_SERVER,
+    GAUGES,
+    SIZE_CLASSES,
+    STAGER,
+    SUPERVISOR,
+    Metric,
+    MetricBlock,
+    ServerGauges,
+)
+from nopfsfs.protocol.source_gauges import begin_counting, count_ended, read_ended, size_class
 
 
 @pytest.fixture
@@ -40,3 +55,38 @@ def test_what_a_server_has_done_counts_on_in_its_successor(fd: int) -> None:
         block[Metric.RAM_FILES] += 3
         block[Metric.SOURCE_FILES] += 100
     assert [counted.done(number) for number in (2, 3, 4)] == [0, 10, 0]
+
+
+def test_requests_are_counted_by_size_with_the_logarithm_of_their_durations() -> None:
+    gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
+    begin_counting(gauge)
+    count_ended(gauge, 4096, 1 << 20, young=False)
+    count_ended(gauge, 4097, 1 << 22, young=True)
+    count_ended(gauge, 4097, 3 << 20, young=False)
+    sums = read_ended(gauge)
+    assert sums is not None
+    assert sums.ended == (1, 2, 0, 0, 0, 0, 0)
+    assert sums.young_ended == (0, 1, 0, 0, 0, 0, 0)
+    assert sums.log2_ns == pytest.approx((20, 42 + math.log2(3), 0, 0, 0, 0, 0), abs=1e-4)
+    assert sums.young_log2_ns == (0, 22, 0, 0, 0, 0, 0)
+
+
+@given(st.integers(0, 1 << 45))
+def test_a_size_class_has_sizes_up_to_4_kib_times_a_power_of_4(size: int) -> None:
+    at = size_class(size)
+    assert at == SIZE_CLASSES - 1 or size <= 4096 * 4**at
+    assert at == 0 or size > 4096 * 4 ** (at - 1)
+
+
+def test_sums_that_are_being_changed_are_not_read_and_a_stager_that_died_then_leaves_them_readable() -> None:
+    gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
+    gauge[Metric.ENDED_STEP] = 7
+    assert read_ended(gauge) is None
+    begin_counting(gauge)
+    assert read_ended(gauge) is not None
+
+
+def test_stager_and_tuner_have_the_same_size_classes() -> None:
+    assert SIZE_CLASSES == limit_policy.SIZE_CLASSES
+    assert len({*Metric}) == len(Metric), "two gauges in one place"
+    assert max(Metric) < GAUGES

@@ -357,7 +357,7 @@ def test_lends_that_nobody_waits_for_take_the_slots_of_prefetches(make: Make) ->
         assert job is not None
         r.workers.do(worker, job)
         with r.state._lock:
-            r.state._queue.leave_slot(worker)  # as when it takes something else
+            r.state._queue.end(worker)  # as when it takes something else
     r.run()
     assert len(r.told()) == 10
     peer.back(*numbers)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from nopfsfs.config import DiskSpec
+from nopfsfs.config import MAX_CONCURRENCY, DiskSpec
 from nopfsfs.fuse import passthrough
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Answer, Demand, Order
+from nopfsfs.protocol.source_gauges import read_ended
 from nopfsfs.tiers import disk as disk_module
 from tests.conftest import no_more_threads, wait_until
 from tests.stager.rig import PAGE, content, write_files
@@ -52,6 +53,36 @@ def test_files_are_staged_pushed_dropped_and_evicted_as_ordered(base: Shared) ->
         s.wait_for(Event.EVICTED, a)
         assert s.read(b) == (0, content(2, 2 * PAGE))
         assert wait_until(lambda: base.gauge[Metric.ARENA_USED] == 2 * PAGE)
+
+
+def test_a_limit_holds_for_the_next_stager_too_and_is_kept_within_bounds(base: Shared) -> None:
+    with running(base) as s:
+        assert base.gauge[Metric.SOURCE_LIMIT] == 2, "as it was configured"
+        s.order(Order.LIMITS, [0], 5)
+        assert wait_until(lambda: base.gauge[Metric.SOURCE_LIMIT] == 5)
+        s.order(Order.FETCH, [base.row(f"f0{number}") for number in range(8)])
+        assert wait_until(lambda: base.gauge[Metric.STAGED_FILES] == 8)
+    with running(base) as s:
+        assert base.gauge[Metric.SOURCE_LIMIT] == 5
+        assert (base.gauge[Metric.UNDER_WAY], base.gauge[Metric.DEMANDS_UNDER_WAY]) == (0, 0)
+        s.order(Order.LIMITS, [], 1 << 40)
+        assert wait_until(lambda: base.gauge[Metric.SOURCE_LIMIT] == MAX_CONCURRENCY)
+        s.order(Order.LIMITS, [1], -3)
+        assert wait_until(lambda: base.gauge[Metric.SOURCE_LIMIT] == 1)
+        assert s.read(base.row("f00")) == (0, content(1, 2 * PAGE))
+
+
+def test_requests_at_the_source_are_counted_also_those_of_demands(base: Shared) -> None:
+    with running(base) as s:
+        s.order(Order.FETCH, [base.row("f00"), base.row("f01")])
+        assert wait_until(lambda: base.gauge[Metric.STAGED_FILES] == 2)
+        s.read(base.row("f03"))
+        found = read_ended(base.gauge)
+        assert found is not None
+        assert (found.ended[1], sum(found.ended)) == (3, 3)
+        assert 10 < found.log2_ns[1] / 3 < 34, "between a microsecond and sixteen seconds"
+        assert wait_until(lambda: base.gauge[Metric.UNDER_WAY] == 0)
+        assert base.gauge[Metric.UNDER_WAY_NS] > 0
 
 
 def test_a_push_of_what_is_not_staged_fails_and_says_so(base: Shared) -> None:

@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
+from nopfsfs.protocol.columns import GAUGES, Metric
 from nopfsfs.stager.load import DONE, Load, SharedOpen
 from nopfsfs.stager.read_queue import CLOSING_MOST, SPARE_SLOTS, BlockRead, ReadQueue, RowToBegin
 from nopfsfs.stager.workers import FILE_MOST, Worker, Workers
+from nopfsfs.tiers.source_slots import DISK_SLOTS, ReadLane, SourceSlots
 
 
-def load_of(row: int, blocks: int = 1) -> Load:
-    return Load(row, 0, 10 * blocks, 0, True, file_of(row), 0, block=10)
+def load_of(row: int, blocks: int = 1, disk: int = 0) -> Load:
+    return Load(row, 0, 10 * blocks, 0, True, file_of(row), 0, block=10, from_disk=disk)
 
 
 def file_of(row: int) -> SharedOpen:
     return SharedOpen(None, row)  # type: ignore[arg-type]
 
 
-def queue_of(slots: int = 2) -> ReadQueue:
-    return ReadQueue(slots, Workers(lambda: 0.0, lambda row: 0, 1))
+class Queue(ReadQueue):
+    """A queue with workers that take what there is for them; `now` is its clock."""
+
+    def __init__(self, limit: int) -> None:
+        self.now = 0.0
+        self.gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
+        clock = lambda: self.now  # noqa: E731
+        super().__init__(SourceSlots(limit, self.gauge, clock), Workers(clock, lambda row: 0, 1))
+
+    def work(self, *, urgent: bool = False) -> Worker:
+        """A worker that takes the next step, if there is one."""
+        worker = Worker(urgent=urgent)
+        self._workers.enter(worker)
+        self.go_on(worker)
+        return worker
+
+    def go_on(self, worker: Worker) -> None:
+        step = self.take(worker.urgent)
+        if step is not None:
+            assert not isinstance(step, RowToBegin)
+            self.begin(worker, step)
+        self.pass_on()
+
+    def end_and_go_on(self, worker: Worker) -> None:
+        self.end(worker)
+        self.go_on(worker)
+
+    def under_way(self) -> tuple[int, int]:
+        """All requests at the source, and the demands among them, as the gauges say."""
+        return self.gauge[Metric.UNDER_WAY], self.gauge[Metric.DEMANDS_UNDER_WAY]
+
+
+def queue_of(slots: int = 2) -> Queue:
+    return Queue(slots)
+
+
+def rows_of(workers: list[Worker]) -> list[int | None]:
+    return [worker.load.row if worker.load is not None else None for worker in workers]
 
 
 def take_all(queue: ReadQueue, demands_only: bool = False) -> list[object]:
@@ -54,7 +92,7 @@ def test_a_demand_that_has_waited_long_is_before_others() -> None:
 
 
 def test_a_block_is_taken_once_however_often_it_is_queued() -> None:
-    queue = queue_of()
+    queue = queue_of(slots=4)
     load = load_of(0, blocks=3)
     queue.follow(load)
     queue.demand(load, [1])
@@ -62,14 +100,129 @@ def test_a_block_is_taken_once_however_often_it_is_queued() -> None:
     assert load.running == 3
 
 
-def test_no_more_loads_have_slots_than_there_are() -> None:
+def test_no_more_prefetches_are_under_way_than_there_are_slots() -> None:
     queue = queue_of(slots=2)
-    loads = [load_of(row) for row in range(3)]
-    for load in loads:
-        queue.queue(load)
-    assert take_all(queue) == [(0, 0), (1, 0)]
-    queue.ended(loads[0])
-    assert take_all(queue) == [(2, 0)]
+    for row in range(4):
+        queue.queue(load_of(row))
+    workers = [queue.work() for _ in range(3)]
+    assert rows_of(workers) == [0, 1, None]
+    assert queue.under_way() == (2, 0)
+    queue.end_and_go_on(workers[0])
+    assert rows_of(workers) == [2, 1, None]
+
+
+def test_each_block_of_a_large_file_that_nobody_waits_for_needs_a_slot() -> None:
+    queue = queue_of(slots=3)
+    queue.queue(load_of(0, blocks=5))
+    workers = [queue.work() for _ in range(5)]
+    assert rows_of(workers) == [0, 0, 0, None, None]
+    queue.demand(load_of(1), [0])
+    assert rows_of([queue.work(urgent=True)]) == [1], "and a demand needs none"
+
+
+def test_prefetches_have_what_demands_leave_of_the_limit_and_at_least_one() -> None:
+    queue = queue_of(slots=4)
+    demands = [load_of(row) for row in range(10, 13)]
+    for load in demands:
+        queue.demand(load, [0])
+    for row in range(4):
+        queue.queue(load_of(row))
+    workers = [queue.work() for _ in range(6)]
+    assert rows_of(workers) == [10, 11, 12, 0, None, None]
+    assert queue.under_way() == (4, 3)
+    for load in (load_of(13), load_of(14)):
+        queue.demand(load, [0])
+        queue.work(urgent=True)
+    queue.end_and_go_on(workers[3])
+    assert rows_of(workers[3:4]) == [1], "five demands are more than the limit, and one prefetch goes on"
+    for worker in workers[:3]:
+        queue.end_and_go_on(worker)
+    assert queue.under_way() == (4, 2)
+
+
+def test_a_demand_that_ends_at_a_worker_for_demands_wakes_one_that_prefetches() -> None:
+    queue = queue_of(slots=2)
+    queue.demand(load_of(10), [0])
+    waited_for = queue.work(urgent=True)
+    for row in range(2):
+        queue.queue(load_of(row))
+    queue.work()
+    queue.take_wakes()
+    queue.end_and_go_on(waited_for)
+    assert queue.take_wakes() == (1, 0)
+
+
+def test_one_prefetch_after_the_other_at_one_worker_wakes_nobody() -> None:
+    queue = queue_of(slots=1)
+    queue.fetch(range(9, 12))
+    queue.queue(load_of(0))
+    queue.queue(load_of(1))
+    worker = queue.work()
+    queue.take_wakes()
+    queue.end_and_go_on(worker)
+    assert queue.take_wakes() == (0, 0)
+
+
+def test_a_limit_that_rises_wakes_who_may_go_on_and_one_that_falls_lets_what_is_under_way_end() -> None:
+    queue = queue_of(slots=1)
+    for row in range(8):
+        queue.queue(load_of(row))
+    workers = [queue.work()]
+    queue.take_wakes()
+    queue.set_limit(4)
+    assert queue.take_wakes() == (3, 0)
+    workers += [queue.work() for _ in range(4)]
+    assert rows_of(workers) == [0, 1, 2, 3, None]
+    queue.set_limit(2)
+    for worker in workers[:2]:
+        queue.end_and_go_on(worker)
+    assert (rows_of(workers), queue.under_way()) == ([None, None, 2, 3, None], (2, 0))
+    queue.end_and_go_on(workers[2])
+    assert rows_of(workers) == [None, None, 4, 3, None]
+
+
+def test_copies_on_disk_have_slots_of_their_own() -> None:
+    queue = queue_of(slots=1)
+    for row in range(2):
+        queue.queue(load_of(row))
+    for row in range(DISK_SLOTS + 1):
+        queue.queue(load_of(10 + row, disk=1))
+    workers = [queue.work() for _ in range(DISK_SLOTS + 2)]
+    assert rows_of(workers) == [0, *range(10, 10 + DISK_SLOTS), None]
+    assert queue.under_way() == (1, 0), "a disk is not the source"
+    queue.demand(load_of(50, disk=1), [0])
+    assert rows_of([queue.work(urgent=True)]) == [50]
+    assert queue.under_way() == (1, 0)
+
+
+def test_a_row_whose_copy_on_disk_is_gone_waits_for_a_slot_of_the_source() -> None:
+    queue = queue_of(slots=1)
+    queue.queue(load_of(0))
+    worker = queue.work()
+    queue.fetch([], [5])
+    assert queue.take(False) == RowToBegin(5)
+    load = load_of(5)
+    assert queue.take_begun(load) is None
+    queue.end_and_go_on(worker)
+    assert worker.load is load
+
+
+def test_the_time_in_which_a_prefetch_waits_for_a_slot_and_the_requests_under_way_are_integrated() -> None:
+    queue = queue_of(slots=1)
+    queue.queue(load_of(0))
+    queue.queue(load_of(1))
+    worker = queue.work()
+    queue.take_wakes()
+    queue.now = 2.0
+    queue.end_and_go_on(worker)
+    queue.take_wakes()
+    queue.now = 5.0
+    queue.end_and_go_on(worker)
+    queue.take_wakes()
+    queue.now = 9.0
+    queue._slots.count()
+    assert queue.gauge[Metric.UNDER_WAY_NS] == 5_000_000_000
+    assert queue.gauge[Metric.SLOTS_WAITED_NS] == 2_000_000_000
 
 
 def test_a_row_is_begun_by_the_caller_and_takes_a_slot_then() -> None:
@@ -78,9 +231,9 @@ def test_a_row_is_begun_by_the_caller_and_takes_a_slot_then() -> None:
     assert queue.take(False) == RowToBegin(5), "and it may get no load"
     assert queue.take(False) == RowToBegin(6)
     load = load_of(6, blocks=2)
-    assert queue.take_slot(load) == BlockRead(load, 0)
+    assert queue.take_begun(load) == BlockRead(load, 0)
     queue.fetch([7])
-    assert take_all(queue) == [(6, 1)], "no slot for another"
+    assert take_all(queue) == [], "no slot for another"
 
 
 def test_a_load_that_was_read_for_who_waits_takes_no_slot() -> None:
@@ -88,33 +241,41 @@ def test_a_load_that_was_read_for_who_waits_takes_no_slot() -> None:
     load = load_of(0)
     queue.queue(load)
     load.blocks[0] = DONE
-    assert (take_all(queue), load.slot) == ([], False)
+    assert (take_all(queue), queue.under_way()) == ([], (0, 0))
 
 
-def test_a_stuck_load_gives_its_slot_to_another_once() -> None:
+def test_a_stuck_worker_gives_its_slot_to_another_once() -> None:
     queue = queue_of(slots=1)
-    stuck, other = load_of(0), load_of(1)
-    queue.queue(stuck)
-    queue.queue(other)
-    assert take_all(queue) == [(0, 0)]
+    for row in range(3):
+        queue.queue(load_of(row))
+    stuck = queue.work()
     queue.give_on(stuck)
     queue.give_on(stuck)
-    assert take_all(queue) == [(1, 0)]
-    queue.ended(stuck)
-    assert queue._taken == 1
-    queue.ended(other)
-    assert queue._taken == queue._given_on == 0
+    assert queue.under_way() == (0, 0)
+    workers = [queue.work(), queue.work()]
+    assert rows_of(workers) == [1, None]
+    queue.end(stuck)
+    assert (queue.under_way(), queue._given_on) == ((1, 0), 0)
+
+
+def test_a_stuck_demand_takes_no_slot_from_prefetches_once_others_end() -> None:
+    queue = queue_of(slots=2)
+    queue.demand(load_of(10), [0])
+    stuck = queue.work(urgent=True)
+    for row in range(2):
+        queue.queue(load_of(row))
+    queue.give_on(stuck)
+    assert rows_of([queue.work(), queue.work()]) == [0, 1]
 
 
 def test_so_many_slots_are_given_on_and_no_more() -> None:
     queue = queue_of(slots=SPARE_SLOTS + 1)
-    loads = [load_of(row) for row in range(SPARE_SLOTS + 1)]
-    for load in loads:
-        queue.queue(load)
-    take_all(queue)
-    for load in loads:
-        queue.give_on(load)
-    assert [load.slot for load in loads] == [False] * SPARE_SLOTS + [True]
+    for row in range(SPARE_SLOTS + 1):
+        queue.queue(load_of(row))
+    workers = [queue.work() for _ in range(SPARE_SLOTS + 1)]
+    for worker in workers:
+        queue.give_on(worker)
+    assert queue.under_way() == (1, 0)
 
 
 def test_no_file_takes_all_workers_and_what_was_set_aside_comes_back() -> None:
@@ -127,13 +288,13 @@ def test_no_file_takes_all_workers_and_what_was_set_aside_comes_back() -> None:
         queue._workers.enter(worker)
         step = queue.take(False)
         assert isinstance(step, BlockRead)
-        queue.begin(worker, step, freed=False)
+        queue.begin(worker, step)
     assert workers[-1].load is other
     assert queue.take(False) is None
     queue.take_wakes()
-    assert not queue.end(workers[0])
+    queue.end(workers[0])
     assert queue.take_wakes() == (2, 2)
-    assert queue.take(False) == BlockRead(large, FILE_MOST)
+    assert queue.take(False) == BlockRead(large, FILE_MOST, ReadLane.DEMAND)
 
 
 def test_files_are_closed_last_unless_there_are_many() -> None:

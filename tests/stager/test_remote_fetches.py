@@ -276,7 +276,7 @@ def test_prefetches_from_the_source_after_all_count_among_those_of_the_source(ma
         assert job is not None
         r.workers.do(worker, job)
         with r.state._lock:
-            r.state._queue.leave_slot(worker)  # as when it takes something else
+            r.state._queue.end(worker)  # as when it takes something else
     r.run()
     r.check_at_rest()
 

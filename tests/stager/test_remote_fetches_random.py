@@ -200,7 +200,8 @@ def check_end(r: Rig, player: PeerPlayer) -> None:
     assert set(r.results) == set(r.asked), "not answered"
     assert r.state._loads._loads == {}, "never ended"
     assert r.state._pool.pinned == 0, "pinned for ever"
-    assert r.state._queue._taken == 0, "a slot is lost"
+    assert r.gauge(Metric.UNDER_WAY) == r.gauge(Metric.DEMANDS_UNDER_WAY) == 0, "a slot is lost"
+    assert r.state._slots.free == r.state._slots.limit
     assert not r.state._remote.any_limits
     assert r.state._remote._held == {}
     assert r.state._remote._prefetch_bytes == r.state._remote._held_bytes == r.state._leases._bytes == 0

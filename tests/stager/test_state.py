@@ -14,7 +14,9 @@ import xxhash
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Answer, Demand, Origin
+from nopfsfs.protocol.source_gauges import read_ended
 from nopfsfs.stager import state as module
+from nopfsfs.stager.workers import Worker
 from tests.conftest import no_more_threads, wait_until
 from tests.stager.rig import PAGE, Result, Rig, content, open_files_below, rig, write_files
 
@@ -509,3 +511,69 @@ def test_a_stopped_stager_ends_its_threads_and_forgets_what_is_queued(tmp_path: 
             assert not thread.is_alive()
         r.state.fetch(r.files)
         assert not r.workers.run_one()
+
+
+# ---- gauges of requests at the source ---------------------------------------------------------------------------
+
+
+def ended(r: Rig) -> tuple[int, int]:
+    """Requests that ended well, and the young ones of them."""
+    found = read_ended(r.gauges.block)
+    assert found is not None
+    return sum(found.ended), sum(found.young_ended)
+
+
+def test_what_began_before_a_mark_is_not_young(make: Make) -> None:
+    r = make(PAGE, PAGE, PAGE)
+    r.state.fetch(r.files)
+    worker = Worker(urgent=False)
+    step = r.state.next_step(worker, wait=False)
+    assert step is not None
+    r.now += 1
+    r.state.set_limit(4, 4, mark=True)
+    r.workers.do(worker, step)
+    assert ended(r) == (1, 0)
+    assert r.state.next_step(worker, wait=False) is not None, "a request that begins now"
+    assert r.gauge(Metric.UNDER_WAY) == 1
+
+
+def test_what_fails_is_read_from_disk_or_is_another_version_is_no_request_that_ended_well(make: Make) -> None:
+    r = make(PAGE, PAGE, disks=OneDisk())
+    failing, on_disk = r.files
+    r.source.errors[failing] = errno.EIO
+    r.columns.disk[on_disk], r.columns.check[on_disk] = 1, xxhash.xxh3_64_intdigest(r.path(on_disk).read_bytes())
+    OneDisk.path = r.path(on_disk)
+    r.state.fetch(r.files)
+    r.run()
+    assert r.staged(on_disk) is not None
+    assert ended(r) == (0, 0)
+    assert r.gauge(Metric.SOURCE_ERRORS) == 1
+    assert r.gauge(Metric.UNDER_WAY) == 0
+
+
+class OneDisk:
+    """A disk with one file."""
+
+    path: Path
+
+    def read(self, disk: int, row: int, into: memoryview) -> None:
+        into[:] = self.path.read_bytes()
+
+
+def test_a_higher_limit_starts_the_threads_that_it_needs_and_demands_that_find_nobody_more(make: Make) -> None:
+    r = make(*[PAGE] * 8)
+    r.workers.start(1, 1, 4)
+    assert wait_until(lambda: r.state._workers._idle == [1, 1])
+    assert not any(r.state.lacking())
+    r.state.set_limit(3, 3)
+    assert r.state.lacking() == (2, 0)
+    r.workers.fill()
+    assert wait_until(lambda: r.state._workers._idle == [3, 1])
+    gate = threading.Event()
+    r.source.while_opening = lambda row: gate.wait(20) and None
+    for row in r.files:
+        r.demand(row)
+        r.workers.fill()
+    assert r.state._workers.threads == [3, 4], "no more than there may be"
+    gate.set()
+    assert wait_until(lambda: not r.state._queue._demands)

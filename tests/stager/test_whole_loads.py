@@ -20,6 +20,7 @@ from nopfsfs.stager.read_queue import BlockRead, ReadQueue, RowToBegin
 from nopfsfs.stager.remote_fetches import RemoteFetches
 from nopfsfs.stager.whole_loads import WholeLoads
 from nopfsfs.stager.workers import Workers
+from nopfsfs.tiers.source_slots import SourceSlots
 from tests.stager.rig import PAGE, Rig, write_files
 
 
@@ -44,7 +45,8 @@ class Parts:
         self.answers: list[Answer] = []
         gauge = r.gauges.block
         self.pool = ExtentPool(r.arena, gauge, lambda number: True)
-        self.queue = ReadQueue(2, Workers(lambda: r.now, lambda row: 0, 1))
+        slots = SourceSlots(2, r.gauges.block, lambda: r.now)
+        self.queue = ReadQueue(slots, Workers(lambda: r.now, lambda row: 0, 1))
         self.loads = WholeLoads(
             self.pool, self.queue, index=r.index, columns=r.columns, gauge=gauge, ring=r.state._ring, source=r.source,
             answer=self.answers.append, left_alone=left_alone.rows(lambda: r.now), tiers=Tiers(lambda: r.now),

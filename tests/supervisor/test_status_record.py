@@ -44,7 +44,7 @@ def test_the_record_has_what_is_promised(gauge: memoryview) -> None:
     made = record(
         state="running", source="/s", mountpoint="/m", plan={"state": "locked"}, predicted=6, k=64, server=gauge,
         stager=gauge, budget={"ram": 5}, used={"ram": 4}, processes=[{"role": "server", "pid": 1}], lost=2,
-        page_cache={"measured": False}, modes=MODES, rates={}, recheck={}, seconds=1.23456,
+        page_cache={"measured": False}, modes=MODES, rates={}, recheck={}, tuning={}, seconds=1.23456,
     )  # fmt: skip
     assert made["opens"] == {"total": 7, "predicted": 6, "k": 64, "unobserved": 2, "estimated": False}
     assert made["wait_seconds"] == 1.5
@@ -66,7 +66,7 @@ def test_what_several_servers_counted_is_added_up_and_can_be_printed() -> None:
         made = record(
             state="running", source="/s", mountpoint="/m", plan={}, predicted=6, k=64,
             server=ServerGauges(fd).total(), stager=MetricBlock(fd, writable=False).block, budget={}, used={},
-            processes=[], lost=0, page_cache={}, modes=MODES, rates={}, recheck={}, seconds=1.0,
+            processes=[], lost=0, page_cache={}, modes=MODES, rates={}, recheck={}, tuning={}, seconds=1.0,
         )  # fmt: skip
         assert json.loads(json.dumps(made)) == made
         assert made["opens"]["total"] == 30

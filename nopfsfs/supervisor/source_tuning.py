@@ -1,0 +1,301 @@
+"""The supervisor's part of the tuner: gauges of the stager in, limits for the stager out (docs/tuner.md).
+
+One task. It sleeps while nothing is under way at the source, and is woken by the next order to fetch. The tuner's clock
+stands still meanwhile: time in which nothing is read says nothing of the source. A fault in here leaves the limit as it
+is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import trio
+
+from nopfsfs.config import MAX_CONCURRENCY, MountConfig
+from nopfsfs.policy.limit_policy import TICK_SECONDS, LimitDecision, Reason, SourceSample
+from nopfsfs.policy.reading_lead import ReadingLead
+from nopfsfs.policy.tuner import SlowdownTuner
+from nopfsfs.protocol.columns import Metric
+from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.source_gauges import read_ended
+from nopfsfs.supervisor.event_loop import EventLoop
+from nopfsfs.supervisor.mount_memory import MountMemory
+from nopfsfs.supervisor.source_memory import SourceMemoryFile
+from nopfsfs.supervisor.stager_socket import StagerSocket
+from nopfsfs.system import clock_state
+from nopfsfs.system.outages import Backoff, Outages, reason
+
+log = logging.getLogger(__name__)
+IDLE_S = 1.0  # between looks at whether demands are under way, or a stager has another limit than the mount
+SILENT_S, SILENT_PAUSE_S = 10.0, 1.0  # where nothing has ended for so long, looks are so far apart
+BUSY_S = 0.002  # until the next look at sums that are being changed
+CLOCK_S = 10.0  # between looks at the state of the wall clock
+KEEP_S = 60.0  # between writes of what is known of the source
+DECISIONS = 64  # the last ones are kept
+FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next
+SOUND_S = 5.0  # without a fault, after which it is said to work
+AUTO = -1  # in the gauge LIMIT_ASKED
+WHAT = "tuner"
+
+
+class Clocks(NamedTuple):
+    """Seconds of a clock that only runs forward and of the wall clock, and whether the latter is disciplined."""
+
+    now: Callable[[], float] = trio.current_time
+    wall: Callable[[], float] = time.time
+    disciplined: Callable[[], bool] = clock_state.disciplined
+
+
+class SourceTuning:
+    """Decides how many requests the stager may have under way at the source, and says why.
+
+    `gauge`: the stager's block; `own`: the supervisor's, where a limit that a command asked for outlives the
+    supervisor. `follow(limit)` is called with each limit; `lead()` returns the seconds of reading that are staged.
+    """
+
+    def __init__(
+        self, config: MountConfig, gauge: memoryview, own: memoryview, stager: StagerSocket, outages: Outages, *,
+        follow: Callable[[int], None], lead: Callable[[], float | None] = lambda: None, clocks: Clocks | None = None,
+    ) -> None:  # fmt: skip
+        self._config, self._gauge, self._own, self._stager, self._outages = config, gauge, own, stager, outages
+        self._follow, self._lead = follow, lead
+        self._clocks = clocks or Clocks()
+        self._file = SourceMemoryFile(config)
+        self._tuner: SlowdownTuner | None = None
+        self._sent = 0
+        self._idle = 0.0  # seconds for which the tuner's clock stood still
+        self._step, self._step_at = 0, 0.0  # of the sums, when they were last seen to change
+        self._disciplined, self._clock_at = False, float("-inf")
+        self._last: LimitDecision | None = None
+        self._lead_now: float | None = None
+        self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS)
+        self._asked = trio.Event()  # replaced when a command asks for another limit
+
+    @classmethod
+    def of(
+        cls, config: MountConfig, memory: MountMemory, stager: StagerSocket, outages: Outages, loop: EventLoop
+    ) -> SourceTuning:
+        """The tuning of a mount, with its event loop."""
+        return cls(
+            config, memory.stager_gauge, memory.gauge, stager, outages, follow=loop.policy.fetches.set_source_limit,
+            lead=partial(staged_lead, loop, ReadingLead()),
+        )  # fmt: skip
+
+    # ---- the task -----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Tune until cancelled. A fault costs the mount its tuner for a while, and the limit stays."""
+        backoff = Backoff(FAILED_PAUSE_S)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep)
+            while True:
+                began = trio.current_time()
+                try:
+                    await self._begin()
+                    while True:
+                        await self._turn()
+                        if backoff.failures and trio.current_time() - began > SOUND_S:
+                            backoff.succeeded()
+                            self._outages.ended(WHAT)
+                except Exception as e:
+                    log.exception("the tuner fails; the limit of requests at the source stays for a while")
+                    self._outages.began(WHAT, f"failed: {reason(e)}")
+                    await trio.sleep(backoff.failed())
+
+    async def remember(self) -> None:
+        """Keep what is known of the source for the next mount."""
+        if self._tuner is not None:
+            await self._file.write(self._tuner.memory)
+
+    async def _keep(self) -> None:
+        while True:
+            await trio.sleep(KEEP_S)
+            await self.remember()
+
+    async def _begin(self) -> None:
+        memory = await self._file.read()
+        first = self._gauge[Metric.SOURCE_LIMIT] or self._config.first_limit
+        self._last, self._step_at = None, self._clocks.now()
+        self._tuner = SlowdownTuner(memory, first=first, ranks=max(1, self._config.nodes))
+
+    async def _turn(self) -> None:
+        """One decision, or a pause until there is something to decide."""
+        fixed = self.fixed
+        if fixed is not None:
+            await self._send(fixed)
+            await self._pause(IDLE_S)
+        elif (self._stager.attached and self._active()) or await self._woken():
+            if (sample := self._sample()) is None:
+                await self._pause(BUSY_S)
+            else:
+                await self._decide(sample)
+
+    async def _decide(self, sample: SourceSample) -> None:
+        tuner = self._tuner
+        assert tuner is not None
+        decision = tuner.step(sample)
+        self._note(decision, sample)
+        self._last = decision
+        await self._send(decision.limit, mark=decision.mark)
+        silent = self._clocks.now() - self._step_at > SILENT_S  # what is under way hangs
+        await self._pause(max(decision.wait, SILENT_PAUSE_S) if silent else decision.wait)
+
+    async def _woken(self) -> bool:
+        """Wait until something is ordered, or for `IDLE_S`; True when something is. The tuner's clock stands still, but
+        in a drain, which others hold as well."""
+        if self._last is not None and self._last.reason is Reason.DRAIN:
+            await trio.sleep(TICK_SECONDS)
+            return True
+        began, woken = self._clocks.now(), False
+        with trio.move_on_after(IDLE_S):
+            await self._stager.fetch_sent()
+            woken = True
+        self._step_at = self._clocks.now()
+        self._idle += self._step_at - began
+        return woken
+
+    def _active(self) -> bool:
+        """True while requests are under way, or have ended since the last look."""
+        step = self._gauge[Metric.ENDED_STEP]
+        if step != self._step:
+            self._step, self._step_at = step, self._clocks.now()
+            return True
+        return bool(self._gauge[Metric.UNDER_WAY])
+
+    def _sample(self) -> SourceSample | None:
+        """The gauges now; None while they are being changed."""
+        sums = read_ended(self._gauge)
+        if sums is None:
+            return None
+        now, gauge = self._clocks.now(), self._gauge
+        if now - self._clock_at >= CLOCK_S:
+            self._clock_at, self._disciplined = now, self._clocks.disciplined()
+        self._lead_now = self._lead()
+        return SourceSample(
+            now - self._idle, self._clocks.wall(), sums.ended, sums.log2_ns, sums.young_ended, sums.young_log2_ns,
+            gauge[Metric.UNDER_WAY_NS] / 1e9, gauge[Metric.SLOTS_WAITED_NS] / 1e9, gauge[Metric.UNDER_WAY],
+            gauge[Metric.DEMANDS_UNDER_WAY], gauge[Metric.SOURCE_ERRORS], self._lead_now, self._disciplined,
+        )  # fmt: skip
+
+    async def _send(self, limit: int, *, mark: bool = False) -> None:
+        """Let the stager have that limit, unless it has. A stager that died may have missed the last one."""
+        if not self._stager.attached or not (mark or limit != self._sent or limit != self._gauge[Metric.SOURCE_LIMIT]):
+            return
+        if limit != self._sent:
+            self._follow(limit)
+        self._sent = limit
+        await self._stager.command(Order.LIMITS, np.array([int(mark)], np.int64), limit)
+
+    async def _pause(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._asked.wait()
+
+    # ---- what commands ask for ----------------------------------------------------------------------------
+
+    @property
+    def fixed(self) -> int | None:
+        """The limit that a user stated; None where the tuner decides."""
+        asked = self._own[Metric.LIMIT_ASKED]
+        if asked == AUTO:
+            return None
+        return asked or self._config.source_concurrency or None
+
+    async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out `tune`, and report: keep a limit, let the tuner decide, or change nothing. Raises ValueError; then
+        nothing has changed."""
+        concurrency, hold = request.get("concurrency"), request.get("hold", False)
+        if not isinstance(hold, bool):
+            raise ValueError("hold: true or false is expected")
+        if hold and concurrency == "auto":
+            raise ValueError("hold: the limit cannot be held and be tuned")
+        if isinstance(concurrency, int) and not isinstance(concurrency, bool) and 1 <= concurrency <= MAX_CONCURRENCY:
+            asked = concurrency
+        elif concurrency == "auto":
+            asked = AUTO
+        elif concurrency is not None:
+            raise ValueError(f"concurrency: a whole number from 1 to {MAX_CONCURRENCY} or auto is expected")
+        elif hold:
+            asked = self._gauge[Metric.SOURCE_LIMIT] if self.fixed is None else self.fixed
+        else:
+            return self.report()
+        self._own[Metric.LIMIT_ASKED] = asked
+        log.info("requests at the source: %s, as a command asks", "tuned" if asked == AUTO else f"{asked} at most")
+        self._asked.set()
+        self._asked = trio.Event()
+        if asked != AUTO:
+            await self._send(asked)
+        return self.report()
+
+    # ---- what it says -------------------------------------------------------------------------------------
+
+    def _note(self, decision: LimitDecision, sample: SourceSample) -> None:
+        """Keep a decision that changes something."""
+        last, tuner = self._last, self._tuner
+        assert tuner is not None
+        if last is not None and last.limit == decision.limit:
+            return
+        self._decisions.append(
+            {
+                "time": round(sample.clock, 3), "limit": decision.limit, "reason": decision.reason.value,
+                "slowdown": round(tuner.slowdown, 3), "under_way": sample.under_way,
+            }
+        )  # fmt: skip
+
+    def status(self) -> dict[str, Any]:
+        """The part `tuning` of the record."""
+        gauge, tuner, fixed = self._gauge, self._tuner, self.fixed
+        tuned = tuner is not None and fixed is None
+        return {
+            "mode": "auto" if fixed is None else "fixed",
+            "asked": bool(self._own[Metric.LIMIT_ASKED]),
+            "limit": gauge[Metric.SOURCE_LIMIT],
+            "under_way": gauge[Metric.UNDER_WAY],
+            "demands": gauge[Metric.DEMANDS_UNDER_WAY],
+            "slowdown": round(tuner.slowdown, 3) if tuner is not None and tuned else None,
+            "reason": self._decisions[-1]["reason"] if tuned and self._decisions else None,
+        }
+
+    def report(self) -> dict[str, Any]:
+        """The record of `nopfs tune`: status, gauges, the tuner's state, the last decisions. Times are seconds; lists
+        are by size class."""
+        gauge, tuner = self._gauge, self._tuner
+        sums = read_ended(gauge)
+        memory = tuner.memory if tuner is not None else None
+        return {
+            **self.status(),
+            "ended": list(sums.ended) if sums is not None else None,
+            "mean_seconds": _means(sums.ended, sums.log2_ns) if sums is not None else None,
+            "errors": gauge[Metric.SOURCE_ERRORS],
+            "under_way_seconds": gauge[Metric.UNDER_WAY_NS] / 1e9,
+            "waited_seconds": gauge[Metric.SLOTS_WAITED_NS] / 1e9,
+            "aim": round(tuner.aim, 3) if tuner is not None else None,
+            "base_seconds": [_seconds(one) for one in memory.log2_ns] if memory is not None else None,
+            "evidence": list(memory.evidence) if memory is not None else None,
+            "knee": tuner.base.knee if tuner is not None and memory is not None and memory.knees else None,
+            "lead_seconds": self._lead_now,
+            "disciplined": self._disciplined,
+            "decisions": list(self._decisions),
+        }
+
+
+def staged_lead(loop: EventLoop, lead: ReadingLead, now: Callable[[], float] = trio.current_time) -> float | None:
+    """Seconds of reading that are staged ahead, while the plan has held for a while; else None."""
+    follower = loop.follower
+    if follower is None or not follower.steady:
+        return None
+    ahead = loop.policy.fetches.ahead_of(follower.position)
+    return lead.observe(now(), follower.generation, follower.position, ahead)
+
+
+def _means(ended: tuple[int, ...], log2_ns: tuple[float, ...]) -> list[float | None]:
+    return [_seconds(total / count) if count else None for count, total in zip(ended, log2_ns, strict=True)]
+
+
+def _seconds(log2_ns: float | None) -> float | None:
+    return None if log2_ns is None else float(2.0**log2_ns * 1e-9)

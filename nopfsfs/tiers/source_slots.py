@@ -1,0 +1,101 @@
+"""Requests under way at the source, and reads of copies on disk: how many there are, and how many there may be.
+
+A demand needs no slot. A prefetch of the source needs one: there are as many as the limit leaves beside the demands
+under way, and at least one. A prefetch of a copy on disk needs one of another kind, so that neither the source nor a
+disk waits for the other. The caller holds its own lock. Integrals and counts are gauges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from nopfsfs.protocol.columns import Metric
+from nopfsfs.protocol.source_gauges import begin_counting, count_ended
+
+DISK_SLOTS = 16  # prefetches of copies on disk at once
+_UNDER_WAY, _DEMANDS, _UNDER_WAY_NS, _WAITED_NS = (
+    int(Metric.UNDER_WAY), int(Metric.DEMANDS_UNDER_WAY), int(Metric.UNDER_WAY_NS), int(Metric.SLOTS_WAITED_NS),
+)  # fmt: skip
+
+
+class ReadLane(Enum):
+    """The kind of a read: what it reads, and whether anybody waits for it."""
+
+    PREFETCH = 0  # of the source
+    DEMAND = 1  # of the source
+    DISK_PREFETCH = 2
+    DISK_DEMAND = 3
+
+
+class SourceSlots:
+    """Counts reads that begin and end. `limit`: requests under way at the source. `clock`: seconds."""
+
+    def __init__(self, limit: int, gauge: memoryview, clock: Callable[[], float]) -> None:
+        self._limit, self._gauge, self._clock = limit, gauge, clock
+        self._under_way = dict.fromkeys(ReadLane, 0)
+        self._waits = False  # a prefetch of the source waits for a slot
+        self._counted = self._marked = clock()
+        begin_counting(gauge)
+        gauge[_UNDER_WAY] = gauge[_DEMANDS] = 0
+        gauge[Metric.SOURCE_LIMIT] = limit
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        """Change the limit. What is under way ends by itself."""
+        self._limit = self._gauge[Metric.SOURCE_LIMIT] = limit
+
+    @property
+    def free(self) -> int:
+        """Slots for prefetches of the source that are free; none, or fewer, after the limit has fallen."""
+        under_way = self._under_way
+        return max(1, self._limit - under_way[ReadLane.DEMAND]) - under_way[ReadLane.PREFETCH]
+
+    @property
+    def free_of_disk(self) -> int:
+        """Slots for prefetches of copies on disk that are free."""
+        return DISK_SLOTS - self._under_way[ReadLane.DISK_PREFETCH]
+
+    def begin(self, lane: ReadLane) -> None:
+        """Note that a read begins."""
+        self._change(lane, 1)
+
+    def end(self, lane: ReadLane) -> None:
+        """Note that a read has ended, or counts no more."""
+        self._change(lane, -1)
+
+    def wait(self, does: bool) -> None:
+        """Note whether any prefetch of the source waits to begin."""
+        waits = does and self.free <= 0
+        if waits is not self._waits:
+            self.count()
+            self._waits = waits
+
+    def count(self) -> None:
+        """Bring the integrals up to date."""
+        now = self._clock()
+        passed = int(1e9 * (now - self._counted))
+        self._counted = now
+        gauge = self._gauge
+        gauge[_UNDER_WAY_NS] += passed * gauge[_UNDER_WAY]
+        if self._waits:
+            gauge[_WAITED_NS] += passed
+
+    def mark(self) -> None:
+        """Count only requests as young that begin from now on."""
+        self._marked = self._clock()
+
+    def ended_well(self, size: int, took_ns: int, began: float) -> None:
+        """Count a request of `size` bytes at the source; `began`: by the clock."""
+        count_ended(self._gauge, size, took_ns, young=began >= self._marked)
+
+    def _change(self, lane: ReadLane, by: int) -> None:
+        self._under_way[lane] += by
+        if lane is ReadLane.PREFETCH or lane is ReadLane.DEMAND:
+            self.count()
+            self._gauge[_UNDER_WAY] += by
+            self._gauge[_DEMANDS] += by * (lane is ReadLane.DEMAND)

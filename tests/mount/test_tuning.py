@@ -1,0 +1,116 @@
+"""How many requests a real mount has under way at its source: tuned, stated, as a command asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slow_source import SlowSource
+
+from nopfsfs.errors import Exit
+from tests.conftest import wait_until
+from tests.mount.conftest import Mounting
+from tests.mount.harness import Mounted, Reader, fill, module, run
+
+pytestmark = pytest.mark.mount
+
+COUNT = 1500  # files; with the first limit, a mount would take more than a minute for them
+LATENCY_S = 0.2
+PLAN = ("--sampler", "random", "--seed", "42", "--signal", "open")  # nothing has to be seen, to fetch ahead
+RISEN = 16
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[SlowSource]:
+    fill(tmp_path / "backing", COUNT, 2000)
+    with SlowSource(tmp_path / "backing", open_latency=LATENCY_S, concurrent=4096) as source:
+        yield source
+
+
+def limit(m: Mounted) -> int:
+    return int(m.status()["tuning"]["limit"])
+
+
+def tune(m: Mounted, *words: str) -> dict[str, Any]:
+    done = run([*module("nopfs"), "tune", str(m.path), "--json", *words])
+    assert done.returncode == Exit.OK, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_a_lone_mount_goes_up_from_four_where_the_source_answers_in_parallel(
+    mounting: Mounting, slow: SlowSource
+) -> None:
+    with mounting(slow.path, *PLAN) as m:
+        m.wait_status(lambda status: status["tuning"]["limit"] >= RISEN)
+        assert slow.counters(files=False).peak >= RISEN
+        record = tune(m)
+        assert record["mode"] == "auto"
+        assert [one["limit"] for one in record["decisions"]][:3] == [4, 8, 16]
+        assert sum(record["ended"]) > 0
+        assert record["base_seconds"][0] == pytest.approx(LATENCY_S, rel=0.5)
+
+
+def test_a_stall_brings_the_limit_down_while_readers_are_not_held_back(mounting: Mounting, slow: SlowSource) -> None:
+    with mounting(slow.path, *PLAN) as m:
+        m.wait_status(lambda status: status["tuning"]["limit"] >= RISEN)
+        slow.stall("open")
+        slow.wait_stalled(RISEN)
+        m.wait_status(lambda status: status["tuning"]["limit"] <= 8, limit_s=15.0)
+        assert m.status()["tuning"]["reason"] == "hang"
+        read = set(slow.counters().files)
+        name = next(name for name in map(name_of(m), sorted(m.source.rglob("*.jpg"))) if name not in read)
+        before = slow.counters(files=False).stalled
+        with Reader("wait", m.path / name) as reader:
+            assert reader.line() == "open"
+            slow.wait_stalled(before + 1)
+            slow.release()
+            assert reader.result() == (m.source / name).stat().st_size
+        m.wait_status(lambda status: status["tuning"]["limit"] >= 8, limit_s=30.0)
+
+
+def name_of(m: Mounted) -> Any:
+    return lambda path: os.path.relpath(path, m.source)
+
+
+def test_a_stager_that_is_killed_goes_on_with_the_limit(mounting: Mounting, slow: SlowSource) -> None:
+    with mounting(slow.path, *PLAN) as m:
+        m.errors_expected = True
+        m.wait_status(lambda status: status["tuning"]["limit"] >= RISEN)
+        before = m.kill("stager")
+        assert wait_until(lambda: m.pid("stager") != before)
+        staged = m.status()["stager"]["staged_files"]
+        m.wait_status(lambda status: status["stager"]["staged_files"] > staged + RISEN)
+        assert limit(m) >= RISEN / 2
+
+
+def test_a_stated_number_bounds_the_prefetches(mounting: Mounting, tmp_path: Path) -> None:
+    fill(tmp_path / "backing", 200, 2000)
+    with (
+        SlowSource(tmp_path / "backing", open_latency=0.02) as slow,
+        mounting(slow.path, *PLAN, "--source-concurrency", "8") as m,
+    ):
+        m.wait_status(lambda status: status["stager"]["staged_files"] == 200)
+        assert slow.counters(files=False).peak == 8
+        assert (limit(m), m.status()["tuning"]["mode"]) == (8, "fixed")
+
+
+def test_a_command_sets_the_number_until_the_unmount_whoever_supervises(mounting: Mounting, slow: SlowSource) -> None:
+    with mounting(slow.path, *PLAN) as m:
+        m.errors_expected = True
+        assert tune(m, "--concurrency", "6")["limit"] == 6
+        assert wait_until(lambda: limit(m) == 6)
+        m.kill("supervisor", signal.SIGKILL)
+        adopted = run([*module("nopfs"), "adopt", str(m.path)])
+        assert adopted.returncode == Exit.OK, adopted.stderr
+        found = m.wait_status(lambda status: status["tuning"]["limit"] == 6)["tuning"]
+        assert (found["mode"], found["asked"]) == ("fixed", True)
+        assert tune(m, "--concurrency", "auto")["mode"] == "auto"
+        assert wait_until(lambda: limit(m) > 6)
+        assert tune(m, "--hold")["mode"] == "fixed"
+        status = run([*module("nopfs"), "status", str(m.path)])
+        assert "not tuned, as a command asked" in status.stdout
