@@ -41,7 +41,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from slow_source_load import BIN_S, Change, Curve, Limits, parse_change, parse_duration, parse_rate
+from slow_source_load import Change, Curve, Limits, parse_change, parse_duration, parse_rate
 
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
@@ -79,11 +79,6 @@ class SourceCounters:
     listings: dict[str, int] = field(default_factory=dict)
     under_way_seconds: float = 0.0
     series: Sequence[tuple[float, int]] = ()
-
-    def rate(self, seconds: float) -> float:
-        """Reads a second that ended well, in about the last so many seconds of the series."""
-        last = self.series[-max(1, round(seconds / BIN_S)) :]
-        return sum(ended for _, ended in last) / (len(last) * BIN_S)
 
 
 class SlowSource:

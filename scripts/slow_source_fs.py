@@ -35,6 +35,7 @@ log = logging.getLogger("slow_source")
 DIRECTORY_ENTRY_TIMEOUT_S = 1.0
 # Requests beyond the concurrent ones that may wait (stalled or queued) while metadata is still answered.
 SPARE_TASKS = 1024
+PRIORITY = -10  # of a source with a curve, as of the servers of a mount
 CURVE_TASKS = 1024  # served at once by a source with a curve
 MAX_READ_BYTES = 1 << 20  # the kernel asks for at most 256 pages at once
 CONNECTIONS = Path("/sys/fs/fuse/connections")
@@ -314,6 +315,8 @@ class Setup:
 
 def serve(setup: Setup) -> None:
     """Mount, answer until told to stop (SIGINT, SIGTERM, control socket, umount), unmount."""
+    if setup.limits.curve is not None:
+        raise_priority()
     load = Load(setup.limits, Timer())
     backing = os.fsencode(setup.backing.resolve())
     fs = SlowFs(backing, load, Faults(), Counters(), setup.timeout, setup.root_squash)
@@ -328,6 +331,13 @@ def serve(setup: Setup) -> None:
         pyfuse3.close(unmount=True)
         if setup.control is not None:
             setup.control.unlink(missing_ok=True)
+
+
+def raise_priority() -> None:
+    """Come before what is measured, where that is allowed: a real source is another machine, so that its reads take no
+    longer when the processors of this one are busy."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
 
 
 def most_at_once(limits: Limits) -> int:
