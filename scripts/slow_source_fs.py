@@ -277,9 +277,10 @@ class Control:
 
     def _do_counters(self, files: bool = False, series: bool = False) -> dict[str, Any]:
         fs = self._fs
-        return {"stalled": fs.faults.stalled, **fs.load.under_way.record(series), **fs.counters.record(files)}
+        return {"stalled": fs.faults.stalled, **fs.load.record(series), **fs.counters.record(files)}
 
     def _do_reset(self) -> None:
+        self._fs.load.record(series=False)  # what has ended by now is not counted afterwards
         self._fs.counters.reset()
         self._fs.load.under_way.reset()
 

@@ -153,27 +153,24 @@ class UnderWay:
         self._bin_seconds, self._bin_reads = 0.0, 0
 
     def begin(self) -> None:
-        self._pass()
+        self._pass(self._clock())
         self.count += 1
         self.peak = max(self.peak, self.count)
 
-    def end(self) -> None:
-        self._pass()
+    def end(self, at: float | None = None, *, read: bool = False) -> None:
+        """End a request, now or at an earlier time than now; `read`: it was a read, and ended well."""
+        self._pass(self._clock() if at is None else max(at, self._at))
         self.count -= 1
-
-    def read_ended(self) -> None:
-        self._pass()
-        self._bin_reads += 1
+        self._bin_reads += read
 
     def record(self, series: bool) -> dict[str, Any]:
         """The counters by name; with `series` also [[mean under way, reads ended], ...] of the bins that have ended."""
-        self._pass()
+        self._pass(self._clock())
         state = {"in_flight": self.count, "peak": self.peak, "under_way_seconds": self._seconds}
         return {**state, "series": list(self._series)} if series else state
 
-    def _pass(self) -> None:
+    def _pass(self, now: float) -> None:
         """Count the time since the last call, in which nothing changed."""
-        now = self._clock()
         while now >= self._bin_end:
             self._add(self._bin_end)
             self._series.append((self._bin_seconds / BIN_S, self._bin_reads))
@@ -197,6 +194,7 @@ class Load:
         self.under_way = UnderWay()
         self._timer = timer
         self._line_free = 0.0  # when the shared line has sent all that was promised
+        self._taken = 0  # places
         self._waiting = trio.lowlevel.ParkingLot()
         self._sharing: Sharing | None = None
         self._has_shared = trio.Event()
@@ -216,7 +214,7 @@ class Load:
             if self._sharing is None:
                 from slow_source_sharing import Sharing  # a source without a curve starts faster without numpy
 
-                self._sharing = Sharing(limits.curve)
+                self._sharing = Sharing(limits.curve, self.under_way)
                 self._has_shared.set()
             else:
                 self._sharing.set_curve(limits.curve)
@@ -227,6 +225,12 @@ class Load:
         if self._sharing is None or self.limits.curve is None:
             raise ValueError("only a source with a curve has a schedule")
         self._sharing.schedule(changes)
+
+    def record(self, series: bool) -> dict[str, Any]:
+        """The counters of what was under way (`UnderWay.record`)."""
+        if self._sharing is not None:
+            self._sharing.catch_up()
+        return self.under_way.record(series)
 
     async def open(self) -> None:
         """Wait as long as an open takes."""
@@ -239,15 +243,16 @@ class Load:
 
     async def read(self, size: int) -> None:
         """Wait as long as reading `size` bytes takes. Raises OSError if a schedule says so."""
+        if self.limits.curve is not None and self._sharing is not None:
+            await self._sharing.read()
+            return
         await self._enter()
+        well = False
         try:
-            if self.limits.curve is None or self._sharing is None:
-                await self._use_line(size)
-            else:
-                await self._sharing.read()
-            self.under_way.read_ended()
+            await self._use_line(size)
+            well = True
         finally:
-            self._leave()
+            self._leave(read=well)
 
     async def _use_line(self, size: int) -> None:
         """Wait for latency and line. The line serves in order of arrival; all latencies are equal, so no answer has to
@@ -262,16 +267,18 @@ class Load:
 
     async def _enter(self) -> None:
         """Take one of the `concurrent` places, which `_leave` gives back; with a curve there is one for all."""
-        if self.limits.curve is None and self.under_way.count >= self.limits.concurrent:
-            await self._waiting.park()  # the place is handed over: the count stays
+        if self.limits.curve is None and self._taken >= self.limits.concurrent:
+            await self._waiting.park()  # the place is handed over
         else:
-            self.under_way.begin()
+            self._taken += 1
+        self.under_way.begin()
 
-    def _leave(self) -> None:
+    def _leave(self, *, read: bool = False) -> None:
+        self.under_way.end(read=read)
         if self._waiting:
             self._waiting.unpark()
         else:
-            self.under_way.end()
+            self._taken -= 1
 
 
 @dataclass

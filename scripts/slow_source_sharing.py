@@ -19,7 +19,7 @@ from typing import Any
 import outcome
 import trio
 from slow_source_clock import Alarm
-from slow_source_load import Change, Curve
+from slow_source_load import Change, Curve, UnderWay
 
 from nopfsfs.sim.tuning.shared_source import Lane, SharedSource, SourceChange, ThroughputCurve
 
@@ -33,7 +33,8 @@ def throughput_curve(curve: Curve) -> ThroughputCurve:
 class Sharing:
     """The reads under way, and the changes to come. `run` is a task that ends reads."""
 
-    def __init__(self, curve: Curve) -> None:
+    def __init__(self, curve: Curve, under_way: UnderWay) -> None:
+        self._under_way = under_way
         self._alarm = Alarm()
         self._waiting: dict[Lane, trio.lowlevel.Task] = {}  # by read
         self._changes: deque[Change] = deque()  # `at` in seconds of the source
@@ -44,19 +45,22 @@ class Sharing:
         try:
             while True:
                 await self._alarm.wait()
-                self._catch_up()
+                self.catch_up()
                 self._set_alarm()
         finally:
             self._alarm.close()
 
     async def read(self) -> None:
         """Wait as long as a read takes. Raises OSError, as late, if the schedule wants reads to fail when it ends."""
-        self._catch_up()
-        read = self._begin(trio.lowlevel.current_task())
+        self.catch_up()
+        task = trio.lowlevel.current_task()
+        self._under_way.begin()
+        self._begin(task)
         self._set_alarm()
 
         def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
-            del self._waiting[read]
+            self._under_way.end()
+            self._waiting = {read: other for read, other in self._waiting.items() if other is not task}
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
@@ -75,27 +79,30 @@ class Sharing:
 
     def schedule(self, changes: Sequence[Change]) -> None:
         """Change the source at these times, in seconds from now, instead of what was scheduled before."""
-        self._catch_up()
+        self.catch_up()
         now = self._source.now
         self._changes = deque(replace(change, at=change.at + now) for change in sorted(changes, key=lambda c: c.at))
-        self._catch_up()
+        self.catch_up()
         self._set_alarm()
 
-    def _begin(self, task: trio.lowlevel.Task) -> Lane:
+    def _begin(self, task: trio.lowlevel.Task) -> None:
         read = Lane(lambda seconds: None)
         read.when_ended = partial(self._ended, read)
         self._waiting[read] = task
         self._source.begin(read)
-        return read
 
     def _ended(self, read: Lane, seconds: float) -> None:
         task = self._waiting.pop(read, None)
-        if task is not None:  # else it was cancelled
-            failed = self._errno and OSError(self._errno, os.strerror(self._errno))
-            trio.lowlevel.reschedule(task, outcome.Error(failed) if failed else outcome.Value(None))
+        if task is None:  # it was cancelled
+            return
+        self._under_way.end(self._began + self._source.now, read=not self._errno)
+        if self._errno:
+            trio.lowlevel.reschedule(task, outcome.Error(OSError(self._errno, os.strerror(self._errno))))
+        else:
+            trio.lowlevel.reschedule(task)
 
-    def _catch_up(self) -> None:
-        """Let the source do what is due by now."""
+    def catch_up(self) -> None:
+        """Let the source do what is due by now. What has ended counts as ended when it did."""
         now = time.monotonic() - self._began
         while self._changes and self._changes[0].at <= now:
             change = self._changes.popleft()
