@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from nopfsfs.stager.load import PENDING, RUNNING, Load, SharedOpen
 from nopfsfs.stager.workers import SPARE_MOST, Worker, Workers
-from nopfsfs.tiers.source_slots import ReadLane, SourceSlots
+from nopfsfs.tiers.source_slots import DEMAND, DISK_DEMAND, DISK_PREFETCH, PREFETCH, ReadLane, SourceSlots
 
 
 class BlockRead(NamedTuple):
@@ -23,7 +23,7 @@ class BlockRead(NamedTuple):
 
     load: Load
     block: int
-    lane: ReadLane = ReadLane.PREFETCH
+    lane: ReadLane = PREFETCH
 
 
 class RowToBegin(NamedTuple):
@@ -160,7 +160,7 @@ class ReadQueue:
         for queue in (self._demands, self._leases):
             if (read := self._next(queue)) is not None:
                 self._served += queue is self._demands
-                return self._start(read, ReadLane.DISK_DEMAND if read.load.from_disk else ReadLane.DEMAND)
+                return self._start(read, DISK_DEMAND if read.load.from_disk else DEMAND)
         if demands_only:
             return None
         step = self._take_of_source() or self._take_of_disk()
@@ -169,7 +169,7 @@ class ReadQueue:
     def _take_of_source(self) -> BlockRead | RowToBegin | None:
         while self._slots.free > 0:
             if (read := self._next(self._followups)) is not None:
-                return self._start(read, ReadLane.PREFETCH)
+                return self._start(read, PREFETCH)
             if self._begun:
                 if (begun := self.take_begun(self._begun.popleft())) is not None:
                     return begun
@@ -201,7 +201,7 @@ class ReadQueue:
             return None
         if len(pending) > 1:
             self.follow(load)
-        return self._start(BlockRead(load, pending[0]), ReadLane.DISK_PREFETCH if load.from_disk else ReadLane.PREFETCH)
+        return self._start(BlockRead(load, pending[0]), DISK_PREFETCH if load.from_disk else PREFETCH)
 
     def _next(self, queue: deque[BlockRead]) -> BlockRead | None:
         """Take the next block of a queue that is still to be read, and whose file has room for another worker."""
@@ -218,7 +218,7 @@ class ReadQueue:
         read.load.blocks[read.block] = RUNNING
         read.load.running += 1
         self._slots.begin(lane)
-        return read._replace(lane=lane)
+        return BlockRead(read.load, read.block, lane)
 
     # ---- waking -------------------------------------------------------------------------------------------
 

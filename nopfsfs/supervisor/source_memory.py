@@ -1,4 +1,4 @@
-"""What the tuner knows of a source, kept for the next mount of that source: how long requests take while it is idle.
+"""The tuner's knowledge of a source, kept for the next mount of that source: how long requests take while it is idle.
 
 A small file beside the index, as that of the last job (`last_job.py`): replaced whole, and ignored if it is damaged, of
 another version or of another owner.
@@ -40,7 +40,7 @@ class SourceMemoryFile:
         self._thread = trio.CapacityLimiter(1)  # the one that a file system which does not answer keeps
 
     async def read(self) -> SourceMemory | None:
-        """What an earlier mount has left; None where there is nothing that can be used."""
+        """Read what an earlier mount has left; None where there is nothing that can be used."""
         if not self._config.index_dir:
             return None
         with trio.move_on_after(LIMIT_S):

@@ -125,7 +125,7 @@ class SourceTuning:
         self._tuner = SlowdownTuner(memory, first=first, ranks=max(1, self._config.nodes))
 
     async def _turn(self) -> None:
-        """One decision, or a pause until there is something to decide."""
+        """Decide once, or pause until there is something to decide."""
         fixed = self.fixed
         if fixed is not None:
             await self._send(fixed)

@@ -8,7 +8,7 @@ disk waits for the other. The caller holds its own lock. Integrals and counts ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
+from enum import IntEnum
 
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.source_gauges import begin_counting, count_ended
@@ -19,7 +19,7 @@ _UNDER_WAY, _DEMANDS, _UNDER_WAY_NS, _WAITED_NS = (
 )  # fmt: skip
 
 
-class ReadLane(Enum):
+class ReadLane(IntEnum):
     """The kind of a read: what it reads, and whether anybody waits for it."""
 
     PREFETCH = 0  # of the source
@@ -28,14 +28,23 @@ class ReadLane(Enum):
     DISK_DEMAND = 3
 
 
+# Bound once: each request begins and ends, and looking a member of an enumeration up costs as much as counting it.
+PREFETCH, DEMAND, DISK_PREFETCH, DISK_DEMAND = ReadLane
+
+
 class SourceSlots:
-    """Counts reads that begin and end. `limit`: requests under way at the source. `clock`: seconds."""
+    """Counts reads that begin and end. `limit`: requests under way at the source. `clock`: seconds.
+
+    `free`: slots for prefetches of the source that are free; none, or fewer, after the limit has fallen.
+    `free_of_disk`: those for prefetches of copies on disk.
+    """
 
     def __init__(self, limit: int, gauge: memoryview, clock: Callable[[], float]) -> None:
         self._limit, self._gauge, self._clock = limit, gauge, clock
-        self._under_way = dict.fromkeys(ReadLane, 0)
+        self._under_way = [0] * len(ReadLane)
         self._waits = False  # a prefetch of the source waits for a slot
         self._counted = self._marked = clock()
+        self.free, self.free_of_disk = max(1, limit), DISK_SLOTS
         begin_counting(gauge)
         gauge[_UNDER_WAY] = gauge[_DEMANDS] = 0
         gauge[Metric.SOURCE_LIMIT] = limit
@@ -48,17 +57,7 @@ class SourceSlots:
     def limit(self, limit: int) -> None:
         """Change the limit. What is under way ends by itself."""
         self._limit = self._gauge[Metric.SOURCE_LIMIT] = limit
-
-    @property
-    def free(self) -> int:
-        """Slots for prefetches of the source that are free; none, or fewer, after the limit has fallen."""
-        under_way = self._under_way
-        return max(1, self._limit - under_way[ReadLane.DEMAND]) - under_way[ReadLane.PREFETCH]
-
-    @property
-    def free_of_disk(self) -> int:
-        """Slots for prefetches of copies on disk that are free."""
-        return DISK_SLOTS - self._under_way[ReadLane.DISK_PREFETCH]
+        self.free = max(1, limit - self._under_way[DEMAND]) - self._under_way[PREFETCH]
 
     def begin(self, lane: ReadLane) -> None:
         """Note that a read begins."""
@@ -94,8 +93,12 @@ class SourceSlots:
         count_ended(self._gauge, size, took_ns, young=began >= self._marked)
 
     def _change(self, lane: ReadLane, by: int) -> None:
-        self._under_way[lane] += by
-        if lane is ReadLane.PREFETCH or lane is ReadLane.DEMAND:
-            self.count()
-            self._gauge[_UNDER_WAY] += by
-            self._gauge[_DEMANDS] += by * (lane is ReadLane.DEMAND)
+        under_way = self._under_way
+        under_way[lane] += by
+        if lane >= DISK_PREFETCH:
+            self.free_of_disk = DISK_SLOTS - under_way[DISK_PREFETCH]
+            return
+        self.count()
+        self._gauge[_UNDER_WAY] += by
+        self._gauge[_DEMANDS] = under_way[DEMAND]
+        self.free = max(1, self._limit - under_way[DEMAND]) - under_way[PREFETCH]

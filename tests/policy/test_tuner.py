@@ -123,6 +123,17 @@ def test_a_clock_that_is_not_disciplined_measures_nothing() -> None:
     assert fed.limit <= 64
 
 
+@pytest.mark.parametrize("disciplined", [True, False])
+def test_without_a_base_the_limit_comes_back_after_a_stall_as_far_as_its_start_went_or_to_64(disciplined: bool) -> None:
+    fed = FedPolicy(SlowdownTuner(), disciplined=disciplined)
+    fed.run(5, servers(20))
+    started = max(one.limit for one in fed.decisions)
+    fed.run(10, servers(20), ends=False)
+    assert fed.limit == 2
+    fed.run(30, servers(500))
+    assert 8 < fed.limit <= (started if disciplined else 64), "before the first drain"
+
+
 def test_a_clock_that_is_set_back_and_forth_drains_no_more_often() -> None:
     fed = FedPolicy(SlowdownTuner(seen()))
     for _ in range(20):
