@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import bench_files
@@ -39,8 +39,16 @@ CURVES = {
 FILES, FILE_BYTES, CLASSES = 24_000, 4096, 20
 RAM = "48M"  # a quarter of the files stay: the source goes on being read; a thousand are staged ahead
 ATTR_TIMEOUT_S = 60.0
-MINUTE_S, DRAIN_S = 60.0, 4.0  # mounts drain on the full minute of the wall clock; a drain takes less than this
+# Mounts drain on the full and the half minute of the wall clock; a drain takes less than `DRAIN_S`.
+MINUTE_S, HALF_MINUTE_S, DRAIN_S = 60.0, 30.0, 4.0
+FEW, EMPTY_S = 2, 10.0  # requests that may still be under way when a policy begins; s until it begins anyhow
+PLAN = "all"
 Policy = Callable[[], LimitPolicy]
+
+
+def slower(curve: Curve, times: float) -> Curve:
+    """The curve of a source with which everything takes so many times longer, with the same concurrency at its knee."""
+    return replace(curve, seconds=curve.seconds * times, most=curve.most / times)
 
 
 @dataclass(frozen=True)
@@ -119,9 +127,11 @@ class Laboratory:
             one.read(number < mounts)
 
     def measure(self, mounts: int, policy: Policy | None, settle: float, seconds: float) -> Share:
-        """The share of the first so many mounts under a policy; None: their own tuner. The source does the same in each
-        measurement: its speed wanders alike."""
+        """The share of the first so many mounts under a policy; None: their own tuner, between two drains. The source
+        does the same in each measurement: its speed wanders alike."""
         chosen = self.mounts[:mounts]
+        if policy is None:
+            await_gap(settle + seconds)
         with contextlib.ExitStack() as stack:
             self.source.set_limits(Limits(curve=self.curve))
             for one in chosen:
@@ -137,9 +147,25 @@ class Laboratory:
         under_way = sum(mean for mean, _ in series) / len(series)
         return Share(tuple(rates), ended / throughput_curve(self.curve).best, under_way)
 
-    def await_drain(self) -> None:
-        """Return when the mounts have had a drain since now, and know what the idle source is."""
-        time.sleep(MINUTE_S - time.time() % MINUTE_S + DRAIN_S)
+def await_drain() -> None:
+    """Return when the mounts have had a drain since now, and know what the idle source is."""
+    time.sleep(MINUTE_S - time.time() % MINUTE_S + DRAIN_S)
+
+
+def await_end_of_requests(control: MountControl) -> None:
+    """Return when few requests are under way, or after a while: a policy takes what is under way for its own."""
+    end = time.monotonic() + EMPTY_S
+    while control.sample().under_way > FEW and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def await_gap(seconds: float) -> None:
+    """Return when no drain comes for so many seconds; at once, if they are too many for that. In a short time a drain
+    would count for more than it costs."""
+    passed = time.time() % HALF_MINUTE_S
+    fits = seconds <= HALF_MINUTE_S - DRAIN_S
+    if fits and not DRAIN_S <= passed <= HALF_MINUTE_S - seconds:
+        time.sleep((DRAIN_S - passed) % HALF_MINUTE_S)
 
 
 @contextlib.contextmanager
@@ -149,6 +175,8 @@ def tuned(control: MountControl, policy: Policy | None) -> Iterator[None]:
         control.set_limit(None)
         yield
         return
+    control.set_limit(1)
+    await_end_of_requests(control)
     tuner = OutsideTuner(control, policy())
     tuner.start()
     try:
@@ -159,21 +187,27 @@ def tuned(control: MountControl, policy: Policy | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def laboratory(curve: Curve, mounts: int) -> Iterator[Laboratory]:
-    """So many mounts of one source, whose readers read. Raises LabError."""
+    """So many mounts of one source, whose readers read. An earlier mount has seen a drain of the source, so that all
+    begin with the same base. Raises LabError."""
     tree, paths = data_set()
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(lab.place())
-        plan = bench_files.write_plan(place, "all", paths)
+        bench_files.write_plan(place, PLAN, paths)
         source = stack.enter_context(SlowSource(tree, curve=curve, attr_timeout=ATTR_TIMEOUT_S))
-        made = []
-        for number in range(mounts):
-            options = ("--index-dir", place / "index", "--plan", plan, "--ram", RAM)
-            place_of_mount = place / f"mount{number}"
-            mount = stack.enter_context(lab.nopfs_mount(source.path, place_of_mount, *options, env=disciplined()))
-            control = MountControl(mount.path)
-            listing = bench_files.write_listing(place / f"list{number}", mount.path, paths)
-            made.append(ReadMount(mount, control, stack.enter_context(endless_reader(listing))))
+        with read_mount(source, place, "earlier", paths):
+            await_drain()
+        made = [stack.enter_context(read_mount(source, place, f"mount{number}", paths)) for number in range(mounts)]
         yield Laboratory(source, curve, made)
+
+
+@contextlib.contextmanager
+def read_mount(source: SlowSource, place: Path, name: str, paths: Sequence[str]) -> Iterator[ReadMount]:
+    """A mount below `place` that a reader reads."""
+    options = ("--index-dir", place / "index", "--plan", place / f"{PLAN}.toml", "--ram", RAM)
+    with lab.nopfs_mount(source.path, place / name, *options, env=disciplined()) as mount:
+        listing = bench_files.write_listing(place / f"{name}.list", mount.path, paths)
+        with endless_reader(listing) as reader:
+            yield ReadMount(mount, MountControl(mount.path), reader)
 
 
 def disciplined() -> dict[str, str]:

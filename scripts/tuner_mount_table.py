@@ -4,6 +4,7 @@
 python scripts/tuner_mount_table.py                 a Markdown table, in about eight minutes
 python scripts/tuner_mount_table.py --seconds 20    each figure is of 20 s, after as many in which the limit settles
 python scripts/tuner_mount_table.py --curve knee4   of one curve
+python scripts/tuner_mount_table.py --slower 3      reads take three times as long: for a machine with other work
 
 A share is of the most that the source can give, at the best concurrency; the ratio is that of two mounts' shares. `!`
 marks what falls short of its bar, `<` where a rival is better by more than 5 %. The exit code is 1 if a bar is missed.
@@ -74,12 +75,11 @@ def columns(curve: str) -> list[Column]:
     return [Column(curve, 1, least=least), Column(curve, 2), Column(curve, 2, is_ratio=True, most=MOST_RATIO)]
 
 
-def measure(curve: str, seconds: float, progress: Progress) -> Found:
+def measure(curve: str, seconds: float, times: float, progress: Progress) -> Found:
     """The shares of all who tune, alone and by two."""
     found: Found = {column.key: {} for column in columns(curve)}
-    with tuned_mounts.laboratory(CURVES[curve], 2) as room:
-        progress.doing(f"{curve}: waiting for the first drain")
-        room.await_drain()
+    progress.doing(f"{curve}: an earlier mount sees a drain")
+    with tuned_mounts.laboratory(tuned_mounts.slower(CURVES[curve], times), 2) as room:
         for column in columns(curve):
             if column.is_ratio:
                 continue  # of the same run
@@ -125,6 +125,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curve", action="append", choices=CURVES)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each figure, and before it")
+    parser.add_argument("--slower", type=float, default=1.0, metavar="TIMES", help="so many times longer take reads")
     parser.add_argument("--record", type=Path, default=lab.BUILD / "tuner_mount_table.json")
     asked = parser.parse_args(argv)
     lab.exit_on_sigterm()
@@ -134,13 +135,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with Progress(2 * len(WHO) * len(curves)) as progress:
             for curve in curves:
-                found |= measure(curve, asked.seconds, progress)
+                found |= measure(curve, asked.seconds, asked.slower, progress)
     except (lab.LabError, RuntimeError) as error:
         print(f"tuner_mount_table: {error}", file=sys.stderr)
         return 1
     asked.record.parent.mkdir(exist_ok=True)
     shares = {key: {who: asdict(share) for who, share in row.items()} for key, row in found.items()}
-    record = {"machine": lab.machine(), "seconds": asked.seconds, "shares": shares}
+    record = {"machine": lab.machine(), "seconds": asked.seconds, "slower": asked.slower, "shares": shares}
     asked.record.write_text(json.dumps(record, indent=1) + "\n")
     short = list(missed(chosen, found))
     print("\n".join([*lines(chosen, found), "", *(short or ["Every bar holds."])]))

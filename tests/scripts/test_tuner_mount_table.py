@@ -79,7 +79,7 @@ def test_a_rival_sets_the_limit_when_it_changes_and_no_more_once_it_is_stopped()
     control = FakeControl()
     with tuned_mounts.tuned(control, Climbing):  # type: ignore[arg-type]
         wait_for(control, 8)
-    assert control.limits == [1, 2, 3, 4]
+    assert control.limits == [1, 2, 3, 4], "1 at first, until what was under way has ended"
     with tuned_mounts.tuned(control, None):  # type: ignore[arg-type]
         pass
     assert control.limits == [1, 2, 3, 4, None]
@@ -124,7 +124,7 @@ def test_two_small_mounts_are_tuned_by_all_in_turn(
     monkeypatch.setattr(tuned_mounts, "FILES", 2000)
     monkeypatch.setattr(tuned_mounts, "RAM", "4M")
     monkeypatch.setattr(tuned_mounts, "YOUNG_S", 0.0)
-    monkeypatch.setattr(tuned_mounts.Laboratory, "await_drain", lambda self: None)
+    monkeypatch.setattr(tuned_mounts, "await_drain", lambda: None)
     monkeypatch.setattr(lab, "BUILD", tmp_path)
     monkeypatch.setitem(tuned_mounts.CURVES, "knee4", Curve(0.008, 200.0))
     record = tmp_path / "table.json"
