@@ -122,9 +122,12 @@ class Laboratory:
     mounts: Sequence[ReadMount]
 
     def read(self, mounts: int) -> None:
-        """Have the readers of so many mounts read."""
+        """Have the readers of so many mounts read. The others prefetch hardly any more, and learn nothing of a source
+        that fixed limits and rivals load, which take part in no drain."""
         for number, one in enumerate(self.mounts):
             one.read(number < mounts)
+            if number >= mounts:
+                one.control.set_limit(1)
 
     def measure(self, mounts: int, policy: Policy | None, settle: float, seconds: float) -> Share:
         """The share of the first so many mounts under a policy; None: their own tuner, between two drains. The source

@@ -80,15 +80,20 @@ def measure(curve: str, seconds: float, times: float, progress: Progress) -> Fou
     found: Found = {column.key: {} for column in columns(curve)}
     progress.doing(f"{curve}: an earlier mount sees a drain")
     with tuned_mounts.laboratory(tuned_mounts.slower(CURVES[curve], times), 2) as room:
-        for column in columns(curve):
-            if column.is_ratio:
-                continue  # of the same run
+        for column, who in order(curve):
             room.read(column.mounts)
-            for who, policy in WHO.items():
-                progress.doing(f"{column.key}: {who}")
-                found[column.key][who] = room.measure(column.mounts, policy, seconds, seconds)
-                progress.step()
+            progress.doing(f"{column.key}: {who}")
+            found[column.key][who] = room.measure(column.mounts, WHO[who], seconds, seconds)
+            progress.step()
     return found
+
+
+def order(curve: str) -> Iterator[tuple[Column, str]]:
+    """Who tunes when. The mounts' own tuners come first: beside rivals, which take part in no drain, they would learn
+    another base."""
+    alone, by_two, _ = columns(curve)
+    yield from ((by_two, OURS), (alone, OURS))
+    yield from ((column, who) for column in (alone, by_two) for who in WHO if who != OURS)
 
 
 def lines(chosen: Sequence[Column], found: Found) -> Iterator[str]:
