@@ -29,11 +29,13 @@ import bench_latency
 import bench_peer
 import bench_plan
 import bench_sim
+import bench_tuned_mount
 import bench_tuner
 import bench_wake
 import bench_warm
 import lab
 from bench_entry import Entry
+from tuned_mounts import CURVES
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,16 @@ def clusters() -> list[Benchmark]:
 
 
 def tuned() -> list[Benchmark]:
-    """One for each source that a lone mount reads, and one for each number of mounts that share one."""
-    of = bench_tuner
+    """One for each source that a lone mount reads, simulated and real, and one for each number of mounts that share
+    one."""
+    of, real = bench_tuner, bench_tuned_mount
     lone, together = "a tuned mount, in virtual time", "mounts that share a source, in virtual time"
     return [
         *(Benchmark(f"tuner/{source}/*", lone, partial(of.alone_entries, source)) for source in of.SOURCES),
+        *(
+            Benchmark(f"tuner/mount/{curve}/*", "a tuned mount of the slow source", partial(real.entries, curve))
+            for curve in CURVES
+        ),
         *(Benchmark(f"fair/{n}/*", together, partial(of.company_entries, n)) for n in of.COMPANIES),
     ]
 

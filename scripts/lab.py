@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,11 +39,16 @@ class LabError(Exception):
     """A step of a measurement failed; the message says which and why."""
 
 
-def run(command: Sequence[object], timeout: float = UNMOUNT_TIMEOUT_S) -> str:
-    """The command's standard output. Raises LabError with its last words when it fails."""
+def run(
+    command: Sequence[object], timeout: float = UNMOUNT_TIMEOUT_S, env: Mapping[str, str] | None = None
+) -> str:
+    """The command's standard output; `env` is added to the environment. Raises LabError with its last words when it
+    fails."""
     words = [os.fspath(w) if isinstance(w, os.PathLike) else str(w) for w in command]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=timeout, check=False, env={**os.environ, **(env or {})}
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LabError(f"{words[0]}: {error}") from None
     if done.returncode != 0:
@@ -128,13 +133,15 @@ class Mount:
 
 
 @contextlib.contextmanager
-def nopfs_mount(source: Path, mountpoint: Path, *options: object) -> Iterator[Mount]:
-    """The source through nopfsfs, as a user would mount and unmount it."""
+def nopfs_mount(
+    source: Path, mountpoint: Path, *options: object, env: Mapping[str, str] | None = None
+) -> Iterator[Mount]:
+    """The source through nopfsfs, as a user would mount and unmount it; `env` is added to the environment."""
     mountpoint.mkdir(parents=True, exist_ok=True)
     mount = Mount(mountpoint, has_status=True)
     started = time.monotonic()
     log = BUILD / "mount.log"  # kept when something fails
-    run([COMMANDS / "nopfs-mount", source, mountpoint, "--log-file", log, *options], MOUNT_TIMEOUT_S)
+    run([COMMANDS / "nopfs-mount", source, mountpoint, "--log-file", log, *options], MOUNT_TIMEOUT_S, env)
     mount.mount_seconds, mount.answered = time.monotonic() - started, time.time()
     report = mountpoint.with_name(mountpoint.name + "-report.json")
     try:

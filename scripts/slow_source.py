@@ -5,13 +5,20 @@ As a command:
 
     python scripts/slow_source.py BACKING MOUNTPOINT --open-latency 5ms --read-latency 2ms \\
         --bandwidth 400MB/s --concurrent 64 --control SOCKET -f
+    python scripts/slow_source.py BACKING MOUNTPOINT --request-time 40ms --most 600 --bend 4 \\
+        --change "60s: bandwidth=0.33" --change "100s:" -f
+
+The first is so slow for each request. The second has a throughput curve: all reads under way share it, so that more of
+them bring more throughput up to a knee, and only longer reads beyond (`slow_source_load.Curve`).
 
 From tests and benchmarks, `SlowSource` starts it as a process of its own and talks to its control socket.
 The control socket takes one JSON object per line and answers one per line:
 
-    {"do": "counters", "files": true}   {"do": "reset"}   {"do": "release"}   {"do": "stop"}   {"do": "ping"}
+    {"do": "counters", "files": true, "series": true}   {"do": "reset"}   {"do": "release"}   {"do": "stop"}
     {"do": "fault", "operation": "open", "pattern": "train/*", "errno": 5, "count": 3}     (errno null: stall)
     {"do": "limits", "open_latency": 0.005, "read_latency": 0.002, "bandwidth": 4e8, "concurrent": 64}
+    {"do": "limits", "curve": {"seconds": 0.04, "most": 600, "bend": 4, "noise": 1, "seed": 0}}
+    {"do": "schedule", "changes": [{"at": 10, "bandwidth": 0.33, "background": 20}, {"at": 50}]}   {"do": "ping"}
 
 This module owns the command line and the client; it imports no FUSE. `slow_source_fs` is the file system.
 """
@@ -28,13 +35,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from slow_source_load import Limits, parse_duration, parse_rate
+from slow_source_load import Change, Curve, Limits, parse_change, parse_duration, parse_rate
 
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 10.0
@@ -56,7 +63,9 @@ class SourceCounters:
     """What the source was asked since the last reset; `files`, `looks` (at attributes) and `listings` by path relative
     to the source.
 
-    `in_flight` and `peak` count requests being served at once, `stalled` those held by a stall now.
+    `in_flight` and `peak` count requests being served at once, `stalled` those held by a stall now. `under_way_seconds`
+    is the integral of the requests being served. `series`: for each `BIN_S` that has ended, in at most the last hour,
+    the mean of the requests being served, and the reads that ended well.
     """
 
     opens: int
@@ -68,6 +77,8 @@ class SourceCounters:
     files: dict[str, FileCounters]
     looks: dict[str, int] = field(default_factory=dict)
     listings: dict[str, int] = field(default_factory=dict)
+    under_way_seconds: float = 0.0
+    series: Sequence[tuple[float, int]] = ()
 
 
 class SlowSource:
@@ -87,8 +98,9 @@ class SlowSource:
         concurrent: int = 64,
         attr_timeout: float = 0.0,
         root_squash: bool = False,
+        curve: Curve | None = None,
     ) -> None:
-        self.limits = Limits(open_latency, read_latency, bandwidth, concurrent)
+        self.limits = Limits(open_latency, read_latency, bandwidth, concurrent, curve)
         self._backing = Path(backing)
         self._given = Path(mountpoint).resolve() if mountpoint is not None else None
         self._arguments = ["--attr-timeout", f"{attr_timeout}s", *(["--root-squash"] if root_squash else [])]
@@ -113,8 +125,8 @@ class SlowSource:
     ) -> None:
         self._cleanup.close()
 
-    def counters(self, files: bool = True) -> SourceCounters:
-        answer = self._ask(do="counters", files=files)
+    def counters(self, files: bool = True, series: bool = False) -> SourceCounters:
+        answer = self._ask(do="counters", files=files, series=series)
         per_file = {path: FileCounters(*numbers) for path, numbers in answer.pop("files", {}).items()}
         return SourceCounters(files=per_file, **answer)
 
@@ -123,9 +135,14 @@ class SlowSource:
         self._ask(do="reset")
 
     def set_limits(self, limits: Limits) -> None:
-        """Change latencies, bandwidth and concurrency for the requests that arrive from now on."""
+        """Change latencies, bandwidth, concurrency and curve for the requests that arrive from now on. A curve, also
+        the same again, begins anew from its seed on, without a schedule, and so do reads under way."""
         self._ask(do="limits", **asdict(limits))
         self.limits = limits
+
+    def schedule(self, *changes: Change) -> None:
+        """Change a source with a curve at these times from now, instead of what was scheduled before."""
+        self._ask(do="schedule", changes=[asdict(change) for change in changes])
 
     def fail(self, operation: str, errno: int, pattern: str = "*", count: int | None = None) -> None:
         """Fail the next `count` requests (None: until `release`) of `operation` on paths that match the glob.
@@ -204,7 +221,12 @@ class SlowSource:
 def limit_arguments(limits: Limits) -> list[str]:
     """The command line's words for these limits."""
     words = ["--open-latency", f"{limits.open_latency}s", "--read-latency", f"{limits.read_latency}s"]
-    return [*words, "--bandwidth", f"{limits.bandwidth:.0f}", "--concurrent", str(limits.concurrent)]
+    words += ["--bandwidth", f"{limits.bandwidth:.0f}", "--concurrent", str(limits.concurrent)]
+    if limits.curve is None:
+        return words
+    fields = {f"--{name.replace('_', '-')}": value for name, value in asdict(limits.curve).items()}
+    words += ["--request-time", f"{fields.pop('--seconds')}s"]
+    return [*words, *(f"{option}={value}" for option, value in fields.items())]
 
 
 @contextlib.contextmanager
@@ -259,6 +281,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         "--attr-timeout", type=parse_duration, default=0.0, metavar="TIME",
         help="how long the kernel may believe a file's name and attributes (0: a change is seen at once)",
     )  # fmt: skip
+    add_curve_arguments(parser)
     parser.add_argument("--root-squash", action="store_true", help="treat root as a stranger")
     parser.add_argument("--control", type=Path, metavar="SOCKET", help="UNIX socket for counters and faults")
     parser.add_argument("--exit-with-stdin", action="store_true", help="end when stdin is closed")
@@ -267,7 +290,37 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     for directory in (arguments.backing, arguments.mountpoint):
         if not directory.is_dir():
             parser.error(f"not a directory: {directory}")
+    try:
+        arguments.curve = chosen_curve(arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    if arguments.change and arguments.curve is None:
+        parser.error("only a source with a curve changes: --request-time, --most")
     return arguments
+
+
+def add_curve_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("a throughput curve, in place of read latency, bandwidth and concurrent")
+    add = group.add_argument
+    add("--request-time", type=parse_duration, metavar="TIME", help="of a read at the idle source, like 40ms")
+    add("--most", type=float, metavar="N", help="reads a second, with as many under way as it takes")
+    add("--bend", type=float, default=4.0, metavar="P", help="1: no knee; 4: a sharp one")
+    add("--falls-from", type=float, default=0.0, metavar="N", help="reads under way with which it thrashes")
+    add("--halves-after", type=float, default=0.0, metavar="N", help="so many more with which it gives half")
+    add("--noise", type=float, default=1.0, metavar="PART", help="of the usual differences between reads; 0: none")
+    add("--seed", type=int, default=0, metavar="N", help="of these differences")
+    add("--change", type=parse_change, action="append", default=[], metavar="'TIME: WORDS'",
+        help="the source's state from then on: bandwidth=0.33 slower=3 background=20 stalled errno=EIO")  # fmt: skip
+
+
+def chosen_curve(arguments: argparse.Namespace) -> Curve | None:
+    """The curve of the command line. Raises ValueError."""
+    if arguments.request_time is None and arguments.most is None:
+        return None
+    if arguments.request_time is None or arguments.most is None:
+        raise ValueError("a curve needs both --request-time and --most")
+    shape = (arguments.bend, arguments.falls_from, arguments.halves_after, arguments.noise, arguments.seed)
+    return Curve(arguments.request_time, arguments.most, *shape)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -276,11 +329,14 @@ def main(argv: list[str] | None = None) -> int:
         return start_in_background(arguments.mountpoint, sys.argv[1:] if argv is None else argv)
     from slow_source_fs import Setup, serve  # the client does not need FUSE
 
-    limits = Limits(arguments.open_latency, arguments.read_latency, arguments.bandwidth, arguments.concurrent)
+    limits = Limits(
+        arguments.open_latency, arguments.read_latency, arguments.bandwidth, arguments.concurrent, arguments.curve
+    )  # fmt: skip
     control = arguments.control.absolute() if arguments.control else None
     mountpoint = arguments.mountpoint.resolve()
     squash, timeout = arguments.root_squash, arguments.attr_timeout
-    serve(Setup(arguments.backing, mountpoint, control, limits, timeout, squash, arguments.exit_with_stdin))
+    stdin, changes = arguments.exit_with_stdin, arguments.change
+    serve(Setup(arguments.backing, mountpoint, control, limits, timeout, squash, stdin, changes))
     return 0
 
 

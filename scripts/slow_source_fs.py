@@ -18,7 +18,7 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -26,7 +26,8 @@ from typing import Any, TypeVar, cast
 import pyfuse3
 import trio
 from pyfuse3 import FileInfo, FUSEError
-from slow_source_load import Counters, Fault, Faults, Limits, Load, Timer
+from slow_source_clock import Timer
+from slow_source_load import Change, Counters, Fault, Faults, Limits, Load
 
 log = logging.getLogger("slow_source")
 
@@ -34,6 +35,8 @@ log = logging.getLogger("slow_source")
 DIRECTORY_ENTRY_TIMEOUT_S = 1.0
 # Requests beyond the concurrent ones that may wait (stalled or queued) while metadata is still answered.
 SPARE_TASKS = 1024
+PRIORITY = -10  # of a source with a curve, as of the servers of a mount
+CURVE_TASKS = 1024  # served at once by a source with a curve
 MAX_READ_BYTES = 1 << 20  # the kernel asks for at most 256 pages at once
 CONNECTIONS = Path("/sys/fs/fuse/connections")
 
@@ -117,11 +120,7 @@ class SlowFs(pyfuse3.Operations):
             await self.faults.strike("open", name)
         if self.root_squash:
             self._squash(ctx, inode, stat.S_IROTH)
-        await self.load.enter()
-        try:
-            await self.load.open()
-        finally:
-            self.load.leave()
+        await self.load.open()
         fd = os.open(self._backing(inode), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._handles[fd] = (inode, name)
         return FileInfo(fh=fd, keep_cache=False)
@@ -132,11 +131,7 @@ class SlowFs(pyfuse3.Operations):
         self.counters.reads[name] += 1
         if self.faults:
             await self.faults.strike("read", name)
-        await self.load.enter()
-        try:
-            await self.load.read(size)
-        finally:
-            self.load.leave()
+        await self.load.read(size)
         # One buffer serves all: pyfuse3 copies it into the reply before it runs another task.
         count = os.preadv(fh, [self._buffer[:size]], off)
         self.counters.bytes[name] += count
@@ -280,14 +275,14 @@ class Control:
     def _do_ping(self) -> None:
         """Only the answer counts."""
 
-    def _do_counters(self, files: bool = False) -> dict[str, Any]:
+    def _do_counters(self, files: bool = False, series: bool = False) -> dict[str, Any]:
         fs = self._fs
-        state = {"in_flight": fs.load.in_flight, "peak": fs.load.peak, "stalled": fs.faults.stalled}
-        return {**state, **fs.counters.record(files)}
+        return {"stalled": fs.faults.stalled, **fs.load.record(series), **fs.counters.record(files)}
 
     def _do_reset(self) -> None:
+        self._fs.load.record(series=False)  # what has ended by now is not counted afterwards
         self._fs.counters.reset()
-        self._fs.load.peak = self._fs.load.in_flight
+        self._fs.load.under_way.reset()
 
     def _do_fault(self, operation: str, pattern: str, errno: int | None, count: int | None) -> None:
         self._fs.faults.add(Fault(operation, pattern, errno, count))
@@ -296,7 +291,10 @@ class Control:
         self._fs.faults.release()
 
     def _do_limits(self, **limits: Any) -> None:
-        self._fs.load.limits = Limits(**limits)
+        self._fs.load.set_limits(Limits.from_fields(limits))
+
+    def _do_schedule(self, changes: Sequence[Mapping[str, Any]]) -> None:
+        self._fs.load.schedule([Change(**change) for change in changes])
 
     def _do_stop(self) -> None:
         self._stop()
@@ -313,12 +311,14 @@ class Setup:
     timeout: float
     root_squash: bool
     exit_with_stdin: bool
+    changes: Sequence[Change] = ()
 
 
 def serve(setup: Setup) -> None:
     """Mount, answer until told to stop (SIGINT, SIGTERM, control socket, umount), unmount."""
-    timer = Timer()
-    load = Load(setup.limits, timer)
+    if setup.limits.curve is not None:
+        raise_priority()
+    load = Load(setup.limits, Timer())
     backing = os.fsencode(setup.backing.resolve())
     fs = SlowFs(backing, load, Faults(), Counters(), setup.timeout, setup.root_squash)
     options = {"fsname=slow_source", "subtype=slow", "ro", "default_permissions"}
@@ -326,12 +326,24 @@ def serve(setup: Setup) -> None:
         options.add("allow_other")  # jobs run as users
     pyfuse3.init(fs, os.fspath(setup.mountpoint), options)
     try:
-        raise_background_limit(setup.mountpoint, setup.limits.concurrent)
-        trio.run(run_until_stopped, setup, fs, timer)
+        raise_background_limit(setup.mountpoint, most_at_once(setup.limits))
+        trio.run(run_until_stopped, setup, fs)
     finally:
         pyfuse3.close(unmount=True)
         if setup.control is not None:
             setup.control.unlink(missing_ok=True)
+
+
+def raise_priority() -> None:
+    """Come before what is measured, where that is allowed: a real source is another machine, so that its reads take no
+    longer when the processors of this one are busy."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+
+
+def most_at_once(limits: Limits) -> int:
+    """Requests that are served at once."""
+    return limits.concurrent if limits.curve is None else max(limits.concurrent, CURVE_TASKS)
 
 
 def raise_background_limit(mountpoint: Path, concurrent: int) -> None:
@@ -371,16 +383,18 @@ def mounts() -> list[list[str]]:
     return [[f.replace("\\040", " ") for f in line.split()] for line in reversed(lines)]
 
 
-async def run_until_stopped(setup: Setup, fs: SlowFs, timer: Timer) -> None:
+async def run_until_stopped(setup: Setup, fs: SlowFs) -> None:
     async with trio.open_nursery() as nursery:
         stop = nursery.cancel_scope.cancel
-        nursery.start_soon(timer.run)
+        nursery.start_soon(fs.load.run)
+        if setup.changes:
+            fs.load.schedule(setup.changes)
         nursery.start_soon(stop_on_signal, stop)
         if setup.control is not None:
             nursery.start_soon(Control(fs, stop).serve, setup.control)
         if setup.exit_with_stdin:
             nursery.start_soon(stop_on_eof, stop)
-        await pyfuse3.main(max_tasks=setup.limits.concurrent + SPARE_TASKS)
+        await pyfuse3.main(max_tasks=most_at_once(setup.limits) + SPARE_TASKS)
         stop()
 
 

@@ -1,4 +1,4 @@
-"""What makes the slow source slow: latency, bandwidth, a limit of concurrent requests, faults, counters.
+"""What makes the slow source slow: latency, bandwidth, a limit of concurrent requests, or a curve; faults, counters.
 
 Owns no FUSE: `slow_source_fs` calls it around each request. Everything here runs on one trio thread and has
 to be cheap, because the machine that runs the source also runs what is measured.
@@ -6,22 +6,23 @@ to be cheap, because the machine that runs the source also runs what is measured
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import fnmatch
-import heapq
-import itertools
 import os
 import re
 import time
-from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import Any
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import trio
+from slow_source_clock import Timer
 
-NS_PER_S = 1_000_000_000
-CLOCK_MONOTONIC = 1
-TFD_TIMER_ABSTIME = 1
+if TYPE_CHECKING:
+    from slow_source_sharing import Sharing
+
+BIN_S, BINS_MOST = 0.1, 36_000  # of the series of requests under way: the last hour
 OPERATIONS = ("open", "read", "lookup", "getattr", "readdir")
 
 _DURATION = re.compile(r"([0-9.]+)\s*(us|ms|s)?")
@@ -47,113 +48,215 @@ def parse_rate(text: str) -> float:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """Throughput of a source that all reads under way share equally, whatever their size.
+
+    With n of them it ends `((n / seconds)^-bend + most^-bend)^(-1 / bend)` a second, and from `falls_from` on less (0:
+    never): half of that at `falls_from + halves_after`. `seconds`: of a read at the idle source. A `bend` of 1 has no
+    knee, one of 4 a sharp knee at `seconds * most`. noise: 1: log-normal work (sigma 0.6), of which 1 % takes 8 times
+    as long, at a speed that wanders by 8 %; 0: none. seed: of what is random.
+    """
+
+    seconds: float
+    most: float
+    bend: float = 4.0
+    falls_from: float = 0.0
+    halves_after: float = 0.0
+    noise: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.seconds, self.most, self.bend) <= 0:
+            raise ValueError("seconds, most and bend of a curve are above 0")
+        if min(self.falls_from, self.halves_after, self.noise) < 0 or (self.falls_from > 0) != (self.halves_after > 0):
+            raise ValueError("a curve that falls has both falls_from and halves_after, and nothing is below 0")
+
+
+@dataclass(frozen=True)
+class Change:
+    """The state of a source with a curve from some time on, in full: what is not said is as usual.
+
+    at: seconds after the schedule was given. bandwidth: the part of `most` that is left. slower: how many times longer
+    everything takes. stalled: nothing ends. background: reads of others that are always under way. errno: with which
+    reads fail when they end (0: they do not).
+    """
+
+    at: float = 0.0
+    bandwidth: float = 1.0
+    slower: float = 1.0
+    stalled: bool = False
+    background: int = 0
+    errno: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.bandwidth, self.slower) <= 0 or min(self.at, self.background, self.errno) < 0:
+            raise ValueError("bandwidth and slower of a change are above 0, and nothing is below 0")
+
+
+def parse_change(text: str) -> Change:
+    """The change "10s: bandwidth=0.33 background=20", "20s: stalled", "30s: errno=EIO" or "40s:". Raises ValueError."""
+    at, colon, words = text.partition(":")
+    fields: dict[str, Any] = {}
+    for word in words.split():
+        name, _, value = word.partition("=")
+        if name not in _CHANGES or bool(value) == (name == "stalled"):
+            raise ValueError(f"not a change: {word!r} (like bandwidth=0.33 slower=3 background=20 stalled errno=EIO)")
+        fields[name] = _CHANGES[name](value)
+    if not colon:
+        raise ValueError(f"no time of a change: {text!r} (like 10s: bandwidth=0.33)")
+    return Change(parse_duration(at), **fields)
+
+
+def _parse_errno(text: str) -> int:
+    return int(getattr(errno, text.upper(), None) or text)
+
+
+_CHANGES: Mapping[str, Callable[[str], Any]] = {
+    "bandwidth": float, "slower": float, "background": int, "errno": _parse_errno, "stalled": lambda _: True,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Limits:
-    """How slow the source is; times in seconds, bandwidth in bytes per second (0: no limit)."""
+    """How slow the source is; times in seconds, bandwidth in bytes per second (0: no limit). A `curve` takes the place
+    of read latency, bandwidth and `concurrent`."""
 
     open_latency: float = 0.0
     read_latency: float = 0.0
     bandwidth: float = 0.0
     concurrent: int = 64
+    curve: Curve | None = None
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Limits:
+        """Limits of the fields of `dataclasses.asdict`."""
+        curve = fields.get("curve")
+        return cls(**{**fields, "curve": Curve(**curve) if curve is not None else None})
 
 
-class Timer:
-    """Sleeps that end on time.
+class UnderWay:
+    """Requests under way over time. Holds their integral, their peak, and a series: for each `BIN_S` since the reset
+    the mean of those under way, and the reads that ended well; of the last `BINS_MOST`."""
 
-    trio sleeps in epoll, whose time-out is rounded up to whole milliseconds: a 2 ms read would take up to
-    3 ms, and the source would be slower than it claims. A timerfd wakes within tens of microseconds.
-    """
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.count = 0
+        self._clock = clock
+        self.reset()
 
-    def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd: int = self._libc.timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._fd < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
-        self._spec = (ctypes.c_long * 4)()  # struct itimerspec: interval s, ns; value s, ns
-        self._heap: list[tuple[float, int, trio.lowlevel.Task]] = []
-        self._asleep: set[int] = set()
-        self._ids = itertools.count()
-        self._armed = float("inf")
+    def reset(self) -> None:
+        """Begin anew; what is under way stays so."""
+        self.peak = self.count
+        self._series: deque[tuple[float, int]] = deque(maxlen=BINS_MOST)
+        self._seconds = 0.0  # the integral until `_at`
+        self._at = self._clock()
+        self._bin_end = self._at + BIN_S
+        self._bin_seconds, self._bin_reads = 0.0, 0
 
-    async def run(self) -> None:
-        """Wake the sleepers that are due, for ever."""
-        try:
-            while True:
-                await trio.lowlevel.wait_readable(self._fd)
-                self._wake()
-        finally:
-            os.close(self._fd)
+    def begin(self) -> None:
+        self._pass(self._clock())
+        self.count += 1
+        self.peak = max(self.peak, self.count)
 
-    async def sleep_until(self, deadline: float) -> None:
-        """Return at `deadline`, a time of time.monotonic()."""
-        number = next(self._ids)
-        self._asleep.add(number)
-        heapq.heappush(self._heap, (deadline, number, trio.lowlevel.current_task()))
-        if deadline < self._armed:
-            self._arm(deadline)
+    def end(self, at: float | None = None, *, read: bool = False) -> None:
+        """End a request, now or at an earlier time than now; `read`: it was a read, and ended well."""
+        self._pass(self._clock() if at is None else max(at, self._at))
+        self.count -= 1
+        self._bin_reads += read
 
-        def abort(_raise_cancel: Any) -> trio.lowlevel.Abort:
-            self._asleep.discard(number)
-            return trio.lowlevel.Abort.SUCCEEDED
+    def record(self, series: bool) -> dict[str, Any]:
+        """The counters by name; with `series` also [[mean under way, reads ended], ...] of the bins that have ended."""
+        self._pass(self._clock())
+        state = {"in_flight": self.count, "peak": self.peak, "under_way_seconds": self._seconds}
+        return {**state, "series": list(self._series)} if series else state
 
-        await trio.lowlevel.wait_task_rescheduled(abort)
+    def _pass(self, now: float) -> None:
+        """Count the time since the last call, in which nothing changed."""
+        while now >= self._bin_end:
+            self._add(self._bin_end)
+            self._series.append((self._bin_seconds / BIN_S, self._bin_reads))
+            self._bin_end += BIN_S
+            self._bin_seconds, self._bin_reads = 0.0, 0
+        self._add(now)
 
-    def _arm(self, deadline: float) -> None:
-        self._armed = deadline
-        self._spec[2], self._spec[3] = divmod(max(1, int(deadline * NS_PER_S)), NS_PER_S)
-        self._libc.timerfd_settime(self._fd, TFD_TIMER_ABSTIME, self._spec, None)
-
-    def _wake(self) -> None:
-        try:
-            os.read(self._fd, 8)
-        except BlockingIOError:
-            pass  # re-armed between the wake-up and the read
-        now = time.monotonic()
-        heap = self._heap
-        while heap and heap[0][0] <= now:
-            _, number, task = heapq.heappop(heap)
-            if number in self._asleep:
-                self._asleep.discard(number)
-                trio.lowlevel.reschedule(task)
-        self._armed = float("inf")
-        if heap:
-            self._arm(heap[0][0])
+    def _add(self, until: float) -> None:
+        passed = (until - self._at) * self.count
+        self._seconds += passed
+        self._bin_seconds += passed
+        self._at = until
 
 
 class Load:
-    """Delays requests: so many at a time, each with its latency, all sharing one line."""
+    """Delays requests. With a curve all reads are served at once and share it. Without one so many at a time have a
+    place, each with its latency, and all share one line."""
 
     def __init__(self, limits: Limits, timer: Timer) -> None:
-        self.limits = limits
-        self.in_flight = 0
-        self.peak = 0
+        self.limits = replace(limits, curve=None)
+        self.under_way = UnderWay()
         self._timer = timer
         self._line_free = 0.0  # when the shared line has sent all that was promised
+        self._taken = 0  # places
         self._waiting = trio.lowlevel.ParkingLot()
+        self._sharing: Sharing | None = None
+        self._has_shared = trio.Event()
+        self.set_limits(limits)
 
-    async def enter(self) -> None:
-        """Take one of the `concurrent` places; `leave` gives it back."""
-        if self.in_flight >= self.limits.concurrent:
-            await self._waiting.park()  # the place is handed over: in_flight stays
-            return
-        self.in_flight += 1
-        self.peak = max(self.peak, self.in_flight)
+    async def run(self) -> None:
+        """End what is due, for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._timer.run)
+            await self._has_shared.wait()
+            assert self._sharing is not None
+            nursery.start_soon(self._sharing.run)
 
-    def leave(self) -> None:
-        if self._waiting:
-            self._waiting.unpark()
-        else:
-            self.in_flight -= 1
+    def set_limits(self, limits: Limits) -> None:
+        """Be as slow as this for the requests that arrive from now on. A curve, also the same again, begins anew."""
+        if limits.curve is not None:
+            if self._sharing is None:
+                from slow_source_sharing import Sharing  # a source without a curve starts faster without numpy
+
+                self._sharing = Sharing(limits.curve, self.under_way)
+                self._has_shared.set()
+            else:
+                self._sharing.set_curve(limits.curve)
+        self.limits = limits
+
+    def schedule(self, changes: Sequence[Change]) -> None:
+        """Change the source at these times from now, instead of what was scheduled. Raises ValueError."""
+        if self._sharing is None or self.limits.curve is None:
+            raise ValueError("only a source with a curve has a schedule")
+        self._sharing.schedule(changes)
+
+    def record(self, series: bool) -> dict[str, Any]:
+        """The counters of what was under way (`UnderWay.record`)."""
+        if self._sharing is not None:
+            self._sharing.catch_up()
+        return self.under_way.record(series)
 
     async def open(self) -> None:
         """Wait as long as an open takes."""
-        if self.limits.open_latency:
-            await self._timer.sleep_until(time.monotonic() + self.limits.open_latency)
+        await self._enter()
+        try:
+            if self.limits.open_latency:
+                await self._timer.sleep_until(time.monotonic() + self.limits.open_latency)
+        finally:
+            self._leave()
 
     async def read(self, size: int) -> None:
-        """Wait as long as reading `size` bytes takes.
+        """Wait as long as reading `size` bytes takes. Raises OSError if a schedule says so."""
+        if self.limits.curve is not None and self._sharing is not None:
+            await self._sharing.read()
+            return
+        await self._enter()
+        well = False
+        try:
+            await self._use_line(size)
+            well = True
+        finally:
+            self._leave(read=well)
 
-        The line serves in order of arrival; all latencies are equal, so no answer has to overtake another.
-        """
+    async def _use_line(self, size: int) -> None:
+        """Wait for latency and line. The line serves in order of arrival; all latencies are equal, so no answer has to
+        overtake another."""
         limits = self.limits
         now = time.monotonic()
         due = now + limits.read_latency
@@ -161,6 +264,21 @@ class Load:
             due = self._line_free = max(due, self._line_free) + size / limits.bandwidth
         if due > now:
             await self._timer.sleep_until(due)
+
+    async def _enter(self) -> None:
+        """Take one of the `concurrent` places, which `_leave` gives back; with a curve there is one for all."""
+        if self.limits.curve is None and self._taken >= self.limits.concurrent:
+            await self._waiting.park()  # the place is handed over
+        else:
+            self._taken += 1
+        self.under_way.begin()
+
+    def _leave(self, *, read: bool = False) -> None:
+        self.under_way.end(read=read)
+        if self._waiting:
+            self._waiting.unpark()
+        else:
+            self._taken -= 1
 
 
 @dataclass

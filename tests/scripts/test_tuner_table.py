@@ -58,7 +58,10 @@ def test_it_measures_and_records(
 
 @pytest.mark.parametrize(
     ("pattern", "chosen"),
-    [("tuner/*", 3), ("tuner/small/share_of_best", 1), ("fair/*", 2), ("fair/8/jain", 1)],
+    [
+        ("tuner/*", 6), ("tuner/small/share_of_best", 1), ("fair/*", 2), ("fair/8/jain", 1), ("tuner/mount/*", 3),
+        ("tuner/mount/knee4/share_of_best", 1),
+    ],
 )
 def test_the_benchmarks_are_found_by_their_names(pattern: str, chosen: int) -> None:
     assert len(bench.selected([pattern])) == chosen

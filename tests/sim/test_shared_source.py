@@ -53,6 +53,30 @@ def test_noise_leaves_the_mean_as_it_is() -> None:
     assert draw_works(np.random.default_rng(1), 200_000).mean() == pytest.approx(1.0, rel=0.02)
 
 
+def test_it_says_when_something_happens_next() -> None:
+    source = SharedSource(CURVE, 1, noise=0.0)
+    assert source.next_at == math.inf
+    lane = busy(source, 3)
+    lane.refill = False
+    source.run_until(math.nextafter(source.next_at, 0.0) - 1e-9)
+    assert lane.ended == 0
+    source.run_until(source.next_at + 1e-9)
+    assert lane.ended == 3
+    source.call_at(7.0, lambda: None)
+    assert source.next_at == 7.0
+
+
+def test_stopping_at_each_end_changes_nothing() -> None:
+    one, other = SharedSource(CURVE, 1), SharedSource(CURVE, 1)
+    at_once, by_steps = busy(one, 12), busy(other, 12)
+    one.run_until(5.0)
+    while other.next_at < 5.0:
+        other.run_until(other.next_at)
+    other.run_until(5.0)
+    assert at_once.ended == pytest.approx(by_steps.ended, abs=1)
+    assert at_once.log2_seconds == pytest.approx(by_steps.log2_seconds, rel=1e-3)
+
+
 def test_a_seed_gives_the_same_run() -> None:
     contest = Contest(CURVE, [MountSpec(lambda: FixedLimit(8)), MountSpec(lambda: FixedLimit(20), joins=2.0)], 10.0)
     one, again, other = contest.run(3), contest.run(3), contest.run(4)

@@ -107,6 +107,16 @@ class SharedSource:
 
     # ---- requests -----------------------------------------------------------------------------------------
 
+    @property
+    def under_way(self) -> int:
+        return len(self._heap)
+
+    @property
+    def next_at(self) -> float:
+        """The time at which something happens next, if nothing else begins: an end or a call; infinite if nothing."""
+        ends = self.now + (self._heap[0][0] - self._work) * self._pace if self._heap else math.inf
+        return min(ends, self._calls[0][0]) if self._calls else ends
+
     def begin(self, lane: Lane) -> None:
         """Begin a request."""
         heappush(self._heap, (self._work + next(self._works), self.now, lane))
