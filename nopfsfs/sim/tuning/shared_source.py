@@ -108,10 +108,6 @@ class SharedSource:
     # ---- requests -----------------------------------------------------------------------------------------
 
     @property
-    def under_way(self) -> int:
-        return len(self._heap)
-
-    @property
     def next_at(self) -> float:
         """The time at which something happens next, if nothing else begins: an end or a call; infinite if nothing."""
         ends = self.now + (self._heap[0][0] - self._work) * self._pace if self._heap else math.inf
