@@ -1,94 +1,22 @@
-"""The policy files of a site, looked for in a process of its own: the source's file system may hang.
-
-    python -m nopfsfs.supervisor.policy_files SOURCE [FILE]
-
-prints a JSON list of [path, text or null, error or null]. The site's file is /etc/nopfs/policy.toml, or else
-.nopfs-policy.toml at the root of the source's file system; FILE comes beside it. A file is believed that root or its
-directory's owner owns, and nobody else can write.
-"""
+"""The policy files of a site, looked for by a process of its own (`policy_look`): the source's file system may hang."""
 
 from __future__ import annotations
 
 import json
-import os
-import stat
 import sys
 
-from nopfsfs.system.bounded_run import module_command, run_bounded
-from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.supervisor import policy_look
+from nopfsfs.supervisor.policy_look import Found
+from nopfsfs.system.bounded_run import run_bounded
 
-SITE, AT_ROOT = "/etc/nopfs/policy.toml", ".nopfs-policy.toml"
 LIMIT_S = 10.0
-BYTES_MOST = 1 << 18
-
-Found = list[tuple[str, str | None, str | None]]
 
 
 def find_policies(source: str, file: str | None, limit_s: float = LIMIT_S) -> Found | None:
     """Return (path, text, error) of each file that there is, one of both None; None when the file system does not
-    answer within `limit_s`. Blocks for as long."""
+    answer within `limit_s`. Blocks for as long. Raises OSError, ValueError."""
     words = [source, *([] if file is None else [file])]
-    done = run_bounded(module_command(__name__, *words), limit_s, cwd="/")
+    done = run_bounded([sys.executable, "-I", "-S", policy_look.__file__, *words], limit_s, cwd="/")
     if done is None or done.code:
         return None
     return [(str(path), text, error) for path, text, error in json.loads(done.out)]
-
-
-def believed(path: str) -> str:
-    """Return the text of a policy file. Raises FileNotFoundError, OSError and ValueError with what is wrong."""
-    directory, name = os.path.split(os.path.abspath(path))
-    with closing_fd(os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as above:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(name, flags, dir_fd=above)
-        owner = os.fstat(above).st_uid
-    with open(fd, "rb") as file:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError("not a regular file")
-        if found.st_uid not in (0, owner):
-            raise ValueError(f"of user {found.st_uid}, neither root's nor of the owner of its directory")
-        if found.st_mode & 0o022:
-            raise ValueError("others than its owner can write it: chmod go-w")
-        raw = file.read(BYTES_MOST + 1)
-    if len(raw) > BYTES_MOST:
-        raise ValueError(f"larger than {BYTES_MOST >> 10} KiB")
-    return raw.decode()  # UnicodeDecodeError is a ValueError
-
-
-def _at_root(source: str) -> str:
-    """The path of a policy file at the root of the file system of `source`."""
-    path = os.path.realpath(source)
-    device = os.stat(path).st_dev
-    while path != "/" and os.stat(os.path.dirname(path)).st_dev == device:
-        path = os.path.dirname(path)
-    return os.path.join(path, AT_ROOT)
-
-
-def _look(path: str, *, needed: bool) -> Found:
-    try:
-        return [(path, believed(path), None)]
-    except FileNotFoundError:
-        return [(path, None, "there is no such file")] if needed else []
-    except NotADirectoryError as error:
-        return [(path, None, str(error.strerror))] if needed else []
-    except OSError as error:
-        return [(path, None, str(error.strerror))]
-    except ValueError as error:
-        return [(path, None, str(error))]
-
-
-def main() -> None:
-    source, *files = sys.argv[1:]
-    found = _look(SITE, needed=False)
-    if not found:
-        try:
-            found = _look(_at_root(source), needed=False)
-        except OSError as error:
-            found = [(source, None, str(error.strerror))]
-    for file in files:
-        found += _look(file, needed=True)
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()

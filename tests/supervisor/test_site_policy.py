@@ -13,8 +13,9 @@ import trio.testing
 
 from nopfsfs.config import MountConfig
 from nopfsfs.policy.site_rules import SiteLimits
-from nopfsfs.supervisor import policy_files
-from nopfsfs.supervisor.policy_files import Found, believed, find_policies
+from nopfsfs.supervisor import policy_look
+from nopfsfs.supervisor.policy_files import find_policies
+from nopfsfs.supervisor.policy_look import Found, believed
 from nopfsfs.supervisor.site_policy import PAUSE_S, SitePolicy
 
 GOOD, OTHER, BROKEN = "version = 1\ndefault = { weight = 0.5 }", "version = 1\ndefault = { weight = 0.1 }", "version ="
@@ -122,7 +123,7 @@ def test_neither_links_nor_pipes_nor_large_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="not a regular file"):
         believed(str(tmp_path / "pipe"))
-    (tmp_path / "large").write_bytes(b"#" * (policy_files.BYTES_MOST + 1))
+    (tmp_path / "large").write_bytes(b"#" * (policy_look.BYTES_MOST + 1))
     with pytest.raises(ValueError, match="larger than"):
         believed(str(tmp_path / "large"))
 
@@ -142,5 +143,7 @@ def test_a_process_of_its_own_finds_them(tmp_path: Path) -> None:
 
 
 def test_a_file_system_that_hangs_holds_up_for_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy_files, "module_command", lambda *_: ["sleep", "60"])
+    hangs = tmp_path / "hangs.py"
+    hangs.write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(policy_look, "__file__", str(hangs))
     assert find_policies(str(tmp_path), None, limit_s=0.2) is None
