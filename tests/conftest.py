@@ -187,17 +187,14 @@ def mountpoint(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_to_all(tmp_path: Path) -> Iterator[Path]:
-    """The test's own directory, reachable by other users, with nothing writable in it for them."""
-    made = []
+def open_to_all(tmp_path: Path) -> Path:
+    """The test's own directory, reachable by other users, with nothing writable in it for them. Directories above it
+    stay so: other tests are in them at the same time."""
     for path in (tmp_path, *tmp_path.parents):
         mode = path.stat().st_mode & 0o7777
         if path != Path("/") and path != Path("/tmp") and not mode & 0o1:
-            made.append((path, mode))
             path.chmod(mode | 0o11)
-    yield tmp_path
-    for path, mode in made:
-        path.chmod(mode)
+    return tmp_path
 
 
 def slow(*values: object) -> Any:

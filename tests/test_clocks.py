@@ -28,6 +28,19 @@ KNOWN = {
     "stager/young_files.py": "whether a file was written just now, by the source's clock: a jump costs a comparison",
     "server/young_reads.py": "the same",
     "system/outages.py": "since when something is off, for people",
+    "supervisor/source_tuning.py": "all mounts hold back on the full minute; one whose clock is wrong takes no part",
+    "supervisor/site_policy.py": "the hours of a site's rules",
+    "supervisor/observing/observer.py": "when rows of the history began, for people",
+    "supervisor/observing/figures.py": "the time of an answer",
+    "supervisor/observing/access_log.py": "when files were opened, for people",
+    "monitor/access_lines.py": "the same",
+    "monitor/report_page.py": "dates in a page",
+    "cli/report.py": "the same",
+    "cli/tune.py": "when decisions were made, for people",
+    "cli/accesslog.py": "the name of a time zone",
+    "doctor/archive.py": "the times of files in an archive",
+    "doctor/node_parts.py": "the state of the wall clock itself",
+    "doctor/rules_of_record.py": "how long ago something was, for people",
 }
 
 

@@ -92,6 +92,7 @@ async def rate_near(load: Load, wanted: float) -> float:
     return rate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("readers", [1, 8, 40])
 @in_trio
 async def test_so_many_readers_get_what_the_curve_says(readers: int) -> None:
@@ -101,6 +102,7 @@ async def test_so_many_readers_get_what_the_curve_says(readers: int) -> None:
     assert rate == pytest.approx(expected(readers), rel=CLOSE)
 
 
+@pytest.mark.slow
 @in_trio
 async def test_others_take_their_part() -> None:
     async with loaded() as load, reading(load, 4):
@@ -110,6 +112,7 @@ async def test_others_take_their_part() -> None:
     assert rate == pytest.approx(expected(8) / 2, rel=CLOSE)
 
 
+@pytest.mark.slow  # compares rates, which other tests beside disturb
 @pytest.mark.parametrize(
     ("change", "part"), [(Change(bandwidth=1 / 3), 1 / 3), (Change(slower=3.0), 1 / 3), (Change(stalled=True), 0.0)]
 )
@@ -295,6 +298,7 @@ def read_for(source: SlowSource, readers: int, seconds: float) -> None:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.mount
 def test_threads_get_what_the_curve_says_of_what_is_under_way(source: SlowSource) -> None:
     for readers in (1, 8, 40):
