@@ -37,7 +37,6 @@ KNOWN = {
     "monitor/report_page.py": "dates in a page",
     "cli/report.py": "the same",
     "cli/tune.py": "when decisions were made, for people",
-    "cli/accesslog.py": "the name of a time zone",
     "doctor/archive.py": "the times of files in an archive",
     "doctor/node_parts.py": "the state of the wall clock itself",
     "doctor/rules_of_record.py": "how long ago something was, for people",

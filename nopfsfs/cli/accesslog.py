@@ -74,7 +74,8 @@ def _records(located: Located, limit_s: float) -> Iterator[OpensRecord]:
         connection.send("accesslog")
         try:
             end = float(connection.receive(CALL_S)["time"]) + limit_s
-            while time.time() < end + LATE_S:
+            last = time.monotonic() + limit_s + LATE_S
+            while time.monotonic() < last:
                 yield OpensRecord.read(connection.receive(SILENT_S)).until(end)
         except NoAnswer:
             if is_in_place(located.mount):
