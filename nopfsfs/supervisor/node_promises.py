@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 
@@ -57,16 +57,16 @@ class NodePromises:
     def claimed(self) -> Iterator[None]:
         """Let no other mount of this user's choose its budget inside the `with` block. It goes on alone where another
         takes longer than `LOCK_S`: a mount that starts waits for nobody who hangs."""
-        with suppress(OSError), closing_fd(os.open(self._run_dir, _DIRECTORY)) as fd:
-            until = time.monotonic() + LOCK_S
-            while time.monotonic() < until:
-                with suppress(BlockingIOError):
-                    flock(fd, LOCK_EX | LOCK_NB)
-                    break
-                time.sleep(LOCK_LOOK_S)
+        with ExitStack() as stack:
+            with suppress(OSError):
+                fd = stack.enter_context(closing_fd(os.open(self._run_dir, _DIRECTORY)))
+                until = time.monotonic() + LOCK_S
+                while time.monotonic() < until:
+                    with suppress(BlockingIOError):
+                        flock(fd, LOCK_EX | LOCK_NB)
+                        break
+                    time.sleep(LOCK_LOOK_S)
             yield
-            return
-        yield
 
     def others(self) -> Promised:
         """Return what other mounts were promised and do not hold."""

@@ -127,6 +127,11 @@ sys.stdin.read()
         process.communicate()
 
 
+def test_what_fails_while_it_is_claimed_is_raised(node: NodePromises) -> None:
+    with pytest.raises(OSError, match="no memory"), node.claimed():
+        raise OSError(12, "no memory")
+
+
 def test_who_holds_the_claim_for_ever_holds_nobody_up(node: NodePromises, tmp_path: Path) -> None:
     with node.claimed(), NodePromises(str(tmp_path / "own"), str(tmp_path)).claimed():
         pass  # after LOCK_S
