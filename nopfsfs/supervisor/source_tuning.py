@@ -215,6 +215,11 @@ class SourceTuning:
         with trio.move_on_after(seconds):
             await self._asked.wait()
 
+    def _wake(self) -> None:
+        """End the pause of the task: what it is to keep to has changed."""
+        self._asked.set()
+        self._asked = trio.Event()
+
     # ---- what commands ask for ----------------------------------------------------------------------------
 
     @property
@@ -241,8 +246,7 @@ class SourceTuning:
         self._site = site
         if self._tuner is not None:
             self._keep_to_site(self._tuner)
-        self._asked.set()
-        self._asked = trio.Event()
+        self._wake()
 
     def _keep_to_site(self, tuner: SlowdownTuner) -> None:
         site, nodes = self._site, max(1, self._config.nodes)
@@ -274,8 +278,7 @@ class SourceTuning:
             self._own[Metric.BANDWIDTH_ASKED] = bandwidth
             log.info("bytes a second from the source: %s, as a command asks", self.bandwidth or "as many as there are")
         if asked is not None or bandwidth is not None:
-            self._asked.set()
-            self._asked = trio.Event()
+            self._wake()
             await self._send(self.fixed or self._sent or self._gauge[Metric.SOURCE_LIMIT])
         return self.report()
 

@@ -131,7 +131,7 @@ class Observer:
         fetches = self._loop.policy.fetches
         if self._loop.follower is None or self._pace < 0.01:
             return None
-        return max(0, fetches.at - fetches.outstanding - self._loop.follower.position) / self._pace
+        return fetches.ahead_of(self._loop.follower.position) / self._pace
 
     def _row(self, found: Counts, now: float, status: PlanStatus) -> Row:
         """Averages since the last row. f4[len(COLUMNS)]."""
