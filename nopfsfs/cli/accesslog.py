@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from nopfsfs.cli.error_exit import printable, say
 from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.settings import parsed
 from nopfsfs.control.client import CALL_S, Connection, NoAnswer
 from nopfsfs.control.find_mount import Located, locate_living
 from nopfsfs.errors import Exit, NopfsError
@@ -108,10 +109,7 @@ def _command(pid: int) -> str:
 def _seconds(text: str | None) -> float:
     if text is None:
         return math.inf
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise NopfsError(Exit.USAGE, f"--seconds: {error}") from error
+    seconds = parsed(parse_duration, text, "--seconds")
     if not 0 < seconds <= MOST_S:
         raise NopfsError(Exit.USAGE, f"--seconds: {text} is not between 0 and 30 days")
     return seconds

@@ -8,25 +8,22 @@ import os
 import threading
 from contextlib import ExitStack
 
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.mount_options import Commands, add_command
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit, NopfsError
 
 DEFAULT_LISTEN = "127.0.0.1:9814"
 
 
-def add_metrics(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_metrics(commands: Commands) -> None:
     """Add `nopfs metrics`."""
-    parser = commands.add_parser(
-        "metrics",
-        help="print the metrics of a mount",
-        description="Print the metrics of a mount once, in the text format of OpenMetrics.",
-    )
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
-    parser.set_defaults(handler=metrics)
+    add_command(
+        commands, "metrics", metrics, "print the metrics of a mount",
+        "Print the metrics of a mount once, in the text format of OpenMetrics.",
+    )  # fmt: skip
 
 
-def add_exporter(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_exporter(commands: Commands) -> None:
     """Add `nopfs exporter`."""
     parser = commands.add_parser(
         "exporter",

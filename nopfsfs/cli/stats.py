@@ -8,7 +8,8 @@ import os
 import sys
 import time
 
-from nopfsfs.cli.mount_options import Parser
+from nopfsfs.cli.mount_options import Commands, add_command
+from nopfsfs.cli.settings import parsed
 from nopfsfs.control.client import Record
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit, NopfsError
@@ -18,18 +19,15 @@ LEAST_S, MOST_S = 0.1, 3600.0  # of --interval: the mount counts what is opened 
 LINES = 20  # after which a terminal gets the heading again
 
 
-def add_stats(commands: argparse._SubParsersAction[Parser]) -> None:
+def add_stats(commands: Commands) -> None:
     """Add `nopfs stats`."""
-    parser = commands.add_parser(
-        "stats",
-        help="a line each second of what a mount does",
-        description="Print a line each second: opens, where they were served from, waits, the source, memory.",
-    )
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    parser = add_command(
+        commands, "stats", stats, "a line each second of what a mount does",
+        "Print a line each second: opens, where they were served from, waits, the source, memory.",
+    )  # fmt: skip
     parser.add_argument("--interval", metavar="S", default="1", help="time between two lines (default: 1s)")
     parser.add_argument("--count", metavar="N", help="number of lines (default: until Ctrl-C)")
     parser.add_argument("--csv", action="store_true", help="print comma-separated values")
-    parser.set_defaults(handler=stats)
 
 
 def stats(options: argparse.Namespace) -> int:
@@ -63,10 +61,7 @@ def _figures(mountpoint: str) -> Record:
 
 
 def _interval(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise NopfsError(Exit.USAGE, f"--interval: {error}") from error
+    seconds = parsed(parse_duration, text, "--interval")
     if not LEAST_S <= seconds <= MOST_S:
         raise NopfsError(Exit.USAGE, f"--interval: {text} is not from {LEAST_S:g} s to {MOST_S:g} s")
     return seconds

@@ -12,7 +12,7 @@ from typing import Any
 from nopfsfs.cli.error_exit import printable
 from nopfsfs.cli.mount_options import Parser
 from nopfsfs.cli.option_values import parse_bandwidth, whole_or
-from nopfsfs.cli.settings import usage
+from nopfsfs.cli.settings import parsed, usage
 from nopfsfs.cli.status_text import in_words, tuning_text
 from nopfsfs.config import MAX_CONCURRENCY
 from nopfsfs.control.find_mount import locate_living
@@ -48,21 +48,15 @@ def tune(options: argparse.Namespace) -> int:
     """Show, or set, the requests at the source of one mount; return the exit code. Raises NopfsError."""
     request: dict[str, Any] = {}
     if options.concurrency is not None:
-        try:
-            number = whole_or("auto", 1, MAX_CONCURRENCY)(options.concurrency)
-        except ValueError as error:
-            raise usage(f"--concurrency: {error}") from error
+        number = parsed(whole_or("auto", 1, MAX_CONCURRENCY), options.concurrency, "--concurrency")
         request["concurrency"] = number or "auto"
     if options.hold:
         if options.concurrency is not None:
             raise usage("--hold: keeps the present number; leave --concurrency out")
         request["hold"] = True
     if options.bandwidth is not None:
-        try:
-            said = options.bandwidth
-            request["bandwidth"] = said if said == "none" else parse_bandwidth(said)
-        except ValueError as error:
-            raise usage(f"--bandwidth: {error}") from error
+        said = options.bandwidth
+        request["bandwidth"] = said if said == "none" else parsed(parse_bandwidth, said, "--bandwidth")
     located = locate_living(options.mountpoint, os.environ)
     record = located.call("tune", **request)
     if options.json:
