@@ -30,7 +30,7 @@ Labels = tuple[str, ...]
 
 
 class MetricKind(Enum):
-    """MetricKind of a metric, as in OpenMetrics."""
+    """The kind of a metric, as in OpenMetrics."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -90,24 +90,13 @@ def _one(*path: str) -> Read:
     return read
 
 
-def _each(group: str, names: Labels, *path: str) -> Read:
-    """Read the number at a path of keys below each of some names of a group."""
+def _each(group: str | Labels, names: Labels, *path: str) -> Read:
+    """Read the number at a path of keys below each of some names of a group: a key, or a path of keys."""
+    above = (group,) if isinstance(group, str) else group
 
     def read(figures: Figures) -> Iterator[tuple[Labels, Value]]:
         for name in names:
-            number = _number(_at(figures, (group, name, *path)))
-            if number is not None:
-                yield (name,), number
-
-    return read
-
-
-def _some(group: str, key: str, names: Labels) -> Read:
-    """Read the numbers of some names below a key of a group."""
-
-    def read(figures: Figures) -> Iterator[tuple[Labels, Value]]:
-        for name in names:
-            number = _number(_at(figures, (group, key, name)))
+            number = _number(_at(figures, (*above, name, *path)))
             if number is not None:
                 yield (name,), number
 
@@ -195,8 +184,8 @@ _LINES: tuple[tuple[str, MetricKind, str, Labels, Read], ...] = (
     ("source_slowdown_ratio", _G, "Duration of requests over that at an idle source", (), _one("tuner", "slowdown")),
     ("source_bandwidth_limit_bytes_per_second", _G, "Bytes a second at most", (), _one("tuner", "bandwidth")),
     ("source_aim", _G, "What limit and slowdown balance", (), _one("tuner", "aim")),
-    ("source_base_seconds", _G, "Requests at the idle source", ("size_class",), _some("tuner", "base_seconds", SIZES)),
-    ("tuner_decisions_total", _C, "Decisions of the tuner", ("decision",), _some("tuner", "decisions", REASONS)),
+    ("source_base_seconds", _G, "At the idle source", ("size_class",), _each(("tuner", "base_seconds"), SIZES)),
+    ("tuner_decisions_total", _C, "Decisions of the tuner", ("decision",), _each(("tuner", "decisions"), REASONS)),
     ("epoch", _G, "Epoch of the plan", (), _one("plan", "epoch")),
     ("epoch_position", _G, "Accesses of the epoch so far", (), _one("plan", "position")),
     ("epoch_length", _G, "Accesses of the whole epoch", (), _one("plan", "length")),
