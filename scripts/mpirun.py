@@ -78,5 +78,5 @@ def ranks_of(mark: str) -> dict[int, int]:
                 variables = dict(part.partition(b"=")[::2] for part in environ.split(b"\0"))
                 rank = variables.get(b"OMPI_COMM_WORLD_RANK") or variables.get(b"PMI_RANK")
                 if rank is not None:
-                    found[int(rank)] = int(entry)
+                    found.setdefault(int(rank), int(entry))  # not its child, which looks like it before its exec
     return found

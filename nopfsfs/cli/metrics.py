@@ -54,11 +54,11 @@ def exporter(options: argparse.Namespace) -> int:
     from nopfsfs.monitor import metrics_server
     from nopfsfs.monitor.openmetrics import registry_of
     from nopfsfs.monitor.scrape import Scraper
-    from nopfsfs.system.process_setup import END_SIGNALS, handling
+    from nopfsfs.system.process_setup import handling, signals_to_end
 
     ended = threading.Event()
     with ExitStack() as stack:
-        stack.enter_context(handling(END_SIGNALS, lambda number, frame: ended.set()))
+        stack.enter_context(handling(signals_to_end(), lambda number, frame: ended.set()))
         scraper = Scraper()
         stack.callback(scraper.close)
         if options.textfile is not None:

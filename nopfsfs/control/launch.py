@@ -18,7 +18,7 @@ from nopfsfs.control.process_list import write_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import Mount, is_in_place
 from nopfsfs.fuse.mounting import mount_fuse, unmount
-from nopfsfs.system.process_setup import END_SIGNALS, Handoff, end_signals_later, ending_at_signals, handling
+from nopfsfs.system.process_setup import Handoff, end_signals_later, ending_at_signals, handling, signals_to_end
 from nopfsfs.system.process_setup import start as start_process
 from nopfsfs.system.state_dirs import StateDir, make_state_dir, state_dir_for
 
@@ -139,7 +139,7 @@ def _stay(daemon: subprocess.Popen[bytes]) -> int:
     def pass_on(number: int, frame: object) -> None:
         daemon.send_signal(signal.SIGTERM)
 
-    with handling(END_SIGNALS, pass_on):
+    with handling(signals_to_end(), pass_on):
         return daemon.wait()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from nopfsfs.peer.mpi import MPI
-from nopfsfs.system.process_setup import END_SIGNALS, handling
+from nopfsfs.system.process_setup import handling, signals_to_end
 
 ANSWER_S = 0.5  # for all other ranks to answer
 LOOK_S = 0.05  # between two checks for messages: each costs some tens of microseconds
@@ -45,7 +45,7 @@ class EndSignals:
         def take(number: int, frame: object) -> None:
             self._signals.append(time.monotonic())
 
-        return handling(END_SIGNALS, take)
+        return handling(signals_to_end(), take)
 
     def __call__(self) -> None:
         now = time.monotonic()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import mpi4py
@@ -43,8 +43,9 @@ class Ranks:
     """All ranks of the job, over a communicator that no other code uses. No method waits longer than SILENT_LIMIT_S for
     a rank that gives no sign of life. The method then raises NopfsError with Exit.START."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Intracomm, may_end: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self._comm = comm
+        self.may_end = may_end  # of `RankGroup`
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self._others = [r for r in range(self.size) if r != self.rank]

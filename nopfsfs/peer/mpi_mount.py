@@ -29,7 +29,7 @@ from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.supervisor_peer import AllMounted
 from nopfsfs.system.file_system import file_system_at
 from nopfsfs.system.mpi_start import Launched, launched
-from nopfsfs.system.process_setup import END_SIGNALS, ending_at_signals
+from nopfsfs.system.process_setup import HeldSignals
 from nopfsfs.system.state_dirs import claimed_mountpoint
 
 ENDED_S = 10.0  # for a supervisor that has closed its sockets to end
@@ -53,7 +53,8 @@ def run(config: MountConfig, parts: MpiMountSteps, env: Mapping[str, str], say: 
     is mounted or running."""
     found = launched(env)
     assert found is not None  # else `config` names no peers
-    with ending_at_signals(END_SIGNALS):
+    held = HeldSignals()
+    with held.holding():
         world = _begin(found)
         try:
             ranks, signals, peers = (mpi.copy(world) for _ in range(3))
@@ -61,7 +62,7 @@ def run(config: MountConfig, parts: MpiMountSteps, env: Mapping[str, str], say: 
             with ExitStack() as listening:
                 with ExitStack() as stack:
                     life = _start(
-                        mpi.Ranks(ranks), config, parts, say, stack,
+                        mpi.Ranks(ranks, held.may_end), config, parts, say, stack,
                         answers=lambda: listening.enter_context(told.listening()),
                     )  # fmt: skip
                 code = _stay(life, peers, told, say)
@@ -153,6 +154,9 @@ class _RanksAsStarter:
 
     def beat(self) -> None:
         self._ranks.beat()
+
+    def may_end(self) -> AbstractContextManager[None]:
+        return self._ranks.may_end()
 
     @contextmanager
     def _back(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,13 +37,19 @@ class RankGroup(Protocol):
         """Send the other ranks a sign of life, so that they go on waiting for this rank."""
         ...
 
+    def may_end(self) -> AbstractContextManager[None]:
+        """Let a signal to end raise SystemExit inside the `with` block. Elsewhere such a signal waits for the next
+        block: a rank that leaves while it waits for the others tells them nothing, and MPI kills them."""
+        ...
+
 
 def together(group: RankGroup, awaited: str, work: Callable[[], bytes]) -> list[memoryview]:
     """Do `work` on every rank; return the results of all, by rank. Where it failed on one rank, raises NopfsError on
     every rank: its own on that rank, AlreadyReported on the others."""
     failed: NopfsError | None = None
     try:
-        mine = _GOOD + work()
+        with group.may_end():
+            mine = _GOOD + work()
     except NopfsError as error:
         failed = error
     except SystemExit as ended:  # by a signal; the others must know, or they would wait for this rank, or go on

@@ -62,13 +62,49 @@ def end_signals_later() -> Iterator[None]:
     """Deliver the signals that end a process after the `with` block, so that what is begun there is known to whoever
     clears it away. Those that are ignored stay so."""
     came: list[int] = []
-    with handling(
-        [number for number in END_SIGNALS if signal.getsignal(number) != signal.SIG_IGN],
-        lambda number, frame: came.append(number),
-    ):
+    with handling(signals_to_end(), lambda number, frame: came.append(number)):
         yield
     for number in came:
         signal.raise_signal(number)
+
+
+class HeldSignals:
+    """Signals that end a process, held back but in some parts of it: a process that works with others may not leave
+    them between two of these parts. The first such signal raises SystemExit, in the part in which the signal comes, or
+    else at the start of the next one. Those that are ignored stay so."""
+
+    def __init__(self) -> None:
+        self._came: int | None = None
+        self._may_end = False
+
+    def holding(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the signals back inside the `with` block. In the main thread only."""
+        return handling(signals_to_end(), self._take)
+
+    @contextlib.contextmanager
+    def may_end(self) -> Iterator[None]:
+        """Such a part is the `with` block."""
+        self._may_end = True
+        try:
+            if self._came is not None:
+                self._end(self._came)
+            yield
+        finally:
+            self._may_end = False
+
+    def _take(self, number: int, frame: object) -> None:
+        self._came = number
+        if self._may_end:
+            self._end(number)
+
+    def _end(self, number: int) -> None:
+        self._may_end = False  # a second signal does not disturb the one who clears away
+        raise SystemExit(128 + number)
+
+
+def signals_to_end() -> list[signal.Signals]:
+    """END_SIGNALS without those that are ignored, as under nohup(1)."""
+    return [number for number in END_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
 
 @dataclass(frozen=True, slots=True)

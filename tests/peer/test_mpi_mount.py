@@ -100,6 +100,16 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def waits_for(pid: int, number: signal.Signals) -> bool:
+    """Whether a signal was sent to a process that has not taken it; so it is with one that has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    pending = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:"))]
+    return any(mask >> (number - 1) & 1 for mask in pending)
+
+
 Jobs = Callable[..., Job]
 
 
@@ -359,6 +369,23 @@ def test_sigterm_to_mpirun_while_it_mounts_leaves_no_mount(job: Jobs, source: Pa
     started.status()
     started.assert_gone()
     assert all("told to end" in line for line in started.said()), started.said()
+
+
+def test_sigterm_to_mpirun_while_ranks_wait_for_another_leaves_nothing(job: Jobs, source: Path) -> None:
+    """A rank that waits for a stopped one tells the others before it ends: else MPI would kill them in the midst."""
+    started = job(3, source)
+    assert wait_until(lambda: all(state_dirs_at(path) for path in started.mountpoints), LIMIT_S)
+    stopped = started.ranks()[1]
+    os.kill(stopped, signal.SIGSTOP)
+    assert wait_until(lambda: "\nState:\tT" in Path(f"/proc/{stopped}/status").read_text())
+
+    started.process.send_signal(signal.SIGTERM)
+
+    assert wait_until(lambda: waits_for(stopped, signal.SIGTERM), LIMIT_S)
+    with suppress(ProcessLookupError):
+        os.kill(stopped, signal.SIGCONT)  # Open MPI does that itself
+    started.status()
+    started.assert_gone()
 
 
 def test_sigterm_to_a_rank_unmounts_its_own(job: Jobs, source: Path) -> None:

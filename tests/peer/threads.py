@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 LIMIT_S = 20.0
@@ -38,6 +39,9 @@ class Rank:
 
     def beat(self) -> None:
         self.beats += 1
+
+    def may_end(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def on_ranks(size: int, work: Callable[[Rank], T]) -> list[Any]:

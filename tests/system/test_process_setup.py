@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from nopfsfs.config import DiskSpec, MountConfig, PlanSpec, SubsetSpec, World
-from nopfsfs.system.process_setup import END_SIGNALS, Handoff, end_signals_later, ending_at_signals
+from nopfsfs.system.process_setup import END_SIGNALS, Handoff, HeldSignals, end_signals_later, ending_at_signals
 
 PLAN = PlanSpec(
     sampler="distributed", root=os.fsdecode(b"\xff"), seed=2**64 - 1, ranks=(1, 2),
@@ -58,5 +58,52 @@ def test_a_signal_to_end_that_is_ignored_stays_so() -> None:
         with end_signals_later():
             signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_to_end_is_held_back_until_the_next_part_that_may_end() -> None:
+    held, done = HeldSignals(), []
+
+    def steps() -> None:
+        with held.may_end():
+            done.append("first part")
+        signal.raise_signal(signal.SIGTERM)
+        done.append("between parts")
+        with held.may_end():
+            done.append("second part")
+
+    with held.holding(), pytest.raises(SystemExit) as ended:
+        steps()
+    assert done == ["first part", "between parts"]
+    assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_a_signal_to_end_comes_at_once_where_it_may_and_once() -> None:
+    held, done = HeldSignals(), []
+
+    def steps() -> None:
+        with held.may_end():
+            try:
+                signal.raise_signal(signal.SIGINT)
+                done.append("after the signal")
+            finally:
+                signal.raise_signal(signal.SIGINT)
+                done.append("cleared away")
+
+    with held.holding(), pytest.raises(SystemExit) as ended:
+        steps()
+    assert done == ["cleared away"]
+    assert ended.value.code == 128 + signal.SIGINT
+
+
+def test_no_signal_is_held_back_that_is_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    held = HeldSignals()
+    try:
+        with held.holding():
+            signal.raise_signal(signal.SIGHUP)
+            with held.may_end():
+                pass
     finally:
         signal.signal(signal.SIGHUP, before)
