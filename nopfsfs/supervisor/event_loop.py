@@ -173,11 +173,12 @@ class EventLoop:
             staged, read = self.step()
             ordered = await self._send()
             await self._audit_pages()
-            if (now := trio.current_time()) >= self._wake_at:
+            hurries = self.follower is not None and self.follower.hurries
+            if (now := trio.current_time()) >= self._wake_at or hurries:
                 self._wake_at = now + WORK_PAUSE_S
                 self.looked.unpark_all()
             # Where not all pages may stay, what is read has to be dropped soon.
-            busy = staged or ordered or (read and self.policy.pushes.bounded)
+            busy = staged or ordered or hurries or (read and self.policy.pushes.bounded)
             await trio.sleep(STAGING_PAUSE_S if busy else READING_PAUSE_S if read else IDLE_PAUSE_S)
 
     def _begin_anew(self) -> None:

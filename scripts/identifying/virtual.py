@@ -50,6 +50,8 @@ class Following(Protocol):
     def upcoming(self, start: int, count: int) -> NDArray[np.int64]: ...
     @property
     def position(self) -> int: ...
+    @property
+    def hurries(self) -> bool: ...
 
 
 @dataclass
@@ -105,6 +107,11 @@ class _Worker:
 
     def _compute(self, job: BackgroundJob) -> None:
         self._result = job.compute()
+
+    def hurry(self, now: float) -> None:
+        """Ask for work at once, where none is under way."""
+        if self._job is None:
+            self.due = min(self.due, now)
 
     def give_up(self, play: _Play, now: float) -> float:
         """End a job that nothing needs any more; the seconds that it had still to go."""
@@ -195,6 +202,8 @@ def play(follower: Following, there: Opens, clock: Callable[[], float] = time.pr
         if end > seen:
             foreseen[seen:end] = running.observe(there, seen, end)
         seen = end
+        if follower.hurries:
+            thread.hurry(look)
         running.costs.apart -= process.give_up(running, look)
         running.other(lambda: follower.upcoming(follower.position, AHEAD))
         if locked is None and follower.status().state == LOCKED:

@@ -222,6 +222,7 @@ class Following:
         self._clock, self._jobs, self._apart, self._from = clock, list(jobs), list(apart), from_open
         self.opens = 0
         self.position = 0
+        self.hurries = False
         self.calls: list[int] = []
         self.begun: list[int] = []
         self.delivered: list[int] = []
@@ -279,6 +280,15 @@ def test_a_job_is_delivered_when_its_time_is_over() -> None:
     assert done.costs.jobs == pytest.approx(0.25)
     assert done.costs.longest_observe == pytest.approx(0.001)
     assert done.costs.supervisor == pytest.approx(0.001 * len(follower.calls))
+
+
+def test_work_is_asked_for_at_once_when_the_follower_hurries() -> None:
+    clock = Clock()
+    follower = Following(clock, [0.1, 0.1], from_open=21)
+    follower.hurries = True
+    played(follower, clock)
+
+    assert follower.begun[0] == 21
 
 
 def test_jobs_come_one_after_the_other_and_those_apart_beside_them() -> None:

@@ -196,6 +196,31 @@ async def test_opens_are_counted_as_predicted(bench: Bench) -> None:
     assert bench.loop.policy.pages_used == 10 * N
 
 
+def test_searches_begin_with_the_opens_that_they_need(bench: Bench) -> None:
+    """Who asks the follower for work is woken by the first look at these opens, however long ago the last time was."""
+    seeking = Follower(follower().datasets, None)
+    times: list[float] = []
+
+    async def main() -> None:
+        bench.loop.follow(seeking)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.loop.run)
+            await bench.loop.looked.park()
+            for row in (7, 3, 11, 5, 2, 9):
+                bench.server.put(Event.OPEN, row, 1)
+            began = trio.current_time()
+            while not seeking.opens:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+            times.append(trio.current_time() - began)
+            await bench.loop.looked.park()
+            times.append(trio.current_time() - began)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.005))
+    seen, woken = times
+    assert woken - seen <= module.STAGING_PAUSE_S
+
+
 def test_what_two_servers_saw_is_followed_in_the_order_of_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rings, "monotonic_ns", itertools.count(1).__next__)
     seen: list[tuple[str, int]] = []

@@ -236,6 +236,11 @@ class Follower:
             return self._job
         return None
 
+    @property
+    def hurries(self) -> bool:
+        """True: opens have come with which searches begin; call `work` at once."""
+        return self._search.hurries
+
     def _jobs(self) -> Iterator[BackgroundJob]:
         yield from self._beliefs.jobs()
         yield from self._search.jobs()

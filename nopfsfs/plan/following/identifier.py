@@ -69,6 +69,7 @@ class PlanSearch:
         among = range(len(datasets))[:_AMONG]
         self._prepared = prepare(datasets, among, self._seeds, self._sampler, self._worlds, heads)
         self._steps_left = _PREPARED_STEPS
+        self.hurries = False  # opens have come with which searches begin: jobs are to be asked for at once
         self._late: list[Spec] = []  # places that were found after the epoch to which they belong
 
     def spread(self, spacing: int) -> None:
@@ -84,6 +85,7 @@ class PlanSearch:
         now = self._beliefs.opens
         cohort = self._cohorts.join(reader, now)
         if cohort.add(row, reader, now):
+            self.hurries = self.hurries or cohort.young
             self._look(cohort)
 
     def _look(self, cohort: Cohort) -> None:
@@ -199,6 +201,7 @@ class PlanSearch:
 
     def jobs(self) -> Iterator[BackgroundJob]:
         """The next computation for another thread, if any."""
+        self.hurries = False
         yield from self._missed.jobs()
         yield from self._search_job()
         yield from self._tables.job((*self._expected(), *self._recorded))

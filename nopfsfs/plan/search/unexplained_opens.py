@@ -126,6 +126,11 @@ class Cohort:
             return False
         return self.count in _LOOKS or self.count % _LOOK_EVERY == 0
 
+    @property
+    def young(self) -> bool:
+        """True: searches begin with so few opens."""
+        return MIN_OPENS <= self.count <= _LOOK_EVERY
+
     def _take(self, row: int, reader: int) -> bool:
         """Note the file as opened last; False if it was opened a moment ago."""
         before = self._distinct.get(row)

@@ -292,6 +292,27 @@ def test_what_is_likeliest_is_tried_again_as_readers_open_more() -> None:
     assert found.worth >= LOCK
 
 
+def test_it_hurries_while_searches_begin_and_not_for_what_a_plan_explains_nor_for_ever() -> None:
+    """Whoever waits for it asks for work at once, as a search that begins later locks later."""
+    follower = Follower(tree(4000), None)
+    hurried = []
+    for row in np.random.default_rng(7).permutation(4000)[:400].tolist():
+        follower.observe(np.array([row]))
+        hurried.append(follower.hurries)
+        follower.settle()  # all the work there is
+    assert hurried.index(True) == 3  # the fourth open
+    assert not any(hurried[64:])
+
+    parts = tree(4000, 0)
+    known = Follower(parts, SEED)
+    known.settle()
+    plan = parts[0].orders[0].rows[registry.order(SHUFFLED, 4000, 0)]
+    known.observe(plan[:64])
+    known.settle()
+    known.observe(plan[64:])
+    assert not known.hurries
+
+
 @pytest.mark.slow
 def test_random_orders_end_as_mismatch_on_a_mount_with_subtrees() -> None:
     rng = np.random.default_rng(14)
