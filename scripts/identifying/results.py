@@ -20,6 +20,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.visible_opens import VisibleOpens
 from nopfsfs.protocol.tripwires import Tripwires
+from nopfsfs.supervisor.event_loop import STAGING_PAUSE_S
 from nopfsfs.supervisor.plan_worker import make_follower
 from nopfsfs.system.launcher import candidate_worlds
 from nopfsfs.text.units import format_ranks
@@ -27,9 +28,9 @@ from nopfsfs.text.units import format_ranks
 # What is said, and what says more of it.
 _MORE = ((NOTHING, SEED), (SEED, WORLD), (NOTHING, WORLD))
 _FALSE = ((NOTHING, WRONG),)
-# A share of the opens that may be foreseen or not by how long a job happened to take.
+# What may be foreseen or not by how long a job happened to take: a share of the opens, or those between two looks.
 _CHANCE = 0.002
-_CHANCE_OPENS = 4
+_CHANCE_OPENS = round(STAGING_PAUSE_S / bars.OPEN_S)
 _RANKS_WIDTH = 12
 # A cell without a result has this one, beside its error.
 _NOTHING: NDArray[np.uint8] = np.zeros(0, np.uint8)

@@ -45,7 +45,7 @@ _AMONG = 4
 # cohort, and whenever these have doubled.
 _SEEDS_RECORDED, _RECORDED_OPENS = 2, 64
 # Steps (`PREPARED_S`) in which what searches compare with first is computed before anything is opened.
-_PREPARED_STEPS = 128
+_PREPARED_STEPS = 64
 
 
 class PlanSearch:

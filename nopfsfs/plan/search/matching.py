@@ -321,13 +321,17 @@ def prepare(
     datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World],
     heads: OrderHeads,
 ) -> Iterator[None]:  # fmt: skip
-    """Computes what searches compare with first, some of it at each step, while there is nothing to be compared."""
+    """Computes what searches compare with first, some of it at each step, while there is nothing to be compared.
+
+    What several ranks read is left out: one such order takes as long as several steps, and readers would wait for it.
+    """
     largest = max(_WORLD, max(size for size, _ in worlds))
     begun = time.thread_time()
     for stage in islice(candidates.stages(seeds, sampler), _FIRST_STAGES):
         for target in candidates.targets(datasets, among):
             for candidate, _ in stage.candidates(target, worlds, seeds):
-                heads.first(candidate, target.n, largest)
+                if candidate.world is None or len(candidate.world[1]) == 1:
+                    heads.first(candidate, target.n, largest)
                 if time.thread_time() - begun >= PREPARED_S:  # whoever opens something waits for no more
                     yield
                     begun = time.thread_time()
