@@ -99,7 +99,7 @@ def simulated(measured: Cluster, sizes: np.ndarray, homes: int, data: int, compu
     numbered = sizes[listed[order(Spec("distributed", SEED), len(sizes), 0)]]
     dataset = SimDataSet("mount", len(sizes), float(sizes.mean()), float(sizes.std()), numbered)
     training = Training(EPOCHS, BATCH, drop_last=False, seed=SEED)
-    return Simulation(cluster, dataset, training, order="distributed").run("homes")
+    return Simulation(cluster, dataset, training, order="distributed").run("mount")
 
 
 def entries() -> Iterator[Entry]:

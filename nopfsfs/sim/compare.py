@@ -10,7 +10,7 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.performance.model import Cluster
 from nopfsfs.placement.access_counts import AHEAD, NOBODY
 from nopfsfs.sim import thesis
-from nopfsfs.sim.policies import POLICIES
+from nopfsfs.sim.policy_table import POLICIES
 from nopfsfs.sim.run import Outcome, Progress, Simulation, find_policy
 from nopfsfs.sim.training import SimDataSet, Training
 from nopfsfs.text.units import MAX_RANKS

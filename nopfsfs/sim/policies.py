@@ -371,19 +371,3 @@ def _replaced(samples: Samples, which: NDArray[np.bool_], own: list[Ints], job: 
             rng = np.random.default_rng((job.orders.training.entropy, epoch, node))
             samples[:, ranks][wanted] = np.resize(rng.permutation(mine), count)
     return samples
-
-
-POLICIES: dict[str, Callable[[SimJob], Policy]] = {
-    "perfect": Perfect,
-    "naive": Naive,
-    "staging": StagingBuffer,
-    "deepio-ordered": DeepIOOrdered,
-    "deepio-opportunistic": DeepIOOpportunistic,
-    "parallel-staging": ParallelStaging,
-    "lbann-dynamic": LbannDynamic,
-    "lbann-preloading": LbannPreloading,
-    "locality-aware": LocalityAware,
-    "nopfs": NoPFS,
-    "homes": HomesPolicy,
-    "belady": BeladyOnly,
-}

@@ -14,7 +14,8 @@ from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.performance import bounds
 from nopfsfs.performance.model import Cluster
 from nopfsfs.sim.fluid import Epoch, Fluid
-from nopfsfs.sim.policies import POLICIES, NotSupported, SimJob
+from nopfsfs.sim.policies import NotSupported, SimJob
+from nopfsfs.sim.policy_table import POLICIES
 from nopfsfs.sim.training import SimDataSet, Training
 from nopfsfs.sim.training_orders import TrainingOrders, of_sampler, permutations
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.performance.model import Cluster, Curve, SourceModel
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Fluid, Preload, Reads
-from nopfsfs.sim.policies import POLICIES
+from nopfsfs.sim.policy_table import POLICIES
 from nopfsfs.sim.run import Simulation
 from nopfsfs.sim.training import SimDataSet, Training
 from tests.examples import examples

@@ -15,7 +15,8 @@ from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.placement.belady import NEVER
 from nopfsfs.placement.methods import homes
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED, Reads
-from nopfsfs.sim.policies import POLICIES, NotSupported, Placed, SimJob
+from nopfsfs.sim.policies import NotSupported, Placed, SimJob
+from nopfsfs.sim.policy_table import POLICIES
 from nopfsfs.sim.run import Outcome, Simulation
 from nopfsfs.sim.training import SimDataSet, Training
 from nopfsfs.sim.training_orders import permutations

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.performance.model import Cluster
-from nopfsfs.sim.policies import POLICIES
+from nopfsfs.sim.policy_table import POLICIES
 from nopfsfs.sim.run import PLACING, Simulation
 from nopfsfs.sim.shipped import find_cluster, find_dataset
 from nopfsfs.sim.training import SimDataSet, Training
@@ -27,7 +27,7 @@ def test_an_outcome(policy: str) -> None:
     begin = ([0.0, *told])[-4]  # what is told before the epochs
     assert told[-3:] == pytest.approx([begin + (1 - begin) * done / 3 for done in (1, 2, 3)])
     assert told == sorted(told)
-    assert (0 < begin <= PLACING) == (policy in ("nopfs", "homes", "belady"))
+    assert (0 < begin <= PLACING) == (policy in ("nopfs", "homes", "belady", "mount"))
     assert outcome.record()["policy"] == policy
     assert sum(outcome.epoch_seconds) <= outcome.seconds * (1 + 1e-9)
     assert sum(outcome.served.values()) == pytest.approx(0.0 if policy == "perfect" else 1.0)
