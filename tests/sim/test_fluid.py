@@ -254,7 +254,8 @@ def test_nothing_is_below_the_bound(data: st.DataObject, samples: int, batch: in
             continue
         computing = outcome.seconds - (outcome.stall_seconds or 0.0)
         assert outcome.seconds >= computing * (1 - 1e-9), policy
-        if policy not in OTHER_SAMPLES:
+        # Of what is staged when an epoch ends, `mount` serves the next one too: test_mounted_nodes has its bound.
+        if policy not in (*OTHER_SAMPLES, "mount"):
             assert outcome.seconds >= sum(simulation.needed()) / most * (1 - 1e-9), policy
             assert outcome.seconds >= outcome.bound_seconds - (count - 1) * ahead / most - 1e-9, policy
             for read, least in zip(outcome.source_bytes_per_epoch, outcome.least_source_bytes, strict=True):

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nopfsfs.performance.bounds import source_bytes
 from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
+from nopfsfs.placement.access_counts import NOBODY
 from nopfsfs.sim.fluid import NOTHING, PEER, SOURCE, STORED
 from nopfsfs.sim.mounted_nodes import MountPolicy, NodeStream
 from nopfsfs.sim.policies import SimJob
@@ -121,14 +123,18 @@ def test_nothing_is_kept_beyond_the_room_and_all_that_is_read_comes_from_where_i
     at_work = MountPolicy(made)
     read: set[int] = set()
     of_source: set[int] = set()
+    from_there = 0
     for epoch in range(epochs):
         reads = at_work.reads(epoch)
         assert (reads.where != NOTHING).all()
         read.update(reads.samples.reshape(-1).tolist())
         of_source.update(reads.samples[reads.where >= STORED].tolist())
+        from_there += int(made.sizes[reads.samples[reads.where >= STORED]].sum())
         assert (reads.holder < nodes).all()
         for number, node in enumerate(at_work._nodes):
             homes = node.policy.residency.homes
             assert 0 <= homes.used <= (room[0] if room else 0)
             assert all(left >= 0 for left in homes._disk_room), number
     assert read == of_source
+    kept = int(made.room.sum()) + nodes * staging
+    assert from_there >= sum(source_bytes(epochs, lambda epoch: made.orders.readers(epoch) != NOBODY, made.sizes, kept))
