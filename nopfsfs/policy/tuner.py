@@ -19,8 +19,6 @@ from nopfsfs.policy.source_base import Ended, SourceBase, SourceMemory
 LEAST, CAP = 2, 256
 UNPROVEN_MOST = 64  # without a base and without a clock to find one
 LONGEST_TICK, TICK_REQUESTS, TICK_TIMES = 1.0, 8, 2.0  # s; requests that end in a tick; requests' times in a tick
-# While the limit doubles a tick is as short as this, if so many requests end in it: a fast source would wait for long.
-START_TICK, START_REQUESTS = TICK_SECONDS / 8, 64
 GROWS, GROWS_UNPROVEN, UNPROVEN_FROM = 1.25, 1.7, 32.0  # what doubling must bring to be done again; the limit
 STARTED, STEP_BACK = 1.6, 1.6  # the slowdown that ends the doubling; the last doubling was too much by so much
 ROOM, ROOM_TICKS = 1.15, 8  # a slowdown that leaves room; after so many ticks of it the limit grows ever faster
@@ -113,8 +111,7 @@ class SlowdownTuner:
             self._limit = max(float(LEAST), self._limit / 2)
             return self._decide(sample, Reason.HANG)
         elapsed, ended = self._since(sample)
-        early = self._phase is Phase.STARTING and ended.total >= START_REQUESTS
-        if ended.total < TICK_REQUESTS or elapsed < (START_TICK - EARLY if early else self._tick_seconds()):
+        if ended.total < TICK_REQUESTS or elapsed < self._tick_seconds():
             return self._decide(sample, Reason.HOLD)
         return self._decide(sample, self._tick(sample, elapsed, ended))
 
@@ -284,13 +281,11 @@ class SlowdownTuner:
         return sample.now - begun.now, _ended(sample.ended, begun.ended, sample.log2_ns, begun.log2_ns)
 
     def _decide(self, sample: SourceSample, reason: Reason, *, mark: bool = False) -> LimitDecision:
-        """Ask for a call on the next full tick of the wall clock: so all mounts see a minute begin together. At the
-        start calls are more frequent."""
+        """Ask for a call on the next full tick of the wall clock: so all mounts see a minute begin together."""
         limit = self.limit
         if self._phase in (Phase.SETTLING, Phase.WATCHING):
             limit = max(LEAST, int(limit / self._drain.divisor))
-        tick = START_TICK if self._phase is Phase.STARTING else TICK_SECONDS
-        next_tick = tick - sample.clock % tick
+        next_tick = TICK_SECONDS - sample.clock % TICK_SECONDS
         return LimitDecision(limit, reason, max(SOONEST, next_tick), mark)
 
 

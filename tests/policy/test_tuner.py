@@ -45,14 +45,6 @@ def test_it_begins_with_few_and_doubles_while_that_brings_throughput() -> None:
     assert 100 <= fed.limit <= 200
 
 
-def test_at_a_fast_source_it_doubles_sooner() -> None:
-    fast, slow = FedPolicy(SlowdownTuner(seen(0.0005))), FedPolicy(SlowdownTuner(seen()))
-    fast.run(0.2, servers(200, 0.0005))
-    slow.run(0.2, servers(200))
-    assert fast.limit >= 64
-    assert slow.limit <= 8
-
-
 @pytest.mark.parametrize("at_once", [10, 100])
 def test_it_rests_where_limit_and_slowdown_balance_the_aim(at_once: int) -> None:
     tuner = SlowdownTuner(seen())
