@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from statistics import median
 
 from nopfsfs.policy.limit_policy import SIZE_CLASSES
@@ -57,6 +58,28 @@ class Ended:
         return float(2.0 ** (sum(self.log2_ns) / self.total) * 1e-9)
 
 
+def together(memories: Sequence[SourceMemory]) -> SourceMemory:
+    """Put together what the mounts of a job have found: of each size class the median, weighted by the evidence, and
+    readings of the knee spread evenly over all of theirs. `memories`: at least one."""
+    log2: list[float | None] = []
+    evidence: list[float] = []
+    for values, weights in zip(
+        zip(*(one.log2_ns for one in memories), strict=True), zip(*(one.evidence for one in memories), strict=True),
+        strict=True,
+    ):  # fmt: skip
+        pairs = zip(values, weights, strict=True)
+        known = sorted((value, weight) for value, weight in pairs if value is not None and weight)
+        total = sum(weight for _, weight in known)
+        reached = accumulate(weight for _, weight in known)
+        log2.append(next((value for (value, _), at in zip(known, reached, strict=True) if 2 * at >= total), None))
+        evidence.append(min(EVIDENCE_MOST, total))
+    knees = sorted(knee for one in memories for knee in one.knees)
+    count = min(KNEE_READINGS, len(knees))
+    return SourceMemory(
+        tuple(log2), tuple(evidence), tuple(knees[(2 * at + 1) * len(knees) // (2 * count)] for at in range(count))
+    )
+
+
 class SourceBase:
     """The idle durations of a source's requests, as far as they are known. `proven`: a drain has shown them."""
 
@@ -100,6 +123,21 @@ class SourceBase:
         self._log2 = list(memory.log2_ns)
         self._evidence = [min(EVIDENCE_MOST, max(0.0, each)) for each in memory.evidence]
         self._knees = tuple(min(SHARPEST, max(FLATTEST, each)) for each in memory.knees[-KNEE_READINGS:])
+
+    def agree(self, memory: SourceMemory) -> float:
+        """Go by what the mounts of a job have found together, where it is proven; return the factor by which the base
+        grew: the mean of the classes that this base knew, by their evidence. Raises ValueError as `adopt`."""
+        other, moved, weight = SourceBase(memory), 0.0, 0.0
+        for at in range(SIZE_CLASSES):
+            new, before = other._log2[at], self._log2[at]
+            if new is None or not other._evidence[at]:
+                continue
+            if before is not None:
+                moved += other._evidence[at] * (new - before)
+                weight += other._evidence[at]
+            self._log2[at], self._evidence[at] = new, max(self._evidence[at], other._evidence[at])
+        self._knees = other._knees or self._knees
+        return float(2.0 ** (moved / weight)) if weight else 1.0
 
     def slowdown(self, ended: Ended, before: float) -> float:
         """Return how much longer these requests took than at the idle source, 1 or so where it is idle.

@@ -97,6 +97,10 @@ class SlowdownTuner:
         """The base with which the next mount of this source, and others of its job, may begin."""
         return self.base.memory
 
+    def agree(self, memory: SourceMemory) -> None:
+        """Go by the base that the mounts of a job have found together. Raises ValueError as `SourceBase.adopt`."""
+        self.slowdown = max(0.5, self.slowdown / self.base.agree(memory))
+
     def step(self, sample: SourceSample) -> LimitDecision:
         if self._begun is None or sum(sample.ended) < sum(self._begun.ended):  # first, or the counts began anew
             self._restart(sample)

@@ -1,5 +1,5 @@
-"""Messages between the supervisors of a cluster's nodes: where files live, and copies that are handed to their homes.
-They travel as news between the peer processes."""
+"""Messages between the supervisors of a cluster's nodes: where files live, copies that are handed to their homes, and
+what the source's idle requests take. They travel as news between the peer processes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ TIERS_MOST = 16
 ROWS_MOST = 4000  # of one message
 RoomBytes = Annotated[int, Meta(ge=0, le=1 << 60)]
 NUMBER_MOST = 1 << 53
+SIZES_MOST = 32  # size classes of requests, and readings
 PlacementNumber = Annotated[int, Meta(ge=1, le=NUMBER_MOST)]
 EPOCHS_MOST = 1024
 Value = bool | int | float | Annotated[str, Meta(max_length=4096)]  # of an option; a text may be a generator's state
@@ -89,5 +90,29 @@ class CopiesTaken(Message, frozen=True, tag=6):
     number: UInt
 
 
-FromCluster = NodeRoom | ProposedPlacement | PlacementComputed | PlacementBegins | CopiesOffered | CopiesTaken
+class FoundOfSource(Message, frozen=True):
+    """Idle durations of requests at the source, base-2 logarithms of nanoseconds by size class; requests that prove
+    each; readings of the knee."""
+
+    log2_ns: Annotated[tuple[Annotated[float, Meta(ge=0, le=64)] | None, ...], Meta(max_length=SIZES_MOST)]
+    evidence: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e6)], ...], Meta(max_length=SIZES_MOST)]
+    knees: Annotated[tuple[Annotated[float, Meta(ge=0, le=100)], ...], Meta(max_length=SIZES_MOST)]
+
+
+class SourceSeen(Message, frozen=True, tag=7):
+    """Base that the drains of the sender have shown. For the leader."""
+
+    found: FoundOfSource
+
+
+class SourceAgreed(Message, frozen=True, tag=8):
+    """Base that the drains of all nodes have shown together. Of the leader."""
+
+    found: FoundOfSource
+
+
+FromCluster = (
+    NodeRoom | ProposedPlacement | PlacementComputed | PlacementBegins | CopiesOffered | CopiesTaken | SourceSeen
+    | SourceAgreed
+)  # fmt: skip
 from_cluster: Decoder[FromCluster] = Decoder(FromCluster)

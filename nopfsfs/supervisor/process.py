@@ -100,7 +100,7 @@ class Supervisor:
         self._rates = MeasuredRates(config.calibration, stager_gauge, mean, disks=bool(config.disks))
         self._rechecks = Rechecks(self.index, config.recheck, stager_gauge, self._stager_socket.command)
         self._quiet = Quiet(self._memory.gauge)
-        self._tuning = SourceTuning.of(config, self._memory, self._stager_socket, self._outages, self.loop)
+        self._tuning = SourceTuning.of(config, self._memory, self._stager_socket, self._outages, self.loop, self._job)
         self._policy = SitePolicy(config, self._tuning.follow_site)
         self._mount = MountConnection(config, self._fds, resources, handoff.numbers, any_acl=self.index.any_acl)
         self._parts = MountParts(
@@ -134,7 +134,7 @@ class Supervisor:
             self._arenas.adopt(self._given.get("arena", 0), columns.tier)
             policy.adopt(columns.tier == Tier.RAM)
         self._peer: PeerHandle | None = None
-        self._agreement: PlacementAgreement | None = None
+        self._job: PlacementAgreement | None = None
         make = partial(
             EventLoop, memory.server_rings, memory.stager_ring, policy, columns.tier, memory.gauge,
             self._stager_socket, self._outages, self._signal,
@@ -147,7 +147,7 @@ class Supervisor:
         self._peer = PeerHandle(peer, self._fds["arena"], introduce, self.stop)
         handover = CopyHandover(policy, columns.holder, self._peer.send)
         loop = make(strays=handover.offer, holds_back=True)
-        self._agreement = PlacementAgreement(
+        self._job = PlacementAgreement(
             self._config, loop, self.index, handover, self._peer.events, charges=charges(self.index),
             holder=columns.holder, send=self._peer.send,
         )  # fmt: skip
@@ -177,8 +177,8 @@ class Supervisor:
             nursery.start_soon(self._budget.watch, self.loop, self._stager_socket, self._rates)
             for part in (self.loop, self._plans, self._signal, self._tuning, self._policy, self._observer):
                 nursery.start_soon(part.run)
-            if self._agreement is not None:
-                nursery.start_soon(self._agreement.run)
+            if self._job is not None:
+                nursery.start_soon(self._job.run)
             await self._ended.wait()
             await self._finish()
             with trio.move_on_after(1):  # whoever waits for the final record gets it
@@ -369,7 +369,7 @@ class Supervisor:
         return [dict(one) for one in (*self._outages.all(), *said)]
 
     def _peers(self) -> dict[str, Any] | None:
-        return self._peer.status() | self._agreement.status() if self._peer and self._agreement else None
+        return self._peer.status() | self._job.status() if self._peer and self._job else None
 
 
 def main() -> None:

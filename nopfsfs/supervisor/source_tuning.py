@@ -26,6 +26,8 @@ from nopfsfs.policy.tuner import CAP, SlowdownTuner
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.protocol.source_gauges import SIZE_NAMES, read_ended
+from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
+from nopfsfs.supervisor.cluster.shared_base import SharedBase
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.mount_memory import MountMemory
 from nopfsfs.supervisor.source_memory import SourceMemoryFile
@@ -73,9 +75,10 @@ class SourceTuning:
     def __init__(
         self, config: MountConfig, gauge: memoryview, own: memoryview, stager: StagerSocket, outages: Outages, *,
         follow: Callable[[int], None], lead: Callable[[], float | None] = lambda: None, clocks: Clocks | None = None,
+        shared: SharedBase | None = None,
     ) -> None:  # fmt: skip
         self._config, self._gauge, self._own, self._stager, self._outages = config, gauge, own, stager, outages
-        self._follow, self._lead = follow, lead
+        self._follow, self._lead, self._shared = follow, lead, shared
         self._clocks = clocks or Clocks()
         self._file = SourceMemoryFile(config)
         self._tuner: SlowdownTuner | None = None
@@ -93,12 +96,13 @@ class SourceTuning:
 
     @classmethod
     def of(
-        cls, config: MountConfig, memory: MountMemory, stager: StagerSocket, outages: Outages, loop: EventLoop
-    ) -> SourceTuning:
-        """The tuning of a mount, with its event loop."""
+        cls, config: MountConfig, memory: MountMemory, stager: StagerSocket, outages: Outages, loop: EventLoop,
+        job: PlacementAgreement | None,
+    ) -> SourceTuning:  # fmt: skip
+        """The tuning of a mount, with its event loop; `job`: what agrees with the other nodes."""
         return cls(
             config, memory.stager_gauge, memory.gauge, stager, outages, follow=loop.policy.fetches.set_source_limit,
-            lead=partial(staged_lead, loop, ReadingLead()),
+            lead=partial(staged_lead, loop, ReadingLead()), shared=job.source if job is not None else None,
         )  # fmt: skip
 
     # ---- the task -----------------------------------------------------------------------------------------
@@ -155,12 +159,20 @@ class SourceTuning:
         tuner = self._tuner
         assert tuner is not None
         decision = tuner.step(sample)
+        self._agree(tuner, decision)
         self._counted[decision.reason] += 1
         self._note(decision, sample)
         self._last = decision
         await self._send(decision.limit, mark=decision.mark)
         silent = self._clocks.now() - self._step_at > SILENT_S  # what is under way hangs
         await self._pause(max(decision.wait, SILENT_PAUSE_S) if silent else decision.wait)
+
+    def _agree(self, tuner: SlowdownTuner, decision: LimitDecision) -> None:
+        """Tell the job's other nodes what a drain has shown; go by what they have agreed upon."""
+        if self._shared is not None:
+            if self._last is not None and self._last.reason is Reason.DRAIN is not decision.reason:
+                self._shared.tell(tuner.memory)
+            self._shared.taken_by(tuner)
 
     async def _woken(self) -> bool:
         """Wait until something is ordered, or for `IDLE_S`; True when something is. The tuner's clock stands still, but

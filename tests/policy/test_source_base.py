@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nopfsfs.policy.limit_policy import SIZE_CLASSES
-from nopfsfs.policy.source_base import EVIDENCE_MOST, Ended, SourceBase, SourceMemory, knee_of
+from nopfsfs.policy.source_base import EVIDENCE_MOST, KNEE_READINGS, Ended, SourceBase, SourceMemory, knee_of, together
 from tests.examples import examples
 
 
@@ -132,3 +132,70 @@ def test_the_knee_is_the_median_of_the_last_readings() -> None:
         base.halved(3.0, 2.0, 0.0)
     assert base.knee == pytest.approx(1.0, abs=0.01)
     assert len(base.memory.knees) == 9
+
+
+# ---- the mounts of a job ------------------------------------------------------------------------------------
+
+
+def memory(seconds: float, evidence: float, size_class: int = 2, knees: tuple[float, ...] = ()) -> SourceMemory:
+    """What a mount has found of one class."""
+    classes = range(SIZE_CLASSES)
+    return SourceMemory(
+        tuple(math.log2(seconds * 1e9) if at == size_class else None for at in classes),
+        tuple(evidence if at == size_class else 0.0 for at in classes), knees,
+    )  # fmt: skip
+
+
+def test_a_job_goes_by_the_median_by_evidence_of_each_class() -> None:
+    job = together([memory(0.02, 30), memory(0.03, 100), memory(0.9, 40), memory(0.5, 5, size_class=3)])
+    base = SourceBase(job)
+    assert found(base) == pytest.approx(0.03)
+    assert found(base, 3) == pytest.approx(0.5)
+    assert (job.evidence[2], job.evidence[3], job.evidence[0]) == (EVIDENCE_MOST, 5, 0)
+    assert job.log2_ns[0] is None
+
+
+def test_a_guess_counts_for_nothing_in_a_job() -> None:
+    assert together([memory(9.0, 0), memory(0.02, 1)]).log2_ns[2] == pytest.approx(math.log2(0.02e9))
+    assert together([memory(9.0, 0)]).log2_ns[2] is None
+
+
+def test_the_knee_of_a_job_is_the_median_of_all_readings() -> None:
+    job = together([memory(0.02, 50, knees=knees) for knees in ((1.0,) * 9, (3.0,) * 9, (2.0,))])
+    assert len(job.knees) == KNEE_READINGS
+    assert SourceBase(job).knee == pytest.approx(2.0)
+    assert together([memory(0.02, 50)]).knees == ()
+
+
+def test_who_agrees_moves_by_what_the_others_have_proven_and_keeps_what_they_have_not() -> None:
+    base = SourceBase(memory(0.04, 10))
+    base.slowdown(ended(0.3, 8, size_class=4), 1.0)  # a guess
+    assert base.agree(memory(0.02, 90, knees=(2.0,))) == pytest.approx(0.5)
+    assert found(base) == pytest.approx(0.02)
+    assert found(base, 4) == pytest.approx(0.3)
+    assert base.memory.evidence[2] == 90
+    assert base.knee == 2.0
+    assert base.agree(memory(9.0, 0)) == 1.0
+    assert found(base) == pytest.approx(0.02)
+
+
+@given(
+    st.lists(
+        st.builds(
+            memory, st.floats(1e-6, 1e3), st.floats(0, 500), st.integers(0, SIZE_CLASSES - 1),
+            st.lists(st.floats(0.5, 6), max_size=9).map(tuple),
+        ),
+        min_size=1, max_size=6,
+    )
+)  # fmt: skip
+@settings(max_examples=examples(100))
+def test_what_a_job_agrees_upon_lies_between_what_its_mounts_say(memories: list[SourceMemory]) -> None:
+    job = together(memories)
+    for at in range(SIZE_CLASSES):
+        said = [one.log2_ns[at] for one in memories if one.evidence[at]]
+        assert (job.log2_ns[at] is None) == (not said)
+        assert not said or min(said) <= job.log2_ns[at] <= max(said)
+    readings = [knee for one in memories for knee in one.knees]
+    assert set(job.knees) <= set(readings)
+    assert len(job.knees) == min(KNEE_READINGS, len(readings))
+    SourceBase(job)

@@ -30,6 +30,7 @@ from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.protocol.supervisor_peer import ALL_OTHERS
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, Send
 from nopfsfs.supervisor.cluster.placement_proposal import PlacementProposal, ReadSet, disk_rooms, room_table
+from nopfsfs.supervisor.cluster.shared_base import SharedBase
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.processes.peer import ClusterEvent
 from nopfsfs.system.outages import reason
@@ -79,6 +80,7 @@ class PlacementAgreement:
         self._news = trio.Event()
         self._lost = False
         self._invalid: set[int] = set()  # nodes that have sent what cannot be
+        self.source = SharedBase(self.node, send, lambda: self._leader)
 
     # ---- what others send ---------------------------------------------------------------------------------
 
@@ -102,6 +104,8 @@ class PlacementAgreement:
             message = messages.from_cluster.decode(body)
             if isinstance(message, messages.CopiesOffered | messages.CopiesTaken):
                 self._handover.receive(node, message)
+            elif isinstance(message, messages.SourceSeen | messages.SourceAgreed):
+                self.source.receive(node, message)
             elif len(self._received) >= RECEIVED_MOST:
                 raise ValueError("more than is looked at")
             else:
@@ -114,6 +118,7 @@ class PlacementAgreement:
         """That node is not asked any more: what lives there is read from the source."""
         self._left.add(node)
         self._handover.left(node)
+        self.source.left(node)
         self._forget_expected(self._holder == 1 + node)
         self._received.append((node, None))
         self._news.set()
@@ -146,6 +151,7 @@ class PlacementAgreement:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._handover.run)
+                nursery.start_soon(self.source.run)
                 nursery.start_soon(self._hold_back)
                 await self._run()
                 nursery.cancel_scope.cancel()

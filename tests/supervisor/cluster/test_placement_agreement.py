@@ -21,6 +21,7 @@ from nopfsfs.plan.samplers.sampler import GivenOrders, Spec
 from nopfsfs.policy.homes import Home
 from nopfsfs.protocol.between_supervisors import (
     CopiesOffered,
+    FoundOfSource,
     NamedFiles,
     NamedOrder,
     NamedSpec,
@@ -28,6 +29,7 @@ from nopfsfs.protocol.between_supervisors import (
     PlacementBegins,
     PlacementComputed,
     ProposedPlacement,
+    SourceSeen,
     from_cluster,
 )
 from nopfsfs.protocol.codec import Message, encode
@@ -420,3 +422,17 @@ def test_orders_that_no_message_holds_are_dealt_out_by_a_hash(index: Index) -> N
     found = ReadSet.of(Hypothesis(0, 0, spec), follower.datasets)
     assert found.plan is None
     assert found.root == follower.datasets[0].key
+
+
+@in_trio
+async def test_what_nodes_have_found_of_the_source_reaches_the_leader_until_they_leave(index: Index) -> None:
+    bus = cluster(index, 3, 60)
+    leader = bus.all[0]
+    found = FoundOfSource((None,) * 3 + (25.0,) + (None,) * 3, (0.0,) * 3 + (40.0,) + (0.0,) * 3, ())
+    async with running(*bus.all.values()):
+        await bus.send_to(1, 0, SourceSeen(found))
+        await bus.send_to(2, 0, SourceSeen(replace(found, evidence=(0.0,))))  # of another number of sizes
+        await until(lambda: bool(leader.agreement.source._seen))
+        assert {node: memory.log2_ns[3] for node, memory in leader.agreement.source._seen.items()} == {1: 25.0}
+        leader.left(1)
+        await until(lambda: not leader.agreement.source._seen)
