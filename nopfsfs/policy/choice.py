@@ -223,9 +223,10 @@ class FetchChoice:
     def hedge_after(self, lane: FetchLane, size: int, *, coming: bool) -> float:
         """Seconds after which a node's answer is late for a reader that waits. `coming`: the node has said that it
         reads the file."""
+        usual = HEDGE_TIMES * lane.p95(size)
         if coming:
-            return max(HEDGE_COMING_S, HEDGE_TIMES * self.source.p95(size))
-        return max(HEDGE_LEAST_S, HEDGE_TIMES * lane.p95(size), self.source.eta(size, self._clock()))
+            return max(HEDGE_COMING_S, usual, HEDGE_TIMES * self.source.p95(size))
+        return max(HEDGE_LEAST_S, usual, self.source.eta(size, self._clock()))
 
     def hedges(self, lane: FetchLane) -> bool:
         """Note that an answer is late; True when the request is to go on from the source."""
