@@ -115,6 +115,19 @@ def test_a_disk_twenty_times_slower_than_the_source_is_hardly_read_until_it_is_f
     r.check_at_rest()
 
 
+def test_a_slow_disk_is_read_for_a_reader_that_is_far_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    r, lead = lab.r, [10.0]
+    monkeypatch.setattr(r.state._loads._lanes, "_lead", lambda: lead[0])
+    lab.read_for(1)
+    lab.on_disk()
+    lab.disk_s = 20 * SOURCE_S
+    lab.read_for(10, prefetch=True)
+    assert r.gauge(Metric.REROUTED_SLOW) == 0
+    lead[0] = 0.1
+    lab.read_for(10, prefetch=True)
+    assert r.gauge(Metric.REROUTED_SLOW) > 100
+
+
 def assert_true(found: bool) -> None:
     assert found
 
