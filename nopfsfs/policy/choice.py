@@ -110,6 +110,7 @@ class FetchChoice:
         self._disks: dict[int, FetchLane] = {}
         self._peers: dict[int, FetchLane] = {}
         self._standings: dict[tuple[FetchLane, int], _Standing] = {}
+        self._doubted: set[FetchLane] = set()  # those that are, or were lately, slow or down
         self._foreign, self._apart = RecentCount(), RecentCount()
         self._hedged: dict[FetchLane, RecentCount] = {}
         self._source_failed = -FAILED_S
@@ -133,6 +134,8 @@ class FetchChoice:
         now = self._clock()
         if foreign:
             self._foreign.add(now)
+        if usual and usual[0] not in self._doubted and not usual[0].down and usual[0].eta(size, now) <= UNNOTICED_S:
+            return usual[0]  # as nearly always
         chosen, why = self.source, None
         for place, lane in enumerate(usual):
             after = [*usual[place + 1 :], self.source]
@@ -155,6 +158,7 @@ class FetchChoice:
         if lane.down:
             if not standing.down:
                 standing.down, standing.tried_at, standing.passed = True, now, 0
+                self._doubted.add(lane)
             return None if self._tries(standing, now, demand=within is None) else Rerouted.DOWN
         standing.down = False
         eta = lane.eta(size, now)
@@ -171,6 +175,7 @@ class FetchChoice:
         """Look at a lane beside those that come after it. One that was left is used again when it is as fast."""
         if eta <= UNNOTICED_S or now < self._source_failed + FAILED_S:
             standing.left, standing.slow_since = False, None
+            self._trust(lane)
             return False
         best = standing.after = min(other.eta(size, now) for other in after if not other.down)
         if standing.left:
@@ -179,11 +184,19 @@ class FetchChoice:
             standing.slow_since = None
         elif standing.slow_since is None:
             standing.slow_since = now
+            self._doubted.add(lane)
         elif now - standing.slow_since >= SURE_S:
             standing.left, standing.slow_since = True, None
             standing.tried_at, standing.passed, standing.again = now, 0, False
             lane.forget(size)
         return standing.left
+
+    def _trust(self, lane: FetchLane) -> None:
+        """Note that a lane is as it should be for files of one size class; it may be so for all."""
+        if lane in self._doubted:
+            standings = [standing for (one, _), standing in self._standings.items() if one is lane]
+            if not any(standing.left or standing.slow_since is not None or standing.down for standing in standings):
+                self._doubted.discard(lane)
 
     def _tries(self, standing: _Standing, now: float, *, demand: bool) -> bool:
         """True when it is time to see whether a lane is better by now. Demands leave that to prefetches, if there are

@@ -43,14 +43,17 @@ class RecentCount:
         self._second = 0
         self.total = 0
 
-    def add(self, now: float, count: int = 1) -> None:
+    def add(self, now: float) -> None:
+        """Count one more."""
         self.at(now)
-        self._counts[self._second % WINDOW_S] += count
-        self.total += count
+        self._counts[self._second % WINDOW_S] += 1
+        self.total += 1
 
     def at(self, now: float) -> int:
         """The count now."""
         second = int(now)
+        if second == self._second:
+            return self.total
         for passed in range(min(WINDOW_S, second - self._second)):
             place = (second - passed) % WINDOW_S
             self.total -= self._counts[place]
@@ -60,18 +63,20 @@ class RecentCount:
 
 
 class _Durations:
-    """Mean and variance of logarithms of ratios."""
+    """Mean and variance of logarithms of ratios; `ratio`: of which the mean is the logarithm."""
 
-    __slots__ = ("at", "mean", "variance", "weight")
+    __slots__ = ("at", "mean", "ratio", "variance", "weight")
 
     def __init__(self, mean: float, now: float) -> None:
         self.mean, self.variance, self.weight, self.at = mean, FIRST_DEVIATION**2, LEAST, now
+        self.ratio = math.exp(mean)
 
-    def see(self, ratio: float, now: float) -> None:
+    def see(self, log_ratio: float, now: float) -> None:
         before = max(LEAST, min(MOST - 1, self.weight * math.exp((self.at - now) / DECAY_S)))
         self.at, self.weight = now, before + 1
-        off = ratio - self.mean
+        off = log_ratio - self.mean
         self.mean += off / self.weight
+        self.ratio = math.exp(self.mean)
         self.variance = before / self.weight * (self.variance + off * off / self.weight)
 
 
@@ -84,11 +89,12 @@ class FetchLane:
     def __init__(self, times: LaneTimes) -> None:
         self._times = times
         self._classes: dict[int, _Durations] = {}
-        self._all = _Durations(0.0, 0.0)  # for classes that were not seen yet
+        self._last = _Durations(0.0, 0.0)  # those seen last, for classes that were not seen yet
         self._requests = self._bytes = 0  # under way
         self._ended_at = 0.0  # the last end, or the first begin after nothing was under way
         self._longest = 0.0  # expected duration of what is under way, at most
         self._moved, self._busy, self._seen_at = 0.0, 0.0, 0.0  # bytes, s; decayed
+        self._decayed_at = 0.0
         self._silent = 0
         self.asks = RecentCount()
 
@@ -117,10 +123,12 @@ class FetchLane:
 
     def see(self, size: int, took: float, now: float) -> None:
         """Take in that a request took so many seconds."""
-        ratio = math.log(max(took, SHORTEST_S) / self._times.seconds(size))
         number = size_class(size)
-        self._of(number, now).see(ratio, now)
-        self._all.see(ratio, now)
+        found = self._classes.get(number)
+        if found is None:
+            found = self._classes[number] = _Durations(self._last.mean, now)
+        found.see(math.log(max(took, SHORTEST_S) / self._times.seconds(size)), now)
+        self._last = found
 
     def answered(self) -> None:
         """Note that the lane has answered a request, whatever it said."""
@@ -145,7 +153,7 @@ class FetchLane:
 
     def seconds(self, size: int) -> float:
         """The seconds of a request of so many bytes, as requests are now."""
-        return self._times.seconds(size) * math.exp(self._durations(size).mean)
+        return self._times.seconds(size) * self._durations(size).ratio
 
     def p95(self, size: int) -> float:
         """Seconds that only one request of twenty exceeds."""
@@ -167,18 +175,16 @@ class FetchLane:
         return max(self._times.together, self._moved / self._busy if self._busy > 0 else 0.0)
 
     def _durations(self, size: int) -> _Durations:
-        return self._classes.get(size_class(size), self._all)
-
-    def _of(self, number: int, now: float) -> _Durations:
-        found = self._classes.get(number)
-        if found is None:
-            found = self._classes[number] = _Durations(self._all.mean, now)
-        return found
+        return self._classes.get(size_class(size), self._last)
 
     def _pass(self, now: float) -> None:
         """Count the time since the last look as busy, if anything was under way."""
         passed = max(0.0, now - self._seen_at)
         self._seen_at = now
-        kept = math.exp(-passed / DECAY_S)
-        self._moved *= kept
-        self._busy = self._busy * kept + (passed if self._requests else 0.0)
+        if self._requests:
+            self._busy += passed
+        if now - self._decayed_at > DECAY_S / 100:
+            kept = math.exp((self._decayed_at - now) / DECAY_S)
+            self._decayed_at = now
+            self._moved *= kept
+            self._busy *= kept
