@@ -241,10 +241,12 @@ class FetchChoice:
             return max(HEDGE_COMING_S, usual, HEDGE_TIMES * self.source.p95(size))
         return max(HEDGE_LEAST_S, usual, self.source.eta(size, self._clock()))
 
-    def hedges(self, lane: FetchLane) -> bool:
-        """Note that an answer is late; True when the request is to go on from the source."""
+    def hedges(self, lane: FetchLane, *, again: bool = False) -> bool:
+        """Note that an answer is late; True when the request is to go on from the source. `again`: this was asked
+        of the same answer before."""
         now = self._clock()
-        lane.unanswered()
+        if not again:
+            lane.unanswered()
         hedged = self._hedged.get(lane) or self._hedged.setdefault(lane, RecentCount())
         if not lane.down:
             if hedged.at(now) + 1 > max(HEDGED_FEW, HEDGED_SHARE * lane.asks.at(now)):

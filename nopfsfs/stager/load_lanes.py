@@ -95,6 +95,7 @@ class LoadLanes:
         """Seconds after which the answer of a node is late for a reader; `coming`: the node reads the file."""
         return self._choice.hedge_after(self._choice.peer(node), load.length, coming=coming)
 
-    def hedges(self, node: int) -> bool:
-        """Note that the answer of a node is late for a reader; True when the source is to be read."""
-        return self._choice.hedges(self._choice.peer(node))
+    def hedges(self, node: int, *, again: bool) -> bool:
+        """Note that the answer of a node is late for a reader; True when the source is to be read. `again`: it was late
+        before."""
+        return self._choice.hedges(self._choice.peer(node), again=again)

@@ -58,6 +58,7 @@ class _RemoteFetch:
     prefetch: bool  # among those that are bounded
     coming: bool = False
     late: float = math.inf  # when its answer is late for the reader that waits
+    missed: bool = False  # it was late, and the reader waits on
 
 
 class RemoteFetches:
@@ -285,7 +286,7 @@ class RemoteFetches:
         self._lanes.answered(fetch.node)
         if fetch.coming:
             return
-        fetch.coming = True
+        fetch.coming, fetch.missed = True, False
         fetch.due = self._clock() + self._limit(fetch)
         self._lanes.end(fetch.load)  # how long that takes is not for the node to say
         if fetch.urgent:
@@ -331,14 +332,14 @@ class RemoteFetches:
             fetch = self._fetches.get(number)
             if fetch is None or fetch.late != when:
                 continue
-            if self._lanes.hedges(fetch.node):
+            if self._lanes.hedges(fetch.node, again=fetch.missed):
                 self._give_up(number, None, held=True)
                 if fetch.load.length > HEDGED_MOST:
                     long.append(number)
                 else:
                     self._hedged[number] = fetch
             else:
-                fetch.late = now + HEDGE_AGAIN_S
+                fetch.late, fetch.missed = now + HEDGE_AGAIN_S, True
                 heapq.heappush(self._late, (fetch.late, number))
         if long:
             self._outbox.send(Kind.GIVE_UP, [(number,) for number in long])

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import xxhash
 
-from nopfsfs.policy.choice import FOREIGN_SHARE, HEDGE_LEAST_S
+from nopfsfs.policy.choice import FOREIGN_SHARE, HEDGE_LEAST_S, HEDGED_FEW
 from nopfsfs.policy.fetch_lane import WINDOW_S
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.server_stager import Origin
@@ -332,6 +332,27 @@ def test_a_node_that_reads_the_file_itself_is_waited_for_longer(readers: Readers
     r.run()
     assert r.results[number].origin == Origin.SOURCE
     peer.bring(ask)  # too late for its reader
+    r.check_at_rest()
+
+
+def test_one_late_answer_of_a_node_that_answers_others_makes_no_dead_node(readers: Readers) -> None:
+    r, peer = readers.r, readers.peer
+    *hedged, waiting, last = r.files[:5]
+    for row in hedged:  # as many as may be
+        r.demand(row)
+        r.now += 2 * HEDGE_LEAST_S
+        r.state.check_limits()
+        peer.refuse(peer.ask_of(row), Status.NO)
+        r.run()
+    number = r.demand(waiting)
+    for _ in range(100):
+        r.now += 0.01
+        r.state.check_limits()
+    r.demand(last)
+    peer.bring(peer.ask_of(last), peer.ask_of(waiting))
+    r.take()
+    assert r.results[number].origin == Origin.PEER
+    assert (r.gauge(Metric.FETCHES_HEDGED), r.gauge(Metric.REROUTED_DOWN)) == (HEDGED_FEW, 0)
     r.check_at_rest()
 
 
