@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import bench_agree
+import bench_choice
 import bench_cluster
 import bench_cost
 import bench_epochs
@@ -131,6 +132,8 @@ BENCHMARKS = (
     Benchmark("sim/imagenet-22k/*", "time and memory of 5 epochs", partial(bench_sim.cost_entries, "imagenet-22k", 5)),
     Benchmark("sim/mount/*", "the mount against its simulator", bench_agree.entries),
     *tuned(),
+    Benchmark("choice/slow_disk/*", "a disk that becomes slower than the source", bench_choice.disk_entries),
+    Benchmark("choice/hung_node/*", "a node that hangs", bench_choice.node_entries),
     *peers("mpich"),
     *peers("openmpi"),
     *clusters(),

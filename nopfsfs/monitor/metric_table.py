@@ -158,6 +158,7 @@ def label_text(found: Any) -> str:
 _C, _G, _H, _I = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM, MetricKind.INFO
 _KEPT = ("page_cache", "ram", "disk")
 _PUSHED, _ASKED = ("done", "spared", "failed"), ("done", "refused", "late", "corrupt")
+_WHY = ("slow", "down", "hedged")
 _LINES: tuple[tuple[str, MetricKind, str, Labels, Read], ...] = (
     ("mount_info", _I, "The mount, and the plan that it follows", INFO, _info),
     ("plan_state", _G, "1 for the state of the plan, 0 for the others", ("state",), _state),
@@ -173,6 +174,7 @@ _LINES: tuple[tuple[str, MetricKind, str, Labels, Read], ...] = (
     ("fetched_files_total", _C, "Files staged", ("from",), _each("fetches", ORIGINS, "files")),
     ("fetched_bytes_total", _C, "Bytes staged", ("from",), _each("fetches", ORIGINS, "bytes")),
     ("fetch_errors_total", _C, "Fetches that failed", ("from",), _each("fetches", ORIGINS, "errors")),
+    ("fetches_rerouted_total", _C, "Choices against the usual order", ("reason",), _each("rerouted", _WHY)),
     ("fetches_in_flight", _G, "Fetches ordered and not done", (), _one("fetches_in_flight")),
     ("source_opens_total", _C, "Opens of files of the source", (), _one("source", "opens")),
     ("source_read_bytes_total", _C, "Bytes read from the source", (), _one("source", "bytes")),

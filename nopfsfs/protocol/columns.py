@@ -24,7 +24,7 @@ ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one 
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 9
+LAYOUT = 10
 OTHER_VERSION = 64  # exit status of a process that knows another layout
 
 
@@ -205,6 +205,10 @@ class Metric(IntEnum):
     STAGED_PEER_FILES = 137
     STAGED_PEER_BYTES = 138
     PUSHES_FAILED = 139  # those that were spared included
+    # stager: choices against the usual order (`policy/choice.py`)
+    REROUTED_SLOW = 140
+    REROUTED_DOWN = 141
+    FETCHES_HEDGED = 142
     # supervisor
     OBSERVED = 40  # opens
     PREDICTED = 41
@@ -216,6 +220,7 @@ class Metric(IntEnum):
     TRIPWIRES_APART = 91  # not a counter: one file in so many is a tripwire; 0: as many as `Tripwires` has by itself
     QUIET = 92  # not a counter: 1 while the stager is to leave the mount alone, as a command is about to unmount it
     LIMIT_ASKED = 95  # not a counter: the limit that a command asked for; 0: none, -1: the tuner's
+    LEAD_MS = 143  # not a counter: milliseconds of reading that are staged ahead; 0: none, or not known
     BANDWIDTH_ASKED = 131  # not a counter: the bytes a second that a command asked for; 0: none, -1: no bound
 
 

@@ -73,7 +73,7 @@ class Demands:
         """The load that brings byte `start` of the row, under way or begun now; None without room or threads."""
         load = self._loads.of(row)
         if load is None and not self._workers.exhausted:
-            load = self._loads.begin_demanded(row, self._remote.node_of(row)) or self._ranges.load(
+            load = self._loads.begin_demanded(row, self._remote.node_for_demand(row)) or self._ranges.load(
                 row, start // self._ranges.block, int(self._columns.version[row])
             )
         return load

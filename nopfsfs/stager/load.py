@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
+from nopfsfs.policy.fetch_lane import FetchLane
 from nopfsfs.protocol.columns import Columns, Metric
 from nopfsfs.protocol.server_stager import Origin
 from nopfsfs.stager.young_files import YoungFiles
@@ -80,6 +81,8 @@ class Load:
     from_disk: int = 0
     from_peer: int | None = None  # the node that is asked for it
     ask: int = 0  # the number of that request
+    lane: FetchLane | None = None  # on which it counts as under way
+    passed_disk: int = 0  # the tier with a copy, which is slow: the source is read instead
     prefetch: bool = False  # ordered by the supervisor, and nobody waited when it was begun
     stuck: bool = False  # the source takes far too long
     blocks: bytearray = field(default_factory=bytearray)

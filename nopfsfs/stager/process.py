@@ -13,12 +13,14 @@ import signal
 import socket
 import sys
 import threading
+import time
 from typing import cast
 
 import numpy as np
 
 from nopfsfs.config import MAX_CONCURRENCY
 from nopfsfs.dataset import index_file
+from nopfsfs.policy.choice import ExpectedLanes
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import SUPERVISOR, Columns, Metric, MetricBlock, Tier, check_layout
 from nopfsfs.protocol.ring import Ring
@@ -29,6 +31,7 @@ from nopfsfs.stager.disk_writer import SWEEP, DiskWriter, Work
 from nopfsfs.stager.guarded import Guarded
 from nopfsfs.stager.lifesign import LifeSign
 from nopfsfs.stager.load import BlockReader
+from nopfsfs.stager.load_lanes import LoadLanes
 from nopfsfs.stager.page_pusher import PagePusher
 from nopfsfs.stager.passthrough_copies import PassthroughCopies
 from nopfsfs.stager.peer_exchange import PeerExchange
@@ -62,6 +65,7 @@ class StagerProcess:
         self._columns = Columns(fds["columns"], self._index.n, writable=True)
         self._gauges = MetricBlock(fds["gauges"], writable=True)
         self._gauge = self._gauges.block
+        self._supervisor = MetricBlock(fds["gauges"], SUPERVISOR, writable=False).block
         # Of the stager before this one, if there was one: what was decided since the mount began holds on.
         self._limit = self._gauge[Metric.SOURCE_LIMIT] or self._config.first_limit
         self._commands = socket.socket(fileno=fds["orders"])
@@ -112,15 +116,23 @@ class StagerProcess:
             index=self._index, columns=self._columns, gauges=self._gauges, ring=Ring(fds["ring"], writable=True),
             arena=self._arena, source=self._source, concurrency=self._limit, answer=self._links.answer,
             ask_grace=self._links.ask, poke=self._poke, young=self._young, registered=self._registered,
+            lanes=self._make_lanes(numbers),
         )  # fmt: skip
         self._state.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
+
+    def _make_lanes(self, numbers: dict[str, int]) -> LoadLanes:
+        supervisor = self._supervisor
+        return LoadLanes(
+            self._gauge, time.monotonic, lead=lambda: supervisor[Metric.LEAD_MS] / 1e3,
+            expected=ExpectedLanes.from_numbers(numbers),
+        )  # fmt: skip
 
     def _make_pusher_and_changes(self, fds: dict[str, int]) -> None:
         """Make what acts on the kernel's page cache, and on files that change at the source."""
         self.pusher = PagePusher(
             fuse_fd=fds["fuse"], tree_fd=fds.get("tree", -1), mountpoint=os.fsencode(self._config.mountpoint),
             index=self._index, columns=self._columns, gauges=self._gauges, state=self._state, source=self._source,
-            supervisor=MetricBlock(fds["gauges"], SUPERVISOR, writable=False).block,
+            supervisor=self._supervisor,
         )  # fmt: skip
         self._notices = AttributeNotices(fds["fuse"], self._columns)
         guarded = Guarded.of(self._config)

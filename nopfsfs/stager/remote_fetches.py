@@ -1,14 +1,17 @@
 """Fetches from other nodes: rows whose home is another node, fetched from there into extents of the arena.
 
 `RemoteFetches` owns the rows that wait to be requested, the requests without an answer, their limits, and the extents
-that may still be written to after their load has gone on without them. The caller holds its own lock. Nothing here
-waits: all that leaves are messages.
+that may still be written to after their load has gone on without them. A request that a reader waits for goes on from
+the source when its answer is late (a hedge). The caller holds its own lock. Nothing here waits: all that leaves are
+messages.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +29,7 @@ from nopfsfs.protocol.stager_peer import (
 )
 from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.load import Load
+from nopfsfs.stager.load_lanes import LoadLanes
 from nopfsfs.stager.peer_link import PeerOutbox
 from nopfsfs.stager.read_queue import ReadQueue
 from nopfsfs.stager.whole_loads import WholeLoads
@@ -33,6 +37,9 @@ from nopfsfs.tiers.source import Source
 
 log = logging.getLogger(__name__)
 CHECK_S = 0.25  # between checks of limits of some seconds
+# Bytes of a file that may still come after its reader has gone on: so that a slow node is known from a dead one.
+HEDGED_MOST = 1 << 20
+HEDGE_AGAIN_S = 0.02  # from a late answer that is waited for to the next look: the node may be down by then
 HUNG_AFTER = 3  # requests that ran out here without any message meanwhile: the peer process itself hangs
 _FAILED = {
     Status.NO: Metric.PEER_REFUSED, Status.LATE: Metric.PEER_LATE, Status.CORRUPT: Metric.PEER_CORRUPT,
@@ -50,17 +57,19 @@ class _RemoteFetch:
     urgent: bool
     prefetch: bool  # among those that are bounded
     coming: bool = False
+    late: float = math.inf  # when its answer is late for the reader that waits
+    missed: bool = False  # it was late, and the reader waits on
 
 
 class RemoteFetches:
-    """All fetches from other nodes. `poke` makes the loop ask anew when limits are to be checked; `clock` is in
-    seconds."""
+    """All fetches from other nodes. `lanes` says whether a node is to be asked. `poke` makes the loop ask anew when
+    limits are to be checked; `clock` is in seconds."""
 
     def __init__(
-        self, pool: ExtentPool, queue: ReadQueue, loads: WholeLoads, outbox: PeerOutbox, *, columns: Columns,
-        source: Source, gauge: memoryview, poke: Callable[[], None], clock: Callable[[], float],
+        self, pool: ExtentPool, queue: ReadQueue, loads: WholeLoads, lanes: LoadLanes, outbox: PeerOutbox, *,
+        columns: Columns, source: Source, gauge: memoryview, poke: Callable[[], None], clock: Callable[[], float],
     ) -> None:  # fmt: skip
-        self._pool, self._queue, self._loads, self._outbox = pool, queue, loads, outbox
+        self._pool, self._queue, self._loads, self._lanes, self._outbox = pool, queue, loads, lanes, outbox
         self._source, self._gauge = source, gauge
         self._holder, self._disk, self._n = columns.holder, columns.disk, len(columns.holder)
         self._version = columns.version
@@ -68,10 +77,13 @@ class RemoteFetches:
         self._waiting: dict[int, deque[tuple[int, int]]] = {}  # by node: (number of the command, row)
         self.may_send = False  # `send_next` may have something to do
         self._fetches: dict[int, _RemoteFetch] = {}  # requests without an answer, by number
+        self._late: list[tuple[float, int]] = []  # a heap: when a request that a reader waits for is late, its number
+        self._rerouted: set[int] = set()  # queued rows that are to be read from the source
         self._prefetches: dict[int, int] = {}  # by node
         self._prefetch_bytes = 0
         self._held: dict[int, tuple[int, int]] = {}  # extents, lengths by the request that may still write them
         self._held_bytes = 0
+        self._hedged: dict[int, _RemoteFetch] = {}  # those of `_held` that may still be answered
         self._ids, self._order = itertools.count(1), itertools.count()
         self._attached = False
         self._checked = 0.0
@@ -90,6 +102,8 @@ class RemoteFetches:
         self.may_send = True
         fetches = list(self._fetches.values())
         self._fetches.clear()
+        self._late.clear()
+        self._hedged.clear()
         self._prefetches.clear()
         self._prefetch_bytes = self._held_bytes = 0
         held, self._held = self._held, {}
@@ -108,9 +122,13 @@ class RemoteFetches:
         return self._attached and self._silent < HUNG_AFTER and self._held_bytes <= UNDER_WAY_BYTES
 
     @property
-    def any_limits(self) -> bool:
-        """True while there are limits to be checked."""
-        return bool(self._fetches)
+    def pause(self) -> float | None:
+        """Seconds until `check_limits` is to be called; None: there are no limits."""
+        while self._late and self._late[0][1] not in self._fetches:
+            heapq.heappop(self._late)
+        if not self._fetches and not self._hedged:
+            return None
+        return max(0.0, min(CHECK_S, self._late[0][0] - self._clock())) if self._late else CHECK_S
 
     # ---- requests -------------------------------------------------------------------------------------------
 
@@ -125,6 +143,20 @@ class RemoteFetches:
             return None
         return holder - 1
 
+    def node_for_demand(self, row: int) -> int | None:
+        """The node that is asked for a row for which a reader waits; None: the row is read here."""
+        node = self.node_of(row)
+        if node is None or self._lanes.asks(self._source.size(row), node, prefetch=False):
+            return node
+        return None
+
+    def node_for_prefetch(self, row: int) -> int | None:
+        """The node by which a queued row is to wait, whose turn to be read here has come; None: it is read here."""
+        if row in self._rerouted:
+            self._rerouted.discard(row)
+            return None
+        return self.node_of(row)
+
     def queue(self, row: int, node: int) -> None:
         """Ask the node for the row when its turn comes (`send_next`)."""
         self.may_send = True
@@ -134,6 +166,7 @@ class RemoteFetches:
         """Forget the rows that were not asked for yet, and return them."""
         rows = [row for _, row in sorted(itertools.chain.from_iterable(self._waiting.values()))]
         self._waiting.clear()
+        self._rerouted.clear()
         return rows
 
     def demand(self, load: Load) -> None:
@@ -143,6 +176,7 @@ class RemoteFetches:
             self._outbox.send(Kind.ASK, [self._request(load, urgent=True)])
         elif not fetch.urgent:
             fetch.urgent = True
+            self._expect(load.ask, fetch, now=self._lanes.is_down(fetch.node))
             if fetch.coming:  # as for one who asks now
                 fetch.due = min(fetch.due, self._clock() + self._limit(fetch))
             self._outbox.send(Kind.HURRY, [(load.ask,)])
@@ -161,6 +195,9 @@ class RemoteFetches:
                 self._queue.fetch([row])
             elif now_of != node:
                 self.queue(row, now_of)
+            elif not self._lanes.asks(self._source.size(row), node, prefetch=True):
+                self._rerouted.add(row)
+                self._queue.fetch([row])
             elif (load := self._loads.begin_prefetch(row, node)) is not None:
                 requests.append(self._request(load, urgent=False))
         if requests:
@@ -171,7 +208,7 @@ class RemoteFetches:
         heads = [
             (queue[0][0], node)
             for node, queue in self._waiting.items()
-            if self._prefetches.get(node, 0) < PREFETCHES_A_PAIR
+            if self._prefetches.get(node, 0) < PREFETCHES_A_PAIR or self._lanes.is_down(node)
         ]
         if not heads:
             return None
@@ -196,8 +233,16 @@ class RemoteFetches:
         if fetch.prefetch:
             self._prefetches[node] = self._prefetches.get(node, 0) + 1
             self._prefetch_bytes += load.length
+        else:
+            self._expect(load.ask, fetch)
         mtime_ns = self._source.identity(load.row).mtime_ns
         return load.ask, load.row, load.arena, load.length, mtime_ns, node, urgent
+
+    def _expect(self, number: int, fetch: _RemoteFetch, *, now: bool = False) -> None:
+        """Note when the answer to a request for which a reader waits is late; `now`: it is."""
+        wait_s = 0.0 if now else self._lanes.hedge_after(fetch.load, fetch.node, coming=fetch.coming)
+        fetch.late = self._clock() + wait_s
+        heapq.heappush(self._late, (fetch.late, number))
 
     @staticmethod
     def _limit(fetch: _RemoteFetch) -> float:
@@ -209,20 +254,43 @@ class RemoteFetches:
         """Take the peer process's answers to requests."""
         for number, check, status, held in records:
             if number in self._held:  # it was given up
+                self._answered_late(number, status)
                 if not held and status != Status.COMING:
                     self._release(number)
             elif (fetch := self._fetches.get(number)) is None or status > _LAST:
                 self._ignore(f"an answer to request {number} of status {status}")
             elif status == Status.COMING:
-                if not fetch.coming:  # once: a node that says no more than that for ever is late all the same
-                    fetch.coming = True
-                    fetch.due = self._clock() + self._limit(fetch)
+                self._is_coming(number, fetch)
             elif status == Status.OK and not held:
                 self._end(number)
+                self._lanes.answered(fetch.node)
                 self._loads.arrived(fetch.load, check, int((self._clock() - fetch.began) * 1e9))
             else:
                 # Bytes that have come, and may yet be written to, are not used.
+                (self._lanes.late if status == Status.LATE else self._lanes.answered)(fetch.node)
                 self._give_up(number, _FAILED.get(Status(status), Metric.PEER_CORRUPT), held=bool(held))
+
+    def _answered_late(self, number: int, status: int) -> None:
+        """Note an answer to a request that went on from the source."""
+        fetch = self._hedged.get(number)
+        if fetch is None:
+            return
+        if status == Status.OK and not fetch.coming:
+            self._lanes.answered_late(fetch.load, fetch.node, self._clock() - fetch.began)
+        elif status != Status.LATE:
+            fetch.coming = True
+            self._lanes.answered(fetch.node)
+
+    def _is_coming(self, number: int, fetch: _RemoteFetch) -> None:
+        """Note that a node reads the file; once: one that says no more than that for ever is late all the same."""
+        self._lanes.answered(fetch.node)
+        if fetch.coming:
+            return
+        fetch.coming, fetch.missed = True, False
+        fetch.due = self._clock() + self._limit(fetch)
+        self._lanes.end(fetch.load)  # how long that takes is not for the node to say
+        if fetch.urgent:
+            self._expect(number, fetch)
 
     def freed(self, records: Sequence[Record]) -> None:
         """Free the extents of requests that were given up: nothing will write to them."""
@@ -233,20 +301,48 @@ class RemoteFetches:
                 self._ignore(f"an extent given back of request {number}, which was not given up")
 
     def check_limits(self) -> None:
-        """Give up the requests that have run out."""
+        """Give up the requests that have run out, and those whose answers are late for readers."""
         now = self._clock()
+        self._hedge(now)
         if now < self._checked + CHECK_S:
             return
         self._checked = now
         late = [number for number, fetch in self._fetches.items() if fetch.due <= now]
-        if not late:
-            return
-        self._silent += len(late)
+        kept = [number for number, fetch in self._hedged.items() if fetch.due <= now]
+        for number in kept:
+            del self._hedged[number]
+        if late or kept:
+            self._run_out(late, len(late) + len(kept))
+            self._outbox.send(Kind.GIVE_UP, [(number,) for number in (*late, *kept)])
+
+    def _run_out(self, late: list[int], count: int) -> None:
+        """Give up requests without an answer in time; `count`: those included that readers wait for no more."""
+        self._silent += count
         for number in late:
+            self._lanes.late(self._fetches[number].node)
             self._give_up(number, Metric.PEER_LATE, held=True)
-        self._outbox.send(Kind.GIVE_UP, [(number,) for number in late])
-        if self._silent >= HUNG_AFTER > self._silent - len(late):
+        if self._silent >= HUNG_AFTER > self._silent - count:
             log.error("the peer process does not answer: going on without it")
+
+    def _hedge(self, now: float) -> None:
+        """Go on from the source where an answer is late, as far as that is permitted."""
+        long: list[int] = []
+        while self._late and self._late[0][0] <= now:
+            when, number = heapq.heappop(self._late)
+            fetch = self._fetches.get(number)
+            if fetch is None or fetch.late != when:
+                continue
+            if self._lanes.hedges(fetch.node, again=fetch.missed):
+                self._give_up(number, None, held=True)
+                if fetch.load.length > HEDGED_MOST:
+                    long.append(number)
+                else:
+                    self._hedged[number] = fetch
+            else:
+                fetch.late, fetch.missed = now + HEDGE_AGAIN_S, True
+                heapq.heappush(self._late, (fetch.late, number))
+        if long:
+            self._outbox.send(Kind.GIVE_UP, [(number,) for number in long])
 
     def _end(self, number: int) -> _RemoteFetch:
         fetch = self._fetches.pop(number)
@@ -256,10 +352,11 @@ class RemoteFetches:
             self._prefetch_bytes -= fetch.load.length
         return fetch
 
-    def _give_up(self, number: int, metric: Metric, *, held: bool) -> None:
-        """Read from the source what does not come. `held`: its extent may still be written to."""
+    def _give_up(self, number: int, metric: Metric | None, *, held: bool) -> None:
+        """Read from the source what does not come, and count it. `held`: its extent may still be written to."""
         load = self._end(number).load
-        self._gauge[metric] += 1
+        if metric is not None:
+            self._gauge[metric] += 1
         if held:
             self._held[number] = load.arena, load.length
             self._held_bytes += load.length
@@ -267,6 +364,7 @@ class RemoteFetches:
 
     def _release(self, number: int) -> None:
         extent, length = self._held.pop(number)
+        self._hedged.pop(number, None)
         self._held_bytes -= length
         self._pool.free(extent)
         self.may_send = True

@@ -13,22 +13,23 @@ import time
 from collections.abc import Callable, Sequence
 
 from nopfsfs.dataset.index import Index
+from nopfsfs.policy import left_alone
+from nopfsfs.policy.left_alone import Tiers
 from nopfsfs.protocol.columns import Columns, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand
 from nopfsfs.protocol.stager_peer import Kind, Record
-from nopfsfs.stager import left_alone
 from nopfsfs.stager.demands import Demands
 from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.leases import Leases
-from nopfsfs.stager.left_alone import Tiers
 from nopfsfs.stager.load import BLOCK, RANGE_BLOCK, Load
+from nopfsfs.stager.load_lanes import LoadLanes
 from nopfsfs.stager.passthrough_copies import PassthroughCopies
 from nopfsfs.stager.peer_link import PeerLink, PeerOutbox
 from nopfsfs.stager.published_copies import PinnedCopy, PublishedCopies
 from nopfsfs.stager.range_loads import RangeLoads
 from nopfsfs.stager.read_queue import ReadQueue, RowToBegin, Step
-from nopfsfs.stager.remote_fetches import CHECK_S, RemoteFetches
+from nopfsfs.stager.remote_fetches import RemoteFetches
 from nopfsfs.stager.stuck_reads import StuckReads
 from nopfsfs.stager.whole_loads import WholeLoads
 from nopfsfs.stager.workers import Worker, Workers
@@ -64,7 +65,7 @@ class StagerState:
         concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], bool], block: int = BLOCK,
         range_block: int = RANGE_BLOCK, poke: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic, young: YoungFiles | None = None,
-        registered: PassthroughCopies | None = None,
+        registered: PassthroughCopies | None = None, lanes: LoadLanes | None = None,
     ) -> None:  # fmt: skip
         """`answer` and `ask_grace` send to the servers. `poke` makes the loop ask `peer_pause` anew. `registered`:
         the copies on disk that the kernel reads itself."""
@@ -81,16 +82,18 @@ class StagerState:
         pool = self._pool = ExtentPool(arena, gauge, ask_grace)
         self._slots = SourceSlots(concurrency, gauge, clock)
         queue = self._queue = ReadQueue(self._slots, workers)
+        lanes = lanes or LoadLanes(gauge, clock)
         self._copies = PublishedCopies(pool, registered, columns=columns, ring=ring, source=source, gauge=gauge)
         loads = self._loads = WholeLoads(
             pool, queue, index=index, columns=columns, gauge=gauge, ring=ring, source=source, answer=answer,
-            left_alone=left_alone.rows(clock), tiers=self.tiers, block=block, young=young,
+            left_alone=left_alone.rows(clock), tiers=self.tiers, lanes=lanes, block=block,
+            young=young,
         )  # fmt: skip
         ranges = self._ranges = RangeLoads(pool, queue, source, range_block)
         self._stuck = StuckReads(pool, queue, workers, loads, ranges, tiers=self.tiers, gauge=gauge, clock=clock)
         outbox = self._outbox = PeerOutbox(poke)
         remote = self._remote = RemoteFetches(
-            pool, queue, loads, outbox, columns=columns, source=source, gauge=gauge, poke=poke, clock=clock
+            pool, queue, loads, lanes, outbox, columns=columns, source=source, gauge=gauge, poke=poke, clock=clock
         )
         self._leases = Leases(
             pool, loads, outbox, index=index, columns=columns, source=source, gauge=gauge, poke=poke, clock=clock
@@ -254,7 +257,7 @@ class StagerState:
         with self._lock:
             if self._leases.without_room:
                 return ROOM_CHECK_S
-            return CHECK_S if self._remote.any_limits else None
+            return self._remote.pause
 
     def check_limits(self) -> None:
         """Give up requests to other nodes that have run out, and try leases again that wait for room."""
@@ -329,7 +332,7 @@ class StagerState:
 
     def _begin(self, row: int) -> Load | None:
         """Begin to stage a queued row, if that is to be read here (lock held)."""
-        node = self._remote.node_of(row)
+        node = self._remote.node_for_prefetch(row)
         if node is not None:
             self._remote.queue(row, node)
         elif self._loads.of(row) is None and (row in self._loads.left_alone or self._workers.device_hangs(row)):
@@ -340,8 +343,11 @@ class StagerState:
 
     def block_ended(self, worker: Worker, load: Load, block: int, error: int, took_ns: int) -> bool:
         """Note that a block was read, or not, and in how much time; True when it was the load's last. A whole load
-        that needs a checksum is then to be ended by `load_complete`."""
+        that needs a checksum is then to be ended by `load_complete`. The load may have gone on without this read."""
         with self._acting:
+            if worker.lost >= 0:
+                self._stuck.late_read_ended(worker)
+                return False
             worker.load = None
             if not error and not load.from_disk:
                 self._workers.took(load.row, took_ns / 1e9)
@@ -389,8 +395,3 @@ class StagerState:
         """Note that the disk has answered a worker; True when the worker's load has waited for that."""
         with self._lock:
             return self._stuck.disk_answered(worker)
-
-    def late_read_ended(self, worker: Worker) -> None:
-        """Free the extent of a read of a disk that came too late: no answer has named it."""
-        with self._acting:
-            self._stuck.late_read_ended(worker)

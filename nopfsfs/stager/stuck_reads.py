@@ -1,7 +1,8 @@
 """Reads that take far too long, and the loads that wait for them.
 
-A stuck read of a copy on disk is replaced by a read of the source. A stuck read of the source cannot be replaced; its
-slot is given to another load, while the source answers at all.
+A stuck read of a copy on disk is replaced by a read of the source, and one of the source by a read of the copy, if the
+load has passed one. Another stuck read of the source cannot be replaced; its slot is given to another load, while the
+source answers at all.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from nopfsfs.policy.left_alone import Tiers
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.stager.extents import ExtentPool
-from nopfsfs.stager.left_alone import Tiers
 from nopfsfs.stager.load import Load
 from nopfsfs.stager.range_loads import RangeLoads
 from nopfsfs.stager.read_queue import ReadQueue
@@ -41,6 +42,9 @@ class StuckReads:
                 self._queue.leave_slot(worker)
             if load is not None and worker.disk:
                 self._leave_disk(worker, load)
+            elif load is not None and self._loads.has_copy(load):
+                self._queue.leave_slot(worker)
+                self._loads.source_hangs(load, worker)
             elif load is not None:
                 self._loads.is_stuck(load)
                 if not load.whole:
@@ -56,8 +60,7 @@ class StuckReads:
         if worker.disk not in self._tiers:
             log.warning("disk tier %d does not answer; the source is read instead", worker.disk)
         self._tiers.hung(worker.disk)
-        worker.lost, worker.load = load.arena, None
-        self._loads.disk_hangs(load)
+        self._loads.disk_hangs(load, worker)
 
     def disk_answered(self, worker: Worker) -> bool:
         """Note that the disk has answered a worker; True when the worker's load has waited for that."""
@@ -68,8 +71,9 @@ class StuckReads:
         return True
 
     def late_read_ended(self, worker: Worker) -> None:
-        """Free the extent of a read of a disk that came too late: no answer has named it."""
-        self._tiers.returned(worker.disk)
+        """Free the extent of a read that came too late: no answer has named it."""
+        if worker.disk:
+            self._tiers.returned(worker.disk)
         lost, worker.lost = worker.lost, -1
         self._pool.free(lost)
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from nopfsfs.dataset.index import Index
+from nopfsfs.policy.left_alone import LeftAlone, Tiers
 from nopfsfs.protocol.columns import (
     DISK_FETCHES_TOOK,
     HOME_HERE,
@@ -23,9 +24,10 @@ from nopfsfs.protocol.durations import bucket_of
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Origin
 from nopfsfs.stager.extents import ExtentPool
-from nopfsfs.stager.left_alone import LeftAlone, Tiers
 from nopfsfs.stager.load import BLOCK, DONE, NOWHERE, RUNNING, Load, SharedOpen
+from nopfsfs.stager.load_lanes import LoadLanes
 from nopfsfs.stager.read_queue import ReadQueue
+from nopfsfs.stager.workers import Worker
 from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.tiers.arena import NoRoom
 from nopfsfs.tiers.source import Source
@@ -52,14 +54,14 @@ class WholeLoads:
 
     def __init__(
         self, pool: ExtentPool, queue: ReadQueue, *, index: Index, columns: Columns, gauge: memoryview, ring: Ring,
-        source: Source, answer: Callable[[Answer], None], left_alone: LeftAlone, tiers: Tiers, block: int = BLOCK,
-        young: YoungFiles | None = None,
+        source: Source, answer: Callable[[Answer], None], left_alone: LeftAlone, tiers: Tiers, lanes: LoadLanes,
+        block: int = BLOCK, young: YoungFiles | None = None,
     ) -> None:  # fmt: skip
         self._pool, self._queue = pool, queue
         self._index, self._columns, self._ring, self._source = index, columns, ring, source
         self._gauge, self._answer = gauge, answer
         self._block = block
-        self.left_alone, self._tiers = left_alone, tiers
+        self.left_alone, self._tiers, self._lanes = left_alone, tiers, lanes
         self._young = young
         self._loads: dict[int, Load] = {}  # by row
         self.ended: deque[int] = deque()  # rows whose loads have ended; taken by `StagerState`
@@ -135,17 +137,21 @@ class WholeLoads:
             extent = self._pool.allocate(size)
         except NoRoom:
             return None
-        from_disk = int(self._columns.disk[row])
+        from_disk, passed_disk = int(self._columns.disk[row]), 0
+        if from_disk and not self._lanes.reads_copy(size, from_disk, prefetch=prefetch):
+            from_disk, passed_disk = 0, from_disk
         if from_disk and not self._tiers.may_read(from_disk):
             from_disk = 0
         load = Load(
             row, 0, size, extent, True, SharedOpen(self._source, row), version, from_disk=from_disk, prefetch=prefetch,
             # Copies on disk, and those of other nodes, are verified whole before any byte of them is used.
             from_peer=node, block=max(size, 1) if from_disk or node is not None else self._block,
+            passed_disk=passed_disk,
         )  # fmt: skip
         if node is not None:
             load.blocks[0], load.running = RUNNING, 1  # not by a worker
         self._loads[row] = load
+        self._lanes.begin(load)
         return load
 
     # ---- other nodes, and what hangs ----------------------------------------------------------------------
@@ -160,8 +166,20 @@ class WholeLoads:
 
     def read_source(self, load: Load, *, anew: bool) -> None:
         """Go on with a load from the source; `anew`: in another extent, as the load's own may still be written to."""
-        load.from_peer, load.from_disk, load.running = None, 0, 0
-        load.divide(self._block)
+        load.from_peer, load.from_disk = None, 0
+        self._go_on(load, self._block, anew=anew)
+
+    def read_copy(self, load: Load, *, anew: bool) -> None:
+        """Read the copy on disk after all, which was passed for the source; `anew`: as for `read_source`."""
+        load.from_disk, load.passed_disk = load.passed_disk, 0
+        self._go_on(load, max(load.length, 1), anew=anew)
+        self._queue.lease(load)  # at once, also where only another node waits for it
+
+    def _go_on(self, load: Load, block: int, *, anew: bool) -> None:
+        """Read all of a load again, from another place, in blocks of that size."""
+        load.running = 0
+        load.divide(block)
+        self._lanes.begin(load)
         if anew:
             try:
                 load.arena = self._pool.allocate(load.length)
@@ -189,10 +207,18 @@ class WholeLoads:
         if load.prefetch:
             self._ring.put(Event.STUCK, load.row)
 
-    def disk_hangs(self, load: Load) -> None:
-        """Read the source instead, into another extent: the disk may still write this one."""
+    def disk_hangs(self, load: Load, worker: Worker) -> None:
+        """Read the source instead, into another extent: the worker may still write this one."""
+        worker.lost, worker.load = load.arena, None
         self.read_source(load, anew=True)
         self._queue.lease(load)  # at once, also where only another node waits for it
+
+    def source_hangs(self, load: Load, worker: Worker) -> None:
+        """Read the copy on disk instead, as `disk_hangs`. The worker has the file, which it may be opening."""
+        worker.lost, worker.load = load.arena, None
+        load.file = SharedOpen(self._source, load.row)
+        self._lanes.source_failed()
+        self.read_copy(load, anew=True)
 
     # ---- end ----------------------------------------------------------------------------------------------
 
@@ -200,9 +226,13 @@ class WholeLoads:
         """Note that a block was read, or not, in how much time, and answer; True when it was the load's last."""
         load.running -= 1
         if error:
-            self._fail(load, error)
             if error != errno.ESTALE:
                 self._gauge[Metric.SOURCE_ERRORS] += 1
+                self._lanes.source_failed()
+            if error != errno.ESTALE and self.has_copy(load):
+                self.read_copy(load, anew=False)
+                return False
+            self._fail(load, error)
         elif not load.failed:
             load.blocks[block] = DONE
             load.left -= 1
@@ -218,6 +248,11 @@ class WholeLoads:
             self._count(load, load.size_of(block), took_ns)
         return load.running == 0 and (load.failed or load.left == 0)
 
+    def has_copy(self, load: Load) -> bool:
+        """True for a load of one block whose copy on disk was passed for the source, and is still there."""
+        there = load.passed_disk and self._columns.disk[load.row] == load.passed_disk
+        return bool(there) and len(load.blocks) == 1 and self._columns.version[load.row] == load.version
+
     def _fail(self, load: Load, error: int) -> None:
         load.failed, load.error = True, error
         for waiter in load.waiters:
@@ -229,7 +264,10 @@ class WholeLoads:
         if not load.from_disk and load.from_peer is None:
             gauge[Metric.SOURCE_READ_BYTES] += size
         if len(load.blocks) > 1 or not load.whole:
+            if load.origin() == Origin.SOURCE:
+                self._lanes.block_read(size, took_ns / 1e9)
             return  # the cost of a file that is read at once is measured on such files alone
+        self._lanes.end(load, took_ns / 1e9)
         fetches, fetched, ns, took = _FETCHES[load.origin()]
         gauge[fetches] += 1
         gauge[fetched] += size
@@ -240,6 +278,7 @@ class WholeLoads:
         """Publish a complete staged copy, or clear away a failed one."""
         row = load.row
         del self._loads[row]
+        self._lanes.end(load)
         self.ended.append(row)
         if load.prefetch:
             self._gauge[Metric.FETCHES_DONE] += 1

@@ -76,13 +76,12 @@ class WorkerThreads:
             self._read(worker, step.load, step.block)
 
     def _read(self, worker: Worker, load: Load, block: int) -> None:
-        error = 0
+        error, file = 0, load.file
         began = time.monotonic_ns()
         try:
             self._reader.read(load, block, worker.into, worker.disk, lambda: self._state.disk_answered(worker))
         except GivenUp:
-            self._state.late_read_ended(worker)
-            return
+            pass  # which the state knows
         except Changed:
             error = errno.ESTALE
         except OSError as e:
@@ -96,6 +95,8 @@ class WorkerThreads:
                 self._state.load_complete(load)
             if load.whole:
                 load.file.close()  # last: a source that does not answer may hold this thread here
+        elif file is not load.file:
+            file.close()  # the load has gone on without it
         if error == errno.ESTALE:
             try:
                 self._changed(load.row)

@@ -7,8 +7,10 @@ from typing import Any
 
 from nopfsfs.errors import NopfsError
 from nopfsfs.performance.cluster_file import read_cluster
+from nopfsfs.performance.defaults import DEFAULTS
 from nopfsfs.performance.model import Cluster
 from nopfsfs.performance.observed import Observed, ObservedService
+from nopfsfs.policy.choice import ExpectedLanes
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.system.bounded_run import answers
 
@@ -28,6 +30,11 @@ class MeasuredRates:
         self._gauge = gauge
         self._observed = Observed(self.calibrated, mean)
         self._before = {name: int(gauge[name]) for name in (*_SOURCE, *_DISK)}
+
+    @property
+    def lanes(self) -> dict[str, int]:
+        """The times that the stager expects of source, disks and nodes before it has seen them."""
+        return ExpectedLanes.of(self.calibrated or DEFAULTS).numbers()
 
     def look(self) -> bool:
         """Take in what was fetched since the last look; whether it pays to keep copies on disk."""

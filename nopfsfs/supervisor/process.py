@@ -214,7 +214,8 @@ class Supervisor:
     async def _start_stager(self, servers: ServerPool, nursery: trio.Nursery) -> StagerHandle:
         stager = StagerHandle(
             self._config, self._fds, self._memory.rings[0], servers, self.loop, self._stager_socket, self._write_down,
-            self._mount.pass_from, self._outages, self._arenas, self._mount.minor, self._peer,
+            self._mount.pass_from, self._outages, self._arenas, self._mount.minor, self._rates.lanes,
+            self._peer,
         )  # fmt: skip
         self._processes.append(stager.process)
         if self._peer is not None:

@@ -41,6 +41,7 @@ def stager_figures(gauge: Counters) -> dict[str, int]:
         Metric.SOURCE_FETCHES, Metric.DISK_FETCHES, Metric.PEER_FETCHES, Metric.PEER_FETCHED_BYTES, Metric.PEER_REFUSED,
         Metric.PEER_LATE, Metric.PEER_CORRUPT, Metric.LENT_FILES, Metric.LENT_BYTES, Metric.STUCK_READS,
         Metric.SPARE_WORKERS, Metric.STUCK_EVER, Metric.DISK_LATE, Metric.LEFT_ALONE, Metric.DISKS_BYPASSED,
+        Metric.REROUTED_SLOW, Metric.REROUTED_DOWN, Metric.FETCHES_HEDGED,
     )  # fmt: skip
     return {name.name.lower(): int(gauge[name]) for name in names}
 

@@ -36,6 +36,7 @@ def figures(**further: Any) -> dict[str, Any]:
         "read_errors": 1,
         "direct_reads": 2,
         "fetches": fetches,
+        "rerouted": {"slow": 3, "down": 2, "hedged": 1},
         "fetches_in_flight": 5,
         "source": {"opens": 60, "bytes": 6000, "second_reads": 1, "changed": 1, "stuck": 1},
         "tuner": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,7 @@ from nopfsfs.protocol import server_stager, stager_peer
 from nopfsfs.protocol.columns import HOME_HERE, Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Order
-from nopfsfs.protocol.stager_peer import Kind, Record, Status
-from nopfsfs.stager import remote_fetches
+from nopfsfs.protocol.stager_peer import SILENT_S, Kind, Record, Status
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
 from tests.stager.peer import pack_one
@@ -86,14 +86,15 @@ def test_rows_come_from_the_peer_process_that_it_is_given(base: Shared, peer: Pe
 
 
 def test_a_reader_is_answered_although_the_peer_process_says_nothing(
-    base: Shared, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    base: Shared, peer: Peer
 ) -> None:
-    monkeypatch.setattr(stager_peer, "SILENT_S", 0.05)
-    monkeypatch.setattr(remote_fetches, "MARGIN_S", 0.05)
     with running(base, peer=peer.end) as s:
+        began = time.monotonic()
         for number in range(4):
             assert s.read(base.row(f"f{number:02}")) == (0, content(number + 1, 2 * PAGE))
-        assert base.gauge[Metric.PEER_LATE] == 3, "the last is not asked for"
+        assert time.monotonic() - began < SILENT_S, "all four before one would have run out"
+        assert base.gauge[Metric.FETCHES_HEDGED] == 3
+        assert base.gauge[Metric.REROUTED_DOWN] == 1, "the last is not asked for"
 
 
 def test_what_it_was_to_bring_is_read_from_the_source_when_it_ends_and_another_may_come(

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from nopfsfs.policy.choice import TRY_MOST_S
 from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.columns import HOME_HERE, Metric, Tier
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Origin
 from nopfsfs.protocol.stager_peer import COMING_S, MARGIN_S, PREFETCH_S, PREFETCHES_A_PAIR, SILENT_S, Kind, Status
 from nopfsfs.stager import remote_fetches
+from nopfsfs.stager.load_lanes import LoadLanes
 from nopfsfs.stager.workers import Worker
 from tests.stager.peer import Ask, FakePeer, Make, homes, pack_one, rigs
 from tests.stager.rig import PAGE, Rig, write_files
@@ -338,8 +340,7 @@ def test_a_file_that_changed_meanwhile_is_not_published_whatever_comes(make: Mak
 
 def test_one_who_says_nothing_is_given_up_and_keeps_the_extent(make: Make) -> None:
     r, peer = make(2 * PAGE, 2 * PAGE)
-    r.state.fetch(r.files[:1])
-    number = r.demand(r.files[1])
+    r.state.fetch(r.files)
     asks = [peer.ask_of(row) for row in r.files]
     r.now += SILENT_S
     r.state.check_limits()
@@ -350,7 +351,7 @@ def test_one_who_says_nothing_is_given_up_and_keeps_the_extent(make: Make) -> No
     peer.take()
     assert peer.given_up == [ask.id for ask in asks]
     r.run()
-    assert r.results[number].origin == Origin.SOURCE
+    assert [r.staged(row) for row in r.files] == [r.contents[row, 0] for row in r.files]
     assert r.gauge(Metric.PEER_LATE) == 2
     for ask in asks:
         peer.write(ask, b"\xdd" * ask.length)
@@ -364,7 +365,10 @@ def test_one_who_says_nothing_is_given_up_and_keeps_the_extent(make: Make) -> No
 
 
 @pytest.mark.parametrize(("urgent", "limit"), [(True, COMING_S), (False, PREFETCH_S)])
-def test_one_that_is_coming_is_given_longer_but_not_for_ever(make: Make, urgent: bool, limit: float) -> None:
+def test_one_that_is_coming_is_given_longer_but_not_for_ever(
+    make: Make, monkeypatch: pytest.MonkeyPatch, urgent: bool, limit: float
+) -> None:
+    monkeypatch.setattr(LoadLanes, "hedges", lambda lanes, node, again: False)  # too many have gone on from the source
     r, peer = make(PAGE)
     (row,) = r.files
     if urgent:
@@ -417,6 +421,9 @@ def test_a_peer_process_that_says_nothing_at_all_is_asked_no_more_until_it_does(
     r.state.evict([last])
     r.take()
     peer.refuse(peer.ask_of(r.files[0]), Status.LATE)
+    assert r.read(last).origin == Origin.SOURCE, "its node did not answer, either"
+    r.state.evict([last])
+    r.now += TRY_MOST_S  # then it is tried again
     number = r.demand(last)
     peer.bring(peer.ask_of(last))
     r.take()
@@ -427,7 +434,8 @@ def test_a_peer_process_that_says_nothing_at_all_is_asked_no_more_until_it_does(
 
 def test_one_that_answers_others_meanwhile_is_not_taken_for_hung(make: Make) -> None:
     r, peer = make(*[PAGE] * 6)
-    for row in r.files[:5]:
+    for number, row in enumerate(r.files[:5]):
+        homes(r, **{f"node{number}": [row]})
         r.state.fetch([row])
         ask = peer.ask_of(row)
         r.now += SILENT

@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from nopfsfs.policy.fetch_lane import FetchLane
 from nopfsfs.protocol import stager_peer
 from nopfsfs.protocol.columns import HOME_HERE, Metric
 from nopfsfs.protocol.ring import Event
@@ -196,13 +197,20 @@ def play(steps: list[tuple[str, int, int]]) -> None:
         shutil.rmtree(root)
 
 
+def lanes_of(r: Rig) -> list[FetchLane]:
+    choice = r.state._loads._lanes._choice
+    return [choice.source, *choice._disks.values(), *choice._peers.values()]
+
+
 def check_end(r: Rig, player: PeerPlayer) -> None:
     assert set(r.results) == set(r.asked), "not answered"
     assert r.state._loads._loads == {}, "never ended"
     assert len(r.state._pool._pins) == 0, "pinned for ever"
     assert r.gauge(Metric.UNDER_WAY) == r.gauge(Metric.DEMANDS_UNDER_WAY) == 0, "a slot is lost"
     assert r.state._slots.free == r.state._slots.limit
-    assert not r.state._remote.any_limits
+    assert r.state._remote.pause is None
+    assert r.state._remote._hedged == {}
+    assert all(lane._requests == 0 for lane in lanes_of(r)), "a load is under way for ever"
     assert r.state._remote._held == {}
     assert r.state._remote._prefetch_bytes == r.state._remote._held_bytes == r.state._leases._bytes == 0
     assert not any(r.state._remote._prefetches.values())

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from nopfsfs.policy.left_alone import ROW_FIRST_S, TIER_FIRST_S
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Origin
 from nopfsfs.stager import load
-from nopfsfs.stager.left_alone import ROW_FIRST_S, TIER_FIRST_S
 from nopfsfs.stager.workers import DEVICE_MOST, FILE_MOST, SPARE_MOST, Worker, Workers
 from tests.conftest import wait_until
 from tests.stager.rig import PAGE, Rig, write_files

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from nopfsfs.policy import left_alone
+from nopfsfs.policy.left_alone import Tiers
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.server_stager import Answer, Origin
 from nopfsfs.protocol.stager_peer import Kind, Record, Status
-from nopfsfs.stager import left_alone
 from nopfsfs.stager.extents import ExtentPool
-from nopfsfs.stager.left_alone import Tiers
 from nopfsfs.stager.load import Load, Waiter
+from nopfsfs.stager.load_lanes import LoadLanes
 from nopfsfs.stager.peer_link import PeerOutbox
 from nopfsfs.stager.read_queue import BlockRead, ReadQueue, RowToBegin
 from nopfsfs.stager.remote_fetches import RemoteFetches
@@ -47,15 +48,16 @@ class Parts:
         self.pool = ExtentPool(r.arena, gauge, lambda number: True)
         slots = SourceSlots(2, r.gauges.block, lambda: r.now)
         self.queue = ReadQueue(slots, Workers(lambda: r.now, lambda row: 0, 1))
+        lanes = LoadLanes(gauge, lambda: r.now)
         self.loads = WholeLoads(
             self.pool, self.queue, index=r.index, columns=r.columns, gauge=gauge, ring=r.state._ring, source=r.source,
             answer=self.answers.append, left_alone=left_alone.rows(lambda: r.now), tiers=Tiers(lambda: r.now),
-            block=PAGE,
+            lanes=lanes, block=PAGE,
         )  # fmt: skip
         self.loads.limit = 8 * PAGE
         self.outbox = Outbox()
         self.remote = RemoteFetches(
-            self.pool, self.queue, self.loads, self.outbox, columns=r.columns, source=r.source, gauge=gauge,
+            self.pool, self.queue, self.loads, lanes, self.outbox, columns=r.columns, source=r.source, gauge=gauge,
             poke=lambda: None, clock=lambda: r.now,
         )  # fmt: skip
 

@@ -24,6 +24,7 @@ from nopfsfs.supervisor.status_record import served
 from nopfsfs.system.proc import Usage
 from nopfsfs.text.units import format_ranks
 
+_REROUTED = {"slow": Metric.REROUTED_SLOW, "down": Metric.REROUTED_DOWN, "hedged": Metric.FETCHES_HEDGED}
 REST = 100  # times as long as a count of the files in the tiers took, before the next: of many millions it takes 50 ms
 _FETCHES = {
     "source": (Metric.STAGED_SOURCE_FILES, Metric.STAGED_SOURCE_BYTES, Metric.SOURCE_FETCH_NS, SOURCE_FETCHES_TOOK),
@@ -75,6 +76,7 @@ class Figures:
             "read_errors": int(server[Metric.READ_ERRORS]),
             "direct_reads": int(server[Metric.DIRECT_READS]),
             "fetches": {name: _fetches(stager, name) for name in _FETCHES},
+            "rerouted": {name: stager[metric] for name, metric in _REROUTED.items()},
             "fetches_in_flight": self._loop.policy.fetches.outstanding,
             "source": {
                 "opens": stager[Metric.SOURCE_OPENS], "bytes": stager[Metric.SOURCE_READ_BYTES],

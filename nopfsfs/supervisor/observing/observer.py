@@ -29,6 +29,7 @@ from nopfsfs.system.proc import Usage, usage
 log = logging.getLogger(__name__)
 FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next
 USAGE_EVERY = 10  # rows of the history for which one look at the processes' time counts: it costs as much as all else
+LEAD_MOST_S = 1e6  # that is told to the stager
 PACE_S = 5.0  # over which the reader's pace is averaged
 SINCE_MOST_S = 1e12  # from 1970, either way
 ROUNDING_S = 0.01  # a client may ask from the begin of a row on, as it was told, while the clock is being disciplined
@@ -88,6 +89,7 @@ class Observer:
         self._first_at = math.inf
         if self.history.is_due(now):
             self._follow_pace(now)
+            self._memory.gauge[Metric.LEAD_MS] = round(1e3 * min(self.lead_s or 0.0, LEAD_MOST_S))
             self.history.add(now, self._row(found, now, status))
             self._row_before, self._row_at = found, now
 

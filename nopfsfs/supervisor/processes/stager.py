@@ -44,12 +44,13 @@ class StagerHandle:
     def __init__(
         self, config: MountConfig, fds: dict[str, int], ring: int, servers: ServerPool, loop: EventLoop,
         commands: StagerSocket, changed: Callable[[], None], pass_from: int, outages: Outages, arenas: Arenas,
-        minor: int, peer: PeerHandle | None = None,
+        minor: int, lanes: dict[str, int], peer: PeerHandle | None = None,
     ) -> None:  # fmt: skip
+        """`lanes`: `ExpectedLanes.numbers`."""
         self._config, self._fds, self._ring = config, fds, ring
         self._servers, self._loop, self._commands = servers, loop, commands
         self._pass_from, self._peer = pass_from, peer
-        self._arenas, self._minor = arenas, minor
+        self._arenas, self._minor, self._lanes = arenas, minor, lanes
         self._gauge = MetricBlock(fds["gauges"], writable=False).block
         self._mounted = True  # the mountpoint is there
         self.pulse = Pulse()
@@ -132,7 +133,7 @@ class StagerHandle:
                 fds["tree"] = tree
                 passed.callback(os.close, tree)
             numbers = {"arena_budget": split.arena, "whole_limit": split.whole_limit, "range_budget": split.ranges}
-            numbers |= {"pass_from": self._pass_from, "layout": LAYOUT, "minor": self._minor}
+            numbers |= {"pass_from": self._pass_from, "layout": LAYOUT, "minor": self._minor, **self._lanes}
             stager = Child("nopfsfs.stager.process", Handoff("stager", self._config, fds, numbers))
         self._loop.attach_stager(ours)
         return stager

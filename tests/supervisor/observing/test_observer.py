@@ -56,7 +56,8 @@ class Job:
         self.loop.follow(self.follower)
         self.follower.settle()
         memory = SimpleNamespace(
-            server_gauges=ServerGauges(fds[1]), stager_gauge=MetricBlock(fds[1], writable=False).block
+            server_gauges=ServerGauges(fds[1]), stager_gauge=MetricBlock(fds[1], writable=False).block,
+            gauge=MetricBlock(fds[1], SUPERVISOR, writable=True).block,
         )
         budget = SimpleNamespace(used=lambda pages: {"page_cache": pages, "ram": 5, "disk": 0})
         self.observer = Observer(
@@ -136,6 +137,8 @@ def test_a_row_of_the_history_has_the_rates_of_its_second(fds: list[int], monkey
     assert found["wait_share"] == pytest.approx(0.25)
     assert found["ram_bytes"] == 5
     assert np.isnan(found["limit"])
+    told = MetricBlock(fds[1], SUPERVISOR, writable=False).block[Metric.LEAD_MS]
+    assert told == round(1e3 * (job.observer.lead_s or 0))
 
 
 @in_trio

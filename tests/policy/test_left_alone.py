@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nopfsfs.stager.left_alone import TIER_FIRST_S, TIER_MOST_S, TIER_STUCK_MOST, LeftAlone, Tiers
+from nopfsfs.policy.left_alone import TIER_FIRST_S, TIER_MOST_S, TIER_STUCK_MOST, LeftAlone, Tiers
 
 
 class Clock:
