@@ -16,6 +16,7 @@ import numpy as np
 import trio
 
 from nopfsfs.plan.following.follower_output import PlanStatus
+from nopfsfs.policy.reading_lead import ReadingLead
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.durations import quantile_s
 from nopfsfs.supervisor.observing.counts import TIERS, Count, Counts, by_tier, counts, waits
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next
 USAGE_EVERY = 10  # rows of the history for which one look at the processes' time counts: it costs as much as all else
 LEAD_MOST_S = 1e6  # that is told to the stager
-PACE_S = 5.0  # over which the reader's pace is averaged
+LEAD_SHOWN_S = 1e4  # a reader that reads no more has a lead that grows: more is not shown
 SINCE_MOST_S = 1e12  # from 1970, either way
 ROUNDING_S = 0.01  # a client may ask from the begin of a row on, as it was told, while the clock is being disciplined
 ROWS_MOST = 720  # of the history in one answer: to write more numbers would hold the supervisor up
@@ -51,7 +52,8 @@ class Observer:
         self._row_before, self._row_at = first, now
         self._seen = self._loop.observed  # opens that were seen at the last look
         self._first_at, self._last_at = math.inf, now  # when the first since the last count was, and the last
-        self._pace, self._position = 0.0, 0
+        self._reading = ReadingLead()
+        self.lead_s: float | None = None  # of reading that is fetched ahead; None where nobody reads by a plan
         self._cpu, self._cpu_s, self._cpu_at = math.nan, math.nan, now
         self._rows = 0
 
@@ -88,8 +90,7 @@ class Observer:
         self.epochs.look(look, label)
         self._first_at = math.inf
         if self.history.is_due(now):
-            self._follow_pace(now)
-            self._memory.gauge[Metric.LEAD_MS] = round(1e3 * min(self.lead_s or 0.0, LEAD_MOST_S))
+            self._follow_lead(now)
             self.history.add(now, self._row(found, now, status))
             self._row_before, self._row_at = found, now
 
@@ -119,21 +120,14 @@ class Observer:
 
     # ---- rows of the history ------------------------------------------------------------------------------
 
-    def _follow_pace(self, now: float) -> None:
-        """Average the positions of the access stream that the reader passes in a second."""
-        follower, seconds = self._loop.follower, max(1e-3, now - self._row_at)
-        position = follower.position if follower is not None else self._position
-        weight = 1.0 - math.exp(-seconds / PACE_S)
-        self._pace += weight * (max(0, position - self._position) / seconds - self._pace)
-        self._position = position
-
-    @property
-    def lead_s(self) -> float | None:
-        """Seconds of reading that are fetched ahead, at the reader's pace; None where nobody reads by a plan."""
-        fetches = self._loop.policy.fetches
-        if self._loop.follower is None or self._pace < 0.01:
-            return None
-        return fetches.ahead_of(self._loop.follower.position) / self._pace
+    def _follow_lead(self, now: float) -> None:
+        """Find the lead, and tell the stager: 0 where it is not known."""
+        follower, lead = self._loop.follower, None
+        if follower is not None:
+            ahead = self._loop.policy.fetches.ahead_of(follower.position)
+            lead = self._reading.observe(now, follower.generation, follower.position, ahead)
+        self._memory.gauge[Metric.LEAD_MS] = round(1e3 * min(lead or 0.0, LEAD_MOST_S))
+        self.lead_s = lead if lead is not None and lead < LEAD_SHOWN_S else None
 
     def _row(self, found: Counts, now: float, status: PlanStatus) -> Row:
         """Averages since the last row. f4[len(COLUMNS)]."""
