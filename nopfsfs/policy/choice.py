@@ -114,6 +114,7 @@ class FetchChoice:
         self._foreign, self._apart = RecentCount(), RecentCount()
         self._hedged: dict[FetchLane, RecentCount] = {}
         self._source_failed = -FAILED_S
+        self._source_hangs = 0  # reads of it that do not end, though what was read has a copy elsewhere
 
     def disk(self, number: int) -> FetchLane:
         """The lane of a disk tier."""
@@ -159,7 +160,9 @@ class FetchChoice:
             if not standing.down:
                 standing.down, standing.tried_at, standing.passed = True, now, 0
                 self._doubted.add(lane)
-            return None if self._tries(standing, now, demand=within is None) else Rerouted.DOWN
+            if self._source_fails(now) or self._tries(standing, now, demand=within is None):
+                return None
+            return Rerouted.DOWN
         standing.down = False
         eta = lane.eta(size, now)
         early = within is not None and eta < EARLY * within
@@ -173,7 +176,7 @@ class FetchChoice:
         self, lane: FetchLane, standing: _Standing, eta: float, after: list[FetchLane], size: int, now: float
     ) -> bool:  # fmt: skip
         """Look at a lane beside those that come after it. One that was left is used again when it is as fast."""
-        if eta <= UNNOTICED_S or now < self._source_failed + FAILED_S:
+        if eta <= UNNOTICED_S or self._source_fails(now):
             standing.left, standing.slow_since = False, None
             self._trust(lane)
             return False
@@ -231,6 +234,14 @@ class FetchChoice:
         """Note that a read of the source has failed: what has a copy elsewhere is not read there for a while."""
         self._source_failed = self._clock()
 
+    def source_hangs(self, by: int) -> None:
+        """Note that so many more reads of the source hang (-1: one has ended): the same, as long as any does."""
+        self._source_hangs += by
+        self.source_failed()
+
+    def _source_fails(self, now: float) -> bool:
+        return self._source_hangs > 0 or now < self._source_failed + FAILED_S
+
     # ---- hedging ------------------------------------------------------------------------------------------
 
     def hedge_after(self, lane: FetchLane, size: int, *, coming: bool) -> float:
@@ -238,15 +249,18 @@ class FetchChoice:
         reads the file."""
         usual = HEDGE_TIMES * lane.p95(size)
         if coming:
-            return max(HEDGE_COMING_S, usual, HEDGE_TIMES * self.source.p95(size))
-        return max(HEDGE_LEAST_S, usual, self.source.eta(size, self._clock()))
+            usual = max(usual, HEDGE_TIMES * self.source.p95(size))
+        least = HEDGE_COMING_S if coming else HEDGE_LEAST_S
+        return max(least, usual, self.source.eta(size, self._clock()))
 
-    def hedges(self, lane: FetchLane, *, again: bool = False) -> bool:
+    def hedges(self, lane: FetchLane, *, again: bool = False, coming: bool = False) -> bool:
         """Note that an answer is late; True when the request is to go on from the source. `again`: this was asked
-        of the same answer before."""
+        of the same answer before; `coming`: the node has said that it reads the file, which is no silence."""
         now = self._clock()
-        if not again:
-            lane.unanswered()
+        if not coming:
+            lane.unanswered(now, again=again)
+        if self._source_fails(now):
+            return False
         hedged = self._hedged.get(lane) or self._hedged.setdefault(lane, RecentCount())
         if not lane.down:
             if hedged.at(now) + 1 > max(HEDGED_FEW, HEDGED_SHARE * lane.asks.at(now)):

@@ -16,7 +16,7 @@ MOST, LEAST = 12.0, 3.0  # requests: those before count as at most, and at least
 FIRST_DEVIATION = 0.7  # of the logarithms, before any was seen: a factor of two
 P95 = 1.645  # standard deviations above the mean, of logarithms that are normally distributed
 PATIENCE = 2.0  # times the longest expected duration without any end, after which the silence counts
-SILENT_MOST = 3  # requests without an answer, one after the other: the lane is down
+SILENT_MOST, SILENT_S = 3, 0.1  # requests without an answer, for so many s since the first of them: the lane is down
 WINDOW_S = 10  # s over which shares are held
 SHORTEST_S = 1e-6
 
@@ -32,7 +32,7 @@ class LaneTimes:
 
     def seconds(self, size: int) -> float:
         """Seconds of one request of so many bytes."""
-        return self.latency + size / self.alone
+        return max(SHORTEST_S, self.latency + size / self.alone)
 
 
 class RecentCount:
@@ -95,7 +95,8 @@ class FetchLane:
         self._longest = 0.0  # expected duration of what is under way, at most
         self._moved, self._busy, self._seen_at = 0.0, 0.0, 0.0  # bytes, s; decayed
         self._decayed_at = 0.0
-        self._silent = 0
+        self._silent, self._silent_since = 0, 0.0
+        self.down = False  # requests got no answer for some time, and none has come since
         self.asks = RecentCount()
 
     # ---- what is seen -------------------------------------------------------------------------------------
@@ -132,11 +133,18 @@ class FetchLane:
 
     def answered(self) -> None:
         """Note that the lane has answered a request, whatever it said."""
-        self._silent = 0
+        self._silent, self.down = 0, False
 
-    def unanswered(self) -> None:
-        """Note that a request is without an answer for longer than any usually is."""
-        self._silent += 1
+    def unanswered(self, now: float, *, again: bool = False, since: float | None = None) -> None:
+        """Note that a request is without an answer for longer than any usually is; `again`: it was so before; `since`:
+        when it began, if that is long ago. Requests of the same moment may all wait for one pause: the lane is down
+        when none of them is answered soon."""
+        if not self._silent:
+            self._silent_since = now
+        if since is not None:
+            self._silent_since = min(self._silent_since, since)
+        self._silent += not again
+        self.down = self.down or (self._silent >= SILENT_MOST and now - self._silent_since >= SILENT_S)
 
     def forget(self, size: int) -> None:
         """Let the next durations of such requests count for much: those before were of another time."""
@@ -145,11 +153,6 @@ class FetchLane:
             found.weight = LEAST
 
     # ---- what is expected ---------------------------------------------------------------------------------
-
-    @property
-    def down(self) -> bool:
-        """True when requests, one after the other, got no answer, and none has come since."""
-        return self._silent >= SILENT_MOST
 
     def seconds(self, size: int) -> float:
         """The seconds of a request of so many bytes, as requests are now."""

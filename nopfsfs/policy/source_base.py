@@ -86,6 +86,7 @@ class SourceBase:
     def __init__(self, memory: SourceMemory | None = None) -> None:
         self._log2: list[float | None] = [None] * SIZE_CLASSES
         self._evidence = [0.0] * SIZE_CLASSES
+        self._own = [0.0] * SIZE_CLASSES  # of it, what drains have shown here
         self._knees: tuple[float, ...] = ()
         if memory is not None:
             self.adopt(memory)
@@ -112,6 +113,11 @@ class SourceBase:
     @property
     def memory(self) -> SourceMemory:
         return SourceMemory(tuple(self._log2), tuple(self._evidence), self._knees)
+
+    @property
+    def found_here(self) -> SourceMemory:
+        """The base with the evidence of this mount's drains alone: what others have said is not to be said again."""
+        return SourceMemory(tuple(self._log2), tuple(self._own), self._knees)
 
     def adopt(self, memory: SourceMemory) -> None:
         """Take over what another mount has found. Raises ValueError for another number of classes, and for nan."""
@@ -202,6 +208,7 @@ class SourceBase:
         # The whole source is another, or nothing but a guess was known: all classes move alike, then each by itself.
         self._log2 = [None if value is None else value + excess for value in self._log2]
         self._evidence = [0.0] * SIZE_CLASSES
+        self._own = [0.0] * SIZE_CLASSES
         self._prove(ended)
         return float(2.0**excess)
 
@@ -216,6 +223,7 @@ class SourceBase:
             step = 0.0 if base is None else (mean - base) * count / (count + self._evidence[at])
             self._log2[at] = mean if base is None else base + step
             self._evidence[at] = min(EVIDENCE_MOST, self._evidence[at] + count)
+            self._own[at] = min(EVIDENCE_MOST, self._own[at] + count)
             moved += step * count
         return moved / ended.total
 

@@ -220,7 +220,7 @@ class Metric(IntEnum):
     TRIPWIRES_APART = 91  # not a counter: one file in so many is a tripwire; 0: as many as `Tripwires` has by itself
     QUIET = 92  # not a counter: 1 while the stager is to leave the mount alone, as a command is about to unmount it
     LIMIT_ASKED = 95  # not a counter: the limit that a command asked for; 0: none, -1: the tuner's
-    LEAD_MS = 143  # not a counter: milliseconds of reading that are staged ahead; 0: none, or not known
+    LEAD_MS = 143  # not a counter: milliseconds of reading that are staged ahead; -1: not known
     BANDWIDTH_ASKED = 131  # not a counter: the bytes a second that a command asked for; 0: none, -1: no bound
 
 

@@ -149,9 +149,11 @@ class BlockReader:
         self._logged: set[tuple[int, Metric]] = set()  # failures that were logged, by tier
         self._young = young
 
-    def read(self, load: Load, block: int, into: tuple[int, int], tier: int, still: Callable[[], bool]) -> None:
-        """Read a block into a part of the arena, from a copy on disk tier `tier`, if that is not 0: both as they were
-        when the worker took the block, since a load goes on elsewhere when its worker does not for long. `still()` is
+    def read(
+        self, load: Load, block: int, into: tuple[int, int], tier: int, file: SharedOpen, still: Callable[[], bool]
+    ) -> None:  # fmt: skip
+        """Read a block of `file` into a part of the arena, from a copy on disk tier `tier`, if that is not 0: all as it
+        was when the worker took the block, since a load goes on elsewhere when its worker does not. `still()` is
         asked when the disk has answered; it returns False when the load does not wait for that any more. Raises
         Changed, OSError, GivenUp."""
         view = self._arena.view[slice(*into)]
@@ -163,8 +165,10 @@ class BlockReader:
                 return
             load.from_disk = 0
         start = block * load.block
-        fd, identity = load.file.ensure()
+        fd, identity = file.ensure()
         read_exactly(fd, identity, view, load.start + start)
+        if load.extent_of(block) != into:
+            return  # the load has gone on elsewhere
         if load.whole and len(load.blocks) == 1:
             load.checksum = xxhash.xxh3_64_intdigest(view)
             if self._young is not None:

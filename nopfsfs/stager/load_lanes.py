@@ -75,6 +75,10 @@ class LoadLanes:
         """Note that a read of the source has failed."""
         self._choice.source_failed()
 
+    def source_hangs(self, by: int) -> None:
+        """Note that one more read of the source hangs, or (-1) that one of these has ended."""
+        self._choice.source_hangs(by)
+
     # ---- nodes --------------------------------------------------------------------------------------------
 
     def answered(self, node: int) -> None:
@@ -87,15 +91,15 @@ class LoadLanes:
         lane.answered()
         lane.see(load.length, took, self._clock())
 
-    def late(self, node: int) -> None:
-        """Note that a node did not answer within the limit of a request."""
-        self._choice.peer(node).unanswered()
+    def late(self, node: int, began: float) -> None:
+        """Note that a node did not answer within the limit of a request that began then."""
+        self._choice.peer(node).unanswered(self._clock(), since=began)
 
     def hedge_after(self, load: Load, node: int, *, coming: bool) -> float:
         """Seconds after which the answer of a node is late for a reader; `coming`: the node reads the file."""
         return self._choice.hedge_after(self._choice.peer(node), load.length, coming=coming)
 
-    def hedges(self, node: int, *, again: bool) -> bool:
+    def hedges(self, node: int, *, again: bool, coming: bool) -> bool:
         """Note that the answer of a node is late for a reader; True when the source is to be read. `again`: it was late
-        before."""
-        return self._choice.hedges(self._choice.peer(node), again=again)
+        before; `coming`: the node reads the file."""
+        return self._choice.hedges(self._choice.peer(node), again=again, coming=coming)

@@ -7,6 +7,7 @@ the supervisor's socket closes.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import selectors
 import signal
@@ -122,8 +123,13 @@ class StagerProcess:
 
     def _make_lanes(self, numbers: dict[str, int]) -> LoadLanes:
         supervisor = self._supervisor
+
+        def lead() -> float:
+            told = supervisor[Metric.LEAD_MS]
+            return told / 1e3 if told >= 0 else math.inf  # nobody is known to wait
+
         return LoadLanes(
-            self._gauge, time.monotonic, lead=lambda: supervisor[Metric.LEAD_MS] / 1e3,
+            self._gauge, time.monotonic, lead=lead,
             expected=ExpectedLanes.from_numbers(numbers),
         )  # fmt: skip
 

@@ -267,7 +267,10 @@ class RemoteFetches:
                 self._loads.arrived(fetch.load, check, int((self._clock() - fetch.began) * 1e9))
             else:
                 # Bytes that have come, and may yet be written to, are not used.
-                (self._lanes.late if status == Status.LATE else self._lanes.answered)(fetch.node)
+                if status == Status.LATE:
+                    self._lanes.late(fetch.node, fetch.began)
+                else:
+                    self._lanes.answered(fetch.node)
                 self._give_up(number, _FAILED.get(Status(status), Metric.PEER_CORRUPT), held=bool(held))
 
     def _answered_late(self, number: int, status: int) -> None:
@@ -278,7 +281,8 @@ class RemoteFetches:
         if status == Status.OK and not fetch.coming:
             self._lanes.answered_late(fetch.load, fetch.node, self._clock() - fetch.began)
         elif status != Status.LATE:
-            fetch.coming = True
+            if not fetch.coming:
+                fetch.coming, fetch.due = True, self._clock() + self._limit(fetch)
             self._lanes.answered(fetch.node)
 
     def _is_coming(self, number: int, fetch: _RemoteFetch) -> None:
@@ -319,7 +323,7 @@ class RemoteFetches:
         """Give up requests without an answer in time; `count`: those included that readers wait for no more."""
         self._silent += count
         for number in late:
-            self._lanes.late(self._fetches[number].node)
+            self._lanes.late(self._fetches[number].node, self._fetches[number].began)
             self._give_up(number, Metric.PEER_LATE, held=True)
         if self._silent >= HUNG_AFTER > self._silent - count:
             log.error("the peer process does not answer: going on without it")
@@ -332,7 +336,7 @@ class RemoteFetches:
             fetch = self._fetches.get(number)
             if fetch is None or fetch.late != when:
                 continue
-            if self._lanes.hedges(fetch.node, again=fetch.missed):
+            if self._lanes.hedges(fetch.node, again=fetch.missed, coming=fetch.coming):
                 self._give_up(number, None, held=True)
                 if fetch.load.length > HEDGED_MOST:
                     long.append(number)

@@ -43,8 +43,7 @@ class StuckReads:
             if load is not None and worker.disk:
                 self._leave_disk(worker, load)
             elif load is not None and self._loads.has_copy(load):
-                self._queue.leave_slot(worker)
-                self._loads.source_hangs(load, worker)
+                self._loads.source_hangs(load, worker)  # it keeps its slot: the source has a request less to take
             elif load is not None:
                 self._loads.is_stuck(load)
                 if not load.whole:
@@ -74,6 +73,8 @@ class StuckReads:
         """Free the extent of a read that came too late: no answer has named it."""
         if worker.disk:
             self._tiers.returned(worker.disk)
+        else:
+            self._loads.source_returned()
         lost, worker.lost = worker.lost, -1
         self._pool.free(lost)
 

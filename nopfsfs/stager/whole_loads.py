@@ -173,7 +173,8 @@ class WholeLoads:
         """Read the copy on disk after all, which was passed for the source; `anew`: as for `read_source`."""
         load.from_disk, load.passed_disk = load.passed_disk, 0
         self._go_on(load, max(load.length, 1), anew=anew)
-        self._queue.lease(load)  # at once, also where only another node waits for it
+        if not load.prefetch:
+            self._queue.lease(load)  # at once, also where only another node waits for it
 
     def _go_on(self, load: Load, block: int, *, anew: bool) -> None:
         """Read all of a load again, from another place, in blocks of that size."""
@@ -217,8 +218,12 @@ class WholeLoads:
         """Read the copy on disk instead, as `disk_hangs`. The worker has the file, which it may be opening."""
         worker.lost, worker.load = load.arena, None
         load.file = SharedOpen(self._source, load.row)
-        self._lanes.source_failed()
+        self._lanes.source_hangs(1)
         self.read_copy(load, anew=True)
+
+    def source_returned(self) -> None:
+        """Note that a read of the source has ended whose load has gone on from its copy."""
+        self._lanes.source_hangs(-1)
 
     # ---- end ----------------------------------------------------------------------------------------------
 
@@ -249,9 +254,11 @@ class WholeLoads:
         return load.running == 0 and (load.failed or load.left == 0)
 
     def has_copy(self, load: Load) -> bool:
-        """True for a load of one block whose copy on disk was passed for the source, and is still there."""
-        there = load.passed_disk and self._columns.disk[load.row] == load.passed_disk
-        return bool(there) and len(load.blocks) == 1 and self._columns.version[load.row] == load.version
+        """True for a load of one block whose copy on disk was passed for the source, is still there, and is read now:
+        the tier counts that."""
+        disk, row = load.passed_disk, load.row
+        there = disk and self._columns.disk[row] == disk and self._columns.version[row] == load.version
+        return bool(there) and len(load.blocks) == 1 and self._tiers.may_read(disk)
 
     def _fail(self, load: Load, error: int) -> None:
         load.failed, load.error = True, error

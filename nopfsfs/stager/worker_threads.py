@@ -79,7 +79,7 @@ class WorkerThreads:
         error, file = 0, load.file
         began = time.monotonic_ns()
         try:
-            self._reader.read(load, block, worker.into, worker.disk, lambda: self._state.disk_answered(worker))
+            self._reader.read(load, block, worker.into, worker.disk, file, lambda: self._state.disk_answered(worker))
         except GivenUp:
             pass  # which the state knows
         except Changed:

@@ -171,7 +171,7 @@ class SourceTuning:
         """Tell the job's other nodes what a drain has shown; go by what they have agreed upon."""
         if self._shared is not None:
             if self._last is not None and self._last.reason is Reason.DRAIN is not decision.reason:
-                self._shared.tell(tuner.memory)
+                self._shared.tell(tuner.base.found_here)
             self._shared.taken_by(tuner)
 
     async def _woken(self) -> bool:

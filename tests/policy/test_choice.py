@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.performance.defaults import DEFAULTS
 from nopfsfs.policy.choice import (
+    FAILED_S,
     FOREIGN_SHARE,
     HEDGE_COMING_S,
     HEDGE_LEAST_S,
@@ -23,7 +24,7 @@ from nopfsfs.policy.choice import (
     FetchChoice,
     Rerouted,
 )
-from nopfsfs.policy.fetch_lane import SILENT_MOST, WINDOW_S, FetchLane, LaneTimes, RecentCount
+from nopfsfs.policy.fetch_lane import SILENT_MOST, SILENT_S, WINDOW_S, FetchLane, LaneTimes, RecentCount
 from tests.examples import examples
 
 KB = 1 << 10
@@ -260,6 +261,8 @@ def test_a_node_that_is_down_is_tried_now_and_then_and_used_when_it_answers(with
     for _ in range(SILENT_MOST):
         assert not w.peer.down
         assert w.choice.hedges(w.peer)
+    w.now += SILENT_S
+    w.choice.hedges(w.peer, again=True)
     assert w.peer.down
     since = w.now
     w.seconds[w.peer] = lambda: 1000.0
@@ -289,6 +292,55 @@ def test_so_few_requests_go_on_from_the_source_while_a_node_answers(steps: list[
             assert hedged.total <= max(HEDGED_FEW, HEDGED_SHARE * asks.at(w.now))
         elif w.peer.down:
             assert w.choice.hedges(w.peer), "all go on from the source"
+
+
+def test_a_node_that_pauses_is_not_down() -> None:
+    """Requests of one moment are late together; the node answers before they are looked at again."""
+    w = World("peer", 0)
+    for _ in range(8):
+        w.choice.hedges(w.peer)
+    w.now += SILENT_S / 2
+    w.choice.hedges(w.peer, again=True)
+    w.peer.answered()
+    w.now += SILENT_S
+    w.choice.hedges(w.peer)
+    assert not w.peer.down
+
+
+def test_a_node_that_says_that_it_reads_the_file_is_not_silent() -> None:
+    w = World("peer", 0)
+    for _ in range(8):
+        w.choice.hedges(w.peer, coming=True)
+        w.now += SILENT_S
+    assert not w.peer.down
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_nothing_goes_on_from_a_source_that_fails(hangs: bool) -> None:
+    w = World("peer", 0)
+    if hangs:
+        w.choice.source_hangs(1)
+    else:
+        w.choice.source_failed()
+    for _ in range(8):
+        assert not w.choice.hedges(w.peer)
+        w.now += SILENT_S
+    assert w.peer.down
+    assert w.choice.choose([w.peer], w.size, None, foreign=True) is w.peer, "it may answer; the source does not"
+    w.now += FAILED_S + 1
+    chosen = [w.choice.choose([w.peer], w.size, None, foreign=True) for _ in range(3)]
+    assert chosen == [w.peer, *[w.peer if hangs else w.source] * 2], "the first is a try"
+    if hangs:
+        w.choice.source_hangs(-1)
+        w.now += FAILED_S + 1
+        assert w.choice.hedges(w.peer)
+
+
+def test_an_empty_file_takes_some_time() -> None:
+    lane = FetchLane(LaneTimes(0.0, 1e9, 1e9))
+    lane.begin(0, 1.0)
+    lane.end(0, 1.0, took=0.0)
+    assert lane.eta(0, 1.0) > 0
 
 
 def test_an_answer_is_late_by_what_the_node_and_the_source_usually_take() -> None:

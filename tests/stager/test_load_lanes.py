@@ -286,7 +286,7 @@ def test_a_node_that_is_slow_is_passed_for_few_files(readers: Readers) -> None:
     r, since = readers.r, readers.r.now
     down, hedged = r.gauge(Metric.REROUTED_DOWN), r.gauge(Metric.FETCHES_HEDGED)
     before = r.gauge(Metric.REROUTED_SLOW)
-    assert hedged <= 5
+    assert hedged <= 20
     readers.run(19)
     apart = r.gauge(Metric.REROUTED_SLOW) - before
     assert 1 <= apart <= 1.1 * FOREIGN_SHARE * sum(began >= since for began, _, _ in readers.waits)
@@ -358,21 +358,22 @@ def test_one_late_answer_of_a_node_that_answers_others_makes_no_dead_node(reader
 
 def test_a_reader_of_what_a_dead_node_was_asked_for_does_not_wait_for_it(readers: Readers) -> None:
     r, peer = readers.r, readers.peer
-    first, *others = r.files[:6]
+    first, *others = r.files[:7]
     r.state.fetch([first])
-    for row in others[:3]:
+    for row in others[:4]:
         r.demand(row)
-    r.now += 2 * HEDGE_LEAST_S
-    r.state.check_limits()
-    assert r.gauge(Metric.FETCHES_HEDGED) == 3
-    r.state.fetch(others[3:])
+    for late in (3, 4):  # the fourth has waited until it was clear that the node is down
+        r.now += 2 * HEDGE_LEAST_S
+        r.state.check_limits()
+        assert r.gauge(Metric.FETCHES_HEDGED) == late
+    r.state.fetch(others[4:])
     number = r.demand(first)
     assert r.state.peer_pause() == 0
     r.state.check_limits()
     r.run()
     assert r.results[number].origin == Origin.SOURCE
-    assert r.gauge(Metric.REROUTED_DOWN) == len(others[3:])
-    assert all(r.staged(row) for row in others[3:])
+    assert r.gauge(Metric.REROUTED_DOWN) == len(others[4:])
+    assert all(r.staged(row) for row in others[4:])
     peer.take()
     peer.free(*list(peer.writes.values()))
     r.check_at_rest()

@@ -368,7 +368,7 @@ def test_one_who_says_nothing_is_given_up_and_keeps_the_extent(make: Make) -> No
 def test_one_that_is_coming_is_given_longer_but_not_for_ever(
     make: Make, monkeypatch: pytest.MonkeyPatch, urgent: bool, limit: float
 ) -> None:
-    monkeypatch.setattr(LoadLanes, "hedges", lambda lanes, node, again: False)  # too many have gone on from the source
+    monkeypatch.setattr(LoadLanes, "hedges", lambda *_, **__: False)  # too many have gone on from the source
     r, peer = make(PAGE)
     (row,) = r.files
     if urgent:

@@ -20,6 +20,7 @@ from nopfsfs.supervisor.cluster.copy_handover import Send
 
 log = logging.getLogger(__name__)
 LOOK_S = 5.0  # between looks at what is to be told
+KNOWN_S = 150.0  # for which what a node has said counts: an idle one knows nothing of the source any more
 SENDING_S = 10.0  # what the peer process does not take by then is not said
 
 
@@ -30,12 +31,13 @@ class SharedBase:
         self._node, self._send, self._leader = node, send, leader
         self._own: SourceMemory | None = None
         self._told: SourceMemory | None = None  # to the leader, or, by it, to all
-        self._seen: dict[int, SourceMemory] = {}  # by node
+        self._seen: dict[int, tuple[float, SourceMemory]] = {}  # by node, with the time
+        self._own_at = 0.0
         self._agreed: SourceMemory | None = None
 
     def tell(self, own: SourceMemory) -> None:
         """Note what a drain of this node has shown, if anything."""
-        self._own = own if any(own.evidence) else None
+        self._own, self._own_at = own if any(own.evidence) else None, trio.current_time()
 
     def taken_by(self, tuner: SlowdownTuner) -> None:
         """Let the tuner go by what the nodes have agreed upon since the last call, if anything."""
@@ -48,7 +50,7 @@ class SharedBase:
         found = message.found
         memory = SourceBase(SourceMemory(found.log2_ns, found.evidence, found.knees)).memory
         if isinstance(message, SourceSeen):
-            self._seen[node] = memory
+            self._seen[node] = trio.current_time(), memory
         elif node == self._leader():
             self._agreed = memory
 
@@ -69,11 +71,13 @@ class SharedBase:
                 self._told = self._own
                 await self._say(self._leader(), SourceSeen(_found(self._own)))
             return
-        known = [*self._seen.values(), *([] if self._own is None else [self._own])]
-        if not self._seen or not known:
-            return
-        agreed = together(known)
-        if agreed != self._told:
+        since = trio.current_time() - KNOWN_S
+        self._seen = {node: said for node, said in self._seen.items() if said[0] >= since}
+        known = [memory for _, memory in self._seen.values()]
+        if self._own is not None and self._own_at >= since:
+            known.append(self._own)
+        agreed = together(known) if self._seen else None
+        if agreed is not None and agreed != self._told:
             self._told = self._agreed = agreed
             await self._say(ALL_OTHERS, SourceAgreed(_found(agreed)))
 

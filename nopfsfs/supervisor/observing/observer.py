@@ -121,12 +121,12 @@ class Observer:
     # ---- rows of the history ------------------------------------------------------------------------------
 
     def _follow_lead(self, now: float) -> None:
-        """Find the lead, and tell the stager: 0 where it is not known."""
+        """Find the lead, and tell the stager: -1 where it is not known."""
         follower, lead = self._loop.follower, None
         if follower is not None:
             ahead = self._loop.policy.fetches.ahead_of(follower.position)
             lead = self._reading.observe(now, follower.generation, follower.position, ahead)
-        self._memory.gauge[Metric.LEAD_MS] = round(1e3 * min(lead or 0.0, LEAD_MOST_S))
+        self._memory.gauge[Metric.LEAD_MS] = -1 if lead is None else round(1e3 * min(lead, LEAD_MOST_S))
         self.lead_s = lead if lead is not None and lead < LEAD_SHOWN_S else None
 
     def _row(self, found: Counts, now: float, status: PlanStatus) -> Row:

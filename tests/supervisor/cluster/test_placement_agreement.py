@@ -433,6 +433,6 @@ async def test_what_nodes_have_found_of_the_source_reaches_the_leader_until_they
         await bus.send_to(1, 0, SourceSeen(found))
         await bus.send_to(2, 0, SourceSeen(replace(found, evidence=(0.0,))))  # of another number of sizes
         await until(lambda: bool(leader.agreement.source._seen))
-        assert {node: memory.log2_ns[3] for node, memory in leader.agreement.source._seen.items()} == {1: 25.0}
+        assert {node: memory.log2_ns[3] for node, (_, memory) in leader.agreement.source._seen.items()} == {1: 25.0}
         leader.left(1)
         await until(lambda: not leader.agreement.source._seen)

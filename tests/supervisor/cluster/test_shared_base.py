@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+import trio
+import trio.testing
 
 from nopfsfs.policy.limit_policy import SIZE_CLASSES
 from nopfsfs.policy.source_base import SourceMemory
@@ -12,7 +14,7 @@ from nopfsfs.policy.tuner import SlowdownTuner
 from nopfsfs.protocol.between_supervisors import FoundOfSource, SourceAgreed, SourceSeen, from_cluster
 from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.protocol.supervisor_peer import ALL_OTHERS
-from nopfsfs.supervisor.cluster.shared_base import SharedBase
+from nopfsfs.supervisor.cluster.shared_base import KNOWN_S, SharedBase
 from tests.asynchronous import in_trio
 
 
@@ -107,6 +109,19 @@ async def test_when_the_leader_leaves_the_next_one_agrees_with_those_that_are_le
     assert [base_of(tuner) for tuner in job.tuners[1:]] == pytest.approx([0.05] * 2)
 
 
+def test_a_node_that_reads_no_more_does_not_hold_the_others_to_what_it_knew() -> None:
+    async def main() -> None:
+        job = Job(3)
+        job.nodes[2].tell(memory(0.02, 120))
+        await job.look()
+        await trio.sleep(KNOWN_S + 1)
+        job.nodes[0].tell(memory(0.2, 10))
+        job.nodes[1].tell(memory(0.2, 10))
+        assert await job.look() == pytest.approx([0.2] * 3)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.0))
+
+
 @in_trio
 async def test_only_the_leader_is_believed() -> None:
     job = Job(3)
@@ -121,6 +136,15 @@ async def test_only_the_leader_is_believed() -> None:
 def _payload(seconds: float) -> FoundOfSource:
     found = memory(seconds)
     return FoundOfSource(found.log2_ns, found.evidence, found.knees)
+
+
+@in_trio
+async def test_what_others_have_said_is_not_said_again() -> None:
+    job = Job(2)
+    job.nodes[1].tell(memory(0.02, 100))
+    await job.look()
+    assert max(job.tuners[0].memory.evidence) == 100
+    assert max(job.tuners[0].base.found_here.evidence) == 0
 
 
 @pytest.mark.parametrize(
