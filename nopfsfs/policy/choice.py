@@ -109,7 +109,7 @@ class FetchChoice:
         self.source = FetchLane(expected.source)
         self._disks: dict[int, FetchLane] = {}
         self._peers: dict[int, FetchLane] = {}
-        self._standings: dict[tuple[FetchLane, int], _Standing] = {}
+        self._standings: dict[FetchLane, dict[int, _Standing]] = {}  # by size class
         self._doubted: set[FetchLane] = set()  # those that are, or were lately, slow or down
         self._foreign, self._apart = RecentCount(), RecentCount()
         self._hedged: dict[FetchLane, RecentCount] = {}
@@ -197,7 +197,7 @@ class FetchChoice:
     def _trust(self, lane: FetchLane) -> None:
         """Note that a lane is as it should be for files of one size class; it may be so for all."""
         if lane in self._doubted:
-            standings = [standing for (one, _), standing in self._standings.items() if one is lane]
+            standings = self._standings[lane].values()
             if not any(standing.left or standing.slow_since is not None or standing.down for standing in standings):
                 self._doubted.discard(lane)
 
@@ -213,8 +213,8 @@ class FetchChoice:
         return True
 
     def _standing(self, lane: FetchLane, size: int) -> _Standing:
-        key = lane, size_class(size)
-        return self._standings.get(key) or self._standings.setdefault(key, _Standing())
+        standings = self._standings.setdefault(lane, {})
+        return standings.setdefault(size_class(size), _Standing())
 
     # ---- what is seen -------------------------------------------------------------------------------------
 

@@ -138,7 +138,8 @@ class WholeLoads:
         except NoRoom:
             return None
         from_disk, passed_disk = int(self._columns.disk[row]), 0
-        if from_disk and not self._lanes.reads_copy(size, from_disk, prefetch=prefetch):
+        bypassed = from_disk in self._tiers
+        if from_disk and not bypassed and not self._lanes.reads_copy(size, from_disk, prefetch=prefetch):
             from_disk, passed_disk = 0, from_disk
         if from_disk and not self._tiers.may_read(from_disk):
             from_disk = 0
