@@ -17,7 +17,7 @@ import pytest
 from nopfsfs.cli import mount, simulate
 from nopfsfs.cli.nopfs import main, nopfs_parser
 from nopfsfs.errors import Exit
-from nopfsfs.sim.policies import POLICIES
+from nopfsfs.sim.policy_table import POLICIES
 from nopfsfs.sim.run import Simulation
 from tests.sim.clusters import FEW_TOML, TINY_TOML
 
@@ -267,7 +267,7 @@ def test_a_picture_needs_matplotlib(
         (["--thesis", "--policy", "homes"], "'homes' is not a policy of the thesis's simulator"),
         (["--sweep-ram", "-5"], "--sweep-ram: '-5' is not a size"),
         (["--sweep-disk", "1G,x"], "--sweep-disk: 'x' is not a size"),
-        (["--sweep-ram", "1G", "--policy", "all"], "--policy: 12 policies are too many for a sweep"),
+        (["--sweep-ram", "1G", "--policy", "all"], "--policy: 13 policies are too many for a sweep"),
         (["--sweep-ram", "1G", "--nodes", "1,2"], "--nodes: several numbers are too many for a sweep"),
         (["--epochs", "300", "--policy", "belady"], "belady: 300 epochs are more than the 254 .*; leave it out"),
         (["--epochs", "300", "--policy", "homes", "--slice", "0.5"], "homes: 300 epochs are more .*; --slice 0"),

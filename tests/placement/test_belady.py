@@ -14,7 +14,8 @@ from nopfsfs.performance.model import Cluster, Curve, SourceModel, StorageClass
 from nopfsfs.placement.access_counts import dealt, next_readings
 from nopfsfs.placement.belady import NEVER, keep
 from nopfsfs.policy.belady_set import BeladySet
-from nopfsfs.sim.policies import POLICIES, SimJob
+from nopfsfs.sim.policies import SimJob
+from nopfsfs.sim.policy_table import POLICIES
 from nopfsfs.sim.training import Training
 from nopfsfs.sim.training_orders import permutations
 from tests.examples import examples
