@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from nopfsfs.policy.choice import Rerouted
 from nopfsfs.policy.limit_policy import Reason
 from nopfsfs.protocol.durations import BUCKETS
 from nopfsfs.protocol.source_gauges import SIZE_NAMES as SIZES
@@ -158,7 +159,7 @@ def label_text(found: Any) -> str:
 _C, _G, _H, _I = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM, MetricKind.INFO
 _KEPT = ("page_cache", "ram", "disk")
 _PUSHED, _ASKED = ("done", "spared", "failed"), ("done", "refused", "late", "corrupt")
-_WHY = ("slow", "down", "hedged")
+_WHY = tuple(why.value for why in Rerouted)
 _LINES: tuple[tuple[str, MetricKind, str, Labels, Read], ...] = (
     ("mount_info", _I, "The mount, and the plan that it follows", INFO, _info),
     ("plan_state", _G, "1 for the state of the plan, 0 for the others", ("state",), _state),

@@ -172,7 +172,7 @@ class SourceTuning:
         if self._shared is not None:
             if self._last is not None and self._last.reason is Reason.DRAIN is not decision.reason:
                 self._shared.tell(tuner.base.found_here)
-            self._shared.taken_by(tuner)
+            self._shared.update(tuner)
 
     async def _woken(self) -> bool:
         """Wait until something is ordered, or for `IDLE_S`; True when something is. The tuner's clock stands still, but

@@ -69,9 +69,9 @@ def end_signals_later() -> Iterator[None]:
 
 
 class HeldSignals:
-    """Signals that end a process, held back but in some parts of it: a process that works with others may not leave
-    them between two of these parts. The first such signal raises SystemExit, in the part in which the signal comes, or
-    else at the start of the next one. Those that are ignored stay so."""
+    """Signals that end a process, for a process that must not leave others in the middle of what they do together. The
+    first such signal raises SystemExit inside a `may_end` block: at once, or at the start of the next block. Signals
+    that are ignored stay so."""
 
     def __init__(self) -> None:
         self._came: int | None = None
@@ -83,7 +83,7 @@ class HeldSignals:
 
     @contextlib.contextmanager
     def may_end(self) -> Iterator[None]:
-        """Such a part is the `with` block."""
+        """Let a signal end the process inside the `with` block."""
         self._may_end = True
         try:
             if self._came is not None:

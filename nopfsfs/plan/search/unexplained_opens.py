@@ -128,7 +128,7 @@ class Cohort:
 
     @property
     def young(self) -> bool:
-        """True: searches begin with so few opens."""
+        """True while there are so few opens that each further one may be what a search needs."""
         return MIN_OPENS <= self.count <= _LOOK_EVERY
 
     def _take(self, row: int, reader: int) -> bool:

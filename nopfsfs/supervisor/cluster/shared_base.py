@@ -25,7 +25,7 @@ SENDING_S = 10.0  # what the peer process does not take by then is not said
 
 
 class SharedBase:
-    """This node's part. `leader()`: the node that leads. `tell` and `taken_by` belong to the tuner of this node."""
+    """This node's part. `leader()`: the node that leads. `tell` and `update` belong to the tuner of this node."""
 
     def __init__(self, node: int, send: Send, leader: Callable[[], int]) -> None:
         self._node, self._send, self._leader = node, send, leader
@@ -39,7 +39,7 @@ class SharedBase:
         """Note what a drain of this node has shown, if anything."""
         self._own, self._own_at = own if any(own.evidence) else None, trio.current_time()
 
-    def taken_by(self, tuner: SlowdownTuner) -> None:
+    def update(self, tuner: SlowdownTuner) -> None:
         """Let the tuner go by what the nodes have agreed upon since the last call, if anything."""
         agreed, self._agreed = self._agreed, None
         if agreed is not None:

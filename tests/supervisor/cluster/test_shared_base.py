@@ -55,7 +55,7 @@ class Job:
         for node in reversed(self.nodes):
             await node.look()
         for node, tuner in zip(self.nodes, self.tuners, strict=True):
-            node.taken_by(tuner)
+            node.update(tuner)
         return [base_of(tuner) for tuner in self.tuners]
 
 
@@ -126,10 +126,10 @@ def test_a_node_that_reads_no_more_does_not_hold_the_others_to_what_it_knew() ->
 async def test_only_the_leader_is_believed() -> None:
     job = Job(3)
     job.nodes[2].receive(1, SourceAgreed(_payload(0.5)))
-    job.nodes[2].taken_by(job.tuners[2])
+    job.nodes[2].update(job.tuners[2])
     assert base_of(job.tuners[2]) is None
     job.nodes[2].receive(0, SourceAgreed(_payload(0.5)))
-    job.nodes[2].taken_by(job.tuners[2])
+    job.nodes[2].update(job.tuners[2])
     assert base_of(job.tuners[2]) == pytest.approx(0.5)
 
 
