@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,8 +38,15 @@ def read(files: Sequence[Path]) -> None:
 
 
 def assert_foreseen(m: Mounted, opens: int, but: int) -> None:
-    """Of the mount's opens, which are so many, all but a few were foreseen."""
-    m.wait_status(lambda s: s["opens"]["total"] == opens and s["opens"]["predicted"] >= opens - but)
+    """Of the mount's opens, which are so many, all but a few were foreseen. A mount that counts by tripwires estimates:
+    docs/operations.md promises 5 %."""
+
+    def holds(status: dict[str, Any]) -> bool:
+        found = status["opens"]
+        away = opens * 0.05 if found["estimated"] else 0
+        return abs(found["total"] - opens) <= away and found["total"] - found["predicted"] <= but
+
+    m.wait_status(holds)
 
 
 @pytest.mark.long
