@@ -29,6 +29,7 @@ import bench_identify
 import bench_latency
 import bench_peer
 import bench_plan
+import bench_seeing
 import bench_sim
 import bench_tuned_mount
 import bench_tuner
@@ -134,6 +135,7 @@ BENCHMARKS = (
     *tuned(),
     Benchmark("choice/slow_disk/*", "a disk that becomes slower than the source", bench_choice.disk_entries),
     Benchmark("choice/hung_node/*", "a node that hangs", bench_choice.node_entries),
+    Benchmark("seeing/*", "reads of cached files while somebody watches", bench_seeing.entries),
     *peers("mpich"),
     *peers("openmpi"),
     *clusters(),
