@@ -42,7 +42,7 @@ def watched(mountpoint: Path) -> Iterator[None]:
     try:
         for words in commands:
             output = terminal if words[0] == "top" else subprocess.DEVNULL
-            command, environment = [COMMANDS / "nopfs", *words], {**os.environ, "TERM": "xterm"}
+            command, environment = [str(COMMANDS / "nopfs"), *words], {**os.environ, "TERM": "xterm"}
             processes.append(subprocess.Popen(command, env=environment, stdin=terminal, stdout=output, stderr=output))
         os.close(terminal)
         for thread in threads:
