@@ -31,6 +31,7 @@ import bench_peer
 import bench_plan
 import bench_seeing
 import bench_sim
+import bench_tuned_changes
 import bench_tuned_mount
 import bench_tuner
 import bench_wake
@@ -105,6 +106,9 @@ def tuned() -> list[Benchmark]:
             Benchmark(f"tuner/mount/{curve}/*", "a tuned mount of the slow source", partial(real.entries, curve))
             for curve in CURVES
         ),
+        Benchmark("tuner/mount/changes/*", "a tuned mount whose source changes", bench_tuned_changes.change_entries),
+        Benchmark("fair/mount/2/*", "two mounts of the slow source", bench_tuned_changes.pair_entries),
+        Benchmark("fair/mount/8/*", "eight mounts of the slow source", bench_tuned_changes.many_entries),
         *(Benchmark(f"fair/{n}/*", together, partial(of.company_entries, n)) for n in of.COMPANIES),
     ]
 

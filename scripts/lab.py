@@ -123,6 +123,15 @@ class Mount:
     answered: float = 0.0  # time.time() when the command returned
     report: dict[str, Any] = field(default_factory=dict)
     has_status: bool = False
+    killed: bool = False
+
+    def kill(self) -> None:
+        """End all its processes by SIGKILL, and unmount what is left."""
+        self.killed = True
+        for process in self.status()["processes"]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process["pid"], signal.SIGKILL)
+        run([COMMANDS / "nopfs-umount", self.path])
 
     def status(self) -> dict[str, Any]:
         """The record of `nopfs status --json`; empty for other file systems."""
@@ -146,8 +155,9 @@ def nopfs_mount(
     report = mountpoint.with_name(mountpoint.name + "-report.json")
     try:
         yield mount
-        run([COMMANDS / "nopfs-umount", mountpoint, "--report", report])
-        mount.report = json.loads(report.read_text())
+        if not mount.killed:
+            run([COMMANDS / "nopfs-umount", mountpoint, "--report", report])
+            mount.report = json.loads(report.read_text())
         log.unlink(missing_ok=True)
     finally:
         if is_mounted(mountpoint):

@@ -150,6 +150,7 @@ class Laboratory:
         under_way = sum(mean for mean, _ in series) / len(series)
         return Share(tuple(rates), ended / throughput_curve(self.curve).best, under_way)
 
+
 def await_drain() -> None:
     """Return when the mounts have had a drain since now, and know what the idle source is."""
     time.sleep(MINUTE_S - time.time() % MINUTE_S + DRAIN_S)
@@ -189,9 +190,9 @@ def tuned(control: MountControl, policy: Policy | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def laboratory(curve: Curve, mounts: int) -> Iterator[Laboratory]:
-    """So many mounts of one source, whose readers read. An earlier mount has seen a drain of the source, so that all
-    begin with the same base. Raises LabError."""
+def laboratory(curve: Curve, mounts: int, weights: Sequence[float] = ()) -> Iterator[Laboratory]:
+    """So many mounts of one source, whose readers read, with these claims beside others (default: 1 each). An earlier
+    mount has seen a drain of the source, so that all begin with the same base. Raises LabError."""
     tree, paths = data_set()
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(lab.place())
@@ -199,14 +200,23 @@ def laboratory(curve: Curve, mounts: int) -> Iterator[Laboratory]:
         source = stack.enter_context(SlowSource(tree, curve=curve, attr_timeout=ATTR_TIMEOUT_S))
         with read_mount(source, place, "earlier", paths):
             await_drain()
-        made = [stack.enter_context(read_mount(source, place, f"mount{number}", paths)) for number in range(mounts)]
+        made = []
+        for number in range(mounts):
+            weight = weights[number] if weights else None
+            made.append(stack.enter_context(read_mount(source, place, f"mount{number}", paths, weight)))
         yield Laboratory(source, curve, made)
 
 
 @contextlib.contextmanager
-def read_mount(source: SlowSource, place: Path, name: str, paths: Sequence[str]) -> Iterator[ReadMount]:
-    """A mount below `place` that a reader reads."""
-    options = ("--index-dir", place / "index", "--plan", place / f"{PLAN}.toml", "--ram", RAM)
+def read_mount(
+    source: SlowSource, place: Path, name: str, paths: Sequence[str], weight: float | None = None
+) -> Iterator[ReadMount]:
+    """A mount below `place` that a reader reads; `weight` is at most 1."""
+    options = ["--index-dir", place / "index", "--plan", place / f"{PLAN}.toml", "--ram", RAM]
+    if weight is not None:
+        policy = place / f"{name}-policy.toml"
+        policy.write_text(f"version = 1\ndefault = {{ weight = {weight} }}\n")
+        options += ["--policy", policy]
     with lab.nopfs_mount(source.path, place / name, *options, env=disciplined()) as mount:
         listing = bench_files.write_listing(place / f"{name}.list", mount.path, paths)
         with endless_reader(listing) as reader:

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Reads each file of a list, again and again, as fast as it gets them, until stdin is closed.
+"""Reads each file of a list, again and again, as fast as it gets them, until stdin is closed. Passes by what cannot be
+read.
 
 python endless.py LIST
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
@@ -26,9 +28,16 @@ def read_endlessly(paths: Sequence[str]) -> None:
     for number, path in enumerate(cycle(paths)):
         if number % LOOK_FILES == 0 and stdin_is_closed():
             return
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):
+            read_file(path)
+
+
+def read_file(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
         while os.read(fd, READ_BYTES):
             pass
+    finally:
         os.close(fd)
 
 

@@ -1,0 +1,188 @@
+"""The tuners of real mounts when something happens: the source changes, a mount ends by SIGKILL, many share it.
+
+    make bench BENCH='tuner/mount/changes/*'
+    make bench BENCH='fair/mount/*'
+
+As in bench_tuned_mount, an earlier mount has seen what the idle source is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import random
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import tuned_mounts
+from bench_entry import Entry
+from lab import Progress
+from slow_source_load import BIN_S, Change
+from slow_source_sharing import throughput_curve
+from tuned_mounts import CURVES, Laboratory
+
+from nopfsfs.sim.tuning.rivals import FixedLimit
+
+WELL, WINDOW_S = 0.85, 5.0  # of what the source can give, over so long
+SETTLE_S = 12.0
+FOLLOWED_S, RECOVERED_S = 30.0, 90.0  # how long to wait for it; what the bars grant is less
+FAULT_S, STALLED_LIMIT_S = 30.0, 10.0
+FAULTS = {
+    "stall": Change(stalled=True), "errors": Change(errno=errno.EIO), "ten_times_longer": Change(slower=10.0)
+}  # fmt: skip
+CURVE, THRASHES = "knee24", "knee4"
+PAIR_S = 10.0
+MANY, MANY_SETTLE_S, MANY_S, FIXED = 8, 70.0, 40.0, 64
+IDLE_STRAYS, STRAYS_A_SECOND = 200, 8.0
+
+
+def seconds_until_well(series: Sequence[tuple[float, int]], best: float) -> float:
+    """Seconds from the begin of the series until the first window in which the source gives as much as it should;
+    infinite if there is none."""
+    bins = round(WINDOW_S / BIN_S)
+    for first in range(len(series) - bins + 1):
+        if sum(ended for _, ended in series[first : first + bins]) >= WELL * best * WINDOW_S:
+            return first * BIN_S
+    return math.inf
+
+
+def await_well(room: Laboratory, best: float, limit_s: float) -> float:
+    """Seconds until all is well, from now on. Returns as soon as it is."""
+    room.source.reset()
+    end = time.monotonic() + limit_s + WINDOW_S
+    found = math.inf
+    while found == math.inf and time.monotonic() < end:
+        time.sleep(1.0)
+        found = seconds_until_well(room.source.counters(files=False, series=True).series, best)
+    return found
+
+
+# ---- a source that changes --------------------------------------------------------------------------------
+
+
+def change_entries() -> Iterator[Entry]:
+    """tuner/mount/changes/NAME: seconds until a lone mount gets 0.85 of what the source gives, after its bandwidth
+    falls to a third, comes back, and after half a minute of a stall, of errors, of requests that take ten times as
+    long; and how many requests the mount allows itself ten seconds into the stall."""
+    prefix = "tuner/mount/changes"
+    best = throughput_curve(CURVES[CURVE]).best
+    with tuned_mounts.laboratory(CURVES[CURVE], 1) as room, Progress(5) as progress:
+        room.read(1)
+        room.mounts[0].control.set_limit(None)
+        time.sleep(SETTLE_S)
+        third = 1 / 3
+        for name, change, share in (("third", Change(bandwidth=third), third), ("back", Change(), 1.0)):
+            progress.doing(name)
+            room.source.schedule(change)
+            yield one(f"{prefix}/bandwidth_{name}", await_well(room, share * best, FOLLOWED_S), "s")
+            time.sleep(SETTLE_S)
+            progress.step()
+        for name, change in FAULTS.items():
+            progress.doing(name)
+            room.source.schedule(change)
+            time.sleep(STALLED_LIMIT_S)
+            if name == "stall":
+                yield one(f"{prefix}/limit_in_stall", limit_of(room), "")
+            time.sleep(FAULT_S - STALLED_LIMIT_S)
+            room.source.schedule(Change())
+            yield one(f"{prefix}/after_{name}", await_well(room, best, RECOVERED_S), "s")
+            progress.step()
+
+
+def one(name: str, value: float, unit: str) -> Entry:
+    return Entry(name, value, unit, [value])
+
+
+def limit_of(room: Laboratory) -> float:
+    return float(room.mounts[0].control.tune()["limit"])
+
+
+# ---- two mounts -------------------------------------------------------------------------------------------
+
+
+def pair_entries() -> Iterator[Entry]:
+    """fair/mount/2/weights_1_to_3: the ratio of what mounts with these weights get. after_kill: seconds until the one
+    that is left gets 0.85 of the source, when the other's processes get SIGKILL."""
+    best = throughput_curve(CURVES[CURVE]).best
+    with tuned_mounts.laboratory(CURVES[CURVE], 2, (1 / 3, 1.0)) as room, Progress(2) as progress:
+        room.read(2)
+        progress.doing("weights")
+        for mount in room.mounts:
+            mount.control.set_limit(None)
+        tuned_mounts.await_drain()
+        small, large = room.measure(2, None, SETTLE_S, PAIR_S).rates
+        yield one("fair/mount/2/weights_1_to_3", large / small, "x")
+        progress.step()
+        progress.doing("the other is killed")
+        room.mounts[1].mount.kill()
+        yield one("fair/mount/2/after_kill", await_well(room, best, RECOVERED_S), "s")
+        progress.step()
+
+
+# ---- eight mounts -----------------------------------------------------------------------------------------
+
+
+def many_entries() -> Iterator[Entry]:
+    """fair/mount/8/knee24/{jain,share_of_best,demand_p99}: what eight mounts get, and the 99th percentile of reads that
+    no plan foresaw, over that at the idle source. fair/mount/8/knee4/over_fixed_64: what they get of a source that
+    thrashes, over what they get with 64 requests each."""
+    with Progress(4) as progress:
+        with tuned_mounts.laboratory(CURVES[CURVE], MANY) as room:
+            progress.doing("eight mounts: the idle source")
+            room.read(0)
+            time.sleep(FAULT_S)
+            with strays(room, math.inf) as idle:
+                while len(idle) < IDLE_STRAYS:
+                    time.sleep(0.1)
+            progress.step()
+            progress.doing("eight mounts")
+            room.read(MANY)
+            with strays(room, STRAYS_A_SECOND) as busy:
+                share = room.measure(MANY, None, MANY_SETTLE_S, MANY_S)
+            progress.step()
+        prefix = f"fair/mount/{MANY}/{CURVE}"
+        yield one(f"{prefix}/jain", sum(share.rates) ** 2 / (MANY * sum(rate**2 for rate in share.rates)), "")
+        yield one(f"{prefix}/share_of_best", share.share, "")
+        late = busy[-round(MANY_S * STRAYS_A_SECOND) :]
+        yield one(f"{prefix}/demand_p99", percentile_99(late) / percentile_99(idle), "x")
+        shares = []
+        for policy in (None, partial(FixedLimit, FIXED)):
+            progress.doing(f"eight mounts, {THRASHES}")
+            with tuned_mounts.laboratory(CURVES[THRASHES], MANY) as room:
+                room.read(MANY)
+                shares.append(room.measure(MANY, policy, MANY_SETTLE_S, MANY_S).share)
+            progress.step()
+    yield one(f"fair/mount/{MANY}/{THRASHES}/over_fixed_{FIXED}", shares[0] / shares[1], "x")
+
+
+def percentile_99(seconds: Sequence[float]) -> float:
+    return statistics.quantiles(seconds, n=100)[-1]
+
+
+@contextlib.contextmanager
+def strays(room: Laboratory, a_second: float) -> Iterator[list[float]]:
+    """Read random files of the first mount; the seconds that each took which the source had to be asked for."""
+    found: list[float] = []
+    ended = threading.Event()
+    thread = threading.Thread(target=_stray, args=(room, 1.0 / a_second, found, ended))
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _stray(room: Laboratory, pause: float, found: list[float], ended: threading.Event) -> None:
+    mount, least = room.mounts[0].mount.path, room.curve.seconds / 2
+    paths = [mount / path for path in tuned_mounts.data_set()[1]]
+    chosen = random.Random(3)
+    while not ended.wait(pause):
+        began = time.monotonic()
+        chosen.choice(paths).read_bytes()
+        if (seconds := time.monotonic() - began) >= least:
+            found.append(seconds)
