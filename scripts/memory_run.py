@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import random
@@ -42,6 +43,7 @@ SEED, OTHER_SEED = 42, 7
 RAM, DISK = "48M", "64M"
 OPENS_A_SECOND = 150.0
 SETTLED_S, LOOK_S = 1200.0, 20.0
+SETTLES_S = 20.0  # a change of a file, at most
 MOST_PERCENT_AN_HOUR = 1.0
 
 
@@ -117,11 +119,23 @@ class Load:
 
     def _read(self, number: int) -> None:
         length, before = self._source.length(number), self._source.versions[number]
-        data = (self._mount.path / self._source.path(number).relative_to(self._source.root)).read_bytes()
+        data = self._bytes(self._mount.path / self._source.path(number).relative_to(self._source.root))
         after = self._source.versions[number]
         # A change shows within seconds (docs/semantics.md): the version before is right as well.
         if data not in [content(number, version, length) for version in range(max(0, before - 1), after + 2)]:
             raise LabError(f"file {number} has wrong bytes")
+
+    def _bytes(self, path: Path) -> bytes:
+        """What the file holds. A change gives ESTALE until it has settled (docs/semantics.md)."""
+        end = time.monotonic() + SETTLES_S
+        while True:
+            try:
+                return path.read_bytes()
+            except OSError as error:
+                if error.errno != errno.ESTALE or time.monotonic() > end:
+                    raise
+                self._did("reads while a change settles")
+                time.sleep(0.2)
 
     def _epochs(self, seed: int, most: int) -> Iterator[int]:
         for epoch in range(most):
