@@ -287,8 +287,8 @@ def test_history_from_python(mounting: Mounting, slow: SlowSource, tmp_path: Pat
 
 def test_the_report_of_a_mount_and_of_one_that_is_gone(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     words, page = [*module("nopfs"), "report"], tmp_path / "run.html"
-    with mounting(slow.path, "--seed", str(SEED), "--signal", "open") as m:
-        job(m, tmp_path / "backing", range(2), 4 * PAUSE_S)
+    with mounting(slow.path, "--seed", str(SEED), "--signal", "open", "--source-bandwidth", "1MB/s") as m:
+        job(m, tmp_path / "backing", range(2), 10 * PAUSE_S)  # an epoch has three rows of the history
         settled(m, 2 * FILES)
         done = run([*words, str(m.path), "--output", str(page)])
         assert (done.returncode, done.stderr) == (0, "")
@@ -300,6 +300,9 @@ def test_the_report_of_a_mount_and_of_one_that_is_gone(mounting: Mounting, slow:
         assert "1,200</b><span>files read" in text
         assert "distributed (torch.utils.data.DistributedSampler with set_epoch), seed 42" in text
         assert "bits of evidence" in text
+        assert "expected of the source" in text
+        assert "was the limit for" in text
+        assert "set by --source-bandwidth" in text
         assert text.count("<tr>") == 3
         assert text.count("<svg") >= 5
     done = run([*words, str(m.path), "--output", str(page.with_suffix(".none"))])
