@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ def answering(state_dir: Path, answer: Answer) -> Iterator[list[dict[str, Any]]]
                     client, _ = listener.accept()
                 except OSError:
                     return
-                with client, client.makefile("rwb") as lines:
+                # a client may hang up before it has read all
+                with suppress(ConnectionError), client, client.makefile("rwb") as lines:
                     line = lines.readline()
                     if not line:
                         continue

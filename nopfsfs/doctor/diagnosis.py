@@ -11,7 +11,7 @@ from typing import Any
 from nopfsfs.control.find_mount import Located
 from nopfsfs.control.options_file import read_options_of
 from nopfsfs.control.process_list import read_pids
-from nopfsfs.doctor import mount_parts, node_parts, process_parts
+from nopfsfs.doctor import mount_parts, node_parts, policy_part, process_parts
 from nopfsfs.doctor.bounded_parts import PartToCollect, collect_all, failed
 from nopfsfs.doctor.findings import Facts, Finding
 from nopfsfs.doctor.rules_of_record import RULES_OF_RECORD
@@ -52,6 +52,10 @@ def collect_mount(located: Located, env: Mapping[str, str]) -> dict[str, Any]:
         PartToCollect(
             "source", partial(mount_parts.look_at_source, located.mount.source), SOURCE_S, _reader(options, owner)
         ),
+        PartToCollect(
+            "policy", partial(policy_part.look_at_policy, located.mount.source, (options or {}).get("policy")),
+            SOURCE_S, owner,
+        ),
         PartToCollect("log", partial(mount_parts.log_tail, options, state_dir), FILE_S, owner),
         PartToCollect("status", partial(mount_parts.ask, located, "status"), ANSWER_S),
         PartToCollect("metrics", partial(mount_parts.ask, located, "metrics"), ANSWER_S),
@@ -61,7 +65,10 @@ def collect_mount(located: Located, env: Mapping[str, str]) -> dict[str, Any]:
         PartToCollect("history", partial(mount_parts.ask, located, "history", step=10), ANSWER_S),
         *(PartToCollect(name, partial(mount_parts.look_at, path), FILE_S, owner) for name, path in disks.items()),
     ]
-    return {**first, "disk_paths": disks, **collect_all([*parts, *_node_parts(env)])}
+    found = collect_all([*parts, *_node_parts(env)])
+    if failed(found["policy"]) is None:
+        found["policy"]["in_force"] = policy_part.in_force(found["tune"])
+    return {**first, "disk_paths": disks, **found}
 
 
 def judge(facts: Facts) -> Sequence[Finding]:

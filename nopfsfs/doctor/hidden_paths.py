@@ -13,13 +13,13 @@ from typing import Any
 
 # Parts without names of anybody's files.
 PLAIN_PARTS = frozenset(
-    {"versions", "kernel", "clock", "node", "cgroup", "tune", "history", "stacks", "processes"}
+    {"versions", "kernel", "clock", "node", "cgroup", "history", "stacks", "processes"}
 )  # fmt: skip
 PATH_PARTS = ("disk_paths", "mount_paths")
 # Keys whose values are paths, or names of directories of the data.
 PATH_KEYS = frozenset(
     {"source", "mountpoint", "path", "looked_at", "log_file", "index_dir", "state_dir", "run_dir", "root", "dataset",
-     "calibration", "name"}
+     "calibration", "name", "policy"}
 )  # fmt: skip
 _KEPT = re.compile(r"(/dev|/proc|/sys|/etc)(/|$)|[\d.,]*([kKMGTP]?i?B)?/s$|I/O$|Input/output$")
 _QUOTED = re.compile(r"(['\"])([^'\"\n]*/[^'\"\n]*)\1")
@@ -60,12 +60,16 @@ class PathHider:
 
     def _value(self, value: Any, *, path: bool) -> Any:
         if isinstance(value, Mapping):
-            return {key: self._value(one, path=path or key in PATH_KEYS) for key, one in value.items()}
+            return {key: self._value(one, path=path or _is_path(key, one)) for key, one in value.items()}
         if isinstance(value, list):
             return [self._value(one, path=path) for one in value]
         if not isinstance(value, str):
             return value
         return self.path(value) if path else self.text(value)
+
+
+def _is_path(key: str, value: Any) -> bool:
+    return key in PATH_KEYS and not isinstance(value, Mapping)
 
 
 def _stated(value: Any, key: str) -> Iterator[str]:

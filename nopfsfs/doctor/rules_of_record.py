@@ -241,6 +241,19 @@ def versions_differ(facts: Facts) -> Finding | None:
     )
 
 
+def policy_file_is_refused(facts: Facts) -> Finding | None:
+    bad = [f"{one['path']}: {one['why']}" for one in facts.rows("policy", "files") if one.get("why")]
+    said = facts.get("policy", "in_force", "errors", default=())
+    found = bad or [str(one) for one in said]
+    if not found:
+        return None
+    return Finding(
+        Weight.NOTE,
+        f"Rules of the site are refused, so that the last good ones, or none, are in force: {'; '.join(found)}.",
+        "Tell the administrators of the site; nopfs policy check FILE says whether a file is right.",
+    )
+
+
 def _explanation(facts: Facts) -> str:
     return " ".join(str(facts.get("plan", "explanation", "text", default="")).split())
 
@@ -253,5 +266,5 @@ RULES_OF_RECORD: tuple[Rule, ...] = (
     a_part_is_off, disks_are_bypassed, copies_on_disk_rot, source_gives_errors, peers_are_lost, plan_does_not_match,
     plan_is_not_found, plan_foresees_little, memory_is_too_small, memory_was_cut, pages_are_taken,
     source_is_the_bottleneck, fast_path_is_off, files_change, clock_is_not_disciplined, events_were_lost,
-    kernel_has_no_resend, versions_differ,
+    kernel_has_no_resend, versions_differ, policy_file_is_refused,
 )  # fmt: skip

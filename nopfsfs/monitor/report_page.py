@@ -6,12 +6,12 @@ Names of the run may be any bytes: each is escaped here, and nowhere else.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
 
 from nopfsfs import __version__
-from nopfsfs.monitor import run_curves, run_words
+from nopfsfs.monitor import run_curves, run_words, source_words
 from nopfsfs.monitor.mount_view import EpochRecord
 from nopfsfs.monitor.run_curves import TIER_NAMES, TIERS
 from nopfsfs.monitor.run_record import RunRecord
@@ -71,11 +71,16 @@ def _words(run: RunRecord) -> Iterator[str]:
         items = "".join(f"<li>{_sentence(line)}</li>" for line in lines)
         yield f'<section class="short"><h2>What readers waited for</h2><ul>{items}</ul>'
         yield f'<p class="note">{_TOGETHER}</p></section>'
+    yield from _listed("What limited the reading of the source", source_words.source_lines(run))
     yield f'<section class="short"><h2>The plan</h2><p>{_sentence(run_words.plan_line(run))}</p></section>'
-    found = list(run_words.remarks(run))
-    if found:
-        items = "".join(f"<li>{_sentence(line)}</li>" for line in found)
-        yield f'<section class="short"><h2>Worth a look</h2><ul>{items}</ul></section>'
+    yield from _listed("Worth a look", run_words.remarks(run))
+
+
+def _listed(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """A section of sentences, where there are any."""
+    items = "".join(f"<li>{_sentence(line)}</li>" for line in lines)
+    if items:
+        yield f'<section class="short"><h2>{escape(title)}</h2><ul>{items}</ul></section>'
 
 
 def _sentence(text: str) -> str:

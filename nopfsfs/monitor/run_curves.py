@@ -46,6 +46,7 @@ _FORMAT: Any = {  # matplotlib has a type of its own for the keys
 _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 8.6, 0.76, 0.10, 0.20, 0.26
 _GAP, _LEGEND = 0.15, 0.20  # between two panels; room for a legend
 _LEAST_S = 1e-4  # of a wait in a picture
+ABOVE = 3  # times what was read, to which a picture shows what could have been
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,9 @@ def pictures(run: RunRecord, found: Curves) -> list[tuple[str, str, str]]:
         ("The tuner", "Requests that may be under way at the source; how much longer they take than when it is idle.",
          [Panel(1.15, lambda axes: _limit(axes, run, found), keyed=True),
           Panel(0.75, lambda axes: _slowdown(axes, found))]),
-        ("Read from the source", "Bytes that the mount read, for all its readers.",
-         [Panel(1.2, lambda axes: _source(axes, found))]),
+        ("Read from the source", "What the mount read for all its readers. The source gives what is expected, with as "
+         "many requests under way as the limit allows: where less was read, the job or a cap was the limit.",
+         [Panel(1.2, lambda axes: _source(axes, found), keyed=True)]),
         ("Ahead of the reader", "Seconds of reading that are fetched ahead, and what the tiers hold.",
          [Panel(0.8, lambda axes: _lead(axes, found)), Panel(1.1, lambda axes: _fill(axes, run, found), keyed=True)]),
     ]  # fmt: skip
@@ -289,8 +291,16 @@ def _slowdown(axes: Axes, found: Curves) -> None:
 def _source(axes: Axes, found: Curves) -> None:
     values = np.nan_to_num(found["source_bytes"]) / 1e6
     axes.fill_between(found.time, values, color=_HUES[4], alpha=0.3, linewidth=0)
-    axes.plot(found.time, values, color=_HUES[4], linewidth=1.1)
-    _upward(axes, "MB/s", float(values.max(initial=0.0)), 0.1)
+    axes.plot(found.time, values, color=_HUES[4], linewidth=1.1, label="read")
+    most = top = float(values.max(initial=0.0))
+    for name, label, colour, dashes in (
+        ("source_expected", "expected of the source", _SOFT, "--"), ("source_cap", "cap", _HUES[3], "-"),
+    ):  # fmt: skip
+        line = found[name] / 1e6
+        if not np.isnan(line).all():
+            axes.plot(found.time, line, color=colour, linewidth=1.0, linestyle=dashes, label=label)
+            top = max(top, min(_greatest(line), ABOVE * most))
+    _upward(axes, "MB/s", top, 0.1)
 
 
 def _lead(axes: Axes, found: Curves) -> None:

@@ -25,13 +25,15 @@ from nopfsfs.system.descriptors import closing_fd
 
 REPORT_MOST = 64 << 20  # bytes of a file; the report of a week has some six million
 EPOCHS_MOST = 256  # a mount keeps 128
+FILES_MOST = 8  # of a site's policy; there are two at most
 _STEPS = (1, 10, 60)
 _ASK_S = 5.0
 _LARGEST = 1e15  # of a figure: far above all that there is, and products of two can still be computed
 # By column, those that a page is made of; a history without one of them is of another release.
 COLUMNS = (
     "opens", "page_cache", "ram", "disk", "peer", "source", "wait_share", "wait_p50", "wait_p99", "source_bytes",
-    "fetches_in_flight", "limit", "slowdown", "lead", "ram_bytes", "page_cache_bytes", "disk_bytes",
+    "fetches_in_flight", "limit", "slowdown", "slots_waited", "source_expected", "source_cap", "lead", "ram_bytes",
+    "page_cache_bytes", "disk_bytes",
 )  # fmt: skip
 _TEXTS = frozenset({"dataset", "sampler", "counts"})
 _UNKNOWN = frozenset({"epoch", "dataset", "sampler", "seed", "wait_p50_seconds", "wait_p99_seconds",
@@ -39,11 +41,26 @@ _UNKNOWN = frozenset({"epoch", "dataset", "sampler", "seed", "wait_p50_seconds",
 
 
 @dataclass(frozen=True, slots=True)
+class SourceBounds:
+    """Bounds that people set on the reads of the source, as they were last. `fixed`: the number of requests is one that
+    somebody set, `asked`: by `nopfs tune`. `bandwidth`: bytes a second, None: no bound; `bandwidth_by`: who has set it,
+    a value of `supervisor/source_caps.py`. `files`: those of the site's policy, with the rules that apply, from 1;
+    `errors`: what is wrong with others."""
+
+    fixed: bool = False
+    asked: bool = False
+    bandwidth: float | None = None
+    bandwidth_by: str = ""
+    files: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """A run. `seconds`: how long the supervisor has run. `explained`: how the plan was found, in a few sentences, ""
     where that is not known. `epochs`: oldest first. `histories`: by step, finest first, each with rows. `budget`: bytes
-    by tier. `drains`: when the tuner held back, seconds since 1970, as far as that is known. `live`: the mount is
-    there."""
+    by tier. `drains`: when the tuner held back, seconds since 1970, as far as that is known. `bounds`: on the reads of
+    the source. `live`: the mount is there."""
 
     mountpoint: str
     source: str
@@ -55,6 +72,7 @@ class RunRecord:
     histories: tuple[HistoryTable, ...]
     budget: Mapping[str, float]
     drains: tuple[float, ...]
+    bounds: SourceBounds
 
 
 def read_report(path: str) -> RunRecord:
@@ -75,7 +93,7 @@ def read_report(path: str) -> RunRecord:
     except (ValueError, RecursionError) as error:
         raise NopfsError(Exit.USAGE, f"{path} is damaged, or no report: it is not JSON") from error
     try:
-        return checked(found, found.get("history") or (), found.get("explanation"), found.get("drains"), live=False)
+        return checked(found, found.get("history") or (), found.get("explanation"), found, live=False)
     except _NOT_UNDERSTOOD as error:
         message = f"{path} is no report that this release of nopfs understands ({_reason(error)})"
         raise NopfsError(Exit.USAGE, message) from error
@@ -84,14 +102,14 @@ def read_report(path: str) -> RunRecord:
 def ask_mount(located: Located) -> RunRecord:
     """Ask a mount for its record. Raises NopfsError, which says what to do, where its daemon does not answer."""
     status = located.call("status", _ASK_S)
-    explanation = drains = None
+    explanation = tune = None
     with suppress(Refused, NoAnswer):  # there is no plan, or the daemon is of an earlier release: the page says less
         explanation = located.call("plan", _ASK_S, next=0).get("explanation")
     with suppress(Refused, NoAnswer):
-        drains = located.call("tune", _ASK_S).get("drains")
+        tune = located.call("tune", _ASK_S)
     histories = [read_history(located, step) for step in _STEPS]
     try:
-        return checked(status, histories, explanation, drains, live=True)
+        return checked(status, histories, explanation, tune, live=True)
     except _NOT_UNDERSTOOD as error:
         message = f"the daemon's record is not understood; it may be of another release ({_reason(error)})"
         raise NopfsError(Exit.INTERNAL, message) from error
@@ -107,10 +125,11 @@ def _reason(error: BaseException) -> str:
 
 
 def checked(
-    record: Mapping[str, Any], histories: Sequence[Any], explanation: Any, drains: Any, *, live: bool
+    record: Mapping[str, Any], histories: Sequence[Any], explanation: Any, tune: Any, *, live: bool
 ) -> RunRecord:
     """Make a RunRecord of a status record, and of histories as the control socket or `nopfsfs.Mount` gives them.
-    Raises KeyError, TypeError, ValueError, AttributeError, OverflowError for others."""
+    `tune`: an object with `drains` and `policy`, or else nothing is known of them. Raises KeyError, TypeError,
+    ValueError, AttributeError, OverflowError for others."""
     plan, budget = record["plan"], record["budget"]
     if not isinstance(plan, dict) or not isinstance(budget, dict):
         raise TypeError("plan and budget are objects")
@@ -121,6 +140,7 @@ def checked(
         if missing := [name for name in COLUMNS if name not in one.columns]:
             raise KeyError(f"history column {missing[0]}")
     text = explanation.get("text") if isinstance(explanation, dict) else None
+    drains, policy = (tune.get("drains"), tune.get("policy")) if isinstance(tune, dict) else (None, None)
     return RunRecord(
         mountpoint=_text(record["mountpoint"]),
         source=_text(record["source"]),
@@ -132,7 +152,20 @@ def checked(
         histories=tuple(sorted((one for one in made if len(one)), key=lambda one: one.step)),
         budget={_text(name): _number(size) for name, size in budget.items()},
         drains=tuple(_number(one) for one in drains) if isinstance(drains, list) else (),
+        bounds=_bounds(record.get("tuning") or {}, policy or {}),
     )
+
+
+def _bounds(tuning: Mapping[str, Any], policy: Mapping[str, Any]) -> SourceBounds:
+    """The bounds by the part `tuning` of a status record, and the policy of the site, either of which may lack."""
+    rate, by = tuning.get("bandwidth"), tuning.get("bandwidth_by")
+    files = [(_text(one["path"]), tuple(int(_number(rule)) for rule in one["rules"]))
+             for one in policy.get("files") or ()]  # fmt: skip
+    return SourceBounds(
+        fixed=tuning.get("mode") == "fixed", asked=bool(tuning.get("asked")),
+        bandwidth=None if rate is None else _number(rate), bandwidth_by="" if by is None else _text(by),
+        files=tuple(files[:FILES_MOST]), errors=tuple(_text(one) for one in policy.get("errors") or ())[:FILES_MOST],
+    )  # fmt: skip
 
 
 def _number(found: Any) -> float:

@@ -108,7 +108,7 @@ def _rest(found: Sequence[EpochWait], worst: EpochWait) -> str:
 def wait_lines(run: RunRecord) -> Iterator[str]:
     """A sentence for each group of epochs, one after the other, that waited alike."""
     for group in _alike(waits(run)):
-        first, which = group[0], _which(group)
+        first, which = group[0], name_epochs([one.epoch for one in group])
         share = sum(one.epoch.stall_seconds for one in group) / max(sum(one.epoch.seconds for one in group), 1e-3)
         if share < HARDLY:
             yield f"{which}: readers waited {_much(share)}."
@@ -118,9 +118,9 @@ def wait_lines(run: RunRecord) -> Iterator[str]:
             yield f"{which}: readers waited for {first.named}, {_much(share)}."
 
 
-def _which(group: Sequence[EpochWait]) -> str:
-    """The name of one epoch, or of several."""
-    first, last = group[0].epoch, group[-1].epoch
+def name_epochs(group: Sequence[EpochRecord]) -> str:
+    """The name of one epoch, or of several, one after the other, at the begin of a sentence."""
+    first, last = group[0], group[-1]
     if first is last:
         return _name(first, "Epoch")
     if first.epoch is None:

@@ -24,7 +24,7 @@ ACL_BYTES = 16 << 20  # for ACLs that differ from the index; each different one 
 
 # Of all that the processes of a mount share. Another number with every change of it: a supervisor that takes over a
 # mount of another version must not take one column for another.
-LAYOUT = 10
+LAYOUT = 11
 OTHER_VERSION = 64  # exit status of a process that knows another layout
 
 
@@ -180,6 +180,8 @@ class Metric(IntEnum):
     LEFT_ALONE = 82  # files that are not prefetched for a while
     DISKS_BYPASSED = 83  # disk tiers that are not read for a while
     # stager: what was read of files that had just been written
+    YOUNG_OPENS = 84  # opens of the source, to read parts again
+    YOUNG_READ_BYTES = 85  # bytes that were read again
     YOUNG_PARTS = 88  # not a counter: parts that are to be read again and compared
     YOUNG_COMPARED = 89  # parts
     YOUNG_CHANGED = 90  # of these, those that held other bytes under the same times

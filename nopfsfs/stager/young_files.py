@@ -182,15 +182,18 @@ class YoungFiles:
             log.info("%r cannot be read again yet: %s", self._source.path(row), e)
             self._add_again(part)
             return
-        with self._wake:  # the metrics have several writers here
-            self._gauge[Metric.YOUNG_COMPARED] += 1
-            self._gauge[Metric.YOUNG_CHANGED] += not same
+        self._count(Metric.YOUNG_COMPARED, 1)
+        self._count(Metric.YOUNG_CHANGED, int(not same))
         if same:
             self._passed(part)
             return
         log.warning("%r was written to after it was read, and its times stayed the same", self._source.path(row))
         self._suspect.add(row)
         renew(row)
+
+    def _count(self, metric: Metric, by: int) -> None:
+        with self._wake:  # these have several writers here
+            self._gauge[metric] += by
 
     def _add_again(self, part: _Part) -> None:
         self._add(part._replace(due_ns=self._clock_ns() + int(RETRY_S * 1e9)))
@@ -206,6 +209,7 @@ class YoungFiles:
         """The checksum of what the file holds there now. Raises Changed, OSError."""
         fd, identity = self._source.open(part.row)
         try:
+            self._count(Metric.YOUNG_OPENS, 1)
             # Pages that a network file system keeps may be as old as its attributes.
             advise(fd, os.POSIX_FADV_DONTNEED)
             return self._digest(fd, identity, part)
@@ -219,6 +223,7 @@ class YoungFiles:
             got = os.preadv(fd, [view[: end - at]], at)
             if got == 0:
                 raise Changed
+            self._count(Metric.YOUNG_READ_BYTES, got)
             digest.update(view[:got])
             at += got
         check(fd, identity)

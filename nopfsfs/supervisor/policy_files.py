@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from nopfsfs.supervisor import policy_look
-from nopfsfs.supervisor.policy_look import Found
+from nopfsfs.control import policy_look
+from nopfsfs.control.policy_look import Found
 from nopfsfs.system.bounded_run import run_bounded
 
 LIMIT_S = 10.0

@@ -298,7 +298,7 @@ class Supervisor:
         self._observer.look(last=True)
         self._final = self._status.record(self._state) | {
             "history": await self._observer.whole_history(), "explanation": self._plans.explained(),
-            "drains": self._tuning.drains,
+            "drains": self._tuning.drains, "policy": self._policy.status(),
         }  # fmt: skip
         self._finished.set()
 

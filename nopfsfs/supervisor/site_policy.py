@@ -17,10 +17,10 @@ from typing import Any
 import trio
 
 from nopfsfs.config import MountConfig
+from nopfsfs.control.policy_look import Found
 from nopfsfs.errors import NopfsError
 from nopfsfs.policy.site_rules import MountIdentity, SiteLimits, SiteRules, parse_rules, strictest
 from nopfsfs.supervisor.policy_files import LIMIT_S, find_policies
-from nopfsfs.supervisor.policy_look import Found
 
 log = logging.getLogger(__name__)
 PAUSE_S, SPREAD = 60.0, 0.2  # between two looks, and by how much mounts differ

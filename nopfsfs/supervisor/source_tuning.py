@@ -30,6 +30,7 @@ from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.cluster.shared_base import SharedBase
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.mount_memory import MountMemory
+from nopfsfs.supervisor.source_caps import AUTO, UNBOUNDED, SourceCaps
 from nopfsfs.supervisor.source_memory import SourceMemoryFile
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.system import clock_state
@@ -46,7 +47,6 @@ DECISIONS = 64  # the last ones are kept
 DRAINS = 1440  # the same, of the times of drains: those of a day
 FAILED_PAUSE_S = 1.0  # after the first fault; twice as long after the next
 SOUND_S = 5.0  # without a fault, after which it is said to work
-AUTO = UNBOUNDED = -1  # in the gauges LIMIT_ASKED and BANDWIDTH_ASKED
 WHAT = "tuner"
 
 
@@ -59,10 +59,12 @@ class Clocks(NamedTuple):
 
 
 class TuningFigures(NamedTuple):
-    """Requests that may be under way at once; how much longer they take than at an idle source. None: not known."""
+    """Requests that may be under way at once; how much longer they take than at an idle source; bytes a second at most.
+    None: not known, or no bound."""
 
     limit: float | None
     slowdown: float | None
+    bandwidth: float | None
 
 
 class SourceTuning:
@@ -91,7 +93,7 @@ class SourceTuning:
         self._lead_now: float | None = None
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS)
         self._counted = dict.fromkeys(Reason, 0)
-        self._site, self._bound = SiteLimits(), os.geteuid() != 0  # only root may take more than the site's limits
+        self._caps = SourceCaps(config, own, bound=os.geteuid() != 0)  # only root may take more than the site's limits
         self._asked = trio.Event()  # replaced when a command asks for another limit
 
     @classmethod
@@ -214,7 +216,7 @@ class SourceTuning:
     async def _send(self, limit: int, *, mark: bool = False) -> None:
         """Let the stager have that limit and the bandwidth, unless it has. A stager that died may have missed the last
         ones."""
-        bandwidth = self.bandwidth
+        bandwidth = self._caps.bandwidth
         has = self._gauge[Metric.SOURCE_LIMIT] == limit == self._sent
         if not self._stager.attached or (has and not mark and self._gauge[Metric.SOURCE_BANDWIDTH] == bandwidth):
             return
@@ -237,31 +239,17 @@ class SourceTuning:
     @property
     def fixed(self) -> int | None:
         """The limit that a user stated; None where the tuner decides."""
-        asked = self._own[Metric.LIMIT_ASKED]
-        if asked == AUTO:
-            return None
-        fixed = asked or self._config.source_concurrency
-        return (min(fixed, self._site.concurrency) if self._bound else fixed) or None
-
-    @property
-    def bandwidth(self) -> int:
-        """Bytes a second that this node reads from the source; 0: no bound."""
-        asked = self._own[Metric.BANDWIDTH_ASKED]
-        own = 0 if asked == UNBOUNDED else asked or self._config.bandwidth_here
-        if self._site.bandwidth is None or (own and not self._bound):
-            return own
-        site = max(1, self._site.bandwidth // max(1, self._config.nodes))
-        return min(own, site) if own else site
+        return self._caps.fixed
 
     def follow_site(self, site: SiteLimits) -> None:
         """Keep to these limits of the site from now on."""
-        self._site = site
+        self._caps.site = site
         if self._tuner is not None:
             self._keep_to_site(self._tuner)
         self._wake()
 
     def _keep_to_site(self, tuner: SlowdownTuner) -> None:
-        site, nodes = self._site, max(1, self._config.nodes)
+        site, nodes = self._caps.site, max(1, self._config.nodes)
         tuner.cap, tuner.weight, tuner.ranks = min(CAP, site.concurrency), site.weight, site.share.ranks(nodes)
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -288,7 +276,8 @@ class SourceTuning:
             log.info("requests at the source: %s, as a command asks", "tuned" if asked == AUTO else f"{asked} at most")
         if bandwidth is not None:
             self._own[Metric.BANDWIDTH_ASKED] = bandwidth
-            log.info("bytes a second from the source: %s, as a command asks", self.bandwidth or "as many as there are")
+            most = self._caps.bandwidth or "as many as there are"
+            log.info("bytes a second from the source: %s, as a command asks", most)
         if asked is not None or bandwidth is not None:
             self._wake()
             await self._send(self.fixed or self._sent or self._gauge[Metric.SOURCE_LIMIT])
@@ -321,7 +310,8 @@ class SourceTuning:
         """The figures now."""
         tuner = self._tuner if self.fixed is None else None
         limit = self.fixed or self._gauge[Metric.SOURCE_LIMIT]  # the stager has one that was asked for a moment later
-        return TuningFigures(limit or None, None if tuner is None else round(tuner.slowdown, 3))
+        slowdown = None if tuner is None else round(tuner.slowdown, 3)
+        return TuningFigures(limit or None, slowdown, self._caps.bandwidth or None)
 
     def counted(self) -> dict[str, Any]:
         """The part `tuner` of the figures of a mount; seconds."""
@@ -330,7 +320,6 @@ class SourceTuning:
         return {
             **self.figures._asdict(),
             "under_way": self._gauge[Metric.UNDER_WAY],
-            "bandwidth": self.bandwidth or None,
             "aim": round(tuner.aim, 3) if tuner is not None else None,
             "base_seconds": {name: _seconds(one) for name, one in zip(SIZE_NAMES, base, strict=False)},
             "decisions": {reason.value: count for reason, count in self._counted.items()},
@@ -343,7 +332,8 @@ class SourceTuning:
             "mode": "auto" if fixed is None else "fixed",
             "asked": bool(self._own[Metric.LIMIT_ASKED]),
             "limit": figures.limit or 0,
-            "bandwidth": self.bandwidth or None,
+            "bandwidth": self._caps.bandwidth or None,
+            "bandwidth_by": by.value if (by := self._caps.bandwidth_by) is not None else None,
             "under_way": gauge[Metric.UNDER_WAY],
             "demands": gauge[Metric.DEMANDS_UNDER_WAY],
             "slowdown": figures.slowdown,

@@ -63,6 +63,15 @@ def test_options_that_are_none_hide_nothing_else(
     assert len(judge(Facts(parts))) <= 1
 
 
+def test_the_policy_file_of_a_user_is_looked_at_with_that_users_rights(secret: Path, open_to_all: Path) -> None:
+    """What root alone may read does not come into the archive, nor that it is there."""
+    (open_to_all / "source").mkdir()
+    parts = collected(open_to_all, open_to_all / "source", {"policy": str(secret / "hidden.jpg")})
+    *_, hidden = parts["policy"]["files"]
+    assert (hidden["believed"], hidden["why"], "bytes" in hidden) == (False, "Permission denied", False)
+    assert "for root alone" not in json.dumps(parts["policy"])
+
+
 def test_a_fifo_in_the_place_of_options_and_log(secret: Path, open_to_all: Path) -> None:
     os.mkfifo(open_to_all / "fifo")
     os.chown(open_to_all / "fifo", USER, USER)

@@ -47,6 +47,7 @@ WELL: dict[str, Any] = {
     },
     "metrics": {"info": {"version": "1"}, "processes": {"server": {"restarts": 0}, "stager": {"restarts": 1}}},
     "tune": {"mode": "auto", "disciplined": True},
+    "policy": {"files": [{"path": "/etc/nopfs/policy.toml", "believed": True}], "in_force": {"errors": []}},
     "plan": {"explanation": {"text": "Known after 8 opens."}},
     "cgroup": {"groups": [{"group": "/", "files": {"memory.events": "low 0\noom 0\noom_kill 0"}}]},
     "kernel": {"release": "6.12.0", "missing": [], "dev_fuse": True, "may_mount": True},
@@ -121,6 +122,8 @@ CASES: list[tuple[Rule, Change, str]] = [
     (record.events_were_lost, {"status.opens.unobserved": 7}, "a processor"),
     (record.kernel_has_no_resend, {"status.modes.resend": False}, "newer kernel"),
     (record.versions_differ, {"metrics.info.version": "0.9"}, "nopfs upgrade /mnt/fast"),
+    (record.policy_file_is_refused, {"policy.files": [{"path": "/p.toml", "why": "of user 5"}]}, "nopfs policy check"),
+    (record.policy_file_is_refused, {"policy.in_force.errors": ["/p.toml: it has vanished"]}, "nopfs policy check"),
 ]  # fmt: skip
 
 

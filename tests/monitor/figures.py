@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nopfsfs.protocol.durations import BUCKETS
+from nopfsfs.protocol.source_gauges import SIZE_NAMES
 
 
 def figures(**further: Any) -> dict[str, Any]:
@@ -38,7 +39,10 @@ def figures(**further: Any) -> dict[str, Any]:
         "fetches": fetches,
         "rerouted": {"slow": 3, "down": 2, "hedged": 1},
         "fetches_in_flight": 5,
-        "source": {"opens": 60, "bytes": 6000, "second_reads": 1, "changed": 1, "stuck": 1},
+        "source": {
+            "opens": 60, "bytes": 6000, "second_reads": 1, "changed": 1, "stuck": 1, "compared_opens": 2,
+            "compared_bytes": 200, "requests": dict.fromkeys(SIZE_NAMES, 9),
+        },
         "tuner": {
             "limit": 24, "slowdown": 1.5, "under_way": 20, "bandwidth": 1000000, "aim": 64.0,
             "base_seconds": {"4K": 0.005, "64K": None},

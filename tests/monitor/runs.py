@@ -32,11 +32,11 @@ def waited(number: int | None, begin: float, seconds: float, stall: float, **ser
 
 
 def history(step: int, rows: int, **columns: float | list[float | None]) -> dict[str, Any]:
-    """A history of a run, 0 in all columns but those that are given."""
+    """A history of a run without a cap, 0 in all columns but those that are given."""
     table: list[list[float | None]] = []
     for at in range(rows):
         given = {name: value[at] if isinstance(value, list) else value for name, value in columns.items()}
-        table.append([given.get(name, 0.0) for name in COLUMNS])
+        table.append([given.get(name, None if name == "source_cap" else 0.0) for name in COLUMNS])
     return {"step": step, "begin": BEGIN, "most": rows, "columns": list(COLUMNS), "rows": table}
 
 
@@ -45,7 +45,8 @@ def report(*epochs: dict[str, Any], **further: Any) -> dict[str, Any]:
     seconds = int(max((one["begin"] + one["seconds"] - BEGIN for one in epochs), default=0.0))
     rows = history(
         1, min(600, seconds), opens=40.0, source=10.0, wait_share=0.5, wait_p50=0.01, wait_p99=0.1, limit=16.0,
-        slowdown=1.5, lead=2.0, source_bytes=4e6, fetches_in_flight=8.0, ram_bytes=1e9,
+        slowdown=1.5, lead=2.0, source_bytes=4e6, source_expected=5e6, slots_waited=0.9, fetches_in_flight=8.0,
+        ram_bytes=1e9,
     )  # fmt: skip
     return {
         "state": "ended", "source": "/pfs/data", "mountpoint": "/mnt/fast", "seconds": float(seconds),

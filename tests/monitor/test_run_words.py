@@ -14,7 +14,7 @@ from tests.monitor.runs import BEGIN, epoch, history, report, waited
 
 def run(*epochs: dict[str, Any], **further: Any) -> RunRecord:
     made = json.loads(json.dumps(report(*epochs, **further)))
-    return checked(made, made["history"], made.get("explanation"), made.get("drains"), live=False)
+    return checked(made, made["history"], made.get("explanation"), made, live=False)
 
 
 def test_the_first_epoch_waits_for_the_source() -> None:

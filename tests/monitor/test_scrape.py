@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -9,15 +10,19 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from nopfsfs.control.client import SOCKET_NAME
 from nopfsfs.fuse.mount_table import Mount
 from nopfsfs.monitor import scrape
+from nopfsfs.monitor.metrics_server import listening
+from nopfsfs.monitor.openmetrics import registry_of
 from nopfsfs.monitor.scrape import Scraper
 from tests.answering import answering
 from tests.conftest import wait_until
@@ -101,6 +106,107 @@ def test_many_that_hang_hold_it_for_the_limit_of_all_and_do_not_starve_the_other
             assert time.monotonic() - began < 3.0
         assert found.pop("/works"), "those that answered are asked first"
         assert not any(found.values())
+
+
+@contextmanager
+def dripping(directory: Path) -> Iterator[None]:
+    """A daemon that answers a byte at a time, and would need minutes."""
+    directory.mkdir()
+    over = threading.Event()
+
+    def drip(client: socket.socket) -> None:
+        with client, suppress(OSError):
+            while not over.wait(0.05):
+                client.sendall(b" ")
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=drip, args=(listener.accept()[0],), daemon=True).start()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(directory / SOCKET_NAME))
+        listener.listen()
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+@pytest.mark.long
+def test_a_scrape_of_a_full_node_keeps_to_the_limits_that_are_promised(
+    there: list[Mount], scraper: Scraper, tmp_path: Path
+) -> None:
+    """docs/commands.md: a mount has a second to answer, all have two, and a page has less than 64 KiB for each. Of 32
+    mounts 20 answer; the others say nothing, drip, say far too much, or are gone. Each scrape goes through the
+    exporter's port, and there are four clients at a time."""
+    there += [mount(f"/mnt/{number:02}", number) for number in range(scrape.AT_ONCE)]
+    directories = [tmp_path / str(one.minor) for one in there]
+    far_too_much = {"much": "x" * 2 * scrape.ANSWER_MOST}
+    with ExitStack() as stack:
+        for directory in directories[:20]:
+            directory.mkdir()
+            stack.enter_context(answering(directory, lambda request: figures()))
+        for directory in directories[20:24]:
+            silent(stack, directory)
+        for directory in directories[24:28]:
+            stack.enter_context(dripping(directory))
+        for directory in directories[28:30]:
+            directory.mkdir()
+            stack.enter_context(answering(directory, lambda request: far_too_much))
+        port = stack.enter_context(listening(("127.0.0.1", 0), registry_of(scraper.scrape)))
+        answering_now: set[str] = set()
+
+        def scraped(_: int) -> str:
+            return page_at(port)
+
+        def look() -> bool:
+            began = time.monotonic()
+            with ThreadPoolExecutor(4) as clients:
+                pages = list(clients.map(scraped, range(4)))
+            # four scrapes, one after the other, as FRESH_S is 0 here; a slow machine has three times as long
+            assert time.monotonic() - began < 3 * 4 * scrape.ALL_S
+            for page in pages:
+                assert len(page) <= PAGE_MOST * len(there)
+                said = up(page)
+                assert list(said) == [one.mountpoint for one in there]
+                answering_now.update(mountpoint for mountpoint, value in said.items() if value)
+            return len(answering_now) >= 20
+
+        assert wait_until(look, 60.0)
+        look()
+        assert answering_now == {one.mountpoint for one in there[:20]}
+
+
+PAGE_MOST = 64 << 10  # bytes of a page for each mount
+
+
+def page_at(port: int) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        assert answer.status == 200
+        return answer.read().decode()
+    finally:
+        connection.close()
+
+
+def up(page: str) -> dict[str, float]:
+    """By mountpoint, whether it answers, as the exporter says; those that do have all their metrics."""
+    found: dict[str, set[str]] = {}
+    said: dict[str, float] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            found.setdefault(sample.labels["mountpoint"], set()).add(family.name)
+            if family.name == "nopfs_up":
+                said[sample.labels["mountpoint"]] = sample.value
+    assert {mountpoint: float(len(names) > 40) for mountpoint, names in found.items()} == said
+    return said
 
 
 def test_scrapes_at_once_ask_once(there: list[Mount], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from slow_source import SlowSource
 
+from nopfsfs.control.client import call
 from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.system.proc import is_stopped
 from tests.conftest import wait_until
@@ -100,13 +101,21 @@ def test_a_mount_that_is_well(mounting: Mounting, data: Path, tmp_path: Path) ->
 
 
 def test_hidden_paths(mounting: Mounting, data: Path, tmp_path: Path) -> None:
-    with mounting(data, "--seed", "42") as m:
+    policy = tmp_path / "rules.toml"
+    policy.write_text("version = 1\n[[rule]]\nweight = 0.5\n[[rule]]\nmatch = { user = 'nobody-*' }\nweight = 0.1\n")
+    policy.chmod(0o640)
+    with mounting(data, "--seed", "42", "--policy", str(policy)) as m:
+        m.wait_status(lambda _: call(m.state_dir, "tune")["policy"]["files"] != [])
         found = Diagnosis(tmp_path, str(m.path), "--hash-paths")
     text = "".join(found.files.values())
     assert str(m.path) in found.done.stdout
-    for name in (str(m.path), str(data), tmp_path.name):
+    for name in (str(m.path), str(data), tmp_path.name, policy.name):
         assert name not in text, name
     assert found.part("status")["state"] == "running"
+    seen, said = found.part("policy")["files"][-1], found.part("policy")["in_force"]
+    assert (seen["believed"], seen["owner"], seen["mode"], seen["kind"]) == (True, os.geteuid(), "0640", "file")
+    assert [(one["number"], one["weight"]) for one in seen["rules"]] == [(1, 0.5), (2, 0.1)]
+    assert (said["weight"], said["files"][-1]["rules"], said["files"][-1]["path"]) == (0.5, [1], seen["path"])
 
 
 def test_a_supervisor_that_was_killed(mounting: Mounting, data: Path, tmp_path: Path) -> None:

@@ -105,8 +105,12 @@ def test_a_file_that_stayed_the_same_is_read_once_more_and_that_is_all(bench: tu
     made, row, size = bench
     made.read(row, size)
     made.clock.ahead_s = LOCAL_S + 1
+    opens, read = (made.rig.gauge(metric) for metric in (Metric.SOURCE_OPENS, Metric.SOURCE_READ_BYTES))
     assert made.compared() == size // PAGE
     assert (made.rig.renewed, made.rig.changed) == ([], [])
+    assert made.rig.gauge(Metric.YOUNG_OPENS) == size // PAGE
+    assert made.rig.gauge(Metric.YOUNG_READ_BYTES) == size
+    assert [made.rig.gauge(metric) for metric in (Metric.SOURCE_OPENS, Metric.SOURCE_READ_BYTES)] == [opens, read]
     made.rig.state.forget(row)
     made.read(row, size)
     made.clock.ahead_s += LOCAL_S

@@ -12,10 +12,10 @@ import trio
 import trio.testing
 
 from nopfsfs.config import MountConfig
+from nopfsfs.control import policy_look
+from nopfsfs.control.policy_look import Found, believed
 from nopfsfs.policy.site_rules import SiteLimits
-from nopfsfs.supervisor import policy_look
 from nopfsfs.supervisor.policy_files import find_policies
-from nopfsfs.supervisor.policy_look import Found, believed
 from nopfsfs.supervisor.site_policy import PAUSE_S, SitePolicy
 
 GOOD, OTHER, BROKEN = "version = 1\ndefault = { weight = 0.5 }", "version = 1\ndefault = { weight = 0.1 }", "version ="

@@ -22,7 +22,8 @@ from nopfsfs.protocol.columns import GAUGES, SIZE_CLASSES, Metric
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.protocol.source_gauges import FRACTION
 from nopfsfs.supervisor import source_memory, source_tuning
-from nopfsfs.supervisor.source_tuning import AUTO, Clocks, SourceTuning
+from nopfsfs.supervisor.source_caps import AUTO
+from nopfsfs.supervisor.source_tuning import Clocks, SourceTuning
 from nopfsfs.system.outages import Outages
 
 STEP_S = 0.05  # of the simulated stager

@@ -18,6 +18,7 @@ from nopfsfs.protocol.columns import (
     Tier,
 )  # fmt: skip
 from nopfsfs.protocol.durations import BUCKETS
+from nopfsfs.protocol.source_gauges import SIZE_NAMES
 from nopfsfs.supervisor.observing.observer import Observer
 from nopfsfs.supervisor.observing.parts import MountParts
 from nopfsfs.supervisor.status_record import served
@@ -80,7 +81,9 @@ class Figures:
             "fetches_in_flight": self._loop.policy.fetches.outstanding,
             "source": {
                 "opens": stager[Metric.SOURCE_OPENS], "bytes": stager[Metric.SOURCE_READ_BYTES],
+                "requests": dict(zip(SIZE_NAMES, stager[Metric.ENDED : Metric.ENDED_LOG2].tolist(), strict=True)),
                 "second_reads": stager[Metric.SECOND_READS], "changed": stager[Metric.CHANGED_FILES],
+                "compared_opens": stager[Metric.YOUNG_OPENS], "compared_bytes": stager[Metric.YOUNG_READ_BYTES],
                 "stuck": stager[Metric.STUCK_READS],
             },
             "tuner": self._parts.tuning.counted(),

@@ -1,6 +1,6 @@
 """The history of a mount in bounded memory: each second of ten minutes, each 10 s of two hours, each minute of a week.
 
-Pure. A row of a longer step is the mean of the rows within it, and of a few columns the most. About 1.1 MB.
+Pure. A row of a longer step is the mean of the rows within it, and of a few columns the most. About 1.2 MB.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ COLUMNS = (
     "wait_p50", "wait_p99",  # seconds, of the READs that waited
     "source_reads", "source_bytes", "errors",
     "fetches_in_flight", "limit", "slowdown",
+    "slots_waited",  # share of the time in which a prefetch waited until fewer requests were under way at the source
+    "source_expected",  # bytes a second that the source gives with as many requests under way as the limit allows
+    "source_cap",  # bytes a second that may be read from it; not known: there is no cap
     "lead",  # seconds of reading that are fetched ahead
     "ram_bytes", "page_cache_bytes", "disk_bytes",  # in use
     "epoch",

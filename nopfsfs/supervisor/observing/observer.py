@@ -23,6 +23,7 @@ from nopfsfs.supervisor.observing.counts import TIERS, Count, Counts, by_tier, c
 from nopfsfs.supervisor.observing.epoch_records import EpochLabel, EpochRecords, Look
 from nopfsfs.supervisor.observing.history import COLUMNS, STEPS, History, Row
 from nopfsfs.supervisor.observing.parts import MountParts
+from nopfsfs.supervisor.observing.source_expectation import SourceExpectation
 from nopfsfs.supervisor.source_tuning import TuningFigures
 from nopfsfs.system.outages import Backoff
 from nopfsfs.system.proc import Usage, usage
@@ -45,6 +46,7 @@ class Observer:
         self._tuning = parts.tuning
         self._processes, self._files = parts.processes, parts.index.n - parts.index.n_dirs
         self._stager = np.frombuffer(parts.memory.stager_gauge, np.int64)
+        self._expected = SourceExpectation(parts.memory.stager_gauge)
         now = time.monotonic()
         first = self._counts()
         self.epochs = EpochRecords(first)
@@ -142,8 +144,9 @@ class Observer:
         moment = {
             "wait_p50": quantile_s(waited, 0.5), "wait_p99": quantile_s(waited, 0.99),
             "fetches_in_flight": self._loop.policy.fetches.outstanding, "limit": tuner.limit,
-            "slowdown": tuner.slowdown, "lead": self.lead_s, "ram_bytes": used["ram"],
-            "page_cache_bytes": used["page_cache"], "disk_bytes": used["disk"],
+            "slowdown": tuner.slowdown, "slots_waited": self._expected.observe(seconds),
+            "source_expected": self._expected.at(tuner.limit), "source_cap": tuner.bandwidth, "lead": self.lead_s,
+            "ram_bytes": used["ram"], "page_cache_bytes": used["page_cache"], "disk_bytes": used["disk"],
             "epoch": status.epoch if status.state == "locked" else None,
             "position": status.position / status.length if status.length else None, "cpu": self._cpu_now(now),
         }  # fmt: skip

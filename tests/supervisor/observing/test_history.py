@@ -23,9 +23,9 @@ def opens(history: History, step: int, since: float = 0.0, most: int = 10**6) ->
     return found
 
 
-def test_there_are_24_columns_and_no_more_than_two_megabytes() -> None:
+def test_there_are_27_columns_and_no_more_than_two_megabytes() -> None:
     history = History(0.0)
-    assert len(COLUMNS) == len(set(COLUMNS)) == 24
+    assert len(COLUMNS) == len(set(COLUMNS)) == 27
     assert sum(rows.nbytes for rows in history._rows.values()) <= 2 << 20
 
 

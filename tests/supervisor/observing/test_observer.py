@@ -62,7 +62,7 @@ class Job:
         budget = SimpleNamespace(used=lambda pages: {"page_cache": pages, "ram": 5, "disk": 0})
         self.observer = Observer(
             SimpleNamespace(memory=memory, loop=self.loop, signal=self.signal, budget=budget, processes=[],
-                            tuning=SimpleNamespace(figures=TuningFigures(None, None)),
+                            tuning=SimpleNamespace(figures=TuningFigures(None, None, None)),
                             index=SimpleNamespace(n=FILES, n_dirs=0))  # type: ignore[arg-type]
         )  # fmt: skip
 

@@ -25,10 +25,15 @@ def believed(path: str) -> str:
     directory, name = os.path.split(os.path.abspath(path))
     above = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        owner = os.fstat(above).st_uid
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
+        return believed_in(above, name)
     finally:
         os.close(above)
+
+
+def believed_in(above: int, name: str) -> str:
+    """Return the text of a policy file in the directory of that descriptor. Raises as `believed`."""
+    owner = os.fstat(above).st_uid
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above)
     with open(fd, "rb") as file:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
@@ -43,8 +48,8 @@ def believed(path: str) -> str:
     return raw.decode()  # UnicodeDecodeError is a ValueError
 
 
-def _at_root(source: str) -> str:
-    """The path of a policy file at the root of the file system of `source`."""
+def at_root(source: str) -> str:
+    """Return the path of a policy file at the root of the file system of `source`."""
     path = os.path.realpath(source)
     device = os.stat(path).st_dev
     while path != "/" and os.stat(os.path.dirname(path)).st_dev == device:
@@ -70,7 +75,7 @@ def main() -> None:
     found = _look(SITE, needed=False)
     if not found:
         try:
-            found = _look(_at_root(source), needed=False)
+            found = _look(at_root(source), needed=False)
         except OSError as error:
             found = [(source, None, str(error.strerror))]
     for file in files:
