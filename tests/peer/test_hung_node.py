@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,6 +32,7 @@ pytestmark = [
 ]
 
 CUT_S = 10.0  # for which the link is cut
+AGAIN_S = 2.5  # from one SIGTERM to the next: MPI would have killed the ranks by then, so somebody asks again
 PAUSE_S = 0.02  # of a reader, after each file
 # Of what the hung node holds, beyond what readers wait in the same seconds for what does not come from it, which is
 # what a busy machine costs. The bar is 0.1 s; without hedging it is two seconds and more, for long files ten.
@@ -134,7 +136,9 @@ def test_readers_do_not_wait_for_a_node_whose_link_is_cut(tmp_path: Path, nodes:
         assert m.code() == 0
 
 
-def test_mounts_end_while_a_link_is_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", [True, False])
+def test_mounts_end_while_a_link_is_cut(tmp_path: Path, again: bool) -> None:
+    """`again`: the link is mended; else mpirun is told to end, and told so again, as where somebody waits in vain."""
     tree = tmp_path / "tree"
     fill(tree, *SMALL)
     with (
@@ -148,5 +152,12 @@ def test_mounts_end_while_a_link_is_cut(tmp_path: Path) -> None:
 
         m.umount(0, 1)
 
-        link.mend(1)  # each waits for the other's last word
-        assert m.code() == 0
+        assert m.made.process.poll() is None, "each waits for the other's last word"
+        if again:
+            link.mend(1)
+            assert m.code() == 0
+        else:
+            for _ in range(2):
+                m.made.process.send_signal(signal.SIGTERM)
+                time.sleep(AGAIN_S)
+            assert m.code() != 0
