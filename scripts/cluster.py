@@ -58,18 +58,19 @@ class Cluster:
 @contextlib.contextmanager
 def cluster(
     source: Path, base: Path, nodes: int, *options: object, implementation: str = "mpich",
-    own: Sequence[Sequence[object]] = (), env: Mapping[str, str] | None = None,
+    own: Sequence[Sequence[object]] = (), first: Sequence[Sequence[str]] = (), env: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:  # fmt: skip
     """Mounts of `source` below `base` in so many ranks of one MPI job; nothing of them is left, come what may. `own`:
-    options of each node's own; `env` is added to the environment."""
+    options of each node's own; `first`: the words before each node's command; `env` is added to the environment."""
     mountpoints = [base / f"node{number}" for number in range(nodes)]
     for mountpoint in mountpoints:
         mountpoint.mkdir(parents=True, exist_ok=True)
     log = base / "mounts.log"
     words = [str(COMMANDS / "nopfs-mount"), str(source), str(base / "node{rank}"), "--peers", "on"]
     words += ["--log-file", str(log), *map(str, options)]
-    if own:
-        words = of_each_rank([[*words, *map(str, each)] for each in own])
+    if own or first:
+        each = zip(first or [()] * nodes, own or [()] * nodes, strict=True)
+        words = of_each_rank([[*before, *words, *map(str, options)] for before, options in each])
     with (base / "mpirun.log").open("w") as said:
         process = mpirun(implementation, nodes, words, env, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
     made = Cluster(process, mountpoints, log)

@@ -34,6 +34,7 @@ class EndSignals:
         self._status = MPI.Status()
         self._look_at = 0.0
         self._given_up = self._done = False
+        self.insists = False  # a person has asked again while other ranks gave no sign of life
 
     def ends(self, end: Callable[[], None]) -> None:
         """Set the function that a person's signal calls. Called before the object is first called."""
@@ -69,6 +70,7 @@ class EndSignals:
                 self._send(other, _ASK)
         if self._others <= self._answered or self._signals[-1] - self._signals[0] > AGAIN_S:
             self._done = True
+            self.insists = not self._others <= self._answered
             self._end()
         elif now - self._asked > ANSWER_S and not self._given_up:
             self._given_up = True

@@ -200,7 +200,7 @@ def _mount(
 def _stay(life: RunningMount, peers: MPI.Intracomm, told: EndSignals, say: Say) -> int:
     """Serve as the peer process until the mounts of all ranks have ended. No failure in here ends a mount."""
     told.ends(life.daemon.terminate)
-    code = serve(peers, life.supervisor, life.config, life.fingerprint, told)
+    code = serve(peers, life.supervisor, life.config, life.fingerprint, told, lambda: told.insists)
     life.supervisor.close()
     with suppress(subprocess.TimeoutExpired):
         status = life.daemon.wait(ENDED_S)

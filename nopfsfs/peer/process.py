@@ -101,11 +101,13 @@ class PeerProcess:
     def __init__(
         self, transport: Transport, supervisor: socket.socket, job: int, turn: Callable[[], None] = lambda: None,
         checker: Executor | None = None, quiet: Callable[[], None] = lambda: None,
+        alone: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         """Take the parts of the loop. `turn` is called in each turn, every 20 ms at least. `checker` computes checksums
-        of long files. `quiet` is called when the mount was killed and nothing will write its arena any more."""
+        of long files. `quiet` is called when the mount was killed and nothing will write its arena any more. `alone`
+        returns True once nodes that have not left are not to be waited for."""
         self._transport, self._job, self._turn, self._checker = transport, job, turn, checker
-        self._say_quiet = quiet
+        self._say_quiet, self._alone = quiet, alone
         self._supervisor = ProcessLink(supervisor)
         self._stager: ProcessLink | None = None
         self._closing: list[socket.socket] = []  # of former stagers, until nothing writes their extents
@@ -137,12 +139,13 @@ class PeerProcess:
         return 0
 
     def _is_over(self) -> bool:
-        """True when the mount has ended, all other nodes have left, and no bytes move or END_LIMIT_S is over."""
-        if not self._over or self._router is None or not self._router.nodes.alone:
+        """True when the mount has ended, all other nodes have left, and no bytes move or END_LIMIT_S is over. That is
+        also the limit for nodes that are not to be waited for."""
+        if not self._over or self._router is None or not (self._router.nodes.alone or self._alone()):
             return False
         now = time.monotonic()
         self._ends_by = self._ends_by or now + END_LIMIT_S
-        return not self._transport.busy or now > self._ends_by
+        return (self._router.nodes.alone and not self._transport.busy) or now > self._ends_by
 
     def _limit(self, idle_s: float) -> float:
         """Seconds to wait for the sockets, when nothing has come for `idle_s` seconds."""
@@ -312,11 +315,12 @@ class PeerProcess:
 
 
 def serve(
-    comm: MPI.Intracomm, supervisor: socket.socket, config: MountConfig, fingerprint: int, turn: Callable[[], None]
-) -> int:
+    comm: MPI.Intracomm, supervisor: socket.socket, config: MountConfig, fingerprint: int, turn: Callable[[], None],
+    alone: Callable[[], bool] = lambda: False,
+) -> int:  # fmt: skip
     """Be the peer process of a mount until the mount has ended and all other nodes have left. Returns the exit code.
     `fingerprint`: a number that all ranks have in common. No other code uses `comm` from now on. `turn` is called again
-    and again, every 20 ms at least."""
+    and again, every 20 ms at least; `alone`: as for `PeerProcess`."""
     from nopfsfs.peer.mpi_transport import MpiTransport
 
     set_up_logging(config, "peer", quiet=not config.foreground)
@@ -326,7 +330,7 @@ def serve(
         try:
             job = fingerprint & (1 << 64) - 1
             quiet = partial(writes_no_more, config.state_dir)
-            return PeerProcess(MpiTransport(comm), supervisor, job, turn, checker, quiet).run()
+            return PeerProcess(MpiTransport(comm), supervisor, job, turn, checker, quiet, alone).run()
         except Exception:
             log.exception("the peer process fails")
             os._exit(1)  # at once: closed sockets mean to the mount that this process writes nothing any more

@@ -23,7 +23,8 @@ from nopfsfs.protocol.stager_peer import SILENT_S, Kind, Status, limit_s
 
 ASKED_A_NODE = LENT_A_NODE // 2  # requests to one node; more are refused here, or that node would call them invalid
 
-_OK, _COMING, _NO = int(Status.OK), int(Status.COMING), int(Status.NO)  # to read an Enum's attribute is slow
+# To read an Enum's attribute is slow.
+_OK, _COMING, _NO, _SENDING = int(Status.OK), int(Status.COMING), int(Status.NO), int(Status.SENDING)
 _GOT = Kind.GOT
 TAKES_LONG = 1 << 20  # bytes; so many may take longer than SILENT_S
 CHECKED_APART = 1 << 20  # bytes; so many are checked in a thread, while the next ones arrive
@@ -147,7 +148,7 @@ class Requester:
         if status == _OK:
             self._nodes.heard(node)
             if want.length >= TAKES_LONG:
-                self._is_coming(want)  # else the stager would give up after SILENT_S
+                self._goes_on(want, _SENDING)  # else the stager would give up after SILENT_S
             want.check, want.coming = answer.check, True
             want.due = self._due(want)
             if want.told:
@@ -155,7 +156,7 @@ class Requester:
             else:
                 self._receive(want, self._arena[want.extent : want.extent + want.length])
         elif status == _COMING:
-            self._is_coming(want)
+            self._goes_on(want, _COMING)
         elif status == _NO:
             self._nodes.heard(node)
             self._end(want)
@@ -164,13 +165,13 @@ class Requester:
         else:
             raise ValueError("an answer that cannot be")
 
-    def _is_coming(self, want: NodeRequest) -> None:
-        """Send COMING to the stager and extend the limit, once: a node that sends COMING again and again is late all
-        the same."""
+    def _goes_on(self, want: NodeRequest, status: int) -> None:
+        """Send COMING or SENDING to the stager and extend the limit, once: a node that sends COMING again and again is
+        late all the same."""
         if not want.coming and not want.told:
             want.coming = True
             want.due = self._due(want)
-            self._to_stager(_GOT, (want.ask, 0, _COMING, 0))
+            self._to_stager(_GOT, (want.ask, 0, status, 0))
 
     def _receive(self, want: NodeRequest, view: memoryview) -> None:
         want.key = self._transport.start_receive(want.node, want.tag, view)

@@ -26,9 +26,9 @@ TRY_S, TRY_MOST_S = 2.0, 10.0  # from one try of a lane that was left to the nex
 TRY_APART = 25  # choices from one try to the next: 4 % of them
 FOREIGN_SHARE = 0.05  # of the files of other nodes: those that are read from the source because their node is slow
 HEDGED_SHARE, HEDGED_FEW = 0.02, 3  # of a node's requests: those that go on from the source; so many in any case
-HEDGE_TIMES = 3.0  # as long as 95 % of requests take: then a demand goes on from the source
+HEDGE_TIMES = 3.0  # as long as 95 % of demands take: then a demand goes on from the source
 HEDGE_LEAST_S = 0.05  # a healthy node may be as late as this: its peer process looks for messages each 20 ms
-HEDGE_COMING_S = 0.5  # the same where a node has said that it reads the file: it reads it for all
+HEDGE_COMING_S = 0.5  # the same where a node has said that it reads the file, for all, or that it sends a long one
 FAILED_S = 10.0  # after a failed read nothing is read from the source that has a copy elsewhere
 _NUMBERS = ("source", "disk", "peer")
 
@@ -222,10 +222,10 @@ class FetchChoice:
         """Note that a file is under way on a lane."""
         lane.begin(size, self._clock())
 
-    def end(self, lane: FetchLane, size: int, took: float | None = None) -> None:
-        """Note that it is not any more; `took`: as for `FetchLane.end`. A lane that was left, and was as fast as what
-        is used in its place, is tried again at once."""
-        lane.end(size, self._clock(), took=took)
+    def end(self, lane: FetchLane, size: int, took: float | None = None, *, demand: bool = False) -> None:
+        """Note that it is not any more; `took`, `demand`: as for `FetchLane.end`. A lane that was left, and was as fast
+        as what is used in its place, is tried again at once."""
+        lane.end(size, self._clock(), took=took, demand=demand)
         if took is not None and lane is not self.source:
             standing = self._standing(lane, size)
             standing.again = standing.left and took <= max(UNNOTICED_S, standing.after)
@@ -244,13 +244,13 @@ class FetchChoice:
 
     # ---- hedging ------------------------------------------------------------------------------------------
 
-    def hedge_after(self, lane: FetchLane, size: int, *, coming: bool) -> float:
+    def hedge_after(self, lane: FetchLane, size: int, *, coming: bool, sending: bool = False) -> float:
         """Seconds after which a node's answer is late for a reader that waits. `coming`: the node has said that it
-        reads the file."""
-        usual = HEDGE_TIMES * lane.p95(size)
+        reads the file; `sending`: that it sends it."""
+        usual = HEDGE_TIMES * lane.p95(size, demands=not sending)
         if coming:
             usual = max(usual, HEDGE_TIMES * self.source.p95(size))
-        least = HEDGE_COMING_S if coming else HEDGE_LEAST_S
+        least = HEDGE_COMING_S if coming or sending else HEDGE_LEAST_S
         return max(least, usual, self.source.eta(size, self._clock()))
 
     def hedges(self, lane: FetchLane, *, again: bool = False, coming: bool = False) -> bool:

@@ -80,6 +80,31 @@ class _Durations:
         self.variance = before / self.weight * (self.variance + off * off / self.weight)
 
 
+class _BySize:
+    """Durations by size class; of a class that was not seen yet, those seen last."""
+
+    __slots__ = ("_classes", "_last")
+
+    def __init__(self) -> None:
+        self._classes: dict[int, _Durations] = {}
+        self._last = _Durations(0.0, 0.0)
+
+    def of(self, number: int) -> _Durations:
+        return self._classes.get(number, self._last)
+
+    def see(self, number: int, log_ratio: float, now: float) -> None:
+        found = self._classes.get(number)
+        if found is None:
+            found = self._classes[number] = _Durations(self._last.mean, now)
+        found.see(log_ratio, now)
+        self._last = found
+
+    def forget(self, number: int) -> None:
+        found = self._classes.get(number)
+        if found is not None:
+            found.weight = LEAST
+
+
 class FetchLane:
     """Times of one lane. The caller says what begins and ends on it; `now`: seconds of a clock that only runs forward.
 
@@ -88,8 +113,8 @@ class FetchLane:
 
     def __init__(self, times: LaneTimes) -> None:
         self._times = times
-        self._classes: dict[int, _Durations] = {}
-        self._last = _Durations(0.0, 0.0)  # those seen last, for classes that were not seen yet
+        # Prefetches wait for each other and for demands: so how long demands take is also kept apart.
+        self._all, self._demands = _BySize(), _BySize()
         self._requests = self._bytes = 0  # under way
         self._ended_at = 0.0  # the last end, or the first begin after nothing was under way
         self._longest = 0.0  # expected duration of what is under way, at most
@@ -111,25 +136,23 @@ class FetchLane:
         self._bytes += size
         self.asks.add(now)
 
-    def end(self, size: int, now: float, *, took: float | None = None) -> None:
+    def end(self, size: int, now: float, *, took: float | None = None, demand: bool = False) -> None:
         """Note that a request is not under way any more. `took`: its seconds, if it brought its bytes and they count
-        for the lane."""
+        for the lane; `demand`: a reader has waited for all of them."""
         self._pass(now)
         self._requests -= 1
         self._bytes -= size
         self._ended_at = now
         if took is not None:
             self._moved += size
-            self.see(size, took, now)
+            self.see(size, took, now, demand=demand)
 
-    def see(self, size: int, took: float, now: float) -> None:
-        """Take in that a request took so many seconds."""
-        number = size_class(size)
-        found = self._classes.get(number)
-        if found is None:
-            found = self._classes[number] = _Durations(self._last.mean, now)
-        found.see(math.log(max(took, SHORTEST_S) / self._times.seconds(size)), now)
-        self._last = found
+    def see(self, size: int, took: float, now: float, *, demand: bool = False) -> None:
+        """Take in that a request took so many seconds; `demand`: a reader has waited for all of them."""
+        log_ratio = math.log(max(took, SHORTEST_S) / self._times.seconds(size))
+        self._all.see(size_class(size), log_ratio, now)
+        if demand:
+            self._demands.see(size_class(size), log_ratio, now)
 
     def answered(self) -> None:
         """Note that the lane has answered a request, whatever it said."""
@@ -148,19 +171,17 @@ class FetchLane:
 
     def forget(self, size: int) -> None:
         """Let the next durations of such requests count for much: those before were of another time."""
-        found = self._classes.get(size_class(size))
-        if found is not None:
-            found.weight = LEAST
+        self._all.forget(size_class(size))
 
     # ---- what is expected ---------------------------------------------------------------------------------
 
     def seconds(self, size: int) -> float:
         """The seconds of a request of so many bytes, as requests are now."""
-        return self._times.seconds(size) * self._durations(size).ratio
+        return self._times.seconds(size) * self._all.of(size_class(size)).ratio
 
-    def p95(self, size: int) -> float:
-        """Seconds that only one request of twenty exceeds."""
-        found = self._durations(size)
+    def p95(self, size: int, *, demands: bool = False) -> float:
+        """Seconds that only one request of twenty exceeds, or of twenty demands."""
+        found = (self._demands if demands else self._all).of(size_class(size))
         return self._times.seconds(size) * math.exp(found.mean + P95 * math.sqrt(found.variance))
 
     def eta(self, size: int, now: float) -> float:
@@ -176,9 +197,6 @@ class FetchLane:
     def _rate(self) -> float:
         """Bytes a second of all requests together: as seen, unless fewer came than it can bring."""
         return max(self._times.together, self._moved / self._busy if self._busy > 0 else 0.0)
-
-    def _durations(self, size: int) -> _Durations:
-        return self._classes.get(size_class(size), self._last)
 
     def _pass(self, now: float) -> None:
         """Count the time since the last look as busy, if anything was under way."""

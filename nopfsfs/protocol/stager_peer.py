@@ -37,7 +37,7 @@ class Kind(IntEnum):
     GIVE_UP = 3  # no longer wait for these: they are to be answered (FREED) when nothing will write their extents
     LENT = 4  # these rows lie there until BACK, or will not be lent
     # peer process to stager
-    GOT = 5  # how it ended, or that it is coming
+    GOT = 5  # how it ended, or that it is coming or being sent
     FREED = 6  # nothing will write the extents of these, which were given up or answered with `held`
     LEND = 7  # another node asks for these rows
     BACK = 8  # what was lent under these ids is not needed any more, or never will be
@@ -52,6 +52,7 @@ class Status(IntEnum):
     LATE = 3  # no answer in time
     CORRUPT = 4  # other bytes than the holder said, or not as many
     LOST = 5  # the node is gone, or asked no more
+    SENDING = 6  # not ended: the holder sends a file so long that its bytes may take longer than SILENT_S
 
 
 _ID = struct.Struct("<Q")

@@ -65,7 +65,7 @@ class LoadLanes:
         lane, load.lane = load.lane, None
         if lane is not None:
             useless = load.origin() == Origin.SOURCE and lane is not self._choice.source
-            self._choice.end(lane, load.length, None if useless else took)
+            self._choice.end(lane, load.length, None if useless else took, demand=not load.prefetch)
 
     def block_read(self, size: int, took: float) -> None:
         """Take in a block that was read from the source, one of several of its file."""
@@ -89,15 +89,16 @@ class LoadLanes:
         """Note that a node has brought a file for which its reader did not wait any more, after so many seconds."""
         lane = self._choice.peer(node)
         lane.answered()
-        lane.see(load.length, took, self._clock())
+        lane.see(load.length, took, self._clock(), demand=not load.prefetch)
 
     def late(self, node: int, began: float) -> None:
         """Note that a node did not answer within the limit of a request that began then."""
         self._choice.peer(node).unanswered(self._clock(), since=began)
 
-    def hedge_after(self, load: Load, node: int, *, coming: bool) -> float:
-        """Seconds after which the answer of a node is late for a reader; `coming`: the node reads the file."""
-        return self._choice.hedge_after(self._choice.peer(node), load.length, coming=coming)
+    def hedge_after(self, load: Load, node: int, *, coming: bool, sending: bool) -> float:
+        """Seconds after which the answer of a node is late for a reader; `coming`: the node reads the file; `sending`:
+        it sends it."""
+        return self._choice.hedge_after(self._choice.peer(node), load.length, coming=coming, sending=sending)
 
     def hedges(self, node: int, *, again: bool, coming: bool) -> bool:
         """Note that the answer of a node is late for a reader; True when the source is to be read. `again`: it was late

@@ -45,6 +45,7 @@ _FAILED = {
     Status.NO: Metric.PEER_REFUSED, Status.LATE: Metric.PEER_LATE, Status.CORRUPT: Metric.PEER_CORRUPT,
     Status.LOST: Metric.PEER_REFUSED,
 }  # fmt: skip
+_GO_ON = (Status.COMING, Status.SENDING)
 _LAST = max(Status)
 
 
@@ -56,7 +57,8 @@ class _RemoteFetch:
     due: float
     urgent: bool
     prefetch: bool  # among those that are bounded
-    coming: bool = False
+    coming: bool = False  # the node reads the file
+    sending: bool = False  # the node has it, and its bytes are under way
     late: float = math.inf  # when its answer is late for the reader that waits
     missed: bool = False  # it was late, and the reader waits on
 
@@ -177,7 +179,7 @@ class RemoteFetches:
         elif not fetch.urgent:
             fetch.urgent = True
             self._expect(load.ask, fetch, now=self._lanes.is_down(fetch.node))
-            if fetch.coming:  # as for one who asks now
+            if fetch.coming or fetch.sending:  # as for one who asks now
                 fetch.due = min(fetch.due, self._clock() + self._limit(fetch))
             self._outbox.send(Kind.HURRY, [(load.ask,)])
 
@@ -240,13 +242,16 @@ class RemoteFetches:
 
     def _expect(self, number: int, fetch: _RemoteFetch, *, now: bool = False) -> None:
         """Note when the answer to a request for which a reader waits is late; `now`: it is."""
-        wait_s = 0.0 if now else self._lanes.hedge_after(fetch.load, fetch.node, coming=fetch.coming)
+        wait_s = 0.0
+        if not now:
+            wait_s = self._lanes.hedge_after(fetch.load, fetch.node, coming=fetch.coming, sending=fetch.sending)
         fetch.late = self._clock() + wait_s
         heapq.heappush(self._late, (fetch.late, number))
 
     @staticmethod
     def _limit(fetch: _RemoteFetch) -> float:
-        return limit_s(coming=fetch.coming, urgent=fetch.urgent, length=fetch.load.length) + MARGIN_S
+        goes_on = fetch.coming or fetch.sending
+        return limit_s(coming=goes_on, urgent=fetch.urgent, length=fetch.load.length) + MARGIN_S
 
     # ---- answers ------------------------------------------------------------------------------------------
 
@@ -255,12 +260,12 @@ class RemoteFetches:
         for number, check, status, held in records:
             if number in self._held:  # it was given up
                 self._answered_late(number, status)
-                if not held and status != Status.COMING:
+                if not held and status not in _GO_ON:
                     self._release(number)
             elif (fetch := self._fetches.get(number)) is None or status > _LAST:
                 self._ignore(f"an answer to request {number} of status {status}")
-            elif status == Status.COMING:
-                self._is_coming(number, fetch)
+            elif status in _GO_ON:
+                self._goes_on(number, fetch, status)
             elif status == Status.OK and not held:
                 self._end(number)
                 self._lanes.answered(fetch.node)
@@ -285,14 +290,19 @@ class RemoteFetches:
                 fetch.coming, fetch.due = True, self._clock() + self._limit(fetch)
             self._lanes.answered(fetch.node)
 
-    def _is_coming(self, number: int, fetch: _RemoteFetch) -> None:
-        """Note that a node reads the file; once: one that says no more than that for ever is late all the same."""
+    def _goes_on(self, number: int, fetch: _RemoteFetch, status: int) -> None:
+        """Note that a node reads the file, or sends it; once: one that says no more than that for ever is late all the
+        same."""
         self._lanes.answered(fetch.node)
-        if fetch.coming:
+        if fetch.coming or fetch.sending:
             return
-        fetch.coming, fetch.missed = True, False
+        if status == Status.SENDING:
+            fetch.sending = True
+        else:
+            fetch.coming = True
+            self._lanes.end(fetch.load)  # how long that takes is not for the node to say
+        fetch.missed = False
         fetch.due = self._clock() + self._limit(fetch)
-        self._lanes.end(fetch.load)  # how long that takes is not for the node to say
         if fetch.urgent:
             self._expect(number, fetch)
 

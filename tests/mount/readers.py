@@ -5,6 +5,8 @@ compare MOUNT SOURCE SEED ROUNDS [PAUSE]    read every file of both, in an order
 read PATH [PATH...]                 [length, sha256] or the errno of each
 follow MOUNT SOURCE FILE PAUSE [STOP...]  read and compare what FILE lists, JSON {"names": [], "epochs": [[index, ...],
                                     ...]}; after each epoch of STOP say its number and wait for a line
+timed MOUNT SOURCE FILE PAUSE       as follow, until a line on stdin; what differs, and of each file its index, when it
+                                    was opened (monotonic clock), and the seconds until all of it was read
 until MOUNT SOURCE SEED             read and compare for ever; at the first error say what was done, differed, the errno
 hold PATH                           open, read 4096 bytes, say so; at a line on stdin read the rest
 loop MOUNT                          read all files for ever; at a line on stdin say how many, and errors
@@ -84,6 +86,22 @@ def follow(mount: str, source: str, orders: str, pause: str, *stops: str) -> Non
             say(number)
             sys.stdin.readline()
     say({"wrong": wrong})
+
+
+def timed(mount: str, source: str, orders: str, pause: str) -> None:
+    with open(orders) as file:
+        said = json.load(file)
+    names, wrong, times = said["names"], [], []
+    say("ready")
+    for at in itertools.chain.from_iterable(said["epochs"]):
+        began = time.monotonic()
+        data = read(os.path.join(mount, names[at]))
+        times.append([at, began, time.monotonic() - began])
+        if data != read(os.path.join(source, names[at])):
+            wrong.append(names[at])
+        if select.select([0], [], [], float(pause))[0]:
+            break
+    say({"wrong": wrong, "times": times})
 
 
 def until(mount: str, source: str, seed: str) -> None:
@@ -200,5 +218,5 @@ if __name__ == "__main__":
     if what == "read":
         say([outcome(path) for path in words])
     else:
-        known = (compare, follow, until, hold, loop, wait, many, signals, may)
+        known = (compare, follow, timed, until, hold, loop, wait, many, signals, may)
         {function.__name__: function for function in known}[what](*words)

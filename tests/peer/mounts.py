@@ -8,7 +8,7 @@ import signal
 import threading
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -211,15 +211,18 @@ class Followers:
 @contextmanager
 def mounts(
     source: Path, tree: Path, base: Path, nodes: int, *options: object, implementation: str,
-    own: Sequence[Sequence[object]] = (),
+    own: Sequence[Sequence[object]] = (), first: Sequence[Sequence[str]] = (), env: Mapping[str, str] | None = None,
 ) -> Iterator[Mounts]:  # fmt: skip
     """Mount `source`, which shows `tree`, on so many nodes. A test ends the mounts by itself; then nothing may be
-    left."""
+    left. `own`, `first`, `env`: as for `cluster`."""
     mark = uuid.uuid4().hex
     words = ["--seed", SEED, "--index-dir", base / "index", *options]
     made: Mounts | None = None
     try:
-        with cluster(source, base, nodes, *words, implementation=implementation, own=own, env={TEST_ID: mark}) as c:
+        environment = {**(env or {}), TEST_ID: mark}
+        with cluster(
+            source, base, nodes, *words, implementation=implementation, own=own, first=first, env=environment
+        ) as c:
             made = Mounts(c, tree, mark)
             try:
                 yield made

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import xxhash
 
@@ -22,7 +22,7 @@ JOB = 0x0123_4567_89AB_CDEF
 ROWS = 40
 SLOT, SLOTS = 64, 96
 FREE = bytes([0xEE]) * SLOT
-FINAL = set(Status) - {Status.COMING}
+FINAL = set(Status) - {Status.COMING, Status.SENDING}
 
 
 def length_of(row: int) -> int:
@@ -56,7 +56,7 @@ class Ask:
     row: int
     slot: int
     final: Status | None = None
-    coming: int = 0
+    goes_on: list[Status] = field(default_factory=list)  # COMING or SENDING
     given_up: bool = False
     held: bool = False
     freed: int = 0
@@ -126,10 +126,10 @@ class Stager:
         ask = self.asks[id]
         assert ask.final is None, "answered twice"
         assert not ask.freed, "answered after it was freed"
-        if status == Status.COMING:
+        if status not in FINAL:
             assert not held
-            ask.coming += 1
-            assert ask.coming == 1, "coming again and again"
+            ask.goes_on.append(Status(status))
+            assert len(ask.goes_on) == 1, "coming again and again"
             return
         ask.final, ask.held = Status(status), bool(held)
         if status == Status.OK:

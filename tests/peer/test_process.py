@@ -588,6 +588,17 @@ def test_an_idle_peer_looks_fifty_times_a_second(quiet: Callable[..., tuple[Peer
     assert len(slept.waits) - last < 200
 
 
+def test_a_mount_that_has_ended_waits_for_nodes_that_have_not_left_until_it_is_told_not_to(
+    quiet: Callable[..., tuple[PeerProcess, Slept]],
+) -> None:
+    peer, slept = quiet(100.0)
+    told_at = slept.now + 90.0
+    peer._alone = lambda: slept.now > told_at
+    peer._mount_ended()
+    assert peer.run() == 0
+    assert slept.now == pytest.approx(told_at + process.END_LIMIT_S, abs=0.1)
+
+
 def test_it_waits_for_a_part_of_the_time_for_which_nothing_came(
     quiet: Callable[..., tuple[PeerProcess, Slept]],
 ) -> None:

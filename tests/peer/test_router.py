@@ -81,7 +81,7 @@ def test_a_row_that_is_being_loaded_is_coming_and_comes(cluster: Cluster) -> Non
     (loan,) = cluster.nodes[1].st.pending()
     cluster.nodes[1].st.coming(loan)
     cluster.settle()
-    assert ask.coming == 1
+    assert ask.goes_on == [Status.COMING]
     cluster.wait(PREFETCH_S - 1)
     assert ask.final is None
     cluster.drain()
@@ -346,7 +346,7 @@ def test_what_is_coming_runs_out_too_however_often_that_is_said(cluster: Cluster
     cluster.check_at_rest()
 
 
-def test_of_bytes_that_may_take_long_it_is_said_that_they_are_coming(
+def test_of_bytes_that_may_take_long_it_is_said_that_they_are_being_sent(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requester, "TAKES_LONG", length_of(3))
@@ -356,7 +356,7 @@ def test_of_bytes_that_may_take_long_it_is_said_that_they_are_coming(
     cluster.nodes[1].st.lend(cluster.nodes[1].st.pending()[0])
     cluster.drain()
     assert ask.final == Status.OK
-    assert ask.coming == 1
+    assert ask.goes_on == [Status.SENDING]
     cluster.check_at_rest()
 
 

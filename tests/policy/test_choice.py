@@ -346,17 +346,20 @@ def test_an_empty_file_takes_some_time() -> None:
 def test_an_answer_is_late_by_what_the_node_and_the_source_usually_take() -> None:
     w = World("peer", 0)
 
-    def late(coming: bool = False) -> float:
-        return w.choice.hedge_after(w.peer, KB, coming=coming)
+    def late(*, coming: bool = False, sending: bool = False) -> float:
+        return w.choice.hedge_after(w.peer, KB, coming=coming, sending=sending)
 
-    assert late() == HEDGE_LEAST_S
+    for _ in range(200):
+        w.peer.see(KB, 0.2, w.now)
+    assert late() == HEDGE_LEAST_S, "prefetches wait for each other, demands do not"
+    assert 3 * 0.2 <= late(sending=True) <= 5 * 0.2
     assert late(coming=True) == HEDGE_COMING_S
     for _ in range(50):
         w.source.see(KB, 0.3, w.now)
     assert late() == pytest.approx(0.3, rel=0.3), "what the source takes"
     assert late(coming=True) > 3 * 0.3
     for _ in range(200):
-        w.peer.see(KB, 0.2, w.now)
+        w.peer.see(KB, 0.2, w.now, demand=True)
     assert 3 * 0.2 <= late() <= 5 * 0.2
 
 

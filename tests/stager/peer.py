@@ -135,7 +135,7 @@ class FakePeer:
         raise AssertionError("asked for what never was")
 
     def refuse(self, ask: Ask, status: Status, *, held: int = 0) -> None:
-        if not held and status != Status.COMING:
+        if not held and status not in (Status.COMING, Status.SENDING):
             del self.writes[ask.id]
         self.say(Kind.GOT, (ask.id, 0, status, held))
 

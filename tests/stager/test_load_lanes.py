@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 import xxhash
 
-from nopfsfs.policy.choice import FOREIGN_SHARE, HEDGE_LEAST_S, HEDGED_FEW
+from nopfsfs.policy.choice import FOREIGN_SHARE, HEDGE_COMING_S, HEDGE_LEAST_S, HEDGED_FEW
 from nopfsfs.policy.fetch_lane import WINDOW_S
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.server_stager import Origin
 from nopfsfs.protocol.stager_peer import MARGIN_S, SILENT_S, Status
-from nopfsfs.stager import worker_threads
+from nopfsfs.stager import remote_fetches, worker_threads
 from nopfsfs.stager.load_lanes import LoadLanes
 from nopfsfs.stager.remote_fetches import HEDGED_MOST
 from nopfsfs.stager.workers import STUCK_LEAST_S
@@ -203,13 +203,15 @@ def test_where_the_source_hangs_the_copy_that_was_passed_is_read(lab: Lab, monke
 
 
 class Readers:
-    """Four readers of files of node 1. The node answers after `peer_s`; None: never."""
+    """Four readers of files of node 1. The node answers after `peer_s`; None: never. `sends`: it says at once that it
+    sends the file, as of long ones."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab, self.r = lab, lab.r
         homes(self.r, node1=self.r.files)
         self.peer = FakePeer(self.r)
         self.peer_s: float | None = 0.002
+        self.sends = False
         self.waits: list[tuple[float, float, int]] = []  # begin, seconds, origin
         self._reading: dict[int, tuple[int, float]] = {}  # by demand: row, begin
 
@@ -225,6 +227,8 @@ class Readers:
                 pass
             self.peer.take()
             for ask in list(self.peer.writes.values()):
+                if self.sends and ask.id not in began:
+                    self.peer.refuse(ask, Status.SENDING)
                 asked = began.setdefault(ask.id, r.now)
                 if ask.id in self.peer.given_up:
                     self.peer.free(ask)
@@ -279,7 +283,13 @@ def test_a_node_that_hangs_costs_a_reader_a_tenth_of_a_second_and_is_asked_again
     r.check_at_rest()
 
 
-def test_a_node_that_is_slow_is_passed_for_few_files(readers: Readers) -> None:
+@pytest.mark.parametrize("long", [False, True])
+def test_a_node_that_is_slow_is_passed_for_few_files(
+    readers: Readers, long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if long:
+        readers.sends = True
+        monkeypatch.setattr(remote_fetches, "HEDGED_MOST", 0)
     readers.run(4)
     readers.peer_s = 0.2
     readers.run(1 + WINDOW_S)  # until late answers tell it from a dead one, and the healthy time is over
@@ -312,6 +322,48 @@ def test_a_long_file_that_goes_on_from_the_source_is_given_up(tmp_path: Path) ->
         assert peer.given_up == [asks[1].id, asks[0].id], "it had its time"
         peer.free(asks[0])
         assert r.state.peer_pause() is None
+        r.check_at_rest()
+
+
+def test_bytes_of_a_dead_node_that_were_under_way_cost_no_reader_more_than_a_late_answer(readers: Readers) -> None:
+    r, peer = readers.r, readers.peer
+    rows = r.files[:12]
+    r.state.fetch(rows)
+    for row in rows:
+        peer.refuse(peer.ask_of(row), Status.SENDING)
+    r.now += 5
+    waits = []
+    for row in rows:
+        number, began = r.demand(row), r.now
+        while number not in r.results and r.now < began + 20:
+            r.state.check_limits()
+            r.run()
+            r.now += 0.01
+        assert r.results[number].origin == Origin.SOURCE
+        waits.append(r.now - began)
+    assert max(waits) <= HEDGE_COMING_S + 4 * SOURCE_S
+    assert max(waits[3:]) <= 4 * SOURCE_S, "by then it is down"
+    peer.take()
+    peer.free(*list(peer.writes.values()))
+    r.check_at_rest()
+
+
+def test_where_no_second_extent_is_free_the_server_reads_what_a_node_does_not_bring(tmp_path: Path) -> None:
+    with rigs(tmp_path, "node1") as make:
+        r, peer = make(PAGE, budget=PAGE)
+        (row,) = r.files
+        number = r.demand(row)
+        ask = peer.ask_of(row)
+        r.now += 2 * HEDGE_LEAST_S
+        r.state.check_limits()
+        r.take()
+        assert r.results[number].errno == errno.ENOSPC, "with which the server reads by itself"
+        assert (r.gauge(Metric.FETCHES_HEDGED), r.gauge(Metric.NO_ROOM)) == (1, 1)
+        peer.bring(ask)  # too late
+        again = r.demand(row)
+        peer.bring(peer.ask_of(row))
+        r.take()
+        assert r.results[again].origin == Origin.PEER
         r.check_at_rest()
 
 

@@ -80,7 +80,7 @@ class PeerPlayer(Player):
     def coming(self, row: int, value: int) -> None:
         ask = self._open(value)
         if ask is not None:
-            self.peer.refuse(ask, Status.COMING)
+            self.peer.refuse(ask, (Status.COMING, Status.SENDING)[value % 2])
 
     def scribble(self, row: int, value: int) -> None:
         self.peer.take()
