@@ -231,12 +231,12 @@ def disciplined() -> dict[str, str]:
 
 @contextlib.contextmanager
 def endless_reader(listing: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that reads the files of a list again and again. Raises LabError if it ended by itself."""
+    """A process that reads the files of a list again and again. Raises LabError if it failed."""
     command: list[str | Path] = [sys.executable, lab.SCRIPTS / "readers" / "endless.py", listing]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
             yield process
-            if process.poll() is not None:
+            if process.poll() not in (None, 0):
                 raise lab.LabError(f"the reader ended with exit {process.returncode}")
         finally:
             process.kill()

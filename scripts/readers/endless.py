@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Reads each file of a list, again and again, as fast as it gets them, until stdin is closed. Passes by what cannot be
-read.
+"""Reads each file of a list, again and again, as fast as it gets them, until stdin is closed or the mount is gone.
+Passes by what the source has errors for.
 
 python endless.py LIST
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import select
 import sys
@@ -17,6 +17,7 @@ from pathlib import Path
 
 READ_BYTES = 1 << 20
 LOOK_FILES = 64  # between two looks at stdin
+GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 
 
 def stdin_is_closed() -> bool:
@@ -28,8 +29,13 @@ def read_endlessly(paths: Sequence[str]) -> None:
     for number, path in enumerate(cycle(paths)):
         if number % LOOK_FILES == 0 and stdin_is_closed():
             return
-        with contextlib.suppress(OSError):
+        try:
             read_file(path)
+        except OSError as error:
+            if error.errno in GONE:
+                return
+            if error.errno != errno.EIO:
+                raise
 
 
 def read_file(path: str) -> None:

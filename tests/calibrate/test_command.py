@@ -26,7 +26,7 @@ from nopfsfs.config import DiskSpec
 from nopfsfs.errors import Exit
 from nopfsfs.performance.cluster_file import class_name, read_cluster
 from nopfsfs.system.state_dirs import calibration_path
-from tests.conftest import FakeMounts, wait_until
+from tests.conftest import FakeMounts, long, wait_until
 from tests.dead import dead
 from tests.mount.harness import COMMAND_S, fill, module, run
 
@@ -87,7 +87,7 @@ def test_a_directory_and_a_disk(tree: Path, disk: Path, tmp_path: Path, capsys: 
     assert os.stat(path).st_mode & 0o077 == os.stat(tmp_path / "index").st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("name", ["a" * 200, "line\nfeed", "end ", os.fsdecode(b"\xff")])
+@pytest.mark.parametrize("name", [long("a" * 200), "line\nfeed", long("end "), long(os.fsdecode(b"\xff"))])
 def test_a_disk_whose_path_is_no_name_of_a_class(
     name: str, tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -346,6 +346,7 @@ def test_who_is_killed_leaves_nothing_either(writing: subprocess.Popen[str], dis
     assert wait_until(lambda: os.listdir(disk) == [], COMMAND_S)
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_is_a_bug_that_leaves_what_the_next_one_removes(
     writing: subprocess.Popen[str], large_files: Path, disk: Path, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_each_open_is_logged_once_in_order(mounting: Mounting, data: Path) -> No
     assert not [one for one in lines if "dropped" in one]
 
 
+@pytest.mark.long
 def test_a_profile_has_the_sums_of_the_job(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--seed", str(SEED), "--signal", "open") as m:
         with listening(m, "--profile", "--json", "--seconds", "6") as log:

@@ -74,6 +74,7 @@ def test_four_readers_with_a_disk_tier(mounting: Mounting, data: Path, tmp_path:
     assert record["served"]["disk"]["files"] > 0
 
 
+@pytest.mark.long
 def test_four_readers_while_the_disk_is_full(mounting: Mounting, data: Path, tiny: Path) -> None:
     with mounting(data, "--ram", "8M", "--disk", f"{tiny}:23M", disks=[tiny]) as m:
         (tiny / "someone else's").write_bytes(bytes(16 * MIB))

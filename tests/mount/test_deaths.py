@@ -17,7 +17,7 @@ from nopfsfs.control.client import call
 from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.protocol.columns import LAYOUT
-from tests.conftest import wait_until
+from tests.conftest import long, wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, mount_command, read_all, run
 from tests.mount.reading import FINE, are_reading, comparing
@@ -97,6 +97,7 @@ def test_a_server_dies_when_there_is_no_supervisor(
         m.wait_gone()
 
 
+@pytest.mark.long
 def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path) -> None:
     with mounting(data, "--servers", "2") as m:
         m.errors_expected = True
@@ -239,7 +240,7 @@ def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path) -> None
         assert m.status()["state"] == "running"
 
 
-@pytest.mark.parametrize("fallback", ["no fast path", "no resend"])
+@pytest.mark.parametrize("fallback", ["no fast path", long("no resend")])
 def test_without_what_recovery_needs(
     mounting: Mounting, data: Path, fallback: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_server_that_is_stopped(mounting: Mounting, data: Path, tmp_path: Path
         assert sorted(os.listdir(m.path)) == sorted(os.listdir(data))
 
 
+@pytest.mark.long
 def test_a_source_that_does_not_answer(mounting: Mounting, tmp_path: Path) -> None:
     fill(tmp_path / "backing", 20, 3000)
     with SlowSource(tmp_path / "backing") as slow, mounting(slow.path) as m:

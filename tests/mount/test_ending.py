@@ -53,6 +53,7 @@ def test_signals(mounting: Mounting, data: Path, number: signal.Signals) -> None
         m.wait_gone()
 
 
+@pytest.mark.long
 def test_what_was_mounted_there_since_stays(mounting: Mounting, data: Path) -> None:
     """The mount is out of sight, and still in use, when it is told to end."""
     with mounting(data) as m, Reader("hold", next(m.path.glob("*/*.jpg"))) as reader:
@@ -158,6 +159,7 @@ def test_a_mount_at_the_place_of_one_that_is_ending(mounting: Mounting, data: Pa
         assert {"supervisor", "server", "stager"} <= {process.role for process in living(read_pids(m.state_dir))}
 
 
+@pytest.mark.long
 def test_a_mount_at_the_same_path_in_another_mount_namespace(mounting: Mounting, data: Path) -> None:
     """Its commands reach its own daemon."""
     with mounting(data) as m:

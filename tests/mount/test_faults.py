@@ -280,6 +280,7 @@ def test_a_stopped_stager_delays_and_breaks_nothing(mounting: Mounting, data: Pa
         read_all(m)
 
 
+@pytest.mark.long
 def test_the_mount_command_is_killed_while_it_starts(mounting: Mounting, data: Path) -> None:
     """Whatever it leaves, the next one clears."""
     with mounting(data) as m:

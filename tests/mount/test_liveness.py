@@ -57,6 +57,7 @@ def files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.glob("*/*.jpg"))
 
 
+@pytest.mark.long
 def test_a_stopped_stager_is_passed_by_and_then_replaced(mounting: Mounting, data: Path) -> None:
     """By all of 200 that ask at once, and by those after them at once."""
     with mounting(data, "--io-timeout", "5s") as m:

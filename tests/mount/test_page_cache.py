@@ -88,6 +88,7 @@ def in_pages(files: list[Path]) -> int:
     return sum(-(-path.stat().st_size // page_cache.PAGE) * page_cache.PAGE for path in files)
 
 
+@pytest.mark.long
 def test_a_bounded_page_cache_keeps_to_its_budget_for_epochs(
     mounting: Mounting, slow: SlowSource, tmp_path: Path, measurable: None
 ) -> None:

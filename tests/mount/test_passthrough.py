@@ -134,6 +134,7 @@ def test_of_files_in_memory_nothing_changes(mounting: Mounting, data: Path, real
         assert m.status()["served"]["disk"]["files"] == 0
 
 
+@pytest.mark.long
 def test_by_itself_only_large_files_are_passed_through(mounting: Mounting, tmp_path: Path, real_disk: Path) -> None:
     files = {name(n): content(n + 1, PASSES_FROM + (n if n % 2 else -1 - n)) for n in range(COUNT)}
     write(tmp_path / "source", files)
@@ -168,6 +169,7 @@ def test_without(
         assert SAYS_SO not in (m.log.read_text() if m.log.exists() else "")
 
 
+@pytest.mark.long
 def test_on_a_stacked_file_system_it_is_off(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     parts = {part: tmp_path / "overlay" / part for part in ("lower", "upper", "work", "disk")}
     for part in parts.values():

@@ -88,7 +88,7 @@ def withdrawn(m: Mounted, names: list[str]) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param("", id="open"),
+        pytest.param("", id="open", marks=pytest.mark.long),
         pytest.param("--signal tripwire", id="tripwire", marks=pytest.mark.long),
         pytest.param("--no-fast-path", id="pyfuse3", marks=pytest.mark.slow),
     ],

@@ -91,6 +91,7 @@ def metrics(m: Mounted) -> dict[str, float]:
     return samples(done.stdout)
 
 
+@pytest.mark.long
 def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     with mounting(slow.path, *SLOWLY) as m:
         began = time.time()
@@ -291,6 +292,7 @@ def test_history_from_python(mounting: Mounting, slow: SlowSource, tmp_path: Pat
         assert mount.status().epochs[0].files == mount.epochs()[0].files
 
 
+@pytest.mark.long
 def test_the_report_of_a_mount_and_of_one_that_is_gone(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     words, page = [*module("nopfs"), "report"], tmp_path / "run.html"
     with mounting(slow.path, "--seed", str(SEED), "--signal", "open", "--source-bandwidth", "1MB/s") as m:

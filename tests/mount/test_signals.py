@@ -139,7 +139,7 @@ def test_a_validation_that_begins_late_is_seen_from_its_beginning(mounting: Moun
         assert missed <= SEEN_BY + 0.02 * 2 * (FILES + VALIDATED)
 
 
-@pytest.mark.parametrize("signal", [long("tripwire"), "auto"])
+@pytest.mark.parametrize("signal", [long("tripwire"), long("auto")])
 def test_little_memory(mounting: Mounting, data: Path, signal: str) -> None:
     """Nothing tells that a file is closed: what was read makes room all the same."""
     with mounting(data, "--seed", str(SEED), "--signal", signal, "--ram", "3M") as m:

@@ -56,6 +56,7 @@ def test_a_lone_mount_goes_up_from_four_where_the_source_answers_in_parallel(
         assert record["base_seconds"][0] == pytest.approx(LATENCY_S, rel=0.5)
 
 
+@pytest.mark.long
 def test_a_stall_brings_the_limit_down_while_readers_are_not_held_back(mounting: Mounting, slow: SlowSource) -> None:
     with mounting(slow.path, *PLAN) as m:
         m.wait_status(lambda status: status["tuning"]["limit"] >= RISEN)
@@ -117,6 +118,7 @@ def test_a_command_sets_the_number_until_the_unmount_whoever_supervises(mounting
         assert "not tuned, as a command asked" in status.stdout
 
 
+@pytest.mark.long
 def test_prefetches_keep_to_the_bandwidth_and_a_command_changes_it(mounting: Mounting, tmp_path: Path) -> None:
     """Within a tenth, over some seconds; the page promises a twentieth over ten."""
     size, rate = 20_000, 1_000_000

@@ -247,7 +247,7 @@ def test_what_is_followed_goes_on_when_all_opens_are_shown_again(n, world, worke
 
 
 @pytest.mark.parametrize("n", [3000, long(10_000)])
-@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("few", [False, long(True)])
 def test_another_order_is_found_when_all_opens_are_shown_again(n, few) -> None:
     """As a mount does it: from a few tripwires that nothing explains on."""
     rng = np.random.default_rng(0)

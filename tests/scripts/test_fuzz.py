@@ -21,6 +21,7 @@ from fuzzing.peers_input import PeersInput
 
 from nopfsfs.dataset import index_file
 from nopfsfs.protocol import between_peers
+from tests.conftest import long
 
 SCRIPT = Path(__file__).parents[2] / "scripts/fuzz.py"
 SEED = 11
@@ -59,7 +60,7 @@ class Planted(Input):
 
 @pytest.mark.parametrize(
     ("bad", "what"),
-    [("raise", "KeyError: 'planted'"), ("hang", "TooLong: after 0.3 s in _hang"), ("log", "logged: swallowed"),
+    [("raise", "KeyError: 'planted'"), long("hang", "TooLong: after 0.3 s in _hang"), ("log", "logged: swallowed"),
      ("thread", "a thread ended: KeyError('planted')")],
 )  # fmt: skip
 def test_what_is_planted_is_found_and_given_again(

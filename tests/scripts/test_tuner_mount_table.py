@@ -109,7 +109,7 @@ def test_an_endless_reader_reads_in_circles_until_its_stdin_is_closed(tmp_path: 
         assert reader.wait(5) == 0
 
 
-def test_a_reader_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
+def test_a_reader_that_fails_is_an_error(tmp_path: Path) -> None:
     listing = tmp_path / "list"
     listing.write_text(f"{tmp_path / 'missing'}\n")
     with pytest.raises(lab.LabError, match="exit 1"), tuned_mounts.endless_reader(listing) as reader:

@@ -59,7 +59,7 @@ def test_it_measures_and_records(
 @pytest.mark.parametrize(
     ("pattern", "chosen"),
     [
-        ("tuner/*", 6), ("tuner/small/share_of_best", 1), ("fair/*", 2), ("fair/8/jain", 1), ("tuner/mount/*", 3),
+        ("tuner/*", 7), ("tuner/small/share_of_best", 1), ("fair/*", 4), ("fair/8/jain", 1), ("tuner/mount/*", 4),
         ("tuner/mount/knee4/share_of_best", 1),
     ],
 )

@@ -7,23 +7,31 @@ from pathlib import Path
 
 import pyfuse3
 import pytest
+import trio
 
-from nopfsfs.protocol.columns import Metric, MetricBlock
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.tripwires import Shown, Tripwires
 from nopfsfs.server.shown_opens import FOREVER_S
 from tests.asynchronous import in_trio
-from tests.server.rig import ATTRIBUTES, COUNT, ENTRY, READER, SIZE, errno_of, mounted
+from tests.conftest import wait_until
+from tests.server.rig import ATTRIBUTES, COUNT, ENTRY, READER, SIZE, Mounted, errno_of, mounted
 from tests.stager.rig import PAGE
+
+
+async def pusher_of(m: Mounted) -> int:
+    """The thread of the stager whose opens are the mount's own."""
+    assert await trio.to_thread.run_sync(wait_until, lambda: m.base.gauge[Metric.PUSHER_THREAD])
+    return int(m.base.gauge[Metric.PUSHER_THREAD])
 
 
 @in_trio
 async def test_lookups_of_tripwires_tell_what_is_opened_when_open_is_refused(root: Path) -> None:
     async with mounted(root, budget=64 * PAGE, tripwires=True) as m:
-        MetricBlock(m.base.fds["gauges"], writable=True).block[Metric.PUSHER_THREAD] = 17
+        pusher = await pusher_of(m)
         assert m.operations.shown_opens.refusing
-        for pid in (READER.pid, 17):  # the mount's own do not count
+        for pid in (READER.pid, pusher):  # the mount's own do not count
             for number in range(COUNT):
                 entry = ENTRY.unpack(m.operations.looked_up(1, f"f{number:02}".encode(), pid) or b"")
                 assert entry[2] == 0, "so few files are all tripwires"
@@ -55,7 +63,7 @@ async def test_all_opens_show_by_attributes_that_the_kernel_may_not_remember(roo
     """OPEN cannot be answered again once it was refused."""
     async with mounted(root, budget=64 * PAGE) as m:
         m.supervisor[Metric.SHOWN] = Shown.TRIPWIRES
-        MetricBlock(m.base.fds["gauges"], writable=True).block[Metric.PUSHER_THREAD] = 17
+        pusher = await pusher_of(m)
         m.operations.shown_opens._tripwires = Tripwires(1, 1 << 20)  # so many that few of these are
         name, inode, row = b"f03", m.inode(3), m.row(3)
         assert row not in m.operations.shown_opens._tripwires
@@ -80,7 +88,7 @@ async def test_all_opens_show_by_attributes_that_the_kernel_may_not_remember(roo
         assert m.events() == [(Event.OPEN, row, 4712), (Event.OPEN, m.row(4), 4711), (Event.OPEN, row, 4711)]
         assert all(0 < seconds < 0.1 for seconds in known_for(is_open=True)), "asked for at a read"
         assert m.events() == [(Event.OPEN, row, 4711)], "the look-up"
-        assert known_for(17) == (0, 0), "a reader that comes after the mount's own is seen"
+        assert known_for(pusher) == (0, 0), "a reader that comes after the mount's own is seen"
         assert m.events() == []
         assert (m.gauge[Metric.OPENS], m.gauge[Metric.OPENED_BYTES], m.gauge[Metric.TRIPWIRES]) == (5, 5 * SIZE, 0)
         assert (await m.operations.lookup(1, name, READER)).attr_timeout == 0, "as a listing has it"

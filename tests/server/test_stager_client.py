@@ -293,6 +293,7 @@ def test_a_grace_passes_though_no_more_demands_may_wait(pair: Pair) -> None:
     trio.run(test, clock=trio.testing.MockClock())
 
 
+@pytest.mark.long
 def test_a_slow_source_is_no_hanging_stager(pair: Pair) -> None:
     """It answers pings, and is waited for."""
 

@@ -119,6 +119,7 @@ def test_a_plan_that_fails_is_made_anew(monkeypatch: pytest.MonkeyPatch, where: 
     assert loop.outages.all() == []
 
 
+@pytest.mark.long
 def test_a_plan_that_cannot_be_made_is_tried_less_and_less_often_and_said_to_be_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

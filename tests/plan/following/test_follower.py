@@ -226,6 +226,7 @@ def test_ranks_that_are_far_apart_are_foreseen() -> None:
     assert missed[1].mean() < 0.01
 
 
+@pytest.mark.long
 def test_who_follows_no_order_does_not_make_the_window_wider() -> None:
     n, rng = 4000, np.random.default_rng(0)
     follower = Follower(tree(n, 0), SEED, heads=HEADS)
@@ -240,7 +241,7 @@ def test_who_follows_no_order_does_not_make_the_window_wider() -> None:
     assert seen[1] < 0.2  # as many as there are files in the window
 
 
-@pytest.mark.parametrize("n", [200, 1000, long(20_000)])
+@pytest.mark.parametrize("n", [long(200), 1000, long(20_000)])
 def test_a_plan_that_does_not_match_is_noticed_in_the_first_batch(n: int) -> None:
     rng = np.random.default_rng(987_654_321_000 + n)  # no seed that is tried
     parts = tree(n, 0)

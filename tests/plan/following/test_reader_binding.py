@@ -87,6 +87,7 @@ def test_training_and_validation_at_once() -> None:
     assert flags.mean() >= 0.98
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("whole_budget")
 def test_two_parts_of_one_directory_in_turn() -> None:
     """random_split: training and validation files lie in one directory; the same process reads both."""
@@ -106,6 +107,7 @@ def test_two_parts_of_one_directory_in_turn() -> None:
     assert np.concatenate(flags).mean() >= 0.9
 
 
+@pytest.mark.long
 def test_a_stray_reader_does_not_disturb() -> None:
     rng = np.random.default_rng(5)
     parts = tree(8000, 0)
@@ -356,7 +358,7 @@ def test_ranks_that_a_plan_says_are_believed_though_the_mount_knows_of_none() ->
     assert (follower.status().world, follower.status().ranks) == (5, (3,))
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("whole", [False, long(True)])
 def test_a_plan_said_after_an_order_that_is_not_known_is_followed_at_once(whole: bool) -> None:
     """Said of the data set itself, or of all the mount, which holds no other files."""
     rng = np.random.default_rng(918273645546372819)

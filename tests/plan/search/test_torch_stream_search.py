@@ -10,7 +10,7 @@ from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import torch_stream_search
 from nopfsfs.plan.search.torch_stream_search import GlobalSearch, SearchedFiles, StreamPlace, Words
-from tests.conftest import slow
+from tests.conftest import long, slow
 
 
 def _worker(order: np.ndarray, worker: int, workers: int, batch: int, count: int) -> np.ndarray:
@@ -132,7 +132,7 @@ def _initialise(torch, seed: int) -> None:
 
 @pytest.mark.framework
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["shuffle", "subset"])
+@pytest.mark.parametrize("kind", ["shuffle", long("subset")])
 def test_a_real_loader_after_a_model_was_initialised(kind: str, workers: int) -> None:
     torch = pytest.importorskip("torch")
     n, batch = 20_011, 16
