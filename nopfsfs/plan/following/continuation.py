@@ -116,6 +116,7 @@ class Continuation:
 
         Epochs of a small shuffle buffer are alike, so that none is ever contradicted.
         """
+        self._tables.epoch_began()
         rows = np.array(track.first_rows(), dtype=np.int64)
         view = OpensView(rows, np.zeros_like(rows), len(rows))
         here = track.hypothesis

@@ -14,8 +14,10 @@ from nopfsfs.plan.following.follower_output import BackgroundJob
 from nopfsfs.plan.search.candidates import SAID, Candidate, OrderHeads, candidate_of
 from nopfsfs.plan.search.suspects import Suspect, Table
 
-# Tables of orders that are kept, to look at opens again.
+# Tables of orders that are kept, to look at opens again: so many bytes, and those that were asked for in so many epochs
+# of followed orders. The orders of epochs that are over would fill the room in the end.
 _KEPT_BYTES = 64 << 20
+_KEPT_EPOCHS = 8
 # Files up to which all of the epoch that was read last is kept for a job that goes on with it: 12 bytes each.
 _RESUMED_MOST = 2_000_000
 
@@ -30,13 +32,22 @@ class OrderTables:
         in the middle of which a job may begin."""
         self._datasets, self.heads, self._largest = datasets, heads, largest
         self._resumed = frozenset(resumed)
-        self._tables: OrderedDict[Candidate, Table] = OrderedDict()
+        self._tables: OrderedDict[Candidate, Table] = OrderedDict()  # asked for last, last
+        self._asked: dict[Candidate, int] = {}  # in which epoch
+        self._epochs = 0
         self._bytes = 0
+
+    def epoch_began(self) -> None:
+        """Note that an epoch of a followed order has begun, and forget what was last asked for long ago."""
+        self._epochs += 1
+        while self._tables and self._asked[next(iter(self._tables))] <= self._epochs - _KEPT_EPOCHS:
+            self._drop_oldest()
 
     def spread(self, spacing: int) -> None:
         """Compare orders further from now on: only one open in `spacing` shows."""
         self.heads.spacing = spacing
         self._tables.clear()
+        self._asked.clear()
         self._bytes = 0
 
     def suspects(self, hypotheses: Sequence[Hypothesis]) -> list[Suspect]:
@@ -58,6 +69,7 @@ class OrderTables:
         found = self._tables.get(candidate)
         if found is not None:
             self._tables.move_to_end(candidate)
+            self._asked[candidate] = self._epochs
             return found
         if not self.is_small(candidate):
             return None
@@ -82,10 +94,15 @@ class OrderTables:
 
     def _keep(self, candidate: Candidate, table: Table) -> None:
         self._tables[candidate] = table
+        self._asked[candidate] = self._epochs
         self._bytes += table.nbytes
         while self._bytes > _KEPT_BYTES:
-            _, gone = self._tables.popitem(last=False)
-            self._bytes -= gone.nbytes
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        candidate, gone = self._tables.popitem(last=False)
+        del self._asked[candidate]
+        self._bytes -= gone.nbytes
 
     def job(self, wanted: Iterable[Candidate]) -> Iterator[BackgroundJob]:
         """The computation of the first table that is missing, if there is room for it."""
