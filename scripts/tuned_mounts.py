@@ -36,6 +36,7 @@ CURVES = {
     "knee24": Curve(0.040, 600.0, 4.0, falls_from=72.0, halves_after=62.0),
     "smooth": Curve(0.040, 600.0, 1.0),
 }
+IDLE = Curve(0.0001, 100_000.0)
 FILES, FILE_BYTES, CLASSES = 24_000, 4096, 20
 RAM = "48M"  # a quarter of the files stay: the source goes on being read; a thousand are staged ahead
 ATTR_TIMEOUT_S = 60.0
@@ -204,7 +205,10 @@ def laboratory(curve: Curve, mounts: int, weights: Sequence[float] = ()) -> Iter
         for number in range(mounts):
             weight = weights[number] if weights else None
             made.append(stack.enter_context(read_mount(source, place, f"mount{number}", paths, weight)))
-        yield Laboratory(source, curve, made)
+        try:
+            yield Laboratory(source, curve, made)
+        finally:
+            source.set_limits(Limits(curve=IDLE))  # hundreds of reads of a source that thrashes would hold the unmounts
 
 
 @contextlib.contextmanager
