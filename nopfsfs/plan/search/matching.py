@@ -31,7 +31,7 @@ from nopfsfs.plan.search.by_seed import FAMILY, BySeed, further, likely, named, 
 from nopfsfs.plan.search.candidates import WHOLE, Candidate, FileList, OrderHeads, Seeds, Stage
 from nopfsfs.plan.search.deal import World, listed
 from nopfsfs.plan.search.prepared_opens import MIN_OPENS, PreparedOpens
-from nopfsfs.plan.search.suspects import SURE, OpensView, Suspect, Table, leading
+from nopfsfs.plan.search.suspects import LOCK, SURE, OpensView, Suspect, Table, leading
 from nopfsfs.plan.search.torch_seeds import SeedSearch
 from nopfsfs.plan.search.torch_stream_search import GlobalSearch, Words
 from nopfsfs.plan.search.torch_stream_search import SearchedFiles as FirstOpened
@@ -291,6 +291,8 @@ class Search:
                 suspect.part = self._parts_done if suspect.part is None else suspect.part
             found += suspects
             places += computed
+            if any(one.part == SURE and one.worth >= LOCK for one in suspects):
+                return found  # readers wait for nothing else
             if places > share * _PLACES or time.thread_time() - begun >= share * _SECONDS:
                 return found
         self.done = True

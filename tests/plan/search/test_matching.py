@@ -1,4 +1,4 @@
-"""When a search looks at the likeliest seeds again."""
+"""When a search looks at the likeliest seeds again, and when it stops for what it has found."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from nopfsfs.plan.epoch_order import DataSet, FileOrder
+from nopfsfs.plan.samplers import registry
+from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import matching as module
 from nopfsfs.plan.search.candidates import FileList, OrderHeads, Seeds
 from nopfsfs.plan.search.matching import Search
-from nopfsfs.plan.search.suspects import FIRSTS, OpensView
+from nopfsfs.plan.search.suspects import FIRSTS, LOCK, OpensView
 
 N, READERS = 3000, 16
 
@@ -51,3 +53,18 @@ def test_the_likeliest_seeds_are_looked_at_again_when_first_opens_have_doubled_a
     for each in (3, 4, 5, 6, 9, 11, 13, 15, FIRSTS, FIRSTS, FIRSTS):
         assert search.run(view(each)) == []
     assert found[0].looked_with == [READERS * each for each in (3, 6, 13, FIRSTS)]
+
+
+def test_nothing_else_is_tried_once_an_order_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = [DataSet(0, "", (FileOrder(("image_folder",), np.arange(N)),))]
+    tried = []
+    monkeypatch.setattr(module, "_EARLY", 1.0)
+    monkeypatch.setattr(Search, "_try", lambda *_: tried.append(1) or ([], 1))
+    search = Search(data, [0], Seeds(42), "auto", [(1, (0,))], OrderHeads())
+    rows = registry.order(Spec("distributed", 42), N, 37)[:64]
+    readers = np.ones(len(rows), np.int64)
+    (found,) = search.run(OpensView(rows, readers, len(rows), (rows,)))
+    assert (found.candidate.spec, found.candidate.epoch) == (Spec("distributed", 42), 37)
+    assert found.worth >= LOCK
+    assert tried == [], "readers wait for what was found"
+    assert not search.done
