@@ -18,13 +18,15 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
 import tuned_mounts
-from bench_entry import Entry
+from bench_entry import Entry, median_entry
 from lab import Progress
 from slow_source_load import BIN_S, Change
 from slow_source_sharing import throughput_curve
 from tuned_mounts import CURVES, Laboratory
 
+from nopfsfs.sim.tuning.contest import jain_index
 from nopfsfs.sim.tuning.rivals import FixedLimit
 
 WELL, WINDOW_S = 0.85, 5.0  # of what the source can give, over so long
@@ -78,7 +80,7 @@ def change_entries() -> Iterator[Entry]:
         for name, change, share in (("third", Change(bandwidth=third), third), ("back", Change(), 1.0)):
             progress.doing(name)
             room.source.schedule(change)
-            yield one(f"{prefix}/bandwidth_{name}", await_well(room, share * best, FOLLOWED_S), "s")
+            yield median_entry(f"{prefix}/bandwidth_{name}", "s", [await_well(room, share * best, FOLLOWED_S)])
             time.sleep(SETTLE_S)
             progress.step()
         for name, change in FAULTS.items():
@@ -86,15 +88,11 @@ def change_entries() -> Iterator[Entry]:
             room.source.schedule(change)
             time.sleep(STALLED_LIMIT_S)
             if name == "stall":
-                yield one(f"{prefix}/limit_in_stall", limit_of(room), "")
+                yield median_entry(f"{prefix}/limit_in_stall", "", [limit_of(room)])
             time.sleep(FAULT_S - STALLED_LIMIT_S)
             room.source.schedule(Change())
-            yield one(f"{prefix}/after_{name}", await_well(room, best, RECOVERED_S), "s")
+            yield median_entry(f"{prefix}/after_{name}", "s", [await_well(room, best, RECOVERED_S)])
             progress.step()
-
-
-def one(name: str, value: float, unit: str) -> Entry:
-    return Entry(name, value, unit, [value])
 
 
 def limit_of(room: Laboratory) -> float:
@@ -115,11 +113,11 @@ def pair_entries() -> Iterator[Entry]:
             mount.control.set_limit(None)
         tuned_mounts.await_drain()
         small, large = room.measure(2, None, SETTLE_S, PAIR_S).rates
-        yield one("fair/mount/2/weights_1_to_3", large / small, "x")
+        yield median_entry("fair/mount/2/weights_1_to_3", "x", [large / small])
         progress.step()
         progress.doing("the other is killed")
         room.mounts[1].mount.kill()
-        yield one("fair/mount/2/after_kill", await_well(room, best, RECOVERED_S), "s")
+        yield median_entry("fair/mount/2/after_kill", "s", [await_well(room, best, RECOVERED_S)])
         progress.step()
 
 
@@ -145,10 +143,10 @@ def many_entries() -> Iterator[Entry]:
                 share = room.measure(MANY, None, MANY_SETTLE_S, MANY_S)
             progress.step()
         prefix = f"fair/mount/{MANY}/{CURVE}"
-        yield one(f"{prefix}/jain", sum(share.rates) ** 2 / (MANY * sum(rate**2 for rate in share.rates)), "")
-        yield one(f"{prefix}/share_of_best", share.share, "")
+        yield median_entry(f"{prefix}/jain", "", [jain_index(np.array(share.rates))])
+        yield median_entry(f"{prefix}/share_of_best", "", [share.share])
         late = busy[-round(MANY_S * STRAYS_A_SECOND) :]
-        yield one(f"{prefix}/demand_p99", percentile_99(late) / percentile_99(idle), "x")
+        yield median_entry(f"{prefix}/demand_p99", "x", [percentile_99(late) / percentile_99(idle)])
         shares = []
         for policy in (None, partial(FixedLimit, FIXED)):
             progress.doing(f"eight mounts, {THRASHES}")
@@ -156,7 +154,7 @@ def many_entries() -> Iterator[Entry]:
                 room.read(MANY)
                 shares.append(room.measure(MANY, policy, MANY_SETTLE_S, MANY_S).share)
             progress.step()
-    yield one(f"fair/mount/{MANY}/{THRASHES}/over_fixed_{FIXED}", shares[0] / shares[1], "x")
+    yield median_entry(f"fair/mount/{MANY}/{THRASHES}/over_fixed_{FIXED}", "x", [shares[0] / shares[1]])
 
 
 def percentile_99(seconds: Sequence[float]) -> float:

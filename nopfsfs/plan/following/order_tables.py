@@ -32,22 +32,21 @@ class OrderTables:
         in the middle of which a job may begin."""
         self._datasets, self.heads, self._largest = datasets, heads, largest
         self._resumed = frozenset(resumed)
-        self._tables: OrderedDict[Candidate, Table] = OrderedDict()  # asked for last, last
-        self._asked: dict[Candidate, int] = {}  # in which epoch
+        # With the epoch in which each was asked for last; last is what was asked for last.
+        self._tables: OrderedDict[Candidate, tuple[Table, int]] = OrderedDict()
         self._epochs = 0
         self._bytes = 0
 
     def epoch_began(self) -> None:
         """Note that an epoch of a followed order has begun, and forget what was last asked for long ago."""
         self._epochs += 1
-        while self._tables and self._asked[next(iter(self._tables))] <= self._epochs - _KEPT_EPOCHS:
+        while self._tables and next(iter(self._tables.values()))[1] <= self._epochs - _KEPT_EPOCHS:
             self._drop_oldest()
 
     def spread(self, spacing: int) -> None:
         """Compare orders further from now on: only one open in `spacing` shows."""
         self.heads.spacing = spacing
         self._tables.clear()
-        self._asked.clear()
         self._bytes = 0
 
     def suspects(self, hypotheses: Sequence[Hypothesis]) -> list[Suspect]:
@@ -62,14 +61,14 @@ class OrderTables:
 
     def kept(self, candidate: Candidate) -> Table | None:
         """The table of a candidate if it was computed before."""
-        return self._tables.get(candidate)
+        return self._tables[candidate][0] if candidate in self._tables else None
 
     def table(self, candidate: Candidate) -> Table | None:
         """The table of a candidate, computed now for a small data set; for a large one None until `job` has made it."""
-        found = self._tables.get(candidate)
+        found = self.kept(candidate)
         if found is not None:
             self._tables.move_to_end(candidate)
-            self._asked[candidate] = self._epochs
+            self._tables[candidate] = found, self._epochs
             return found
         if not self.is_small(candidate):
             return None
@@ -93,15 +92,13 @@ class OrderTables:
         return Table(rows, len(rows) if whole else n)
 
     def _keep(self, candidate: Candidate, table: Table) -> None:
-        self._tables[candidate] = table
-        self._asked[candidate] = self._epochs
+        self._tables[candidate] = table, self._epochs
         self._bytes += table.nbytes
         while self._bytes > _KEPT_BYTES:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        candidate, gone = self._tables.popitem(last=False)
-        del self._asked[candidate]
+        _, (gone, _) = self._tables.popitem(last=False)
         self._bytes -= gone.nbytes
 
     def job(self, wanted: Iterable[Candidate]) -> Iterator[BackgroundJob]:

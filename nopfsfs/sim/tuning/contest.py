@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nopfsfs.sim.tuning.shared_source import Floats, SharedSource, SourceChange, ThroughputCurve, draw_works
 from nopfsfs.sim.tuning.simulated_mount import MountSpec, SimulatedHistory, SimulatedMount
@@ -63,9 +64,8 @@ class ContestResult:
         return 1.0 - self.share_of_best(begin, end)
 
     def jain(self, begin: float, end: float) -> float:
-        """Jain's index of the mounts' shares: 1 where all are equal, 1 / mounts where one has all."""
-        rates = self.rates(begin, end)
-        return float(rates.sum() ** 2 / (len(rates) * (rates**2).sum()))
+        """Jain's index of the mounts' shares."""
+        return jain_index(self.rates(begin, end))
 
     def seconds_to(self, share: float) -> float:
         """The end of the first two seconds with a throughput of this share of the best; infinite if there is none."""
@@ -101,3 +101,8 @@ class ContestResult:
             if length and not state.stalled:
                 total += length * state.changed(contest.curve).best / state.slower
         return total
+
+
+def jain_index(rates: NDArray[np.float64]) -> float:
+    """Jain's index of what mounts get, float64[mounts]: 1 where all get as much, 1 / mounts where one gets all."""
+    return float(rates.sum() ** 2 / (len(rates) * (rates**2).sum()))
