@@ -53,7 +53,7 @@ class Continuation:
         gone_over = track if idle(track, cohort) else None
         mine = next((one for one in suspects if one.candidate == candidate_of(here)), best)
         if not best.repeats(mine) or _begins_anew(track, best):
-            found = as_dealt(best, ((here.world, here.ranks),))
+            found = _as_dealt(best, here)
             found = found or best.candidate.hypothesis(here.world, here.ranks)
             self._beliefs.adopt(found, cohort, gone_over)
             return True
@@ -69,7 +69,7 @@ class Continuation:
     def _further(self, track: Track, found: Suspect, view: OpensView) -> Hypothesis | None:
         """The epoch of a track with the ranks that the opens show beside its own; None: there are none."""
         here = track.hypothesis
-        theirs = as_dealt(found, ((here.world, here.ranks),))
+        theirs = _as_dealt(found, here)
         if (
             theirs is not None
             and replace(theirs, ranks=here.ranks) == here
@@ -93,7 +93,8 @@ class Continuation:
                 places = table.places(np.array(track.places.rows_opened(), np.int64))
                 steps = np.bincount(places[places >= 0] % found.world, minlength=found.world)
                 found = replace(found, ranks=tuple(sorted({*found.ranks, *np.flatnonzero(steps > 1).tolist()})))
-        return None if found is None or same_stream(found, here) else found
+        more_ranks = found is not None and found.world > here.world  # of the same files: it was not seen at first
+        return None if found is None or (same_stream(found, here) and not more_ranks) else found
 
     def _read_again(self, track: Track, view: OpensView | None = None) -> Hypothesis | None:
         """To whom this epoch is dealt, by what a track's readers opened of it lately, and by further opens."""
@@ -108,8 +109,7 @@ class Continuation:
         _, first = np.unique(rows, return_index=True)
         first.sort()
         suspects[0].weigh(OpensView(rows[first], readers[first], len(rows)))
-        trust = deal.HELD if here.world > 1 else deal.SAID  # a world of one may be the lack of another
-        return as_dealt(suspects[0], ((here.world, here.ranks),), trust)
+        return _as_dealt(suspects[0], here)
 
     def verify(self, track: Track) -> None:
         """The first opens of an epoch that followed as expected: is another that may follow much more like them?
@@ -152,6 +152,12 @@ class Continuation:
                 hypothesis = successor(hypothesis)
                 found.append(hypothesis)
         return found
+
+
+def _as_dealt(found: Suspect, here: Hypothesis) -> Hypothesis | None:
+    """To whom an order is dealt that opens follow after a plan that was certain; None: not known yet."""
+    trust = deal.HELD if here.world > 1 else deal.SAID  # a world of one may be the lack of another
+    return as_dealt(found, ((here.world, here.ranks),), trust)
 
 
 def _begins_anew(track: Track, found: Suspect) -> bool:

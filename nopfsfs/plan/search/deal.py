@@ -196,6 +196,8 @@ def _by_residues(places: NDArray[np.int64], n: int, said: Sequence[World], trust
     found = _ranks(places, deal.world, said) if deal is not None else WHOLE
     if not found.whole:
         return found
+    if trust >= HELD and said:  # what a few places do not show again holds
+        return _ranks(places, said[0][0], said)
     return next((Deal(size, tuple(sorted(ranks))) for size, ranks in said if len(ranks) == size), WHOLE)
 
 

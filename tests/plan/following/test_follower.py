@@ -538,3 +538,19 @@ def test_bad_worlds(worlds, message: str) -> None:
 def test_bad_sampler() -> None:
     with pytest.raises(ValueError, match="unknown sampler"):
         Follower(tree(), SEED, sampler="nonesuch")
+
+
+def test_the_world_that_was_said_is_told_although_one_rank_begins_long_before_the_other() -> None:
+    """One worker of rank 1 opens 17 files before another process does; of the others five are seen next."""
+    parts = tree(6000, 0)
+    rows = parts[0].orders[0].rows
+    batches = [rows[registry.order(SHUFFLED, 6000, 0, 2, rank)].reshape(-1, 8) for rank in (0, 1)]
+    left = {(rank, worker): iter(batches[rank][worker::2].reshape(-1)) for rank in (0, 1) for worker in (0, 1)}
+    opens = [((1, 1), 17), ((0, 1), 3), ((0, 0), 1), ((1, 0), 1)]
+    opens += [(who, 4) for _ in range(64) for who in left]
+    follower = Follower(parts, SEED, heads=HEADS, worlds=[(2, (0, 1))])
+    for (rank, worker), count in opens:
+        for _ in range(count):
+            follower.observe(np.array([next(left[rank, worker])]), np.array([1 + 2 * rank + worker]))
+            follower.settle()
+    assert (follower.status().world, follower.status().ranks) == (2, (0, 1))
