@@ -19,6 +19,7 @@ from nopfsfs.plan.samplers.sampler import STRIDED, Spec
 # The definition of "predicted": how far ahead of the reader counts as foreseen when the loader is not known.
 DEFAULT_K = 1024
 DEFAULT_SHARE = 20  # at most one part in this many of the epoch
+LEAST_K, LEAST_SHARE = 8, 4  # two workers that load single files are so far apart; as above
 
 # Orders of so many files are computed at once when needed (some 50 ms); of more by a job in another thread.
 INLINE = 200_000
@@ -115,10 +116,10 @@ def files_of(hypothesis: Hypothesis, datasets: Sequence[DataSet]) -> NDArray[np.
 
 def window(length: int, inflight: int | None = None) -> int:
     """K of an epoch of `length` accesses of one rank: `inflight` (workers x prefetch x batch + batch) where
-    known, else at most 1,024 and at most 5 % of the epoch; at least 1."""
+    known, else at most 1,024 and at most 5 % of the epoch; at least 8, where that is at most a quarter of it, and 1."""
     if inflight is not None:
         return max(1, inflight)
-    return max(1, min(DEFAULT_K, length // DEFAULT_SHARE))
+    return max(1, min(DEFAULT_K, length // DEFAULT_SHARE), min(LEAST_K, length // LEAST_SHARE))
 
 
 @dataclass(frozen=True, eq=False)

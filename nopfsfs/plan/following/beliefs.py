@@ -264,8 +264,7 @@ class Beliefs:
     def _redealt(self, order: EpochOrder, track: Track) -> None:
         rows, lately = track.places.rows_opened(), [row for row, _ in track.lately()]
         track.switch_epoch(order)
-        track.places.already([*rows, *lately])
-        track.places.begin([*rows, *lately])
+        track.resume([*rows, *lately])
 
     def replace(self, track: Track, hypothesis: Hypothesis) -> None:
         """Follow another epoch than was expected. At once for small data sets; of a large one opens will contradict."""

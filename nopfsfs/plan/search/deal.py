@@ -43,6 +43,8 @@ _RUNS_ALIKE = 0.75
 # Files of a reader from which on they tell its part of the listing; the share of a block that they fill; and how many
 # worlds are worth trying.
 _LISTED_LEAST, _FILLED, _LISTED_MOST = 8, 0.6, 6
+# Of the residues that ranks' workers read in turn, those that are read when nearly all have made some steps.
+_WORKERS_READ = 0.75
 # Opens of each rank that reads after which one that was said, and does not, is taken for one that reads elsewhere.
 _PATIENCE = 16
 
@@ -86,7 +88,21 @@ def read(
     world = _by_steps(steps, n, said, trust)
     if world == 1:
         return _in_turn(known) or WHOLE
-    return _ranks(np.concatenate([np.array(places, np.int64) for places in known.values()]), world, said)
+    places = np.concatenate([np.array(mine, np.int64) for mine in known.values()])
+    size = _undivided(places, world, said)
+    return _ranks(places, size, said if size == world else ())
+
+
+def _undivided(places: NDArray[np.int64], world: int, said: Sequence[World]) -> int:
+    """A world that was said, where those of one that is a multiple of it are its ranks' workers, of one file each in
+    turn: where nearly all residues of its ranks are read, or may be."""
+    for size, _ in said:
+        if 1 < size < world and world % size == 0:
+            read = np.unique(places % world)
+            theirs = len(np.unique(read % size)) * (world // size)
+            if len(read) >= _WORKERS_READ * theirs or len(places) < _STRAYS_FROM * theirs:
+                return size
+    return world
 
 
 def _steps(places: Mapping[int, Sequence[int]]) -> list[int]:

@@ -291,6 +291,18 @@ class Track:
             self.places.widen(k)  # the same readers, as far apart
         self._begin()
 
+    def resume(self, rows: list[int]) -> None:
+        """Go on where these rows were opened, in order, in the epoch that was gone over to. Who had been through it
+        may have begun the next."""
+        places = self.places
+        places.already(rows)
+        places.begin(rows)
+        if any(cursor.hi >= cursor.length for cursor in places.cursors):
+            later = [row for row in rows if places.now.find(row) < 0]
+            self._near_end()
+            for row in later:
+                self._opens_next(row)
+
     # -- the next epoch --
 
     def following(self) -> Hypothesis:

@@ -554,3 +554,19 @@ def test_the_world_that_was_said_is_told_although_one_rank_begins_long_before_th
             follower.observe(np.array([next(left[rank, worker])]), np.array([1 + 2 * rank + worker]))
             follower.settle()
     assert (follower.status().world, follower.status().ranks) == (2, (0, 1))
+
+
+def test_ranks_that_are_left_out_as_an_epoch_ends_take_no_opens_of_the_next_with_them() -> None:
+    """All ranks were thought to read here. When four are seen to, two of them have begun the next epoch."""
+    parts, world, ranks = tree(1024, 0), 64, (23, 24, 25, 26)
+    rows = parts[0].orders[0].rows
+    epochs = [[rows[registry.order(SHUFFLED, 1024, epoch, world, rank)] for rank in ranks] for epoch in (0, 1)]
+    streams = [iter(np.concatenate(mine)) for mine in zip(*epochs, strict=True)]
+    turns = [1, 2, 2, *[0, 1, 2, 3] * 15, 1, 0, 3, 0, 3, *[1, 2, 0, 3] * 13]
+    follower = Follower(parts, SEED, heads=HEADS, worlds=[(world, tuple(range(world)))])
+    flags = []
+    for lane in turns:
+        flags.append(follower.observe(np.array([next(streams[lane])]), np.array([1 + lane]))[0])
+        follower.settle()
+    assert follower.status().ranks == ranks
+    assert np.mean(flags[64:]) == 1

@@ -83,6 +83,20 @@ def test_ranks_that_were_said_are_waited_for() -> None:
     assert deal.read(followed(read[:64]), 60_000, said) == Deal(8, (4, 5, 7))
 
 
+def test_workers_of_single_files_are_no_ranks_of_a_larger_world() -> None:
+    read = [(8 * at + rank, 1 + 2 * lane + at % 2) for at in range(24) for lane, rank in enumerate((1, 3, 5))]
+    assert deal.read(followed(read), 60_000) == Deal(16, (1, 3, 5, 9, 11, 13))
+    assert deal.read(followed(read), 60_000, [(8, (0, 1, 2))]) == Deal(8, (1, 3, 5))
+    half = [one for one in read if one[0] % 16 < 8]
+    assert deal.read(followed(half), 60_000, [(8, (0, 1, 2))]) == Deal(16, (1, 3, 5)), "nothing reads the other half"
+
+
+def test_a_world_that_was_read_off_holds_where_a_few_places_show_none() -> None:
+    places = [(63, 0), (16, 0), (18, 0), (20, 0), (2, 0)]
+    assert deal.read(followed(places), 6000, [(2, (1,))], deal.HELD) == Deal(2, (0, 1))
+    assert deal.read(followed(places), 6000) == Deal()
+
+
 def test_strays_make_no_ranks() -> None:
     rng = np.random.default_rng(5)
     read = [

@@ -66,7 +66,7 @@ def test_places_never_opened_do_not_fill_the_window() -> None:
 
 @pytest.mark.parametrize(
     ("length", "inflight", "k"),
-    [(1, None, 1), (39, None, 1), (200, None, 10), (10**6, None, 1024), (200, 160, 160)],
+    [(1, None, 1), (7, None, 1), (16, None, 4), (39, None, 8), (200, None, 10), (10**6, None, 1024), (200, 160, 160)],
 )
 def test_k(length: int, inflight: int | None, k: int) -> None:
     assert window(length, inflight) == k
