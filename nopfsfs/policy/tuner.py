@@ -1,4 +1,6 @@
-"""The tuner: how many requests a mount has under way at its source, from how much longer they take than at an idle one.
+"""The tuner: how many requests a mount has under way at its source, where nobody said a number.
+
+It goes by how much longer requests take than at an idle source.
 
 Pure (`limit_policy`). On the full minute of the wall clock all mounts hold back together for some requests' time (a
 drain), and see what idle is; on the half minute they go to half, and see whether the source has a knee. In between the

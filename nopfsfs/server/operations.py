@@ -1,5 +1,7 @@
 """The pyfuse3 handlers of a server, and what the fast path answers of names and attributes.
 
+Where there is a fast path, OPEN, READ and RELEASE of files come here only as far as `fast_path` leaves them.
+
 Each pyfuse3 handler goes through one wrapper, `guarded`, which is the only place where errors become errno.
 """
 

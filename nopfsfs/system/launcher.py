@@ -1,4 +1,4 @@
-"""Guesses of which ranks read through this mount, from the environment of batch systems and launchers. Pure.
+"""Guesses of world size and local ranks, from the environment of batch systems and launchers. Pure.
 
 The guesses are candidates, not facts. `nopfs-mount` usually runs once a node, before the job: under torchrun one Slurm
 task is eight ranks, and with `srun --ntasks-per-node=1` the step that mounts is not the step that trains. The plan
