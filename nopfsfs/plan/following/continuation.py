@@ -53,8 +53,7 @@ class Continuation:
         gone_over = track if idle(track, cohort) else None
         mine = next((one for one in suspects if one.candidate == candidate_of(here)), best)
         if not best.repeats(mine) or _begins_anew(track, best):
-            found = _as_dealt(best, here)
-            found = found or best.candidate.hypothesis(here.world, here.ranks)
+            found = _as_dealt(best, here) or best.candidate.hypothesis(here.world, here.ranks)
             self._beliefs.adopt(found, cohort, gone_over)
             return True
         more = self._further(track, best, view)
@@ -93,8 +92,9 @@ class Continuation:
                 places = table.places(np.array(track.places.rows_opened(), np.int64))
                 steps = np.bincount(places[places >= 0] % found.world, minlength=found.world)
                 found = replace(found, ranks=tuple(sorted({*found.ranks, *np.flatnonzero(steps > 1).tolist()})))
-        more_ranks = found is not None and found.world > here.world  # of the same files: it was not seen at first
-        return None if found is None or (same_stream(found, here) and not more_ranks) else found
+        if found is None or (same_stream(found, here) and found.world <= here.world):
+            return None
+        return found  # also a larger world that reads the same files: the first opens did not show it
 
     def _read_again(self, track: Track, view: OpensView | None = None) -> Hypothesis | None:
         """To whom this epoch is dealt, by what a track's readers opened of it lately, and by further opens."""

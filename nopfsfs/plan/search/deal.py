@@ -43,7 +43,7 @@ _RUNS_ALIKE = 0.75
 # Files of a reader from which on they tell its part of the listing; the share of a block that they fill; and how many
 # worlds are worth trying.
 _LISTED_LEAST, _FILLED, _LISTED_MOST = 8, 0.6, 6
-# Of the residues that ranks' workers read in turn, those that are read when nearly all have made some steps.
+# The share of residues that ranks' workers would read from which on they are taken for such workers.
 _WORKERS_READ = 0.75
 # Opens of each rank that reads after which one that was said, and does not, is taken for one that reads elsewhere.
 _PATIENCE = 16
@@ -94,8 +94,9 @@ def read(
 
 
 def _undivided(places: NDArray[np.int64], world: int, said: Sequence[World]) -> int:
-    """A world that was said, where those of one that is a multiple of it are its ranks' workers, of one file each in
-    turn: where nearly all residues of its ranks are read, or may be."""
+    """The world size. `world` is what the steps show; where it is a multiple of one that was said, its ranks may be
+    the workers of the ranks that were said, which load single files in turn. They are where nearly all of these workers
+    read, or where there are too few places to tell."""
     for size, _ in said:
         if 1 < size < world and world % size == 0:
             read = np.unique(places % world)
