@@ -75,6 +75,7 @@ class Follower:
         )  # fmt: skip
         if showing is not None:
             self._search.spread(showing.spacing)
+        self._search.resume()
         self._job: BackgroundJob | None = None
         self._apart: BackgroundJob | None = None
         self._stream = AccessStream()

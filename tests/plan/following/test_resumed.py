@@ -100,6 +100,15 @@ def test_a_job_that_goes_on_is_foreseen_from_its_first_opens(world: str, begin: 
     assert (follower.status().world, follower.status().ranks) == (size, ranks)
 
 
+@pytest.mark.parametrize("begin", ["anew", "at epoch 37", "in epoch 37", "at epoch 36", "in epoch 38"])
+def test_a_job_that_goes_on_at_once_needs_no_other_thread(begin: str) -> None:
+    """Its first opens come while the mount still computes other things."""
+    rows, readers = job((1, (0,)), *(BEGINNINGS | NEIGHBOURS)[begin])
+    follower = Follower(tree(), None, heads=HEADS, record=[LAST])
+    flags = follower.observe(rows[:40], readers[:40])
+    assert flags[8:].all()
+
+
 def test_staging_begins_before_any_open() -> None:
     size, ranks = WORLDS["ranks 4-7 of 8"]
     record = [replace(LAST, world=size, ranks=ranks)]
