@@ -86,6 +86,12 @@ class Cell:
     def true_said(self) -> bool:
         return self.said in (SEED, WORLD)
 
+    @property
+    def world_is_true(self) -> bool:
+        """False: torchrun's environment, where it is all there, names ranks in a row, and others read here."""
+        first = self.ranks[0]
+        return not self.all_said or self.ranks == tuple(range(first, first + len(self.ranks)))
+
 
 def groups(files: int) -> Iterator[Cell]:
     """The first cell of each group that exists; what is drawn depends on its name alone."""

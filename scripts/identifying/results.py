@@ -25,9 +25,9 @@ from nopfsfs.supervisor.plan_worker import make_follower
 from nopfsfs.system.launcher import candidate_worlds
 from nopfsfs.text.units import format_ranks
 
-# What is said, and what says more of it.
+# What is said, and what says more of it: something true, something false. A world may be either.
 _MORE = ((NOTHING, SEED), (SEED, WORLD), (NOTHING, WORLD))
-_FALSE = ((NOTHING, WRONG),)
+_FALSE = ((NOTHING, WRONG), (SEED, WORLD), (NOTHING, WORLD))
 # What may be foreseen or not by how long a job happened to take: a share of the opens, or those between two looks.
 _CHANCE = 0.002
 _CHANCE_OPENS = round(STAGING_PAUSE_S / bars.OPEN_S)
@@ -39,7 +39,8 @@ _NOTHING: NDArray[np.uint8] = np.zeros(0, np.uint8)
 @dataclass(frozen=True, eq=False)
 class Result:
     """`share` of the judged opens that were foreseen, None where there are none; `worst` of one rank; `second`: share
-    of the ranks' second epoch; `foreseen` u8[opens]; `believed`: what the status said in the end. CPU in seconds."""
+    of the ranks' second epoch; `foreseen` u8[opens]; `believed`: what the status said in the end; `others`: `foreseen`
+    of the cell's further runs. CPU in seconds."""
 
     cell: Cell
     opens: int = 0
@@ -52,6 +53,7 @@ class Result:
     costs: virtual.Costs = dataclasses.field(default_factory=virtual.Costs)
     foreseen: NDArray[np.uint8] = dataclasses.field(default_factory=lambda: _NOTHING)
     error: str = ""
+    others: tuple[NDArray[np.uint8], ...] = ()
 
     @property
     def short(self) -> bool:
@@ -65,7 +67,7 @@ class Result:
     def record(self) -> dict[str, Any]:
         """All but the opens, for JSON."""
         known = {name.name: getattr(self, name.name) for name in dataclasses.fields(self)}
-        del known["foreseen"]
+        del known["foreseen"], known["others"]
         return {
             "name": self.cell.name,
             **known,
@@ -73,6 +75,28 @@ class Result:
             "costs": vars(self.costs),
             "short": self.short,
         }
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two cells of a group, the second of which says more."""
+
+    less: Result
+    more: Result
+
+    def foreseen(self) -> tuple[list[int], list[int]]:
+        """How many were, of the opens that both saw: in each run of either, that which counts first."""
+        both = min(self.less.opens, self.more.opens)
+        counts = [[int(run[:both].sum()) for run in (one.foreseen, *one.others)] for one in (self.less, self.more)]
+        return counts[0], counts[1]
+
+    @property
+    def clear(self) -> bool:
+        """True: by the runs that count, saying more foresaw clearly less; and no run of it reached any without. Runs of
+        one cell differ: how long a job takes decides over some tens of opens."""
+        less, more = self.foreseen()
+        chance = max(_CHANCE_OPENS, _CHANCE * min(self.less.opens, self.more.opens))
+        return less[0] > more[0] + chance and min(less) > max(more)
 
 
 def showing(cell: Cell) -> VisibleOpens:
@@ -111,49 +135,53 @@ def run(cell: Cell, beyond: bool, tripwires: bool = False) -> Result:
     )  # fmt: skip
 
 
-def less_for_more(results: Sequence[Result]) -> Iterator[tuple[Result, Result, int, int]]:
-    """(said less, said more, opens of each that were foreseen), where the former are clearly more: of the opens
-    that both saw."""
-    return _pairs(results, _MORE)
+def less_for_more(results: Sequence[Result]) -> Iterator[Pair]:
+    """Where something true was said beside, and foresaw clearly less."""
+    return _pairs(results, _MORE, true=True)
 
 
-def less_for_false(results: Sequence[Result]) -> Iterator[tuple[Result, Result, int, int]]:
-    """The same where a wrong seed foresaw less than nothing said."""
-    return _pairs(results, _FALSE)
+def less_for_false(results: Sequence[Result]) -> Iterator[Pair]:
+    """Where something false was said, a seed or a world's ranks, and foresaw clearly less."""
+    return _pairs(results, _FALSE, true=False)
 
 
 def doubted(results: Sequence[Result]) -> list[Cell]:
     """The cells of all pairs in which more, or something wrong, foresaw less. How long a job takes decides over some
     tens of opens, and one run tells little of it."""
     pairs = (*less_for_more(results), *less_for_false(results))
-    return list(dict.fromkeys(one.cell for less, more, *_ in pairs for one in (less, more)))
+    return list(dict.fromkeys(one.cell for pair in pairs for one in (pair.less, pair.more)))
 
 
-def medians(runs: Sequence[Sequence[Result]]) -> list[Result]:
-    """By cell, in the order of the first run: a result that fell short, else that with the median of what was foreseen.
-    The further runs may lack cells."""
+def together(runs: Sequence[Sequence[Result]]) -> list[Result]:
+    """By cell, in the order of the first run: a result that fell short, else that with the median of what was foreseen,
+    with the others beside. The further runs may lack cells."""
     by_cell: dict[Cell, list[Result]] = {}
     for result in (one for run in runs for one in run):
         by_cell.setdefault(result.cell, []).append(result)
-    return [
-        next((one for one in of if one.short), sorted(of, key=lambda one: int(one.foreseen.sum()))[(len(of) - 1) // 2])
-        for of in by_cell.values()
-    ]
+    return [_median(of) for of in by_cell.values()]
 
 
-def _pairs(results: Sequence[Result], pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[Result, Result, int, int]]:
+def _median(of: Sequence[Result]) -> Result:
+    middle = sorted(of, key=lambda one: int(one.foreseen.sum()))[(len(of) - 1) // 2]
+    chosen = next((one for one in of if one.short), middle)
+    return dataclasses.replace(chosen, others=tuple(one.foreseen for one in of if one is not chosen))
+
+
+def _pairs(results: Sequence[Result], pairs: Sequence[tuple[str, str]], *, true: bool) -> Iterator[Pair]:
     by_group: dict[str, dict[str, Result]] = defaultdict(dict)
     for result in results:
         if not result.error:
             by_group[result.cell.group][result.cell.said] = result
     for said in by_group.values():
         for less, more in pairs:
-            if less not in said or more not in said:
-                continue
-            both = min(said[less].opens, said[more].opens)
-            counts = [int(said[one].foreseen[:both].sum()) for one in (less, more)]
-            if counts[0] > counts[1] + max(_CHANCE_OPENS, _CHANCE * both):
-                yield said[less], said[more], counts[0], counts[1]
+            if less in said and more in said and true == (more != WRONG and _is_true(said[more].cell)):
+                pair = Pair(said[less], said[more])
+                if pair.clear:
+                    yield pair
+
+
+def _is_true(cell: Cell) -> bool:
+    return cell.said != WORLD or cell.world_is_true
 
 
 def line(result: Result) -> str:
@@ -192,9 +220,9 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
     for begin in dict.fromkeys(one.cell.begin for one in results):
         yield _of(begin, [one for one in results if one.cell.begin == begin])
     for pair in less_for_more(results):
-        yield "said more, foresaw less: " + _pair(*pair)
+        yield "said more, foresaw less: " + _pair(pair)
     for pair in less_for_false(results):
-        yield "said something wrong, foresaw less: " + _pair(*pair)
+        yield "said something wrong, foresaw less: " + _pair(pair)
     yield from _most(results)
 
 
@@ -210,8 +238,10 @@ def _of(what: str, results: Sequence[Result]) -> str:
     )
 
 
-def _pair(less: Result, more: Result, before: int, after: int) -> str:
-    return f"{more.cell.name}: {after:,} opens, with {less.cell.said} said {before:,}"
+def _pair(pair: Pair) -> str:
+    less, more = (f"{runs[0]:,}" + (f" (at {most} {ends(runs):,})" if runs[1:] else "")
+                  for runs, most, ends in zip(pair.foreseen(), ("least", "most"), (min, max), strict=True))  # fmt: skip
+    return f"{pair.more.cell.name}: {more} opens, with {pair.less.cell.said} said {less}"
 
 
 def _most(results: Sequence[Result]) -> Iterator[str]:

@@ -352,8 +352,8 @@ def test_saying_more_is_compared_over_the_opens_that_both_saw() -> None:
     assert not list(results.less_for_false(better))
 
     worse = [result("nothing", 0.9), result("seed", 0.8, 500), result("wrong", 0.1)]
-    assert [pair[2:] for pair in results.less_for_more(worse)] == [(500, 400)]
-    assert [pair[2:] for pair in results.less_for_false(worse)] == [(900, 100)]
+    assert [pair.foreseen() for pair in results.less_for_more(worse)] == [([500], [400])]
+    assert [pair.foreseen() for pair in results.less_for_false(worse)] == [([900], [100])]
     nearly = [result("nothing", 0.9), result("seed", 0.898)]
     assert not list(results.less_for_more(nearly))
 
@@ -362,11 +362,33 @@ def test_of_cells_that_run_again_the_median_counts_unless_one_fell_short() -> No
     once = [result("nothing", 0.9), result("seed", 0.8), result("world", 0.95)]
     assert [cell.said for cell in results.doubted(once)] == ["nothing", "seed"]
     again = [result("nothing", 0.9), result("seed", 1.0), result("nothing", 0.9), result("seed", 0.92)]
-    found = results.medians([once, again])
+    found = results.together([once, again])
     assert [int(one.foreseen.sum()) for one in found] == [900, 920, 950]
     assert not list(results.less_for_more(found))
-    [short] = results.medians([[result("seed", 1.0)], [result("seed", 1.0), result("seed", 0.5, share=0.5)]])
+    [short] = results.together([[result("seed", 1.0)], [result("seed", 1.0), result("seed", 0.5, share=0.5)]])
     assert short.short
+
+
+def test_saying_more_foresees_less_only_where_no_run_says_otherwise() -> None:
+    runs = [[result("nothing", 0.9), result("seed", 0.8)], [result("nothing", 0.9), result("seed", 0.85)]]
+    runs.append([result("nothing", 0.87), result("seed", 0.8)])
+    assert [pair.foreseen() for pair in results.less_for_more(results.together(runs))] == [
+        ([900, 900, 870], [800, 800, 850])
+    ]
+    runs.append([result("nothing", 0.9), result("seed", 0.88)])
+    assert not list(results.less_for_more(results.together(runs)))
+
+
+def test_a_world_that_the_environment_names_wrongly_is_something_wrong() -> None:
+    ranks = replace(CELL, world=8, ranks=(1, 3, 5, 7), all_said=True)
+    assert not ranks.world_is_true
+    assert replace(ranks, all_said=False).world_is_true
+    assert replace(ranks, ranks=(3, 4, 5)).world_is_true
+    found = [
+        replace(result(said, share), cell=replace(ranks, said=said)) for said, share in (("seed", 0.9), ("world", 0.5))
+    ]
+    assert not list(results.less_for_more(found))
+    assert [pair.more.cell.said for pair in results.less_for_false(found)] == ["world"]
 
 
 def test_what_falls_short() -> None:
