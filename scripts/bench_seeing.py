@@ -1,7 +1,8 @@
 """What it costs a reader that somebody watches the mount: `nopfs top`, the exporter and the access log, all at once.
 
-Runs with and without watchers follow each other on one mount, and each ratio is of two runs one after the other. The
-reader takes one processor; the mount and whoever watches need another.
+Runs with and without watchers follow each other on one mount. Each ratio is of a run with watchers and the mean of the
+runs before and after it, so that a machine which grows slower or faster meanwhile does not count. The reader takes one
+processor; the mount and whoever watches need another.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import bench_warm
 from bench_entry import Entry, median_entry
 from lab import COMMANDS, LabError, Progress
 
-ROUNDS = 9
+ROUNDS = 15
 RUN_S = 3.0  # of each run: `top` looks several times in it
 SCRAPE_S = 1.0  # Prometheus asks each 15 s, or each minute
 LIMIT_S = 10.0
@@ -92,8 +93,9 @@ def entries() -> Iterator[Entry]:
                 alone = system.run("python").rate
                 with watched(system.mount.path):
                     beside = system.run("python").rate
-                seen[name].append(beside / alone)
-                noise[name].append(system.run("python").rate / alone)
+                after = system.run("python").rate
+                seen[name].append(2 * beside / (alone + after))
+                noise[name].append(after / alone)
                 progress.step()
         for system in found.values():
             system.cold_share()
