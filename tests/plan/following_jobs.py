@@ -10,10 +10,11 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import candidates
+from nopfsfs.plan.search.recently_used import FOR_EVER
 
 SEED = 42
 # Kept over the tests, which have data sets of the same sizes.
-HEADS = candidates.OrderHeads(512 << 20)
+HEADS = candidates.OrderHeads(512 << 20, kept_epochs=FOR_EVER)
 SHUFFLED = Spec("distributed", SEED)
 IN_ORDER = Spec("sequential")
 
@@ -50,7 +51,6 @@ def feed(follower: Follower, opens: np.ndarray, chunk: int = 16) -> np.ndarray:
         flags.append(follower.observe(opens[i : i + chunk]))
         follower.settle()
     return np.concatenate(flags) if flags else np.zeros(0, np.uint8)
-
 
 
 def read(follower: Follower, opens: list[tuple[int, int]], chunk: int = 16) -> np.ndarray:

@@ -208,6 +208,7 @@ class PlanSearch:
     def jobs(self) -> Iterator[BackgroundJob]:
         """The next computation for another thread, if any."""
         self.hurries = False
+        self._tables.no_job_runs()
         yield from self._missed.jobs()
         yield from self._search_job()
         yield from self._tables.job((*self._expected(), *self._recorded))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
@@ -12,12 +11,11 @@ import numpy as np
 from nopfsfs.plan.epoch_order import INLINE, DataSet, Hypothesis, files_of
 from nopfsfs.plan.following.follower_output import BackgroundJob
 from nopfsfs.plan.search.candidates import SAID, Candidate, OrderHeads, candidate_of
+from nopfsfs.plan.search.recently_used import RecentlyUsed
 from nopfsfs.plan.search.suspects import Suspect, Table
 
-# Tables of orders that are kept, to look at opens again: so many bytes, and those that were asked for in so many epochs
-# of followed orders. The orders of epochs that are over would fill the room in the end.
+# Tables of orders that are kept, to look at opens again.
 _KEPT_BYTES = 64 << 20
-_KEPT_EPOCHS = 8
 # Files up to which all of the epoch that was read last is kept for a job that goes on with it: 12 bytes each.
 _RESUMED_MOST = 2_000_000
 
@@ -32,22 +30,24 @@ class OrderTables:
         in the middle of which a job may begin."""
         self._datasets, self.heads, self._largest = datasets, heads, largest
         self._resumed = frozenset(resumed)
-        # With the epoch in which each was asked for last; last is what was asked for last.
-        self._tables: OrderedDict[Candidate, tuple[Table, int]] = OrderedDict()
-        self._epochs = 0
-        self._bytes = 0
+        self._tables: RecentlyUsed[Candidate, Table] = RecentlyUsed(_KEPT_BYTES)
+        self._epochs = 0  # that have begun since no job ran
 
     def epoch_began(self) -> None:
         """Note that an epoch of a followed order has begun, and forget what was last asked for long ago."""
+        self._tables.epoch_began()
         self._epochs += 1
-        while self._tables and next(iter(self._tables.values()))[1] <= self._epochs - _KEPT_EPOCHS:
-            self._drop_oldest()
+
+    def no_job_runs(self) -> None:
+        """Forget the beginnings of orders as well: jobs use them."""
+        for _ in range(self._epochs):
+            self.heads.epoch_began()
+        self._epochs = 0
 
     def spread(self, spacing: int) -> None:
         """Compare orders further from now on: only one open in `spacing` shows."""
         self.heads.spacing = spacing
         self._tables.clear()
-        self._bytes = 0
 
     def suspects(self, hypotheses: Sequence[Hypothesis]) -> list[Suspect]:
         """The hypotheses (likeliest first) whose tables are at hand, to be weighed."""
@@ -61,19 +61,14 @@ class OrderTables:
 
     def kept(self, candidate: Candidate) -> Table | None:
         """The table of a candidate if it was computed before."""
-        return self._tables[candidate][0] if candidate in self._tables else None
+        return self._tables.peek(candidate)
 
     def table(self, candidate: Candidate) -> Table | None:
         """The table of a candidate, computed now for a small data set; for a large one None until `job` has made it."""
-        found = self.kept(candidate)
-        if found is not None:
-            self._tables.move_to_end(candidate)
-            self._tables[candidate] = found, self._epochs
-            return found
-        if not self.is_small(candidate):
-            return None
-        found = self.compute(candidate)
-        self._keep(candidate, found)
+        found = self._tables.get(candidate)
+        if found is None and self.is_small(candidate):
+            found = self.compute(candidate)
+            self._tables.put(candidate, found)
         return found
 
     def is_small(self, candidate: Candidate) -> bool:
@@ -91,19 +86,9 @@ class OrderTables:
         rows = np.where(order >= 0, files[order], -1)
         return Table(rows, len(rows) if whole else n)
 
-    def _keep(self, candidate: Candidate, table: Table) -> None:
-        self._tables[candidate] = table, self._epochs
-        self._bytes += table.nbytes
-        while self._bytes > _KEPT_BYTES:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        _, (gone, _) = self._tables.popitem(last=False)
-        self._bytes -= gone.nbytes
-
     def job(self, wanted: Iterable[Candidate]) -> Iterator[BackgroundJob]:
         """The computation of the first table that is missing, if there is room for it."""
         for candidate in wanted:
-            if candidate not in self._tables and 2 * self._bytes < _KEPT_BYTES:
-                yield BackgroundJob(partial(self.compute, candidate), partial(self._keep, candidate))
+            if candidate not in self._tables and self._tables.has_room:
+                yield BackgroundJob(partial(self.compute, candidate), partial(self._tables.put, candidate))
                 return

@@ -7,7 +7,6 @@ orders. Pure.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from nopfsfs.plan.epoch_order import DataSet, Hypothesis
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Dealt, Sampler, Spec
 from nopfsfs.plan.search.deal import World
+from nopfsfs.plan.search.recently_used import EPOCHS, RecentlyUsed
 
 # Seeds that people write, and the years; 0 and 42 first: the defaults of DistributedSampler and of Hugging Face.
 COMMON_SEEDS = (
@@ -222,14 +222,16 @@ def usual_of_common(seeds: Seeds, sampler: str) -> Stage:
 
 
 class OrderHeads:
-    """The beginnings of orders; those computed last are kept, 64 MiB of them. Belongs to one thread at a time."""
+    """The beginnings of orders; those asked for last are kept, 64 MiB of them. Belongs to one thread at a time."""
 
-    def __init__(self, kept_bytes: int = _KEPT_BYTES, spacing: int = 1) -> None:
-        """`spacing`: one open in so many is seen."""
-        self._most = kept_bytes
+    def __init__(self, kept_bytes: int = _KEPT_BYTES, spacing: int = 1, kept_epochs: int = EPOCHS) -> None:
+        """`spacing`: one open in so many is seen; `kept_epochs`: in so many a beginning must have been asked for."""
         self.spacing = spacing
-        self._kept: OrderedDict[object, NDArray[np.integer[Any]]] = OrderedDict()
-        self._bytes = 0
+        self._kept: RecentlyUsed[object, NDArray[np.integer[Any]]] = RecentlyUsed(kept_bytes, kept_epochs)
+
+    def epoch_began(self) -> None:
+        """Note that an epoch of a followed order has begun, and forget what was last asked for long ago."""
+        self._kept.epoch_began()
 
     def first(self, candidate: Candidate, n: int, largest_world: int) -> NDArray[np.integer[Any]]:
         """The first thousand or so samples; all of a small data set."""
@@ -263,16 +265,11 @@ class OrderHeads:
     def _keep(self, key: object, compute: Any) -> NDArray[np.integer[Any]]:
         found = self._kept.get(key)
         if found is not None:
-            self._kept.move_to_end(key)
             return found
         try:
             head: NDArray[np.integer[Any]] = compute()
         except ValueError:  # a world, n or part that the framework would refuse
             head = np.zeros(0, np.int64)
         head = head.astype(np.int32) if len(head) == 0 or int(head.max()) < 2**31 else head
-        self._kept[key] = head
-        self._bytes += head.nbytes
-        while self._bytes > self._most:
-            _, gone = self._kept.popitem(last=False)
-            self._bytes -= gone.nbytes
+        self._kept.put(key, head)
         return head

@@ -38,6 +38,11 @@ _FIRST_READERS = 256
 _LAST_WORD = 48
 # Opens that are kept, to be followed again once their plan is known.
 _KEPT = 65_536
+# Of a few files that are read again and again: so many for each file, beside some.
+_KEPT_EACH, _KEPT_BESIDE = 16, 256
+# Files that are opened so often each, without an order that would explain it, are searched for at so many times as many
+# opens, not at twice as many.
+_OFTEN, _RARELY = 64, 16
 # Opens that are repeated for a plan once it is certain: more than loaders hold.
 _BEGUN_WITH = 4096
 # A file that is opened again within so many others is opened twice for one access.
@@ -122,9 +127,16 @@ class Cohort:
         """An open. True: have a look at the plans at hand now."""
         self.last = now
         self.opens.append((row, reader, now))
+        if self._of_few_files and len(self.opens) > _KEPT_EACH * len(self._distinct) + _KEPT_BESIDE:
+            self.opens.popleft()
         if not self._take(row, reader):
             return False
         return self.count in _LOOKS or self.count % _LOOK_EVERY == 0
+
+    @property
+    def _of_few_files(self) -> bool:
+        """True: all of its files are among those that are kept apart."""
+        return len(self._distinct) < MAX_OPENS
 
     @property
     def young(self) -> bool:
@@ -242,7 +254,10 @@ class Cohort:
             few = FEW * len(self._firsts) > self.count  # all are taken as one
             several = few or any(len(rows) >= MIN_OPENS for rows in self._firsts.values())
             return min(_FULL_FROM if several else MAX_OPENS, self._ownership.total // 2)
-        return _ENOUGH if self._full_at < _ENOUGH else 2 * self._full_at
+        if self._full_at < _ENOUGH:
+            return _ENOUGH
+        often = self._of_few_files and self._full_at > _OFTEN * len(self._distinct)
+        return (_RARELY if often else 2) * self._full_at
 
     @property
     def thorough(self) -> bool:

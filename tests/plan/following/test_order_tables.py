@@ -28,6 +28,19 @@ def test_what_nobody_asks_for_is_forgotten_after_some_epochs() -> None:
     assert tables.kept(once) is None
 
 
+def test_beginnings_of_orders_that_no_search_asks_for_are_forgotten_while_no_job_runs() -> None:
+    heads = OrderHeads()
+    tables = OrderTables(tree(train=500), heads, 1, ())
+    first = heads.first(Candidate(0, 0, SHUFFLED, 0), 500, 1)
+    for _ in range(20):
+        tables.epoch_began()
+    assert heads.first(Candidate(0, 0, SHUFFLED, 0), 500, 1) is first, "a job may use it now"
+    for _ in range(20):
+        tables.epoch_began()
+        tables.no_job_runs()
+    assert heads.first(Candidate(0, 0, SHUFFLED, 0), 500, 1) is not first
+
+
 def test_a_job_of_many_epochs_keeps_a_few_tables() -> None:
     (part,) = tree(train=300, val=0)
     follower = Follower([part], SEED)

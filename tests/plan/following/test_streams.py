@@ -16,11 +16,12 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.samplers import huggingface, registry, sharding
 from nopfsfs.plan.samplers.sampler import Spec, Value
 from nopfsfs.plan.search import candidates
+from nopfsfs.plan.search.recently_used import FOR_EVER
 from tests.examples import examples
 
 NAMES = ("hf_stream", "hf_streaming")
 SEED = 42
-HEADS = candidates.OrderHeads(64 << 20)
+HEADS = candidates.OrderHeads(64 << 20, kept_epochs=FOR_EVER)
 
 
 def _every_spec(name: str, seed: int) -> list[Spec]:
