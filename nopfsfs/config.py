@@ -83,6 +83,7 @@ class MountConfig:
     run_dir: str = ""  # the user's directory for the state of mounts
     state_dir: str = ""  # this mount's own directory below the run directory; known when it is mounted
     log_file: str | None = None
+    job_report: str | None = None  # where the final record goes, written as `uid` (--job-report)
     source_fs: tuple[int, int] | None = None  # type and id of the source's file system (system/file_system.py)
     foreground: bool = False
     io_timeout: float = DEFAULT_IO_TIMEOUT_S

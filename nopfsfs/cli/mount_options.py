@@ -160,8 +160,8 @@ def _build(
         raise NopfsError(Exit.USER, f"--user {user}: only root can read as someone else; run as root, or leave it out")
     mountpoint = _mountpoint(filled_in(words["mountpoint"], peers))
     disks = tuple(replace(disk, path=filled_in(disk.path, peers)) for disk in values.pop("disk", ()))
-    if "log_file" in values:
-        values["log_file"] = filled_in(values["log_file"], peers)
+    for name in values.keys() & {"log_file", "job_report"}:
+        values[name] = filled_in(values[name], peers)
     if peers is not None:
         values |= {"peers": True, "nodes": peers.size, "node": peers.rank}
     defaults = {

@@ -267,6 +267,13 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             default="the terminal with `-f`, else the system's log, else the state directory",
         ),
         Setting(
+            name="job_report", metavar="FILE", parse=parse_path, paths=True, toml='"report.json"',
+            help="write the final record to this file when the mount ends, however it ends",
+            more="[The record](#nopfs-umount) is that of `nopfs-umount --report`. The user of `--user` writes it, "
+            "whole or not at all, and through no link of another user. FILE lies in a directory that is there",
+            default="no report",
+        ),
+        Setting(
             name="allow_other", negative=True, parse=parse_flag, types=_FLAG, toml="true",
             help="let other users read what the source would let them read",
             more="For a user other than root, `/etc/fuse.conf` must say `user_allow_other`",

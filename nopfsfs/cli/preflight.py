@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from nopfsfs.cli import calibrated
 from nopfsfs.config import DiskSpec, MountConfig
+from nopfsfs.control.job_report import why_not_written
 from nopfsfs.control.stale_mounts import clear_stale, daemon_is_dead
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse import mounting
@@ -54,6 +55,7 @@ def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountCon
     check_memory(config)
     check_disks(config)
     check_log_file(config)
+    check_job_report(config, say)
     check_fuse(config)
     return calibrated.apply(config)
 
@@ -254,6 +256,14 @@ def check_log_file(config: MountConfig) -> None:
             Exit.USAGE,
             f"--log-file {path} cannot be written ({error.strerror}); name a file in a directory of yours",
         ) from error
+
+
+def check_job_report(config: MountConfig, say: Say) -> None:
+    """Say where the report of --job-report cannot be written. The mount is worth more than its report."""
+    path = config.job_report
+    why = None if path is None else why_not_written(path, config.uid)
+    if why is not None:
+        say(f"--job-report {path} cannot be written ({why}): the mount goes on without a report")
 
 
 def check_fuse(config: MountConfig) -> None:

@@ -24,6 +24,8 @@ from nopfsfs.cli.settings import parsed
 from nopfsfs.cli.status_text import final_table, in_words
 from nopfsfs.control.client import Connection, NoAnswer, Record, call
 from nopfsfs.control.find_mount import Located, locate
+from nopfsfs.control.job_report import asked_report
+from nopfsfs.control.mounts_below import MountsBelow, mounts_below
 from nopfsfs.control.process_list import Process, living, read_pids, wait_all
 from nopfsfs.control.stale_mounts import clear_stale, daemon_is_dead, held_state_dir, stopped_supervisor
 from nopfsfs.errors import Exit, NopfsError
@@ -37,6 +39,7 @@ from nopfsfs.text.units import parse_duration
 PROGRAM = "nopfs-umount"
 DEFAULT_BUSY_S = 10.0
 RETRY_S = 0.2  # between two tries on a busy mount
+STEPS_S = 10.0  # for what the ladder does between its waits, on a busy node
 NAME_AGAIN_S = 2.0  # between two searches for the processes that use the mount: each reads all of /proc
 
 
@@ -49,6 +52,11 @@ class Limits:
     end: float = 10.0  # the end of the daemon: half of it for the final record, while reads in flight come to an end
     term: float = 3.0  # after SIGTERM
     kill: float = 3.0  # after SIGKILL
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which the whole ladder has ended, whatever the mount does: some steps occur twice."""
+        return self.busy + 4 * self.call + 2 * self.end + self.term + self.kill + STEPS_S
 
 
 @dataclass(slots=True)
@@ -217,8 +225,11 @@ def umount(located: Located, limits: Limits, report: str | None, env: Mapping[st
         raise NopfsError(
             Exit.NO_RIGHT, f"{located.path} was mounted by {located.owner_name}; only that user and root can unmount it"
         )
+    asked = asked_report(located.state_dir, located.owner)
     with closing(held_state_dir(located.mount, env)) as state:
         ending = Unmounter(located, limits, lambda line: say(PROGRAM, line), env, state).run()
+    if asked is not None and not ending.final and (why := asked.write(ending.record)) is not None:
+        say(PROGRAM, f"the report {asked.path} could not be written: {why}")
     if is_in_place(located.mount):
         raise NopfsError(Exit.STUCK, f"{located.path} is still mounted")
     if ending.record is not None:
@@ -233,6 +244,15 @@ def umount(located: Located, limits: Limits, report: str | None, env: Mapping[st
     return ending.code
 
 
+def umount_below(directory: str, report: str | None, limits: Limits) -> int:
+    """Unmount all nopfs mounts at `directory` and below it, each by a process of its own, all at the same time. Return
+    the exit code of the first that failed. None is mounted there: done. Raises NopfsError."""
+    if report is not None:
+        raise NopfsError(Exit.USAGE, "--report names the file of one mount; for --below use nopfs-mount --job-report")
+    running = MountsBelow(mounts_below(directory), limits.busy, lambda line: say(PROGRAM, line))
+    return running.end(limits.longest)
+
+
 def umount_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
@@ -243,7 +263,9 @@ def umount_parser() -> Parser:
         epilog="Exit codes are listed in docs/commands.md.",
         allow_abbrev=False,
     )
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?")
+    which.add_argument("--below", metavar="DIR", help="unmount all nopfs mounts at DIR and below it, at the same time")
     parser.add_argument(
         "--timeout",
         metavar="S",
@@ -264,6 +286,8 @@ def main(argv: Sequence[str] | None = None, limits: Limits | None = None) -> int
         options: Any = umount_parser().parse_args(words)
         busy = parsed(parse_duration, options.timeout, "--timeout")
         ladder = Limits(busy) if limits is None else limits
+        if options.below is not None:
+            return umount_below(options.below, options.report, ladder)
         return umount(locate(options.mountpoint, os.environ), ladder, options.report, os.environ)
 
     return run(PROGRAM, body, debug="--debug" in words)

@@ -30,6 +30,7 @@ from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.event_loop import EventLoop
+from nopfsfs.supervisor.final_report import leave_final_report
 from nopfsfs.supervisor.leftovers import clear_disks, tidy
 from nopfsfs.supervisor.measured_rates import MeasuredRates
 from nopfsfs.supervisor.memory_budget import MemoryBudget, configured_bytes
@@ -293,14 +294,14 @@ class Supervisor:
         await clear_disks(self._config, END_LIMIT_S)
         self.loop.drain()
         await self._remember()
-        if self._state != "failed":
-            self._state = "ended"
+        self._state = "failed" if self._state == "failed" else "ended"
         self._observer.look(last=True)
         self._final = self._status.record(self._state) | {
             "history": await self._observer.whole_history(), "explanation": self._plans.explained(),
             "drains": self._tuning.drains, "policy": self._policy.status(),
         }  # fmt: skip
         self._finished.set()
+        await leave_final_report(self._config, self._final)
 
     async def _hand_over(self, request: dict[str, Any]) -> dict[str, Any]:
         """Leave the mount to its servers, until another supervisor takes over (`nopfs upgrade`)."""

@@ -264,6 +264,17 @@ def test_log_file(source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[
     )
 
 
+def test_a_job_report_that_cannot_be_written_is_said(
+    source: Path, mountpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = Started()
+
+    assert main([str(source), str(mountpoint), "--job-report", "/nonexistent/r"], started) == Exit.OK
+
+    assert "--job-report /nonexistent/r cannot be written (No such file or directory)" in capsys.readouterr().err
+    assert len(started.configs) == 1
+
+
 @pytest.mark.parametrize("flag", ["--ram", "--page-cache"])
 def test_more_memory_than_the_node_has(
     flag: str, source: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
