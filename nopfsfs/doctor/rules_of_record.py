@@ -220,6 +220,18 @@ def kernel_has_no_resend(facts: Facts) -> Finding | None:
     )
 
 
+def calls_are_missing(facts: Facts) -> Finding | None:
+    found = [(one.get("what"), one.get("effect")) for one in facts.rows("status", "kernel")]
+    found = found or list(facts.get("kernel", "without", default={}).items())
+    if not found:
+        return None
+    return Finding(
+        Weight.NOTE,
+        f"This node lacks calls of newer kernels: {'; '.join(f'{name} ({effect})' for name, effect in found)}.",
+        "Nothing needs to be done for reads to be right. A newer kernel has them; a container may forbid them.",
+    )
+
+
 def fast_path_is_off(facts: Facts) -> Finding | None:
     if facts.get("status", "modes", "fast_path") is not False or facts.get("options", "fast_path") is False:
         return None
@@ -266,5 +278,5 @@ RULES_OF_RECORD: tuple[Rule, ...] = (
     a_part_is_off, disks_are_bypassed, copies_on_disk_rot, source_gives_errors, peers_are_lost, plan_does_not_match,
     plan_is_not_found, plan_foresees_little, memory_is_too_small, memory_was_cut, pages_are_taken,
     source_is_the_bottleneck, fast_path_is_off, files_change, clock_is_not_disciplined, events_were_lost,
-    kernel_has_no_resend, versions_differ, policy_file_is_refused,
+    kernel_has_no_resend, calls_are_missing, versions_differ, policy_file_is_refused,
 )  # fmt: skip
