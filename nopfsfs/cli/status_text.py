@@ -204,6 +204,8 @@ def _modes_lines(record: Record) -> list[str]:
     if not modes:
         return []
     words = [name if modes.get(key) else f"no {name}" for key, name in MODES.items()]
+    if modes.get("redelivery") == "records":
+        words[list(MODES).index("resend")] = "redelivery by records"
     words += [f"signal {modes.get('signal', '?')}", "mount(2)" if modes.get("privileged") else "fusermount3"]
     lines = [f"modes      {', '.join(words)}"]
     if modes.get("signal_because"):
