@@ -38,8 +38,14 @@ def status_text(record: Record, source: str, mountpoint: str) -> str:
     lines += _epoch_lines(record)
     processes = [f"{p.get('role', '?')} {p.get('pid', '?')}" for p in record.get("processes", ())]
     lines += _recheck_lines(record, time.time())
-    lines += [f"processes  {', '.join(processes) or 'none'}", *_modes_lines(record), *_off_lines(record)]
+    lines += [f"processes  {', '.join(processes) or 'none'}", *_modes_lines(record), *_kernel_lines(record)]
+    lines += _off_lines(record)
     return "\n".join(lines)
+
+
+def _kernel_lines(record: Record) -> list[str]:
+    """A line for each call that the kernel lacks, or a container forbids."""
+    return [f"kernel     no {one['what']}: {one['effect']}" for one in record.get("kernel") or ()]
 
 
 def _off_lines(record: Record) -> list[str]:
@@ -198,6 +204,8 @@ def _modes_lines(record: Record) -> list[str]:
     if not modes:
         return []
     words = [name if modes.get(key) else f"no {name}" for key, name in MODES.items()]
+    if modes.get("redelivery") == "records":
+        words[list(MODES).index("resend")] = "redelivery by records"
     words += [f"signal {modes.get('signal', '?')}", "mount(2)" if modes.get("privileged") else "fusermount3"]
     lines = [f"modes      {', '.join(words)}"]
     if modes.get("signal_because"):

@@ -17,7 +17,7 @@ from nopfsfs.control.client import socket_address
 from nopfsfs.system.process_setup import Handoff
 
 SOCKET_NAME = "adopt.sock"
-GIVEN = ("fuse", "index", "columns", "arena", "gauges", "modes", "init")
+GIVEN = ("fuse", "index", "columns", "arena", "gauges", "modes", "taken", "init")
 _MESSAGE = 1 << 20
 _FDS = 16
 _LIMIT_S = 5.0

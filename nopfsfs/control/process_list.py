@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from nopfsfs.system.abilities import NO_CALL
 from nopfsfs.system.as_user import bytes_as_user, is_needed
 from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.proc import start_time as start_time
@@ -28,7 +29,6 @@ _PID_MOST = 1 << 31
 _LOOK_S = 0.02
 _READ_S = 3.0  # to read a file of another user
 _ROLE = re.compile(r"[a-z0-9-]{1,60}")  # shown to root even if another user wrote it: no control characters
-_NO_PIDFD = (errno.ENOSYS, errno.EPERM)  # a kernel before 5.3, and a container that forbids unknown calls
 WRITER_FILE = "writer"  # names the peer process while it may write the arena; it is no process of the mount
 
 
@@ -47,21 +47,20 @@ class Process:
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal to this very process, never to a later one with its pid. Return whether it was sent."""
         try:
-            fd = os.pidfd_open(self.pid)
-        except OSError as error:
-            return error.errno in _NO_PIDFD and _signal_by_pid(self, number)
-        with closing_fd(fd), suppress(OSError):
-            if self.alive():
+            with closing_fd(os.pidfd_open(self.pid)) as fd:
+                if not self.alive():
+                    return False
                 signal.pidfd_send_signal(fd, number)
                 return True
-        return False
+        except OSError as error:
+            return error.errno in NO_CALL and _signal_by_pid(self, number)
 
     def wait(self, limit_s: float) -> bool:
         """Wait until the process has ended, at most `limit_s` seconds; return whether it has."""
         try:
             fd = os.pidfd_open(self.pid)
         except OSError as error:
-            if error.errno in _NO_PIDFD:
+            if error.errno in NO_CALL:
                 deadline = time.monotonic() + limit_s
                 while self.alive() and time.monotonic() < deadline:
                     time.sleep(_LOOK_S)
@@ -75,8 +74,8 @@ class Process:
 
 
 def _signal_by_pid(process: Process, number: signal.Signals) -> bool:
-    """Do as `Process.signal`, for kernels before 5.3. Between two calls the process could end, and its pid go to
-    another."""
+    """Do as `Process.signal`, where one of its calls is missing. Between two calls the process could end, and its pid
+    go to another."""
     with suppress(OSError):
         if process.alive():
             os.kill(process.pid, number)

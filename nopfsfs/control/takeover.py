@@ -26,7 +26,7 @@ def adopt(state_dir: str) -> None:
     """Start a supervisor for a mount that has none; return when that supervisor is in charge. Raises NopfsError.
 
     A server gives what it holds (`control/orphans.py`). The supervisor adopts arena and policy, starts servers, and
-    ends those before it, whose requests the kernel delivers again (`supervisor/succession.py`). It then starts a
+    ends those before it, whose requests come to its own (`supervisor/succession.py`). It then starts a
     stager, which adopts the staged copies."""
     with claimed_dir(state_dir, os.geteuid()):
         try:
@@ -40,11 +40,9 @@ def adopt(state_dir: str) -> None:
         try:
             if given.numbers.get("layout") != LAYOUT:
                 raise NopfsError(Exit.STUCK, _OTHER)
-            if "init" not in given.fds or not given.numbers.get("resend"):
-                raise NopfsError(
-                    Exit.STUCK,
-                    "this mount cannot be taken over: that needs the fast path, and Linux 6.9; end it: nopfs-umount",
-                )
+            if "init" not in given.fds or not given.numbers.get("redelivery"):
+                why = "this mount cannot be taken over: that needs the fast path; end it: nopfs-umount"
+                raise NopfsError(Exit.STUCK, why)
             config = dataclasses.replace(given.config, foreground=False)
             start(config, Handoff("super", config, fds, {**given.numbers, "adopted": 1}))
         except BaseException:

@@ -18,14 +18,12 @@ from nopfsfs.control.process_list import read_pids
 from nopfsfs.control.stale_mounts import state_dir_of
 from nopfsfs.fuse.mount_table import CONNECTIONS, read_mounts
 from nopfsfs.fuse.mounting import may_mount
-from nopfsfs.system import clock_state, node_memory
+from nopfsfs.system import abilities, clock_state, node_memory
 from nopfsfs.system.bounded_run import run_bounded
 
 LIBRARIES = ("trio", "pyfuse3", "numpy", "msgspec", "xxhash", "mpi4py", "prometheus-client", "matplotlib", "torch")
-# Abilities of the kernel, and the first Linux that has each.
-FEATURES = {
-    "pidfd_open": (5, 3), "openat2": (5, 6), "cachestat": (6, 5), "FUSE passthrough": (6, 9), "FUSE resend": (6, 9),
-}  # fmt: skip
+# Abilities that only a mount can try, and the first Linux that has each.
+FUSE_SINCE = {"FUSE passthrough": (6, 9), "FUSE resend": (6, 9)}
 TEXT_MOST = 1 << 14  # bytes of a file of /proc or /sys
 _CGROUP_FILES = (
     "memory.max", "memory.high", "memory.current", "memory.swap.max", "memory.events", "pids.max", "pids.current",
@@ -56,12 +54,13 @@ def _said(command: list[str]) -> str | None:
 
 
 def kernel() -> dict[str, Any]:
-    """The kernel, and what it lacks."""
+    """The kernel, and what it lacks: calls, with what is worse without each; what FUSE cannot do, by the version."""
     release = os.uname().release
     known = kernel_version(release)
     return {
         "release": release, "version": os.uname().version, "machine": os.uname().machine,
-        "missing": [name for name, since in FEATURES.items() if known is not None and known < since],
+        "without": abilities.missing(),
+        "missing": [name for name, since in FUSE_SINCE.items() if known is not None and known < since],
         "dev_fuse": os.path.exists("/dev/fuse"), "may_mount": may_mount(), "fusectl": os.path.isdir(CONNECTIONS)
         and bool(os.path.ismount(CONNECTIONS)), "fuse_conf": text("/etc/fuse.conf"), "os": text("/etc/os-release"),
     }  # fmt: skip

@@ -207,16 +207,26 @@ def peers_are_lost(facts: Facts) -> Finding | None:
     )
 
 
-def kernel_has_no_resend(facts: Facts) -> Finding | None:
-    if facts.get("status", "modes", "resend") is not False and not (
-        not facts.path and "FUSE resend" in facts.get("kernel", "missing", default=[])
-    ):
+def no_redelivery(facts: Facts) -> Finding | None:
+    if facts.get("status", "modes", "redelivery") != "none":
         return None
     return Finding(
         Weight.NOTE,
-        f"The kernel ({facts.get('kernel', 'release', default='?')}) cannot deliver requests again (Linux 6.9 can): a "
-        "server that dies ends the mount, and nopfs adopt does not work.",
-        "A newer kernel. Nothing needs to be done for reads to be right.",
+        "This mount cannot give the requests of a dead server to another one: a server that dies ends the mount, and "
+        "nopfs adopt does not work.",
+        "Mount with the fast path. Nothing needs to be done for reads to be right.",
+    )
+
+
+def calls_are_missing(facts: Facts) -> Finding | None:
+    found = [(one.get("what"), one.get("effect")) for one in facts.rows("status", "kernel")]
+    found = found or list(facts.get("kernel", "without", default={}).items())
+    if not found:
+        return None
+    return Finding(
+        Weight.NOTE,
+        f"This node lacks calls of newer kernels: {'; '.join(f'{name} ({effect})' for name, effect in found)}.",
+        "Nothing needs to be done for reads to be right. A newer kernel has them; a container may forbid them.",
     )
 
 
@@ -266,5 +276,5 @@ RULES_OF_RECORD: tuple[Rule, ...] = (
     a_part_is_off, disks_are_bypassed, copies_on_disk_rot, source_gives_errors, peers_are_lost, plan_does_not_match,
     plan_is_not_found, plan_foresees_little, memory_is_too_small, memory_was_cut, pages_are_taken,
     source_is_the_bottleneck, fast_path_is_off, files_change, clock_is_not_disciplined, events_were_lost,
-    kernel_has_no_resend, versions_differ, policy_file_is_refused,
+    no_redelivery, calls_are_missing, versions_differ, policy_file_is_refused,
 )  # fmt: skip

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import select
+from collections.abc import Collection
 from dataclasses import dataclass
+from enum import IntEnum
 
 from nopfsfs.config import MountConfig
 from nopfsfs.fuse import kernel
@@ -36,12 +38,20 @@ _STACK_DEPTH = 1  # files that are passed through lie on a file system that is n
 WITHOUT = "NOPFS_WITHOUT"  # environment: abilities of the kernel that are not used; for tests, and to find a cause
 
 
+class Redelivery(IntEnum):
+    """How the requests that a dead server had taken come to another one."""
+
+    NONE = 0  # not at all: the death of a server ends the mount
+    KERNEL = 1  # the kernel delivers them again (FUSE_NOTIFY_RESEND, Linux 6.9)
+    RECORDS = 2  # servers keep them in shared memory (`fuse/taken_requests.py`)
+
+
 @dataclass(frozen=True, slots=True)
 class KernelSession:
     """Results of INIT. `request`: the kernel's INIT, to be repeated to each pyfuse3."""
 
     request: bytes
-    resend: bool  # the kernel can deliver again the requests that a dead server had taken
+    redelivery: Redelivery
     passthrough: bool = False  # an open may be answered with a file that the kernel reads by itself
     acl: bool = False  # the kernel checks rights by ACLs, too
 
@@ -67,18 +77,28 @@ def negotiate(fuse_fd: int, *, acl: bool, limit_s: float, passthrough: bool = Fa
     _, opcode, unique, *_ = IN_HEADER.unpack_from(request)
     major, minor, readahead, flags = INIT_IN.unpack_from(request, IN_HEADER.size)
     if opcode != kernel.INIT or major != 7 or minor < _MINORS[0]:
-        raise OSError(errno.EPROTO, f"the first request is {opcode}, of protocol {major}.{minor}")
+        too_old = "; this kernel's FUSE is too old: it takes Linux 5.4, or RHEL 8" if (major, minor) < (7, 31) else ""
+        raise OSError(errno.EPROTO, f"the first request is {opcode}, of protocol {major}.{minor}{too_old}")
     offered = flags | int.from_bytes(request[_HIGH_FLAGS], "little") << 32 if flags & kernel.INIT_EXT else flags
     wanted = _WANTED | (kernel.POSIX_ACL if acl else 0) | (kernel.PASSTHROUGH if passthrough else 0)
+    without = os.environ.get(WITHOUT, "").split(",")
     for name, flag in (("resend", kernel.HAS_RESEND), ("passthrough", kernel.PASSTHROUGH), ("acl", kernel.POSIX_ACL)):
-        if name in os.environ.get(WITHOUT, "").split(","):
+        if name in without:
             wanted &= ~flag
     agreed = offered & wanted
     os.write(fuse_fd, _answer(unique, min(minor, _MINORS[1]), readahead, agreed))
     return KernelSession(
-        request, resend=bool(agreed & kernel.HAS_RESEND), passthrough=bool(agreed & kernel.PASSTHROUGH),
+        request, redelivery(agreed, without), passthrough=bool(agreed & kernel.PASSTHROUGH),
         acl=bool(agreed & kernel.POSIX_ACL),
     )  # fmt: skip
+
+
+def redelivery(agreed: int, without: Collection[str]) -> Redelivery:
+    """Return how requests come to another server, with a fast path. `agreed`: flags of INIT; `without`: what is not to
+    be used."""
+    if agreed & kernel.HAS_RESEND:
+        return Redelivery.KERNEL
+    return Redelivery.NONE if "records" in without else Redelivery.RECORDS
 
 
 def _answer(unique: int, minor: int, readahead: int, flags: int) -> bytes:

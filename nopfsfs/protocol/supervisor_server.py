@@ -30,7 +30,14 @@ class End(Message, frozen=True, tag=4):
     """The server is to answer what it has taken, and end."""
 
 
-ToServer = Interrupt | MeetStager | Ping | End
+class TakeOver(Message, frozen=True, tag=5):
+    """The server is the heir of a block (`fuse/taken_requests.py`), whose process is gone. The answer is
+    `TookOver`."""
+
+    block: UInt
+
+
+ToServer = Interrupt | MeetStager | Ping | End | TakeOver
 
 
 class Ready(Message, frozen=True, tag=11):
@@ -55,6 +62,12 @@ class Pong(Message, frozen=True, tag=15):
     """Answer to Ping."""
 
 
-FromServer = Interrupt | Ready | ConnectionEnded | Drained | StagerKnown | Pong
+class TookOver(Message, frozen=True, tag=16):
+    """Answer to TakeOver: each request in that block is answered, or is in the server's own."""
+
+    block: UInt
+
+
+FromServer = Interrupt | Ready | ConnectionEnded | Drained | StagerKnown | Pong | TookOver
 to_server: Decoder[ToServer] = Decoder(ToServer)
 from_server: Decoder[FromServer] = Decoder(FromServer)

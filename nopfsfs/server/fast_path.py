@@ -6,7 +6,8 @@ behind it; it ends with EINTR as soon as its reader is killed. The other request
 unchanged, and its replies come back that way. FORGET means nothing here: inode numbers are rows.
 
 Several processes may read one descriptor: each request goes to one of them. Nothing is remembered between requests,
-so that any of them can die: the kernel delivers again what it had taken.
+so that any of them can die: the kernel delivers again what it had taken. Where the kernel cannot, what was taken is
+kept in shared memory (`fuse/taken_requests.py`), and another server takes it over.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from nopfsfs.fuse import kernel
 from nopfsfs.fuse.connection import REQUEST_BYTES
 from nopfsfs.fuse.kernel import IN_HEADER, OUT_HEADER, READ_IN
 from nopfsfs.fuse.pyfuse3_pair import LISTING_BYTES
+from nopfsfs.fuse.taken_requests import LANDING, LONGEST, LeftBlock, OwnBlock
 from nopfsfs.server.file_access import Bytes
+from nopfsfs.server.kernel_answers import KernelAnswers
 from nopfsfs.server.operations import FuseOperations
-from nopfsfs.system.proc import is_dying
+from nopfsfs.server.waiting_reads import WaitingRead, WaitingReads
 
 log = logging.getLogger(__name__)
 _ACL_NAME = kernel.ACL_NAME + b"\0"
@@ -41,19 +44,11 @@ _FORGETS, _LISTINGS = (kernel.FORGET, kernel.BATCH_FORGET), (kernel.READDIR, ker
 _HEADER = IN_HEADER.size  # where a request's own part begins
 _SIZE, _SIZE_AT = struct.Struct("<I"), _HEADER + kernel.READ_IN_SIZE_AT
 _UNIQUE, _UNIQUE_AT = struct.Struct("<Q"), 8  # of IN_HEADER and OUT_HEADER
-DYING_S = 0.05  # between two checks of a reader that got a signal while it waits
 SLEEP_MS = 1000  # a limit, as every wait has one
 SETTLE_S = 0.01  # for all tasks to come to where they wait: a grace period takes several turns of the event loop
 AT_ONCE = 64  # requests answered before other tasks get their turn
-
-
-class _WaitingRead:
-    """A READ that waits: its scope, and the thread that reads."""
-
-    __slots__ = ("pid", "scope")
-
-    def __init__(self, scope: trio.CancelScope, pid: int) -> None:
-        self.scope, self.pid = scope, pid
+# What is said of a message that is longer than those that are kept.
+_TOO_LONG = {kernel.IOCTL: errno.ENOTTY, kernel.LOOKUP: errno.ENAMETOOLONG}
 
 
 class FastPath:
@@ -61,20 +56,20 @@ class FastPath:
 
     def __init__(
         self, fuse_fd: int, pair: socket.socket, operations: FuseOperations, others: Callable[[], list[int]],
-        init: bytes = b"", interrupted: Callable[[int], None] = lambda unique: None,
+        init: bytes = b"", interrupted: Callable[[int], None] = lambda unique: None, own: OwnBlock | None = None,
     ) -> None:  # fmt: skip
         """`others()`: further descriptors for whose messages the event loop must run. `init`: the INIT request for
         pyfuse3; the kernel has its answer. `interrupted`: called with a request that was interrupted and is not known
-        here; another server may have it."""
-        self._fd = fuse_fd
+        here; another server may have it. `own`: keeps what is taken; None where the kernel delivers it again."""
+        self._fd, self._own = fuse_fd, own
         self._others = others
         self._init, self._interrupted = init, interrupted
         self._forwarded: set[int] = set()  # requests that pyfuse3 has not answered yet
-        self._closing = 0  # tasks that close files of direct reads
+        self._closing = 0  # tasks that close files of direct reads, or take requests over
         self._settled = False  # all tasks wait for descriptors, and the event loop is not running
         self._stopping = False
         self._pause = trio.CancelScope()
-        self._answered = trio.Event()
+        self._answered, self._begun = trio.Event(), trio.Event()
         self._polled: list[int] = []
         self._new = select.epoll()
         # One of the servers that wait is woken by a request, not all.
@@ -84,9 +79,12 @@ class FastPath:
         self._pair = trio.socket.from_stdlib_socket(pair)
         # Bound here: a request asks them as often as its operations.
         self._operations, self._files, self._shown_opens = operations, operations.files, operations.shown_opens
-        self._buffer = bytearray(REQUEST_BYTES)
-        self._view = memoryview(self._buffer)
-        self._waiting: dict[int, _WaitingRead] = {}  # READs that wait for the source, by request
+        # The kernel refuses less room than for the longest message; only FORGETs are longer than a landing.
+        self._view = memoryview(bytearray(REQUEST_BYTES)) if own is None else own.landing
+        self._into: list[Bytes] = [self._view] if own is None else [own.landing, bytearray(REQUEST_BYTES - LANDING)]
+        self._waiting = WaitingReads()
+        self._answers = KernelAnswers(fuse_fd)
+        self._reply, self._fail, self._write = self._answers.reply, self._answers.fail, self._answers.write
 
     async def run(self) -> None:
         """Serve until the connection is gone, or `stop`."""
@@ -97,6 +95,7 @@ class FastPath:
                     await self._pair.send(self._init)
                     await self._pair.recv(REQUEST_BYTES)
                 nursery.start_soon(self._bring_back)
+                self._begun.set()
                 while not self._stopping and await self._drain(nursery):
                     if not self._sleep_here():
                         # A limit: another server may have been woken for a request, and be stopped.
@@ -110,8 +109,12 @@ class FastPath:
     async def _end_all(self) -> None:
         """Wait for the answers to what was taken."""
         while self._waiting or self._forwarded:
+            await self._next_answer()
+
+    async def _next_answer(self) -> None:
+        if self._answered.is_set():
             self._answered = trio.Event()
-            await self._answered.wait()
+        await self._answered.wait()
 
     def stop(self) -> None:
         """Take no further requests; `run` ends when those that were taken are answered."""
@@ -147,10 +150,15 @@ class FastPath:
 
     async def _drain(self, nursery: trio.Nursery) -> bool:
         """Take requests until there are none, or `stop`. Return False when the connection has ended."""
+        own, into = self._own, self._into
         while True:
+            while own is not None and own.room < 2 * AT_ONCE:  # what is not taken is safe in the kernel
+                await self._next_answer()
             for _ in range(AT_ONCE):
                 try:
-                    length = os.readv(self._fd, [self._buffer])
+                    if own is not None:
+                        own.landed[0] = 0
+                    length = os.readv(self._fd, into)
                 except BlockingIOError:
                     return True
                 except OSError as e:
@@ -175,18 +183,18 @@ class FastPath:
 
     def _answer(self, nursery: trio.Nursery, length: int) -> bool:
         """Answer one request here. Return False when it is for pyfuse3."""
-        said, opcode, unique, inode, _, _, pid, extra, _ = IN_HEADER.unpack_from(self._buffer)
+        said, opcode, unique, inode, _, _, pid, extra, _ = IN_HEADER.unpack_from(self._view)
         if opcode in _FORGETS:
             return True
         if opcode == kernel.INTERRUPT and length >= _HEADER + kernel.INTERRUPT_IN.size:
-            (interrupted,) = kernel.INTERRUPT_IN.unpack_from(self._buffer, _HEADER)
+            (interrupted,) = kernel.INTERRUPT_IN.unpack_from(self._view, _HEADER)
             if not self.interrupt(interrupted):
                 self._interrupted(interrupted)
             return True
         body = length - _HEADER
         if opcode in _LISTINGS and body >= READ_IN.size:
-            size = min(_SIZE.unpack_from(self._buffer, _SIZE_AT)[0], LISTING_BYTES)
-            _SIZE.pack_into(self._buffer, _SIZE_AT, size)
+            size = min(_SIZE.unpack_from(self._view, _SIZE_AT)[0], LISTING_BYTES)
+            _SIZE.pack_into(self._view, _SIZE_AT, size)
         try:
             if said != length or extra:
                 return False
@@ -232,7 +240,7 @@ class FastPath:
 
     def _get_attributes(self, unique: int, inode: int, pid: int) -> bool:
         """Answer a GETATTR while OPEN is refused: the kernel then asks for attributes at opens that are to show."""
-        (flags,) = kernel.GETATTR_IN.unpack_from(self._buffer, _HEADER)
+        (flags,) = kernel.GETATTR_IN.unpack_from(self._view, _HEADER)
         found = self._operations.looked_at(inode, pid, is_open=bool(flags & kernel.GETATTR_FH))
         if found is not None:
             self._reply(unique, found)
@@ -244,7 +252,7 @@ class FastPath:
         at = _HEADER + kernel.GETXATTR_IN.size
         if self._view[at : _HEADER + body] != _ACL_NAME:
             return False
-        (room,) = kernel.GETXATTR_IN.unpack_from(self._buffer, _HEADER)
+        (room,) = kernel.GETXATTR_IN.unpack_from(self._view, _HEADER)
         try:
             acl = self._operations.acl(inode)
         except Exception:
@@ -260,25 +268,30 @@ class FastPath:
         return True
 
     def _open(self, unique: int, inode: int, pid: int) -> None:
-        (flags,) = kernel.OPEN_IN.unpack_from(self._buffer, _HEADER)
+        (flags,) = kernel.OPEN_IN.unpack_from(self._view, _HEADER)
         fh, number = self._files.open(inode, pid, flags)
-        how = kernel.FOPEN_PASSTHROUGH if number else kernel.FOPEN_KEEP_CACHE
-        if not self._write(kernel.OPEN_OUT.pack(kernel.OPEN_OUT.size, 0, unique, fh, how, number)):
+        if self._own is not None:
+            self._own.mark_counted(unique, fh, number)
+        if not self._answers.opened(unique, fh, number):
             self._files.uncount_open(fh)  # another server has answered, or nobody waits: no RELEASE will come for it
 
     def _read(self, nursery: trio.Nursery, unique: int, inode: int, pid: int) -> None:
-        _, offset, size = READ_IN.unpack_from(self._buffer, _HEADER)
+        _, offset, size = READ_IN.unpack_from(self._view, _HEADER)
         fh = self._files.handle(inode)  # the request has none where the kernel has opened the file by itself
         hit = self._files.hit(fh, offset, size)
         if hit is not None:
             self._reply(unique, hit)
         else:
-            wait = self._waiting[unique] = _WaitingRead(trio.CancelScope(), pid)
-            nursery.start_soon(self._read_later, wait.scope, unique, fh, offset, size)
+            if self._own is not None:
+                self._own.keep(unique, _HEADER + READ_IN.size)
+            nursery.start_soon(self._read_later, self._waiting.begin(unique, pid), unique, fh, offset, size)
 
     def _release(self, nursery: trio.Nursery, unique: int) -> None:
-        (fh,) = kernel.RELEASE_IN.unpack_from(self._buffer, _HEADER)
-        if self._files.close(fh):
+        (fh,) = kernel.RELEASE_IN.unpack_from(self._view, _HEADER)
+        held = self._files.close(fh)
+        if self._own is not None:
+            self._own.mark_counted(unique, fh, 0)
+        if held:
             self._closing += 1
             nursery.start_soon(self._close_direct, fh)
         if self._fail(unique, 0):  # else another server has answered, and counted it
@@ -292,10 +305,10 @@ class FastPath:
         finally:
             self._closing -= 1
 
-    async def _read_later(self, scope: trio.CancelScope, unique: int, fh: int, offset: int, size: int) -> None:
-        """Answer a READ that has to wait. The scope is cancelled when its reader is being killed."""
+    async def _read_later(self, read: WaitingRead, unique: int, fh: int, offset: int, size: int) -> None:
+        """Answer a READ that has to wait. Its scope is cancelled when its reader is being killed."""
         error = 0
-        with scope:
+        with read.scope:
             try:
                 self._reply(unique, await self._files.miss(fh, offset, size))
             except pyfuse3.FUSEError as e:
@@ -303,68 +316,81 @@ class FastPath:
             except Exception:
                 log.exception("a read failed")
                 error = errno.EIO
-        wait = self._waiting.get(unique)
-        if wait is not None and wait.scope is scope:  # not the same request, delivered again
-            del self._waiting[unique]
-            self._answered.set()
-        if scope.cancelled_caught or error:
+        if read.scope.cancelled_caught or error:
             self._fail(unique, error or errno.EINTR)
+        if self._waiting.end(unique, read):
+            self._no_longer_kept(unique)
+            self._answered.set()
 
     def interrupt(self, unique: int) -> bool:
-        """Take note that the reader of a request got a signal. Return True where the request waits here.
+        """Take note that the reader of a request got a signal. Return True where the request waits here."""
+        return self._waiting.interrupt(unique, self._nursery)
 
-        Only a reader that is dying gets EINTR: to all others a read of a file is not to be interrupted.
-        """
-        wait = self._waiting.get(unique)
-        if wait is None:
-            return False
-        if not is_dying(wait.pid):
-            self._nursery.start_soon(self._watch, unique, wait)
-            return True
-        wait.scope.cancel()
-        return True
+    # ---- what another server left -------------------------------------------------------------------------
 
-    async def _watch(self, unique: int, wait: _WaitingRead) -> None:
-        """Interrupt a READ when its reader is being killed: the kernel sends INTERRUPT for the first signal only."""
-        while self._waiting.get(unique) is wait:
-            if is_dying(wait.pid):
-                wait.scope.cancel()
-                return
-            await trio.sleep(DYING_S)
-
-    # ---- replies ------------------------------------------------------------------------------------------
-
-    def _reply(self, unique: int, data: Bytes) -> None:
-        self._write(OUT_HEADER.pack(OUT_HEADER.size + len(data), 0, unique), data)
-
-    def _fail(self, unique: int, code: int) -> bool:
-        return self._write(OUT_HEADER.pack(OUT_HEADER.size, -code, unique))
-
-    def _write(self, *parts: Bytes) -> bool:
-        """Write an answer to the kernel. Return True where it was accepted."""
+    async def take_over(self, left: LeftBlock) -> None:
+        """Answer what another server has left, as if the kernel had just delivered it. On return each request is
+        answered, or kept here. `own` must be given."""
+        await self._begun.wait()
+        self._closing += 1  # the event loop is to run
+        self._settled = False
         try:
-            os.writev(self._fd, parts)
-        except OSError as e:
-            # ENOENT: the reader was killed meanwhile; ENODEV: the mount is gone.
-            if e.errno not in (errno.ENOENT, errno.ENODEV, errno.EPERM):
-                log.error("answering: %s", e)
-            return False
-        return True
+            for number, message in enumerate(left.unanswered(), 1):
+                await self._take_over_one(left, message)
+                if number % AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+        finally:
+            self._closing -= 1
+
+    async def _take_over_one(self, left: LeftBlock, message: bytes) -> None:
+        own = self._own
+        assert own is not None
+        while own.room <= AT_ONCE:  # the left ones stay where they are
+            await self._next_answer()
+        (unique,) = _UNIQUE.unpack_from(message, _UNIQUE_AT)
+        if (counted := left.counted(unique)) is not None:
+            self._answer_counted(message, unique, *counted)
+            return
+        own.land(message)  # it is free whenever this task runs: what it held is answered or kept
+        if not self._answer(self._nursery, len(message)):
+            await self._forward(message)
+        if unique in self._waiting:
+            self._answers.ask_for_interrupt(unique)
+
+    def _answer_counted(self, message: bytes, unique: int, fh: int, registered: int) -> None:
+        """Answer an OPEN or RELEASE that a server counted which died before, or just after, it had answered."""
+        _, opcode, *_ = IN_HEADER.unpack_from(message)
+        if opcode == kernel.OPEN:  # refused: the dead server's answer was accepted, so nothing is taken back
+            self._answers.opened(unique, fh, registered)
+        elif self._fail(unique, 0):
+            self._files.uncount_open(fh)
+
+    def _no_longer_kept(self, unique: int) -> None:
+        if self._own is not None:
+            self._own.answered(unique)
 
     # ---- pyfuse3 ------------------------------------------------------------------------------------------
 
     async def _forward(self, message: bytes) -> None:
-        (unique,) = _UNIQUE.unpack_from(message, _UNIQUE_AT)
+        _, opcode, unique, *_ = IN_HEADER.unpack_from(message)
+        if self._own is not None:
+            if len(message) > LONGEST:
+                self._fail(unique, _TOO_LONG.get(opcode, errno.EIO))
+                return
+            self._own.keep(unique, len(message))
         self._forwarded.add(unique)
         try:
             await self._pair.send(message)
         except OSError:  # too long for the system's sockets; or pyfuse3 has ended, and so does the mount
             self._forwarded.discard(unique)
             self._fail(unique, errno.EIO)
+            self._no_longer_kept(unique)
 
     async def _bring_back(self) -> None:
         """Write the replies of pyfuse3, one message each, to the kernel."""
         while message := await self._pair.recv(REQUEST_BYTES + OUT_HEADER.size):
-            self._forwarded.discard(_UNIQUE.unpack_from(message, _UNIQUE_AT)[0])
-            self._answered.set()
+            (unique,) = _UNIQUE.unpack_from(message, _UNIQUE_AT)
             self._write(message)
+            self._forwarded.discard(unique)
+            self._no_longer_kept(unique)
+            self._answered.set()

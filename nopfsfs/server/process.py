@@ -20,8 +20,9 @@ import trio
 
 from nopfsfs.control import orphans
 from nopfsfs.dataset import index_file
-from nopfsfs.fuse.connection import REQUEST_BYTES, resend
+from nopfsfs.fuse.connection import REQUEST_BYTES, Redelivery, resend
 from nopfsfs.fuse.pyfuse3_pair import make_pair
+from nopfsfs.fuse.taken_requests import LeftBlock, OwnBlock
 from nopfsfs.protocol import supervisor_server as messages
 from nopfsfs.protocol.codec import Message, ProtocolError, encode
 from nopfsfs.protocol.columns import FIRST_SERVER, SUPERVISOR, Columns, MetricBlock, check_layout
@@ -31,6 +32,7 @@ from nopfsfs.server.column_overrides import ColumnOverrides
 from nopfsfs.server.fast_path import FastPath
 from nopfsfs.server.file_access import FileAccess
 from nopfsfs.server.operations import FuseOperations
+from nopfsfs.server.orphan_heirs import OrphanHeir
 from nopfsfs.server.others import Others
 from nopfsfs.server.shown_opens import ShownOpens
 from nopfsfs.server.stager_client import StagerClient
@@ -93,6 +95,7 @@ class ServerProcess:
             handoff.config.io_timeout,
         )
         self._path: FastPath | None = None
+        self._heir = OrphanHeir(fds.get("taken", -1), handoff.numbers["block"])
         self._others = Others(fds, handoff.numbers.get("minor", 0), self._stager_fileno)
         self.status = 0
 
@@ -116,7 +119,8 @@ class ServerProcess:
             nursery.start_soon(self._others.watch)
             nursery.start_soon(self._files.young.run, lambda: self._files.stager)
             if self._pair is not None:
-                nursery.start_soon(self._stand_before, self._pair[0])
+                self._path = self._make_path(self._pair[0])
+                nursery.start_soon(self._stand_before, self._path)
             await self._send(messages.Ready())
             try:
                 await pyfuse3.main(max_tasks=MAX_TASKS)
@@ -128,10 +132,15 @@ class ServerProcess:
                 nursery.cancel_scope.cancel()
         pyfuse3.close(unmount=False)
 
-    async def _stand_before(self, pair: socket.socket) -> None:
+    def _make_path(self, pair: socket.socket) -> FastPath:
+        heir, number = self._heir, self._handoff.numbers["number"]
+        own = OwnBlock(heir.taken, heir.block, number) if heir.block >= 0 else None
+        told = self._tell_interrupted
+        return FastPath(self._fuse_fd, pair, self._operations, self._watched, self._init, told, own)
+
+    async def _stand_before(self, path: FastPath) -> None:
         """Run the fast path, and end pyfuse3 when the connection has ended."""
-        self._path = FastPath(self._fuse_fd, pair, self._operations, self._watched, self._init, self._tell_interrupted)
-        await self._path.run()
+        await path.run()
         pyfuse3.terminate()
 
     def _watched(self) -> list[int]:
@@ -171,6 +180,8 @@ class ServerProcess:
                 case messages.Interrupt(unique=unique):
                     if self._path is not None:
                         self._path.interrupt(unique)
+                case messages.TakeOver(block=block):
+                    self._nursery.start_soon(self._take_over, block)
                 case messages.End():
                     self._others.ending.set()
                     self._end()
@@ -178,10 +189,11 @@ class ServerProcess:
         self._others.alone = True
         self._control.close()
         given = self._handoff.fds
-        lives = [fd for name, fd in given.items() if name.startswith("life-")]
+        lives = {fd: int(name.removeprefix("life-")) for name, fd in given.items() if name.startswith("life-")}
         self._wake_on = [self._term, *lives]
-        for fd in lives:
-            self._nursery.start_soon(self._outlive, fd)
+        for fd, number in lives.items():
+            self._nursery.start_soon(self._outlive, fd, number)
+        self._take_over_what_is_left()
         if "adopt" in given:
             self._wake_on.append(given["adopt"])
             await orphans.answer(self._handoff)
@@ -201,19 +213,35 @@ class ServerProcess:
         self._nursery.start_soon(self._files.stager.run)
         self._nursery.start_soon(self._confirm, message, before, arena)
 
-    async def _outlive(self, life: int) -> None:
-        """Let the kernel deliver again what another server had taken, when that server has ended and there is no
-        supervisor to do so. Where the kernel cannot, end: its readers have an answer when all servers have ended."""
+    async def _outlive(self, life: int, number: int) -> None:
+        """See to what another server had taken, when that server has ended and there is no supervisor to do so. Where
+        that is lost, end: its readers have an answer when all servers have ended."""
         await trio.lowlevel.wait_readable(life)
         self._wake_on = [fd for fd in self._wake_on if fd != life]
         log.warning("a server has ended that nobody replaces")
-        if not self._handoff.numbers["resend"]:
+        redelivery = self._handoff.numbers["redelivery"]
+        if redelivery == Redelivery.NONE:
             self._others.ending.set()
             self.status = GIVEN_UP
             self._end()
-            return
-        with contextlib.suppress(OSError):  # the connection has ended
-            resend(self._fuse_fd)
+        elif redelivery == Redelivery.KERNEL:
+            with contextlib.suppress(OSError):  # the connection has ended
+                resend(self._fuse_fd)
+        else:
+            self._heir.saw_end(number)
+            self._take_over_what_is_left()
+
+    def _take_over_what_is_left(self) -> None:
+        """Without a supervisor: take over what dead servers left, where this one is to do so."""
+        for block in self._heir.next_left():
+            self._nursery.start_soon(self._take_over, block)
+
+    async def _take_over(self, block: int) -> None:
+        """Answer what a dead server left in a block, and tell the supervisor, if there is one."""
+        if self._path is not None and self._heir.block >= 0:
+            await self._path.take_over(LeftBlock(self._heir.taken, block))
+            if not self._others.alone:
+                await self._send(messages.TookOver(block))
 
     async def _signals(self) -> None:
         """End at SIGTERM: another server takes the place of this one."""

@@ -14,7 +14,7 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.errors import NopfsError
 from nopfsfs.fuse import mount_table, passthrough
-from nopfsfs.fuse.connection import BACKGROUND, CONGESTION, KernelSession, negotiate, passes_from
+from nopfsfs.fuse.connection import BACKGROUND, CONGESTION, KernelSession, Redelivery, negotiate, passes_from
 from nopfsfs.fuse.mount_watch import MountWatch, is_over, is_used
 from nopfsfs.fuse.mounting import Busy, may_mount, unmount
 from nopfsfs.fuse.pyfuse3_pair import is_possible
@@ -55,13 +55,18 @@ class MountConnection:
         """True where the kernel checks ACLs."""
         return self._any_acl if self.session is None else self.session.acl
 
+    @property
+    def redelivery(self) -> Redelivery:
+        """How requests of a dead server come to another one."""
+        return Redelivery.NONE if self.session is None else self.session.redelivery
+
     def modes(self, signal: ProgressSignal) -> dict[str, Any]:
         """The part `modes` of the status record; `signal_because`: why the signal is `open` yet, where that is not what
         was asked for."""
         return {
-            "fast_path": self._config.fast_path, "resend": self.session is not None and self.session.resend,
-            "passthrough": self.pass_from > 0, "signal": signal.name, "signal_because": signal.why,
-            "privileged": may_mount(), "servers": number_of_servers(self._config),
+            "fast_path": self._config.fast_path, "resend": self.redelivery is Redelivery.KERNEL,
+            "redelivery": self.redelivery.name.lower(), "passthrough": self.pass_from > 0, "signal": signal.name,
+            "signal_because": signal.why, "privileged": may_mount(), "servers": number_of_servers(self._config),
         }  # fmt: skip
 
     async def agree(self) -> None:
@@ -72,7 +77,7 @@ class MountConnection:
         if self._given is not None:
             self.pass_from = self._given["pass_from"]  # as before: opens were counted by it
             self.session = KernelSession(
-                b"", bool(self._given["resend"]), self.pass_from > 0, bool(self._given["acl"])
+                b"", Redelivery(self._given["redelivery"]), self.pass_from > 0, bool(self._given["acl"])
             )  # fmt: skip
         elif self._config.fast_path:
             self.session = await trio.to_thread.run_sync(self._negotiate, abandon_on_cancel=True)
@@ -83,6 +88,8 @@ class MountConnection:
     def _negotiate(self) -> KernelSession:
         wanted = passes_from(self._config) > 0
         session = negotiate(self._fds["fuse"], acl=self._any_acl, limit_s=ANSWER_LIMIT_S, passthrough=wanted)
+        if session.redelivery is Redelivery.RECORDS:
+            log.info("this kernel does not deliver requests again: servers keep a record of what they take")
         if wanted and not (session.passthrough and passthrough.is_permitted(self._fds["fuse"])):
             missing = "the right to (CAP_SYS_ADMIN)" if session.passthrough else "a kernel that does (Linux 6.9)"
             log.log(logging.WARNING if self._config.passthrough == "on" else logging.INFO,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.dataset.index import Index
+from nopfsfs.fuse import taken_requests
 from nopfsfs.policy import budget
 from nopfsfs.protocol.columns import SUPERVISOR, Columns, MetricBlock, ServerGauges, new_place
 from nopfsfs.protocol.ring import Ring
@@ -18,8 +19,9 @@ from nopfsfs.tiers.open_modes import OpenModes
 
 
 class MountMemory:
-    """Owns the descriptors of columns, gauges, modes and end switches in `fds`, and `rings`: the stager's, and one for
-    each of so many servers. All of `fds` are closed with `resources`, but for `ready` and `arena`."""
+    """Owns the descriptors of columns, gauges, modes, taken requests and end switches in `fds`, and `rings`: the
+    stager's, and one for each of so many servers. All of `fds` are closed with `resources`, but for `ready` and
+    `arena`."""
 
     def __init__(
         self, fds: dict[str, int], index: Index, servers: int, resources: contextlib.ExitStack, *, first: bool
@@ -27,6 +29,7 @@ class MountMemory:
         if first:
             fds |= {"columns": Columns.create(index.n), "gauges": MetricBlock.create()}
             fds["modes"] = OpenModes.create(index.n)
+            fds["taken"] = taken_requests.create()
         with contextlib.suppress(OSError):  # without, a supervisor that is stopped stays when the mount ends
             fds |= {"end": end_switch.create(), "end-stager": end_switch.create()}
             end_switch.arm(fds["end"])

@@ -163,7 +163,7 @@ class Supervisor:
             nursery.start_soon(self._signals)
             servers = self._servers = await self._start_servers(nursery)
             if self._given is not None and not await self._succession.end_predecessors(
-                self._fds["fuse"], self.loop.closes_were_lost
+                servers.redeliver_inherited, self.loop.closes_were_lost
             ):
                 self._arenas.spoil()
             stager = self._stager = await self._start_stager(servers, nursery)

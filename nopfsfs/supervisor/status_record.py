@@ -52,13 +52,13 @@ def record(
     page_cache: dict[str, Any], modes: dict[str, Any], rates: dict[str, Any], seconds: float, estimated: bool = False,
     recheck: dict[str, Any], tuning: dict[str, Any], peers: dict[str, Any] | None = None,
     off: list[dict[str, Any]] | None = None, epochs: list[dict[str, Any]] | None = None,
+    kernel: list[dict[str, str]] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The record. Bytes, seconds; `k`: how many positions ahead an open counts as predicted; `page_cache`: what the
     kernel was found to keep; `modes`: the ways of working; `rates`: of what was fetched; `recheck`: of
     `supervisor/recheck_requests.py`; `tuning`: of `supervisor/source_tuning.py`; `peers`: where there are any; `off`:
     what is switched off after a failure and tried again: `what`, `since` (seconds since 1970), `why`; `epochs`: of
-    `observing/epoch_records.py`."""
-    known = {} if peers is None else {"peers": peers}
+    `observing/epoch_records.py`; `kernel`: calls that are missing (`system/abilities.py`): `what`, `effect`."""
     return {
         "state": state,
         "source": source,
@@ -84,9 +84,10 @@ def record(
         "processes": processes,
         "off": off or [],
         "modes": modes,
+        "kernel": kernel or [],
         "rates": rates,
         "recheck": recheck,
         "tuning": tuning,
         "epochs": epochs or [],
-        **known,
+        **({} if peers is None else {"peers": peers}),
     }

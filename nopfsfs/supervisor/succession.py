@@ -7,13 +7,11 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import trio
 
 from nopfsfs.control.process_list import end_writer, read_pids, wait_all, write_pids
-from nopfsfs.fuse.connection import resend
 from nopfsfs.protocol.columns import BLOCKS, FIRST_SERVER, LAYOUT
 from nopfsfs.supervisor.processes.supervised import SupervisedProcess
 from nopfsfs.system.proc import living_threads
@@ -38,10 +36,10 @@ class Succession:
         first = self._given["first"] + self._given["servers"]
         return first if first + count < BLOCKS - FIRST_SERVER else 0
 
-    async def end_predecessors(self, fuse: int, closes_were_lost: Callable[[], None]) -> bool:
+    async def end_predecessors(self, redeliver: Callable[[], None], closes_were_lost: Callable[[], None]) -> bool:
         """End the processes that the supervisor before had left: ours answer now. What was taken by one that does not
-        end by itself comes again. False: some are asleep in the kernel, and may yet read or write the arena. Raises
-        OSError."""
+        end by itself comes to ours by `redeliver`. False: some are asleep in the kernel, and may yet read or write the
+        arena. Raises OSError."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self._before:
                 process.signal(number)
@@ -53,9 +51,7 @@ class Succession:
             if any("R" in living_threads(pid).values() for pid in left):
                 raise OSError(errno.EBUSY, f"processes of the supervisor before do not end: {left}")
             log.error("processes of the supervisor before are asleep in the kernel: %s", left)
-        if self._given is not None and self._given["resend"]:
-            with suppress(OSError):  # the connection has ended
-                resend(fuse)
+        redeliver()
         return not left
 
     def write_down(self, processes: Iterable[SupervisedProcess]) -> None:
@@ -78,7 +74,7 @@ def check_hand_over(
 ) -> None:
     """Raises ValueError where a mount cannot be left to another supervisor by this request (`nopfs upgrade`)."""
     if not lasting:
-        raise ValueError("this mount cannot be taken over: that needs the fast path, and Linux 6.9")
+        raise ValueError("this mount cannot be taken over: that needs the fast path")
     if foreground:
         raise ValueError("this mount runs in the foreground: what had started it waits for this supervisor")
     if peers:

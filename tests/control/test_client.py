@@ -196,11 +196,13 @@ def test_a_pid_that_is_used_again_is_someone_else() -> None:
         assert not same.signal(signal.SIGKILL)
 
 
-def test_on_a_kernel_without_pidfds(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(pid: int, flags: int = 0) -> int:
-        raise OSError(errno.ENOSYS, "Function not implemented")
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+@pytest.mark.parametrize("call", ["pidfd_open", "pidfd_send_signal"])
+def test_on_a_kernel_without_pidfds(monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
+    def missing(*arguments: int) -> int:
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "pidfd_open", missing)
+    monkeypatch.setattr(os if call == "pidfd_open" else signal, call, missing)
     with subprocess.Popen(["sleep", "60"]) as child:
         started = start_time(child.pid)
         assert started is not None

@@ -16,7 +16,7 @@ from nopfsfs.control.orphans import GIVEN, SOCKET_NAME, answer, ask, listen
 from nopfsfs.system.process_setup import Handoff
 from tests.asynchronous import in_trio
 
-NUMBERS = {"number": 1, "first": 2, "servers": 3, "resend": 1}
+NUMBERS = {"number": 1, "first": 2, "servers": 3, "redelivery": 1}
 
 
 class Orphan:

@@ -55,10 +55,10 @@ def given(config: dict[str, Any], **numbers: int) -> bytes:
 @pytest.mark.parametrize(
     "message",
     [
-        given(CONFIG, layout=LAYOUT - 1, resend=1),
+        given(CONFIG, layout=LAYOUT - 1, redelivery=1),
         given(CONFIG, layout=LAYOUT + 1),
-        given({**CONFIG, "setting of tomorrow": 1}, layout=LAYOUT + 1, resend=1),
-        given({key: value for key, value in CONFIG.items() if key != "source"}, layout=LAYOUT, resend=1),
+        given({**CONFIG, "setting of tomorrow": 1}, layout=LAYOUT + 1, redelivery=1),
+        given({key: value for key, value in CONFIG.items() if key != "source"}, layout=LAYOUT, redelivery=1),
         b'{"another": "protocol"}',
         json.dumps({"config": json.dumps(CONFIG), "fds": NAMES, "numbers": {"layout": 6}}).encode(),
         b"another protocol",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.fuse import connection as module
-from nopfsfs.fuse.connection import KernelSession, negotiate, passes_from, resend
+from nopfsfs.fuse.connection import KernelSession, Redelivery, negotiate, passes_from, resend
 
 HEADER = struct.Struct("<IIQQIIIHH")
 INIT = 26
@@ -69,7 +69,7 @@ def agree(
 def test_what_is_offered_and_wanted_is_agreed_upon(pair: Pair) -> None:
     request = init(EVERYTHING)
     session, minor, agreed = agree(request, pair)
-    assert session == KernelSession(request, resend=True)
+    assert session == KernelSession(request, Redelivery.KERNEL)
     assert minor == 40
     assert agreed == module._WANTED
 
@@ -83,15 +83,40 @@ def test_nothing_else_is_ever_agreed_upon(offered: int, minor: int, acl: bool) -
         session, answered, agreed = agree(init(offered, minor), (kernel, device), acl=acl)
     meant = offered if offered & INIT_EXT else offered & 0xFFFFFFFF
     assert agreed == meant & (module._WANTED | (ACL if acl else 0))
-    assert session.resend == bool(offered & INIT_EXT and offered & RESEND)
+    assert (session.redelivery is Redelivery.KERNEL) == bool(offered & INIT_EXT and offered & RESEND)
     assert answered == min(minor, 40)
+
+
+@pytest.mark.parametrize(
+    ("agreed", "without", "found"),
+    [
+        (RESEND | MAX_PAGES, [], Redelivery.KERNEL),
+        (RESEND, ["records"], Redelivery.KERNEL),
+        (MAX_PAGES, [""], Redelivery.RECORDS),
+        (MAX_PAGES, ["resend", "records"], Redelivery.NONE),
+    ],
+)
+def test_flags_decide_how_requests_are_redelivered(agreed: int, without: list[str], found: Redelivery) -> None:
+    assert module.redelivery(agreed, without) is found
+
+
+def test_a_kernel_of_rhel_8_keeps_records(pair: Pair) -> None:
+    """Its 4.18 has protocol 7.33, and no second word of flags."""
+    session, minor, agreed = agree(init(EVERYTHING & ~INIT_EXT, minor=33), pair)
+    assert (session.redelivery, minor, agreed >> 32) == (Redelivery.RECORDS, 33, 0)
+
+
+def test_of_a_kernel_that_is_too_old_that_is_said(pair: Pair) -> None:
+    pair[0].send(init(EVERYTHING & ~INIT_EXT, minor=27))
+    with pytest.raises(OSError, match=r"FUSE is too old: it takes Linux 5\.4, or RHEL 8"):
+        negotiate(pair[1].fileno(), acl=False, limit_s=0)
 
 
 @pytest.mark.parametrize("without", ["resend", "resend,other", "other,resend"])
 def test_resending_can_be_done_without(pair: Pair, monkeypatch: pytest.MonkeyPatch, without: str) -> None:
     monkeypatch.setenv(module.WITHOUT, without)
     session, _, agreed = agree(init(EVERYTHING), pair)
-    assert not session.resend
+    assert session.redelivery is Redelivery.RECORDS
     assert agreed == module._WANTED & ~RESEND
 
 
@@ -124,7 +149,7 @@ def test_from_which_size_on_files_are_passed_through(said: dict[str, Any], expec
 
 def test_the_oldest_kernel_says_less(pair: Pair) -> None:
     session, minor, agreed = agree(init(MAX_PAGES | 1, minor=31), pair)
-    assert (session.resend, minor, agreed) == (False, 31, MAX_PAGES | 1)
+    assert (session.redelivery, minor, agreed) == (Redelivery.RECORDS, 31, MAX_PAGES | 1)
 
 
 @pytest.mark.parametrize(

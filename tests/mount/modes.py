@@ -33,11 +33,13 @@ class Mode:
 
 
 DEFAULT = Mode("default")
+NO_REDELIVERY = {"resend": False, "redelivery": "none"}
 OF_ROOT = (
     DEFAULT,
     Mode("tripwire", ("--signal", "tripwire"), expected={"signal": "tripwire"}),
-    Mode("no fast path", ("--no-fast-path",), expected={"fast_path": False, "resend": False, "servers": 1}),
-    Mode("no resend", environment={WITHOUT: "resend"}, expected={"resend": False}, slow=True),
+    Mode("no fast path", ("--no-fast-path",), expected={"fast_path": False, **NO_REDELIVERY, "servers": 1}),
+    Mode("records", environment={WITHOUT: "resend"}, expected={"resend": False, "redelivery": "records"}),
+    Mode("no redelivery", environment={WITHOUT: "resend,records"}, expected=NO_REDELIVERY, slow=True),
     Mode("passthrough", ("--passthrough", "on"), disk=True, expected={"passthrough": PASSES}),
     Mode("no passthrough", ("--passthrough", "on"), disk=True, environment={WITHOUT: "passthrough"}, slow=True),
     Mode("two servers", ("--servers", "2"), expected={"servers": 2}, slow=True),

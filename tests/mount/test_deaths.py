@@ -16,6 +16,7 @@ from slow_source import SlowSource
 from nopfsfs.control.client import call
 from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.errors import Exit, NopfsError
+from nopfsfs.fuse.connection import WITHOUT
 from nopfsfs.protocol.columns import LAYOUT
 from tests.conftest import long, wait_until
 from tests.mount.conftest import Mounting
@@ -24,8 +25,18 @@ from tests.mount.reading import FINE, are_reading, comparing
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(260)]
 
-KILLS = 100
+KILLS, DEATHS = 100, 20
 HANGS_S = 240.0
+
+
+@pytest.fixture
+def redelivery(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How requests of a dead server come to another one: `kernel` (from Linux 6.9 on), `records`, or `none`."""
+    monkeypatch.setenv(WITHOUT, {"kernel": "", "records": "resend", "none": "resend,records"}[request.param])
+    return str(request.param)
+
+
+BOTH = pytest.mark.parametrize("redelivery", ["kernel", "records"], indirect=True)
 
 
 @pytest.fixture
@@ -34,8 +45,9 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
+@BOTH
 @pytest.mark.slow
-def test_a_hundred_deaths_in_three_epochs(mounting: Mounting, tmp_path: Path) -> None:
+def test_a_hundred_deaths_in_three_epochs(mounting: Mounting, tmp_path: Path, redelivery: str) -> None:
     fill(tmp_path / "source", 900, 60_000)  # read three times, and more on a slow machine, until all have died
     rng = random.Random(17)
     killed = 0
@@ -55,8 +67,57 @@ def test_a_hundred_deaths_in_three_epochs(mounting: Mounting, tmp_path: Path) ->
         read_all(m)
 
 
+@pytest.mark.parametrize("redelivery", [long("kernel"), "records"], indirect=True)
+def test_twenty_deaths_of_the_only_server(mounting: Mounting, tmp_path: Path, redelivery: str) -> None:
+    """Four readers get all their bytes."""
+    fill(tmp_path / "source", 60, 60_000)
+    with mounting(tmp_path / "source", "--servers", "1", "--ram", "16M", "--page-cache", "1M", hangs_s=HANGS_S) as m:
+        m.errors_expected = True  # it says that they died
+        assert m.status()["modes"]["redelivery"] == redelivery
+        killed: set[int] = set()
+        with comparing(m, readers=4, rounds="all", pause=0.002, limit_s=HANGS_S) as readers:
+            while are_reading(readers) and len(killed) < DEATHS:
+                for process in m.status()["processes"]:
+                    if process["role"] == "server" and process["running"] and process["pid"] not in killed:
+                        time.sleep(0.1)
+                        os.kill(process["pid"], signal.SIGKILL)
+                        killed.add(process["pid"])
+                time.sleep(0.02)
+        assert len(killed) == DEATHS
+        m.wait_status(lambda s: all(process["running"] for process in s["processes"]))
+        assert m.status()["read_errors"] == 0
+        read_all(m)
+
+
+@BOTH
+def test_a_reader_of_a_request_that_an_heir_took_over_can_be_killed(
+    mounting: Mounting, tmp_path: Path, redelivery: str
+) -> None:
+    """Also where it got its signal before the server died."""
+    fill(tmp_path / "backing", 4, 50_000)
+    with SlowSource(tmp_path / "backing") as slow, mounting(slow.path) as m:
+        m.errors_expected = True
+        slow.stall("read")
+        with Reader("read", m.path / "class1/00001.jpg") as early, Reader("read", m.path / "class2/00002.jpg") as late:
+            slow.wait_stalled()
+            m.kill("server", signal.SIGSTOP)
+            early.process.kill()
+            pid = m.kill("server")
+            assert wait_until(lambda: m.pid("server") != pid)
+            early.process.wait(10)
+            time.sleep(0.2)
+            assert late.process.poll() is None
+            late.process.kill()
+            late.process.wait(10)
+            slow.release()
+        read_all(m)
+
+
+@BOTH
 @pytest.mark.parametrize("servers", ["1", "2"])
-def test_servers_that_die_while_they_wait_for_the_source(mounting: Mounting, tmp_path: Path, servers: str) -> None:
+def test_servers_that_die_while_they_wait_for_the_source(
+    mounting: Mounting, tmp_path: Path, servers: str, redelivery: str
+) -> None:
     fill(tmp_path / "backing", 4, 50_000)
     with SlowSource(tmp_path / "backing") as slow, mounting(slow.path, "--servers", servers) as m:
         m.errors_expected = True
@@ -69,12 +130,9 @@ def test_servers_that_die_while_they_wait_for_the_source(mounting: Mounting, tmp
             slow.release()
 
 
-@pytest.mark.parametrize("lost", ["", "resend"])
-def test_a_server_dies_when_there_is_no_supervisor(
-    mounting: Mounting, tmp_path: Path, lost: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("redelivery", ["kernel", "records", "none"], indirect=True)
+def test_a_server_dies_when_there_is_no_supervisor(mounting: Mounting, tmp_path: Path, redelivery: str) -> None:
     """Another one sees to what it had taken; where that is lost, the mount ends, and nobody waits."""
-    monkeypatch.setenv("NOPFS_WITHOUT", lost)
     fill(tmp_path / "backing", 4, 50_000)
     with SlowSource(tmp_path / "backing") as slow, mounting(slow.path, "--servers", "2") as m:
         m.errors_expected = True
@@ -88,7 +146,7 @@ def test_a_server_dies_when_there_is_no_supervisor(
             m.kill("server")
             slow.release()
             found = reader.result(30)
-        if lost:
+        if redelivery == "none":
             assert found["wrong"] == []
             assert found["errors"]
         else:
@@ -97,8 +155,9 @@ def test_a_server_dies_when_there_is_no_supervisor(
         m.wait_gone()
 
 
+@BOTH
 @pytest.mark.long
-def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path) -> None:
+def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path, redelivery: str) -> None:
     with mounting(data, "--servers", "2") as m:
         m.errors_expected = True
         before = {p.pid for p in m.children()}
@@ -110,8 +169,9 @@ def test_a_server_that_is_stopped_is_replaced(mounting: Mounting, data: Path) ->
         read_all(m)
 
 
+@BOTH
 @pytest.mark.long
-def test_server_and_stager_die_at_once(mounting: Mounting, data: Path) -> None:
+def test_server_and_stager_die_at_once(mounting: Mounting, data: Path, redelivery: str) -> None:
     """As by the kernel when memory is short. The next server knows the next stager, and reads what is staged."""
     with mounting(data, "--seed", "42", "--page-cache", "1M") as m:
         m.errors_expected = True
@@ -175,8 +235,9 @@ def test_while_no_server_lives_who_waits_can_be_killed_and_the_mount_unmounted(
         m.wait_gone()
 
 
+@BOTH
 @pytest.mark.slow
-def test_ten_supervisors_die_and_are_replaced(mounting: Mounting, data: Path) -> None:
+def test_ten_supervisors_die_and_are_replaced(mounting: Mounting, data: Path, redelivery: str) -> None:
     with mounting(data, "--servers", "2", "--ram", "6M", "--seed", "42", hangs_s=HANGS_S) as m:
         m.errors_expected = True
         modes = m.status()["modes"]
@@ -226,7 +287,8 @@ def test_a_version_with_another_memory_is_refused_and_changes_nothing(mounting: 
         assert {p.pid for p in read_pids(m.state_dir)} == before
 
 
-def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path) -> None:
+@BOTH
+def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path, redelivery: str) -> None:
     with mounting(data, "--seed", "42") as m:
         before = {p.pid for p in read_pids(m.state_dir)}
         with Reader("hold", m.path / "class1/00001.jpg") as held:
@@ -240,12 +302,12 @@ def test_an_upgrade_while_files_are_read(mounting: Mounting, data: Path) -> None
         assert m.status()["state"] == "running"
 
 
-@pytest.mark.parametrize("fallback", ["no fast path", long("no resend")])
+@pytest.mark.parametrize("fallback", ["no fast path", long("no redelivery")])
 def test_without_what_recovery_needs(
     mounting: Mounting, data: Path, fallback: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stager's death changes nothing; a server's ends the mount, and nothing hangs."""
-    monkeypatch.setenv("NOPFS_WITHOUT", "resend" if fallback == "no resend" else "")
+    monkeypatch.setenv(WITHOUT, "resend,records" if fallback == "no redelivery" else "")
     flags = ["--no-fast-path"] if fallback == "no fast path" else ["--servers", "2"]
     with mounting(data, *flags, "--ram", "4M") as m:
         m.errors_expected = True

@@ -107,12 +107,12 @@ UNTRIED = {"inotify"}
 
 def test_the_mode_is_shown(m: Mounted, mode: Mode) -> None:
     usual = {
-        "fast_path": True, "resend": True, "passthrough": False, "signal": "open", "privileged": may_mount(),
-        "servers": CORES,
+        "fast_path": True, "resend": True, "redelivery": "kernel", "passthrough": False, "signal": "open",
+        "privileged": may_mount(), "servers": CORES,
     }  # fmt: skip
     wanted = {**usual, **mode.expected}
-    if not RESENDS:
-        wanted["resend"] = False
+    if not RESENDS and wanted["resend"]:
+        wanted |= {"resend": False, "redelivery": "records"}
 
     modes = m.status()["modes"]
     assert bool(modes.pop("signal_because")) == (modes["signal"] == "open"), "why not otherwise, by default"
@@ -120,7 +120,8 @@ def test_the_mode_is_shown(m: Mounted, mode: Mode) -> None:
     text = run([*module("nopfs"), "status", str(m.path)]).stdout
     (line,) = [line for line in text.splitlines() if line.startswith("modes ")]
     assert ("no fast path" not in line) == wanted["fast_path"]
-    assert ("no resend" not in line) == wanted["resend"]
+    assert ("no resend" in line) == (wanted["redelivery"] == "none")
+    assert ("redelivery by records" in line) == (wanted["redelivery"] == "records")
     assert f"signal {wanted['signal']}" in line
     assert ("mount(2)" if wanted["privileged"] else "fusermount3") in line
 

@@ -16,13 +16,17 @@ from nopfsfs.protocol.supervisor_server import (
     Pong,
     Ready,
     StagerKnown,
+    TakeOver,
+    TookOver,
     from_server,
     to_server,
 )
 
 UNIQUE = (1 << 64) - 1  # of a request; the kernel counts in 64 bits
-TO_SERVER: list[Message] = [MeetStager(UNIQUE, 3), Ping(), End(), Interrupt(UNIQUE)]
-TO_SUPERVISOR: list[Message] = [Ready(), ConnectionEnded(), Drained(UNIQUE), StagerKnown(), Pong(), Interrupt(UNIQUE)]
+TO_SERVER: list[Message] = [MeetStager(UNIQUE, 3), Ping(), End(), TakeOver(127), Interrupt(UNIQUE)]
+TO_SUPERVISOR: list[Message] = [
+    Ready(), ConnectionEnded(), Drained(UNIQUE), StagerKnown(), Pong(), TookOver(127), Interrupt(UNIQUE),
+]  # fmt: skip
 
 
 def test_messages_arrive() -> None:

@@ -17,7 +17,7 @@ def test_a_mount_that_runs_may_be_handed_over() -> None:
 @pytest.mark.parametrize(
     ("what", "why"),
     [
-        ({"lasting": False}, "Linux 6.9"),
+        ({"lasting": False}, "fast path"),
         ({"serving": False}, "no server of this mount lives now"),  # the last descriptor of the connection would close
         ({"foreground": True}, "foreground"),
         ({"peers": True}, "peers"),

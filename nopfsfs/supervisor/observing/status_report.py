@@ -10,6 +10,7 @@ from nopfsfs.protocol.columns import Metric
 from nopfsfs.supervisor.observing.observer import Observer
 from nopfsfs.supervisor.observing.parts import MountParts
 from nopfsfs.supervisor.status_record import record
+from nopfsfs.system import abilities
 
 
 class StatusReport:
@@ -18,6 +19,7 @@ class StatusReport:
     def __init__(self, parts: MountParts, observer: Observer) -> None:
         self._parts, self._observer = parts, observer
         self._began = time.monotonic()
+        self._kernel = [{"what": name, "effect": effect} for name, effect in abilities.missing().items()]
 
     def record(self, state: str) -> dict[str, Any]:
         """The status record; `state`: of the mount."""
@@ -36,8 +38,8 @@ class StatusReport:
             budget={"total": parts.budget.allowed, "page_cache": split.pages, "ram": split.arena, "disk": sum(disks)},
             used=parts.budget.used(loop.policy.pages_used), processes=processes if state != "ended" else [],
             lost=max(0, opens - loop.pending - loop.observed), page_cache=loop.audit.status(),
-            modes=parts.mount.modes(signal), rates=parts.rates.status(), peers=parts.peers(),
-            tuning=parts.tuning.status(),
+            modes=parts.mount.modes(signal), kernel=self._kernel, rates=parts.rates.status(),
+            peers=parts.peers(), tuning=parts.tuning.status(),
             recheck=parts.rechecks.status(), off=parts.off(), seconds=time.monotonic() - self._began,
             epochs=self._observer.epochs.describe(ended=state == "ended"),
         )  # fmt: skip

@@ -1,6 +1,7 @@
 """The servers of a mount. A mount goes on as long as it is mounted, also while no server can be started.
 
-`supervised` sees that a server has died. What it had taken, the kernel delivers again. A server that dies again and
+`supervised` sees that a server has died. What it had taken, the kernel delivers again; where it cannot, another server
+takes it over from the dead one's records (`left_requests`). A server that dies again and
 again is started without the stager, each time after a longer pause, of a minute at most; when it has lived for a while
 it gets to know the stager. Requests wait while there is no server: whoever made them can be killed, and the mount can
 be unmounted.
@@ -19,20 +20,24 @@ from functools import partial
 import trio
 
 from nopfsfs.config import MountConfig
-from nopfsfs.fuse.connection import KernelSession, resend
+from nopfsfs.fuse.connection import KernelSession, Redelivery, resend
+from nopfsfs.fuse.taken_requests import LeftBlock, given_blocks
 from nopfsfs.protocol import supervisor_server as messages
 from nopfsfs.protocol.codec import Message, ProtocolError, encode
 from nopfsfs.protocol.columns import OTHER_VERSION, ServerGauges
 from nopfsfs.supervisor.processes.death_pipes import DeathPipes
+from nopfsfs.supervisor.processes.left_requests import LeftRequests
 from nopfsfs.supervisor.processes.supervised import Child, SupervisedProcess, sequenced_pair
 from nopfsfs.system.outages import Outages
+from nopfsfs.system.proc import has_ended, living_threads
 from nopfsfs.system.process_setup import Handoff
 
 log = logging.getLogger(__name__)
 START_LIMIT_S = 30.0
 KNOWN_LIMIT_S = 5.0
 DRAIN_LIMIT_S = 30.0
-SHARED = ("fuse", "index", "columns", "arena", "gauges", "modes", "init", "adopt", "end", "end-stager")
+NO_BLOCK = -1  # of a server that keeps no requests, as the kernel delivers them again, or nobody does
+SHARED = ("fuse", "index", "columns", "arena", "gauges", "modes", "taken", "init", "adopt", "end", "end-stager")
 
 
 class ServerHandle:
@@ -49,6 +54,7 @@ class ServerHandle:
         self._end: socket.socket | None = None  # the socket beneath, which takes descriptors, too
         self._link: socket.socket | None = None  # a copy of its end to the stager
         self._meetings = 0  # MeetStager messages
+        self.block = NO_BLOCK  # of the process that was started last
 
     # ---- the role (`processes/supervised.py`) -------------------------------------------------------------
 
@@ -58,15 +64,17 @@ class ServerHandle:
 
     async def start(self) -> Child:
         self._forget_link()  # that a stager gave to a process that was gone already
+        block = self._pool.assign_block()
         ours, theirs = sequenced_pair()
         try:
-            child = await trio.to_thread.run_sync(self._pool.spawn, self.number, theirs.fileno())
+            child = await trio.to_thread.run_sync(self._pool.spawn, self.number, theirs.fileno(), block)
         except BaseException:
             ours.close()
+            self._pool.block_left(block)
             raise
         finally:
             theirs.close()
-        self._end, self._control = ours, trio.socket.from_stdlib_socket(ours)
+        self._end, self._control, self.block = ours, trio.socket.from_stdlib_socket(ours), block
         return child
 
     async def introduce(self, child: Child) -> None:
@@ -100,6 +108,9 @@ class ServerHandle:
                 case messages.Ready() | messages.Pong():
                     self.ready.set()
                     answered()
+                    self._pool.hand_out()
+                case messages.TookOver(block=block):
+                    self._pool.taken_over(block)
                 case messages.ConnectionEnded():
                     self._pool.over.set()
                 case messages.Drained(serial=serial) if serial == self._meetings:
@@ -118,7 +129,7 @@ class ServerHandle:
         self._forget_link()
         if self._control is not None:
             self._control.close()
-        return self._pool.goes_on_without(self, child.status)
+        return self._pool.goes_on_without(self, child)
 
     # ---- what it is told ----------------------------------------------------------------------------------
 
@@ -195,12 +206,22 @@ class ServerPool:
         self.arena_number = given.get("arena", 0)
         self.over = trio.Event()
         self.failed = False
+        self._left = self._left_requests() if self.redelivery is Redelivery.RECORDS else None
         self._servers = [ServerHandle(self, number, partial(gauges.done, number), outages) for number in numbers]
+
+    def _left_requests(self) -> LeftRequests:
+        taken = self._fds["taken"]
+        return LeftRequests(lambda block: not LeftBlock(taken, block).unanswered(), given_blocks(taken, writable=True))
+
+    @property
+    def redelivery(self) -> Redelivery:
+        """How what a dead server had taken comes to another one."""
+        return Redelivery.NONE if self._session is None else self._session.redelivery
 
     @property
     def lasting(self) -> bool:
         """True where what a dead server had taken can be had again."""
-        return self._session is not None and self._session.resend
+        return self.redelivery is not Redelivery.NONE
 
     @property
     def serving(self) -> bool:
@@ -214,6 +235,7 @@ class ServerPool:
 
     async def start(self, nursery: trio.Nursery) -> None:
         """Return when all answer requests. Raises OSError, RuntimeError, trio.TooSlowError."""
+        self._nursery = nursery
         with trio.fail_after(START_LIMIT_S):
             for server in self._servers:
                 await server.process.start()
@@ -266,7 +288,7 @@ class ServerPool:
 
     # ---- for one server -----------------------------------------------------------------------------------
 
-    def spawn(self, number: int, control: int) -> Child:
+    def spawn(self, number: int, control: int, block: int) -> Child:
         """Start the process of a server. Raises OSError."""
         fds = {name: self._fds[name] for name in SHARED if name in self._fds}
         fds |= {"ring": self._rings[number], "control": control, **self._lives.of(number)}
@@ -274,7 +296,7 @@ class ServerPool:
         role = f"server-{at}" if at else "server"
         numbers = {
             **self._given, "number": number, "first": self._first, "servers": len(self._rings),
-            "resend": int(self.lasting), "arena": self.arena_number,
+            "redelivery": int(self.redelivery), "arena": self.arena_number, "block": block,
         }  # fmt: skip
         return Child("nopfsfs.server.process", Handoff(role, self._config, fds, numbers))
 
@@ -284,8 +306,9 @@ class ServerPool:
             if server is not sender:
                 server.say(interrupt)
 
-    def goes_on_without(self, server: ServerHandle, status: int | None) -> bool:
-        """A server is gone. True: another is to take its place, and what it had taken is delivered again."""
+    def goes_on_without(self, server: ServerHandle, child: Child) -> bool:
+        """A server is gone. True: another is to take its place, and what it had taken comes to another."""
+        status = child.status
         if server.process.stopping or status == 0:  # the connection has ended, and so have all of them or will
             log.info("%s has ended", server.name)
         elif not self.lasting or not server.ready.is_set() or (status == OTHER_VERSION and not self.serving):
@@ -293,14 +316,62 @@ class ServerPool:
             log.error("%s ended: status %s", server.name, status)
             self.failed = True
         else:
-            try:
-                resend(self._fds["fuse"])
-            except OSError as e:
-                log.info("nothing to be delivered again: %s", e)  # the connection has ended
+            if self.redelivery is Redelivery.KERNEL:
+                self._resend()
+            elif child.status is not None or child.main_thread_ended:
+                self.block_left(server.block)
+            else:
+                self.block_left(server.block, final=False)
+                self._nursery.start_soon(self._left_at_last, child, server.block)
             return True
         server.ready.set()
         self.over.set()
         return False
+
+    # ---- what dead servers had taken ----------------------------------------------------------------------
+
+    def redeliver_inherited(self) -> None:
+        """Have answered what servers of the supervisor before had taken, which have ended, or are asleep."""
+        if self.redelivery is Redelivery.KERNEL:
+            self._resend()
+        for block in self._left.inherited if self._left is not None else ():
+            pid, started, _ = LeftBlock(self._fds["taken"], block).owner
+            self.block_left(block, final=has_ended(pid, started) or pid not in living_threads(pid))
+
+    def _resend(self) -> None:
+        try:
+            resend(self._fds["fuse"])
+        except OSError as e:
+            log.info("nothing to be delivered again: %s", e)  # the connection has ended
+
+    def assign_block(self) -> int:
+        """Return a free block for a process that is to be started; NO_BLOCK where there are none. Raises OSError."""
+        return NO_BLOCK if self._left is None else self._left.assign()
+
+    def block_left(self, block: int, *, final: bool = True) -> None:
+        """The process of a block is gone, or was not started. Not `final`: it may yet take a request."""
+        if self._left is not None and block != NO_BLOCK:
+            self._left.left(block, final=final)
+            self.hand_out()
+
+    async def _left_at_last(self, child: Child, block: int) -> None:
+        """A process is asleep with its main thread, which may be about to take a request: look again at its end."""
+        await child.ended()
+        self.block_left(block)
+
+    def hand_out(self) -> None:
+        """Tell a server of each left block that has no heir."""
+        if self._left is None:
+            return
+        living = {s.block: s for s in self._servers if s.process.living is not None and s.process.living.running}
+        for block, heir in self._left.hand_out(list(living)):
+            living[heir].say(messages.TakeOver(block))  # one that does not hear it is dying: then there is another heir
+
+    def taken_over(self, block: int) -> None:
+        """A server has taken over what was in a block."""
+        if self._left is not None:
+            self._left.taken_over(block)
+            self.hand_out()
 
 
 def number_of_servers(config: MountConfig) -> int:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import trio
 
+from nopfsfs.system.abilities import NO_CALL
 from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.outages import SHORTAGE, Backoff, Outages, reason
 from nopfsfs.system.patience import Patience
@@ -29,6 +30,7 @@ KILLED_S = 1.0  # for a killed process to end, where nothing depends on it
 # A killed process that has not ended after so long, and of which no thread runs in so many looks, is asleep.
 ASLEEP_S, ASLEEP_LOOK_S, ASLEEP_LOOKS = 2.0, 0.25, 3
 LOOK_S = 0.5  # between two looks at whether a process lives
+NO_PIDFD_LOOK_S = 0.05  # the same, where nothing else tells of its end: readers may be waiting for what it had taken
 SILENT_S, HANGS_S = 2.0, 10.0  # of silence after a ping, after which that is said; after which the process is replaced
 START_S = 30.0  # for the first sign of life
 # A process that has done so much, or lived so long, did not die of what it was started with.
@@ -54,8 +56,8 @@ class Child:
             # would stay in its epoll, under a number that is used again.
             try:
                 pidfd = os.pidfd_open(self.pid)
-            except OSError:  # there is no descriptor to be had now
-                await trio.sleep(LOOK_S)
+            except OSError as e:  # there is no such call, or no descriptor to be had now
+                await trio.sleep(NO_PIDFD_LOOK_S if e.errno in NO_CALL else LOOK_S)
                 continue
             with closing_fd(pidfd):
                 await trio.lowlevel.wait_readable(pidfd)

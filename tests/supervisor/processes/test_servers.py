@@ -14,7 +14,7 @@ import trio.testing
 from nopfsfs.config import MountConfig
 from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.supervisor_server import MESSAGE_MAX, Drained, MeetStager, to_server
-from nopfsfs.supervisor.processes.servers import ServerHandle, number_of_servers
+from nopfsfs.supervisor.processes.servers import NO_BLOCK, ServerHandle, number_of_servers
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system.outages import Outages
 from tests.asynchronous import in_trio
@@ -50,7 +50,7 @@ async def test_a_server_gets_to_know_the_stager_though_the_one_before_was_dead_w
     child = cast(Any, SimpleNamespace(kill=None))
     pool = SimpleNamespace(
         starting=trio.Lock(), changed=lambda: None, tell_stager=tell_stager, arena_number=3,
-        spawn=lambda number, control: child,
+        spawn=lambda number, control, block: child, assign_block=lambda: NO_BLOCK,
     )  # fmt: skip
     handle = ServerHandle(cast(Any, pool), 0, lambda: 0, Outages())
     await handle.start()
@@ -77,11 +77,12 @@ async def test_a_server_that_is_behind_is_drained_when_it_has_met_the_stager_tha
         await event.wait()
         return True
 
-    def spawn(number: int, fd: int) -> Any:
+    def spawn(number: int, fd: int, block: int) -> Any:
         control.append(socket.socket(fileno=os.dup(fd)))
         return SimpleNamespace(within=within)
 
-    handle = ServerHandle(cast(Any, SimpleNamespace(starting=None, changed=None, spawn=spawn)), 0, lambda: 0, Outages())
+    pool = SimpleNamespace(starting=None, changed=None, spawn=spawn, assign_block=lambda: NO_BLOCK)
+    handle = ServerHandle(cast(Any, pool), 0, lambda: 0, Outages())
     handle.process.child = await handle.start()
     (server,) = control
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +21,7 @@ from nopfsfs.supervisor.processes.supervised import (
     HANGS_S,
     LIVED_S,
     LOOK_S,
+    NO_PIDFD_LOOK_S,
     SILENT_S,
     START_S,
     Child,
@@ -343,3 +346,25 @@ def test_where_the_role_says_so_nothing_is_replaced() -> None:
         assert len(work.times("start")) == 1
 
     run(test)
+
+
+@pytest.mark.parametrize(("number", "least"), [(errno.ENOSYS, 0.0), (errno.EPERM, 0.0), (errno.EMFILE, LOOK_S)])
+def test_without_pidfds_an_end_is_noticed_soon(monkeypatch: pytest.MonkeyPatch, number: int, least: float) -> None:
+    """Where there is none at this moment, the next look comes later."""
+
+    def missing(pid: int, flags: int = 0) -> int:
+        raise OSError(number, os.strerror(number))
+
+    child = Child.__new__(Child)
+    child._process = subprocess.Popen(["sleep", "0.3"])
+    child.pid = child._process.pid
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        child._process.wait(10)
+
+    monkeypatch.setattr(os, "pidfd_open", missing)
+    monkeypatch.setattr(trio, "sleep", sleep)
+    assert trio.run(child.ended) == 0
+    assert slept == [least or NO_PIDFD_LOOK_S]
