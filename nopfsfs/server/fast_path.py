@@ -33,7 +33,6 @@ from nopfsfs.fuse.connection import REQUEST_BYTES
 from nopfsfs.fuse.kernel import IN_HEADER, OUT_HEADER, READ_IN
 from nopfsfs.fuse.pyfuse3_pair import LISTING_BYTES
 from nopfsfs.fuse.taken_requests import LANDING, LONGEST, LeftBlock, OwnBlock
-from nopfsfs.server.file_access import Bytes
 from nopfsfs.server.kernel_answers import KernelAnswers
 from nopfsfs.server.operations import FuseOperations
 from nopfsfs.server.waiting_reads import WaitingRead, WaitingReads
@@ -80,8 +79,9 @@ class FastPath:
         # Bound here: a request asks them as often as its operations.
         self._operations, self._files, self._shown_opens = operations, operations.files, operations.shown_opens
         # The kernel refuses less room than for the longest message; only FORGETs are longer than a landing.
-        self._view = memoryview(bytearray(REQUEST_BYTES)) if own is None else own.landing
-        self._into: list[Bytes] = [self._view] if own is None else [own.landing, bytearray(REQUEST_BYTES - LANDING)]
+        self._buffer: bytearray | memoryview = bytearray(REQUEST_BYTES) if own is None else own.landing
+        self._view = memoryview(self._buffer)
+        self._into = [self._buffer] if own is None else [self._buffer, bytearray(REQUEST_BYTES - LANDING)]
         self._waiting = WaitingReads()
         self._answers = KernelAnswers(fuse_fd)
         self._reply, self._fail, self._write = self._answers.reply, self._answers.fail, self._answers.write
@@ -183,18 +183,18 @@ class FastPath:
 
     def _answer(self, nursery: trio.Nursery, length: int) -> bool:
         """Answer one request here. Return False when it is for pyfuse3."""
-        said, opcode, unique, inode, _, _, pid, extra, _ = IN_HEADER.unpack_from(self._view)
+        said, opcode, unique, inode, _, _, pid, extra, _ = IN_HEADER.unpack_from(self._buffer)
         if opcode in _FORGETS:
             return True
         if opcode == kernel.INTERRUPT and length >= _HEADER + kernel.INTERRUPT_IN.size:
-            (interrupted,) = kernel.INTERRUPT_IN.unpack_from(self._view, _HEADER)
+            (interrupted,) = kernel.INTERRUPT_IN.unpack_from(self._buffer, _HEADER)
             if not self.interrupt(interrupted):
                 self._interrupted(interrupted)
             return True
         body = length - _HEADER
         if opcode in _LISTINGS and body >= READ_IN.size:
-            size = min(_SIZE.unpack_from(self._view, _SIZE_AT)[0], LISTING_BYTES)
-            _SIZE.pack_into(self._view, _SIZE_AT, size)
+            size = min(_SIZE.unpack_from(self._buffer, _SIZE_AT)[0], LISTING_BYTES)
+            _SIZE.pack_into(self._buffer, _SIZE_AT, size)
         try:
             if said != length or extra:
                 return False
@@ -240,7 +240,7 @@ class FastPath:
 
     def _get_attributes(self, unique: int, inode: int, pid: int) -> bool:
         """Answer a GETATTR while OPEN is refused: the kernel then asks for attributes at opens that are to show."""
-        (flags,) = kernel.GETATTR_IN.unpack_from(self._view, _HEADER)
+        (flags,) = kernel.GETATTR_IN.unpack_from(self._buffer, _HEADER)
         found = self._operations.looked_at(inode, pid, is_open=bool(flags & kernel.GETATTR_FH))
         if found is not None:
             self._reply(unique, found)
@@ -252,7 +252,7 @@ class FastPath:
         at = _HEADER + kernel.GETXATTR_IN.size
         if self._view[at : _HEADER + body] != _ACL_NAME:
             return False
-        (room,) = kernel.GETXATTR_IN.unpack_from(self._view, _HEADER)
+        (room,) = kernel.GETXATTR_IN.unpack_from(self._buffer, _HEADER)
         try:
             acl = self._operations.acl(inode)
         except Exception:
@@ -268,7 +268,7 @@ class FastPath:
         return True
 
     def _open(self, unique: int, inode: int, pid: int) -> None:
-        (flags,) = kernel.OPEN_IN.unpack_from(self._view, _HEADER)
+        (flags,) = kernel.OPEN_IN.unpack_from(self._buffer, _HEADER)
         fh, number = self._files.open(inode, pid, flags)
         if self._own is not None:
             self._own.mark_counted(unique, fh, number)
@@ -276,7 +276,7 @@ class FastPath:
             self._files.uncount_open(fh)  # another server has answered, or nobody waits: no RELEASE will come for it
 
     def _read(self, nursery: trio.Nursery, unique: int, inode: int, pid: int) -> None:
-        _, offset, size = READ_IN.unpack_from(self._view, _HEADER)
+        _, offset, size = READ_IN.unpack_from(self._buffer, _HEADER)
         fh = self._files.handle(inode)  # the request has none where the kernel has opened the file by itself
         hit = self._files.hit(fh, offset, size)
         if hit is not None:
@@ -287,7 +287,7 @@ class FastPath:
             nursery.start_soon(self._read_later, self._waiting.begin(unique, pid), unique, fh, offset, size)
 
     def _release(self, nursery: trio.Nursery, unique: int) -> None:
-        (fh,) = kernel.RELEASE_IN.unpack_from(self._view, _HEADER)
+        (fh,) = kernel.RELEASE_IN.unpack_from(self._buffer, _HEADER)
         held = self._files.close(fh)
         if self._own is not None:
             self._own.mark_counted(unique, fh, 0)
