@@ -3,6 +3,8 @@
 # make test-ci    the same, also those marked long; random tests with all examples
 # make test-all    run all tests, also those that repeat, wait, need both MPIs or all modes; random tests with all examples
 # make test-frameworks    the same with TensorFlow, Grain, Hugging Face, Lightning, timm, ... in .venv-frameworks
+# make test-site    real Slurm, mount(8), packages: as root, in namespaces of their own (TEST='PATH ...': some of it)
+# make test-slurm    the Slurm part of it
 # make lint    ruff and strict types
 # make bench   measure, write build/bench.json, print the table (BENCH='PATTERN ...' for some of it)
 # make clean   remove .venv, .venv-frameworks and build
@@ -33,7 +35,7 @@ MPIS := mpich openmpi
 , := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ci test-all test-frameworks lint bench clean
+.PHONY: help demo test test-ci test-all test-frameworks test-site test-slurm lint bench clean
 .SUFFIXES:
 
 help:
@@ -59,6 +61,16 @@ test-all: $(READY)
 # The frameworks want versions of their own of many packages, and are large: a virtual environment for them alone.
 test-frameworks: $(FRAMEWORKS)/.ready
 	@NOPFSFS_FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -q $(or $(TEST),-m "not slow" tests/frameworks)
+
+# What they start and mount is gone with their namespaces. Slurm's own packages come from apt, as root.
+SITE = export NOPFSFS_SITE=1; sh scripts/apart.sh $(PYTEST) --timeout-method signal --durations 10
+test-site: $(READY)
+	@sh scripts/system_deps.sh --site
+	@$(SITE) $(or $(TEST),tests/site)
+
+test-slurm: $(READY)
+	@sh scripts/system_deps.sh --site
+	@$(SITE) tests/site/test_slurm.py
 
 lint: $(READY)
 	@$(BIN)/ruff check .

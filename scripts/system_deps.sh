@@ -2,14 +2,16 @@
 # Sees to it that the operating system provides what pip cannot: FUSE, its headers, a compiler, venv, Python's headers.
 #
 #   system_deps.sh                      what the project needs; fails when something stays missing
+#   system_deps.sh --site               what make test-site needs beside it
 #   system_deps.sh --optional COMMAND   a command that a benchmark compares with; only says when it stays missing
 #
 # Installs with apt-get as root where there is one; otherwise names all that is missing at once. Silent when nothing is.
 set -eu
 
 python=${PYTHON:-python3}
-optional=
+optional='' site=''
 [ "${1-}" = --optional ] && optional=$2
+[ "${1-}" = --site ] && site=yes
 
 has() { command -v "$1" >/dev/null 2>&1; }
 
@@ -17,6 +19,14 @@ has() { command -v "$1" >/dev/null 2>&1; }
 missing() {
     if [ -n "$optional" ]; then
         has "$optional" || echo "$optional"
+        return
+    fi
+    if [ -n "$site" ]; then
+        has slurmd || echo slurm-wlm slurm-wlm-plugins
+        has munged || echo munge
+        has mmdebstrap || echo mmdebstrap
+        [ -e "/usr/lib/$(uname -m)-linux-gnu/libpmix.so" ] || echo libpmix-dev
+        has ip || echo iproute2
         return
     fi
     has fusermount3 || echo fuse3

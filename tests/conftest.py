@@ -33,6 +33,7 @@ settings.load_profile("nopfsfs")
 pytest.register_assert_rewrite("tests.mount.harness")  # before any test, of whatever room, imports it
 # They need what `make test-frameworks` installs.
 collect_ignore = [] if os.environ.get("NOPFSFS_FRAMEWORKS") else ["frameworks"]
+collect_ignore += [] if os.environ.get("NOPFSFS_SITE") else ["site"]  # they need the namespaces of scripts/apart.sh
 FAKE_DAEMON = Path(__file__).parent / "fake_daemon.py"
 READY_S = 20.0
 LEFT_S = 10.0  # for processes to be gone after the last test

@@ -1,4 +1,5 @@
-"""`nopfs doctor`: says what is likely wrong with a mount or a node, and what to do; collects what experts need."""
+"""`nopfs doctor`: says what is likely wrong with a mount or a node, and what to do; collects what experts need. Before
+the first mount of a source, says what a mount would find on this node."""
 
 from __future__ import annotations
 
@@ -28,10 +29,11 @@ def add_doctor(commands: argparse._SubParsersAction[Parser]) -> None:
         "doctor",
         help="say what is wrong with a mount, and what to do",
         description="Say what is likely wrong with a mount, or without MOUNTPOINT with this node, and what to do\n"
-        "about it. Collect what is needed to find out more in an archive.",
+        "about it. Collect what is needed to find out more in an archive. For a directory that is no\n"
+        "mount, say what a mount of it would find on this node.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("mountpoint", metavar="MOUNTPOINT", nargs="?")
+    parser.add_argument("mountpoint", metavar="MOUNTPOINT|SOURCE", nargs="?")
     parser.add_argument("--output", metavar="F.tar.gz", help="the archive, a new file (default: one in this directory)")
     parser.add_argument("--hash-paths", action="store_true", help="replace names of files in the archive by hashes")
     parser.set_defaults(handler=doctor)
@@ -45,11 +47,16 @@ def doctor(options: argparse.Namespace) -> int:
     from nopfsfs.doctor.findings import Facts
     from nopfsfs.doctor.hidden_paths import all_hidden
 
+    located = None
+    if options.mountpoint is not None:
+        try:
+            located = locate(options.mountpoint, os.environ)
+        except NopfsError as error:
+            if error.exit_code != Exit.NOT_MOUNTED:
+                raise
+            return before_mount(options)
     output = _output(options.output)
-    if options.mountpoint is None:
-        parts = collect_node(os.environ)
-    else:
-        parts = collect_mount(locate(options.mountpoint, os.environ), os.environ)
+    parts = collect_node(os.environ) if located is None else collect_mount(located, os.environ)
     facts = Facts(parts)
     text = report(facts, judge(facts))
     print(printable(text), flush=True)
@@ -62,6 +69,26 @@ def doctor(options: argparse.Namespace) -> int:
     hint = "" if options.hash_paths else ", or make one with --hash-paths"
     print(printable(f"\nThe archive is {output}. Look through it before you send it to others{hint}."), flush=True)
     return Exit.OK
+
+
+def before_mount(options: argparse.Namespace) -> int:
+    """Print what a mount of a source would find on this node; return the exit code with which it would fail, else 0.
+    Raises NopfsError."""
+    from nopfsfs.doctor.before_mount import look_at_node
+    from nopfsfs.doctor.lines_before_mount import LineVerdict, judge_node
+
+    if options.output is not None or options.hash_paths:
+        message = f"{options.mountpoint} is no nopfs mount, so there is no archive; leave out --output and --hash-paths"
+        raise NopfsError(Exit.USAGE, message)
+    source = os.path.abspath(options.mountpoint)
+    lines = judge_node(look_at_node(source, os.environ))
+    said = [f"{source} is no nopfs mount. A mount of it would find on this node:"]
+    for title, line in lines.items():
+        said += _wrapped(line.says, f"  {line.verdict.name.lower():<8} {title:<16} ")
+        if line.verdict is not LineVerdict.GOOD:
+            said += _wrapped(line.do, f"{'-> ':>30}")
+    print(printable("\n".join(said)), flush=True)
+    return next((line.code for line in lines.values() if line.verdict is LineVerdict.MISSING), Exit.OK)
 
 
 def report(facts: Facts, findings: Sequence[Finding]) -> str:

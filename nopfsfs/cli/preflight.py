@@ -145,6 +145,8 @@ def _in_the_way(mount: Mount) -> str:
     if mount.is_nopfs:
         path = mount.mountpoint
         return f"{path} is already mounted, from {mount.source}; unmount it: nopfs-umount {path}"
+    if mount.fstype == "autofs":
+        return f"{mount.mountpoint} is an automount, which waits for its own mount; leave x-systemd.automount out"
     return f"{mount.mountpoint} is already mounted ({mount.fstype}, from {mount.source}); name another directory"
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from nopfsfs.config import MountConfig
 from nopfsfs.control.options_file import write_options
 from nopfsfs.control.process_list import write_pids
+from nopfsfs.control.readiness import say_ready
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.mount_table import Mount, is_in_place
 from nopfsfs.fuse.mounting import mount_fuse, unmount
@@ -56,6 +57,7 @@ def launch(config: MountConfig, index: str | int) -> int:
         started = mount(config, index, {})
         if not config.foreground:
             return Exit.OK
+        say_ready(os.environ)
         try:
             code = _stay(started.daemon)
         except BaseException:

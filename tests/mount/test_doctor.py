@@ -194,8 +194,8 @@ def test_the_node_alone(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_done_is_one_line(tmp_path: Path) -> None:
-    done = run([*module("nopfs"), "doctor", str(tmp_path)])
-    assert (done.returncode, done.stderr.count("\n"), done.stdout) == (9, 1, "")
+    done = run([*module("nopfs"), "doctor", str(tmp_path), "--hash-paths"])
+    assert (done.returncode, done.stderr.count("\n"), done.stdout) == (2, 1, "")
     (tmp_path / "there.tar.gz").write_bytes(b"mine")
     for output, said in (("there.tar.gz", "File exists"), ("missing/a.tar.gz", "No such file"), ("dir/", "no name")):
         done = run([*module("nopfs"), "doctor", "--output", str(tmp_path / output) + "/" * output.endswith("/")])

@@ -1,0 +1,47 @@
+#!/bin/sh
+# Slurm's Prolog: mounts the source that a job asks for, on each of its nodes, as root. Prolog=/opt/nopfsfs/site/slurm/prolog.sh
+#
+#   sbatch --comment "nopfs=/pfs/imagenet seed=42" job.sh       the job reads /run/nopfs-jobs/$SLURM_JOB_ID/data
+#
+# The source is read with the rights of the job's user. Nothing that goes wrong here costs the job more than speed: the
+# status is always 0 (any other drains the node), and JOBS/ID/failed says why there is no mount.
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+cd / || exit 0
+umask 022
+BIN=/opt/nopfsfs/bin JOBS=/run/nopfs-jobs SOURCE='' OPTIONS='' IO_TIMEOUT=45s MOUNT_S=60
+# shellcheck source=/dev/null # a file of the site
+[ ! -r /etc/nopfs/slurm.conf ] || . /etc/nopfs/slurm.conf
+
+job=$JOBS/$SLURM_JOB_ID
+case ${SLURM_JOB_ID:-x} in *[!0-9]*) exit 0 ;; esac
+mkdir -p "$JOBS" && mkdir "$job" "$job/data" "$job/user" || exit 0
+# For mounts of the job's own (job_without_root.sh): the Epilog ends what is mounted below.
+chmod 700 "$job/user" && chown "$SLURM_JOB_UID:$SLURM_JOB_GID" "$job/user"
+
+asked=${SLURM_JOB_COMMENT-}
+case $asked in
+*nopfs=*) source=${asked#*nopfs=} source=${source%%[ ,;]*} ;;
+*) source=$SOURCE ;;
+esac
+[ -n "$source" ] || exit 0
+case $source in
+/*) ;;
+*) echo "nopfs=$source in the job's comment is no absolute path" >"$job/failed"; exit 0 ;;
+esac
+echo "$source" >"$job/source" # for the TaskProlog, which does not see the comment
+# Only these words: what else the user writes there reaches no command of root's.
+set -- --user "$SLURM_JOB_UID" --io-timeout "$IO_TIMEOUT"
+case $asked in *seed=[0-9]*) seed=${asked#*seed=} && set -- "$@" --seed "${seed%%[!0-9]*}" ;; esac
+case ${SLURM_JOB_WORK_DIR-} in
+/*)
+	again=''
+	[ "${SLURM_JOB_RESTART_COUNT:-0}" = 0 ] || again=-restart$SLURM_JOB_RESTART_COUNT
+	set -- "$@" --job-report "$SLURM_JOB_WORK_DIR/nopfs-$SLURM_JOB_ID-$SLURMD_NODENAME$again.json"
+	;;
+esac
+# Without the terminal of slurmd: it waits until nobody holds its pipes any more.
+# shellcheck disable=SC2086 # a list of words
+timeout -k 5 "$MOUNT_S" "$BIN/nopfs-mount" "$source" "$job/data" "$@" $OPTIONS \
+	</dev/null >"$job/log" 2>&1 || { tail -n 1 "$job/log" >"$job/failed"; logger -t nopfs -f "$job/failed" 2>/dev/null; }
+exit 0
