@@ -255,6 +255,7 @@ def test_transformers_trainer(options: dict, tmp_path) -> None:
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:The `srun` command is available on your system but is not used")
 @pytest.mark.parametrize("validation", [False, True])
 def test_lightning_in_one_process(validation: bool, tmp_path) -> None:
     import_torchvision()
