@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+_M_ARENA_MAX = -8  # malloc.h
 _V1_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 
 
@@ -48,6 +49,15 @@ def of_node(proc: Path = Path("/proc")) -> int | None:
         fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
         return int(fields["MemTotal"].split()[0]) * 1024
     return None
+
+
+def share_heap() -> None:
+    """Let all threads of this process, from now on, allocate from one heap (mallopt(3)), where the C library has it.
+    Else each thread may use a heap of its own, of which each keeps what its largest moment took: a process of many
+    threads grows for hours."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def give_back() -> None:

@@ -27,6 +27,7 @@ from nopfsfs.system import end_switch
 from nopfsfs.system.bounded_run import module_command
 from nopfsfs.system.child_statuses import keep_child_statuses
 from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.system.node_memory import share_heap
 from nopfsfs.system.trusted_path import open_for_append
 
 _PR_SET_KEEPCAPS, _PR_SET_NAME = 8, 15
@@ -143,8 +144,9 @@ def start(module: str, handoff: Handoff, **popen: Any) -> subprocess.Popen[bytes
 
 
 def begin(argv: list[str]) -> Handoff:
-    """Take the handoff, name the process, set up logging, priority and the end switch. First call in a process's
-    main."""
+    """Take the handoff, name the process, set up its heap, logging, priority and the end switch. First call in a
+    process's main."""
+    share_heap()
     keep_child_statuses()
     with os.fdopen(int(argv[1]), "rb") as file:
         handoff = Handoff.decode(file.read())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,33 @@ def test_memory_that_was_freed_is_given_back() -> None:
 def resident() -> int:
     """Pages."""
     return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+_THREADS = """
+import ctypes, sys, threading
+from nopfsfs.system.node_memory import share_heap
+if sys.argv[1] == "shared":
+    share_heap()
+libc, barrier = ctypes.CDLL(None), threading.Barrier(8)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+def allocate():
+    barrier.wait()
+    for _ in range(20):
+        libc.malloc(50_000)
+    barrier.wait()
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+file = ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+
+
+@pytest.mark.parametrize("kind", ["shared", "apart"])
+def test_threads_share_a_heap(kind: str) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", _THREADS, kind], capture_output=True, text=True, check=True, timeout=30
+    )
+    heaps = told.stdout.count("<heap nr=")
+    assert heaps == 1 if kind == "shared" else heaps > 1
