@@ -31,6 +31,7 @@ from nopfsfs.system.state_dirs import default_run_dir, state_dir_for
 ROOT = Path(__file__).resolve().parents[1]
 FILES, SIZE, READERS = 60, 60_000, 4
 COMMAND_S, STATE_S, LOOK_S = 30.0, 20.0, 0.05
+PAUSE_S = 0.005  # of a reader after each file
 # What the mount imports. A copy in memory: a guest of old_kernel.sh sees this machine's files slowly.
 PACKAGES = ("nopfsfs", "trio", "numpy", "numpy.libs", "pyfuse3", "msgspec", "xxhash", "attr", "attrs", "outcome",
             "sniffio", "sortedcontainers", "idna")  # fmt: skip
@@ -118,10 +119,11 @@ class Case:
     def start_readers(self) -> None:
         program = str(ROOT / "tests" / "mount" / "readers.py")
         words = [sys.executable, "-I", program, "compare", str(self.mnt), str(self.source)]
+        pause = str(PAUSE_S * self._slow)  # a slow processor is for the processes of the mount
         for seed in range(READERS):
             self.readers.append(
                 subprocess.Popen(
-                    [*words, str(seed), "all", "0.005"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                    [*words, str(seed), "all", pause], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
                 )
             )
 
