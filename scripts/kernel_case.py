@@ -35,6 +35,7 @@ PAUSE_S = 0.005  # of a reader after each file
 # What the mount imports. A copy in memory: a guest of old_kernel.sh sees this machine's files slowly.
 PACKAGES = ("nopfsfs", "trio", "numpy", "numpy.libs", "pyfuse3", "msgspec", "xxhash", "attr", "attrs", "outcome",
             "sniffio", "sortedcontainers", "idna")  # fmt: skip
+NOT_COPIED = ("tests", "include", "f2py", "distutils", "*.pyi", "*.a", "*.lib")
 
 
 class CaseError(Exception):
@@ -80,7 +81,8 @@ class Case:
         for package in PACKAGES:
             for place in (str(ROOT), *sys.path):
                 if place and os.path.isdir(os.path.join(place, package)):
-                    shutil.copytree(os.path.join(place, package), self.work / "packages" / package)
+                    copied = self.work / "packages" / package
+                    shutil.copytree(os.path.join(place, package), copied, ignore=shutil.ignore_patterns(*NOT_COPIED))
                     break
 
     def mount(self) -> None:
