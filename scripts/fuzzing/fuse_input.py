@@ -24,7 +24,9 @@ import trio
 from fuzzing.core import Input, Wrong
 from fuzzing.mutate import garbage, mutated, number
 from fuzzing.trees import make_tree
+from nopfsfs.fuse import taken_requests
 from nopfsfs.fuse.connection import REQUEST_BYTES, negotiate
+from nopfsfs.fuse.taken_requests import OwnBlock
 from nopfsfs.protocol.columns import SUPERVISOR, Columns, Metric, MetricBlock, Tier
 from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Ring
@@ -68,7 +70,7 @@ class FuseInput(Input):
         self.n = index.n
         # The ring counts what was put: one is used for a case, its pages again and again.
         self.fds = [Columns.create(self.n), MetricBlock.create(), Ring.create("fuzz"), OpenModes.create(self.n),
-                    shared_memory.create("arena", 1 << 20)]  # fmt: skip
+                    shared_memory.create("arena", 1 << 20), taken_requests.create()]  # fmt: skip
         self.columns = Columns(self.fds[0], self.n, writable=True)
         self._stage()
         metrics = MetricBlock(self.fds[1], writable=True)
@@ -149,7 +151,8 @@ class FuseInput(Input):
         for end in (kernel, device, ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         told: list[int] = []
-        path = FastPath(device.fileno(), ours, self.operations, list, b"", told.append)
+        own = OwnBlock(self.fds[5], 0, 0) if rng.random() < 0.5 else None  # as before Linux 6.9
+        path = FastPath(device.fileno(), ours, self.operations, list, b"", told.append, own)
         reader, behind = trio.socket.from_stdlib_socket(kernel), trio.socket.from_stdlib_socket(theirs)
         ended = trio.Event()
 

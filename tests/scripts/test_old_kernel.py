@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,9 @@ PROGRAM = Path(__file__).parents[2] / "scripts" / "old_kernel.sh"
 NOT_TO_BE_HAD = 77
 
 
-def old_kernel(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def old_kernel(*arguments: str, limit_s: float = 900, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", str(PROGRAM), *arguments], capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL,
+        ["bash", str(PROGRAM), *arguments], capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL,
         env={**os.environ, **environment},
     )  # fmt: skip
 
@@ -48,3 +50,31 @@ def test_a_script_runs_under_an_old_kernel() -> None:
     assert done.returncode == 7, done.stdout + done.stderr
     assert "<a b> <$c>\n" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("old_kernel.sh: 5.10.0-")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2000)
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
+@pytest.mark.parametrize("kernel", ["5.10", "6.1"])
+def test_deaths_cost_nothing_under_an_old_kernel(kernel: str) -> None:
+    script = str(PROGRAM.with_name("kernel_case.sh"))
+    done = old_kernel(kernel, script, sys.executable, "--slow", "20", limit_s=1950, OLD_KERNEL_LIMIT="1800")
+    if done.returncode == NOT_TO_BE_HAD:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert found["kernel"].startswith(f"{kernel}.0-")
+    assert (found["kills"], found["failed"], found["wrong"], found["left"]) == (20, 0, 0, [])
+    assert (found["redelivery"], found["missing"]) == ("records", ["cachestat"])
+
+
+@pytest.mark.mount
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root")
+def test_the_case_is_played_here(tmp_path: Path) -> None:
+    """Under this machine's kernel, in the way of older ones."""
+    command = [sys.executable, str(PROGRAM.with_name("kernel_case.py")), "--work", str(tmp_path), "--kills", "2"]
+    environment = {**os.environ, "NOPFS_WITHOUT": "resend", "PYTHONPATH": str(PROGRAM.parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["redelivery"] == "records"
