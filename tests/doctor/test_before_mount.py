@@ -49,7 +49,7 @@ CASES: list[tuple[str, dict[str, Any], LineVerdict, str, Exit]] = [
     ("source", {"source": SOURCE | {"entries": 1000}}, LineVerdict.GOOD, "more than 1000 entries", Exit.OK),
     ("source's system", {"source": SOURCE | {"seconds": 4.0}}, LineVerdict.WEAKER, "4.0 s", Exit.OK),
     ("source's system", {"source": SOURCE | {"network": False}}, LineVerdict.GOOD, "a local file system", Exit.OK),
-    ("above the source", {"source": SOURCE | {"closed": "/b"}}, LineVerdict.MISSING, "/b keeps out", Exit.SOURCE),
+    ("above the source", {"source": SOURCE | {"closed": "/a"}}, LineVerdict.MISSING, "/a keeps out", Exit.SOURCE),
     ("above the source", USER | {"source": SOURCE | {"closed": "/a"}}, LineVerdict.WEAKER, "/a keeps out", Exit.OK),
     ("/dev/fuse", {"dev_fuse": "/dev/fuse is missing: modprobe fuse"}, LineVerdict.MISSING, "is missing", Exit.NO_FUSE),
     ("right to mount", USER, LineVerdict.GOOD, "through fusermount3", Exit.OK),

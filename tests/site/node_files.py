@@ -36,6 +36,8 @@ def sh(script: str, limit_s: float = 30.0, **options: object) -> str:
 def make_machine() -> Path:
     """Make /srv, /etc, /tmp, /run, /var/cache and /dev/fuse the test's own, with user alice, and the commands of this
     tree, which alice may run. Return the directory of the commands."""
+    hidden = [place for place in (STAGE, Path("/run"), Path("/var/cache")) if ROOT.is_relative_to(place)]
+    assert not hidden, f"these tests do not run in a clone below {hidden[0]}, which they cover"
     sh("mount --make-rshared /")  # what is mounted later, the nodes see too
     for place in (STAGE, "/run", "/var/cache"):
         sh(f"mount -t tmpfs -o mode=755 tmpfs {place}")
