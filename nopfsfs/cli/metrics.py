@@ -54,8 +54,10 @@ def exporter(options: argparse.Namespace) -> int:
     from nopfsfs.monitor import metrics_server
     from nopfsfs.monitor.openmetrics import registry_of
     from nopfsfs.monitor.scrape import Scraper
+    from nopfsfs.system.node_memory import share_heap
     from nopfsfs.system.process_setup import handling, signals_to_end
 
+    share_heap()  # a thread for each mount and each scrape
     ended = threading.Event()
     with ExitStack() as stack:
         stack.enter_context(handling(signals_to_end(), lambda number, frame: ended.set()))
