@@ -1,7 +1,7 @@
 #!/bin/bash
 #SBATCH --nodes=2
 # As job_without_root.sh, with one cache for all nodes: MPI (NOPFS_MPI, as `srun --mpi=list` has it) connects the mounts, and
-# each file leaves the source once for the whole job.
+# a node fetches from another what that one keeps.
 #
 #   sbatch job_with_peers.sh /pfs/imagenet python train.py           the command finds the mount in NOPFS_DATA
 BIN=${NOPFS_BIN:-/opt/nopfsfs/bin}
