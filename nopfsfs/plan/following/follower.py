@@ -75,7 +75,8 @@ class Follower:
         )  # fmt: skip
         if showing is not None:
             self._search.spread(showing.spacing)
-        self._search.resume()
+        if last:
+            self._search.expect(last[0].hypothesis)
         self._job: BackgroundJob | None = None
         self._apart: BackgroundJob | None = None
         self._stream = AccessStream()

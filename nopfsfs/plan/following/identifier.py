@@ -60,7 +60,7 @@ class PlanSearch:
         seeds = (h.spec.seed for h in recorded if registry.sampler(h.spec.sampler).seeds is not None)
         self._seeds = Seeds(hints.seed, tuple(dict.fromkeys(seeds))[:_SEEDS_RECORDED])
         self._worlds = tuple(dict.fromkeys((*hints.worlds, *((h.world, h.ranks) for h in recorded))))
-        self._plans_recorded, self._recorded = recorded, beginnings(recorded)
+        self._recorded = beginnings(recorded)
         largest = max(size for size, _ in self._worlds)
         self._tables = OrderTables(datasets, heads, largest, {candidate_of(plan) for plan in recorded[:1]})
         self.continuation = Continuation(self._tables, beliefs)
@@ -78,10 +78,10 @@ class PlanSearch:
         for cohort in list(self._cohorts.cohorts):
             cohort.restart()
 
-    def resume(self) -> None:
-        """Compute the tables that a job is compared with which goes on where the last one ended, as far as they are
-        small: its first opens may come before a background job has made them."""
-        for candidate in beginnings(self._plans_recorded[:1]):
+    def expect(self, plan: Hypothesis) -> None:
+        """Compute now, for a small data set, the tables of all epochs in which a job that reads this plan may begin.
+        The first opens of the job may come before a background job has made the tables."""
+        for candidate in beginnings([plan]):
             self._tables.table(candidate)
 
     # -- opens --
