@@ -70,6 +70,16 @@ def arena_bytes(m: Mounted) -> int:
     raise AssertionError("there is no arena")
 
 
+def processor_wait_s(m: Mounted) -> float:
+    """Seconds that the threads of the mount's processes have been ready to run, and others had the processor."""
+    waited = 0
+    for process in living(read_pids(m.state_dir)):
+        for path in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
+            with suppress(OSError):
+                waited += int(path.read_text().split()[1])
+    return waited / 1e9
+
+
 def private_bytes(m: Mounted) -> dict[str, int]:
     """Memory that each process of the mount has for itself, by role: neither files nor shared memory."""
     found = {}
