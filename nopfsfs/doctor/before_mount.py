@@ -22,7 +22,7 @@ from nopfsfs.control.policy_look import SITE
 from nopfsfs.doctor.bounded_parts import PartToCollect, collect_all
 from nopfsfs.errors import NopfsError
 from nopfsfs.fuse import mounting
-from nopfsfs.system import clock_state, node_memory
+from nopfsfs.system import abilities, clock_state, node_memory
 from nopfsfs.system.closed_above import gate, gates_above, keeps_out
 from nopfsfs.system.file_system import file_system_at
 from nopfsfs.system.launcher import resolve_worlds
@@ -38,6 +38,7 @@ class NodeFacts:
 
     uid: int
     release: str
+    missing_calls: Mapping[str, str]  # that this process cannot make: what is slower or weaker without each
     machine: str
     python: tuple[int, int]
     dev_fuse: str | None  # why it cannot be opened; None: it can
@@ -70,10 +71,10 @@ def look_at_node(source: str, env: Mapping[str, str]) -> NodeFacts:
     ])  # fmt: skip
     helper = mounting.helper()
     return NodeFacts(
-        uid=uid, release=os.uname().release, machine=platform.machine(), python=sys.version_info[:2],
-        dev_fuse=_dev_fuse(), may_mount=mounting.may_mount(), helper=helper, helper_is_root=_is_root_s(helper),
-        user_allow_other=mounting.user_allow_other(), memory=node_memory.measure(), node_memory=node_memory.of_node(),
-        processors=len(os.sched_getaffinity(0)), clock=clock_state.disciplined(),
+        uid=uid, release=os.uname().release, missing_calls=abilities.missing(), machine=platform.machine(),
+        python=sys.version_info[:2], dev_fuse=_dev_fuse(), may_mount=mounting.may_mount(), helper=helper,
+        helper_is_root=_is_root_s(helper), user_allow_other=mounting.user_allow_other(), memory=node_memory.measure(),
+        node_memory=node_memory.of_node(), processors=len(os.sched_getaffinity(0)), clock=clock_state.disciplined(),
         mpi4py=importlib.util.find_spec("mpi4py") is not None, launcher=shutil.which("mpirun") or shutil.which("srun"),
         worlds=tuple((world.size, world.ranks) for world in resolve_worlds(None, None, env)),
         session=run_dir.startswith("/run/user/"), site_rules=os.path.exists(SITE), **looks,

@@ -93,10 +93,8 @@ def directories_above(facts: NodeFacts) -> NodeLine | None:
 
 
 def kernel(facts: NodeFacts) -> NodeLine:
-    if version_of(facts.release) >= (6, 9):
-        return good(f"Linux {facts.release}: a server that dies is replaced, and no read fails")
-    return weaker(f"Linux {facts.release}, before 6.9: the mount has less to fall back on when a server dies",
-                  "see docs/reliability.md; a newer kernel, where there is one")  # fmt: skip
+    how = "" if version_of(facts.release) >= (6, 9) else ", as servers keep what they take in shared memory"
+    return good(f"Linux {facts.release}: a server that dies is replaced, and no read fails{how}")
 
 
 def large_files(facts: NodeFacts) -> NodeLine:
@@ -107,10 +105,11 @@ def large_files(facts: NodeFacts) -> NodeLine:
     return good("large files on disk are read by the kernel itself")
 
 
-def page_cache(facts: NodeFacts) -> NodeLine:
-    if version_of(facts.release) >= (6, 5):
-        return good("what the kernel keeps of the files can be measured")
-    return weaker("the mount cannot measure what the kernel keeps of the files, and trusts it", "Linux 6.5 or later")
+def system_calls(facts: NodeFacts) -> NodeLine:
+    if not facts.missing_calls:
+        return good("none is missing that a mount is better with")
+    says = "; ".join(f"no {name}: {effect}" for name, effect in facts.missing_calls.items())
+    return weaker(says, "a newer kernel; or let the container make the call (docs/kernels.md)")
 
 
 def processor(facts: NodeFacts) -> NodeLine:
@@ -236,7 +235,7 @@ LINES: dict[str, Callable[[NodeFacts], NodeLine | None]] = {
     "python": python,
     "kernel": kernel,
     "large files": large_files,
-    "page cache": page_cache,
+    "system calls": system_calls,
     "memory": memory,
     "memory limit": memory_limit,
     "clock": clock,
