@@ -156,8 +156,9 @@ def test_one_cache_for_all_nodes(cluster: SlurmCluster) -> None:
         pytest.skip("this Slurm has no PMIx: apt-get install libpmix-dev")
     mpi = environment("openmpi")
     mpi |= {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo", "PATH": f"{mpi['PATH']}:/usr/bin:/bin"}
+    mpi["NOPFS_MPI"] = "pmix"
     job = cluster.submit_file(
-        SCRIPTS / "job_with_peers.sh", str(SOURCE), "sh", "-c", 'cat "$NOPFS_DATA"/*/*.jpg | wc -c; sleep 2', env=mpi
+        SCRIPTS / "job_without_root.sh", str(SOURCE), "sh", "-c", 'cat "$NOPFS_DATA"/*/*.jpg | wc -c; sleep 2', env=mpi
     )
     cluster.wait_state(job, "COMPLETED")
 

@@ -4,7 +4,10 @@
 # The mounts are a step beside the training. When the job is cancelled or at its time limit, Slurm ends the step, and the
 # mounts unmount at its SIGTERM.
 #
-#   sbatch job_without_root.sh /pfs/imagenet python train.py         the command finds the mount in NOPFS_DATA
+#   sbatch job_without_root.sh /pfs/imagenet python train.py                   the command finds the mount in NOPFS_DATA
+#   NOPFS_MPI=pmix sbatch job_without_root.sh /pfs/imagenet python train.py    the same, with one cache for all nodes
+#
+# NOPFS_MPI, as `srun --mpi=list` has it, connects the mounts: a node then fetches from another what that one keeps.
 BIN=${NOPFS_BIN:-/opt/nopfsfs/bin}
 source=$1
 shift
@@ -15,13 +18,13 @@ mount=/run/nopfs-jobs/$SLURM_JOB_ID/user
 [ -d "$mount" ] || mount=/tmp/nopfs-job-$SLURM_JOB_ID
 export BIN source mount
 
-on_each_node() { srun --overlap --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --kill-on-bad-exit=1 --mpi=none "$@"; }
+on_each_node() { srun --overlap --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --kill-on-bad-exit=1 "$@"; }
 
 # shellcheck disable=SC2016 # each node has a name of its own
-on_each_node sh -c 'mkdir -p "$mount" && exec "$BIN/nopfs-mount" -f "$source" "$mount" \
+on_each_node --mpi="${NOPFS_MPI:-none}" sh -c 'mkdir -p "$mount" && exec "$BIN/nopfs-mount" -f "$source" "$mount" \
 	--job-report "$SLURM_SUBMIT_DIR/nopfs-$SLURM_JOB_ID-$SLURMD_NODENAME.json"' &
 mounts=$!
-on_each_node "$BIN/nopfs" wait "$mount" --timeout 10m 2>/dev/null &
+on_each_node --mpi=none "$BIN/nopfs" wait "$mount" --timeout 10m 2>/dev/null &
 waiting=$!
 # Whichever ends first: the mounts answer, or have failed.
 export NOPFS_DATA=$mount
@@ -34,7 +37,7 @@ fi
 srun --overlap --mpi=none "$@"
 status=$?
 
-on_each_node "$BIN/nopfs-umount" --below "$mount" --timeout 5s
-case $mount in /tmp/*) on_each_node rmdir "$mount" ;; esac
+on_each_node --mpi=none "$BIN/nopfs-umount" --below "$mount" --timeout 5s
+case $mount in /tmp/*) on_each_node --mpi=none rmdir "$mount" ;; esac
 wait "$mounts"
 exit "$status"
