@@ -117,6 +117,28 @@ def test_a_plan_is_found_by_tripwires(n, world) -> None:
     assert min(shares[1:]) >= (0.9 if n > 300 else 0.5)  # there, all opens show, and a few are much of an epoch
 
 
+@pytest.mark.parametrize("left", [5000, 420, 330, 60, 20])
+def test_opens_are_counted_wherever_in_an_epoch_tripwires_begin(left: int) -> None:
+    """Where the rest of an epoch has few tripwires, or none, each tells of far more opens, or fewer, than one of the
+    next epoch. Among them are some that are opened before that epoch is over."""
+    n = 6000
+    parts = tree(n)
+    loader = Loader(2, 2, 8)
+    rng = np.random.default_rng(0)
+    follower = Follower(parts, 42, heads=HEADS, inflight=loader.inflight)
+    opens = [epoch_opens(parts[0], SHUFFLED, epoch, loader, rng) for epoch in range(4)]
+    feed(follower, opens[0])
+    feed(follower, opens[1][: n - left])
+    seen = showing(parts, 1)
+    follower.show_only(seen)
+    before = follower.stood_for
+    for part in (opens[1][n - left :], opens[2], opens[3]):
+        replay(follower, part, seen)
+    # Tripwires of the next epoch may have been opened before only tripwires showed.
+    early = 2 if left < loader.inflight else 0
+    assert follower.stood_for - before == pytest.approx(left + 2 * n, abs=early * n / np.count_nonzero(seen.mask) + 1)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(180)  # a search takes its 20 s of a processor, however busy that is

@@ -115,8 +115,8 @@ class Follower:
                 if state is not PlanState.MISMATCH:
                     out[i] = 1
                     if each != 1.0:
-                        self.stood_for += track.places.stands_for - each
-                        self.predicted_for += track.places.stands_for - 1.0
+                        self.stood_for += track.stands_for - each
+                        self.predicted_for += track.stands_for - 1.0
                 if state is PlanState.LOCKED:
                     self._look_at(track)
                     if own and self._cohorts:

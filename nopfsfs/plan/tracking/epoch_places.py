@@ -37,6 +37,7 @@ class EpochPlaces:
         """Begin an epoch of which nothing was opened."""
         self.now = order
         self.ahead: EpochOrder | None = None
+        self.stands_for_ahead = 1.0  # as `stands_for`, in the next epoch
         self._all_seen = 0  # opens of this epoch while all opens showed, before few did
         self.lanes = len(order.hypothesis.ranks)
         each = order.length // self.lanes
@@ -54,11 +55,12 @@ class EpochPlaces:
 
     def _stand(self) -> None:
         """Count the opens that each one that shows stands for, on average: exact over the rest of this epoch."""
-        self.stands_for = 1.0
+        self.stands_for, self.untold = 1.0, 0
         if self.showing is not None:
             counts = [cursor.unread() for cursor in self.cursors]
             places, show = (sum(many) for many in zip(*counts, strict=True))
             self.stands_for = places / show if show else float(self.spacing)
+            self.untold = 0 if show else places  # passed by when this epoch is over
 
     def _hidden(self, order: EpochOrder, lane: int) -> NDArray[np.bool_] | None:
         """The places of that lane whose opens do not show."""
@@ -215,7 +217,10 @@ class EpochPlaces:
 
     def expect(self, order: EpochOrder) -> None:
         """Make the next epoch known, so that the window and the stream reach into it."""
-        self.ahead = order
+        self.ahead, self.stands_for_ahead = order, 1.0
+        if self.showing is not None:
+            show = int(np.count_nonzero(self.showing.mask[order.rows]))
+            self.stands_for_ahead = order.length / show if show else float(self.spacing)
         for lane, cursor in enumerate(self.cursors):
             cursor.extend(order.length // self.lanes, order.absent(lane), self._hidden(order, lane))
 

@@ -69,6 +69,7 @@ class Track:
         self._all_showed = showing is None
         self._near = self._far = 0  # opens a little ahead, and against, since K was last looked at
         self._near_since = 0  # opens that had been foreseen by then
+        self.stands_for = 1.0  # opens that the last one which was foreseen tells of
         self.places = EpochPlaces(order, inflight, showing, closes=closes)
         self._begin()
 
@@ -127,6 +128,7 @@ class Track:
         """Take an open by process or thread `reader` (0: not known)."""
         places = self.places
         now, lanes = places.now, places.lanes
+        self.stands_for = places.stands_for
         self._lately.append((row, reader))
         offset = row - now.base
         place = now.place[offset] if 0 <= offset < len(now.place) else -1
@@ -218,6 +220,7 @@ class Track:
             if at < cursor.hi and cursor.take(at) is Step.HIT:
                 self._recent.append(row)
                 self._next_first.append(row)
+                self.stands_for = self.places.stands_for_ahead
                 agreement = self.agreement
                 if agreement.against or agreement.state is not PlanState.LOCKED:
                     agreement.agreed()
@@ -340,6 +343,7 @@ class Track:
         if not places.over():
             return
         self._lately.clear()
+        self.stands_for += places.untold
         self._left, self._tail = self.hypothesis, places.last_opened()
         self._first, self._next_first, self.verified = self._next_first, [], False
         places.roll()
