@@ -33,6 +33,7 @@ from nopfsfs.cli.status_text import in_words, status_text
 from nopfsfs.cli.top import add_top
 from nopfsfs.cli.tune import add_tune
 from nopfsfs.cli.wait import add_wait
+from nopfsfs.cli.warm import add_warm
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
 
@@ -81,6 +82,7 @@ COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_doctor,
     add_wait,
     add_recheck,
+    add_warm,
     add_tune,
     add_policy,
     add_plan,

@@ -2,10 +2,13 @@
 
 A file gets its home in the order of the first reads: the arena while it has room, then disk. A file that fits nowhere
 streams through a small part of the arena. `NodePolicy` keeps no state of rows: `Residency` has the copies and their
-holds, `FetchScheduler` and `PushScheduler` follow the access stream, `OpenFiles` and `LargeReads` the readers.
+holds, `FetchScheduler` and `PushScheduler` follow the access stream, `OpenFiles` and `LargeReads` the readers;
+`WarmQueue` has what commands ask for.
 """
 
 from __future__ import annotations
+
+import errno
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +23,7 @@ from nopfsfs.policy.open_files import OpenFiles
 from nopfsfs.policy.push_scheduler import Paged, PushScheduler
 from nopfsfs.policy.residency import MAY_PASS, OPEN, PENDING, STAGED, Residency
 from nopfsfs.policy.stream_scan import Rows, Upcoming
+from nopfsfs.policy.warm_queue import WarmQueue
 
 _NONE = Paged.NONE  # bound once, as in `residency`
 
@@ -35,6 +39,7 @@ class NodePolicy:
         self.residency = Residency(charges, split, disk_room, self._commands)
         self.pushes = PushScheduler(self.residency, paged)
         self.fetches = FetchScheduler(self.residency, self.pushes)
+        self.warm = WarmQueue(self.residency, self.fetches)
         self.open = OpenFiles()
         self._large = LargeReads()
         self._closes_are_seen = True
@@ -71,13 +76,16 @@ class NodePolicy:
         self.fetches.ended(row)
         self.residency.staged(row)
 
-    def fetch_failed(self, row: int, *, cancelled: bool = False) -> None:
-        """Record that the row could not be staged (no room, unreadable: it is read on demand), or was cancelled."""
+    def fetch_failed(self, row: int, *, cancelled: bool = False, error: int = 0) -> None:
+        """Record that the row could not be staged (no room, unreadable: it is read on demand), or was cancelled.
+        `error`: an errno, as far as it is known."""
         self.fetches.failed(row, cancelled=cancelled)
+        self.warm.failed(row, error, cancelled=cancelled)
 
     def fetch_stuck(self, row: int) -> None:
         """Record that the source does not answer for the row."""
         self.fetches.stuck(row)
+        self.warm.failed(row, errno.ETIMEDOUT, cancelled=False)
 
     def evicted(self, row: int) -> None:
         """Record that the arena has no copy of the row any more."""
@@ -130,6 +138,7 @@ class NodePolicy:
         """Reset what the former stager had begun, and discard the commands for it. Rows that it published are kept;
         copies on disk are not."""
         self._commands.clear()
+        self.warm.stager_lost()
         self.residency.stager_lost()
         self.fetches.stager_lost()
         self.pushes.stager_lost()

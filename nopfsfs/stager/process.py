@@ -293,7 +293,7 @@ class StagerProcess:
 
     def _carry_out(self, command: Order, rows: list[int], value: int) -> None:
         if command == Order.FETCH:
-            self._state.fetch(rows)
+            self._state.fetch(rows, last=bool(value))
         elif command in (Order.PUSH, Order.DROP):
             self.pusher.order(command, rows, value)
         elif command == Order.LOOK:
@@ -305,7 +305,7 @@ class StagerProcess:
         elif command == Order.OFF_DISK:
             self._disk_writer.remove(rows)
         elif command == Order.CANCEL:
-            self._state.cancel()
+            self._state.cancel(last=bool(value))
         elif command == Order.BUDGET:
             self._state.set_budget(value, rows[0], rows[1])
         elif command == Order.LIMITS:

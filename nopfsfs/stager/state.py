@@ -126,9 +126,12 @@ class StagerState:
 
     # ---- commands -----------------------------------------------------------------------------------------
 
-    def fetch(self, rows: list[int]) -> None:
-        """Queue rows to be staged, in this order."""
+    def fetch(self, rows: list[int], *, last: bool = False) -> None:
+        """Queue rows to be staged, in this order. `last`: after all others, those to come included."""
         with self._acting:
+            if last:
+                self._queue.fetch_last(rows)
+                return
             here: list[int] = []
             on_disk: list[int] = []
             for row in rows:
@@ -139,10 +142,10 @@ class StagerState:
                     self._remote.queue(row, node)
             self._queue.fetch(here, on_disk)
 
-    def cancel(self) -> None:
-        """Forget the queued rows that nobody has begun."""
+    def cancel(self, *, last: bool = False) -> None:
+        """Forget the queued rows that nobody has begun, of those of `fetch` with the same `last`."""
         with self._acting:
-            for row in (*self._queue.cancel(), *self._remote.cancel()):
+            for row in self._queue.cancel_last() if last else (*self._queue.cancel(), *self._remote.cancel()):
                 self._loads.fetch_ended(row, Event.FAILED, errno.ECANCELED)
 
     def set_budget(self, budget: int, whole_limit: int, range_budget: int) -> None:

@@ -365,3 +365,28 @@ def test_a_bandwidth_that_is_used_up_is_no_want_of_slots() -> None:
     queue.now = 1.0
     queue._slots.count()
     assert queue.gauge[Metric.SLOTS_WAITED_NS] == 0
+
+
+def test_rows_that_come_last_come_after_all_that_is_queued_later() -> None:
+    queue = queue_of(slots=8)
+    queue.fetch_last([1, 2, 3, 4])
+    queue.fetch([9, 3])
+    assert take_all(queue) == [RowToBegin(9), RowToBegin(3), RowToBegin(1), RowToBegin(2), RowToBegin(4)]
+
+
+def test_rows_that_come_last_are_cancelled_apart() -> None:
+    queue = queue_of(slots=8)
+    queue.fetch_last([1, 2])
+    queue.fetch([9])
+    assert queue.cancel() == [9]
+    queue.fetch([8])
+    assert queue.cancel_last() == [1, 2]
+    assert take_all(queue) == [RowToBegin(8)]
+    assert queue.cancel_last() == []
+
+
+def test_rows_that_come_last_wake_workers_and_wait_for_slots() -> None:
+    queue = queue_of(slots=2)
+    queue.fetch_last([1, 2, 3])
+    assert queue.take_wakes() == (2, 0)
+    assert queue.take(demands_only=True) is None
