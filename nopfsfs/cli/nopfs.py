@@ -20,6 +20,7 @@ from nopfsfs.cli.adopt import add_adopt, add_upgrade
 from nopfsfs.cli.calibrate import add_calibrate
 from nopfsfs.cli.doctor import add_doctor
 from nopfsfs.cli.error_exit import printable, run
+from nopfsfs.cli.held_files import add_drop, add_warm
 from nopfsfs.cli.metrics import add_exporter, add_metrics
 from nopfsfs.cli.mount_options import Commands, Parser, add_command
 from nopfsfs.cli.plan import add_plan
@@ -33,7 +34,6 @@ from nopfsfs.cli.status_text import in_words, status_text
 from nopfsfs.cli.top import add_top
 from nopfsfs.cli.tune import add_tune
 from nopfsfs.cli.wait import add_wait
-from nopfsfs.cli.warm import add_warm
 from nopfsfs.control.find_mount import locate_living
 from nopfsfs.errors import Exit
 
@@ -83,6 +83,7 @@ COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_wait,
     add_recheck,
     add_warm,
+    add_drop,
     add_tune,
     add_policy,
     add_plan,

@@ -3,7 +3,7 @@
 A file gets its home in the order of the first reads: the arena while it has room, then disk. A file that fits nowhere
 streams through a small part of the arena. `NodePolicy` keeps no state of rows: `Residency` has the copies and their
 holds, `FetchScheduler` and `PushScheduler` follow the access stream, `OpenFiles` and `LargeReads` the readers;
-`WarmQueue` has what commands ask for.
+`WarmQueue` and `DropQueue` have what commands ask for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.command_list import CommandList, Do
+from nopfsfs.policy.drop_queue import ARENA, DISK, PAGES, DropQueue
 from nopfsfs.policy.fetch_scheduler import FetchScheduler
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.large_reads import LargeReads
@@ -40,6 +41,7 @@ class NodePolicy:
         self.pushes = PushScheduler(self.residency, paged)
         self.fetches = FetchScheduler(self.residency, self.pushes)
         self.warm = WarmQueue(self.residency, self.fetches)
+        self.drops = DropQueue(self.residency, self.fetches, self.pushes)
         self.open = OpenFiles()
         self._large = LargeReads()
         self._closes_are_seen = True
@@ -90,6 +92,7 @@ class NodePolicy:
     def evicted(self, row: int) -> None:
         """Record that the arena has no copy of the row any more."""
         self.residency.evicted(row)
+        self.drops.ended(row, ARENA)
 
     def pushed(self, row: int) -> None:
         """Record that the page cache holds the whole row."""
@@ -104,6 +107,7 @@ class NodePolicy:
     def dropped(self, row: int) -> None:
         """Record that the row's pages are gone by command."""
         self.pushes.dropped(row)
+        self.drops.ended(row, PAGES)
 
     def pages_lost(self, row: int, cached: int) -> bool:
         """Record that the kernel has taken pages of the row and left `cached` bytes. Return True if that is news."""
@@ -123,7 +127,8 @@ class NodePolicy:
         """Record that the row has no copy on disk (any more): the tier was full, failed, had to make room, or the file
         changed. `again`: the tier failed or lost the copy. The room there is free, and the row may get it at its next
         use."""
-        self.residency.off_disk(row, again=again)
+        self.residency.off_disk(row, again=again or self.drops.is_dropping(row))
+        self.drops.ended(row, DISK)
 
     def changed(self, row: int, charge: int | None = None) -> None:
         """Record that the file changed at the source and that everything of its old version was forgotten. `charge`:
@@ -139,6 +144,7 @@ class NodePolicy:
         copies on disk are not."""
         self._commands.clear()
         self.warm.stager_lost()
+        self.drops.stager_lost()
         self.residency.stager_lost()
         self.fetches.stager_lost()
         self.pushes.stager_lost()
@@ -242,6 +248,13 @@ class NodePolicy:
             fetches.at, pushes.at = min(fetches.at, first), min(pushes.at, first)
         fetches.advance(position, position + horizon, upcoming)
         pushes.advance(position, fetches.at, upcoming)
+
+    def serve_requests(self, *, stream: bool) -> None:
+        """Command what commands ask for. `stream`: there is an access stream, which comes first."""
+        if self.drops.requests:
+            self.drops.serve()
+        if self.warm.requests:
+            self.warm.serve(stream=stream)
 
     def take_commands(self) -> list[tuple[Do, list[int], int]]:
         """Return the commands to send now, in sequence: (kind, rows, value)."""

@@ -31,7 +31,7 @@ class Order(IntEnum):
     FETCH = 1  # stage these rows, in this order, after what was asked before; value: 1 for after all others
     PUSH = 2  # put these staged rows into the page cache
     DROP = 3  # drop these rows' pages from the page cache; value: up to which byte, 0 for all
-    EVICT = 4  # free these rows' bytes in the arena
+    EVICT = 4  # free these rows' bytes in the arena; value: 1 for blocks of files read by ranges only, without an event
     TO_DISK = 5  # copy these staged rows to disk tier `value`
     OFF_DISK = 6  # remove these rows' copies on disk
     CANCEL = 7  # forget the FETCH orders of the same value not begun

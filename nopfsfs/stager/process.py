@@ -299,7 +299,7 @@ class StagerProcess:
         elif command == Order.LOOK:
             self.pusher.look_at(rows)
         elif command == Order.EVICT:
-            self._state.evict(rows)
+            self._state.evict(rows, blocks=bool(value))
         elif command == Order.TO_DISK:
             self._disk_writer.write(rows, value)
         elif command == Order.OFF_DISK:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.policy import left_alone
-from nopfsfs.policy.left_alone import Tiers
 from nopfsfs.protocol.columns import Columns, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand
@@ -77,7 +76,7 @@ class StagerState:
         self._may_work, self._may_serve = threading.Condition(self._lock), threading.Condition(self._lock)
         self.awake = threading.Event()  # set when something begins that `check_stuck` is to see to
         self._stopped = False
-        self.tiers = Tiers(clock)  # disk tiers that are bypassed
+        self.tiers = left_alone.Tiers(clock)  # disk tiers that are bypassed
         workers = self._workers = Workers(clock, index.src_dev.data.__getitem__, max(1, len(index.devices)))
         pool = self._pool = ExtentPool(arena, gauge, ask_grace)
         self._slots = SourceSlots(concurrency, gauge, clock)
@@ -86,8 +85,7 @@ class StagerState:
         self._copies = PublishedCopies(pool, registered, columns=columns, ring=ring, source=source, gauge=gauge)
         loads = self._loads = WholeLoads(
             pool, queue, index=index, columns=columns, gauge=gauge, ring=ring, source=source, answer=answer,
-            left_alone=left_alone.rows(clock), tiers=self.tiers, lanes=lanes, block=block,
-            young=young,
+            left_alone=left_alone.rows(clock), tiers=self.tiers, lanes=lanes, block=block, young=young,
         )  # fmt: skip
         ranges = self._ranges = RangeLoads(pool, queue, source, range_block)
         self._stuck = StuckReads(pool, queue, workers, loads, ranges, tiers=self.tiers, gauge=gauge, clock=clock)
@@ -132,8 +130,7 @@ class StagerState:
             if last:
                 self._queue.fetch_last(rows)
                 return
-            here: list[int] = []
-            on_disk: list[int] = []
+            here, on_disk = list[int](), list[int]()
             for row in rows:
                 node = self._remote.node_of(row)
                 if node is None:
@@ -156,10 +153,12 @@ class StagerState:
             self._loads.limit = whole_limit
             self._ranges.resize(range_budget)
 
-    def evict(self, rows: list[int]) -> None:
-        """Free the staged copies of these rows in the arena."""
+    def evict(self, rows: list[int], *, blocks: bool = False) -> None:
+        """Free the staged copies of these rows in the arena; `blocks`: only blocks of files read by ranges."""
         with self._acting:
-            for row in rows:
+            if blocks:
+                self._ranges.forget_all(rows)
+            for row in () if blocks else rows:
                 if not self._copies.evict(row):
                     self._ring.put(Event.EVICTED, row)  # of a stager that died before it could say so
 

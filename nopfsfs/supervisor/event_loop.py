@@ -192,8 +192,8 @@ class EventLoop:
             self.policy.use_belady(follower.knows_future)
             if may_fetch:
                 self.policy.advance(follower.position, follower.horizon, follower.upcoming)
-        if may_fetch and self.policy.warm.orders:
-            self.policy.warm.serve(stream=follower is not None)
+        if may_fetch:
+            self.policy.serve_requests(stream=follower is not None)
         return staged, read
 
     def _see_losses(self) -> None:

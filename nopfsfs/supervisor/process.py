@@ -29,6 +29,7 @@ from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.event_loop import EventLoop
+from nopfsfs.supervisor.file_requests import FileRequests
 from nopfsfs.supervisor.final_report import leave_final_report
 from nopfsfs.supervisor.leftovers import clear_disks, tidy
 from nopfsfs.supervisor.measured_rates import MeasuredRates
@@ -54,7 +55,6 @@ from nopfsfs.supervisor.site_policy import SitePolicy
 from nopfsfs.supervisor.source_tuning import SourceTuning
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.supervisor.succession import Succession, check_hand_over
-from nopfsfs.supervisor.warming import Warmings
 from nopfsfs.system.outages import Outages, reason
 from nopfsfs.system.process_setup import Handoff, begin, unbind
 from nopfsfs.system.state_dirs import StateDir
@@ -110,7 +110,7 @@ class Supervisor:
         self._figures = Figures(self._parts, self._observer)
         self._status = StatusReport(self._parts, self._observer)
         self._access_log = AccessLog(self.index, self.loop)
-        self._warmings = Warmings(self.index, self.loop, stager_gauge)
+        self._file_requests = FileRequests(self.index, self.loop, stager_gauge)
 
     def _make_signal(self) -> ProgressSignal:
         config, memory = self._config, self._memory
@@ -346,8 +346,8 @@ class Supervisor:
                 return await self._plans.register(request)
             case "recheck":
                 return await self._rechecks.answer(request, self._stager.process.living if self._stager else None)
-            case "warm":
-                return await self._warmings.answer(request, caller)
+            case "warm" | "drop":
+                return await self._file_requests.answer(request, caller)
             case "tune":
                 return await self._tuning.answer(request) | {"policy": self._policy.status()}
             case "stacks":

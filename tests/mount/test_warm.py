@@ -1,4 +1,4 @@
-"""`nopfs warm` stages files of a real mount, which are then read without the source."""
+"""`nopfs warm` stages files of a real mount, which are then read without the source; `nopfs drop` forgets them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,20 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-def warm(m: Mounted, *words: str, code: int = Exit.OK) -> dict[str, Any]:
-    done = run([*module("nopfs"), "warm", str(m.path), *words, "--json"])
+def warm(m: Mounted, *words: str, code: int = Exit.OK, command: str = "warm") -> dict[str, Any]:
+    done = run([*module("nopfs"), command, str(m.path), *words, "--json"])
     assert (done.returncode, done.stderr) == (code, "")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 def files(record: dict[str, Any]) -> dict[str, int]:
-    names = ("there", "staged", "unfit", "elsewhere", "failed")
-    return {name: record[name]["files"] for name in names if record[name]["files"]}
+    counts = {name: one["files"] for name, one in record.items() if isinstance(one, dict) and name != "asked"}
+    return {name: count for name, count in counts.items() if count}
+
+
+def drop(m: Mounted, *words: str) -> dict[str, int]:
+    return files(warm(m, *words, command="drop"))
 
 
 def source_opens(m: Mounted) -> int:
@@ -129,3 +133,53 @@ def test_the_stager_may_die_meanwhile(mounting: Mounting, source: Path) -> None:
             out, _ = process.communicate(timeout=30)
         assert process.returncode == Exit.OK
         assert files(json.loads(out)) == {"staged": FILES}
+
+
+def test_what_is_dropped_is_read_from_the_source(mounting: Mounting, source: Path) -> None:
+    """In memory and in the page cache: every file was read, also by a reader after the first."""
+    in_class = len(os.listdir(source / "class1"))
+    with mounting(source, "--ram", "64M") as m:
+        warm(m)
+        read_all(m, readers=2)
+        opens = source_opens(m)
+        assert drop(m, "class1") == {"dropped": in_class}
+        assert drop(m, "class1") == {"nothing": in_class}
+        read_all(m, readers=1)
+        assert source_opens(m) == opens + in_class
+        assert drop(m) == {"dropped": FILES}
+        tiers = call(m.state_dir, "metrics")["tiers"]
+        assert (tiers["ram"]["files"], tiers["page_cache"]["used"]) == (0, 0)
+        read_all(m, readers=1)
+
+
+def test_copies_on_disk_are_dropped_and_large_files(mounting: Mounting, tmp_path: Path) -> None:
+    write(tmp_path / "source", {f"{number}": content(number, 400_000) for number in range(60)})
+    write(tmp_path / "source", {"large": content(99, 8_000_000)})
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with mounting(tmp_path / "source", "--ram", "16M", "--disk", f"{disk}:40M", disks=[disk]) as m:
+        assert files(warm(m)) == {"staged": 60, "unfit": 1}
+        (m.path / "large").read_bytes()
+        copies = [path for path in disk.rglob("*") if path.is_file() and path.stat().st_size >= 400_000]
+        assert copies
+        assert wait_until(lambda: not call(m.state_dir, "metrics")["fetches_in_flight"])
+        before = call(m.state_dir, "metrics")["source"]["bytes"]
+        assert drop(m) == {"dropped": 61}
+        assert not any(path.exists() for path in copies)
+        (m.path / "large").read_bytes()
+        assert call(m.state_dir, "metrics")["source"]["bytes"] >= before + 8_000_000, "a block may be read twice"
+        opens = source_opens(m)
+        (m.path / "7").read_bytes()
+        assert source_opens(m) == opens + 1
+        read_all(m, readers=1)
+
+
+def test_what_is_open_is_left_and_dropped_later(mounting: Mounting, source: Path) -> None:
+    with mounting(source, "--ram", "64M", "--signal", "open") as m:
+        warm(m)
+        with (m.path / "class0/00000.jpg").open("rb") as file:
+            file.read(10)
+            found = drop(m)
+            assert found == {"dropped": FILES - 1, "open": 1}
+            assert file.read() == (source / "class0/00000.jpg").read_bytes()[10:]
+        assert wait_until(lambda: drop(m) == {"dropped": 1, "nothing": FILES - 1}, 10.0)

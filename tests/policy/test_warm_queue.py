@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from nopfsfs.placement.methods import NOWHERE, UNCOVERED
-from nopfsfs.policy import warm_queue
+from nopfsfs.policy import file_request, warm_queue
 from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.fetch_scheduler import FETCHES_OUTSTANDING
+from nopfsfs.policy.file_request import FAILURES_KEPT
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
-from nopfsfs.policy.warm_queue import FAILURES_KEPT, WarmOrder
+from nopfsfs.policy.warm_queue import WarmRequest
 from tests.policy.splits import split
 
 SIZE = 10
@@ -34,12 +35,12 @@ class Node:
         self.stream: list[int] | None = None
         self.position = 0
 
-    def order(self, *rows: int, complete: bool = True) -> WarmOrder:
-        order = WarmOrder(np.full(self.n, SIZE, np.int64))
-        order.add(np.array(rows, np.int64))
-        order.complete = complete
-        self.policy.warm.add(order)
-        return order
+    def request(self, *rows: int, complete: bool = True) -> WarmRequest:
+        request = WarmRequest(np.full(self.n, SIZE, np.int64))
+        request.add(np.array(rows, np.int64))
+        request.complete = complete
+        self.policy.warm.add(request)
+        return request
 
     def look(self) -> list[tuple[Do, list[int], int]]:
         """One look of the event loop; the commands."""
@@ -75,21 +76,21 @@ class Node:
         return [row for do, rows, said in self.sent if do == Do.FETCH and value in (None, said) for row in rows]
 
 
-def counts(order: WarmOrder) -> dict[str, int]:
+def counts(request: WarmRequest) -> dict[str, int]:
     """Files by result, those of 0 left out; their bytes agree."""
-    figures = order.figures()
+    figures = request.figures()
     assert all(one["bytes"] == SIZE * one["files"] for one in figures.values())
     return {name: one["files"] for name, one in figures.items() if one["files"] and name != "asked"}
 
 
 def test_all_that_fits_is_staged_after_all_others_and_once() -> None:
     node = Node(30, homes=300)
-    order = node.order(*range(20), 3, 3)
+    request = node.request(*range(20), 3, 3)
     node.settle()
-    assert order.done
-    assert counts(order) == {"staged": 20}
+    assert request.done
+    assert counts(request) == {"staged": 20}
     assert node.fetched(1) == list(range(20))
-    again = node.order(*range(25))
+    again = node.request(*range(25))
     node.settle()
     assert counts(again) == {"there": 20, "staged": 5}
     assert sorted(node.fetched()) == list(range(25))
@@ -97,9 +98,9 @@ def test_all_that_fits_is_staged_after_all_others_and_once() -> None:
 
 def test_what_finds_no_room_is_left_and_nothing_leaves_for_it() -> None:
     node = Node(30, homes=55)
-    order = node.order(*range(30))
+    request = node.request(*range(30))
     node.settle()
-    assert counts(order) == {"staged": 5, "unfit": 25}
+    assert counts(request) == {"staged": 5, "unfit": 25}
     assert {do for do, _, _ in node.sent} == {Do.FETCH}
     assert node.staged == set(range(5))
 
@@ -112,10 +113,10 @@ def test_room_that_has_become_free_is_used_by_the_next_order() -> None:
 
 
 def counts_after(node: Node, *rows: int) -> dict[str, int]:
-    order = node.order(*rows)
+    request = node.request(*rows)
     node.settle()
-    assert order.done
-    return counts(order)
+    assert request.done
+    return counts(request)
 
 
 @pytest.mark.parametrize("belady", [False, True])
@@ -130,7 +131,7 @@ def test_what_does_not_fit_into_memory_goes_to_disk(belady: bool) -> None:
 
 def test_a_disk_that_fails_leaves_its_files() -> None:
     node = Node(4, homes=0, stream=40, disk=[100])
-    order = node.order(*range(4))
+    request = node.request(*range(4))
     for do, rows, _ in node.look():
         assert do == Do.FETCH
         for row in rows:
@@ -142,8 +143,8 @@ def test_a_disk_that_fails_leaves_its_files() -> None:
     for row in [row for do, rows, _ in node.look() if do == Do.EVICT for row in rows]:
         node.policy.evicted(row)
     node.settle()
-    assert order.done
-    assert counts(order) == {"unfit": 4}
+    assert request.done
+    assert counts(request) == {"unfit": 4}
 
 
 def test_a_file_that_is_never_staged_whole_is_left() -> None:
@@ -160,23 +161,23 @@ def test_files_of_other_nodes_are_left_to_them() -> None:
 
 
 def test_the_stream_comes_first() -> None:
-    """Nothing is commanded for an order while the stream has fetches to command, and its files take the room."""
+    """Nothing is commanded for a request while the stream has fetches to command, and its files take the room."""
     n = 3 * FETCHES_OUTSTANDING
     node = Node(n, homes=SIZE * (n // 2))
     node.stream = list(range(n // 2, n))
-    order = node.order(*range(n))
+    request = node.request(*range(n))
     first = node.look()
     assert [(do, value) for do, _, value in first] == [(Do.FETCH, 0)]
     node.carry_out(first)
     node.settle()
     assert node.staged == set(node.stream), "the stream took all room"
-    assert order.there.files + order.staged.files == order.unfit.files == n // 2
+    assert request.there.files + request.staged.files == request.unfit.files == n // 2
     assert node.fetched(1) == []
 
 
 def test_a_file_that_the_stream_needs_too_is_hurried() -> None:
     node = Node(20, homes=200)
-    order = node.order(*range(10))
+    request = node.request(*range(10))
     warm = node.look()
     assert [(rows, value) for _, rows, value in warm] == [([*range(10)], 1)]
     assert (node.policy.fetches.outstanding, node.policy.fetches.under_way) == (0, 10)
@@ -187,13 +188,13 @@ def test_a_file_that_the_stream_needs_too_is_hurried() -> None:
     node.carry_out(stream)
     node.carry_out(warm)
     node.settle()
-    assert counts(order) == {"staged": 10}
+    assert counts(request) == {"staged": 10}
     assert node.policy.fetches.under_way == 0
 
 
 def test_few_are_under_way_at_once() -> None:
     node = Node(3000, homes=30_000)
-    node.order(*range(3000))
+    node.request(*range(3000))
     assert sum(len(rows) for _, rows, _ in node.look()) == FETCHES_OUTSTANDING
     assert node.look() == []
 
@@ -201,13 +202,13 @@ def test_few_are_under_way_at_once() -> None:
 def test_files_on_their_way_to_disk_leave_the_stream_half_of_its_room() -> None:
     node = Node(20, homes=0, stream=80, disk=[1000])
     node.stream = []
-    node.order(*range(20))
+    node.request(*range(20))
     assert sum(len(rows) for _, rows, _ in node.look()) == 4
 
 
 def test_what_fails_is_told() -> None:
     node = Node(6, homes=60)
-    order = node.order(*range(6))
+    request = node.request(*range(6))
     node.look()
     node.policy.fetch_failed(0, error=errno.EIO)
     node.policy.fetch_failed(1, error=errno.ENOSPC)
@@ -219,9 +220,9 @@ def test_what_fails_is_told() -> None:
     assert [sorted(rows) for _, rows, _ in again] == [[4, 5]]
     node.carry_out(again)
     node.settle()
-    assert order.done
-    assert counts(order) == {"staged": 3, "unfit": 1, "failed": 2}
-    assert list(order.failures) == [(0, errno.EIO), (2, errno.ETIMEDOUT)]
+    assert request.done
+    assert counts(request) == {"staged": 3, "unfit": 1, "failed": 2}
+    assert list(request.failures) == [(0, errno.EIO), (2, errno.ETIMEDOUT)]
 
 
 def test_failures_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,29 +230,29 @@ def test_failures_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("nopfsfs.policy.fetch_scheduler.FETCHES_OUTSTANDING", n)
     node = Node(n, homes=SIZE * n)
     node.policy.fetches.set_source_limit(n)
-    order = node.order(*range(n))
+    request = node.request(*range(n))
     node.look()
     for row in range(n):
         node.policy.fetch_failed(row, error=errno.EIO)
     node.settle()
-    assert (order.failed.files, len(order.failures)) == (n, FAILURES_KEPT)
+    assert (request.failed.files, len(request.failures)) == (n, FAILURES_KEPT)
 
 
 def test_when_the_stager_dies_its_successor_goes_on() -> None:
     node = Node(10, homes=100)
-    order = node.order(*range(10))
+    request = node.request(*range(10))
     node.look()
     node.policy.staged(0)
     node.policy.stager_restarted()
     node.settle()
-    assert order.done
-    assert counts(order) == {"staged": 10}
+    assert request.done
+    assert counts(request) == {"staged": 10}
     assert node.policy.fetches.under_way == 0
 
 
 def test_an_order_that_is_removed_is_cancelled_and_others_go_on() -> None:
     node = Node(20, homes=200)
-    first, second = node.order(*range(10)), node.order(*range(5, 15))
+    first, second = node.request(*range(10)), node.request(*range(5, 15))
     node.look()
     node.policy.warm.remove(first)
     assert node.policy.take_commands() == [(Do.CANCEL, [], 1)]
@@ -265,33 +266,33 @@ def test_an_order_that_is_removed_is_cancelled_and_others_go_on() -> None:
 
 def test_two_orders_of_the_same_files_fetch_them_once() -> None:
     node = Node(10, homes=100)
-    orders = node.order(*range(10)), node.order(*range(10))
+    requests = node.request(*range(10)), node.request(*range(10))
     node.settle()
-    assert [order.staged.files + order.there.files for order in orders] == [10, 10]
+    assert [request.staged.files + request.there.files for request in requests] == [10, 10]
     assert len(node.fetched()) == 10
 
 
 def test_an_order_may_grow_while_it_is_served() -> None:
     node = Node(10, homes=100)
-    order = node.order(0, 1, complete=False)
+    request = node.request(0, 1, complete=False)
     node.settle()
-    assert not order.done
-    order.add(np.array([1, 2]))
-    order.complete = True
+    assert not request.done
+    request.add(np.array([1, 2]))
+    request.complete = True
     node.settle()
-    assert order.done
-    assert counts(order) == {"staged": 3}
+    assert request.done
+    assert counts(request) == {"staged": 3}
 
 
 def test_what_is_given_up_counts_as_not_fitting() -> None:
     node = Node(10, homes=100)
-    order = node.order(*range(10))
+    request = node.request(*range(10))
     node.look()
     node.policy.staged(0)
     node.look()
-    order.give_up()
-    assert order.done
-    assert counts(order) == {"staged": 1, "unfit": 9}
+    request.give_up()
+    assert request.done
+    assert counts(request) == {"staged": 1, "unfit": 9}
 
 
 def test_a_file_staged_for_a_reader_stays_if_there_is_room() -> None:
@@ -311,15 +312,15 @@ def test_a_file_staged_for_a_reader_stays_if_there_is_room() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_counts_are_what_is_there(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random rooms, streams, failures and orders: all ends, all is counted once, and what is said to be staged is."""
-    monkeypatch.setattr(warm_queue, "COUNTED_AT_ONCE", 7)
+    """Random rooms, streams, failures and requests: all ends, all is counted once, and what is said to be staged is."""
+    monkeypatch.setattr(file_request, "COUNTED_AT_ONCE", 7)
     monkeypatch.setattr(warm_queue, "DEALT_AT_ONCE", 5)
     chance = random.Random(seed)
     n = 60
     node = Node(n, homes=chance.randrange(700), stream=chance.randrange(20, 100), disk=[chance.randrange(300)])
     if chance.random() < 0.7:
         node.stream = chance.sample(range(n), chance.randrange(n))
-    orders = [node.order(*chance.choices(range(n), k=chance.randrange(1, n))) for _ in range(3)]
+    requests = [node.request(*chance.choices(range(n), k=chance.randrange(1, n))) for _ in range(3)]
     waiting: list[tuple[Do, list[int], int]] = []
     for _ in range(3000):
         waiting += node.look()
@@ -338,16 +339,16 @@ def test_the_counts_are_what_is_there(seed: int, monkeypatch: pytest.MonkeyPatch
             node.policy.read(row, SIZE)
             node.policy.released(row)
             node.position += 1
-        if not waiting and all(order.done for order in orders):
+        if not waiting and all(request.done for request in requests):
             break
-    for order in orders:
-        if not order.done:  # the stream still holds the room for what was read before it was staged
+    for request in requests:
+        if not request.done:  # the stream still holds the room for what was read before it was staged
             assert node.policy.residency.stream_used > 0
-            order.give_up()
+            request.give_up()
     kept = {row for row in node.staged if node.policy.residency.home_of[row] == Home.RAM} | node.on_disk
-    for order in orders:
-        found = counts(order)
-        assert sum(found.values()) == order.asked.files
+    for request in requests:
+        found = counts(request)
+        assert sum(found.values()) == request.asked.files
         assert found.get("there", 0) + found.get("staged", 0) <= len(kept)
     assert SIZE * len(kept - node.on_disk) <= node.policy.split.homes
     assert node.policy.fetches.under_way == int(np.count_nonzero(node.policy.residency.state & 1))

@@ -1,4 +1,4 @@
-"""`nopfs warm` at the control socket: paths in requests, then a record after the other until all is dealt with."""
+"""`nopfs warm` and `nopfs drop` at the control socket: paths in requests, then records until all is done."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import trio
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.columns import GAUGES
-from nopfsfs.supervisor import warming
-from nopfsfs.supervisor.warming import ORDERS_MOST, Warmings
+from nopfsfs.supervisor import file_requests
+from nopfsfs.supervisor.file_requests import REQUESTS_MOST, FileRequests
 from tests.dataset.scanned import fill
 from tests.policy.splits import split
 from tests.supervisor.talking import answer_of, served
@@ -32,7 +32,7 @@ class Bench:
         charges = np.where(np.arange(self.index.n) >= self.index.n_dirs, 10, 0).astype(np.int64)
         self.policy = NodePolicy(charges, np.zeros(self.index.n, np.uint8), split(1000, 0, 100), [])
         gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
-        self.warmings = Warmings(self.index, SimpleNamespace(policy=self.policy), gauge)  # type: ignore[arg-type]
+        self.requests = FileRequests(self.index, SimpleNamespace(policy=self.policy), gauge)  # type: ignore[arg-type]
 
     def stage(self, errors: int = 0) -> None:
         """Let all that is commanded be staged, but for the first `errors` rows, which cannot be read."""
@@ -45,8 +45,8 @@ class Bench:
         self.policy.warm.serve(stream=False)
 
 
-async def ask(stream: trio.SocketStream, **request: Any) -> Any:
-    await stream.send_all(json.dumps(request).encode() + b"\n")
+async def ask(stream: trio.SocketStream, command: str = "warm", **request: Any) -> Any:
+    await stream.send_all(json.dumps({"command": command, **request}).encode() + b"\n")
     return await answer_of(stream)
 
 
@@ -57,7 +57,7 @@ def bench(tmp_path: Path) -> Bench:
 
 @asynccontextmanager
 async def connected(bench: Bench, tmp_path: Path) -> AsyncIterator[tuple[str, trio.SocketStream]]:
-    async with served(tmp_path, bench.warmings.answer) as path, await trio.open_unix_socket(path) as stream:
+    async with served(tmp_path, bench.requests.answer) as path, await trio.open_unix_socket(path) as stream:
         yield path, stream
 
 
@@ -94,11 +94,11 @@ def test_an_order_ends_with_its_caller(bench: Bench, tmp_path: Path) -> None:
         async with connected(bench, tmp_path) as (_, stream):
             await ask(stream, paths=[""], follow=True)
             bench.policy.warm.serve(stream=False)
-            assert len(bench.policy.warm.orders) == 1
+            assert len(bench.policy.warm.requests) == 1
             assert bench.policy.fetches.under_way == 11
             await stream.aclose()
             with trio.fail_after(10):
-                while bench.policy.warm.orders:  # noqa: ASYNC110
+                while bench.policy.warm.requests:  # noqa: ASYNC110
                     await trio.sleep(0.01)
             assert (7, [], 1) in bench.policy.take_commands(), "what is queued is cancelled"
 
@@ -114,7 +114,7 @@ def test_nonsense_begins_nothing(request_: dict[str, Any], bench: Bench, tmp_pat
             answer = await ask(stream, **request_)
             assert not answer["ok"]
             assert "is " in answer["error"]
-            assert not bench.policy.warm.orders
+            assert not bench.policy.warm.requests
 
     trio.run(body)
 
@@ -122,11 +122,11 @@ def test_nonsense_begins_nothing(request_: dict[str, Any], bench: Bench, tmp_pat
 def test_few_warm_at_once(bench: Bench, tmp_path: Path) -> None:
     async def body() -> None:
         async with connected(bench, tmp_path) as (path, stream):
-            others = [await trio.open_unix_socket(path) for _ in range(ORDERS_MOST)]
+            others = [await trio.open_unix_socket(path) for _ in range(REQUESTS_MOST)]
             for other in others:
                 assert (await ask(other, paths=["8"]))["ok"]
             refused = await ask(stream, paths=["8"])
-            assert refused["error"] == f"{ORDERS_MOST} commands warm this mount already; wait for one, or end one"
+            assert refused["error"].startswith(f"{REQUESTS_MOST} commands warm or drop files of this mount already")
             for other in others:
                 await other.aclose()
 
@@ -134,7 +134,7 @@ def test_few_warm_at_once(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_what_does_not_move_is_given_up(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warming, "STALLED_S", 0.05)
+    monkeypatch.setattr(file_requests, "STALLED_S", 0.05)
 
     async def body() -> None:
         async with connected(bench, tmp_path) as (_, stream):
@@ -142,5 +142,33 @@ def test_what_does_not_move_is_given_up(bench: Bench, tmp_path: Path, monkeypatc
             record = await last_record(stream)
             assert record["stalled"]
             assert record["unfit"]["files"] == 10
+
+    trio.run(body)
+
+
+def test_what_is_dropped_is_told(bench: Bench, tmp_path: Path) -> None:
+    async def body() -> None:
+        async with connected(bench, tmp_path) as (_, stream):
+            for row in range(bench.index.n_dirs, bench.index.n):
+                bench.policy.staged(row)
+            bench.policy.take_commands()
+            bench.policy.opened(bench.index.n - 1)
+            assert (await ask(stream, "drop", paths=[""], follow=True))["record"]["asked"]["files"] == 11
+            bench.policy.drops.serve()
+            evicted = [row for do, rows, value in bench.policy.take_commands() if do == 4 and not value for row in rows]
+            for row in evicted:
+                bench.policy.evicted(row)
+            record = await last_record(stream)
+            assert (record["dropped"]["files"], record["open"]["files"]) == (10, 1)
+
+    trio.run(body)
+
+
+def test_a_connection_does_one_thing(bench: Bench, tmp_path: Path) -> None:
+    async def body() -> None:
+        async with connected(bench, tmp_path) as (_, stream):
+            assert (await ask(stream, paths=["8"]))["ok"]
+            refused = await ask(stream, "drop", paths=["8"])
+            assert refused["error"] == "this connection has begun to warm; use another"
 
     trio.run(body)

@@ -1,4 +1,4 @@
-"""`nopfs warm`: has files of a mount staged before a job reads them."""
+"""`nopfs warm` and `nopfs drop`: have files of a mount staged before a job reads them, or forgotten."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from nopfsfs.cli.error_exit import printable, say
 from nopfsfs.cli.mount_options import Commands, Parser, add_command
@@ -40,6 +40,16 @@ def add_warm(commands: Commands) -> None:
     _add_paths(parser)
 
 
+def add_drop(commands: Commands) -> None:
+    """Add `nopfs drop`."""
+    parser = add_command(
+        commands, "drop", drop, "forget copies of files",
+        "Forget all copies of files of a mount, in memory, in the page cache and on disk, so that the next read comes "
+        "from the source. Files that a reader has open are left.",
+    )  # fmt: skip
+    _add_paths(parser)
+
+
 def _add_paths(parser: Parser) -> None:
     parser.add_argument("paths", metavar="PATH", nargs="*", help="files or directories of the mount (default: all)")
     parser.add_argument("--list", metavar="FILE", help="a file that names them, one path a line")
@@ -48,46 +58,57 @@ def _add_paths(parser: Parser) -> None:
 
 def warm(options: argparse.Namespace) -> int:
     """Stage files of one mount; return the exit code. Raises NopfsError."""
+    return _carry_out("warm", options, ("there", "staged", "unfit", "elsewhere", "failed"), warm_text)
+
+
+def drop(options: argparse.Namespace) -> int:
+    """Forget files of one mount; return the exit code. Raises NopfsError."""
+    return _carry_out("drop", options, ("nothing", "dropped", "open", "busy"), drop_text)
+
+
+def _carry_out(
+    command: Literal["warm", "drop"], options: argparse.Namespace, results: Sequence[str],
+    text: Callable[[Record], str],
+) -> int:  # fmt: skip
+    """Have a command carried out with the files that are named, each of which has one of the `results`."""
     located = locate_living(options.mountpoint, os.environ)
     paths = named_paths(located, options.mountpoint, options.paths, options.list)
     problems = _Problems(quiet=options.json)
     with _Bar() as shown:
-        record = _warmed(located, paths, problems, shown)
+        record = _asked(command, located, paths, results, problems, shown)
     if options.json:
-        print(json.dumps({**_figures(record), "wrong": problems.wrong, "failures": problems.failed}), flush=True)
+        figures = {name: record[name] for name in ("asked", *results, "stalled")}
+        print(json.dumps({**figures, "wrong": problems.wrong, "failures": problems.failed}), flush=True)
     else:
-        print(printable(warm_text(record)), flush=True)
+        print(printable(text(record)), flush=True)
     problems.summarise()
     if problems.wrong_files:
         return Exit.USAGE
-    return Exit.SOURCE if record["failed"]["files"] else Exit.OK
+    return Exit.SOURCE if problems.failed else Exit.OK
 
 
-def _figures(record: Record) -> dict[str, Any]:
-    kept = ("asked", "there", "staged", "unfit", "elsewhere", "failed", "stalled")
-    return {name: record[name] for name in kept}
-
-
-def _warmed(located: Located, paths: Iterable[str], problems: _Problems, shown: _Bar) -> Record:
-    """Have the paths staged; return the last record of what became of them."""
+def _asked(
+    command: Literal["warm", "drop"], located: Located, paths: Iterable[str], results: Sequence[str],
+    problems: _Problems, shown: _Bar,
+) -> Record:  # fmt: skip
+    """Ask the daemon; return the last record of what became of the files."""
     with Connection(located.state_dir, CALL_S, located.owner) as connection, _understood():
         for batch in batches(paths):
-            connection.send("warm", TURN_S, paths=batch)
+            connection.send(command, TURN_S, paths=batch)
             for at, why in connection.receive(TURN_S)["wrong"]:
                 problems.add(batch[at], str(why))
-        connection.send("warm", TURN_S, follow=True)
+        connection.send(command, TURN_S, follow=True)
         connection.receive(TURN_S)
-        while not _followed(record := connection.receive(TURN_S), problems, shown):
+        while not _followed(record := connection.receive(TURN_S), results, problems, shown):
             pass
         return record
 
 
-def _followed(record: Record, problems: _Problems, shown: _Bar) -> bool:
+def _followed(record: Record, results: Sequence[str], problems: _Problems, shown: _Bar) -> bool:
     """Take a record in; return True for the last one."""
     for path, why in record["failures"]:
         problems.fail(str(path), str(why))
-    ended = ("there", "staged", "unfit", "elsewhere", "failed")
-    shown.show(sum(int(record[name]["bytes"]) for name in ended), int(record["asked"]["bytes"]))
+    shown.show(sum(int(record[name]["bytes"]) for name in results), int(record["asked"]["bytes"]))
     return bool(record["done"])
 
 
@@ -118,6 +139,18 @@ def warm_text(record: Record) -> str:
         lines.append(f"elsewhere  {_files(record['elsewhere'])} are for other nodes to keep; run nopfs warm there")
     if record["failed"]["files"]:
         lines.append(f"failed     {_files(record['failed'])} could not be read at the source")
+    return "\n".join(lines)
+
+
+def drop_text(record: Record) -> str:
+    """Return the text that `nopfs drop` prints."""
+    lines = [f"dropped    {_files(record['dropped'])} of {_files(record['asked'])}"]
+    if record["nothing"]["files"]:
+        lines.append(f"nothing    {_files(record['nothing'])} had no copy here")
+    if record["open"]["files"]:
+        lines.append(f"left       {_files(record['open'])} are open; run nopfs drop again when they are closed")
+    if record["busy"]["files"]:
+        lines.append(f"left       {_files(record['busy'])} were not dropped in time; nopfs status says what is off")
     return "\n".join(lines)
 
 
