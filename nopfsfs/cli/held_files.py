@@ -1,4 +1,5 @@
-"""`nopfs warm` and `nopfs drop`: have files of a mount staged before a job reads them, or forgotten."""
+"""`nopfs warm`, `nopfs drop` and `nopfs check`: have files of a mount staged before a job reads them, forgotten, or
+compared with the source."""
 
 from __future__ import annotations
 
@@ -50,6 +51,15 @@ def add_drop(commands: Commands) -> None:
     _add_paths(parser)
 
 
+def add_check(commands: Commands) -> None:
+    """Add `nopfs check`."""
+    parser = add_command(
+        commands, "check", check, "compare copies of files with the source",
+        "Compare what a mount holds of files, in memory and on disk, with the source, byte for byte.",
+    )  # fmt: skip
+    _add_paths(parser)
+
+
 def _add_paths(parser: Parser) -> None:
     parser.add_argument("paths", metavar="PATH", nargs="*", help="files or directories of the mount (default: all)")
     parser.add_argument("--list", metavar="FILE", help="a file that names them, one path a line")
@@ -66,8 +76,13 @@ def drop(options: argparse.Namespace) -> int:
     return _carry_out("drop", options, ("nothing", "dropped", "open", "busy"), drop_text)
 
 
+def check(options: argparse.Namespace) -> int:
+    """Compare files of one mount with the source; return the exit code. Raises NopfsError."""
+    return _carry_out("check", options, ("nothing", "same", "differ", "failed", "left"), check_text)
+
+
 def _carry_out(
-    command: Literal["warm", "drop"], options: argparse.Namespace, results: Sequence[str],
+    command: Literal["warm", "drop", "check"], options: argparse.Namespace, results: Sequence[str],
     text: Callable[[Record], str],
 ) -> int:  # fmt: skip
     """Have a command carried out with the files that are named, each of which has one of the `results`."""
@@ -82,13 +97,15 @@ def _carry_out(
     else:
         print(printable(text(record)), flush=True)
     problems.summarise()
+    if record.get("differ", {}).get("files"):
+        return Exit.INTERNAL
     if problems.wrong_files:
         return Exit.USAGE
     return Exit.SOURCE if problems.failed else Exit.OK
 
 
 def _asked(
-    command: Literal["warm", "drop"], located: Located, paths: Iterable[str], results: Sequence[str],
+    command: Literal["warm", "drop", "check"], located: Located, paths: Iterable[str], results: Sequence[str],
     problems: _Problems, shown: _Bar,
 ) -> Record:  # fmt: skip
     """Ask the daemon; return the last record of what became of the files."""
@@ -151,6 +168,19 @@ def drop_text(record: Record) -> str:
         lines.append(f"left       {_files(record['open'])} are open; run nopfs drop again when they are closed")
     if record["busy"]["files"]:
         lines.append(f"left       {_files(record['busy'])} were not dropped in time; nopfs status says what is off")
+    return "\n".join(lines)
+
+
+def check_text(record: Record) -> str:
+    """Return the text that `nopfs check` prints."""
+    lines = [f"same       {_files(record['same'])} of {_files(record['asked'])} are as at the source"]
+    for name, words in (
+        ("differ", "differ from the source; drop them: nopfs drop"), ("nothing", "have no copy here"),
+        ("failed", "changed, or could not be read at the source"),
+        ("left", "were not compared in time, beside what the job reads; run nopfs check again later"),
+    ):  # fmt: skip
+        if record[name]["files"]:
+            lines.append(f"{name:<11}{_files(record[name])} {words}")
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ class Do(IntEnum):
     TO_DISK = 5
     OFF_DISK = 6
     CANCEL = 7
+    CHECK = 21
 
 
 class CommandList:

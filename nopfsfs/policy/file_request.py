@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections import deque
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class FileRequest:
         self.next_rows: list[int] = []  # the last comes first
         self.under_way: dict[int, int] = {}  # rows that are awaited
         self.complete = False  # True when no more rows are added
-        self.failures: deque[tuple[int, int]] = deque()  # (row, errno), to be told
+        self.failures: deque[tuple[int, int]] = deque()  # (row, errno), to be told; see `reason`
 
     @abstractmethod
     def tallies(self) -> dict[str, Tally]:
@@ -46,6 +47,10 @@ class FileRequest:
     @abstractmethod
     def give_up(self) -> None:
         """Count all that is not dealt with, which ends the request."""
+
+    def reason(self, code: int) -> str:
+        """The words for a number in `failures`."""
+        return os.strerror(code)
 
     @property
     def done(self) -> bool:

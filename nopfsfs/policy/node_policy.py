@@ -3,7 +3,7 @@
 A file gets its home in the order of the first reads: the arena while it has room, then disk. A file that fits nowhere
 streams through a small part of the arena. `NodePolicy` keeps no state of rows: `Residency` has the copies and their
 holds, `FetchScheduler` and `PushScheduler` follow the access stream, `OpenFiles` and `LargeReads` the readers;
-`WarmQueue` and `DropQueue` have what commands ask for.
+`WarmQueue`, `DropQueue` and `CheckQueue` have what commands ask for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.check_queue import CheckQueue
 from nopfsfs.policy.command_list import CommandList, Do
 from nopfsfs.policy.drop_queue import ARENA, DISK, PAGES, DropQueue
 from nopfsfs.policy.fetch_scheduler import FetchScheduler
@@ -42,6 +43,7 @@ class NodePolicy:
         self.fetches = FetchScheduler(self.residency, self.pushes)
         self.warm = WarmQueue(self.residency, self.fetches)
         self.drops = DropQueue(self.residency, self.fetches, self.pushes)
+        self.checks = CheckQueue(self.residency)
         self.open = OpenFiles()
         self._large = LargeReads()
         self._closes_are_seen = True
@@ -145,6 +147,7 @@ class NodePolicy:
         self._commands.clear()
         self.warm.stager_lost()
         self.drops.stager_lost()
+        self.checks.stager_lost()
         self.residency.stager_lost()
         self.fetches.stager_lost()
         self.pushes.stager_lost()
@@ -255,6 +258,8 @@ class NodePolicy:
             self.drops.serve()
         if self.warm.requests:
             self.warm.serve(stream=stream)
+        if self.checks.requests:
+            self.checks.serve()
 
     def take_commands(self) -> list[tuple[Do, list[int], int]]:
         """Return the commands to send now, in sequence: (kind, rows, value)."""

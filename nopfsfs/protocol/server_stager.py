@@ -44,6 +44,7 @@ class Order(IntEnum):
     # of reads of the source: value: requests under way; rows: 1 to count only requests as young that begin from now on,
     # or 0; bytes a second, 0: no bound
     LIMITS = 14
+    CHECK = 21  # compare what is held of these rows with the source; value: 1 to forget the CHECK orders before
     RECHECK = 20  # look at all files and directories once, as soon as that is possible; value: the request's number
 
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.stager.load import PENDING, RUNNING, Load, SharedOpen
 from nopfsfs.stager.workers import SPARE_MOST, Worker, Workers
 from nopfsfs.tiers.source_slots import DEMAND, DISK_DEMAND, DISK_PREFETCH, PREFETCH, ReadLane, SourceSlots
@@ -160,6 +162,10 @@ class ReadQueue:
         """Note that the arena has room again."""
         self._wake_for_slots()
 
+    def slot_is_free(self) -> None:
+        """Note that a read beside those of the workers has ended."""
+        self._wake_for_slots()
+
     # ---- taking -------------------------------------------------------------------------------------------
 
     def end(self, worker: Worker) -> None:
@@ -301,3 +307,29 @@ class ReadQueue:
             self._wakes[False] += max(0, min(waiting, self._slots.ready, most))
         if on_disk := len(self._on_disk) + len(self._disk_rows):
             self._wakes[False] += max(0, min(on_disk, self._slots.free_of_disk, most))
+
+
+class ReadsBeside:
+    """Reads of the source beside those of the workers, each with a slot as a prefetch has one. `acting`: the lock under
+    which the slots are used."""
+
+    def __init__(
+        self, acting: AbstractContextManager[None], queue: ReadQueue, slots: SourceSlots, gauge: memoryview
+    ) -> None:  # fmt: skip
+        self._acting, self._queue, self._slots, self._gauge = acting, queue, slots, gauge
+
+    def begin(self, size: int) -> bool:
+        """Begin a read of so many bytes, 0 to open a file, if a slot is free; return False if none is."""
+        with self._acting:
+            if self._slots.ready <= 0:
+                return False
+            self._slots.begin(PREFETCH, size)
+            self._gauge[Metric.SOURCE_OPENS] += not size
+            return True
+
+    def end(self, size: int) -> None:
+        """End a read that has brought so many bytes."""
+        with self._acting:
+            self._slots.end(PREFETCH)
+            self._queue.slot_is_free()
+            self._gauge[Metric.SOURCE_READ_BYTES] += size

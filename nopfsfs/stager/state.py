@@ -27,7 +27,7 @@ from nopfsfs.stager.passthrough_copies import PassthroughCopies
 from nopfsfs.stager.peer_link import PeerLink, PeerOutbox
 from nopfsfs.stager.published_copies import PinnedCopy, PublishedCopies
 from nopfsfs.stager.range_loads import RangeLoads
-from nopfsfs.stager.read_queue import ReadQueue, RowToBegin, Step
+from nopfsfs.stager.read_queue import ReadQueue, ReadsBeside, RowToBegin, Step
 from nopfsfs.stager.remote_fetches import RemoteFetches
 from nopfsfs.stager.stuck_reads import StuckReads
 from nopfsfs.stager.whole_loads import WholeLoads
@@ -81,6 +81,7 @@ class StagerState:
         pool = self._pool = ExtentPool(arena, gauge, ask_grace)
         self._slots = SourceSlots(concurrency, gauge, clock)
         queue = self._queue = ReadQueue(self._slots, workers)
+        self.beside = ReadsBeside(self._acting, queue, self._slots, gauge)
         lanes = lanes or LoadLanes(gauge, clock)
         self._copies = PublishedCopies(pool, registered, columns=columns, ring=ring, source=source, gauge=gauge)
         loads = self._loads = WholeLoads(

@@ -254,6 +254,8 @@ class EventLoop:
             elif kind == Event.LACKING:
                 if c.pages_lost(row, value):
                     self.audit.lacking(row, value)
+            elif kind in (Event.CHECKED, Event.UNCHECKED):
+                c.checks.ended(row, value, value if kind == Event.UNCHECKED else 0)
             elif kind == Event.UNMEASURED:
                 log.info("what the kernel's page cache holds cannot be measured here: %s", os.strerror(value))
                 self.audit.refused()

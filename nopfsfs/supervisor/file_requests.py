@@ -1,4 +1,4 @@
-"""The supervisor's part of `nopfs warm` and `nopfs drop`: paths that a caller names become a request to the policy.
+"""The supervisor's part of `nopfs warm`, `drop` and `check`: paths that a caller names become a request to the policy.
 
 The policy serves it until the caller goes away. A caller names its paths in as many messages as it likes, since a
 message is short. Then it follows what becomes of them.
@@ -14,6 +14,7 @@ import trio
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.dataset.named_rows import NamedRows
+from nopfsfs.policy.check_queue import CheckRequest
 from nopfsfs.policy.drop_queue import DropRequest
 from nopfsfs.policy.warm_queue import WarmRequest
 from nopfsfs.protocol.columns import Metric
@@ -26,7 +27,7 @@ FAILURES_AT_ONCE = 100  # of one record
 FIRST_PAUSE_S, PAUSE_S = 0.02, 0.5  # between two records: the first, and the longest
 STALLED_S = 120.0  # without any progress: what is left finds no room beside what the job reads, or nothing answers
 
-AnyRequest = WarmRequest | DropRequest
+AnyRequest = WarmRequest | DropRequest | CheckRequest
 
 
 class RequestFeed:
@@ -50,7 +51,7 @@ class RequestFeed:
         self._see_progress()
         failures = [request.failures.popleft() for _ in range(min(FAILURES_AT_ONCE, len(request.failures)))]
         return request.figures() | {
-            "failures": [[os.fsdecode(self._index.path(row)), os.strerror(error)] for row, error in failures],
+            "failures": [[os.fsdecode(self._index.path(row)), request.reason(code)] for row, code in failures],
             "stalled": self._stalled,
             "done": request.done and not request.failures,
         }
@@ -84,9 +85,9 @@ class FileRequests:
         self._asked: dict[Caller, _Asked] = {}
 
     async def answer(self, said: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        """Take the `paths` of a message `warm` or `drop`, texts below the mountpoint; with `follow`, tell from now on
-        what becomes of all that the caller named. Return `asked`, and `wrong`: [number in `paths`, what is wrong].
-        Raises ValueError."""
+        """Take the `paths` of a message `warm`, `drop` or `check`, texts below the mountpoint; with `follow`, tell from
+        now on what becomes of all that the caller named. Return `asked`, and `wrong`: [number in `paths`, what is
+        wrong]. Raises ValueError."""
         command, paths, follow = said["command"], said.get("paths", []), said.get("follow", False)
         if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
             raise ValueError("'paths' is a list of texts: paths below the mountpoint")
@@ -111,7 +112,7 @@ class FileRequests:
 
     def _begin(self, command: str, caller: Caller) -> _Asked:
         if len(self._asked) >= REQUESTS_MOST:
-            raise ValueError(f"{REQUESTS_MOST} commands warm or drop files of this mount already; wait for one")
+            raise ValueError(f"{REQUESTS_MOST} commands warm, drop or check files of this mount already; wait for one")
         request, queue = self._make(command)
         asked = self._asked[caller] = _Asked(command, request, NamedRows(self._index))
 
@@ -129,6 +130,10 @@ class FileRequests:
             drop = DropRequest(sizes)
             policy.drops.add(drop)
             return drop, policy.drops
+        if command == "check":
+            check = CheckRequest(sizes)
+            policy.checks.add(check)
+            return check, policy.checks
         warm = WarmRequest(sizes)
         policy.warm.add(warm)
         return warm, policy.warm

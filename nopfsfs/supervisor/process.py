@@ -346,7 +346,7 @@ class Supervisor:
                 return await self._plans.register(request)
             case "recheck":
                 return await self._rechecks.answer(request, self._stager.process.living if self._stager else None)
-            case "warm" | "drop":
+            case "warm" | "drop" | "check":
                 return await self._file_requests.answer(request, caller)
             case "tune":
                 return await self._tuning.answer(request) | {"policy": self._policy.status()}

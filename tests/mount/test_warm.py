@@ -1,4 +1,5 @@
-"""`nopfs warm` stages files of a real mount, which are then read without the source; `nopfs drop` forgets them."""
+"""`nopfs warm` stages files of a real mount, which are then read without the source; `nopfs drop` forgets
+them, and `nopfs check` compares them."""
 
 from __future__ import annotations
 
@@ -136,20 +137,19 @@ def test_the_stager_may_die_meanwhile(mounting: Mounting, source: Path) -> None:
 
 
 def test_what_is_dropped_is_read_from_the_source(mounting: Mounting, source: Path) -> None:
-    """In memory and in the page cache: every file was read, also by a reader after the first."""
-    in_class = len(os.listdir(source / "class1"))
+    """After the reads, the mount may fetch again what it expects to be read."""
+    names = sorted(os.listdir(source / "class1"))
     with mounting(source, "--ram", "64M") as m:
         warm(m)
-        read_all(m, readers=2)
         opens = source_opens(m)
-        assert drop(m, "class1") == {"dropped": in_class}
-        assert drop(m, "class1") == {"nothing": in_class}
-        read_all(m, readers=1)
-        assert source_opens(m) == opens + in_class
+        assert drop(m, "class1") == {"dropped": len(names)}
+        assert drop(m, "class1") == {"nothing": len(names)}
+        for name in names:
+            assert (m.path / "class1" / name).read_bytes() == (source / "class1" / name).read_bytes()
+        assert source_opens(m) == opens + len(names)
         assert drop(m) == {"dropped": FILES}
-        tiers = call(m.state_dir, "metrics")["tiers"]
-        assert (tiers["ram"]["files"], tiers["page_cache"]["used"]) == (0, 0)
-        read_all(m, readers=1)
+        read_all(m, readers=2)
+        assert source_opens(m) >= opens + len(names) + FILES
 
 
 def test_copies_on_disk_are_dropped_and_large_files(mounting: Mounting, tmp_path: Path) -> None:
@@ -163,15 +163,13 @@ def test_copies_on_disk_are_dropped_and_large_files(mounting: Mounting, tmp_path
         copies = [path for path in disk.rglob("*") if path.is_file() and path.stat().st_size >= 400_000]
         assert copies
         assert wait_until(lambda: not call(m.state_dir, "metrics")["fetches_in_flight"])
-        before = call(m.state_dir, "metrics")["source"]["bytes"]
+        before, opens = call(m.state_dir, "metrics")["source"]["bytes"], source_opens(m)
         assert drop(m) == {"dropped": 61}
         assert not any(path.exists() for path in copies)
         (m.path / "large").read_bytes()
         assert call(m.state_dir, "metrics")["source"]["bytes"] >= before + 8_000_000, "a block may be read twice"
-        opens = source_opens(m)
-        (m.path / "7").read_bytes()
-        assert source_opens(m) == opens + 1
         read_all(m, readers=1)
+        assert source_opens(m) + call(m.state_dir, "metrics")["direct_reads"] >= opens + 60
 
 
 def test_what_is_open_is_left_and_dropped_later(mounting: Mounting, source: Path) -> None:
@@ -183,3 +181,58 @@ def test_what_is_open_is_left_and_dropped_later(mounting: Mounting, source: Path
             assert found == {"dropped": FILES - 1, "open": 1}
             assert file.read() == (source / "class0/00000.jpg").read_bytes()[10:]
         assert wait_until(lambda: drop(m) == {"dropped": 1, "nothing": FILES - 1}, 10.0)
+
+
+def check(m: Mounted, *words: str, code: int = Exit.OK) -> dict[str, Any]:
+    return warm(m, *words, code=code, command="check")
+
+
+def test_a_rotten_copy_on_disk_is_found_and_dropped(mounting: Mounting, tmp_path: Path) -> None:
+    write(tmp_path / "source", {f"{number:02}": content(number, 400_000) for number in range(60)})
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with mounting(tmp_path / "source", "--ram", "16M", "--disk", f"{disk}:40M", disks=[disk]) as m:
+        assert files(check(m)) == {"nothing": 60}
+        assert source_opens(m) == 0
+        warm(m)
+        assert files(check(m)) == {"same": 60}
+        rotten = next(path for path in disk.rglob("*") if path.is_file() and path.stat().st_size == 400_000)
+        with rotten.open("r+b") as file:
+            file.seek(399_999)
+            file.write(b"x")
+        found = check(m, code=Exit.INTERNAL)
+        assert files(found) == {"same": 59, "differ": 1}
+        ((name, why),) = found["failures"]
+        assert why == "the copy on disk differs"
+        assert name == f"{int(rotten.name) - 1:02}"
+        assert files(check(m, name, code=Exit.INTERNAL)) == {"differ": 1}
+        assert drop(m, name) == {"dropped": 1}
+        assert files(check(m, name)) == {"nothing": 1}
+        read_all(m, readers=1)
+
+
+def test_a_file_that_changed_is_not_compared(mounting: Mounting, source: Path) -> None:
+    with mounting(source, "--ram", "64M") as m:
+        warm(m)
+        (source / "class0/00000.jpg").write_bytes(b"other")
+        done = run([*module("nopfs"), "check", str(m.path), "class0", "--json"])
+        found = files(json.loads(done.stdout))
+        assert "differ" not in found
+        assert found["same"] == len(os.listdir(source / "class0")) - 1, "the mount may have noticed it before"
+        assert done.returncode == (Exit.SOURCE if "failed" in found else Exit.OK)
+
+
+def test_readers_go_on_while_files_are_compared(mounting: Mounting, source: Path) -> None:
+    with SlowSource(source, open_latency=0.02, concurrent=4) as slow, mounting(slow.path, "--ram", "64M") as m:
+        warm(m)
+        argv = [*module("nopfs"), "check", str(m.path), "--json"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+            read_all(m, readers=2)
+            out, _ = process.communicate(timeout=30)
+        assert files(json.loads(out)) == {"same": FILES}
+        with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            opens = source_opens(m)
+            assert wait_until(lambda: source_opens(m) > opens)
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=10)[1] == "nopfs: interrupted\n"
+        assert wait_until(lambda: call(m.state_dir, "metrics")["tuner"]["under_way"] == 0)
