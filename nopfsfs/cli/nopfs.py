@@ -20,6 +20,7 @@ from nopfsfs.cli.adopt import add_adopt, add_upgrade
 from nopfsfs.cli.calibrate import add_calibrate
 from nopfsfs.cli.doctor import add_doctor
 from nopfsfs.cli.error_exit import printable, run
+from nopfsfs.cli.held_files import add_check, add_drop, add_warm
 from nopfsfs.cli.metrics import add_exporter, add_metrics
 from nopfsfs.cli.mount_options import Commands, Parser, add_command
 from nopfsfs.cli.plan import add_plan
@@ -81,6 +82,9 @@ COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_doctor,
     add_wait,
     add_recheck,
+    add_warm,
+    add_drop,
+    add_check,
     add_tune,
     add_policy,
     add_plan,

@@ -15,7 +15,7 @@ import platform
 import stat
 from collections.abc import Callable, Mapping
 
-from nopfsfs.cli import calibrated
+from nopfsfs.calibrate import calibrated
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.control.job_report import why_not_written
 from nopfsfs.control.stale_mounts import clear_stale, daemon_is_dead

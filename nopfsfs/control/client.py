@@ -32,7 +32,7 @@ MAX_REQUEST = (1 << 16) - 1  # bytes; the daemon hangs up on longer lines
 
 Command = Literal[
     "status", "prepare-unmount", "stop", "wait-final", "plan", "register", "forget", "hand-over", "recheck", "metrics",
-    "history", "tune", "accesslog", "stacks",
+    "history", "tune", "accesslog", "stacks", "warm", "drop", "check",
 ]
 Record = Mapping[str, Any]
 

@@ -15,6 +15,7 @@ class Do(IntEnum):
     TO_DISK = 5
     OFF_DISK = 6
     CANCEL = 7
+    CHECK = 21
 
 
 class CommandList:
@@ -30,9 +31,9 @@ class CommandList:
         else:
             self._all.append((do, [row], value))
 
-    def add_all(self, do: Do, rows: list[int]) -> None:
+    def add_all(self, do: Do, rows: list[int], value: int = 0) -> None:
         """Add a command for several rows. The caller must not change the list afterwards."""
-        self._all.append((do, rows, 0))
+        self._all.append((do, rows, value))
 
     def clear(self) -> None:
         """Discard all commands."""

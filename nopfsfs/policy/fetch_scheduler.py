@@ -1,4 +1,5 @@
-"""Fetches: rows of the access stream in its order, and before them rows that are pulled from other nodes. Pure.
+"""Fetches: rows of the access stream in its order, before them rows that are pulled from other nodes, and after them
+rows that a command asks for (`warm_queue`). Pure.
 
 A file that stays is fetched as early as the source allows. A file that streams is fetched when it comes into the
 window, and its copy is held until the read that it was fetched for.
@@ -30,13 +31,20 @@ class FetchScheduler:
         self._pending = PendingReads()  # copies that do not stay, fetched for a read to come
         self._pulls: dict[int, None] = {}  # rows to fetch in this order, before those of the stream
         self._stuck: set[int] = set()  # rows whose fetch hangs: their room stays charged
+        self.last: set[int] = set()  # rows whose fetch comes after all of the stream; not counted in `outstanding`
         self.at = 0  # stream positions before which all is commanded
+        self.caught_up = False  # True when the stream has no more fetches to command, but for want of room
         self.outstanding = 0
         self._outstanding_most = FETCHES_OUTSTANDING
 
     def set_source_limit(self, limit: int) -> None:
         """Command as many fetches as keep `limit` requests under way at the source."""
         self._outstanding_most = max(FETCHES_OUTSTANDING, OF_THE_LIMIT * limit)
+
+    @property
+    def under_way(self) -> int:
+        """Fetches that are commanded and not done."""
+        return self.outstanding + len(self.last)
 
     def ahead_of(self, position: int) -> int:
         """Stream positions after this one whose files are staged, or need not be."""
@@ -48,7 +56,10 @@ class FetchScheduler:
         """Record that no fetch of the row is under way."""
         if self._state_of[row] & FETCHING:
             self._state_of[row] &= ~FETCHING
-            self.outstanding -= 1
+            if self.last and row in self.last:
+                self.last.discard(row)
+            else:
+                self.outstanding -= 1
         if self._stuck:
             self._stuck.discard(row)
 
@@ -87,6 +98,7 @@ class FetchScheduler:
         """Follow another stream from `position` on. It may read the copies as well that are held for the stream before:
         they are held until the scan has come as far as it can."""
         self.at = position
+        self.caught_up = False
         self._pending.restart()
 
     def advance(self, position: int, end: int, upcoming: Upcoming) -> None:
@@ -95,7 +107,8 @@ class FetchScheduler:
             self._residency.release(row, PENDING)
         self.fetch_pulls()
         self.at, stopped = scan(max(self.at, position), end, upcoming, self._fetch_some)
-        if stopped and self.outstanding < self._outstanding_most:  # at the end of what is known, or for want of room
+        self.caught_up = stopped and self.outstanding < self._outstanding_most
+        if self.caught_up:  # at the end of what is known, or for want of room
             for row in self._pending.take_former():
                 self._residency.release(row, PENDING)
 
@@ -109,6 +122,13 @@ class FetchScheduler:
         dealt = len(rows)
         for at in np.flatnonzero(wanted).tolist():
             row = int(rows[at])
+            if self.last and row in self.last:
+                if self.outstanding >= self._outstanding_most:
+                    dealt = at
+                    break
+                self.last.discard(row)
+                self.outstanding += 1
+                batch.append(row)
             if self._state_of[row] & FETCHING or self._state_of[row] & PRESENT == STAGED:
                 self._expect(row, first + at)
                 continue
@@ -147,6 +167,17 @@ class FetchScheduler:
     def _served_by_pages(self, row: int) -> bool:
         """True when the row has no home in the arena and its pages are still there: it needs no second fetch."""
         return self._home_of[row] != _RAM and self._pushes.has(row)
+
+    # ---- rows that come last ------------------------------------------------------------------------------
+
+    def begin_last(self, row: int) -> bool:
+        """Record that a fetch of the row is commanded, to be carried out after all of the stream; return False while
+        there are enough of these."""
+        if len(self.last) >= self._outstanding_most:
+            return False
+        self._residency.begin_fetch(row)
+        self.last.add(row)
+        return True
 
     # ---- other nodes --------------------------------------------------------------------------------------
 

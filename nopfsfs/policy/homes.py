@@ -56,6 +56,10 @@ class Homes:
         """The number of the disk tier that is the row's home: 1, 2, ..."""
         return self._tier[row]
 
+    def is_elsewhere(self, row: int) -> bool:
+        """True when the placement gives the row no home on this node."""
+        return self._said_of[row] == NOWHERE - UNCOVERED
+
     def is_placed(self, row: int) -> bool:
         """True when the placement gives the row its home in memory here: no other row may take that room."""
         return self._said_of[row] == -UNCOVERED

@@ -2,16 +2,21 @@
 
 A file gets its home in the order of the first reads: the arena while it has room, then disk. A file that fits nowhere
 streams through a small part of the arena. `NodePolicy` keeps no state of rows: `Residency` has the copies and their
-holds, `FetchScheduler` and `PushScheduler` follow the access stream, `OpenFiles` and `LargeReads` the readers.
+holds, `FetchScheduler` and `PushScheduler` follow the access stream, `OpenFiles` and `LargeReads` the readers;
+`WarmQueue`, `DropQueue` and `CheckQueue` have what commands ask for.
 """
 
 from __future__ import annotations
+
+import errno
 
 import numpy as np
 import numpy.typing as npt
 
 from nopfsfs.policy.budget import MemorySplit
+from nopfsfs.policy.check_queue import CheckQueue
 from nopfsfs.policy.command_list import CommandList, Do
+from nopfsfs.policy.drop_queue import ARENA, DISK, PAGES, DropQueue
 from nopfsfs.policy.fetch_scheduler import FetchScheduler
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.large_reads import LargeReads
@@ -20,6 +25,7 @@ from nopfsfs.policy.open_files import OpenFiles
 from nopfsfs.policy.push_scheduler import Paged, PushScheduler
 from nopfsfs.policy.residency import MAY_PASS, OPEN, PENDING, STAGED, Residency
 from nopfsfs.policy.stream_scan import Rows, Upcoming
+from nopfsfs.policy.warm_queue import WarmQueue
 
 _NONE = Paged.NONE  # bound once, as in `residency`
 
@@ -35,6 +41,9 @@ class NodePolicy:
         self.residency = Residency(charges, split, disk_room, self._commands)
         self.pushes = PushScheduler(self.residency, paged)
         self.fetches = FetchScheduler(self.residency, self.pushes)
+        self.warm = WarmQueue(self.residency, self.fetches)
+        self.drops = DropQueue(self.residency, self.fetches, self.pushes)
+        self.checks = CheckQueue(self.residency)
         self.open = OpenFiles()
         self._large = LargeReads()
         self._closes_are_seen = True
@@ -71,17 +80,21 @@ class NodePolicy:
         self.fetches.ended(row)
         self.residency.staged(row)
 
-    def fetch_failed(self, row: int, *, cancelled: bool = False) -> None:
-        """Record that the row could not be staged (no room, unreadable: it is read on demand), or was cancelled."""
+    def fetch_failed(self, row: int, *, cancelled: bool = False, error: int = 0) -> None:
+        """Record that the row could not be staged (no room, unreadable: it is read on demand), or was cancelled.
+        `error`: an errno, as far as it is known."""
         self.fetches.failed(row, cancelled=cancelled)
+        self.warm.failed(row, error, cancelled=cancelled)
 
     def fetch_stuck(self, row: int) -> None:
         """Record that the source does not answer for the row."""
         self.fetches.stuck(row)
+        self.warm.failed(row, errno.ETIMEDOUT, cancelled=False)
 
     def evicted(self, row: int) -> None:
         """Record that the arena has no copy of the row any more."""
         self.residency.evicted(row)
+        self.drops.ended(row, ARENA)
 
     def pushed(self, row: int) -> None:
         """Record that the page cache holds the whole row."""
@@ -96,6 +109,7 @@ class NodePolicy:
     def dropped(self, row: int) -> None:
         """Record that the row's pages are gone by command."""
         self.pushes.dropped(row)
+        self.drops.ended(row, PAGES)
 
     def pages_lost(self, row: int, cached: int) -> bool:
         """Record that the kernel has taken pages of the row and left `cached` bytes. Return True if that is news."""
@@ -115,7 +129,8 @@ class NodePolicy:
         """Record that the row has no copy on disk (any more): the tier was full, failed, had to make room, or the file
         changed. `again`: the tier failed or lost the copy. The room there is free, and the row may get it at its next
         use."""
-        self.residency.off_disk(row, again=again)
+        self.residency.off_disk(row, again=again or self.drops.is_dropping(row))
+        self.drops.ended(row, DISK)
 
     def changed(self, row: int, charge: int | None = None) -> None:
         """Record that the file changed at the source and that everything of its old version was forgotten. `charge`:
@@ -130,6 +145,9 @@ class NodePolicy:
         """Reset what the former stager had begun, and discard the commands for it. Rows that it published are kept;
         copies on disk are not."""
         self._commands.clear()
+        self.warm.stager_lost()
+        self.drops.stager_lost()
+        self.checks.stager_lost()
         self.residency.stager_lost()
         self.fetches.stager_lost()
         self.pushes.stager_lost()
@@ -233,6 +251,15 @@ class NodePolicy:
             fetches.at, pushes.at = min(fetches.at, first), min(pushes.at, first)
         fetches.advance(position, position + horizon, upcoming)
         pushes.advance(position, fetches.at, upcoming)
+
+    def serve_requests(self, *, stream: bool) -> None:
+        """Command what commands ask for. `stream`: there is an access stream, which comes first."""
+        if self.drops.requests:
+            self.drops.serve()
+        if self.warm.requests:
+            self.warm.serve(stream=stream)
+        if self.checks.requests:
+            self.checks.serve()
 
     def take_commands(self) -> list[tuple[Do, list[int], int]]:
         """Return the commands to send now, in sequence: (kind, rows, value)."""

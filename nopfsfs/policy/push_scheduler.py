@@ -314,6 +314,18 @@ class PushScheduler:
             # A row whose pages were to serve its next read is fetched for that read, if the scan is past it.
             self._residency.again.update(row for row in rows if self._residency.home_of[row] != _RAM)
 
+    def forget(self, row: int) -> None:
+        """Drop the row's pages now, and expect none. No reader may have the row open, and no push may be under way."""
+        if self._is_home[row]:
+            self._is_home[row] = False
+            self.homes_used -= self._charge[row]
+        self.awaited.read_done(row)
+        self.behind.discard(row)
+        if row not in self._leaving:
+            self._leaving[row] = self._charge[row]
+            self._leaving_bytes += self._charge[row]
+            self._residency.commands.add(Do.DROP, row)
+
     def resize(self, split: MemorySplit, furthest: Iterable[int]) -> None:
         """Set another budget. Rows that must leave do so in the order of `furthest`."""
         all_could_stay = not self.bounded

@@ -139,16 +139,16 @@ class Residency:
         self.state_of[row] |= STAGED
         self.place(row)
         if self.home_of[row] == _RAM:
-            self._uncharge_stream(row)
-            self._may_leave(row)
+            self.uncharge_stream(row)
+            self.may_leave(row)
         else:
             self.charge_stream(row)
             self._hold_new(row)
-            self._write(row)
+            self.write(row)
 
     def fetch_failed(self, row: int) -> None:
         """Free the room of a row that is not staged: rows that come first may have what was reserved for it."""
-        self._uncharge_stream(row)
+        self.uncharge_stream(row)
         self.homes.unplace(row)
         if self.home_of[row] != _RAM:
             self.holds_of[row] &= ~HOME
@@ -158,7 +158,7 @@ class Residency:
         self.state_of[row] &= ~PRESENT
         self.kept.discard(row)
         if not self.state_of[row] & FETCHING:
-            self._uncharge_stream(row)
+            self.uncharge_stream(row)
             if self.home_of[row] == _RAM:  # the row got its home there meanwhile, or the copy was lost
                 self.again.add(row)
 
@@ -203,7 +203,8 @@ class Residency:
             self.state_of[row] |= STREAM
             self.stream_used += self.charge_of[row]
 
-    def _uncharge_stream(self, row: int) -> None:
+    def uncharge_stream(self, row: int) -> None:
+        """End the charge of `charge_stream`, if there is one."""
         if self.state_of[row] & STREAM:
             self.state_of[row] &= ~STREAM
             self.stream_used -= self.charge_of[row]
@@ -231,9 +232,9 @@ class Residency:
         """Write a staged row that does not stay in memory to disk while there is room: all rows are read again."""
         fits = self.state_of[row] & STAGED and self.charge_of[row] <= self.split.whole_limit
         if fits and self.home_of[row] == _STREAM and self.homes.place_on_disk(row):
-            self._write(row)
+            self.write(row)
 
-    def _write(self, row: int) -> None:
+    def write(self, row: int) -> None:
         """Have a staged row written to the disk tier that is its home, unless its copy is there."""
         there = self.state_of[row] & ON_DISK or self.holds_of[row] & WRITING or not self.is_staged(row)
         if self.home_of[row] == _DISK and not there:
@@ -277,7 +278,7 @@ class Residency:
         self._undecided.clear()
         self.kept.clear()
         for row in np.flatnonzero((self.home == _RAM) & (self.state & STAGED != 0)).tolist():
-            self._may_leave(row)
+            self.may_leave(row)
 
     def hold_undecided(self, row: int) -> None:
         """Keep the copy of a row that was read until `decide`."""
@@ -293,7 +294,7 @@ class Residency:
             self.holds_of[row] &= ~UNDECIDED  # one may have to leave for another
         for row, use in self.kept.offered([row for row in undecided if self.is_staged(row)]):
             if self.home_of[row] == _RAM:
-                self._may_leave(row)
+                self.may_leave(row)
             elif not self._displace(row, use):
                 self._to_disk(row)
                 self.release(row, UNDECIDED)
@@ -309,13 +310,13 @@ class Residency:
         for other in reversed(gone):
             self._give_up(other, disk=True)
         self.again.update(gone)
-        self._uncharge_stream(row)
+        self.uncharge_stream(row)
         self.homes.take(row)
         self.holds_of[row] |= HOME
-        self._may_leave(row)
+        self.may_leave(row)
         return True
 
-    def _may_leave(self, row: int) -> None:
+    def may_leave(self, row: int) -> None:
         """Let a row with its home in memory leave for rows that are read sooner."""
         if self.belady and not self.holds_of[row] & OPEN and not self.homes.is_placed(row):
             self.kept.add(row)
@@ -347,10 +348,10 @@ class Residency:
         for row in rows[(self.state[rows] & (STAGED | FETCHING)) != 0].tolist():
             self.kept.discard(row)
             if self.home_of[row] == _RAM:
-                self._uncharge_stream(row)
+                self.uncharge_stream(row)
             else:
                 self.charge_stream(row)
-                self._write(row)
+                self.write(row)
         for row in rows[(self.home[rows] != _RAM) & (self.holds[rows] & HOME != 0)].tolist():
             self.release(row, HOME)
         self.again.update(self._make_room(self.homes.spared(furthest)))

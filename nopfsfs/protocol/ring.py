@@ -46,9 +46,12 @@ class Event(IntEnum):
     UNMEASURED = 21  # this system does not let it be looked at
     BACKED = 22
     STRAY = 23  # the row was read from the source, though it lives on another node; STAGED follows
+    CHECKED = 33  # what is held of the row was compared with the source; value: where it differs, flags as below
+    UNCHECKED = 34  # it could not be compared; value: the errno
     STUCK = 32  # the source does not answer: the row's fetch counts no more; STAGED or FAILED follows when it does
 
 
+IN_MEMORY, ON_TIER, NOT_HELD = 1, 2, 4  # values of CHECKED; 0: nowhere
 monotonic_ns = time.monotonic_ns  # one clock for all processes
 Events = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]  # kinds u8[k], rows i64[k], values u64[k]
 TimedEvents = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]  # and times u64[k]

@@ -30,8 +30,8 @@ from nopfsfs.dataset.directory_scan import RACY_NS
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric, MetricBlock, new_place
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
-from nopfsfs.stager.guarded import Guarded
 from nopfsfs.system.elastic_threads import ElasticThreads
+from nopfsfs.tiers.guarded import Guarded
 from nopfsfs.tiers.rights import ACL_MAX, RenewedRights, Rights
 from nopfsfs.tiers.source import Identity, Source
 

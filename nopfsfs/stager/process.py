@@ -28,8 +28,8 @@ from nopfsfs.protocol.ring import Ring
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.changed_files import ChangedFiles
+from nopfsfs.stager.copy_check import CopyCheck
 from nopfsfs.stager.disk_writer import SWEEP, DiskWriter, Work
-from nopfsfs.stager.guarded import Guarded
 from nopfsfs.stager.lifesign import LifeSign
 from nopfsfs.stager.load import BlockReader
 from nopfsfs.stager.load_lanes import LoadLanes
@@ -47,6 +47,7 @@ from nopfsfs.system.outages import Outages
 from nopfsfs.system.process_setup import Handoff, become_reader_with_admin, begin
 from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.disk import Disk, Disks
+from nopfsfs.tiers.guarded import Guarded
 from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.source import Source, known_file_system
 from nopfsfs.tiers.source_slots import DISK_SLOTS
@@ -97,6 +98,7 @@ class StagerProcess:
             self._young,
         )  # fmt: skip
         self._workers = WorkerThreads(self._state, reader, self.changes.noticed)
+        self._check = CopyCheck(self._state, self._columns, self._source, self._disks, self.changes.noticed)
         self._lifesign = LifeSign(
             fds, handoff.numbers.get("minor", 0), outages, self.pusher.let_go, lambda: self.pusher.holds_tree
         )
@@ -189,7 +191,7 @@ class StagerProcess:
         finally:
             for part in (
                 self.pusher, self.changes, self._recheck, self._notices, self._young, self._state, watch,
-                self._disk_writer,
+                self._disk_writer, self._check,
             ):  # fmt: skip
                 part.stop()
             writing.join(timeout=5)
@@ -200,8 +202,8 @@ class StagerProcess:
         return limit + (DISK_SLOTS if self._config.disks else 0)
 
     def _look_at_what_hangs(self) -> bool:
-        at_disk = self._disk_writer.look()
-        return self._workers.look() or at_disk
+        looks = self._disk_writer.look(), self._check.look(), self._workers.look()
+        return any(looks)
 
     def _poke(self) -> None:
         """Wake the loop: another thread changed its sockets or its timeout."""
@@ -293,19 +295,19 @@ class StagerProcess:
 
     def _carry_out(self, command: Order, rows: list[int], value: int) -> None:
         if command == Order.FETCH:
-            self._state.fetch(rows)
+            self._state.fetch(rows, last=bool(value))
         elif command in (Order.PUSH, Order.DROP):
             self.pusher.order(command, rows, value)
         elif command == Order.LOOK:
             self.pusher.look_at(rows)
         elif command == Order.EVICT:
-            self._state.evict(rows)
+            self._state.evict(rows, blocks=bool(value))
         elif command == Order.TO_DISK:
             self._disk_writer.write(rows, value)
         elif command == Order.OFF_DISK:
             self._disk_writer.remove(rows)
         elif command == Order.CANCEL:
-            self._state.cancel()
+            self._state.cancel(last=bool(value))
         elif command == Order.BUDGET:
             self._state.set_budget(value, rows[0], rows[1])
         elif command == Order.LIMITS:
@@ -315,6 +317,8 @@ class StagerProcess:
             self._workers.fill()
         elif command == Order.RECHECK:
             self._recheck.request(value)
+        elif command == Order.CHECK:
+            self._check.forget() if value else self._check.check(rows)
         elif command == Order.QUIESCE:
             self.pusher.let_go()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.load import RANGE_BLOCK, Load, SharedOpen
@@ -89,6 +89,11 @@ class RangeLoads:
         file = self._files.pop(row, None)  # the next block opens it anew
         if file is not None and not file.users:
             self._queue.close(file)
+
+    def forget_all(self, rows: Collection[int]) -> None:
+        """Give up all blocks of these files that are not in flight."""
+        for row in {row for row, _ in self._loads}.intersection(rows):
+            self.forget(row)
 
     def is_stuck(self, load: Load) -> None:
         """Give up the unread blocks of a file at which the source does not answer, but for those that a server waits

@@ -2,7 +2,8 @@
 
 Demands come first, then loads that other nodes' readers wait for. What nobody waits for needs a slot for each block
 (`tiers/source_slots.py`). Slots of the source go first to further blocks of begun loads, then to loads that were begun
-already, then to the queued rows, in their order; loads and rows with a copy on disk have queues and slots of their own.
+already, then to the queued rows, in their order, then to the rows that come last. Loads and rows with a copy on disk
+have queues and slots of their own.
 No file takes all workers: blocks beyond its share are set aside. The slot of a stuck worker is given to another, while
 the source answers at all.
 """
@@ -10,9 +11,11 @@ the source answers at all.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.stager.load import PENDING, RUNNING, Load, SharedOpen
 from nopfsfs.stager.workers import SPARE_MOST, Worker, Workers
 from nopfsfs.tiers.source_slots import DEMAND, DISK_DEMAND, DISK_PREFETCH, PREFETCH, ReadLane, SourceSlots
@@ -55,17 +58,32 @@ class ReadQueue:
         self._followups: deque[BlockRead] = deque()
         self._begun: deque[Load] = deque()
         self._rows: deque[int] = deque()
+        self._last_rows: dict[int, None] = {}  # in their order
         self._on_disk: deque[Load] = deque()  # begun
         self._disk_rows: deque[int] = deque()
         self._closing: deque[SharedOpen] = deque()  # by a worker: closing a file may wait for the source
 
     # ---- adding -------------------------------------------------------------------------------------------
 
-    def fetch(self, rows: Iterable[int], disk_rows: Iterable[int] = ()) -> None:
+    def fetch(self, rows: Collection[int], disk_rows: Iterable[int] = ()) -> None:
         """Queue rows, in this order, after those that were queued before; `disk_rows`: with a copy on disk."""
         self._rows.extend(rows)
         self._disk_rows.extend(disk_rows)
+        if self._last_rows:
+            for row in rows:
+                self._last_rows.pop(row, None)
         self._wake_for_slots()
+
+    def fetch_last(self, rows: Iterable[int]) -> None:
+        """Queue rows, in this order, after all that `fetch` queues before and later."""
+        self._last_rows.update(dict.fromkeys(rows))
+        self._wake_for_slots()
+
+    def cancel_last(self) -> list[int]:
+        """Forget the rows of `fetch_last`, and return them."""
+        rows = [*self._last_rows]
+        self._last_rows.clear()
+        return rows
 
     def cancel(self) -> list[int]:
         """Forget the queued rows, and return them."""
@@ -116,7 +134,7 @@ class ReadQueue:
     def rest_s(self, worker: Worker) -> float:
         """Seconds for which an idle worker may rest: until something is queued, but for one that keeps the time of the
         bandwidth and wakes others."""
-        waits = not worker.urgent and (self._followups or self._begun or self._rows)
+        waits = not worker.urgent and self._waiting
         if not waits or self._slots.free <= 0 or self._timekeeper not in (None, worker):
             return REST_S
         rest_s = self._slots.rest_s
@@ -142,6 +160,10 @@ class ReadQueue:
 
     def has_room(self) -> None:
         """Note that the arena has room again."""
+        self._wake_for_slots()
+
+    def slot_is_free(self) -> None:
+        """Note that a read beside those of the workers has ended."""
         self._wake_for_slots()
 
     # ---- taking -------------------------------------------------------------------------------------------
@@ -193,9 +215,16 @@ class ReadQueue:
                     return begun
             elif self._rows:
                 return RowToBegin(self._rows.popleft())
+            elif self._last_rows:
+                return RowToBegin(self._take_last())
             else:
                 break
         return None
+
+    def _take_last(self) -> int:
+        row = next(iter(self._last_rows))
+        del self._last_rows[row]
+        return row
 
     def _take_of_disk(self) -> BlockRead | RowToBegin | None:
         while self._slots.free_of_disk > 0:
@@ -240,9 +269,14 @@ class ReadQueue:
 
     # ---- waking -------------------------------------------------------------------------------------------
 
+    @property
+    def _waiting(self) -> int:
+        """Blocks, loads and rows that wait for a slot of the source."""
+        return len(self._followups) + len(self._begun) + len(self._rows) + len(self._last_rows)
+
     def take_wakes(self) -> tuple[int, int]:
         """The numbers of workers to be woken since the last call: of those for all work, of those for demands."""
-        self._slots.wait(bool(self._followups or self._begun or self._rows))
+        self._slots.wait(self._waiting > 0)
         others, urgent = self._wakes
         self._wakes = [0, 0]
         return others, urgent
@@ -269,7 +303,33 @@ class ReadQueue:
 
     def _wake_for_slots(self, most: int = SLOTS_MOST) -> None:
         """Wake as many workers as there are free slots that something waits for, of each kind `most`."""
-        if waiting := len(self._followups) + len(self._begun) + len(self._rows):
+        if waiting := self._waiting:
             self._wakes[False] += max(0, min(waiting, self._slots.ready, most))
         if on_disk := len(self._on_disk) + len(self._disk_rows):
             self._wakes[False] += max(0, min(on_disk, self._slots.free_of_disk, most))
+
+
+class ReadsBeside:
+    """Reads of the source beside those of the workers, each with a slot as a prefetch has one. `acting`: the lock under
+    which the slots are used."""
+
+    def __init__(
+        self, acting: AbstractContextManager[None], queue: ReadQueue, slots: SourceSlots, gauge: memoryview
+    ) -> None:  # fmt: skip
+        self._acting, self._queue, self._slots, self._gauge = acting, queue, slots, gauge
+
+    def begin(self, size: int) -> bool:
+        """Begin a read of so many bytes, 0 to open a file, if a slot is free; return False if none is."""
+        with self._acting:
+            if self._slots.ready <= 0:
+                return False
+            self._slots.begin(PREFETCH, size)
+            self._gauge[Metric.SOURCE_OPENS] += not size
+            return True
+
+    def end(self, size: int) -> None:
+        """End a read that has brought so many bytes."""
+        with self._acting:
+            self._slots.end(PREFETCH)
+            self._queue.slot_is_free()
+            self._gauge[Metric.SOURCE_READ_BYTES] += size

@@ -25,8 +25,8 @@ from nopfsfs.policy.recheck_schedule import Schedule
 from nopfsfs.protocol.columns import RECHECK_SHUT, Columns, Metric, Tier
 from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.changed_files import ChangedFiles
-from nopfsfs.stager.guarded import Guarded
 from nopfsfs.system.elastic_threads import ElasticThreads
+from nopfsfs.tiers.guarded import Guarded
 
 log = logging.getLogger(__name__)
 LOOKERS = 8  # threads; a look takes a millisecond or two on a parallel file system

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.policy import left_alone
-from nopfsfs.policy.left_alone import Tiers
 from nopfsfs.protocol.columns import Columns, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event, Ring
 from nopfsfs.protocol.server_stager import Answer, Demand
@@ -28,7 +27,7 @@ from nopfsfs.stager.passthrough_copies import PassthroughCopies
 from nopfsfs.stager.peer_link import PeerLink, PeerOutbox
 from nopfsfs.stager.published_copies import PinnedCopy, PublishedCopies
 from nopfsfs.stager.range_loads import RangeLoads
-from nopfsfs.stager.read_queue import ReadQueue, RowToBegin, Step
+from nopfsfs.stager.read_queue import ReadQueue, ReadsBeside, RowToBegin, Step
 from nopfsfs.stager.remote_fetches import RemoteFetches
 from nopfsfs.stager.stuck_reads import StuckReads
 from nopfsfs.stager.whole_loads import WholeLoads
@@ -77,17 +76,17 @@ class StagerState:
         self._may_work, self._may_serve = threading.Condition(self._lock), threading.Condition(self._lock)
         self.awake = threading.Event()  # set when something begins that `check_stuck` is to see to
         self._stopped = False
-        self.tiers = Tiers(clock)  # disk tiers that are bypassed
+        self.tiers = left_alone.Tiers(clock)  # disk tiers that are bypassed
         workers = self._workers = Workers(clock, index.src_dev.data.__getitem__, max(1, len(index.devices)))
         pool = self._pool = ExtentPool(arena, gauge, ask_grace)
         self._slots = SourceSlots(concurrency, gauge, clock)
         queue = self._queue = ReadQueue(self._slots, workers)
+        self.beside = ReadsBeside(self._acting, queue, self._slots, gauge)
         lanes = lanes or LoadLanes(gauge, clock)
         self._copies = PublishedCopies(pool, registered, columns=columns, ring=ring, source=source, gauge=gauge)
         loads = self._loads = WholeLoads(
             pool, queue, index=index, columns=columns, gauge=gauge, ring=ring, source=source, answer=answer,
-            left_alone=left_alone.rows(clock), tiers=self.tiers, lanes=lanes, block=block,
-            young=young,
+            left_alone=left_alone.rows(clock), tiers=self.tiers, lanes=lanes, block=block, young=young,
         )  # fmt: skip
         ranges = self._ranges = RangeLoads(pool, queue, source, range_block)
         self._stuck = StuckReads(pool, queue, workers, loads, ranges, tiers=self.tiers, gauge=gauge, clock=clock)
@@ -126,11 +125,13 @@ class StagerState:
 
     # ---- commands -----------------------------------------------------------------------------------------
 
-    def fetch(self, rows: list[int]) -> None:
-        """Queue rows to be staged, in this order."""
+    def fetch(self, rows: list[int], *, last: bool = False) -> None:
+        """Queue rows to be staged, in this order. `last`: after all others, those to come included."""
         with self._acting:
-            here: list[int] = []
-            on_disk: list[int] = []
+            if last:
+                self._queue.fetch_last(rows)
+                return
+            here, on_disk = list[int](), list[int]()
             for row in rows:
                 node = self._remote.node_of(row)
                 if node is None:
@@ -139,10 +140,10 @@ class StagerState:
                     self._remote.queue(row, node)
             self._queue.fetch(here, on_disk)
 
-    def cancel(self) -> None:
-        """Forget the queued rows that nobody has begun."""
+    def cancel(self, *, last: bool = False) -> None:
+        """Forget the queued rows that nobody has begun, of those of `fetch` with the same `last`."""
         with self._acting:
-            for row in (*self._queue.cancel(), *self._remote.cancel()):
+            for row in self._queue.cancel_last() if last else (*self._queue.cancel(), *self._remote.cancel()):
                 self._loads.fetch_ended(row, Event.FAILED, errno.ECANCELED)
 
     def set_budget(self, budget: int, whole_limit: int, range_budget: int) -> None:
@@ -153,10 +154,12 @@ class StagerState:
             self._loads.limit = whole_limit
             self._ranges.resize(range_budget)
 
-    def evict(self, rows: list[int]) -> None:
-        """Free the staged copies of these rows in the arena."""
+    def evict(self, rows: list[int], *, blocks: bool = False) -> None:
+        """Free the staged copies of these rows in the arena; `blocks`: only blocks of files read by ranges."""
         with self._acting:
-            for row in rows:
+            if blocks:
+                self._ranges.forget_all(rows)
+            for row in () if blocks else rows:
                 if not self._copies.evict(row):
                     self._ring.put(Event.EVICTED, row)  # of a stager that died before it could say so
 

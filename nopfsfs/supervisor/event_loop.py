@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.ring import CAPACITY, Event, Ring
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.supervisor.progress_signal import ProgressSignal
-from nopfsfs.supervisor.server_rings import ServerRings
+from nopfsfs.supervisor.server_rings import SeenOpens, ServerRings
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.system.outages import Backoff, Outages, reason
 from nopfsfs.system.thread_processes import ThreadProcesses
@@ -51,16 +51,6 @@ _STAGED, _EVICTED, _FAILED, _PUSHED, _PUSH_FAILED = (
 )  # fmt: skip
 _DROPPED, _ON_DISK, _OFF_DISK, _CHANGED = Event.DROPPED, Event.ON_DISK, Event.OFF_DISK, Event.CHANGED
 _BACKED = Event.BACKED
-
-
-class SeenOpens(NamedTuple):
-    """Opens in the order in which they were made."""
-
-    times: npt.NDArray[np.uint64]  # u64[k], as of `monotonic_ns`
-    readers: npt.NDArray[np.int64]  # i64[k], processes
-    rows: npt.NDArray[np.int64]  # i64[k]
-    foreseen: npt.NDArray[np.bool_] | None  # b[k]; None: there is no plan
-    stand_for: float  # the number of opens that each tells of: more than 1 while OPEN is refused
 
 
 class EventLoop:
@@ -194,13 +184,16 @@ class EventLoop:
         read = self._take_server()
         self._see_losses()
         follower = self.follower
+        may_fetch = self._stager.attached and not self.holds_back
         if follower is not None:
             if follower.generation != self._generation:
                 self._generation = follower.generation
                 self.policy.restart(follower.position)
             self.policy.use_belady(follower.knows_future)
-            if self._stager.attached and not self.holds_back:
+            if may_fetch:
                 self.policy.advance(follower.position, follower.horizon, follower.upcoming)
+        if may_fetch:
+            self.policy.serve_requests(stream=follower is not None)
         return staged, read
 
     def _see_losses(self) -> None:
@@ -241,7 +234,7 @@ class EventLoop:
             elif kind == _DROPPED:
                 c.dropped(row)
             elif kind == _FAILED:
-                c.fetch_failed(row, cancelled=value == errno.ECANCELED)
+                c.fetch_failed(row, cancelled=value == errno.ECANCELED, error=value)
             elif kind == _PUSH_FAILED:
                 c.push_failed(row)
             elif kind == _ON_DISK:
@@ -261,6 +254,8 @@ class EventLoop:
             elif kind == Event.LACKING:
                 if c.pages_lost(row, value):
                     self.audit.lacking(row, value)
+            elif kind in (Event.CHECKED, Event.UNCHECKED):
+                c.checks.ended(row, value, value if kind == Event.UNCHECKED else 0)
             elif kind == Event.UNMEASURED:
                 log.info("what the kernel's page cache holds cannot be measured here: %s", os.strerror(value))
                 self.audit.refused()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nopfsfs.errors import NopfsError
 from nopfsfs.performance.cluster_file import read_cluster
 from nopfsfs.performance.defaults import DEFAULTS
@@ -21,14 +24,14 @@ _DISK = (Metric.DISK_FETCHES, Metric.DISK_FETCHED_BYTES, Metric.DISK_FETCH_NS)
 
 
 class MeasuredRates:
-    """`path`: of the calibration, None: there is none. `gauge`: the stager's block. `mean`: bytes of a file.
-    `disks`: whether there are tiers on disk."""
+    """`path`: of the calibration, None: there is none. `gauge`: the stager's block. `charges` i64[n]:
+    bytes that each file takes, 0 for a row that is none. `disks`: whether there are tiers on disk."""
 
-    def __init__(self, path: str | None, gauge: memoryview, mean: float, *, disks: bool) -> None:
+    def __init__(self, path: str | None, gauge: memoryview, charges: NDArray[np.int64], *, disks: bool) -> None:
         self._disks = disks
         self.calibrated = _read(path)
         self._gauge = gauge
-        self._observed = Observed(self.calibrated, mean)
+        self._observed = Observed(self.calibrated, int(charges.sum()) / max(1, int(np.count_nonzero(charges))))
         self._before = {name: int(gauge[name]) for name in (*_SOURCE, *_DISK)}
 
     @property

@@ -16,7 +16,6 @@ import sys
 from functools import partial
 from typing import Any
 
-import numpy as np
 import trio
 
 from nopfsfs.control import orphans
@@ -30,6 +29,7 @@ from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.event_loop import EventLoop
+from nopfsfs.supervisor.file_requests import FileRequests
 from nopfsfs.supervisor.final_report import leave_final_report
 from nopfsfs.supervisor.leftovers import clear_disks, tidy
 from nopfsfs.supervisor.measured_rates import MeasuredRates
@@ -83,8 +83,7 @@ class Supervisor:
         self._servers: ServerPool | None = None
         self._stager: StagerHandle | None = None
         self._stager_socket = StagerSocket()
-        peer = self._fds.pop("peer", None)
-        servers = number_of_servers(config)
+        peer, servers = self._fds.pop("peer", None), number_of_servers(config)
         self._memory = MountMemory(self._fds, self.index, servers, resources, first=self._given is None)
         stager_gauge, costs = self._memory.stager_gauge, self._memory.charges
         data = int(costs.sum())
@@ -97,8 +96,7 @@ class Supervisor:
         self._signal = self._make_signal()
         self.loop = self._make_loop(peer)
         self._plans = PlanWorker(self.loop, self.index, config)
-        mean = data / max(1, int(np.count_nonzero(costs)))
-        self._rates = MeasuredRates(config.calibration, stager_gauge, mean, disks=bool(config.disks))
+        self._rates = MeasuredRates(config.calibration, stager_gauge, costs, disks=bool(config.disks))
         self._rechecks = Rechecks(self.index, config.recheck, stager_gauge, self._stager_socket.command)
         self._quiet = Quiet(self._memory.gauge)
         self._tuning = SourceTuning.of(config, self._memory, self._stager_socket, self._outages, self.loop, self._job)
@@ -112,6 +110,7 @@ class Supervisor:
         self._figures = Figures(self._parts, self._observer)
         self._status = StatusReport(self._parts, self._observer)
         self._access_log = AccessLog(self.index, self.loop)
+        self._file_requests = FileRequests(self.index, self.loop, stager_gauge)
 
     def _make_signal(self) -> ProgressSignal:
         config, memory = self._config, self._memory
@@ -215,8 +214,7 @@ class Supervisor:
     async def _start_stager(self, servers: ServerPool, nursery: trio.Nursery) -> StagerHandle:
         stager = StagerHandle(
             self._config, self._fds, self._memory.rings[0], servers, self.loop, self._stager_socket, self._write_down,
-            self._mount.pass_from, self._outages, self._arenas, self._mount.minor, self._rates.lanes,
-            self._peer,
+            self._mount.pass_from, self._outages, self._arenas, self._mount.minor, self._rates.lanes, self._peer,
         )  # fmt: skip
         self._processes.append(stager.process)
         if self._peer is not None:
@@ -338,8 +336,7 @@ class Supervisor:
             case "history":
                 return await self._observer.describe_history(request)
             case "prepare-unmount":
-                self._quiet.keep(caller)
-                return {}
+                return self._quiet.keep(caller)
             case "stop":
                 await self.stop()
                 return {}
@@ -349,6 +346,8 @@ class Supervisor:
                 return await self._plans.register(request)
             case "recheck":
                 return await self._rechecks.answer(request, self._stager.process.living if self._stager else None)
+            case "warm" | "drop" | "check":
+                return await self._file_requests.answer(request, caller)
             case "tune":
                 return await self._tuning.answer(request) | {"policy": self._policy.status()}
             case "stacks":

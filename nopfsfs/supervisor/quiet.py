@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.supervisor.control_socket import Caller
 
@@ -15,12 +17,13 @@ class Quiet:
         self._callers: set[Caller] = set()
         self._gauge[Metric.QUIET] = 0  # of a supervisor that died: its callers know
 
-    def keep(self, caller: Caller) -> None:
-        """Keep the mount quiet until the caller hangs up."""
+    def keep(self, caller: Caller) -> dict[str, Any]:
+        """Keep the mount quiet until the caller hangs up. Return an empty record."""
         if caller not in self._callers:
             self._callers.add(caller)
             caller.at_end.append(lambda: self._gone(caller))
         self._gauge[Metric.QUIET] = 1
+        return {}
 
     def _gone(self, caller: Caller) -> None:
         self._callers.discard(caller)

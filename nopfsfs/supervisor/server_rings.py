@@ -1,10 +1,24 @@
-"""The rings of events of all servers, read as one."""
+"""The rings of events of all servers, read as one; opens as they were found there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from nopfsfs.protocol.ring import Ring, TimedEvents, take_all_timed
+
+
+class SeenOpens(NamedTuple):
+    """Opens in the order in which they were made."""
+
+    times: npt.NDArray[np.uint64]  # u64[k], as of `monotonic_ns`
+    readers: npt.NDArray[np.int64]  # i64[k], processes
+    rows: npt.NDArray[np.int64]  # i64[k]
+    foreseen: npt.NDArray[np.bool_] | None  # b[k]; None: there is no plan
+    stand_for: float  # the number of opens that each tells of: more than 1 while OPEN is refused
 
 
 class ServerRings:

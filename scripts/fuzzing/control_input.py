@@ -33,12 +33,14 @@ LINES = 12  # of a case
 AT_ONCE = 6  # connections
 BUDGET = 16 << 20
 COMMANDS = ("status", "plan", "register", "register", "register", "forget", "prepare-unmount", "hand-over", "stop",
-            "wait-final", "recheck", "metrics", "history", "history", "", 5, None)  # fmt: skip
+            "wait-final", "recheck", "metrics", "history", "history",
+            "warm", "warm", "drop", "check", "", 5, None)  # fmt: skip
 WORDS = tuple(
     word.encode() for word in (
         '"command"', '"register"', '"plans"', "null", "true", "NaN", "-Infinity", "1e999", "1" * 400, "1" * 5000,
         '{"a":' * 3000, "]", "}", '"\\ud800"', '"\\u0000"', "\\", '"', "\n", "\n\n", "\0", ",", ":", "{}", "[]", '""',
         "1.5", "-1", '"order": ["/dev/null"]', '"order": ["/"]', '"root": "train"', '"ranks": "0-9999999"',
+        '"paths": [""]', '"follow": true',
         " " * 70_000, "[" * 3000,
     )
 )  # fmt: skip
@@ -176,6 +178,11 @@ class ControlInput(Input):
             request |= {"step": rng.choice((1, 10, 60, signed(rng), [1], None)), "since": rng.choice((0, signed(rng)))}
         elif request["command"] == "hand-over":
             request["layout"] = signed(rng, 32)
+        elif request["command"] in ("warm", "drop", "check"):
+            some = ([""], ["train"], ["train/class0", "no", "../x", "\0"], [""] * 500, self._value(rng))
+            request["paths"] = rng.choice(some)
+            if rng.random() < 0.3:
+                request["follow"] = rng.choice((True, False, self._value(rng)))
         if rng.random() < 0.1:
             request[rng.choice(("next", "plans", "step", "since", "version", "x"))] = self._value(rng)
         return request

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nopfsfs.cli import calibrated, mount, nopfs, preflight, simulate
+from nopfsfs.calibrate import calibrated
+from nopfsfs.cli import mount, nopfs, preflight, simulate
 from nopfsfs.cli.mount import MountSteps, main
 from nopfsfs.config import FIRST_CONCURRENCY, DiskSpec, MountConfig
 from nopfsfs.errors import Exit

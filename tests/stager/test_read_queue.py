@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from nopfsfs.protocol.columns import GAUGES, Metric
 from nopfsfs.stager.load import DONE, Load, SharedOpen
-from nopfsfs.stager.read_queue import CLOSING_MOST, REST_S, SPARE_SLOTS, BlockRead, ReadQueue, RowToBegin
+from nopfsfs.stager.read_queue import CLOSING_MOST, REST_S, SPARE_SLOTS, BlockRead, ReadQueue, ReadsBeside, RowToBegin
 from nopfsfs.stager.workers import FILE_MOST, Worker, Workers
 from nopfsfs.tiers.source_slots import DISK_SLOTS, ReadLane, SourceSlots
 
@@ -365,3 +367,42 @@ def test_a_bandwidth_that_is_used_up_is_no_want_of_slots() -> None:
     queue.now = 1.0
     queue._slots.count()
     assert queue.gauge[Metric.SLOTS_WAITED_NS] == 0
+
+
+def test_rows_that_come_last_come_after_all_that_is_queued_later() -> None:
+    queue = queue_of(slots=8)
+    queue.fetch_last([1, 2, 3, 4])
+    queue.fetch([9, 3])
+    assert take_all(queue) == [RowToBegin(9), RowToBegin(3), RowToBegin(1), RowToBegin(2), RowToBegin(4)]
+
+
+def test_rows_that_come_last_are_cancelled_apart() -> None:
+    queue = queue_of(slots=8)
+    queue.fetch_last([1, 2])
+    queue.fetch([9])
+    assert queue.cancel() == [9]
+    queue.fetch([8])
+    assert queue.cancel_last() == [1, 2]
+    assert take_all(queue) == [RowToBegin(8)]
+    assert queue.cancel_last() == []
+
+
+def test_rows_that_come_last_wake_workers_and_wait_for_slots() -> None:
+    queue = queue_of(slots=2)
+    queue.fetch_last([1, 2, 3])
+    assert queue.take_wakes() == (2, 0)
+    assert queue.take(demands_only=True) is None
+
+
+def test_a_read_beside_the_workers_has_a_slot_and_its_end_wakes_one() -> None:
+    queue = queue_of(slots=2)
+    beside = ReadsBeside(nullcontext(), queue, queue._slots, queue.gauge)
+    assert [beside.begin(0), beside.begin(5), beside.begin(5)] == [True, True, False]
+    assert queue.under_way() == (2, 0)
+    queue.fetch([9])
+    assert queue.take_wakes() == (0, 0)
+    assert queue.take(demands_only=False) is None
+    beside.end(5)
+    assert queue.take_wakes() == (1, 0)
+    assert queue.take(demands_only=False) == RowToBegin(9)
+    assert (queue.gauge[Metric.SOURCE_OPENS], queue.gauge[Metric.SOURCE_READ_BYTES]) == (1, 5)

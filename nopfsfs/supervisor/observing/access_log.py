@@ -16,7 +16,8 @@ import trio
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.supervisor.control_socket import Caller
-from nopfsfs.supervisor.event_loop import EventLoop, SeenOpens
+from nopfsfs.supervisor.event_loop import EventLoop
+from nopfsfs.supervisor.server_rings import SeenOpens
 
 LISTENERS_MOST = 8
 RATE_MOST = 50_000  # opens a second that are copied, and at once

@@ -78,7 +78,7 @@ class Figures:
             "direct_reads": int(server[Metric.DIRECT_READS]),
             "fetches": {name: _fetches(stager, name) for name in _FETCHES},
             "rerouted": {name: stager[metric] for name, metric in _REROUTED.items()},
-            "fetches_in_flight": self._loop.policy.fetches.outstanding,
+            "fetches_in_flight": self._loop.policy.fetches.under_way,
             "source": {
                 "opens": stager[Metric.SOURCE_OPENS], "bytes": stager[Metric.SOURCE_READ_BYTES],
                 "requests": dict(zip(SIZE_NAMES, stager[Metric.ENDED : Metric.ENDED_LOG2].tolist(), strict=True)),

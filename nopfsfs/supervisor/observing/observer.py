@@ -143,7 +143,7 @@ class Observer:
         }  # fmt: skip
         moment = {
             "wait_p50": quantile_s(waited, 0.5), "wait_p99": quantile_s(waited, 0.99),
-            "fetches_in_flight": self._loop.policy.fetches.outstanding, "limit": tuner.limit,
+            "fetches_in_flight": self._loop.policy.fetches.under_way, "limit": tuner.limit,
             "slowdown": tuner.slowdown, "slots_waited": self._expected.observe(seconds),
             "source_expected": self._expected.at(tuner.limit), "source_cap": tuner.bandwidth, "lead": self.lead_s,
             "ram_bytes": used["ram"], "page_cache_bytes": used["page_cache"], "disk_bytes": used["disk"],

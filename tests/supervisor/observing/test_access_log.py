@@ -13,9 +13,9 @@ import trio
 
 from nopfsfs.control.client import Connection
 from nopfsfs.supervisor import control_socket
-from nopfsfs.supervisor.event_loop import SeenOpens
 from nopfsfs.supervisor.observing import access_log
 from nopfsfs.supervisor.observing.access_log import KEPT_MOST, LISTENERS_MOST, OPENS_AT_ONCE, RATE_MOST, AccessLog
+from nopfsfs.supervisor.server_rings import SeenOpens
 from tests.supervisor.talking import answer_of, served
 
 NOW = 10**12  # ns, when each test's listener begins
@@ -25,9 +25,7 @@ NOW = 10**12  # ns, when each test's listener begins
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The clock of the log; nothing of it passes by itself."""
     now = SimpleNamespace(ns=NOW)
-    fake = SimpleNamespace(
-        monotonic_ns=lambda: now.ns, monotonic=lambda: now.ns / 1e9, time=lambda: now.ns / 1e9 + 1e9
-    )
+    fake = SimpleNamespace(monotonic_ns=lambda: now.ns, monotonic=lambda: now.ns / 1e9, time=lambda: now.ns / 1e9 + 1e9)
     monkeypatch.setattr(access_log, "time", fake)
     return now
 
