@@ -27,6 +27,8 @@ KNOWN = {
     "stager/rights_recheck.py": "when a cycle ended, for people",
     "stager/young_files.py": "whether a file was written just now, by the source's clock: a jump costs a comparison",
     "server/young_reads.py": "the same",
+    "cli/cache.py": "how long ago something was, for people",
+    "tiers/kept_upkeep.py": "which copies were not used for long, for people who prune",
     "tiers/kept_disk.py": "which copies were used last, over mounts and boots: a jump costs copies",
     "system/outages.py": "since when something is off, for people",
     "supervisor/source_tuning.py": "all mounts hold back on the full minute; one whose clock is wrong takes no part",

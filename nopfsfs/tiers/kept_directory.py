@@ -48,6 +48,8 @@ class KeptCache:
     def __init__(self, path: str, *, make: bool) -> None:
         """`make`: what is missing. Raises OSError with what to do."""
         self._fds = contextlib.ExitStack()
+        self.alone = False
+        self._added, self._own = 0, -1
         self.name = cache_name(os.geteuid())
         self.path = os.path.join(path, self.name)
         with closing_fd(os.open(path, _PATH_FLAGS)) as parent:
@@ -64,6 +66,24 @@ class KeptCache:
 
     def __del__(self) -> None:
         self._fds.close()
+
+    def begin_number(self, source: str, number: int) -> str:
+        """Make the file of the bytes that this process adds; return its name. Raises OSError."""
+        name = f"{source}-{secrets.token_hex(8)}"
+        self._own = self.keep(os.open(name, os.O_RDWR | _NEW, 0o600, dir_fd=self.mounts))
+        if not locked(self._own):
+            raise OSError(errno.EAGAIN, "another mount looks at it now")
+        self._write(number)
+        return name
+
+    def _write(self, number: int) -> None:
+        os.pwrite(self._own, _number.pack(number), 0)
+
+    def add(self, size: int) -> None:
+        """Note bytes that were added, or below 0: removed. Raises OSError."""
+        self._added += size
+        if not self.alone:
+            self._write(self._added)
 
     def total(self) -> int | None:
         """Bytes of all copies; None while a mount counts them. Raises OSError."""
@@ -94,14 +114,17 @@ class KeptCache:
         """The names of all sources. Raises OSError."""
         return sorted(name for name in os.listdir(self.sources) if SOURCE_NAME.fullmatch(name))
 
-    def subdirectories(self, source: str) -> Iterator[int]:
-        """A descriptor of each directory of copies of a source, closed when the next is asked for. Raises OSError."""
+    def subdirectories(self, source: str, only: str | None = None) -> Iterator[int]:
+        """A descriptor of each directory of copies of a source, closed when the next is asked for; `only`: of that one.
+        Raises OSError."""
         try:
             fd = open_directory(source, self.sources)
         except FileNotFoundError:
             return
         with closing_fd(fd):
-            for name in sorted(name for name in os.listdir(fd) if SUBDIRECTORY.fullmatch(name)):
+            for name in sorted(os.listdir(fd)) if only is None else [only]:
+                if not SUBDIRECTORY.fullmatch(name):
+                    continue
                 try:
                     below = open_directory(name, fd)
                 except (FileNotFoundError, NotADirectoryError):
@@ -130,17 +153,12 @@ class SharedCache(KeptCache):
         """Raises OSError with what to do; EAGAIN while another mount begins."""
         super().__init__(path, make=True)
         self.source = source
-        self._added = 0
         with self._opening():
             living = [name for name in self._mount_names() if self._lives(name)]
             self.alone = not living
-            token = f"{source}-{secrets.token_hex(8)}"
-            self._own = self.keep(os.open(token, os.O_RDWR | _NEW, 0o600, dir_fd=self.mounts))
-            if not locked(self._own):
-                raise OSError(errno.EAGAIN, "another mount looks at it now")
-            self._write(_COUNTING if self.alone else 0)
+            own = self.begin_number(source, _COUNTING if self.alone else 0)
             if self.alone:
-                for name in set(self._mount_names()) - {token}:
+                for name in set(self._mount_names()) - {own}:
                     os.unlink(name, dir_fd=self.mounts)
         self.copies = self.keep(_entered(source, self.sources, make=True))
         self._describe(root)
@@ -159,20 +177,11 @@ class SharedCache(KeptCache):
             with closing_fd(fd):
                 os.write(fd, json.dumps({"source": os.fsdecode(root)}).encode())
 
-    def _write(self, number: int) -> None:
-        os.pwrite(self._own, _number.pack(number), 0)
-
     def counted(self, found: int) -> None:
         """Note that a count has found so many bytes. Raises OSError."""
         self.alone = False
         self._added = found
         self._write(found)
-
-    def add(self, size: int) -> None:
-        """Note bytes that were added, or below 0: removed. Raises OSError."""
-        self._added += size
-        if not self.alone:
-            self._write(self._added)
 
     def vanished(self) -> bool:
         """Return whether somebody removed the directory of the source, or the count of this mount."""
