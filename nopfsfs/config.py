@@ -72,6 +72,7 @@ class MountConfig:
     ram: int | None = None  # bytes for arena and page window; None: chosen at mount
     page_cache: int | None = None  # bytes of these for the page cache; None: chosen at mount
     disks: tuple[DiskSpec, ...] = ()
+    disk_keep: bool = False  # copies in `disks` outlive the mount (--disk-keep); see `keeps_copies`
     uid: int | None = None  # read the source as this user (--user)
     gid: int | None = None
     groups: tuple[int, ...] = ()
@@ -109,6 +110,12 @@ class MountConfig:
     def bandwidth_here(self) -> int:
         """Bytes a second that this node reads from the source; 0: no bound."""
         return 0 if self.source_bandwidth is None else max(1, self.source_bandwidth // max(1, self.nodes))
+
+    def keeps_copies(self, uid: int) -> bool:
+        """True where copies on disk outlive the mount that user `uid` starts. Where others read through the mount, only
+        what root has kept is used."""
+        reader = uid if self.uid is None else self.uid
+        return self.disk_keep and (reader == 0 or not self.allow_other)
 
     @property
     def first_limit(self) -> int:

@@ -17,6 +17,7 @@ from functools import partial
 from nopfsfs import __version__
 from nopfsfs.cli.accesslog import add_accesslog
 from nopfsfs.cli.adopt import add_adopt, add_upgrade
+from nopfsfs.cli.cache import add_cache
 from nopfsfs.cli.calibrate import add_calibrate
 from nopfsfs.cli.doctor import add_doctor
 from nopfsfs.cli.error_exit import printable, run
@@ -29,9 +30,8 @@ from nopfsfs.cli.recheck import add_recheck
 from nopfsfs.cli.report import add_report
 from nopfsfs.cli.settings import usage
 from nopfsfs.cli.simulate_options import add_simulate, parse
-from nopfsfs.cli.stats import add_stats
+from nopfsfs.cli.stats import add_stats, add_top
 from nopfsfs.cli.status_text import in_words, status_text
-from nopfsfs.cli.top import add_top
 from nopfsfs.cli.tune import add_tune
 from nopfsfs.cli.wait import add_wait
 from nopfsfs.control.find_mount import locate_living
@@ -92,6 +92,7 @@ COMMANDS: tuple[Callable[[Commands], None], ...] = (
     add_adopt,
     add_upgrade,
     add_calibrate,
+    add_cache,
 )
 
 

@@ -129,6 +129,13 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             default="no disk tier; without SIZE, the free space",
         ),
         Setting(
+            name="disk_keep", metavar="HOW", parse=parse_flag, types=_FLAG, toml="true",
+            help="keep the copies on disk for the next mount of SOURCE: `yes`, `no`",
+            more="See [kept copies](#kept-copies). Where other users read through the mount, only root's copies are "
+            "kept",
+            default="`no`",
+        ),
+        Setting(
             name="index_dir", metavar="D", parse=parse_path, paths=True, toml='"/var/cache/nopfsfs"',
             help="the directory that keeps the index of the source, and the record of the last job, between mounts",
             default="`/var/cache/nopfsfs` as root, else `$XDG_CACHE_HOME/nopfsfs`, `~/.cache/nopfsfs`, or the run "

@@ -219,13 +219,28 @@ def _check_disk(disk: DiskSpec, config: MountConfig) -> None:
             raise _disk(f"{path} is inside the {name}; name a directory outside")
     if [os.path.realpath(d.path) for d in config.disks].count(real) > 1:
         raise _disk(f"{path} is named twice; name each directory once")
-    if _free(path) < (disk.size or MIN_DISK):
+    kept = _kept(path, config)
+    if _free(path) + kept < (disk.size or MIN_DISK):
         with contextlib.suppress(OSError):
             clear_leftovers(path, config.uid)  # files of a killed mount, which may take the room
-    free = _free(path)
+    free = _free(path) + kept
     if free < (disk.size or MIN_DISK):
         wanted = format_size(disk.size or MIN_DISK)
         raise _disk(f"{path} has no room for {wanted}: {format_size(free)} free; ask for less, or make room")
+
+
+def _kept(path: str, config: MountConfig) -> int:
+    """The bytes of copies that earlier mounts have kept in a directory. Raises NopfsError where it is another's."""
+    if not config.keeps_copies(os.geteuid()) or config.uid not in (None, os.geteuid()):
+        return 0
+    from nopfsfs.tiers.kept_directory import KeptCache  # with numpy: other mounts need none of it
+
+    try:
+        return KeptCache(path, make=False).total() or 0
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise _disk(f"{path}: {error.strerror}") from error
 
 
 def _free(path: str) -> int:

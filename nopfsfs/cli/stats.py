@@ -1,17 +1,20 @@
-"""`nopfs stats`: prints a line each second of what a mount does, as dstat does of a machine."""
+"""`nopfs stats`: prints a line each second of what a mount does, as dstat does of a machine. `nopfs top`: shows what
+mounts do, on a screen that follows them."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 from nopfsfs.cli.mount_options import Commands, add_command
-from nopfsfs.cli.settings import parsed
+from nopfsfs.cli.settings import parsed, usage
 from nopfsfs.control.client import Record
-from nopfsfs.control.find_mount import locate_living
+from nopfsfs.control.find_mount import locate, locate_living
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.text.units import parse_duration
 
@@ -73,3 +76,40 @@ def _count(text: str | None) -> int | None:
     if not text.isascii() or not text.isdecimal() or not 0 < len(text) <= 9 or int(text) == 0:
         raise NopfsError(Exit.USAGE, f"--count: {text!r} is no number of lines")
     return int(text)
+
+
+def add_top(commands: Commands) -> None:
+    """Add `nopfs top`."""
+    parser = commands.add_parser(
+        "top",
+        help="follow mounts on a screen",
+        description="Follow mounts on a screen: a table, and curves of the one that is selected. Keys: q, s, n, p, ?.",
+    )
+    parser.add_argument("mountpoints", metavar="MOUNTPOINT", nargs="*", help="mounts (default: all of this user)")
+    parser.set_defaults(handler=top)
+
+
+def top(options: argparse.Namespace) -> int:
+    """Show the mounts until a key ends it; return the exit code. Raises NopfsError."""
+    if importlib.util.find_spec("textual") is None:
+        other = f"nopfs stats {' '.join(options.mountpoints[:1]) or 'MOUNTPOINT'}"
+        raise usage(f"nopfs top needs textual; install it: pip install 'nopfsfs[top]'; or use {other}")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise usage("nopfs top needs a terminal; nopfs stats prints lines")
+    find = _those(options.mountpoints) if options.mountpoints else _all
+    from nopfsfs.monitor.top_screen import TopScreen  # with textual, which takes half a second
+
+    TopScreen(find).run()
+    return Exit.OK
+
+
+def _those(paths: Sequence[str]) -> Callable[[], Sequence[str]]:
+    """The mounts that are named, each once, as long as the screen is there. Raises NopfsError where one is none."""
+    found = list(dict.fromkeys(locate(path, os.environ).path for path in paths))
+    return lambda: found
+
+
+def _all() -> Sequence[str]:
+    from nopfsfs.monitor.scrape import own_mounts
+
+    return sorted(mount.mountpoint for mount in own_mounts())

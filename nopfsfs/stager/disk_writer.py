@@ -20,7 +20,8 @@ from nopfsfs.stager.disk_watch import DiskWatch, Order
 from nopfsfs.stager.passthrough_copies import LOOK_AGAIN_S, PassthroughCopies
 from nopfsfs.stager.state import StagerState
 from nopfsfs.system.outages import Outages
-from nopfsfs.tiers.disk import DiskFull, Disks, TierGone
+from nopfsfs.tiers.disk import DiskBusy, DiskFull, Disks, TierGone
+from nopfsfs.tiers.kept_copies import KeptCopies
 from nopfsfs.tiers.source import Source
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class DiskWriter:
         )  # fmt: skip
         self._logged: set[int] = set()  # tiers of which an unusable copy was logged
         self._to_register: deque[tuple[int, int, int]] = deque()  # row, tier, checksum
+        self._kept = KeptCopies(disks, columns, adopt=state.adopt_disk, tell=state.tell_on_disk, lose=self._lose_tier)
 
     def write(self, rows: list[int], tier: int) -> None:
         """Have the staged copies of these rows written to a disk tier."""
@@ -60,6 +62,20 @@ class DiskWriter:
     def clear_away(self, row: int, tier: int) -> None:
         """Have the copy on disk tier `tier` removed that was withdrawn."""
         self._work.put((row, -tier))
+
+    def copy_confirmed(self, row: int, tier: int) -> None:
+        """Let the kernel read a large file by itself whose copy another mount has left, and that is good."""
+        if self._registered.is_large(row):
+            self._work.put((row, tier))
+
+    def copy_sure(self, row: int, version: int) -> None:
+        """Have the copy of a file kept that cannot change any more without a trace."""
+        if self._kept.take_sure(row, version):
+            self._work.put(SWEEP)
+
+    def await_kept(self, limit_s: float) -> None:
+        """Wait until what was kept is published, or for so long."""
+        self._kept.ready.wait(limit_s)
 
     def copy_unusable(self, row: int, tier: int) -> bool:
         """Withdraw a copy that cannot be read, or is corrupt, and have it removed; False when it was withdrawn
@@ -78,13 +94,15 @@ class DiskWriter:
         self._work.put(None)
 
     def open_tiers(self) -> None:
-        """Open the disk tiers in the calling thread, before `run`."""
-        self._openings.look()
+        """Open the disk tiers in the calling thread, before `run`; a user's kept copies are that user's to open."""
+        if not self._kept.any:
+            self._openings.look()
 
     def _open(self, number: int) -> None:
         """Raises OSError."""
         uid, gid = self._config.uid, self._config.gid
         self._disks[number].open(-1 if uid is None else uid, -1 if gid is None else gid)
+        self._kept.opened(number)
 
     def _hangs(self, number: int) -> None:
         if number:
@@ -103,17 +121,21 @@ class DiskWriter:
             if self._openings.pause() == 0.0:
                 with self._watch.at(*SWEEP):
                     self._openings.look()
+            kept_pause = self._step_kept()
+            if self._kept.holds_orders:
+                continue
             waiting = len(self._to_register)
             if waiting > REGISTER_BEHIND or (waiting and self._work.empty()):
                 row, tier, check = self._to_register.popleft()
                 with self._watch.at(row, -tier):
                     self._register(row, tier, check)
                 continue
-            pauses = [LOOK_AGAIN_S if left else None, self._openings.pause()]
+            pauses = [LOOK_AGAIN_S if left else None, self._openings.pause(), kept_pause, self._kept.spare_pause]
             try:
                 work = self._work.get(timeout=min((pause for pause in pauses if pause is not None), default=None))
             except queue.Empty:
                 work = SWEEP
+                self._write_spare()
             if work is None:
                 return
             row, number = work
@@ -128,7 +150,19 @@ class DiskWriter:
                     self._clear_away(row, -number)
             self._gauge[Metric.DISK_USED] = self._disks.used()
 
-    def _write(self, row: int, number: int) -> None:
+    def _write_spare(self) -> None:
+        """Write a copy that only the next mount needs, of a file that stays in memory: there is nothing else to do."""
+        if spare := self._kept.next_spare(self._gauge[Metric.STAGED_FILES]):
+            with self._watch.at(*spare):
+                self._write(*spare, registers=False)
+
+    def _step_kept(self) -> float | None:
+        if not self._kept.any:
+            return None
+        with self._watch.at(*SWEEP):
+            return self._kept.step()
+
+    def _write(self, row: int, number: int, *, registers: bool = True) -> None:
         disk = self._disks[number]
         version = int(self._columns.version[row])
         there = int(self._columns.disk[row])
@@ -136,6 +170,8 @@ class DiskWriter:
             self._state.publish(Event.ON_DISK, row, there)
             if self._columns.backing[row] > 0:
                 self._state.publish(Event.BACKED, row, 1)
+            elif self._registered.is_large(row) and self._kept.any:
+                self._to_register.append((row, there, int(self._columns.check[row])))
             return
         if not disk.is_open and disk.is_rested():
             self._openings.look(number)
@@ -145,7 +181,7 @@ class DiskWriter:
             self._state.publish(Event.OFF_DISK, row, not usable)
             return
         try:
-            disk.write(row, pinned.data)
+            disk.write(row, pinned.data, version)
             check = int(self._columns.check[row])
         except OSError as e:
             self._write_failed(row, number, e)
@@ -157,7 +193,7 @@ class DiskWriter:
             disk.remove(row)  # it took too long, and nobody waits for it any more
         elif self._state.publish_disk(row, number, version):
             self._gauge[Metric.DISK_WRITES] += 1
-            if self._registered.is_large(row):
+            if registers and self._registered.is_large(row):
                 self._to_register.append((row, number, check))
         else:
             disk.remove(row)
@@ -165,6 +201,9 @@ class DiskWriter:
 
     def _write_failed(self, row: int, number: int, error: OSError) -> None:
         disk = self._disks[number]
+        if isinstance(error, DiskBusy):
+            self._state.publish(Event.OFF_DISK, row, 1)
+            return
         self._gauge[Metric.DISK_ERRORS] += 1
         full = isinstance(error, DiskFull)
         self._state.publish(Event.OFF_DISK, row, not full)
@@ -176,6 +215,8 @@ class DiskWriter:
 
     def _register(self, row: int, tier: int, check: int) -> None:
         """Let the kernel read a copy by itself, or remove a copy that does not hold what was written."""
+        if self._columns.backing[row] > 0:
+            return
         try:
             number = self._registered.register(self._disks[tier], row, check)
         except OSError as e:

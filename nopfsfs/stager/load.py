@@ -16,6 +16,7 @@ from nopfsfs.protocol.server_stager import Origin
 from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.disk import Disks
+from nopfsfs.tiers.kept_names import KeptRows
 from nopfsfs.tiers.source import Identity, Source, close, read_exactly
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,8 @@ class Load:
     from_peer: int | None = None  # the node that is asked for it
     ask: int = 0  # the number of that request
     lane: FetchLane | None = None  # on which it counts as under way
+    confirmed: bool = False  # it was looked at for this load
+    unconfirmed: bool = False  # the copy was left by another mount: the source is to be looked at first
     passed_disk: int = 0  # the tier with a copy, which is slow: the source is read instead
     prefetch: bool = False  # ordered by the supervisor, and nobody waited when it was begun
     stuck: bool = False  # the source takes far too long
@@ -141,13 +144,21 @@ class BlockReader:
 
     def __init__(
         self, columns: Columns, gauge: memoryview, arena: Arena, source: Source, disks: Disks,
-        copy_lost: Callable[[int, int], bool], young: YoungFiles | None = None,
+        copy_lost: Callable[[int, int], bool], young: YoungFiles | None = None, kept: KeptRows | None = None,
+        copy_confirmed: Callable[[int, int], None] = lambda row, disk: None,
     ) -> None:  # fmt: skip
-        """`copy_lost(row, disk)` withdraws a copy that is of no use; False when it was withdrawn before."""
+        """`copy_lost(row, disk)` withdraws a copy that is of no use; False when it was withdrawn before.
+        `copy_confirmed(row, disk)` is told of a copy that another mount left, and that is good."""
         self._columns, self._gauge, self._arena, self._source, self._disks = columns, gauge, arena, source, disks
         self._copy_lost = copy_lost
         self._logged: set[tuple[int, Metric]] = set()  # failures that were logged, by tier
-        self._young = young
+        self._young, self._kept, self._copy_confirmed = young, kept, copy_confirmed
+
+    def confirm(self, load: Load) -> None:
+        """Look at the source: the copy that another mount left may be of a file that has changed since. Raises Changed,
+        OSError."""
+        if self._kept is not None:
+            self._kept.confirm(load.row)
 
     def read(
         self, load: Load, block: int, into: tuple[int, int], tier: int, file: SharedOpen, still: Callable[[], bool]
@@ -162,6 +173,8 @@ class BlockReader:
             if not still():
                 raise GivenUp
             if found:
+                if load.confirmed:
+                    self._copy_confirmed(load.row, tier)
                 return
             load.from_disk = 0
         start = block * load.block
@@ -172,7 +185,7 @@ class BlockReader:
         if load.whole and len(load.blocks) == 1:
             load.checksum = xxhash.xxh3_64_intdigest(view)
             if self._young is not None:
-                self._young.note_whole(load.row, load.version, load.length, load.checksum)
+                self._young.note_own(load.row, load.version, load.length, load.checksum)
         elif self._young is not None:
             self._young.note(load.row, load.version, load.start + start, view)
 

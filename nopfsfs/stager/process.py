@@ -48,11 +48,14 @@ from nopfsfs.system.process_setup import Handoff, become_reader_with_admin, begi
 from nopfsfs.tiers.arena import Arena
 from nopfsfs.tiers.disk import Disk, Disks
 from nopfsfs.tiers.guarded import Guarded
+from nopfsfs.tiers.kept_disk import KeptDisk
+from nopfsfs.tiers.kept_names import KeptRows
 from nopfsfs.tiers.open_modes import OpenModes
 from nopfsfs.tiers.source import Source, known_file_system
 from nopfsfs.tiers.source_slots import DISK_SLOTS
 
 log = logging.getLogger(__name__)
+KEPT_S = 3.0  # for copies that were kept to be known: what is asked for before comes from the source
 DEMAND_THREADS = 16  # threads that serve demands only, beside those that also prefetch
 DEMAND_THREADS_MOST = 80  # of these, where the tuner decides how many others there are
 
@@ -95,7 +98,7 @@ class StagerProcess:
         self._make_pusher_and_changes(fds)
         reader = BlockReader(
             self._columns, self._gauge, self._arena, self._source, self._disks, self._disk_writer.copy_unusable,
-            self._young,
+            self._young, self._kept, self._disk_writer.copy_confirmed,
         )  # fmt: skip
         self._workers = WorkerThreads(self._state, reader, self.changes.noticed)
         self._check = CopyCheck(self._state, self._columns, self._source, self._disks, self.changes.noticed)
@@ -108,7 +111,7 @@ class StagerProcess:
         fds, numbers = handoff.fds, handoff.numbers
         self._arena = Arena(fds["arena"], numbers["arena_budget"])
         self._adopt(self._arena)
-        self._disks = Disks([Disk(d.path, d.size) for d in self._config.disks])
+        self._kept, self._disks = self._make_disks()
         self._disk_work = Work()
         self._registered = PassthroughCopies(
             fuse_fd=fds["fuse"], columns=self._columns, sizes=self._index.size, from_size=numbers.get("pass_from", 0),
@@ -119,9 +122,20 @@ class StagerProcess:
             index=self._index, columns=self._columns, gauges=self._gauges, ring=Ring(fds["ring"], writable=True),
             arena=self._arena, source=self._source, concurrency=self._limit, answer=self._links.answer,
             ask_grace=self._links.ask, poke=self._poke, young=self._young, registered=self._registered,
-            lanes=self._make_lanes(numbers),
+            lanes=self._make_lanes(numbers), kept=self._kept,
         )  # fmt: skip
         self._state.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
+
+    def _make_disks(self) -> tuple[KeptRows | None, Disks]:
+        """The disk tiers, and the names of their copies where these outlive the mount."""
+        config = self._config
+        if not config.keeps_copies(os.geteuid()):
+            if config.disk_keep and config.disks:
+                log.warning("copies on disk are not kept: other users read through this mount, and root does not read")
+            return None, Disks([Disk(d.path, d.size) for d in config.disks])
+        root = os.fsencode(config.source)
+        kept = KeptRows(root, self._index, self._columns, self._source, self._file_system)
+        return kept, Disks([KeptDisk(d.path, d.size, kept, self._young.is_sure) for d in config.disks])
 
     def _make_lanes(self, numbers: dict[str, int]) -> LoadLanes:
         supervisor = self._supervisor
@@ -180,12 +194,14 @@ class StagerProcess:
         self._young.note_staged(self._index)
         bodies = {
             "watch": watch.run, "pusher": self.pusher.run, "changes": self.changes.run, "notices": self._notices.run,
-            "recheck": self._recheck.run, "young": lambda: self._young.run(self.changes.noticed, self.changes.renew),
+            "recheck": self._recheck.run,
+            "young": lambda: self._young.run(self.changes.noticed, self.changes.renew, self._disk_writer.copy_sure),
         }  # fmt: skip
         for name, body in bodies.items():
             # Daemon threads: one of them may be blocked by a dead source or in the kernel, and must not keep
             # the process from ending.
             threading.Thread(target=body, daemon=True, name=name).start()
+        self._disk_writer.await_kept(KEPT_S)
         try:
             self._loop()
         finally:

@@ -62,6 +62,22 @@ class PublishedCopies:
         self._ring.put(Event.ON_DISK, row, tier)
         return True
 
+    def adopt_disk(self, row: int, tier: int, check: int) -> bool:
+        """Publish a copy that another mount has left on disk tier `tier`, but put no event. False where it is not used:
+        there is one, the row is being forgotten, or other bytes were staged of it."""
+        columns = self._columns
+        if columns.disk[row] or columns.stale[row] or columns.check[row] not in (0, check):
+            return False
+        columns.check[row] = check
+        columns.disk[row] = tier
+        return True
+
+    def tell_on_disk(self, rows: list[int], tier: int) -> None:
+        """Put the events of copies that were adopted, and are still there."""
+        for row in rows:
+            if self._columns.disk[row] == tier:
+                self._ring.put(Event.ON_DISK, row, tier)
+
     def publish_backing(self, row: int, tier: int, number: int) -> bool:
         """Publish that the copy on disk tier `tier` is registered as `number`; False when there is no such copy any
         more."""

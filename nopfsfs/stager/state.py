@@ -33,27 +33,13 @@ from nopfsfs.stager.stuck_reads import StuckReads
 from nopfsfs.stager.whole_loads import WholeLoads
 from nopfsfs.stager.workers import Worker, Workers
 from nopfsfs.stager.young_files import YoungFiles
+from nopfsfs.system.settled_lock import SettledLock
 from nopfsfs.tiers.arena import Arena
+from nopfsfs.tiers.kept_names import KeptRows
 from nopfsfs.tiers.source import IDLE_S, Source
 from nopfsfs.tiers.source_slots import SourceSlots
 
 ROOM_CHECK_S = 0.02  # between looks at whether the arena has room for leases
-
-
-class _Settled:
-    """The lock of `StagerState` held for an action, with `settle` called at its end."""
-
-    def __init__(self, lock: threading.Lock, settle: Callable[[], None]) -> None:
-        self._lock, self._settle = lock, settle
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._settle()
-        finally:
-            self._lock.release()
 
 
 class StagerState:
@@ -64,15 +50,15 @@ class StagerState:
         concurrency: int, answer: Callable[[Answer], None], ask_grace: Callable[[int], bool], block: int = BLOCK,
         range_block: int = RANGE_BLOCK, poke: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic, young: YoungFiles | None = None,
-        registered: PassthroughCopies | None = None, lanes: LoadLanes | None = None,
+        registered: PassthroughCopies | None = None, lanes: LoadLanes | None = None, kept: KeptRows | None = None,
     ) -> None:  # fmt: skip
         """`answer` and `ask_grace` send to the servers. `poke` makes the loop ask `peer_pause` anew. `registered`:
-        the copies on disk that the kernel reads itself."""
+        the copies on disk that the kernel reads itself. `kept`: rows whose copies outlive mounts."""
         gauge = self._gauge = gauges.block
         self._ring = ring
         self._disk, self._n = columns.disk, index.n
         self._lock = threading.Lock()
-        self._acting = _Settled(self._lock, self._settle)
+        self._acting = SettledLock(self._lock, self._settle)
         self._may_work, self._may_serve = threading.Condition(self._lock), threading.Condition(self._lock)
         self.awake = threading.Event()  # set when something begins that `check_stuck` is to see to
         self._stopped = False
@@ -86,7 +72,7 @@ class StagerState:
         self._copies = PublishedCopies(pool, registered, columns=columns, ring=ring, source=source, gauge=gauge)
         loads = self._loads = WholeLoads(
             pool, queue, index=index, columns=columns, gauge=gauge, ring=ring, source=source, answer=answer,
-            left_alone=left_alone.rows(clock), tiers=self.tiers, lanes=lanes, block=block, young=young,
+            left_alone=left_alone.rows(clock), tiers=self.tiers, lanes=lanes, block=block, young=young, kept=kept,
         )  # fmt: skip
         ranges = self._ranges = RangeLoads(pool, queue, source, range_block)
         self._stuck = StuckReads(pool, queue, workers, loads, ranges, tiers=self.tiers, gauge=gauge, clock=clock)
@@ -118,10 +104,8 @@ class StagerState:
 
     def _wake_workers(self) -> None:
         others, urgent = self._queue.take_wakes()
-        if others:
-            self._may_work.notify(others)
-        if urgent:
-            self._may_serve.notify(urgent)
+        self._may_work.notify(others)
+        self._may_serve.notify(urgent)
 
     # ---- commands -----------------------------------------------------------------------------------------
 
@@ -211,6 +195,17 @@ class StagerState:
         """Publish a copy on disk tier `tier`; False when the row has changed since it was written."""
         with self._lock:
             return self._copies.publish_disk(row, tier, version)
+
+    def adopt_disk(self, rows: list[int], tier: int, checks: list[int]) -> list[int]:
+        """Publish copies that another mount has left on disk tier `tier`; return the rows of which none is used."""
+        with self._lock:
+            found = zip(rows, checks, strict=True)
+            return [row for row, check in found if not self._copies.adopt_disk(row, tier, check)]
+
+    def tell_on_disk(self, rows: list[int], tier: int) -> None:
+        """Put the events of copies that were adopted."""
+        with self._lock:
+            self._copies.tell_on_disk(rows, tier)
 
     def publish_backing(self, row: int, tier: int, number: int) -> bool:
         """Publish the number by which the kernel knows the copy on disk tier `tier`; False when it is gone."""
@@ -393,6 +388,11 @@ class StagerState:
         """Do not read a disk tier for a while that does not answer whoever writes there."""
         with self._lock:
             self.tiers.hung(number, reading=False)
+
+    def confirmed(self, worker: Worker, load: Load) -> None:
+        """Note that the source has answered for a copy on disk, which the worker reads now."""
+        with self._lock:
+            self._workers.confirmed(worker, load)
 
     def disk_answered(self, worker: Worker) -> bool:
         """Note that the disk has answered a worker; True when the worker's load has waited for that."""

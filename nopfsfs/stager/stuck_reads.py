@@ -38,7 +38,7 @@ class StuckReads:
         """Find the reads that have got stuck; False when nothing is under way, and nothing is left alone."""
         for worker in self._workers.look():
             load = worker.load
-            if load is None or worker.disk:
+            if load is None or worker.disk or load.unconfirmed:
                 self._queue.leave_slot(worker)
             if load is not None and worker.disk:
                 self._leave_disk(worker, load)

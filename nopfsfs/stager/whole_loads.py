@@ -30,6 +30,7 @@ from nopfsfs.stager.read_queue import ReadQueue
 from nopfsfs.stager.workers import Worker
 from nopfsfs.stager.young_files import YoungFiles
 from nopfsfs.tiers.arena import NoRoom
+from nopfsfs.tiers.kept_names import KeptRows
 from nopfsfs.tiers.source import Source
 
 # Of files that were read at once: their number, bytes and nanoseconds, and the first counter of how long each took.
@@ -55,14 +56,14 @@ class WholeLoads:
     def __init__(
         self, pool: ExtentPool, queue: ReadQueue, *, index: Index, columns: Columns, gauge: memoryview, ring: Ring,
         source: Source, answer: Callable[[Answer], None], left_alone: LeftAlone, tiers: Tiers, lanes: LoadLanes,
-        block: int = BLOCK, young: YoungFiles | None = None,
+        block: int = BLOCK, young: YoungFiles | None = None, kept: KeptRows | None = None,
     ) -> None:  # fmt: skip
         self._pool, self._queue = pool, queue
         self._index, self._columns, self._ring, self._source = index, columns, ring, source
         self._gauge, self._answer = gauge, answer
         self._block = block
         self.left_alone, self._tiers, self._lanes = left_alone, tiers, lanes
-        self._young = young
+        self._young, self._kept = young, kept
         self._loads: dict[int, Load] = {}  # by row
         self.ended: deque[int] = deque()  # rows whose loads have ended; taken by `StagerState`
         self.limit = 0
@@ -147,7 +148,7 @@ class WholeLoads:
             row, 0, size, extent, True, SharedOpen(self._source, row), version, from_disk=from_disk, prefetch=prefetch,
             # Copies on disk, and those of other nodes, are verified whole before any byte of them is used.
             from_peer=node, block=max(size, 1) if from_disk or node is not None else self._block,
-            passed_disk=passed_disk,
+            passed_disk=passed_disk, unconfirmed=bool(from_disk) and self._is_unconfirmed(row),
         )  # fmt: skip
         if node is not None:
             load.blocks[0], load.running = RUNNING, 1  # not by a worker
@@ -155,13 +156,16 @@ class WholeLoads:
         self._lanes.begin(load)
         return load
 
+    def _is_unconfirmed(self, row: int) -> bool:
+        return self._kept is not None and bool(self._kept.unconfirmed[row])
+
     # ---- other nodes, and what hangs ----------------------------------------------------------------------
 
     def arrived(self, load: Load, checksum: int, took_ns: int) -> None:
         """End a load whose bytes have all come from another node."""
         load.checksum = checksum
         if self._young is not None:
-            self._young.note_whole(load.row, load.version, load.length, checksum)
+            self._young.note_arrived(load.row, load.version, load.length, checksum)
         self.block_ended(load, 0, 0, took_ns)
         self.finish(load)
 
@@ -173,6 +177,7 @@ class WholeLoads:
     def read_copy(self, load: Load, *, anew: bool) -> None:
         """Read the copy on disk after all, which was passed for the source; `anew`: as for `read_source`."""
         load.from_disk, load.passed_disk = load.passed_disk, 0
+        load.unconfirmed = self._is_unconfirmed(load.row)
         self._go_on(load, max(load.length, 1), anew=anew)
         if not load.prefetch:
             self._queue.lease(load)  # at once, also where only another node waits for it

@@ -79,6 +79,9 @@ class WorkerThreads:
         error, file = 0, load.file
         began = time.monotonic_ns()
         try:
+            if load.unconfirmed:
+                self._reader.confirm(load)
+                self._state.confirmed(worker, load)
             self._reader.read(load, block, worker.into, worker.disk, file, lambda: self._state.disk_answered(worker))
         except GivenUp:
             pass  # which the state knows

@@ -78,7 +78,7 @@ class Workers:
         """Note that the worker begins to read that block of the load, or to close a file."""
         worker.busy, worker.load, worker.since = True, load, self._clock()
         if load is not None:
-            worker.disk, worker.into = load.from_disk, load.extent_of(block)
+            worker.disk, worker.into = 0 if load.unconfirmed else load.from_disk, load.extent_of(block)
             if len(load.blocks) > 1 or not load.whole:  # else it is the only one
                 worker.row = load.row
                 self._at[worker.row] = self._at.get(worker.row, 0) + 1
@@ -88,16 +88,25 @@ class Workers:
         if not worker.busy:
             return -1
         worker.busy, worker.load = False, None
-        if worker.stuck:
-            worker.stuck = False
-            self._stuck[worker.urgent] -= 1
-            self._stuck_at[worker.device] -= 1
+        self._not_stuck(worker)
         row, worker.row = worker.row, -1
         if row >= 0:
             self._at[row] -= 1
             if not self._at[row]:
                 del self._at[row]
         return row
+
+    def _not_stuck(self, worker: Worker) -> None:
+        if worker.stuck:
+            worker.stuck = False
+            self._stuck[worker.urgent] -= 1
+            self._stuck_at[worker.device] -= 1
+
+    def confirmed(self, worker: Worker, load: Load) -> None:
+        """Note that the source has answered for the load's copy on disk: the worker now begins to read that."""
+        self._not_stuck(worker)
+        load.unconfirmed, load.confirmed = False, True
+        worker.disk, worker.since = load.from_disk, self._clock()
 
     def may_rest(self, worker: Worker) -> bool:
         """True when the worker is to wait for work; False when it is surplus."""

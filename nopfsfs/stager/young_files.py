@@ -19,6 +19,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 LOCAL_S = 40.0  # vm.dirty_expire 30 s, its writeback interval 5 s, and two ticks of FAT's clock
 NETWORK_S = YOUNG_S  # the same on the writer's machine, and acregmax of NFS, 60 s
 PARTS_MOST = 1 << 18  # noted at a time, each some 200 bytes
+OTHERS_NS = 86_400 * 10**9  # other nodes have begun this long before this stager at most, and read then
 RETRY_S = 10.0  # when the source does not answer well
 _PIECE = 1 << 20
 _MOST_READERS = 64  # threads, with those that wait for a source that does not answer
@@ -74,6 +76,11 @@ class YoungFiles:
         self._stopped = self._overflowed = False
         self._readers = ElasticThreads("young", 1, _MOST_READERS)
         self._held: set[int] = set()  # rows of which a part is being read
+        self._open: Counter[tuple[int, int]] = Counter()  # by row and version: parts that were not compared yet
+        # Rows whose bytes another read, here or on another node, perhaps when the file was young.
+        self._read_by_others = columns.check != 0
+        self._began_ns = clock_ns()
+        self._tell_sure: Callable[[int, int], None] = lambda row, version: None
 
     # ---- noting -------------------------------------------------------------------------------------------
 
@@ -81,11 +88,27 @@ class YoungFiles:
         """Note bytes of the row that were read."""
         if due := self._due(row, version):
             checksum = xxhash.xxh3_64_intdigest(data)
-            self._add(_Part(due, next(self._numbers), row, version, start, len(data), checksum))
+            self._add_new(_Part(due, next(self._numbers), row, version, start, len(data), checksum))
 
     def note_whole(self, row: int, version: int, length: int, checksum: int) -> None:
         """Note a whole file by its checksum."""
         self.note_read(YoungRead(row, version, 0, length, checksum))
+
+    def note_own(self, row: int, version: int, length: int, checksum: int) -> None:
+        """Note a whole file that was read from the source here."""
+        self._read_by_others[row] = False
+        self.note_whole(row, version, length, checksum)
+
+    def note_arrived(self, row: int, version: int, length: int, checksum: int) -> None:
+        """Note a whole file that another node has read."""
+        identity = self._source.identity(row)
+        newest = max(identity.mtime_ns, identity.ctime_ns)
+        self._read_by_others[row] = newest >= self._began_ns - self.age_ns - OTHERS_NS
+        self.note_whole(row, version, length, checksum)
+
+    def is_sure(self, row: int, version: int) -> bool:
+        """False while the bytes that were staged may be others than those of the file, under the same times."""
+        return not self._read_by_others[row] and (row, version) not in self._open
 
     def note_read(self, read: YoungRead) -> None:
         """Note bytes by their checksum. Those of another version, or of no file, are passed over."""
@@ -93,7 +116,7 @@ class YoungFiles:
         if not 0 <= row < len(self._sure) or self._columns.version[row] != read.version:
             return
         if 0 <= read.start <= self._source.size(row) - read.length and (due := self._due(row, read.version)):
-            self._add(_Part(due, next(self._numbers), *read))
+            self._add_new(_Part(due, next(self._numbers), *read))
 
     def note_staged(self, index: Index) -> None:
         """Note the young files whose checksum a stager before this one has published: its notes went with it, and the
@@ -117,6 +140,11 @@ class YoungFiles:
         # Times ahead of our clock are taken for now: another clock, or a time that somebody set.
         return now + self.age_ns if suspect else min(newest, now) + self.age_ns
 
+    def _add_new(self, part: _Part) -> None:
+        with self._wake:
+            self._open[part.row, part.version] += 1
+        self._add(part)
+
     def _add(self, part: _Part) -> None:
         with self._wake:
             if len(self._parts) >= PARTS_MOST:
@@ -130,9 +158,10 @@ class YoungFiles:
 
     # ---- comparing ----------------------------------------------------------------------------------------
 
-    def run(self, changed: Take, renew: Take) -> None:
+    def run(self, changed: Take, renew: Take, sure: Callable[[int, int], None] = lambda row, version: None) -> None:
         """Compare what is due until `stop`. `changed(row)` takes a file that is not the known one any more,
-        `renew(row)` a file that looks as before and holds other bytes."""
+        `renew(row)` a file that looks as before and holds other bytes, `sure(row, version)` one that holds the same."""
+        self._tell_sure = sure
         while (part := self._next()) is not None:
             self._readers.hand_over(partial(self._compare_apart, part, changed, renew))
 
@@ -201,6 +230,12 @@ class YoungFiles:
     def _passed(self, part: _Part) -> None:
         """Take bytes that are read from now on for sure; parts that were noted before are still compared."""
         self._suspect.discard(part.row)
+        with self._wake:
+            self._open[part.row, part.version] -= 1
+            if sure := self._open[part.row, part.version] <= 0:
+                del self._open[part.row, part.version]
+        if sure:
+            self._tell_sure(part.row, part.version)
         identity = self._source.identity(part.row)
         if max(identity.mtime_ns, identity.ctime_ns) > self._clock_ns():
             self._sure[part.row] = part.version + 1  # or each reading of it would be compared for ever

@@ -25,6 +25,10 @@ class DiskFull(OSError):
     """The tier's own limit, or the floor of its file system, is reached."""
 
 
+class DiskBusy(OSError):
+    """The copy cannot be written now, though nothing failed: another mount writes it, or room is being made."""
+
+
 class TierGone(OSError):
     """Somebody removed the tier's directory, or it was never made: all copies are lost until `Disk.open` makes it."""
 
@@ -80,15 +84,16 @@ class Disk:
         """Note a failure: the tier is bypassed for a while."""
         self._failed_at = time.monotonic()
 
-    def write(self, row: int, data: memoryview) -> None:
-        """Keep a copy of a row. Raises DiskFull, TierGone, OSError; then nothing of it is kept."""
+    def write(self, row: int, data: memoryview, version: int = 0) -> None:
+        """Keep a copy of a row, of that version. Raises DiskFull, DiskBusy, TierGone, OSError; then nothing of it is
+        kept."""
         directory = self._opened()
         with self._lock:
             self._reserve(directory, row, len(data))
         try:
             fd = _create(directory, row)
             try:
-                _write_all(fd, data)
+                write_all(fd, data)
             finally:
                 os.close(fd)  # a network file system says here what it could not write
         except OSError:
@@ -191,7 +196,8 @@ def _create(directory: TierDirectory, row: int) -> int:
         raise TierGone(errno.ENOENT, f"its directory {directory.name} was removed") from e
 
 
-def _write_all(fd: int, data: memoryview) -> None:
+def write_all(fd: int, data: memoryview) -> None:
+    """Write all of `data`. Raises OSError."""
     done = 0
     while done < len(data):
         done += os.write(fd, data[done:])

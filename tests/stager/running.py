@@ -91,14 +91,17 @@ class Shared:
 class Running:
     """One stager over what is shared; `told` collects its events."""
 
-    def __init__(self, base: Shared, disks: tuple[DiskSpec, ...] = (), pass_from: int = 0, peer: int = -1) -> None:
+    def __init__(
+        self, base: Shared, disks: tuple[DiskSpec, ...] = (), pass_from: int = 0, peer: int = -1, keep: bool = False
+    ) -> None:
         self.base = base
         self.orders, orders = sequenced_pair()
         self.server, demands = sequenced_pair()
         self.server.settimeout(LIMIT_S)
         config = MountConfig(
-            source=str(base.root), mountpoint=str(base.root), disks=disks, source_concurrency=2, state_dir=""
-        )
+            source=str(base.root), mountpoint=str(base.root), disks=disks, source_concurrency=2, state_dir="",
+            disk_keep=keep,
+        )  # fmt: skip
         fds = {**base.fds, "orders": orders.detach(), "demands": demands.detach(), "fuse": os.dup(base.fds["fuse"])}
         self._fuse_fd = fds["fuse"]
         if peer >= 0:
@@ -172,10 +175,10 @@ class Running:
 
 @contextmanager
 def running(
-    base: Shared, disks: tuple[DiskSpec, ...] = (), pass_from: int = 0, peer: int = -1
+    base: Shared, disks: tuple[DiskSpec, ...] = (), pass_from: int = 0, peer: int = -1, keep: bool = False
 ) -> Iterator[Running]:
-    """`peer`: the stager's end of a socket to a peer process."""
-    stager = Running(base, disks, pass_from, peer)
+    """`peer`: the stager's end of a socket to a peer process. `keep`: copies on disk outlive the stager."""
+    stager = Running(base, disks, pass_from, peer, keep)
     try:
         yield stager
     finally:
