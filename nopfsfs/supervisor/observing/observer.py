@@ -113,7 +113,11 @@ class Observer:
         follower, server = self._loop.follower, self._memory.server_gauges.total()
         seen = follower.epoch_opens if follower is not None else 0.0
         waiting = int(server[Metric.OPENS] + server[Metric.TRIPWIRES]) - self._loop.observed
-        return seen + max(0, min(waiting, self._loop.pending)) * (self._signal.apart if self._signal.estimated else 1.0)
+        waiting = max(0, min(waiting, self._loop.pending))
+        # Right after OPEN is refused for the first time, opens wait that all showed: each tells of itself alone.
+        wires = int(server[Metric.TRIPWIRES]) - int(self._memory.gauge[Metric.TRIPWIRES_OBSERVED])
+        wires = max(0, min(waiting, wires))
+        return seen + waiting - wires + wires * self._signal.apart
 
     @property
     def tuner(self) -> TuningFigures:

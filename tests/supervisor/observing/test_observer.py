@@ -120,6 +120,15 @@ def test_an_estimate_is_at_most_a_twentieth_of_an_epoch_off(fds: list[int], most
     assert {counts for _, _, counts in found} == {"estimated"}
 
 
+def test_opens_that_wait_since_before_open_was_refused_tell_of_themselves_alone(fds: list[int]) -> None:
+    """Or an epoch that begins in that moment would take opens from the one before."""
+    job = Job(fds, "tripwire")
+    for metric in [Metric.OPENS] * 20 + [Metric.TRIPWIRES] * 5:
+        job.counters[metric] += 1
+        job.ring.put(Event.OPEN, 7, 1)
+    assert job.observer._begun() == 20 + 5 * job.signal.apart
+
+
 def test_a_row_of_the_history_has_the_rates_of_its_second(fds: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [time.monotonic()]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
