@@ -7,23 +7,21 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from nopfsfs.cli.error_exit import printable, say
+from nopfsfs.cli.mount import progress_bar
 from nopfsfs.cli.mount_options import Commands, Parser, add_command
 from nopfsfs.control.client import CALL_S, Connection
 from nopfsfs.control.find_mount import Located, locate_living
 from nopfsfs.control.named_paths import batches, named_paths
 from nopfsfs.errors import Exit, NopfsError
-from nopfsfs.text.progress import SILENT_S, bar
 from nopfsfs.text.units import format_size
 
 PROGRAM = "nopfs"
 TURN_S = 60.0  # for an answer: others may have taken the supervisor's time for callers
-SHOW_S = 0.1  # between two looks of the bar
 TOLD_MOST = 100  # lines about single files; all are counted
 KEPT_MOST = 10_000  # of these lines, for --json
 
@@ -89,8 +87,7 @@ def _carry_out(
     located = locate_living(options.mountpoint, os.environ)
     paths = named_paths(located, options.mountpoint, options.paths, options.list)
     problems = _Problems(quiet=options.json)
-    with _Bar() as shown:
-        record = _asked(command, located, paths, results, problems, shown)
+    record = _asked(command, located, paths, results, problems)
     if options.json:
         figures = {name: record[name] for name in ("asked", *results, "stalled")}
         print(json.dumps({**figures, "wrong": problems.wrong, "failures": problems.failed}), flush=True)
@@ -106,7 +103,7 @@ def _carry_out(
 
 def _asked(
     command: Literal["warm", "drop", "check"], located: Located, paths: Iterable[str], results: Sequence[str],
-    problems: _Problems, shown: _Bar,
+    problems: _Problems,
 ) -> Record:  # fmt: skip
     """Ask the daemon; return the last record of what became of the files."""
     with Connection(located.state_dir, CALL_S, located.owner) as connection, _understood():
@@ -115,17 +112,19 @@ def _asked(
             for at, why in connection.receive(TURN_S)["wrong"]:
                 problems.add(batch[at], str(why))
         connection.send(command, TURN_S, follow=True)
-        connection.receive(TURN_S)
-        while not _followed(record := connection.receive(TURN_S), results, problems, shown):
-            pass
+        size = connection.receive(TURN_S)["asked"]["bytes"]
+        style = {"desc": command, "total": size, "unit": "B", "unit_scale": True, "unit_divisor": 1024}
+        with progress_bar(sys.stderr.isatty(), **style) as show:
+            while not _followed(record := connection.receive(TURN_S), results, problems, show):
+                pass
         return record
 
 
-def _followed(record: Record, results: Sequence[str], problems: _Problems, shown: _Bar) -> bool:
+def _followed(record: Record, results: Sequence[str], problems: _Problems, show: Callable[[float], None]) -> bool:
     """Take a record in; return True for the last one."""
     for path, why in record["failures"]:
         problems.fail(str(path), str(why))
-    shown.show(sum(int(record[name]["bytes"]) for name in results), int(record["asked"]["bytes"]))
+    show(sum(int(record[name]["bytes"]) for name in results))
     return bool(record["done"])
 
 
@@ -217,30 +216,3 @@ class _Problems:
         """Say how many there were that no line was printed for."""
         if self._told > TOLD_MOST and not self._quiet:
             say(PROGRAM, f"{self._told - TOLD_MOST:,} more such files; --json lists them")
-
-
-class _Bar:
-    """A bar on the terminal, if there is one, for what takes longer than SILENT_S; a context manager, which clears it
-    away."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._shown_at = 0.0
-        self._is_terminal = sys.stderr.isatty()
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._clear()
-
-    def show(self, done: int, total: int) -> None:
-        """Show so many bytes as done."""
-        now = time.monotonic()
-        if self._is_terminal and now - self._began > SILENT_S and now - self._shown_at > SHOW_S:
-            self._shown_at = now
-            print(f"\r{bar(done, total, now - self._began)}\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def _clear(self) -> None:
-        if self._shown_at:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -113,7 +113,16 @@ class FileRequests:
     def _begin(self, command: str, caller: Caller) -> _Asked:
         if len(self._asked) >= REQUESTS_MOST:
             raise ValueError(f"{REQUESTS_MOST} commands warm, drop or check files of this mount already; wait for one")
-        request, queue = self._make(command)
+        policy, sizes = self._loop.policy, self._index.size
+        request: AnyRequest
+        queue: Any
+        if command == "warm":
+            request, queue = WarmRequest(sizes), policy.warm
+        elif command == "drop":
+            request, queue = DropRequest(sizes), policy.drops
+        else:
+            request, queue = CheckRequest(sizes), policy.checks
+        queue.add(request)
         asked = self._asked[caller] = _Asked(command, request, NamedRows(self._index))
 
         def end() -> None:
@@ -122,18 +131,3 @@ class FileRequests:
 
         caller.at_end.append(end)
         return asked
-
-    def _make(self, command: str) -> tuple[AnyRequest, Any]:
-        """A new request, and its queue."""
-        policy, sizes = self._loop.policy, self._index.size
-        if command == "drop":
-            drop = DropRequest(sizes)
-            policy.drops.add(drop)
-            return drop, policy.drops
-        if command == "check":
-            check = CheckRequest(sizes)
-            policy.checks.add(check)
-            return check, policy.checks
-        warm = WarmRequest(sizes)
-        policy.warm.add(warm)
-        return warm, policy.warm

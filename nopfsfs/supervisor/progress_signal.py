@@ -237,14 +237,17 @@ class ProgressSignal:
         """The number of opens that an open of a tripwire tells of, on average over all files."""
         return self._visible.apart if self._visible is not None else 1.0
 
+    def waiting(self, server: npt.NDArray[np.int64]) -> int:
+        """Opens of tripwires that the servers have counted, i64[GAUGES], and that are yet to be looked at."""
+        return max(0, int(server[Metric.TRIPWIRES]) - int(self._gauge[Metric.TRIPWIRES_OBSERVED]))
+
     def estimate(self, server: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The servers' counters, i64[GAUGES], with opens that did not show."""
         if not self.estimated:
             return server
         server = server.copy()
         wires = int(server[Metric.TRIPWIRES])
-        waiting = max(0, wires - int(self._gauge[Metric.TRIPWIRES_OBSERVED]))
-        opens = round(int(self._gauge[Metric.TRIPWIRES_TELL_OF]) + waiting * self.apart)
+        opens = round(int(self._gauge[Metric.TRIPWIRES_TELL_OF]) + self.waiting(server) * self.apart)
         server[Metric.OPENS] += opens
         # Files of tripwires that tell of more opens than on average are not taken to be smaller.
         each = opens / (wires * self.apart) if wires else 1.0

@@ -143,9 +143,7 @@ class Disk:
         added = size - self._sizes.get(row, 0)
         if self.limit is not None and self.used + added > self.limit:
             raise DiskFull(errno.ENOSPC, "disk tier is full")
-        vfs = os.fstatvfs(directory.copies)
-        low_inodes = vfs.f_files and vfs.f_favail < FLOOR_INODES
-        if self.limit is None and (vfs.f_bavail * vfs.f_frsize < size + FLOOR_BYTES or low_inodes):
+        if self.limit is None and is_nearly_full(directory.copies, size):
             raise DiskFull(errno.ENOSPC, "file system of the disk tier is nearly full")
         self.used += added
         self._sizes[row] = size
@@ -194,6 +192,14 @@ def _create(directory: TierDirectory, row: int) -> int:
         return os.open(name, flags, 0o600, dir_fd=dir_fd)
     except FileNotFoundError as e:
         raise TierGone(errno.ENOENT, f"its directory {directory.name} was removed") from e
+
+
+def is_nearly_full(directory: int, size: int) -> bool:
+    """True when the file system of a directory would be left with less than the floor by `size` bytes more. Raises
+    OSError."""
+    vfs = os.fstatvfs(directory)
+    low_inodes = vfs.f_files and vfs.f_favail < FLOOR_INODES
+    return bool(vfs.f_bavail * vfs.f_frsize < size + FLOOR_BYTES or low_inodes)
 
 
 def write_all(fd: int, data: memoryview) -> None:

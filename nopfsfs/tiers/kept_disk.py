@@ -20,7 +20,7 @@ import xxhash
 
 from nopfsfs.system.descriptors import closing_fd
 from nopfsfs.system.directory_access import open_directory
-from nopfsfs.tiers.disk import FLOOR_BYTES, FLOOR_INODES, Disk, DiskBusy, DiskFull, TierGone, write_all
+from nopfsfs.tiers.disk import FLOOR_BYTES, Disk, DiskBusy, DiskFull, TierGone, is_nearly_full, write_all
 from nopfsfs.tiers.kept_directory import SharedCache, begin_copy, charged, copies_in, remove_copy
 from nopfsfs.tiers.kept_names import PART, YOUNG, CopyName, FoundCopies, KeptRows
 
@@ -227,10 +227,7 @@ class KeptDisk(Disk):
         total = cache.total()
         if total is None:
             raise DiskBusy(errno.EAGAIN, "what the cache holds is being counted")
-        vfs = os.fstatvfs(cache.copies)
-        low_inodes = vfs.f_files and vfs.f_favail < FLOOR_INODES
-        low = vfs.f_bavail * vfs.f_frsize < size + FLOOR_BYTES or bool(low_inodes)
-        if (low and self.limit is None) or (self.limit is not None and total + size > self.limit):
+        if is_nearly_full(cache.copies, size) if self.limit is None else total + size > self.limit:
             self._wants_room = True
             raise (DiskBusy if self._may_look() else DiskFull)(errno.ENOSPC, "disk tier is full")
 

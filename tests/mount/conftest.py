@@ -27,6 +27,14 @@ def pytest_runtest_setup(item: pytest.Function) -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """An empty directory for a disk tier."""
+    made = tmp_path / "disk"
+    made.mkdir()
+    return made
+
+
 @pytest.fixture(
     scope="module", params=[slow(mode) if mode.slow else mode for mode in MODES], ids=[mode.name for mode in MODES]
 )

@@ -27,13 +27,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    made = tmp_path / "disk"
-    made.mkdir()
-    return made
-
-
 def copies(disk: Path) -> list[Path]:
     return list(disk.glob(".nopfs-tier-*/copies/*/*"))
 

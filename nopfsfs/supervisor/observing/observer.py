@@ -115,8 +115,7 @@ class Observer:
         waiting = int(server[Metric.OPENS] + server[Metric.TRIPWIRES]) - self._loop.observed
         waiting = max(0, min(waiting, self._loop.pending))
         # Right after OPEN is refused for the first time, opens wait that all showed: each tells of itself alone.
-        wires = int(server[Metric.TRIPWIRES]) - int(self._memory.gauge[Metric.TRIPWIRES_OBSERVED])
-        wires = max(0, min(waiting, wires))
+        wires = min(waiting, self._signal.waiting(server))
         return seen + waiting - wires + wires * self._signal.apart
 
     @property
