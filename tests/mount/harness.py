@@ -176,7 +176,7 @@ def left_on(disk: Path) -> list[str]:
     """What a mount that ended has left in the directory of a disk, but for whole copies that outlive it."""
     tiers = [path for path in disk.glob("*nopfs*") if not path.name.startswith("nopfs-cache-")]
     unfinished = [path for path in disk.glob("nopfs-cache-*/v1/sources/*/??/*") if path.suffix]
-    return [str(path.relative_to(disk)) for path in (*tiers, *unfinished, *disk.glob("nopfs-cache-*/v1/mounts/*"))]
+    return [str(path.relative_to(disk)) for path in (*tiers, *unfinished)]
 
 
 def shared_memory() -> frozenset[str]:
