@@ -8,14 +8,15 @@ takes long.
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict, deque
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.plan.epoch_order import DataSet, EpochOrder, Proof
 from nopfsfs.plan.search.evidence import elsewhere
+from nopfsfs.plan.search.kept_opens import KeptOpens, Open
 from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.prepared_opens import MIN_OPENS
 from nopfsfs.plan.search.suspects import FEW, FIRSTS, MAX_OPENS, OpensView, Suspect
@@ -51,9 +52,6 @@ _TWICE = 64
 _TOGETHER = 512
 _COHORTS = 8
 _READERS = 4096
-
-
-Open = tuple[int, int, int]  # row, reader, the mount's count of opens
 
 
 class RowOwners:
@@ -96,7 +94,7 @@ class Cohort:
         self._ownership = ownership
         self.readers: set[int] = set()
         self.last = now  # the mount's count of opens at the last of these
-        self.opens: deque[Open] = deque(maxlen=_KEPT)
+        self.opens = KeptOpens(most=_KEPT)
         self.proof: Proof | None = None  # of the plan that was last found to be certain
         self._forgive = True  # the first time does not count
         self._begin()
@@ -118,7 +116,7 @@ class Cohort:
     @property
     def began(self) -> int:
         """The mount's count of opens at the first of these."""
-        return self.opens[0][2] if self.opens else self.last
+        return self.opens.oldest[2] if self.opens else self.last
 
     def __len__(self) -> int:
         return len(self._distinct)
@@ -194,7 +192,7 @@ class Cohort:
         before, others = elsewhere([(order.find(row), who) for row, who, _ in opens], order.length)
         gone = {opens[at] for at in before}
         if gone:
-            self.opens = deque((one for one in self.opens if one not in gone), maxlen=self.opens.maxlen)
+            self.opens = KeptOpens((one for one in self.opens if one not in gone), most=_KEPT)
         left_out = gone | {opens[at] for at in others}
         return [one for one in opens if one not in left_out]
 
@@ -281,10 +279,10 @@ class Cohort:
         self._deep = self.count
         return True
 
-    def restart(self, opens: Sequence[Open] = ()) -> None:
+    def restart(self, opens: Iterable[Open] = ()) -> None:
         """Forget all opens but these."""
         self._begin()
-        self.opens = deque(opens, maxlen=_KEPT)
+        self.opens = KeptOpens(opens, most=_KEPT)
         for row, reader, _ in self.opens:
             self._take(row, reader)
 
