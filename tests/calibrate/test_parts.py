@@ -220,7 +220,8 @@ def test_a_slow_disk_is_measured_in_about_its_time(
     found = DiskMeter(str(tmp_path), size, None, crew(), lambda doing: None).measure(1.0)
 
     assert time.monotonic() - began < 3.0 + 6 * pause
-    assert found["write"][0][1] == pytest.approx(size / pause, rel=0.5)
+    # never faster than it is; slower where this machine does other things in that second
+    assert 0.2 * size / pause <= found["write"][0][1] <= 1.5 * size / pause
     assert os.listdir(tmp_path) == []
 
 
