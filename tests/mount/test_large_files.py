@@ -58,6 +58,13 @@ def test_a_job_of_three_epochs_reads_each_file_once(
         assert status["used"]["disk"] >= total(data)
 
 
+def test_readers_of_the_same_files_at_once_read_each_block_once(data: Path, disk: Path, tmp_path: Path) -> None:
+    with mounted(data, *FLAGS, "--disk", f"{disk}:400M", work=tmp_path, disks=[disk]) as m:
+        read_all(m, readers=4, rounds=2)
+        assert read_of_source(m)[0] == total(data)
+        assert m.status()["direct_reads"] == 0
+
+
 def test_a_stager_that_dies_in_the_midst_costs_no_byte(data: Path, disk: Path, tmp_path: Path) -> None:
     with mounted(data, *FLAGS, "--disk", f"{disk}:400M", work=tmp_path, disks=[disk]) as m:
         m.errors_expected = True
