@@ -187,7 +187,8 @@ class DiskWriter:
             if self._columns.backing[row] > 0:
                 self._state.publish(Event.BACKED, row, 1)
             elif self._registered.is_large(row) and self._kept.any:
-                self._to_register.append((row, there, int(self._columns.check[row])))
+                known = self._state.large.is_settled(row)
+                self._to_register.append((row, there, None if known else int(self._columns.check[row])))
             return
         usable = self._is_usable(number)
         pinned = self._state.pin(row) if usable else None

@@ -300,6 +300,92 @@ def test_what_is_asked_for_anew_comes_first(base: Shared, disk: Path, monkeypatc
     assert len(there) == 11
 
 
+def test_what_is_asked_for_and_not_begun_is_given_up_at_once(
+    base: Shared, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_writer.os, "pwrite", lambda fd, data, at: time.sleep(0.1) or len(data))
+    first, second = base.row("f00"), base.row("f01")
+    with running(base, spec(disk)) as stager:
+        stager.order(Order.COPY_LARGE, [first, second], 1)
+        wait_for(stager, Event.COPYING, first)
+        stager.order(Order.OFF_DISK, [second, first])
+        wait_for(stager, Event.OFF_DISK, second)
+        wait_for(stager, Event.OFF_DISK, first)
+        assert (Event.COPYING, second) not in stager.events
+        assert wait_until(lambda: copies(disk) == [])
+
+
+class Random:
+    """Random orders, reads and faults, one after the other; each read is compared with what the file held."""
+
+    def __init__(self, stager: Running, base: Shared, disk: Path, seed: int) -> None:
+        self.stager, self.base, self.disk, self.chance = stager, base, disk, random.Random(seed)
+        self.rows = [base.row("f00"), base.row("f01")]
+        self.held = {row: [(base.root / f"f{row - 1:02}").read_bytes()] for row in self.rows}
+
+    def step(self) -> None:
+        row, value = self.chance.choice(self.rows), self.chance.random()
+        if value < 0.7:
+            self.read(row)
+        elif value < 0.8:
+            self.stager.order(Order.COPY_LARGE, self.chance.sample(self.rows, self.chance.randint(1, 2)), 1)
+        elif value < 0.83:
+            self.stager.order(Order.CANCEL)
+        elif value < 0.87:
+            self.stager.order(Order.OFF_DISK, [row], self.chance.randint(0, 1))
+        elif value < 0.9:
+            self.stager.order(Order.EVICT, [row], 1)
+        elif value < 0.94:
+            limit = self.chance.choice([4 * MIB, 8 * MIB])
+            self.stager.order(Order.BUDGET, [limit, self.chance.randint(1, 4) * MIB], BUDGET)
+        elif value < 0.97:
+            self.rot()
+        else:
+            self.change(row)
+
+    def read(self, row: int) -> None:
+        size = self.base.size(row)
+        start = self.chance.randrange(size)
+        end = min(size, start + self.chance.choice([1000, 131_072, MIB, 3 * MIB]))
+        while start < end:
+            error, data = self.stager.read(row, start, min(131_072, end - start))
+            if error:
+                assert error in (errno.ESTALE, errno.ENOSPC)  # changed; read by the server itself
+                return
+            assert data in [held[start : start + len(data)] for held in self.held[row]]
+            if not data:
+                return
+            start += len(data)
+
+    def rot(self) -> None:
+        for path in self.disk.glob(".nopfs-tier-*/copies/*/*"):
+            with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
+                file.seek(self.chance.randrange(SIZE))
+                file.write(b"rotten")
+
+    def change(self, row: int) -> None:
+        data = content(self.chance.randrange(1 << 20), SIZE + self.chance.randrange(MIB))
+        self.held[row].append(data)
+        (self.base.root / f"f{row - 1:02}").write_bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("NOPFSFS_LARGE_SEEDS", "4"))))
+def test_whatever_happens_no_byte_is_wrong(base: Shared, disk: Path, seed: int) -> None:
+    with running(base, spec(disk, 24 * MIB)) as stager:
+        steps = Random(stager, base, disk, seed)
+        for _ in range(150):
+            steps.step()
+        stager.order(Order.BUDGET, [8 * MIB, 4 * MIB], BUDGET)
+        for row in steps.rows:  # and it works on
+
+            def seen(row: int = row) -> bool:
+                error, data = stager.read(row, 0, 1000)
+                return not error and data == steps.held[row][-1][:1000]
+
+            assert wait_until(seen)
+            assert read_range(stager, row, 0, base.size(row)) == steps.held[row][-1]
+
+
 def test_the_end_leaves_no_file(base: Shared, disk: Path) -> None:
     with running(base, spec(disk)) as stager:
         read_range(stager, base.row("f00"), 0, MIB)

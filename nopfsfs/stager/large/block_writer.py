@@ -21,7 +21,7 @@ from nopfsfs.stager.passthrough_copies import write_out
 from nopfsfs.system.descriptors import fill
 from nopfsfs.tiers.disk import Disks
 
-PIECE = 32 << 20  # bytes that one step reads back
+PIECE = 8 << 20  # bytes that one step reads back, and waits for to be written out
 
 
 class BlockWriter:

@@ -53,8 +53,8 @@ class LargeCopies:
             self.copy(rows, value)
         elif order == Order.CANCEL and not value:
             self.cancel()
-        elif order == Order.OFF_DISK and value:
-            self.refuse(rows)
+        elif order == Order.OFF_DISK:
+            self.give_up(rows, refuse=bool(value))
 
     def copy(self, rows: list[int], tier: int) -> None:
         """Copy files to a disk tier, in this order, after those that were asked for before. Events say how each ended:
@@ -68,6 +68,19 @@ class LargeCopies:
         with self._acting:
             self._former |= self._wanted
             self._wanted.clear()
+
+    def give_up(self, rows: list[int], *, refuse: bool) -> None:
+        """Read these rows ahead no more: their copies are to go. Those of which there is nothing yet have an event now.
+        `refuse`: begin none for a while, but by a command."""
+        with self._acting:
+            for row in rows:
+                wanted = row in self._wanted or row in self._former
+                self._forget(row)
+                self._later.pop(row, None)
+                if wanted and row not in self._copies and not self._columns.disk[row]:
+                    self._ring.put(Event.OFF_DISK, row, 1)
+                if refuse:
+                    self._copies.refuse(row)
 
     def _want(self, row: int, tier: int) -> None:
         for before in (self._wanted, self._former, self._later):
@@ -164,6 +177,12 @@ class LargeCopies:
         with self._acting:
             return self._copies.of(row)
 
+    def is_settled(self, row: int) -> bool:
+        """True when the row's copy is published, and was read back block by block."""
+        with self._acting:
+            copy = self._copies.of(row)
+            return copy is not None and copy.is_settled
+
     def attend(self, copy: BlockCopy) -> None:
         """Do the next thing for a copy later, after what waits for the disk thread."""
         self._copies.attend(copy)
@@ -224,12 +243,6 @@ class LargeCopies:
             self._copies.refuse(copy.row)
             if self._copies.of(copy.row) is copy:
                 self._copies.drop(copy.row)
-
-    def refuse(self, rows: list[int]) -> None:
-        """Begin no copy of these rows for a while, but by a command."""
-        with self._acting:
-            for row in rows:
-                self._copies.refuse(row)
 
     def take_gone(self) -> list[BlockCopy]:
         """The copies whose files are to be removed."""
