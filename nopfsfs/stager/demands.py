@@ -19,6 +19,7 @@ from nopfsfs.stager.workers import Workers
 from nopfsfs.tiers.source import Source
 
 DELAY_S = 1.0  # for which a demand waits for room: its block, read by the server alone, would be read twice
+REST_S = 5.0  # after a demand that has waited in vain, in which none waits
 
 
 class Demands:
@@ -32,6 +33,7 @@ class Demands:
     ) -> None:  # fmt: skip
         self._copies, self._clock = copies, clock
         self._delayed: deque[tuple[Demand, float]] = deque()  # and since when
+        self._waits_from = 0.0
         self._queue, self._workers = queue, workers
         self._loads, self._ranges, self._remote = loads, ranges, remote
         self._index, self._columns, self._source = index, columns, source
@@ -70,11 +72,13 @@ class Demands:
             return Answer(demand.id, errno.ESTALE, 0, 0)
         if self._columns.tier[row] == Tier.RAM:
             return Answer(demand.id, 0, int(self._columns.slot[row]) + start, end - start, Origin.RAM)
-        late = self._clock() - since >= DELAY_S
+        late = self._clock() - since >= DELAY_S or since < self._waits_from or not self._ranges.has_any_room
         load = self._load_for(row, start, late=late)
-        if load is None and row in self._copies and not late:
-            self._delayed.append((demand, since))
-            return None
+        if load is None and row in self._copies:
+            if not late:
+                self._delayed.append((demand, since))
+                return None
+            self._waits_from = max(self._waits_from, since + DELAY_S + REST_S)
         if load is None:
             self._gauge[Metric.NO_ROOM] += 1
             return Answer(demand.id, errno.ENOSPC, 0, 0)  # the server reads by itself

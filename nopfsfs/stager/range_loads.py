@@ -146,6 +146,11 @@ class RangeLoads:
 
     # ---- copies on disk -----------------------------------------------------------------------------------
 
+    @property
+    def has_any_room(self) -> bool:
+        """True when at least one block may be in memory."""
+        return self.budget >= self.block
+
     def size(self, row: int) -> int:
         """The bytes of a file."""
         return self._source.size(row)

@@ -20,6 +20,7 @@ from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Order
 from nopfsfs.stager import young_files
+from nopfsfs.stager.demands import DELAY_S
 from nopfsfs.stager.large import block_writer, large_copies
 from tests.conftest import wait_until
 from tests.stager.rig import content, write_files
@@ -199,6 +200,49 @@ def test_a_file_without_room_on_disk_is_read_as_without_a_disk(base: Shared, dis
         wait_for(stager, Event.OFF_DISK, row)
         assert stager.values[Event.OFF_DISK, row] == 0, "full"
         assert copies(disk) == []
+        read_all(stager, base, row)
+
+
+def test_where_memory_has_no_room_for_a_block_nobody_waits(base: Shared, disk: Path) -> None:
+    """The server is told to read by itself; when there is room, the copy comes."""
+    row = base.row("f00")
+    with running(base, spec(disk)) as stager:
+        stager.order(Order.BUDGET, [8 * MIB, MIB // 2], BUDGET)
+        stager.order(Order.COPY_LARGE, [row], 1)
+        assert wait_until(lambda: stager.read(row, 9 * MIB, 1000)[0] == errno.ENOSPC), "the command has come"
+        began = time.monotonic()
+        assert {stager.read(row, at, 1000)[0] for at in range(0, SIZE, MIB // 2)} <= {errno.ENOSPC, 0}
+        assert time.monotonic() - began < DELAY_S
+        stager.order(Order.BUDGET, [8 * MIB, 4 * MIB], BUDGET)
+        wait_for(stager, Event.ON_DISK, row)
+        read_all(stager, base, row)
+
+
+def test_a_disk_that_hangs_holds_no_reader_up_for_long(
+    base: Shared, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, hangs = os.pwrite, threading.Event()
+
+    def hung(fd: int, data: memoryview, at: int) -> int:
+        if at >= 2 * MIB:
+            hangs.wait(20)
+        return write(fd, data, at)
+
+    monkeypatch.setattr(block_writer.os, "pwrite", hung)
+    row = base.row("f00")
+    with running(base, spec(disk)) as stager:
+        try:
+            began = time.monotonic()
+            for at in range(0, SIZE, MIB // 2):
+                error, data = stager.read(row, at, 1000)
+                assert error in (0, errno.ENOSPC)
+                assert error or data == content(1, SIZE)[at : at + 1000]
+            assert time.monotonic() - began < 10 * DELAY_S, "not a second for each"
+            assert wait_until(lambda: base.gauge[Metric.DISKS_BYPASSED] == 1)
+        finally:
+            hangs.set()
+        wait_for(stager, Event.OFF_DISK, row)
+        assert wait_until(lambda: copies(disk) == [])
         read_all(stager, base, row)
 
 

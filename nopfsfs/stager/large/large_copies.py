@@ -110,7 +110,7 @@ class LargeCopies:
         """Begin to read further blocks, as far as there is room."""
         if self._later:
             self._bring_back()
-        if not (self._wanted or self._former or self._under_way):
+        if not (self._wanted or self._former or self._under_way) or not self._ranges.has_any_room:
             return
         for load in self._under_way:
             if load.failed or load.stuck:
