@@ -18,7 +18,7 @@ from nopfsfs.stager.whole_loads import WholeLoads
 from nopfsfs.stager.workers import Workers
 from nopfsfs.tiers.source import Source
 
-DELAY_S = 1.0  # for which a demand waits for room: its block, read by the server alone, would be read twice
+DELAY_S = 2.0  # for which a demand waits for room: its block, read by the server alone, would be read twice
 REST_S = 5.0  # after a demand that has waited in vain, in which none waits
 
 
