@@ -72,7 +72,7 @@ class MountConfig:
     ram: int | None = None  # bytes for arena and page window; None: chosen at mount
     page_cache: int | None = None  # bytes of these for the page cache; None: chosen at mount
     disks: tuple[DiskSpec, ...] = ()
-    disk_keep: bool = False  # copies in `disks` outlive the mount (--disk-keep); see `keeps_copies`
+    disk_keep: bool = True  # copies in `disks` outlive the mount (--disk-keep); see `keeps_copies`
     uid: int | None = None  # read the source as this user (--user)
     gid: int | None = None
     groups: tuple[int, ...] = ()

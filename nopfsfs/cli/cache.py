@@ -1,4 +1,4 @@
-"""`nopfs cache`: lists, verifies, prunes and removes the copies that `--disk-keep yes` keeps between mounts."""
+"""`nopfs cache`: lists, verifies, prunes and removes the copies that `--disk` keeps between mounts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_cache(commands: Commands) -> None:
     parser = commands.add_parser(
         "cache",
         help="what is kept on a disk between mounts",
-        description="List, verify, prune or remove the copies of files that mounts with --disk-keep yes keep in DIR.",
+        description="List, verify, prune or remove the copies of files that mounts with --disk DIR keep.",
         usage="nopfs cache ls|verify|prune|rm DIR [--to SIZE] [--older TIME] [--source PATH] [--json]",
     )
     parser.add_argument("action", choices=_ACTIONS, metavar="ls|verify|prune|rm")

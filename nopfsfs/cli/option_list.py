@@ -129,11 +129,11 @@ GROUPS: Mapping[str, tuple[MountOption, ...]] = {
             default="no disk tier; without SIZE, the free space",
         ),
         Setting(
-            name="disk_keep", metavar="HOW", parse=parse_flag, types=_FLAG, toml="true",
+            name="disk_keep", metavar="HOW", parse=parse_flag, types=_FLAG, toml="false",
             help="keep the copies on disk for the next mount of SOURCE: `yes`, `no`",
             more="See [kept copies](#kept-copies). Where other users read through the mount, only root's copies are "
             "kept",
-            default="`no`",
+            default="`yes`",
         ),
         Setting(
             name="index_dir", metavar="D", parse=parse_path, paths=True, toml='"/var/cache/nopfsfs"',

@@ -13,6 +13,7 @@ from nopfsfs.protocol.source_gauges import size_class
 
 DECAY_S = 10.0  # after which a duration or a byte counts 1/e
 MOST, LEAST = 12.0, 3.0  # requests: those before count as at most, and at least, so many
+FAR, FAR_TIMES = math.log(4.0), 3  # so many in a row that are this far off: what was before is of another time
 FIRST_DEVIATION = 0.7  # of the logarithms, before any was seen: a factor of two
 P95 = 1.645  # standard deviations above the mean, of logarithms that are normally distributed
 PATIENCE = 2.0  # times the longest expected duration without any end, after which the silence counts
@@ -65,16 +66,20 @@ class RecentCount:
 class _Durations:
     """Mean and variance of logarithms of ratios; `ratio`: of which the mean is the logarithm."""
 
-    __slots__ = ("at", "mean", "ratio", "variance", "weight")
+    __slots__ = ("at", "far", "mean", "ratio", "variance", "weight")
 
     def __init__(self, mean: float, now: float) -> None:
         self.mean, self.variance, self.weight, self.at = mean, FIRST_DEVIATION**2, LEAST, now
         self.ratio = math.exp(mean)
+        self.far = 0  # how many in a row were much longer; negative: much shorter
 
     def see(self, log_ratio: float, now: float) -> None:
         before = max(LEAST, min(MOST - 1, self.weight * math.exp((self.at - now) / DECAY_S)))
         self.at, self.weight = now, before + 1
         off = log_ratio - self.mean
+        self.far = 0 if abs(off) < FAR else max(self.far, 0) + 1 if off > 0 else min(self.far, 0) - 1
+        if abs(self.far) >= FAR_TIMES:
+            before, self.weight = LEAST, LEAST + 1
         self.mean += off / self.weight
         self.ratio = math.exp(self.mean)
         self.variance = before / self.weight * (self.variance + off * off / self.weight)

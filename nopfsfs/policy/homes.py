@@ -44,6 +44,7 @@ class Homes:
         self.uses_disk = True  # True while more files may get their home on disk
         self.keeps_large = False  # True where files that are never staged whole may have it there
         self._disk_room = list(disk_room)
+        self._disks_are_short = int(charges.sum()) > sum(disk_room)  # they have no room for all files
         self._tier: dict[int, int] = {}
         self._said = np.zeros(len(charges), np.int8)  # the placement's number less UNCOVERED: 0 costs no memory
         self._said_of = self._said.data
@@ -116,11 +117,9 @@ class Homes:
         """Make the first disk tier with room the row's home; return False when there is none. A row that a placement
         covers may only go to the tier that the placement names, if any."""
         size, said = self._charge[row], self._said_of[row] + UNCOVERED
-        for tier, room in enumerate(self._disk_room):
-            if size <= room and self.uses_disk and (said == UNCOVERED or said == tier + 1):
-                self._disk_room[tier] -= size
-                self._tier[row] = tier + 1
-                self.of[row] = _DISK
+        for tier, room in enumerate(self._disk_room, 1):
+            if size <= room and self.uses_disk and said in (UNCOVERED, tier):
+                self._reserve(row, tier)
                 return True
         return False
 
@@ -128,24 +127,34 @@ class Homes:
         """Make disk tier 1, 2, … the home of a row that has none in memory; return False when there is no room."""
         said = self._said_of[row] + UNCOVERED
         if self.of[row] == _DISK:
-            self.is_on_disk(row, tier)
+            self.is_on_disk(row, tier, whole=False)
             return True
         if self.of[row] == _RAM or not self.uses_disk or said not in (UNCOVERED, tier):
             return False
         if tier > len(self._disk_room) or self._charge[row] > self._disk_room[tier - 1]:
             return False
+        self._reserve(row, tier)
+        return True
+
+    def is_on_disk(self, row: int, tier: int, *, whole: bool) -> None:
+        """Record that the row's copy was found on that tier, perhaps another tier than the one where its room is
+        reserved. `whole`: the row may be staged. Where the disks have no room for all files, a row without a home gets
+        it there: what a mount before has left takes the place of no other file, and memory is for those that it has
+        not."""
+        if self.of[row] == _DISK and self._tier[row] != tier:
+            self._disk_room[self._tier[row] - 1] += self._charge[row]
+            self._reserve(row, tier)
+        elif self.of[row] == _UNPLACED and (whole or self.keeps_large) and self._may_stay(row, tier):
+            self._reserve(row, tier)
+
+    def _may_stay(self, row: int, tier: int) -> bool:
+        is_free = self._said_of[row] == 0 and self.uses_disk
+        return is_free and self._disks_are_short and self._charge[row] <= self._disk_room[tier - 1]
+
+    def _reserve(self, row: int, tier: int) -> None:
         self._disk_room[tier - 1] -= self._charge[row]
         self._tier[row] = tier
         self.of[row] = _DISK
-        return True
-
-    def is_on_disk(self, row: int, tier: int) -> None:
-        """Record that the row's copy was found on that tier, perhaps another tier than the one where its room is
-        reserved."""
-        if self.of[row] == _DISK and self._tier[row] != tier:
-            self._disk_room[self._tier[row] - 1] += self._charge[row]
-            self._disk_room[tier - 1] -= self._charge[row]
-            self._tier[row] = tier
 
     def leave_disk(self, row: int, home: Home, *, empty: bool) -> None:
         """Replace the row's home on disk, if it has one, by `home`. `empty`: the row's room there is free again. With

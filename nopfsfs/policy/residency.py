@@ -213,7 +213,7 @@ class Residency:
 
     def on_disk(self, row: int, tier: int) -> None:
         """Record that the row is whole on disk tier 1, 2, …: another than commanded where a copy was there already."""
-        self.homes.is_on_disk(row, tier)
+        self.homes.is_on_disk(row, tier, whole=self.charge_of[row] <= self.split.whole_limit)
         self.state_of[row] |= ON_DISK
         self.release(row, WRITING)
 

@@ -130,10 +130,13 @@ class StagerProcess:
 
     def _make_disks(self) -> tuple[KeptRows | None, Disks]:
         """The disk tiers, and the names of their copies where these outlive the mount."""
-        config = self._config
-        if not config.keeps_copies(os.geteuid()):
+        config, file_system = self._config, self._file_system
+        keeps, why = config.keeps_copies(os.geteuid()), "other users read through this mount, and root does not read"
+        if keeps and file_system is not None and not file_system.has_change_times:
+            keeps, why = False, "the file system of the source does not tell when a file changed its times"
+        if not keeps:
             if config.disk_keep and config.disks:
-                log.warning("copies on disk are not kept: other users read through this mount, and root does not read")
+                log.info("copies on disk are not kept: %s", why)
             return None, Disks([Disk(d.path, d.size) for d in config.disks])
         root = os.fsencode(config.source)
         kept = KeptRows(root, self._index, self._columns, self._source, self._file_system)

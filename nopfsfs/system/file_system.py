@@ -31,6 +31,9 @@ _NETWORK = frozenset({
 })  # fmt: skip
 
 
+_WITHOUT_CHANGE_TIMES = frozenset({0x4D44, 0x2011BAB0})  # FAT, exFAT
+
+
 class FileSystem(NamedTuple):
     """`kind`: f_type; `id`: f_fsid, 0 where there is none that outlives a remount."""
 
@@ -45,6 +48,12 @@ class FileSystem(NamedTuple):
     def is_network(self) -> bool:
         """True when other machines may write there, so that attributes that are seen here may be old."""
         return self.kind in _NETWORK
+
+    @property
+    def has_change_times(self) -> bool:
+        """False where who sets the mtime of a file back hides that it has changed. Some FUSE file systems have no
+        change times either; nothing tells them apart."""
+        return self.kind not in _WITHOUT_CHANGE_TIMES
 
 
 def file_system_at(path: bytes) -> FileSystem | None:

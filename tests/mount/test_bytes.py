@@ -88,7 +88,7 @@ def test_four_readers_while_the_disk_is_full(mounting: Mounting, data: Path, tin
 def test_copies_on_disk_that_rot_are_not_served(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    flags = ("--ram", "8M", "--disk", f"{disk}:30M", "--passthrough", "off")  # the kernel would not notice
+    flags = ("--ram", "8M", "--disk", f"{disk}:30M", "--disk-keep", "no", "--passthrough", "off")  # the kernel is blind
     with mounting(data, *flags, disks=[disk]) as m:
         m.errors_expected = True
         read_all(m, readers=1)
@@ -111,7 +111,7 @@ def test_leftovers_of_a_killed_run_on_disk_are_cleared(mounting: Mounting, data:
     dead, _ = start_maker(disk)
     kill(dead)
 
-    with mounting(data, "--disk", f"{disk}:30M", disks=[disk]):
+    with mounting(data, "--disk", f"{disk}:30M", "--disk-keep", "no", disks=[disk]):
         pass
 
     assert list(disk.iterdir()) == []

@@ -16,6 +16,7 @@ from tests.mount.harness import fill, mounted, read_all
 pytestmark = pytest.mark.mount
 
 NOBODY = 65534
+GONE = ("--disk-keep", "no")  # copies end with their mount
 SMALL = ("--ram", "4M", "--page-cache", "1M", "--passthrough", "off")
 
 
@@ -38,7 +39,7 @@ def test_what_people_keep_in_the_directory_of_a_tier_stays(mounting: Mounting, d
         (disk / name).write_text(name)
     (disk / "nopfs-out").mkdir()
     before = sorted(disk.rglob("*"))
-    with mounting(data, "--disk", f"{disk}:100M") as m:
+    with mounting(data, "--disk", f"{disk}:100M", *GONE) as m:
         read_all(m, readers=1)
         assert wait_until(lambda: "nopfs-ab_cd3fg was left by an earlier release" in m.log.read_text())
     assert sorted(disk.rglob("*")) == before
@@ -50,11 +51,11 @@ def test_two_mounts_of_one_source_share_a_disk_directory(data: Path, tmp_path: P
     works = [tmp_path / "a", tmp_path / "b"]
     for work in works:
         work.mkdir()
-    with mounted(data, *SMALL, "--disk", f"{disk}:100M", work=works[0]) as first:
+    with mounted(data, *SMALL, "--disk", f"{disk}:100M", *GONE, work=works[0]) as first:
         read_all(first, readers=1)
         first.wait_status(lambda s: s["stager"]["disk_writes"] > 10)
         kept = set(copies(disk))
-        with mounted(data, *SMALL, "--disk", f"{disk}:100M", work=works[1]) as second:
+        with mounted(data, *SMALL, "--disk", f"{disk}:100M", *GONE, work=works[1]) as second:
             read_all(second, readers=1)
             second.wait_status(lambda s: s["stager"]["disk_writes"] > 10)
             assert kept <= set(copies(disk))
@@ -78,7 +79,7 @@ def test_with_user_the_copies_are_that_user_s_and_root_clears_up(
     for path in (source, *source.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     os.chown(disk, owner, owner)
-    with mounting(source, *SMALL, "--disk", f"{disk}:100M", "--user", str(NOBODY)) as m:
+    with mounting(source, *SMALL, "--disk", f"{disk}:100M", *GONE, "--user", str(NOBODY)) as m:
         m.errors_expected = True
         read_all(m, readers=1)
         m.wait_status(lambda s: s["stager"]["disk_writes"] > 10)
@@ -92,7 +93,7 @@ def test_with_user_the_copies_are_that_user_s_and_root_clears_up(
 
 
 def test_a_tier_whose_directory_is_removed_costs_nobody_a_read(mounting: Mounting, data: Path, disk: Path) -> None:
-    with mounting(data, *SMALL, "--disk", f"{disk}:100M") as m:
+    with mounting(data, *SMALL, "--disk", f"{disk}:100M", *GONE) as m:
         m.errors_expected = True
         read_all(m, readers=1)
         m.wait_status(lambda s: s["stager"]["disk_writes"] > 10)

@@ -75,6 +75,29 @@ def test_a_second_mount_opens_nothing_at_the_source_that_is_kept(
 
 
 @pytest.mark.slow
+def test_of_a_source_that_does_not_fit_a_second_mount_reads_what_is_not_kept(
+    data: Path, disk: Path, tmp_path: Path
+) -> None:
+    """Memory and disk hold two thirds: the next mount, whoever comes first there, holds as much from its first epoch
+    on."""
+    flags = ("--ram", "2M", "--page-cache", "0.5M", "--passthrough", "off")
+
+    def read_at_source(m: Mounted) -> int:
+        before = m.status()["stager"]["source_opens"]
+        read_all(m, readers=1)
+        return int(m.status()["stager"]["source_opens"] - before)
+
+    with keeping(data, disk, tmp_path / "a", *flags, size="3M") as m:
+        assert wait_until(lambda: read_at_source(m) < 0.7 * FILES, 30)
+        first = min(read_at_source(m) for _ in range(3))
+        assert wait_until(lambda: not [path for path in copies(disk) if path.suffix], 20)
+    with keeping(data, disk, tmp_path / "b", *flags, size="3M") as m:
+        later = [read_at_source(m) for _ in range(4)]
+    assert later[0] <= FILES - 0.4 * FILES, (first, later)
+    assert min(later[1:]) <= first + 4, (first, later)
+
+
+@pytest.mark.slow
 def test_a_file_that_changed_between_mounts_is_read_anew(tmp_path: Path, data: Path, disk: Path) -> None:
     keep_all(data, disk, tmp_path / "a", *SMALL)
     changed = sorted(data.rglob("*.jpg"))[7]

@@ -32,6 +32,7 @@ COUNT = 40
 SIZE = 300_000
 KILLS = 20
 HANGS_S = 240.0
+GONE = ("--disk-keep", "no")  # copies end with their mount
 ON = ("--passthrough", "on", "--ram", "4M")
 SAYS_SO = "are passed through to disk"
 
@@ -109,7 +110,7 @@ def digest(data: bytes) -> list[object]:
 
 
 def test_files_on_disk_are_read_there_by_the_kernel(mounting: Mounting, data: Path, disk: Path) -> None:
-    with mounting(data, *ON, "--disk", f"{disk}:100M", disks=[disk]) as m:
+    with mounting(data, *ON, "--disk", f"{disk}:100M", *GONE, disks=[disk]) as m:
         assert len(settle(m)) > COUNT // 2
 
         def all_are_passed() -> bool:
@@ -129,7 +130,7 @@ def test_files_on_disk_are_read_there_by_the_kernel(mounting: Mounting, data: Pa
 
 
 def test_of_files_in_memory_nothing_changes(mounting: Mounting, data: Path, real_disk: Path) -> None:
-    with mounting(data, "--passthrough", "on", "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
+    with mounting(data, "--passthrough", "on", "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         read_all(m, rounds=3)
         assert m.status()["served"]["disk"]["files"] == 0
 
@@ -138,7 +139,7 @@ def test_of_files_in_memory_nothing_changes(mounting: Mounting, data: Path, real
 def test_by_itself_only_large_files_are_passed_through(mounting: Mounting, tmp_path: Path, real_disk: Path) -> None:
     files = {name(n): content(n + 1, PASSES_FROM + (n if n % 2 else -1 - n)) for n in range(COUNT)}
     write(tmp_path / "source", files)
-    with mounting(tmp_path / "source", "--ram", "16M", "--disk", f"{real_disk}:200M", disks=[real_disk]) as m:
+    with mounting(tmp_path / "source", "--ram", "16M", "--disk", f"{real_disk}:200M", *GONE, disks=[real_disk]) as m:
         there = settle(m, 1)
         copies = {copy.stat().st_size for copy in real_disk.glob(".nopfs-tier-*/copies/*/*")}
         for copy in real_disk.glob(".nopfs-tier-*/copies/*/*"):
@@ -163,7 +164,7 @@ def test_without(
 ) -> None:
     if flags[-1] == "NOPFS_WITHOUT":
         monkeypatch.setenv(flags.pop(), "passthrough")
-    with mounting(data, *flags, "--ram", "4M", "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
+    with mounting(data, *flags, "--ram", "4M", "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         read_all(m, rounds=3)
         assert m.status()["read_errors"] == 0
         assert SAYS_SO not in (m.log.read_text() if m.log.exists() else "")
@@ -184,7 +185,7 @@ def test_on_a_stacked_file_system_it_is_off(mounting: Mounting, data: Path, tmp_
         if subprocess.run(mount, check=False).returncode:
             pytest.skip("no overlayfs here")
         try:
-            with mounting(data, *ON, "--disk", f"{parts['disk']}:100M", disks=[parts["disk"]]) as m:
+            with mounting(data, *ON, "--disk", f"{parts['disk']}:100M", *GONE, disks=[parts["disk"]]) as m:
                 settle(m, 0)
                 read_all(m, rounds=2)
                 assert m.log.read_text().count("passthrough is off for disk tier") == 1
@@ -200,7 +201,7 @@ def test_as_another_user_the_right_is_kept_for_this_alone(
     source = open_to_all / "source"
     subprocess.run(["cp", "-r", str(data), str(source)], check=True)
     subprocess.run(["chmod", "-R", "a+rX", str(source)], check=True)
-    with mounting(source, *ON, "--user", "nobody", "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
+    with mounting(source, *ON, "--user", "nobody", "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         there = settle(m)
         assert passed(m, lambda: read_all(m, readers=1)) >= len(there), "others may have been registered meanwhile"
         effective = {}
@@ -215,7 +216,7 @@ def test_as_another_user_the_right_is_kept_for_this_alone(
 @pytest.mark.slow
 def test_without_the_right_it_is_off(mounting: Mounting, data: Path, real_disk: Path, tmp_path: Path) -> None:
     """The stager of a mount that was taken over by a supervisor that has fewer rights."""
-    with mounting(data, *ON, "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
+    with mounting(data, *ON, "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         m.errors_expected = True
         settle(m)
         m.kill("supervisor")
@@ -234,7 +235,7 @@ def test_without_the_right_it_is_off(mounting: Mounting, data: Path, real_disk: 
 
 
 def test_one_that_is_open_stays_in_its_mode(mounting: Mounting, data: Path, real_disk: Path) -> None:
-    with mounting(data, *ON, "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
+    with mounting(data, *ON, "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         there = settle(m)
         n = there[0]
         path, right = m.path / name(n), digest((data / name(n)).read_bytes())
@@ -264,7 +265,7 @@ def test_a_mapping_outlives_its_handle(mounting: Mounting, data: Path, real_disk
     libc = ctypes.CDLL(None)
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.mmap.restype, libc.munmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]
-    with mounting(data, *ON, "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
+    with mounting(data, *ON, "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         for n in settle(m):
             path, right = m.path / name(n), (data / name(n)).read_bytes()
             with path.open("rb") as file:  # Python's own would keep the handle, too
@@ -281,7 +282,7 @@ def test_a_mapping_outlives_its_handle(mounting: Mounting, data: Path, real_disk
 def test_deaths(mounting: Mounting, data: Path, disk: Path, servers: str) -> None:
     rng = random.Random(17)
     killed = 0
-    flags = ["--servers", servers, "--seed", "42", "--disk", f"{disk}:100M"]
+    flags = ["--servers", servers, "--seed", "42", "--disk", f"{disk}:100M", *GONE]
     with mounting(data, *ON, *flags, disks=[disk]) as m:
         m.errors_expected = True
         with comparing(m, readers=3, rounds="all", pause=0.002, limit_s=HANGS_S) as readers:
@@ -305,7 +306,7 @@ def test_deaths(mounting: Mounting, data: Path, disk: Path, servers: str) -> Non
 def test_a_stager_that_dies_takes_its_copies_with_it_and_readers_go_on(
     mounting: Mounting, data: Path, real_disk: Path
 ) -> None:
-    with mounting(data, *ON, "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
+    with mounting(data, *ON, "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         m.errors_expected = True
         there = settle(m)
         path, right = m.path / name(there[0]), digest((data / name(there[0])).read_bytes())
@@ -327,7 +328,7 @@ def test_a_stager_that_dies_takes_its_copies_with_it_and_readers_go_on(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["adopt", "upgrade"])
 def test_a_mount_that_is_taken_over(mounting: Mounting, data: Path, real_disk: Path, how: str) -> None:
-    with mounting(data, *ON, "--servers", "2", "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
+    with mounting(data, *ON, "--servers", "2", "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         m.errors_expected = True
         path = m.path / name(settle(m)[0])
         with Reader("hold", path) as held:
@@ -352,7 +353,7 @@ def test_a_file_that_changed_is_read_anew_and_whoever_has_it_open_goes_on(
 ) -> None:
     source = tmp_path / "source"
     subprocess.run(["cp", "-a", str(data), str(source)], check=True)
-    with mounting(source, *ON, "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
+    with mounting(source, *ON, "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         m.errors_expected = True
         n = settle(m)[0]
         path, old, new = m.path / name(n), (data / name(n)).read_bytes(), content(1000, SIZE + 77)
@@ -382,7 +383,7 @@ def test_a_file_that_changed_is_read_anew_and_whoever_has_it_open_goes_on(
 
 @pytest.mark.long
 def test_killed_readers_leave_no_count(mounting: Mounting, data: Path, real_disk: Path) -> None:
-    with mounting(data, *ON, "--servers", "2", "--disk", f"{real_disk}:100M", disks=[real_disk]) as m:
+    with mounting(data, *ON, "--servers", "2", "--disk", f"{real_disk}:100M", *GONE, disks=[real_disk]) as m:
         there = settle(m)
         for _ in range(30):
             readers = [Reader("loop", m.path) for _ in range(3)]

@@ -191,7 +191,7 @@ def test_a_rotten_copy_on_disk_is_found_and_dropped(mounting: Mounting, tmp_path
     write(tmp_path / "source", {f"{number:02}": content(number, 400_000) for number in range(60)})
     disk = tmp_path / "disk"
     disk.mkdir()
-    with mounting(tmp_path / "source", "--ram", "16M", "--disk", f"{disk}:40M", disks=[disk]) as m:
+    with mounting(tmp_path / "source", "--ram", "16M", "--disk", f"{disk}:40M", "--disk-keep", "no", disks=[disk]) as m:
         assert files(check(m)) == {"nothing": 60}
         assert source_opens(m) == 0
         warm(m)

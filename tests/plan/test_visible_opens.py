@@ -117,6 +117,43 @@ def test_a_plan_is_found_by_tripwires(n, world) -> None:
     assert min(shares[1:]) >= (0.9 if n > 300 else 0.5)  # there, all opens show, and a few are much of an epoch
 
 
+@pytest.mark.parametrize("apart", [0, 400, 1900])
+def test_opens_are_counted_however_far_ranks_are_apart(apart: int) -> None:
+    """Of 2,000 files of a rank in each epoch: most of the next epoch may be read before this one is over."""
+    n, ranks = 6000, 3
+    parts = tree(n, 0)
+    rng = np.random.default_rng(apart)
+    follower = Follower(parts, 42, heads=HEADS, worlds=[(ranks, tuple(range(ranks)))])
+    rows = parts[0].orders[0].rows
+    lanes = [
+        np.concatenate([rows[registry.order(SHUFFLED, n, epoch, ranks, rank)] for epoch in range(3)])
+        for rank in range(ranks)
+    ]
+    at, opens, readers = [0] * ranks, [[]], [[]]
+    while min(at) < n:
+        if min(at) >= n // ranks and len(opens) == 1:  # the first epoch is over; all opens showed until now
+            opens.append([])
+            readers.append([])
+        rank = int(rng.integers(ranks))
+        if at[rank] <= min(at) + apart:
+            part = lanes[rank][at[rank] : at[rank] + 20]
+            at[rank] += 20
+            opens[-1] += part.tolist()
+            readers[-1] += [100 + rank] * len(part)
+
+    def read(these: np.ndarray, whose: np.ndarray) -> None:
+        for first in range(0, len(these), 16):
+            follower.observe(these[first : first + 16], whose[first : first + 16])
+            follower.settle()
+
+    read(np.array(opens[0]), np.array(readers[0]))
+    seen = showing(parts, 1)
+    follower.show_only(seen)
+    before, shown = follower.stood_for, seen.mask[opens[1]]
+    read(np.array(opens[1])[shown], np.array(readers[1])[shown])
+    assert follower.stood_for - before == pytest.approx(len(opens[1]), abs=0.01 * n)
+
+
 @pytest.mark.parametrize("left", [5000, 420, 330, 60, 20])
 def test_opens_are_counted_wherever_in_an_epoch_tripwires_begin(left: int) -> None:
     """Where the rest of an epoch has few tripwires, or none, each tells of far more opens, or fewer, than one of the

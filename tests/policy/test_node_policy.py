@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -353,6 +354,31 @@ def test_what_a_tier_refused_for_a_while_may_go_there_at_its_next_use() -> None:
     assert (Do.TO_DISK, [0, 1], 1) in c.take_commands()
     c.staged(2)
     assert c.residency.home[2] == Home.STREAM, "there is room for two, as before"
+
+
+@pytest.mark.parametrize(("room", "homes"), [(20, [Home.DISK, Home.DISK, Home.RAM]), (40, [Home.RAM] * 3)])
+def test_what_a_mount_before_has_left_on_a_disk_that_is_short_stays_there(room: int, homes: list[Home]) -> None:
+    """A copy that is of no use would take the place of a file that is read again. A disk with room for all is no
+    reason to leave the memory empty."""
+    c = NodePolicy(np.array([10] * 4), np.zeros(4, np.uint8), split(30, 100, 100), [room])
+    for row in (0, 1):
+        c.on_disk(row, 1)
+    for row in (0, 1, 2):
+        c.staged(row)
+    assert [c.residency.home[row] for row in (0, 1, 2)] == homes
+    assert not [order for order in c.take_commands() if order[0] == Do.TO_DISK]
+
+
+def test_more_than_fits_is_not_at_home_where_it_was_left() -> None:
+    """As a disk has become smaller, or memory: a file that is too large to be staged is read through."""
+    c = NodePolicy(np.array([10, 10, 90, 10]), np.zeros(4, np.uint8), replace(split(80, 0, 160), whole_limit=20), [100])
+    for row in (2, 0, 1):
+        c.on_disk(row, 1)
+    assert [c.residency.home[row] for row in range(4)] == [Home.DISK, Home.DISK, Home.UNPLACED, Home.UNPLACED]
+    few = NodePolicy(np.array([10] * 4), np.zeros(4, np.uint8), split(30, 100, 100), [15])
+    for row in (0, 1):
+        few.on_disk(row, 1)
+    assert few.residency.home[1] == Home.UNPLACED
 
 
 def test_room_is_counted_on_the_tier_that_has_the_copy_and_not_on_the_one_that_was_asked() -> None:

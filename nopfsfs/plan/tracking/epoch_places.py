@@ -37,7 +37,7 @@ class EpochPlaces:
         """Begin an epoch of which nothing was opened."""
         self.now = order
         self.ahead: EpochOrder | None = None
-        self.stands_for_ahead = 1.0  # as `stands_for`, in the next epoch
+        self.stands_for_ahead, self._untold_ahead = 1.0, 0  # as `stands_for` and `untold`, in the next epoch
         self._all_seen = 0  # opens of this epoch while all opens showed, before few did
         self.lanes = len(order.hypothesis.ranks)
         each = order.length // self.lanes
@@ -95,6 +95,7 @@ class EpochPlaces:
         if self.showing is None:
             return
         self.showing, self.spacing = None, 1
+        self.stands_for_ahead, self._untold_ahead = 1.0, 0
         self.loader = LoaderShape() if self.inflight is None else None
         self.k = window(self.now.length // self.lanes, self.inflight or self._guessed)
         self._guessed = None
@@ -217,10 +218,12 @@ class EpochPlaces:
 
     def expect(self, order: EpochOrder) -> None:
         """Make the next epoch known, so that the window and the stream reach into it."""
-        self.ahead, self.stands_for_ahead = order, 1.0
+        self.ahead, self.stands_for_ahead, self._untold_ahead = order, 1.0, 0
         if self.showing is not None:
-            show = int(np.count_nonzero(self.showing.mask[order.rows]))
-            self.stands_for_ahead = order.length / show if show else float(self.spacing)
+            there = order.rows[order.rows >= 0]
+            show = int(np.count_nonzero(self.showing.mask[there]))
+            self.stands_for_ahead = len(there) / show if show else float(self.spacing)
+            self._untold_ahead = 0 if show else len(there)
         for lane, cursor in enumerate(self.cursors):
             cursor.extend(order.length // self.lanes, order.absent(lane), self._hidden(order, lane))
 
@@ -243,7 +246,8 @@ class EpochPlaces:
         self._all_seen = 0
         for cursor in self.cursors:
             cursor.roll()
-        self._stand()
+        # Also for opens that are still to come: those of before, while others read on in the last epoch, counted so.
+        self.stands_for, self.untold = self.stands_for_ahead, self._untold_ahead
 
     def last_opened(self) -> frozenset[int]:
         """The rows opened among the last 2 K places of this epoch: a slower reader of the same may still

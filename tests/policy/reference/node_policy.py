@@ -164,7 +164,7 @@ class NodePolicy:
 
     def on_disk(self, row: int, tier: int) -> None:
         """Record that the row is whole on disk tier 1, 2, …: another than commanded where a copy was there already."""
-        self.homes.is_on_disk(row, tier)
+        self.homes.is_on_disk(row, tier, whole=bool(self._charge[row] <= self.split.whole_limit))
         self._is_writing[row] = False
         self._is_on_disk[row] = True
         self._let_go(row)
