@@ -15,6 +15,7 @@ class Do(IntEnum):
     TO_DISK = 5
     OFF_DISK = 6
     CANCEL = 7
+    COPY_LARGE = 22
     CHECK = 21
 
 

@@ -112,7 +112,7 @@ class DropQueue:
         if holds & OPEN:
             request.under_way.pop(row, None)
             request.count(request.open, row)
-        elif self._state_of[row] & FETCHING or holds & (WRITING | PUSHING | OFFERED):
+        elif self._state_of[row] & FETCHING or holds & (PUSHING | OFFERED | (0 if self._is_large(row) else WRITING)):
             request.under_way[row] = BUSY
         elif parts := self._drop(row):
             request.under_way[row] = parts
@@ -120,16 +120,20 @@ class DropQueue:
             request.under_way.pop(row, None)
             request.count(request.dropped, row)
 
+    def _is_large(self, row: int) -> bool:
+        return bool(self._residency.charge_of[row] > self._residency.split.whole_limit)
+
     def _drop(self, row: int) -> int:
         """Command the drop of all that is held of a row; return the parts."""
         residency, parts = self._residency, 0
-        if residency.charge_of[row] > residency.split.whole_limit:
+        large = self._is_large(row)
+        if large:
             residency.commands.add(Do.DROP, row)  # pages of a large file are not recorded
             parts |= PAGES
         elif self._paged_of[row] != _NONE:
             self._pushes.forget(row)
             parts |= PAGES
-        if self._state_of[row] & ON_DISK:
+        if self._state_of[row] & ON_DISK or (large and self._holds_of[row] & WRITING):  # its copy may never be whole
             residency.commands.add(Do.OFF_DISK, row)
             parts |= DISK
         if self._state_of[row] & PRESENT:

@@ -11,6 +11,7 @@ import numpy as np
 
 from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.homes import Home
+from nopfsfs.policy.large_files import LargeFiles
 from nopfsfs.policy.pending_reads import PendingReads
 from nopfsfs.policy.push_scheduler import PushScheduler
 from nopfsfs.policy.residency import FETCHING, KERNEL_READS, PENDING, PRESENT, STAGED, Residency
@@ -25,8 +26,8 @@ _RAM = Home.RAM  # bound once, as in `residency`
 class FetchScheduler:
     """Issues FETCH, and holds what is fetched or found for a stream position."""
 
-    def __init__(self, residency: Residency, pushes: PushScheduler) -> None:
-        self._residency, self._pushes = residency, pushes
+    def __init__(self, residency: Residency, pushes: PushScheduler, large: LargeFiles) -> None:
+        self._residency, self._pushes, self._large = residency, pushes, large
         self._state_of, self._home_of, self._charge_of = residency.state_of, residency.home_of, residency.charge_of
         self._pending = PendingReads()  # copies that do not stay, fetched for a read to come
         self._pulls: dict[int, None] = {}  # rows to fetch in this order, before those of the stream
@@ -100,6 +101,7 @@ class FetchScheduler:
         self.at = position
         self.caught_up = False
         self._pending.restart()
+        self._large.restart()
 
     def advance(self, position: int, end: int, upcoming: Upcoming) -> None:
         """Command fetches for stream positions up to `end`, while the reader is at `position`."""
@@ -115,6 +117,7 @@ class FetchScheduler:
     def _fetch_some(self, rows: Rows, first: int) -> int:
         """Add fetch commands for some of these rows, the first at position `first`; return how many were dealt with."""
         residency = self._residency
+        self._large.upcoming(rows)
         size, state = residency.charges[rows], residency.state[rows]
         wanted = (rows >= 0) & (size > 0) & (size <= residency.split.whole_limit) & (state & KERNEL_READS == 0)
         wanted &= (state & STAGED == 0) | (residency.home[rows] != _RAM)

@@ -42,6 +42,7 @@ class Homes:
         self.room = room
         self.used = 0
         self.uses_disk = True  # True while more files may get their home on disk
+        self.keeps_large = False  # True where files that are never staged whole may have it there
         self._disk_room = list(disk_room)
         self._disks_are_short = int(charges.sum()) > sum(disk_room)  # they have no room for all files
         self._tier: dict[int, int] = {}
@@ -72,9 +73,10 @@ class Homes:
         elif self.of[row] == _DISK:
             self._disk_room[self._tier[row] - 1] -= more
 
-    def is_crowded(self, row: int) -> bool:
-        """True when the disk tier that is the row's home has less room than its files need."""
-        return self._disk_room[self._tier[row] - 1] < 0
+    def is_crowded(self, row: int, *, large: bool = False) -> bool:
+        """True when the disk tier that is the row's home has less room than its files need. `large`: the row is never
+        staged whole, and may have to leave for that."""
+        return self._disk_room[self._tier[row] - 1] < 0 or (large and not self.keeps_large)
 
     def place(self, row: int, *, disk: bool) -> None:
         """Give a row without a home one: in memory while there is room, else on `disk`, else nowhere. A row for which
@@ -87,6 +89,12 @@ class Homes:
         elif self._charge[row] <= self.free:
             self.take(row)
         elif disk:
+            self.place_on_disk(row)
+
+    def place_large(self, row: int) -> None:
+        """Give a row without a home one that is never staged whole: on disk, or nowhere."""
+        self.of[row] = _STREAM
+        if self.keeps_large:
             self.place_on_disk(row)
 
     def take(self, row: int) -> None:
@@ -115,6 +123,19 @@ class Homes:
                 return True
         return False
 
+    def claim(self, row: int, tier: int) -> bool:
+        """Make disk tier 1, 2, … the home of a row that has none in memory; return False when there is no room."""
+        said = self._said_of[row] + UNCOVERED
+        if self.of[row] == _DISK:
+            self.is_on_disk(row, tier, whole=False)
+            return True
+        if self.of[row] == _RAM or not self.uses_disk or said not in (UNCOVERED, tier):
+            return False
+        if tier > len(self._disk_room) or self._charge[row] > self._disk_room[tier - 1]:
+            return False
+        self._reserve(row, tier)
+        return True
+
     def is_on_disk(self, row: int, tier: int, *, whole: bool) -> None:
         """Record that the row's copy was found on that tier, perhaps another tier than the one where its room is
         reserved. `whole`: the row may be staged. Where the disks have no room for all files, a row without a home gets
@@ -123,11 +144,12 @@ class Homes:
         if self.of[row] == _DISK and self._tier[row] != tier:
             self._disk_room[self._tier[row] - 1] += self._charge[row]
             self._reserve(row, tier)
-        elif self.of[row] == _UNPLACED and self._said_of[row] == 0 and whole and self._may_stay(row, tier):
+        elif self.of[row] == _UNPLACED and (whole or self.keeps_large) and self._may_stay(row, tier):
             self._reserve(row, tier)
 
     def _may_stay(self, row: int, tier: int) -> bool:
-        return self._disks_are_short and self.uses_disk and self._charge[row] <= self._disk_room[tier - 1]
+        is_free = self._said_of[row] == 0 and self.uses_disk
+        return is_free and self._disks_are_short and self._charge[row] <= self._disk_room[tier - 1]
 
     def _reserve(self, row: int, tier: int) -> None:
         self._disk_room[tier - 1] -= self._charge[row]

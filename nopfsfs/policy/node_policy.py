@@ -19,6 +19,7 @@ from nopfsfs.policy.command_list import CommandList, Do
 from nopfsfs.policy.drop_queue import ARENA, DISK, PAGES, DropQueue
 from nopfsfs.policy.fetch_scheduler import FetchScheduler
 from nopfsfs.policy.homes import Home
+from nopfsfs.policy.large_files import LargeFiles
 from nopfsfs.policy.large_reads import LargeReads
 from nopfsfs.policy.next_use import NextUses
 from nopfsfs.policy.open_files import OpenFiles
@@ -32,20 +33,24 @@ _NONE = Paged.NONE  # bound once, as in `residency`
 
 class NodePolicy:
     """Hands each event to the parts that it concerns. `charges`, `split` and `disk_room` as in `Residency`; `paged` as
-    in `PushScheduler`. Callers read the state of the parts, and change it by the methods of this class only."""
+    in `PushScheduler`; `keeps_large` as in `Homes`. Callers read the state of the parts, and change it by the methods
+    of this class only."""
 
     def __init__(
-        self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: MemorySplit, disk_room: list[int]
-    ) -> None:
+        self, charges: npt.NDArray[np.int64], paged: npt.NDArray[np.uint8], split: MemorySplit, disk_room: list[int],
+        *, keeps_large: bool = False,
+    ) -> None:  # fmt: skip
         self._commands = CommandList()
         self.residency = Residency(charges, split, disk_room, self._commands)
+        self.residency.homes.keeps_large = keeps_large
         self.pushes = PushScheduler(self.residency, paged)
-        self.fetches = FetchScheduler(self.residency, self.pushes)
-        self.warm = WarmQueue(self.residency, self.fetches)
+        self.large = LargeFiles(self.residency)
+        self.fetches = FetchScheduler(self.residency, self.pushes, self.large)
+        self.warm = WarmQueue(self.residency, self.fetches, self.large)
         self.drops = DropQueue(self.residency, self.fetches, self.pushes)
         self.checks = CheckQueue(self.residency)
         self.open = OpenFiles()
-        self._large = LargeReads()
+        self._large_reads = LargeReads()
         self._closes_are_seen = True
 
     @property
@@ -119,6 +124,10 @@ class NodePolicy:
         """Record that the row is whole on disk tier 1, 2, …: another than commanded where a copy was there already."""
         self.residency.on_disk(row, tier)
 
+    def copying(self, row: int, tier: int) -> None:
+        """Record that the stager has begun to copy a row to disk that is too large to be staged whole."""
+        self.large.begun(row, tier)
+
     def kernel_reads(self, row: int, yes: bool = True) -> None:
         """Record that the kernel reads the row from its copy on disk by itself, or that it may not."""
         self.residency.kernel_reads(row, yes)
@@ -130,12 +139,14 @@ class NodePolicy:
         changed. `again`: the tier failed or lost the copy. The room there is free, and the row may get it at its next
         use."""
         self.residency.off_disk(row, again=again or self.drops.is_dropping(row))
+        self.large.gone(row)
         self.drops.ended(row, DISK)
 
     def changed(self, row: int, charge: int | None = None) -> None:
         """Record that the file changed at the source and that everything of its old version was forgotten. `charge`:
         bytes that a copy costs from now on; None: as before."""
         self.pushes.dropped(row)
+        self.large.gone(row)
         more = 0 if charge is None else charge - self.residency.charge_of[row]
         if more:
             self.residency.recharge(row, more)
@@ -148,6 +159,7 @@ class NodePolicy:
         self.warm.stager_lost()
         self.drops.stager_lost()
         self.checks.stager_lost()
+        self.large.restart()
         self.residency.stager_lost()
         self.fetches.stager_lost()
         self.pushes.stager_lost()
@@ -188,7 +200,7 @@ class NodePolicy:
         charge = self.residency.charge_of[row]
         if charge <= self.residency.split.whole_limit:
             self.pushes.read(row)
-        elif behind := self._large.read(row, end):
+        elif behind := self._large_reads.read(row, end):
             self._commands.add(Do.DROP, row, behind)
         if not self._closes_are_seen:
             self.residency.hold(row, OPEN)
@@ -204,7 +216,7 @@ class NodePolicy:
 
     def _closed(self, row: int) -> None:
         """Handle that all readers have closed the row."""
-        if self._large.closed(row):
+        if self._large_reads.closed(row):
             self._commands.add(Do.DROP, row)
         residency = self.residency
         if residency.belady:

@@ -181,7 +181,7 @@ class Residency:
             self.stream_used += more
         if self.home_of[row] == _RAM and (charge > self.split.whole_limit or self.homes.free < 0):
             self._give_up(row)
-        elif self.home_of[row] == _DISK and (charge > self.split.whole_limit or self.homes.is_crowded(row)):
+        elif self.home_of[row] == _DISK and self.homes.is_crowded(row, large=charge > self.split.whole_limit):
             self.homes.leave_disk(row, _UNPLACED, empty=True)
         if self.home_of[row] == _STREAM and not self.state_of[row] & STREAM:
             self.home_of[row] = _UNPLACED
@@ -324,12 +324,12 @@ class Residency:
     # ---- homes --------------------------------------------------------------------------------------------
 
     def place(self, row: int) -> None:
-        """Give a row its home at its first use. A file that is never staged whole has none. Under Belady's rule, a home
-        on disk is decided after the file was read."""
+        """Give a row its home at its first use, on disk or nowhere if it is never staged whole. Under Belady's rule, a
+        home of others on disk is decided after the file was read."""
         if self.home_of[row] != _UNPLACED:
             return
         if self.charge_of[row] > self.split.whole_limit:
-            self.home_of[row] = _STREAM
+            self.homes.place_large(row)
             return
         self.homes.place(row, disk=not self.belady)
         if self.home_of[row] == _RAM:

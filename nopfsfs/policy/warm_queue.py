@@ -16,6 +16,7 @@ from nopfsfs.policy.command_list import Do
 from nopfsfs.policy.fetch_scheduler import FetchScheduler
 from nopfsfs.policy.file_request import DEALT_AT_ONCE, FAILURES_KEPT, UNDER_WAY_MOST, FileRequest, Tally
 from nopfsfs.policy.homes import Home
+from nopfsfs.policy.large_files import LargeFiles
 from nopfsfs.policy.residency import EVICTING, FETCHING, ON_DISK, PRESENT, STAGED, WRITING, Residency
 from nopfsfs.policy.stream_scan import Rows
 
@@ -80,8 +81,8 @@ def _kept(residency: Residency, rows: Rows) -> npt.NDArray[np.bool_]:
 class WarmQueue:
     """The requests of all commands, the first one first."""
 
-    def __init__(self, residency: Residency, fetches: FetchScheduler) -> None:
-        self._residency, self._fetches = residency, fetches
+    def __init__(self, residency: Residency, fetches: FetchScheduler, large: LargeFiles) -> None:
+        self._residency, self._fetches, self._large = residency, fetches, large
         self._state_of, self._home_of = residency.state_of, residency.home_of
         self.requests: list[WarmRequest] = []
 
@@ -164,6 +165,9 @@ class WarmQueue:
         elif residency.is_staged(row):
             residency.write(row)
             request.under_way[row] = 0
+        elif self._large.is_large(row):
+            self._large.ask(row)
+            request.under_way[row] = 0
         elif self._has_passage(row, stream=stream) and self._fetches.begin_last(row):
             request.under_way[row] = 1
             batch.append(row)
@@ -174,7 +178,7 @@ class WarmQueue:
     def _give_home(self, row: int) -> bool:
         """Give a row a home here if there is room now, also where there was none before."""
         residency = self._residency
-        if residency.charge_of[row] > residency.split.whole_limit:
+        if residency.charge_of[row] > residency.split.whole_limit and not self._large.is_large(row):
             return self._home_of[row] in (_RAM, _DISK)
         if self._home_of[row] == _STREAM:
             self._home_of[row] = _UNPLACED

@@ -48,6 +48,7 @@ class Event(IntEnum):
     STRAY = 23  # the row was read from the source, though it lives on another node; STAGED follows
     CHECKED = 33  # what is held of the row was compared with the source; value: where it differs, flags as below
     UNCHECKED = 34  # it could not be compared; value: the errno
+    COPYING = 35  # a copy of a large row has begun on a disk tier, the value; ON_DISK or OFF_DISK follows
     STUCK = 32  # the source does not answer: the row's fetch counts no more; STAGED or FAILED follows when it does
 
 

@@ -33,7 +33,7 @@ class Order(IntEnum):
     DROP = 3  # drop these rows' pages from the page cache; value: up to which byte, 0 for all
     EVICT = 4  # free these rows' bytes in the arena; value: 1 for blocks of files read by ranges only, without an event
     TO_DISK = 5  # copy these staged rows to disk tier `value`
-    OFF_DISK = 6  # remove these rows' copies on disk
+    OFF_DISK = 6  # remove these rows' copies on disk; value: 1 to begin none by itself, if they are large
     CANCEL = 7  # forget the FETCH orders of the same value not begun
     BUDGET = 8  # the arena's budget is now `value` bytes
     QUIESCE = 9  # stop touching the mount; let go of it
@@ -44,6 +44,7 @@ class Order(IntEnum):
     # of reads of the source: value: requests under way; rows: 1 to count only requests as young that begin from now on,
     # or 0; bytes a second, 0: no bound
     LIMITS = 14
+    COPY_LARGE = 22  # copy these rows, which are too large to be staged whole, to disk tier `value`, by blocks
     CHECK = 21  # compare what is held of these rows with the source; value: 1 to forget the CHECK orders before
     RECHECK = 20  # look at all files and directories once, as soon as that is possible; value: the request's number
 

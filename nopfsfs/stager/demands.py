@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+from collections import deque
 from collections.abc import Callable
 
 from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import Columns, Metric, Tier
 from nopfsfs.protocol.server_stager import Answer, Demand, Origin
+from nopfsfs.stager.large.block_copies import BlockCopies
 from nopfsfs.stager.load import Load, Waiter
 from nopfsfs.stager.range_loads import RangeLoads
 from nopfsfs.stager.read_queue import ReadQueue
@@ -16,14 +18,22 @@ from nopfsfs.stager.whole_loads import WholeLoads
 from nopfsfs.stager.workers import Workers
 from nopfsfs.tiers.source import Source
 
+DELAY_S = 2.0  # for which a demand waits for room: its block, read by the server alone, would be read twice
+REST_S = 5.0  # after a demand that has waited in vain, in which none waits
+
 
 class Demands:
-    """Answers READs of servers. `answer` sends an answer to a server. The caller holds its own lock."""
+    """Answers READs of servers. `answer` sends an answer to a server. The caller holds its own lock. `copies`: of large
+    files; while a block of these finds no room, as others are being written to disk, its demand waits."""
 
     def __init__(
-        self, queue: ReadQueue, workers: Workers, loads: WholeLoads, ranges: RangeLoads, remote: RemoteFetches, *,
-        index: Index, columns: Columns, source: Source, gauge: memoryview, answer: Callable[[Answer], None],
+        self, queue: ReadQueue, workers: Workers, loads: WholeLoads, ranges: RangeLoads, remote: RemoteFetches,
+        copies: BlockCopies, *, index: Index, columns: Columns, source: Source, gauge: memoryview,
+        answer: Callable[[Answer], None], clock: Callable[[], float],
     ) -> None:  # fmt: skip
+        self._copies, self._clock = copies, clock
+        self._delayed: deque[tuple[Demand, float]] = deque()  # and since when
+        self._waits_from = 0.0
         self._queue, self._workers = queue, workers
         self._loads, self._ranges, self._remote = loads, ranges, remote
         self._index, self._columns, self._source = index, columns, source
@@ -31,16 +41,26 @@ class Demands:
 
     def take(self, demand: Demand) -> None:
         """Answer a demand, now or when its bytes have arrived."""
-        answer = self._answer_now(demand)
+        self._take(demand, self._clock())
+
+    def retry(self) -> bool:
+        """Try the demands again that wait for room; True when some still do."""
+        delayed, self._delayed = self._delayed, deque()
+        for demand, since in delayed:
+            self._take(demand, since)
+        return bool(self._delayed)
+
+    def _take(self, demand: Demand, since: float) -> None:
+        answer = self._answer_now(demand, since)
         if answer is not None:
             self._answer(answer)  # under the lock: see `WholeLoads.block_ended`
         if 0 <= demand.row < self._index.n and demand.offset >= 0:
             # After the answer: this may give up the very block that the answer names.
             version = int(self._columns.version[demand.row])
             for load in self._ranges.ahead(demand.row, demand.offset // self._ranges.block, version):
-                self._queue.follow(load)
+                (self._queue.queue if load.from_disk else self._queue.follow)(load)
 
-    def _answer_now(self, demand: Demand) -> Answer | None:
+    def _answer_now(self, demand: Demand, since: float) -> Answer | None:
         """The answer to a demand; None when one will come, at the end of a block."""
         row, start = demand.row, demand.offset
         if not self._index.n_dirs <= row < self._index.n or start < 0:
@@ -52,7 +72,13 @@ class Demands:
             return Answer(demand.id, errno.ESTALE, 0, 0)
         if self._columns.tier[row] == Tier.RAM:
             return Answer(demand.id, 0, int(self._columns.slot[row]) + start, end - start, Origin.RAM)
-        load = self._load_for(row, start)
+        late = self._clock() - since >= DELAY_S or since < self._waits_from or not self._ranges.has_any_room
+        load = self._load_for(row, start, late=late)
+        if load is None and row in self._copies:
+            if not late:
+                self._delayed.append((demand, since))
+                return None
+            self._waits_from = max(self._waits_from, since + DELAY_S + REST_S)
         if load is None:
             self._gauge[Metric.NO_ROOM] += 1
             return Answer(demand.id, errno.ENOSPC, 0, 0)  # the server reads by itself
@@ -69,11 +95,12 @@ class Demands:
             self._remote.demand(load)
         return None
 
-    def _load_for(self, row: int, start: int) -> Load | None:
-        """The load that brings byte `start` of the row, under way or begun now; None without room or threads."""
+    def _load_for(self, row: int, start: int, *, late: bool) -> Load | None:
+        """The load that brings byte `start` of the row, under way or begun now; None without room or threads, and while
+        its copy on disk is looked at, unless it is `late`."""
         load = self._loads.of(row)
         if load is None and not self._workers.exhausted:
-            load = self._loads.begin_demanded(row, self._remote.node_for_demand(row)) or self._ranges.load(
-                row, start // self._ranges.block, int(self._columns.version[row])
-            )
+            load = self._loads.begin_demanded(row, self._remote.node_for_demand(row))
+            if load is None and (late or not self._copies.is_awaited(row)):
+                load = self._ranges.load(row, start // self._ranges.block, int(self._columns.version[row]))
         return load

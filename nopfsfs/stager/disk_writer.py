@@ -17,16 +17,18 @@ from nopfsfs.protocol.columns import Columns, Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.stager.disk_openings import DiskOpenings
 from nopfsfs.stager.disk_watch import DiskWatch, Order
+from nopfsfs.stager.large.block_copies import SWEEP
+from nopfsfs.stager.large.block_writer import BlockWriter
 from nopfsfs.stager.passthrough_copies import LOOK_AGAIN_S, PassthroughCopies
 from nopfsfs.stager.state import StagerState
 from nopfsfs.system.outages import Outages
 from nopfsfs.tiers.disk import DiskBusy, DiskFull, Disks, TierGone
 from nopfsfs.tiers.kept_copies import KeptCopies
+from nopfsfs.tiers.kept_names import KeptRows
 from nopfsfs.tiers.source import Source
 
 log = logging.getLogger(__name__)
 Work = queue.SimpleQueue[Order | None]  # (row, tier to write to; 0: remove; < 0: clear away); None: end
-SWEEP = (-1, 0)  # close the withdrawn numbers of registered copies
 REGISTER_BEHIND = 64  # copies, registered later than written: until then most are on disk, and are not waited for
 
 
@@ -36,19 +38,25 @@ class DiskWriter:
 
     def __init__(
         self, state: StagerState, disks: Disks, registered: PassthroughCopies, work: Work, *, config: MountConfig,
-        columns: Columns, gauge: memoryview, source: Source, outages: Outages,
+        columns: Columns, gauge: memoryview, source: Source, outages: Outages, kept: KeptRows | None = None,
     ) -> None:  # fmt: skip
         self._state, self._disks, self._registered, self._work = state, disks, registered, work
         self._config, self._columns, self._gauge, self._source = config, columns, gauge, source
+        self._kept_rows = kept
         paths = [d.path for d in config.disks]
         self._openings = DiskOpenings(range(1, len(paths) + 1), paths, self._open, outages)
         self._watch = DiskWatch(
-            work, refuse=lambda row: state.publish(Event.OFF_DISK, row), hangs=self._hangs, awake=state.awake.set,
-            clock=time.monotonic,
+            work, refuse=self._refuse, hangs=self._hangs, awake=state.awake.set, clock=time.monotonic
         )  # fmt: skip
         self._logged: set[int] = set()  # tiers of which an unusable copy was logged
-        self._to_register: deque[tuple[int, int, int]] = deque()  # row, tier, checksum
-        self._kept = KeptCopies(disks, columns, adopt=state.adopt_disk, tell=state.tell_on_disk, lose=self._lose_tier)
+        self._to_register: deque[tuple[int, int, int | None]] = deque()  # row, tier, checksum
+        adopted = state.adopted
+        self._kept = KeptCopies(disks, columns, adopt=adopted.adopt, tell=adopted.tell, lose=self._lose_tier)
+        self._blocks = BlockWriter(
+            state.large, disks, columns, gauge, usable=self._is_usable, publish=state.publish,
+            failed=self._write_failed, unusable=self.copy_unusable, done=self._blocks_done,
+            by_kernel=registered.is_large,
+        )  # fmt: skip
 
     def write(self, rows: list[int], tier: int) -> None:
         """Have the staged copies of these rows written to a disk tier."""
@@ -80,10 +88,10 @@ class DiskWriter:
     def copy_unusable(self, row: int, tier: int) -> bool:
         """Withdraw a copy that cannot be read, or is corrupt, and have it removed; False when it was withdrawn
         before."""
-        if not self._state.withdraw_disk(row, tier):
-            return False
-        self.clear_away(row, tier)
-        return True
+        if self._state.withdraw_disk(row, tier):
+            self.clear_away(row, tier)
+            return True
+        return self._state.large.drop(row, refuse=True) > 0
 
     def look(self) -> bool:
         """Refuse what waits for a disk that does not answer; False when nothing is under way."""
@@ -103,6 +111,10 @@ class DiskWriter:
         uid, gid = self._config.uid, self._config.gid
         self._disks[number].open(-1 if uid is None else uid, -1 if gid is None else gid)
         self._kept.opened(number)
+
+    def _refuse(self, row: int) -> None:
+        if not self._state.large.disk_hangs(row):  # else the thread says so when it has removed the file
+            self._state.publish(Event.OFF_DISK, row)
 
     def _hangs(self, number: int) -> None:
         if number:
@@ -137,10 +149,12 @@ class DiskWriter:
                 work = SWEEP
                 self._write_spare()
             if work is None:
+                self._blocks.close()
                 return
             row, number = work
             with self._watch.at(row, 0 if work == SWEEP else number):
                 if work == SWEEP:
+                    self._blocks.remove_gone()
                     left = self._registered.sweep()
                 elif number > 0:
                     self._write(row, number)
@@ -163,6 +177,8 @@ class DiskWriter:
             return self._kept.step()
 
     def _write(self, row: int, number: int, *, registers: bool = True) -> None:
+        if self._blocks.attend(row):
+            return
         disk = self._disks[number]
         version = int(self._columns.version[row])
         there = int(self._columns.disk[row])
@@ -171,11 +187,10 @@ class DiskWriter:
             if self._columns.backing[row] > 0:
                 self._state.publish(Event.BACKED, row, 1)
             elif self._registered.is_large(row) and self._kept.any:
-                self._to_register.append((row, there, int(self._columns.check[row])))
+                known = self._state.large.is_settled(row)
+                self._to_register.append((row, there, None if known else int(self._columns.check[row])))
             return
-        if not disk.is_open and disk.is_rested():
-            self._openings.look(number)
-        usable = disk.usable() and number not in self._state.tiers
+        usable = self._is_usable(number)
         pinned = self._state.pin(row) if usable else None
         if pinned is None:
             self._state.publish(Event.OFF_DISK, row, not usable)
@@ -199,6 +214,20 @@ class DiskWriter:
             disk.remove(row)
             self._state.publish(Event.OFF_DISK, row, 1)  # it changed meanwhile
 
+    def _is_usable(self, number: int) -> bool:
+        """True when a tier takes copies now; one that is closed is tried."""
+        disk = self._disks[number]
+        if not disk.is_open and disk.is_rested():
+            self._openings.look(number)
+        return disk.usable() and number not in self._state.tiers
+
+    def _blocks_done(self, row: int, tier: int) -> None:
+        """Have the kernel read a large file by itself whose copy was read back just now. One that another mount has
+        left waits for a look at the source."""
+        confirmed = self._kept_rows is None or not self._kept_rows.unconfirmed[row]
+        if confirmed and self._registered.is_large(row):
+            self._to_register.append((row, tier, None))
+
     def _write_failed(self, row: int, number: int, error: OSError) -> None:
         disk = self._disks[number]
         if isinstance(error, DiskBusy):
@@ -213,7 +242,7 @@ class DiskWriter:
         if isinstance(error, TierGone):
             self._lose_tier(number)
 
-    def _register(self, row: int, tier: int, check: int) -> None:
+    def _register(self, row: int, tier: int, check: int | None) -> None:
         """Let the kernel read a copy by itself, or remove a copy that does not hold what was written."""
         if self._columns.backing[row] > 0:
             return
@@ -252,5 +281,7 @@ class DiskWriter:
         disk.failed()
         disk.close()
         self._openings.lost(number, "its directory was removed")
+        for row in self._state.large.on_tier(number):
+            self._state.large.drop(row)
         for row in np.flatnonzero(self._columns.disk == number).tolist():
             self._remove(row, self._state.withdraw_disk(row), again=True)

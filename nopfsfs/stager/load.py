@@ -95,6 +95,9 @@ class Load:
     failed: bool = False
     error: int = 0
     checksum: int = 0
+    expected: int = 0  # xxh3 of a range block that is on disk
+    held: bool = False  # a range block that is being written to disk: its extent stays
+    ahead: bool = False  # a range block that no reader has asked for, read for its copy on disk
 
     def __post_init__(self) -> None:
         self.divide(self.block)
@@ -197,11 +200,14 @@ class BlockReader:
         """Read the copy on disk tier `tier`; False for a copy that cannot be read, or is not what was written: it is
         withdrawn."""
         try:
-            self._disks.read(tier, load.row, view)
+            if load.whole:
+                self._disks.read(tier, load.row, view)
+            else:
+                self._disks.read_block(tier, load.row, view, load.start)
         except OSError as e:
             self._give_up(load, tier, Metric.DISK_ERRORS, f"cannot be read: {e}")
             return False
-        if xxhash.xxh3_64_intdigest(view) == int(self._columns.check[load.row]):
+        if xxhash.xxh3_64_intdigest(view) == (int(self._columns.check[load.row]) if load.whole else load.expected):
             return True
         self._give_up(load, tier, Metric.CORRUPT_COPIES, "is corrupt")
         return False

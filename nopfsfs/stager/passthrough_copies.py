@@ -86,13 +86,15 @@ class PassthroughCopies:
 
     # ---- in the disk thread -------------------------------------------------------------------------------
 
-    def register(self, tier: Disk, row: int, check: int) -> int:
+    def register(self, tier: Disk, row: int, check: int | None) -> int:
         """The number of the row's copy, to be published; 0 where there is none to be. `check`: xxh3 of what it must
-        hold. Raises OSError when the copy cannot be written or read, EIO when it holds something else."""
+        hold; None: it was read and written out just now. Raises OSError when the copy cannot be written or read, EIO
+        when it holds something else."""
         if not self.is_wanted(tier, row):
             return 0
         with closing_fd(tier.open_copy(row)) as fd:
-            _verify(fd, check)
+            if check is not None:
+                _verify(fd, check)
             number = self._register(tier, fd)
         self._registered += number > 0
         return number
@@ -164,7 +166,7 @@ class PassthroughCopies:
 def _verify(fd: int, check: int) -> None:
     """Check that a copy is on disk, where errors of writing show, and holds what was written: after its registration
     nobody checks it again. Raises OSError."""
-    _write_out(fd)
+    write_out(fd)
     found, at = xxhash.xxh3_64(), 0
     while piece := os.pread(fd, _PIECE, at):
         found.update(piece)
@@ -173,9 +175,10 @@ def _verify(fd: int, check: int) -> None:
         raise OSError(errno.EIO, "it does not hold what was written")
 
 
-def _write_out(fd: int) -> None:
-    """Wait for a file's bytes to be written; not for those of other files, as fdatasync would. Raises OSError."""
-    if _libc.sync_file_range(fd, 0, 0, _WRITE_AND_WAIT) == 0:
+def write_out(fd: int, start: int = 0, length: int = 0) -> None:
+    """Wait for a file's bytes to be written, `length` of them, 0: all from `start` on; not for those of other files, as
+    fdatasync would. Raises OSError."""
+    if _libc.sync_file_range(fd, start, length, _WRITE_AND_WAIT) == 0:
         return
     if ctypes.get_errno() != errno.ENOSYS:
         raise OSError(ctypes.get_errno(), "writing it out failed")

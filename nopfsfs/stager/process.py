@@ -29,7 +29,8 @@ from nopfsfs.protocol.server_stager import Order
 from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.changed_files import ChangedFiles
 from nopfsfs.stager.copy_check import CopyCheck
-from nopfsfs.stager.disk_writer import SWEEP, DiskWriter, Work
+from nopfsfs.stager.disk_writer import DiskWriter, Work
+from nopfsfs.stager.large.block_copies import SWEEP, LargeSetup
 from nopfsfs.stager.lifesign import LifeSign
 from nopfsfs.stager.load import BlockReader
 from nopfsfs.stager.load_lanes import LoadLanes
@@ -93,7 +94,7 @@ class StagerProcess:
             self._exchange.attach(socket.socket(fileno=fds["peer"]))
         self._disk_writer = DiskWriter(
             self._state, self._disks, self._registered, self._disk_work, config=self._config, columns=self._columns,
-            gauge=self._gauge, source=self._source, outages=outages,
+            gauge=self._gauge, source=self._source, outages=outages, kept=self._kept,
         )  # fmt: skip
         self._make_pusher_and_changes(fds)
         reader = BlockReader(
@@ -123,6 +124,7 @@ class StagerProcess:
             arena=self._arena, source=self._source, concurrency=self._limit, answer=self._links.answer,
             ask_grace=self._links.ask, poke=self._poke, young=self._young, registered=self._registered,
             lanes=self._make_lanes(numbers), kept=self._kept,
+            large=LargeSetup.of(self._config, self._disks, self._disk_work.put, self._kept),
         )  # fmt: skip
         self._state.set_budget(numbers["arena_budget"], numbers["whole_limit"], numbers["range_budget"])
 
@@ -313,6 +315,7 @@ class StagerProcess:
         return True
 
     def _carry_out(self, command: Order, rows: list[int], value: int) -> None:
+        self._state.large.take_order(command, rows, value)
         if command == Order.FETCH:
             self._state.fetch(rows, last=bool(value))
         elif command in (Order.PUSH, Order.DROP):

@@ -5,6 +5,7 @@ Owns the columns `tier`, `disk` and `backing` with their events, once `WholeLoad
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
 
@@ -96,3 +97,21 @@ class PublishedCopies:
         if self._registered is not None and self._registered.withdraw(row):
             self._pool.grace.after(partial(self._registered.grace_passed, row))
         return number
+
+
+class AdoptedCopies:
+    """Publishes copies that another mount has left, in any thread. `lock`: under which `copies` are used."""
+
+    def __init__(self, lock: AbstractContextManager[object], copies: PublishedCopies) -> None:
+        self._lock, self._copies = lock, copies
+
+    def adopt(self, rows: list[int], tier: int, checks: list[int]) -> list[int]:
+        """Publish copies that another mount has left on disk tier `tier`; return the rows of which none is used."""
+        with self._lock:
+            found = zip(rows, checks, strict=True)
+            return [row for row, check in found if not self._copies.adopt_disk(row, tier, check)]
+
+    def tell(self, rows: list[int], tier: int) -> None:
+        """Put the events of copies that were adopted."""
+        with self._lock:
+            self._copies.tell_on_disk(rows, tier)

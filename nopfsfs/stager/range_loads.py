@@ -10,8 +10,10 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator
 
 from nopfsfs.stager.extents import ExtentPool
+from nopfsfs.stager.large.block_copies import BlockCopies
 from nopfsfs.stager.load import RANGE_BLOCK, Load, SharedOpen
 from nopfsfs.stager.read_queue import ReadQueue
+from nopfsfs.stager.workers import Worker
 from nopfsfs.tiers.arena import NoRoom
 from nopfsfs.tiers.source import Source
 
@@ -23,8 +25,10 @@ Key = tuple[int, int]  # row, block
 class RangeLoads:
     """Loads of range blocks, in order of use. `used`: bytes of all blocks; `budget`: bytes that they may take."""
 
-    def __init__(self, pool: ExtentPool, queue: ReadQueue, source: Source, block: int = RANGE_BLOCK) -> None:
-        self._pool, self._queue, self._source = pool, queue, source
+    def __init__(
+        self, pool: ExtentPool, queue: ReadQueue, source: Source, copies: BlockCopies, block: int = RANGE_BLOCK
+    ) -> None:
+        self._pool, self._queue, self._source, self._copies = pool, queue, source, copies
         self.block = block
         self.budget = 0
         self.used = 0
@@ -41,6 +45,7 @@ class RangeLoads:
         """The block of this version: there already, or begun now and not queued; None without room."""
         found = self._use(row, number, version)
         if found is not None:
+            found.ahead = False
             return found
         length = self._length(row, number)
         while self.used + length > self.budget:
@@ -76,7 +81,7 @@ class RangeLoads:
         for key, load in self._loads.items():
             if spared is not None and key[0] == spared[0] and key[1] >= spared[1]:
                 continue
-            if load.left == 0 and not load.waiters:
+            if load.left == 0 and not load.waiters and not load.held:
                 self._drop(key)
                 return True
         return False
@@ -84,7 +89,7 @@ class RangeLoads:
     def forget(self, row: int) -> None:
         """Give up all blocks of a file that changed; those in flight when they have ended."""
         for key in [key for key in self._loads if key[0] == row]:
-            if self._loads[key].left == 0:
+            if self._loads[key].left == 0 and not self._loads[key].held:
                 self._drop(key)
         file = self._files.pop(row, None)  # the next block opens it anew
         if file is not None and not file.users:
@@ -126,12 +131,61 @@ class RangeLoads:
                 kept = False
         if not kept and not file.users:
             self._queue.close(file)
+        if not (load.failed or load.from_disk):
+            self._copies.keep(load)
+
+    def disk_hangs(self, load: Load, worker: Worker) -> None:
+        """Give up a block whose copy on disk does not come. The worker may still write to its extent."""
+        worker.lost, worker.load = load.arena, None
+        load.file.users -= 1
+        load.file.used_s = time.monotonic()
+        key = (load.row, load.start // self.block)
+        if self._loads.get(key) is load:
+            del self._loads[key]
+            self.used -= load.length
+
+    # ---- copies on disk -----------------------------------------------------------------------------------
+
+    @property
+    def has_any_room(self) -> bool:
+        """True when at least one block may be in memory."""
+        return self.budget >= self.block
+
+    def size(self, row: int) -> int:
+        """The bytes of a file."""
+        return self._source.size(row)
+
+    def has(self, row: int, number: int) -> bool:
+        """True when the block is in memory, or on its way."""
+        return (row, number) in self._loads
+
+    def read_blocks(self, row: int, version: int) -> list[Load]:
+        """The blocks of a file that are in memory."""
+        there = [load for (other, _), load in self._loads.items() if other == row]
+        return [load for load in there if load.left == 0 and not load.failed and load.version == version]
+
+    def begin_ahead(self, row: int, number: int, version: int) -> Load | None:
+        """Begin a block that nobody waits for, to be written to disk; None without room."""
+        length = self._length(row, number)
+        while self.used + length > self.budget:
+            if not self.drop_oldest():
+                return None
+        load = self._begin(row, number, length, version)
+        if load is not None:
+            load.ahead = True
+        return load
+
+    def on_disk(self, load: Load) -> None:
+        """Note that a block is on disk. One that no reader has asked for is the first to make room."""
+        key = (load.row, load.start // self.block)
+        if load.ahead and self._loads.get(key) is load:
+            self._loads.move_to_end(key, last=False)
 
     def _use(self, row: int, number: int, version: int) -> Load | None:
         load = self._loads.get((row, number))
         if load is None:
             return None
-        if load.left == 0 and not load.waiters and load.version != version:
+        if load.left == 0 and not load.waiters and not load.held and load.version != version:
             self._drop((row, number))
             return None
         self._loads.move_to_end((row, number))
@@ -143,7 +197,11 @@ class RangeLoads:
         except NoRoom:
             self.drop_oldest(spared=(row, number))  # its memory comes back after a grace: for the next one
             return None
-        load = Load(row, number * self.block, length, arena, False, self._file(row), version, block=self.block)
+        tier, expected = self._copies.place_of(row, number, version)
+        load = Load(
+            row, number * self.block, length, arena, False, self._file(row), version, block=self.block,
+            from_disk=tier, expected=expected, unconfirmed=tier > 0 and self._copies.is_unconfirmed(row),
+        )  # fmt: skip
         load.file.users += 1
         self._loads[row, number] = load
         self.used += length

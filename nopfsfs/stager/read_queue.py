@@ -2,8 +2,8 @@
 
 Demands come first, then loads that other nodes' readers wait for. What nobody waits for needs a slot for each block
 (`tiers/source_slots.py`). Slots of the source go first to further blocks of begun loads, then to loads that were begun
-already, then to the queued rows, in their order, then to the rows that come last. Loads and rows with a copy on disk
-have queues and slots of their own.
+already, then to the queued rows, in their order, then to the rows that come last. Blocks that are read ahead for the
+copies of large files have every other slot. Loads and rows with a copy on disk have queues and slots of their own.
 No file takes all workers: blocks beyond its share are set aside. The slot of a stuck worker is given to another, while
 the source answers at all.
 """
@@ -56,6 +56,8 @@ class ReadQueue:
         self._demands: deque[BlockRead] = deque()
         self._leases: deque[BlockRead] = deque()
         self._followups: deque[BlockRead] = deque()
+        self._aheads: deque[BlockRead] = deque()
+        self._ahead_next = False
         self._begun: deque[Load] = deque()
         self._rows: deque[int] = deque()
         self._last_rows: dict[int, None] = {}  # in their order
@@ -109,6 +111,11 @@ class ReadQueue:
     def follow(self, load: Load) -> None:
         """Queue all blocks of a load of the source. Nobody waits for those that are still to be read then."""
         self._followups.extend(BlockRead(load, block) for block in range(len(load.blocks)))
+        self._wake_for_slots()
+
+    def read_ahead(self, load: Load) -> None:
+        """Queue a block of a large file that is read for its copy on disk."""
+        self._aheads.append(BlockRead(load, 0))
         self._wake_for_slots()
 
     def queue(self, load: Load) -> None:
@@ -208,8 +215,10 @@ class ReadQueue:
 
     def _take_of_source(self) -> BlockRead | RowToBegin | None:
         while self._slots.ready > 0:
-            if (read := self._next(self._followups)) is not None:
-                return self._start(read, PREFETCH)
+            self._ahead_next = not self._ahead_next
+            for queue in (self._aheads, self._followups) if self._ahead_next else (self._followups,):
+                if (read := self._next(queue)) is not None:
+                    return self._start(read, PREFETCH)
             if self._begun:
                 if (begun := self.take_begun(self._begun.popleft())) is not None:
                     return begun
@@ -217,6 +226,8 @@ class ReadQueue:
                 return RowToBegin(self._rows.popleft())
             elif self._last_rows:
                 return RowToBegin(self._take_last())
+            elif (read := self._next(self._aheads)) is not None:
+                return self._start(read, PREFETCH)
             else:
                 break
         return None
@@ -272,7 +283,8 @@ class ReadQueue:
     @property
     def _waiting(self) -> int:
         """Blocks, loads and rows that wait for a slot of the source."""
-        return len(self._followups) + len(self._begun) + len(self._rows) + len(self._last_rows)
+        waiting = len(self._followups) + len(self._aheads) + len(self._begun)
+        return waiting + len(self._rows) + len(self._last_rows)
 
     def take_wakes(self) -> tuple[int, int]:
         """The numbers of workers to be woken since the last call: of those for all work, of those for demands."""

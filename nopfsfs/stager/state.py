@@ -20,12 +20,14 @@ from nopfsfs.protocol.server_stager import Answer, Demand
 from nopfsfs.protocol.stager_peer import Kind, Record
 from nopfsfs.stager.demands import Demands
 from nopfsfs.stager.extents import ExtentPool
+from nopfsfs.stager.large.block_copies import BlockCopies, LargeSetup
+from nopfsfs.stager.large.large_copies import LargeCopies
 from nopfsfs.stager.leases import Leases
 from nopfsfs.stager.load import BLOCK, RANGE_BLOCK, Load
 from nopfsfs.stager.load_lanes import LoadLanes
 from nopfsfs.stager.passthrough_copies import PassthroughCopies
 from nopfsfs.stager.peer_link import PeerLink, PeerOutbox
-from nopfsfs.stager.published_copies import PinnedCopy, PublishedCopies
+from nopfsfs.stager.published_copies import AdoptedCopies, PinnedCopy, PublishedCopies
 from nopfsfs.stager.range_loads import RangeLoads
 from nopfsfs.stager.read_queue import ReadQueue, ReadsBeside, RowToBegin, Step
 from nopfsfs.stager.remote_fetches import RemoteFetches
@@ -51,12 +53,12 @@ class StagerState:
         range_block: int = RANGE_BLOCK, poke: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic, young: YoungFiles | None = None,
         registered: PassthroughCopies | None = None, lanes: LoadLanes | None = None, kept: KeptRows | None = None,
+        large: LargeSetup | None = None,
     ) -> None:  # fmt: skip
-        """`answer` and `ask_grace` send to the servers. `poke` makes the loop ask `peer_pause` anew. `registered`:
-        the copies on disk that the kernel reads itself. `kept`: rows whose copies outlive mounts."""
+        """`answer` and `ask_grace` send to the servers. `poke` makes the loop ask `peer_pause` anew. `registered`: the
+        copies on disk that the kernel reads itself. `kept`: rows whose copies outlive mounts. `large`: as it says."""
         gauge = self._gauge = gauges.block
-        self._ring = ring
-        self._disk, self._n = columns.disk, index.n
+        self._ring, self._disk, self._n = ring, columns.disk, index.n
         self._lock = threading.Lock()
         self._acting = SettledLock(self._lock, self._settle)
         self._may_work, self._may_serve = threading.Condition(self._lock), threading.Condition(self._lock)
@@ -70,11 +72,14 @@ class StagerState:
         self.beside = ReadsBeside(self._acting, queue, self._slots, gauge)
         lanes = lanes or LoadLanes(gauge, clock)
         self._copies = PublishedCopies(pool, registered, columns=columns, ring=ring, source=source, gauge=gauge)
+        self.adopted = AdoptedCopies(self._lock, self._copies)
         loads = self._loads = WholeLoads(
             pool, queue, index=index, columns=columns, gauge=gauge, ring=ring, source=source, answer=answer,
             left_alone=left_alone.rows(clock), tiers=self.tiers, lanes=lanes, block=block, young=young, kept=kept,
         )  # fmt: skip
-        ranges = self._ranges = RangeLoads(pool, queue, source, range_block)
+        copies = self._block_copies = BlockCopies(large, columns, ring, source, self.tiers, range_block, clock)
+        ranges = self._ranges = RangeLoads(pool, queue, source, copies, range_block)
+        self.large = LargeCopies(self._acting, copies, pool, ranges, queue, columns=columns, ring=ring, clock=clock)
         self._stuck = StuckReads(pool, queue, workers, loads, ranges, tiers=self.tiers, gauge=gauge, clock=clock)
         outbox = self._outbox = PeerOutbox(poke)
         remote = self._remote = RemoteFetches(
@@ -84,8 +89,8 @@ class StagerState:
             pool, loads, outbox, index=index, columns=columns, source=source, gauge=gauge, poke=poke, clock=clock
         )
         self._demands = Demands(
-            queue, workers, loads, ranges, remote, index=index, columns=columns, source=source, gauge=gauge,
-            answer=answer,
+            queue, workers, loads, ranges, remote, copies, index=index, columns=columns, source=source, gauge=gauge,
+            answer=answer, clock=clock,
         )  # fmt: skip
 
     def _settle(self) -> None:
@@ -100,6 +105,8 @@ class StagerState:
                 self._ranges.drop_oldest()
         if self._pool.take_freed():
             self._queue.has_room()
+        self._demands.retry()
+        self.large.go_on()
         self._wake_workers()
 
     def _wake_workers(self) -> None:
@@ -135,7 +142,7 @@ class StagerState:
         blocks of files read by ranges may take; bytes. Blocks make room at once, staged files when they are evicted."""
         with self._acting:
             self._pool.set_budget(budget)
-            self._loads.limit = whole_limit
+            self._loads.limit = self._block_copies.limit = whole_limit
             self._ranges.resize(range_budget)
 
     def evict(self, rows: list[int], *, blocks: bool = False) -> None:
@@ -188,6 +195,7 @@ class StagerState:
         """Withdraw every copy of a row whose source changed; the disk tier whose copy is to be removed, or 0."""
         with self._acting:
             self._copies.evict(row)
+            self._block_copies.drop(row)
             self._ranges.forget(row)
             return self._copies.withdraw_disk(row)
 
@@ -195,17 +203,6 @@ class StagerState:
         """Publish a copy on disk tier `tier`; False when the row has changed since it was written."""
         with self._lock:
             return self._copies.publish_disk(row, tier, version)
-
-    def adopt_disk(self, rows: list[int], tier: int, checks: list[int]) -> list[int]:
-        """Publish copies that another mount has left on disk tier `tier`; return the rows of which none is used."""
-        with self._lock:
-            found = zip(rows, checks, strict=True)
-            return [row for row, check in found if not self._copies.adopt_disk(row, tier, check)]
-
-    def tell_on_disk(self, rows: list[int], tier: int) -> None:
-        """Put the events of copies that were adopted."""
-        with self._lock:
-            self._copies.tell_on_disk(rows, tier)
 
     def publish_backing(self, row: int, tier: int, number: int) -> bool:
         """Publish the number by which the kernel knows the copy on disk tier `tier`; False when it is gone."""
@@ -215,6 +212,8 @@ class StagerState:
     def withdraw_disk(self, row: int, tier: int | None = None) -> int:
         """Withdraw the copy on disk, on any tier or only on `tier`; the tier that holds it, 0 for none."""
         with self._acting:
+            if tier in (None, self._disk[row]):
+                self._block_copies.drop(row)
             return self._copies.withdraw_disk(row, tier)
 
     # ---- the peer process ---------------------------------------------------------------------------------
@@ -374,13 +373,13 @@ class StagerState:
 
     def check_stuck(self) -> tuple[tuple[int, int], bool]:
         """Take what hangs out of the way, and close files that nobody reads; called often while anything is under way.
-        Returns the numbers of threads to be started, for all work and for demands, and False when nothing is under way
-        and no file is kept open."""
+        Returns the numbers of threads to be started, for all work and for demands, and False when nothing is to be
+        looked at."""
         with self._acting:
             self._slots.count()
             goes_on = self._stuck.check()
-            if self._ranges.close_idle(time.monotonic() - IDLE_S):
-                goes_on = True
+            waits = self._ranges.close_idle(time.monotonic() - IDLE_S), self._demands.retry(), self.large.waits
+            goes_on = any(waits) or goes_on
             missing = (0, 0) if self._stopped else self._queue.missing()
         return missing, goes_on
 

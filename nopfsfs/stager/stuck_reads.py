@@ -7,6 +7,7 @@ source answers at all.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 
@@ -59,7 +60,11 @@ class StuckReads:
         if worker.disk not in self._tiers:
             log.warning("disk tier %d does not answer; the source is read instead", worker.disk)
         self._tiers.hung(worker.disk)
-        self._loads.disk_hangs(load, worker)
+        if load.whole:
+            self._loads.disk_hangs(load, worker)
+        else:
+            self._loads.give_up(load, errno.ENOSPC)  # the servers read by themselves
+            self._ranges.disk_hangs(load, worker)
 
     def disk_answered(self, worker: Worker) -> bool:
         """Note that the disk has answered a worker; True when the worker's load has waited for that."""

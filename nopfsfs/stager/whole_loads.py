@@ -266,6 +266,10 @@ class WholeLoads:
         there = disk and self._columns.disk[row] == disk and self._columns.version[row] == load.version
         return bool(there) and len(load.blocks) == 1 and self._tiers.may_read(disk)
 
+    def give_up(self, load: Load, error: int) -> None:
+        """Answer all that wait for a load with an error."""
+        self._fail(load, error)
+
     def _fail(self, load: Load, error: int) -> None:
         load.failed, load.error = True, error
         for waiter in load.waiters:

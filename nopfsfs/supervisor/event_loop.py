@@ -237,8 +237,8 @@ class EventLoop:
                 c.fetch_failed(row, cancelled=value == errno.ECANCELED, error=value)
             elif kind == _PUSH_FAILED:
                 c.push_failed(row)
-            elif kind == _ON_DISK:
-                c.on_disk(row, value)
+            elif kind in (_ON_DISK, Event.COPYING):
+                (c.on_disk if kind == _ON_DISK else c.copying)(row, value)
             elif kind == _BACKED:
                 c.kernel_reads(row, bool(value))
             elif kind == _OFF_DISK:
@@ -365,7 +365,7 @@ class EventLoop:
                 self.policy.fetch_failed(row)
             elif do == Order.PUSH:
                 self.policy.push_failed(row)
-            elif do == Order.TO_DISK:
+            elif do in (Order.TO_DISK, Order.COPY_LARGE):
                 self.policy.off_disk(row, again=True)
 
     def plan_status(self, config: MountConfig) -> tuple[dict[str, Any], int]:

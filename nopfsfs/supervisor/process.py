@@ -129,7 +129,7 @@ class Supervisor:
         """Make the event loop, and what agrees with other nodes. `peer`: a socket to the peer process."""
         memory, columns = self._memory, self._memory.columns
         room = [disk.size if disk.size is not None else 1 << 62 for disk in self._config.disks]
-        policy = NodePolicy(memory.charges, columns.paged, self._budget.split, room)
+        policy = NodePolicy(memory.charges, columns.paged, self._budget.split, room, keeps_large=peer is None)
         if self._given is not None:
             self._arenas.adopt(self._given.get("arena", 0), columns.tier)
             policy.adopt(columns.tier == Tier.RAM)

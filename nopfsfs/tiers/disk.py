@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from nopfsfs.system.descriptors import closing_fd, fill
+from nopfsfs.system.descriptors import closed_on_error, closing_fd, fill
 from nopfsfs.tiers.tier_directory import TierDirectory
 
 RETRY_AFTER_S = 30.0
@@ -107,6 +107,41 @@ class Disk:
                 raise OSError(errno.EIO, "copy on disk is too short")
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
+    def read_block(self, row: int, into: memoryview, offset: int) -> None:
+        """Fill `into` from the copy, also from one that is not whole yet. Raises OSError, also when it is too short."""
+        with closing_fd(self.open_copy(row)) as fd:
+            if not fill(fd, into, offset):
+                raise OSError(errno.EIO, "copy on disk is too short")
+            os.posix_fadvise(fd, offset, len(into), os.POSIX_FADV_DONTNEED)
+
+    # ---- copies that are written by blocks ----------------------------------------------------------------
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a copy of so many bytes fits, as far as is known without a look."""
+        return self.limit is None or self.used + size <= self.limit
+
+    def begin_sparse(self, row: int, version: int, size: int) -> int:
+        """Reserve the room of a copy, and return a descriptor of its file, all of which is a hole; `end_sparse` or
+        `drop_sparse` follows. Raises as `write`."""
+        directory = self._opened()
+        with self._lock:
+            self._reserve(directory, row, size)
+        try:
+            fd = _create(directory, row)
+            with closed_on_error(fd):
+                os.ftruncate(fd, size)
+        except OSError:
+            self.remove(row)
+            raise
+        return fd
+
+    def end_sparse(self, row: int, version: int, check: int) -> None:
+        """Keep a copy of which all blocks are there. Raises OSError."""
+
+    def drop_sparse(self, row: int) -> None:
+        """Remove a copy that is not whole."""
+        self.remove(row)
+
     def open_copy(self, row: int, flags: int = 0) -> int:
         """Return a descriptor of a row's copy. Raises TierGone, OSError."""
         flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -164,6 +199,14 @@ class Disks:
     def read(self, number: int, row: int, into: memoryview) -> None:
         self[number].read(row, into)
 
+    def read_block(self, number: int, row: int, into: memoryview, offset: int) -> None:
+        self[number].read_block(row, into, offset)
+
+    def with_room(self, size: int) -> int:
+        """The first disk that has room for so many bytes and has not failed lately; 0 for none."""
+        tiers = enumerate(self._disks, 1)
+        return next((number for number, disk in tiers if disk.is_rested() and disk.has_room(size)), 0)
+
     def used(self) -> int:
         return sum(d.used for d in self._disks)
 
@@ -181,7 +224,7 @@ def _create(directory: TierDirectory, row: int) -> int:
     name, dir_fd = _name(row), directory.copies
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=dir_fd)  # never rewritten: the kernel may be reading an older copy by itself
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         return os.open(name, flags, 0o600, dir_fd=dir_fd)
     except FileNotFoundError:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from nopfsfs.system.descriptors import closing_fd
+from nopfsfs.system.descriptors import closed_on_error, closing_fd
 from nopfsfs.system.directory_access import open_directory
 from nopfsfs.tiers.disk import FLOOR_BYTES, Disk, DiskBusy, DiskFull, TierGone, is_nearly_full, write_all
 from nopfsfs.tiers.kept_directory import SharedCache, begin_copy, charged, copies_in, remove_copy
@@ -57,6 +57,7 @@ class KeptDisk(Disk):
         self._checks = np.zeros(rows.index.n, np.uint64)  # of the copies that this mount knows; 0: none
         self._keys = np.zeros(rows.index.n, np.uint64)  # the first bytes of their keys
         self._young: set[int] = set()  # rows whose copies serve this mount only
+        self._sparse: dict[int, tuple[CopyName, int]] = {}  # copies that are written by blocks, and their bytes
         self._wants_room = False
         self._pause_s, self._look_at = LOOK_AGAIN_S, 0.0
 
@@ -76,6 +77,8 @@ class KeptDisk(Disk):
         """Leave the copies, but those that are not sure."""
         for row in list(self._young):
             self.remove(row)
+        for row in list(self._sparse):
+            self.drop_sparse(row)
         self._forget()
 
     def _forget(self) -> None:
@@ -83,6 +86,7 @@ class KeptDisk(Disk):
         self._checks[:] = 0
         self._keys[:] = 0
         self._young.clear()
+        self._sparse.clear()
         self.used = 0
 
     @property
@@ -194,24 +198,68 @@ class KeptDisk(Disk):
 
     def _write(self, cache: SharedCache, name: CopyName, data: memoryview) -> None:
         size, part = charged(len(data)), name._replace(suffix=PART)
+        with closing_fd(self._begin(cache, part, len(data))) as fd:  # the lock goes with it
+            try:
+                write_all(fd, data)
+                self._rename(cache, part, name)
+            except OSError:
+                self._take_back(cache, part, size)
+                raise
+        self.used = cache.total() or 0
+
+    def _begin(self, cache: SharedCache, part: CopyName, length: int) -> int:
+        size = charged(length)
         self._reserve_room(cache, size)
         try:
-            fd = begin_copy(part.path, cache.copies, len(data))
+            fd = begin_copy(part.path, cache.copies, length)
         except FileNotFoundError as e:
             raise TierGone(errno.ENOENT, f"its directory {cache.path} was removed") from e
         if fd is None:
             raise DiskBusy(errno.EAGAIN, "another mount writes this copy")
-        with closing_fd(fd):  # the lock goes with it
+        with closed_on_error(fd):
             cache.add(size)
-            try:
-                write_all(fd, data)
-                os.rename(part.path, name.path, src_dir_fd=cache.copies, dst_dir_fd=cache.copies)
-            except OSError as e:
-                self._take_back(cache, part, size)
-                if isinstance(e, FileNotFoundError):
-                    raise TierGone(errno.ENOENT, f"its directory {cache.path} was removed") from e
-                raise
+        return fd
+
+    def _rename(self, cache: SharedCache, part: CopyName, name: CopyName) -> None:
+        try:
+            os.rename(part.path, name.path, src_dir_fd=cache.copies, dst_dir_fd=cache.copies)
+        except FileNotFoundError as e:
+            raise TierGone(errno.ENOENT, f"its directory {cache.path} was removed") from e
+
+    def begin_sparse(self, row: int, version: int, size: int) -> int:
+        """As `Disk.begin_sparse`. The name of the `.part` has no sum yet."""
+        cache, key = self._shared(), self._rows.key(row, version)
+        if key is None:
+            raise DiskBusy(errno.EAGAIN, "the file changed meanwhile")
+        part = CopyName(key, 0, PART)
+        fd = self._begin(cache, part, size)
+        self._sparse[row] = part, charged(size)
         self.used = cache.total() or 0
+        return fd
+
+    def end_sparse(self, row: int, version: int, check: int) -> None:
+        """As `Disk.end_sparse`: the copy gets its name."""
+        cache, (part, size) = self._shared(), self._sparse[row]
+        if self._rows.key(row, version) != part.key:
+            raise DiskBusy(errno.EAGAIN, "the file changed meanwhile")
+        young = not self._is_sure(row, version)
+        name = CopyName(part.key, check, YOUNG if young else "")
+        there = self._is_there(cache, name, self._rows.size(row))  # by another mount meanwhile
+        self._note(row, part.key, check)  # before: readers find the one name or the other
+        (self._young.add if young else self._young.discard)(row)
+        self._rows.unconfirmed[row] = 0
+        if there:
+            self._take_back(cache, part, size)
+        else:
+            self._rename(cache, part, name)
+        del self._sparse[row]
+
+    def drop_sparse(self, row: int) -> None:
+        """As `Disk.drop_sparse`."""
+        cache, found = self._cache, self._sparse.pop(row, None)
+        if found is not None and cache is not None:
+            self._take_back(cache, *found)
+            self.used = cache.total() or 0
 
     def _take_back(self, cache: SharedCache, part: CopyName, size: int) -> None:
         try:
@@ -235,6 +283,9 @@ class KeptDisk(Disk):
         """Return a descriptor of a row's copy. Raises TierGone, OSError."""
         cache = self._shared()
         first = YOUNG if row in self._young else ""
+        if (sparse := self._sparse.get(row)) is not None:
+            with contextlib.suppress(FileNotFoundError):  # it may get its name just now
+                return os.open(sparse[0].path, flags | _READ, dir_fd=cache.copies)
         for suffix in (first, "" if first else YOUNG, first):  # it may get its name just now
             try:
                 fd = os.open(self._name(row, suffix).path, flags | _READ, dir_fd=cache.copies)

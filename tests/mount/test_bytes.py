@@ -88,7 +88,8 @@ def test_four_readers_while_the_disk_is_full(mounting: Mounting, data: Path, tin
 def test_copies_on_disk_that_rot_are_not_served(mounting: Mounting, data: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    with mounting(data, "--ram", "8M", "--disk", f"{disk}:30M", "--disk-keep", "no", disks=[disk]) as m:
+    flags = ("--ram", "8M", "--disk", f"{disk}:30M", "--disk-keep", "no", "--passthrough", "off")  # the kernel is blind
+    with mounting(data, *flags, disks=[disk]) as m:
         m.errors_expected = True
         read_all(m, readers=1)
         m.wait_status(lambda s: s["stager"]["disk_writes"] > 20)
