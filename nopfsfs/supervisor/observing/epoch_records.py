@@ -203,6 +203,8 @@ class EpochRecords:
     def _turn(self, record: _Record) -> None:
         if self._now.begin is not None:
             self._before.append(self._now)
+        else:  # what happened before any open, as an error, belongs to the next
+            record.counts += self._now.counts
         self._now = record
 
     def describe(self, *, ended: bool = False) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nopfsfs.protocol.durations import bucket_of
@@ -150,6 +150,7 @@ def test_a_supervisor_that_takes_over_counts_from_there() -> None:
     assert [one["files"] for one in job.found()] == [3]
 
 
+@example([(0, 1, True, 0), (0, 0, False, 1)])
 @given(st.lists(st.tuples(st.integers(0, 150), st.integers(0, 5), st.booleans(), st.integers(0, 40)), max_size=60))
 def test_no_open_is_lost_or_counted_twice(steps: list[tuple[int, int, bool, int]]) -> None:
     job = Job()
