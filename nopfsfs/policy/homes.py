@@ -116,22 +116,23 @@ class Homes:
     def place_on_disk(self, row: int) -> bool:
         """Make the first disk tier with room the row's home; return False when there is none. A row that a placement
         covers may only go to the tier that the placement names, if any."""
-        size, said = self._charge[row], self._said_of[row] + UNCOVERED
-        for tier, room in enumerate(self._disk_room, 1):
-            if size <= room and self.uses_disk and said in (UNCOVERED, tier):
+        for tier in range(1, len(self._disk_room) + 1):
+            if self._may_place(row, tier):
                 self._reserve(row, tier)
                 return True
         return False
 
+    def _may_place(self, row: int, tier: int) -> bool:
+        """True when the disk tier has room for the row, and no placement puts the row elsewhere."""
+        said = self._said_of[row] + UNCOVERED
+        return self.uses_disk and self._charge[row] <= self._disk_room[tier - 1] and said in (UNCOVERED, tier)
+
     def claim(self, row: int, tier: int) -> bool:
         """Make disk tier 1, 2, … the home of a row that has none in memory; return False when there is no room."""
-        said = self._said_of[row] + UNCOVERED
         if self.of[row] == _DISK:
             self.is_on_disk(row, tier, whole=False)
             return True
-        if self.of[row] == _RAM or not self.uses_disk or said not in (UNCOVERED, tier):
-            return False
-        if tier > len(self._disk_room) or self._charge[row] > self._disk_room[tier - 1]:
+        if self.of[row] == _RAM or tier > len(self._disk_room) or not self._may_place(row, tier):
             return False
         self._reserve(row, tier)
         return True
@@ -141,15 +142,12 @@ class Homes:
         reserved. `whole`: the row may be staged. Where the disks have no room for all files, a row without a home gets
         it there: what a mount before has left takes the place of no other file, and memory is for those that it has
         not."""
+        has_none = self.of[row] == _UNPLACED and self._said_of[row] == 0
         if self.of[row] == _DISK and self._tier[row] != tier:
             self._disk_room[self._tier[row] - 1] += self._charge[row]
             self._reserve(row, tier)
-        elif self.of[row] == _UNPLACED and (whole or self.keeps_large) and self._may_stay(row, tier):
+        elif has_none and self._disks_are_short and (whole or self.keeps_large) and self._may_place(row, tier):
             self._reserve(row, tier)
-
-    def _may_stay(self, row: int, tier: int) -> bool:
-        is_free = self._said_of[row] == 0 and self.uses_disk
-        return is_free and self._disks_are_short and self._charge[row] <= self._disk_room[tier - 1]
 
     def _reserve(self, row: int, tier: int) -> None:
         self._disk_room[tier - 1] -= self._charge[row]

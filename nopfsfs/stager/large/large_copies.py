@@ -220,29 +220,31 @@ class LargeCopies:
     def drop(self, row: int, *, refuse: bool = False) -> int:
         """Give up the copy of a row; the tier of one that was not whole, else 0. `refuse`: begin none for a while."""
         with self._acting:
-            self._forget(row)
-            self._later.pop(row, None)
-            if refuse:
-                self._copies.refuse(row)
-            return self._copies.drop(row)
+            return self._drop(row, refuse=refuse)
 
     def disk_hangs(self, row: int) -> bool:
         """Give up the copy of a row for which the disk does not answer; False for a row that is not large."""
         with self._acting:
-            if self._ranges.size(row) <= self._copies.limit:
-                return False
-            self._forget(row)
-            self._copies.refuse(row)
-            self._copies.drop(row)
-            return True
+            is_large = self._ranges.size(row) > self._copies.limit
+            if is_large:
+                self._drop(row, refuse=True)
+            return is_large
 
     def drop_failed(self, copy: BlockCopy) -> None:
         """Give up a copy that could not be written; the disk thread removes its file at once."""
         with self._acting:
-            self._forget(copy.row)
-            self._copies.refuse(copy.row)
             if self._copies.of(copy.row) is copy:
-                self._copies.drop(copy.row)
+                self._drop(copy.row, refuse=True)
+            else:  # the row has another by now
+                self._forget(copy.row)
+                self._copies.refuse(copy.row)
+
+    def _drop(self, row: int, *, refuse: bool) -> int:
+        self._forget(row)
+        self._later.pop(row, None)
+        if refuse:
+            self._copies.refuse(row)
+        return self._copies.drop(row)
 
     def take_gone(self) -> list[BlockCopy]:
         """The copies whose files are to be removed."""
