@@ -89,7 +89,7 @@ class RangeLoads:
     def forget(self, row: int) -> None:
         """Give up all blocks of a file that changed; those in flight when they have ended."""
         for key in [key for key in self._loads if key[0] == row]:
-            if self._loads[key].left == 0 and not self._loads[key].held:
+            if self._loads[key].left == 0:
                 self._drop(key)
         file = self._files.pop(row, None)  # the next block opens it anew
         if file is not None and not file.users:
@@ -185,7 +185,7 @@ class RangeLoads:
         load = self._loads.get((row, number))
         if load is None:
             return None
-        if load.left == 0 and not load.waiters and not load.held and load.version != version:
+        if load.left == 0 and not load.waiters and load.version != version:
             self._drop((row, number))
             return None
         self._loads.move_to_end((row, number))

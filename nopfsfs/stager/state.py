@@ -77,7 +77,7 @@ class StagerState:
             pool, queue, index=index, columns=columns, gauge=gauge, ring=ring, source=source, answer=answer,
             left_alone=left_alone.rows(clock), tiers=self.tiers, lanes=lanes, block=block, young=young, kept=kept,
         )  # fmt: skip
-        copies = self._block_copies = BlockCopies(large, columns, ring, source, self.tiers, range_block, clock)
+        copies = self._block_copies = BlockCopies(large, columns, ring, source, pool, self.tiers, range_block, clock)
         ranges = self._ranges = RangeLoads(pool, queue, source, copies, range_block)
         self.large = LargeCopies(self._acting, copies, pool, ranges, queue, columns=columns, ring=ring, clock=clock)
         self._stuck = StuckReads(pool, queue, workers, loads, ranges, tiers=self.tiers, gauge=gauge, clock=clock)

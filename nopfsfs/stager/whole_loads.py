@@ -244,7 +244,9 @@ class WholeLoads:
                 self.read_copy(load, anew=False)
                 return False
             self._fail(load, error)
-        elif not load.failed:
+        else:
+            self._count(load, load.size_of(block), took_ns)  # first: who is answered may look at the counts
+        if not load.failed:
             load.blocks[block] = DONE
             load.left -= 1
             waiting = load.waiters
@@ -255,8 +257,6 @@ class WholeLoads:
                 if load.ready(w.start, w.end):
                     at = load.arena + w.start - load.start
                     self._answer(Answer(w.id, 0, at, w.end - w.start, load.origin()))
-        if not error:
-            self._count(load, load.size_of(block), took_ns)
         return load.running == 0 and (load.failed or load.left == 0)
 
     def has_copy(self, load: Load) -> bool:

@@ -283,11 +283,11 @@ def test_history_from_python(mounting: Mounting, slow: SlowSource, tmp_path: Pat
             history = mount.history()
             return float(history["opens"].sum())
 
-        assert wait_until(lambda: opened() == pytest.approx(2 * FILES, rel=0.3)), opened()
+        assert wait_until(lambda: opened() == pytest.approx(2 * FILES, rel=1e-3)), opened()
         history = mount.history()
         assert abs(history.time[-1] - time.time()) < 5
         assert len(mount.history(since=history.time[-1])) >= 1
-        assert history["source_reads"].sum() == pytest.approx(slow.counters(files=False).opens, rel=0.5)
+        assert history["source_reads"].sum() == pytest.approx(slow.counters(files=False).opens, rel=1e-3)
         assert [one.epoch for one in mount.epochs()] == [0, 1]
         assert mount.status().epochs[0].files == mount.epochs()[0].files
 

@@ -176,6 +176,34 @@ def test_blocks_that_a_reader_has_read_are_not_read_again(base: Shared, disk: Pa
         assert copies(disk) == [content(2, SIZE + MIB)]
 
 
+def test_no_block_stays_in_memory_that_is_to_go_while_it_is_written(
+    base: Shared, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, goes_on = os.pwrite, threading.Event()
+
+    def late(fd: int, data: memoryview, at: int) -> int:
+        goes_on.wait(LIMIT_S)
+        return write(fd, data, at)
+
+    monkeypatch.setattr(block_writer.os, "pwrite", late)
+    row = base.row("f00")
+    try:
+        with running(base, spec(disk)) as stager:
+            assert read_range(stager, row, 0, MIB) == content(1, SIZE)[:MIB]
+            wait_for(stager, Event.COPYING, row)
+            stager.order(Order.OFF_DISK, [row], 1)
+            stager.order(Order.EVICT, [row], 1)
+            assert wait_until(lambda: not stager.stager._state._ranges.used, LIMIT_S)
+            goes_on.set()
+            wait_for(stager, Event.OFF_DISK, row)
+            before = read_from(base)[1]
+            read_all(stager, base, row)
+            assert read_from(base)[1] == before + SIZE
+            assert not stager.stager._state._pool._pins
+    finally:
+        goes_on.set()
+
+
 def test_a_file_that_changes_meanwhile_leaves_nothing(base: Shared, disk: Path) -> None:
     row = base.row("f00")
     with running(base, spec(disk)) as stager:

@@ -19,6 +19,7 @@ from nopfsfs.config import MountConfig
 from nopfsfs.policy.left_alone import Tiers
 from nopfsfs.protocol.columns import Columns
 from nopfsfs.protocol.ring import Event, Ring
+from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.load import RANGE_BLOCK, Load
 from nopfsfs.tiers.disk import Disks
 from nopfsfs.tiers.kept_names import KeptRows
@@ -77,10 +78,10 @@ class BlockCopies:
     `setup`: None where no large file is kept."""
 
     def __init__(
-        self, setup: LargeSetup | None, columns: Columns, ring: Ring, source: Source, tiers: Tiers,
+        self, setup: LargeSetup | None, columns: Columns, ring: Ring, source: Source, pool: ExtentPool, tiers: Tiers,
         block: int = RANGE_BLOCK, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._setup, self._columns, self._ring, self._source = setup, columns, ring, source
+        self._setup, self._columns, self._ring, self._source, self._pool = setup, columns, ring, source, pool
         self._tiers, self.block, self._clock = tiers, block, clock
         self.limit = 0
         self._all: dict[int, BlockCopy] = {}
@@ -146,6 +147,7 @@ class BlockCopies:
             return
         if not copy.there[load.start // self.block]:
             load.held = True
+            self._pool.pin(load.arena)  # the block may be given up, its bytes stay until they are written
             copy.to_write.append(load)
             self.attend(copy)
 
@@ -162,6 +164,11 @@ class BlockCopies:
             self.refuse(row)
             return None
         return self.begin(row, load.version, tier)
+
+    def let_go(self, load: Load) -> None:
+        """Note that a block of `keep` is written, or is not to be."""
+        load.held = False
+        self._pool.unpin(load.arena)
 
     def written(self, copy: BlockCopy, number: int, check: int) -> None:
         """Note that a block is on disk."""
@@ -196,9 +203,8 @@ class BlockCopies:
         if copy is None:
             return 0
         copy.gone = True
-        for load in copy.to_write:
-            load.held = False
-        copy.to_write.clear()
+        while copy.to_write:
+            self.let_go(copy.to_write.popleft())
         if copy.published:
             return 0
         self._partial -= 1

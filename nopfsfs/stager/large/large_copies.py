@@ -193,15 +193,13 @@ class LargeCopies:
             if copy.gone or not copy.to_write:
                 return None
             load = copy.to_write.popleft()
-            self._pool.pin(load.arena)
             return BlockWrite(copy, load, self._pool.view(load.arena, load.length))
 
     def written(self, write: BlockWrite, check: int | None) -> None:
         """Let go of a block that was written, with that checksum; None: it was not."""
         write.data.release()
         with self._acting:
-            self._pool.unpin(write.load.arena)
-            write.load.held = False
+            self._copies.let_go(write.load)
             if check is not None:
                 self._copies.written(write.copy, write.load.start // write.copy.block, check)
                 self._ranges.on_disk(write.load)

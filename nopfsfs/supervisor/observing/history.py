@@ -38,9 +38,9 @@ class History:
         self._rows = {step: np.zeros((count, len(COLUMNS)), np.float32) for step, count in STEPS.items()}
         self._first = self._next = int(now)  # the first second that there is a row of, and the one after the last
 
-    def is_due(self, now: float) -> bool:
-        """True when a second is over of which there is no row yet."""
-        return int(now) > self._next
+    def due(self, now: float) -> int:
+        """The number of rows that `add` sets now: one for each second that is over and has none yet."""
+        return max(0, int(now) - self._next)
 
     def add(self, now: float, row: Row) -> None:
         """Set the rows of all seconds since the last call to `row`: the means of that time."""

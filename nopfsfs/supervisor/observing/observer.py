@@ -73,7 +73,7 @@ class Observer:
     def look(self, *, last: bool = False) -> None:
         """Look, if an epoch has begun or a second is over. `last`: in any case."""
         now, seen = time.monotonic(), self._loop.observed
-        due = self.history.is_due(now) or last
+        due = self.history.due(now) > 0 or last
         if seen == self._seen and not due:
             return
         if seen != self._seen:
@@ -91,9 +91,9 @@ class Observer:
         )  # fmt: skip
         self.epochs.look(look, label)
         self._first_at = math.inf
-        if self.history.is_due(now):
+        if rows := self.history.due(now):
             self._follow_lead(now)
-            self.history.add(now, self._row(found, now, status))
+            self.history.add(now, self._row(found, now, status, rows))
             self._row_before, self._row_at = found, now
 
     def _counts(self) -> Counts:
@@ -134,8 +134,9 @@ class Observer:
         self._memory.gauge[Metric.LEAD_MS] = -1 if lead is None else round(1e3 * min(lead, LEAD_MOST_S))
         self.lead_s = lead if lead is not None and lead < LEAD_SHOWN_S else None
 
-    def _row(self, found: Counts, now: float, status: PlanStatus) -> Row:
-        """Averages since the last row. f4[len(COLUMNS)]."""
+    def _row(self, found: Counts, now: float, status: PlanStatus, rows: int) -> Row:
+        """Each of the `rows` that end now: an equal part of what was done since the last row, so that the sum of all rows
+        is all that was done, and figures of now. f4[len(COLUMNS)]."""
         done, seconds = found - self._row_before, max(1e-3, now - self._row_at)
         waited, used = waits(done), self._budget.used(self._loop.policy.pages_used)
         tiers, tuner = by_tier(done), self.tuner
@@ -153,7 +154,7 @@ class Observer:
             "epoch": status.epoch if status.state == "locked" else None,
             "position": status.position / status.length if status.length else None, "cpu": self._cpu_now(now),
         }  # fmt: skip
-        known = {name: rate / seconds for name, rate in rates.items()} | moment
+        known = {name: rate / rows for name, rate in rates.items()} | moment
         return np.array([math.nan if known[name] is None else known[name] for name in COLUMNS], np.float32)
 
     def _cpu_now(self, now: float) -> float:

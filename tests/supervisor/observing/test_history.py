@@ -31,8 +31,7 @@ def test_there_are_27_columns_and_no_more_than_two_megabytes() -> None:
 
 def test_a_second_has_one_row() -> None:
     history = History(100.2)
-    assert not history.is_due(100.9)
-    assert history.is_due(101.0)
+    assert [history.due(now) for now in (100.9, 101.0, 103.5)] == [0, 1, 3]
     for second in range(1, 4):
         history.add(100.3 + second, row(second))
     assert history.rows(1, 0.0, 99)[0] == 100.0
@@ -79,7 +78,7 @@ def test_rows_of_any_gaps_are_as_those_of_each_second(begin: float, gaps: list[f
     seconds: list[float] = []
     for number, gap in enumerate(gaps):
         now += gap
-        if history.is_due(now):
+        if history.due(now):
             seconds += [float(number)] * (int(now) - int(begin) - len(seconds))
             history.add(now, row(number))
     found = opens(history, 1)

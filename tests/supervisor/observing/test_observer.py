@@ -151,6 +151,20 @@ def test_a_row_of_the_history_has_the_rates_of_its_second(fds: list[int], monkey
     assert told == (-1 if lead is None else round(1e3 * lead))
 
 
+def test_all_rows_together_have_what_was_counted_whenever_the_looks_come(
+    fds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    job = Job(fds, "open")
+    for after in (0.95, 1.0, 0.1, 3.9, 0.06, 1.0):  # a look that is late, and the next which is not
+        now[0] += after
+        job.counters[Metric.SOURCE_FILES] += 300
+        job.observer.look()
+    _, rows = job.observer.history.rows(1, 0.0, 99)
+    assert rows[:, COLUMNS.index("source")].tolist() == [600, 300, 100, 100, 100, 300, 300]
+
+
 @in_trio
 async def test_history_in_answers() -> None:
     made = [Ring.create("stager"), MetricBlock.create(), Ring.create("server")]
