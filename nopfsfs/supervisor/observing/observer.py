@@ -135,8 +135,8 @@ class Observer:
         self.lead_s = lead if lead is not None and lead < LEAD_SHOWN_S else None
 
     def _row(self, found: Counts, now: float, status: PlanStatus, rows: int) -> Row:
-        """Each of the `rows` that end now: an equal part of what was done since the last row, so that the sum of all rows
-        is all that was done, and figures of now. f4[len(COLUMNS)]."""
+        """Each of the `rows` that end now: an equal part of what was done since the last row, so that all rows together
+        have all that was done; and figures of now. f4[len(COLUMNS)]."""
         done, seconds = found - self._row_before, max(1e-3, now - self._row_at)
         waited, used = waits(done), self._budget.used(self._loop.policy.pages_used)
         tiers, tuner = by_tier(done), self.tuner
