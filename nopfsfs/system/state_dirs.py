@@ -176,6 +176,7 @@ def claimed_mountpoint(mountpoint: str, run_dir: str, uid: int) -> Iterator[None
     NopfsError."""
     claim = claim_dir_for(mountpoint, run_dir)
     with claimed_dir(claim, uid):
+        _clear_unfinished(claim)
         try:
             yield
         finally:
@@ -209,6 +210,15 @@ def _claim(path: str, uid: int) -> int:
                 failed.pop_all()
                 return fd
     raise NopfsError(Exit.START, f"cannot make {path}, for the mount's state: it is removed again and again")
+
+
+def _clear_unfinished(claim: str) -> None:
+    """Remove the directories that `make_state_dir` was at when its process was killed. Nobody else makes any while this
+    process holds the claim."""
+    run_dir, name = os.path.split(claim)
+    for other in os.listdir(run_dir):
+        if other.startswith(f"{name}-") and "." in other:
+            shutil.rmtree(os.path.join(run_dir, other), ignore_errors=True)
 
 
 def _remove_empty(path: str) -> None:

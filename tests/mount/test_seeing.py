@@ -42,7 +42,10 @@ pytestmark = pytest.mark.mount
 FILES, SEED, EPOCHS = 600, 42, 4
 PAUSE_S = 0.0005  # of the job, after each file: epochs of a third of a second
 OFF = 0.05  # of an epoch, at most
-SLOWLY = ("--seed", str(SEED), "--signal", "open", "--source-concurrency", "1")  # readers wait in the first epoch
+# Readers wait in the first epoch, which takes the source over three seconds.
+SLOWLY = (
+    "--seed", str(SEED), "--signal", "open", "--source-concurrency", "1", "--source-bandwidth", "2MB/s",
+)  # fmt: skip
 # Metrics that a job on a mount without peers and disk moves, by the sample that grows.
 MOVED = (
     "nopfs_opens_total", "nopfs_opens_predicted_total", "nopfs_served_files_total", "nopfs_served_bytes_total",
@@ -262,9 +265,7 @@ def test_the_exporter_finds_mounts_and_a_supervisor_that_is_stopped_is_not_up(
         assert wait_until(lambda: scraped(port)[f"nopfs_up {m.path}"] == 1)
 
 
-def test_the_file_for_node_exporter_is_removed_at_the_end(
-    mounting: Mounting, slow: SlowSource, tmp_path: Path
-) -> None:
+def test_the_file_for_node_exporter_is_removed_at_the_end(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     file = tmp_path / "files" / "nopfs.prom"
     with mounting(slow.path) as m, exporting("--textfile", str(file.parent)):
@@ -324,9 +325,12 @@ def test_top_on_a_terminal(mounting: Mounting, slow: SlowSource, tmp_path: Path)
         master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
         argv = [*module("nopfs"), "top", str(m.path)]
-        with open(master, "r+b", buffering=0) as screen, subprocess.Popen(
-            argv, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm-256color"}
-        ) as process:
+        with (
+            open(master, "r+b", buffering=0) as screen,
+            subprocess.Popen(
+                argv, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": "xterm-256color"}
+            ) as process,
+        ):
             os.close(slave)
             drawn = bytearray()
 

@@ -166,9 +166,26 @@ def test_a_mountpoint_is_claimed_by_one(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_claim_whose_directory_was_removed_meanwhile_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_start_left_that_was_killed_is_cleared_by_the_next_at_its_mountpoint(tmp_path: Path) -> None:
+    run = str(tmp_path / "nopfs")
+
+    def killed(made: str) -> None:
+        Path(made, "pids").write_text("")
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_dirs.shutil, "rmtree", lambda path, ignore_errors: None)
+        with pytest.raises(KeyboardInterrupt):
+            make_state_dir(state_dir_for("/mnt/a", 41, run), ME, killed)
+    make_state_dir(state_dir_for("/mnt/a", 42, run), ME, lambda made: Path(made, "pids").touch())
+    with claimed_mountpoint("/mnt/b", run, ME):
+        assert len(os.listdir(run)) == 3
+    with claimed_mountpoint("/mnt/a", run, ME):
+        pass
+    assert [os.path.join(run, name) for name in os.listdir(run)] == [state_dir_for("/mnt/a", 42, run)]
+
+
+def test_a_claim_whose_directory_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who had claimed it before removes it, after it was opened and before it is locked."""
     claim, removed = tmp_path / "run" / "claim", []
 

@@ -91,7 +91,8 @@ class Continuation:
             if table is not None:
                 places = table.places(np.array(track.places.rows_opened(), np.int64))
                 steps = np.bincount(places[places >= 0] % found.world, minlength=found.world)
-                found = replace(found, ranks=tuple(sorted({*found.ranks, *np.flatnonzero(steps > 1).tolist()})))
+                seen = {*found.ranks, *np.flatnonzero(steps > 1).tolist()}
+                found = replace(found, ranks=deal.divided(here.world, here.ranks, found.world, seen))
         if found is None or (same_stream(found, here) and found.world <= here.world):
             return None
         return found  # also a larger world that reads the same files: the first opens did not show it

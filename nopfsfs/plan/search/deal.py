@@ -45,6 +45,8 @@ _RUNS_ALIKE = 0.75
 _LISTED_LEAST, _FILLED, _LISTED_MOST = 8, 0.6, 6
 # The share of residues that ranks' workers would read from which on they are taken for such workers.
 _WORKERS_READ = 0.75
+# Files of a rank in an epoch from which on ranks are told apart that were taken as one of a smaller world.
+_FILES_LEAST = 8
 # Opens of each rank that reads after which one that was said, and does not, is taken for one that reads elsewhere.
 _PATIENCE = 16
 
@@ -89,7 +91,9 @@ def read(
     if world == 1:
         return _in_turn(known) or WHOLE
     places = np.concatenate([np.array(mine, np.int64) for mine in known.values()])
-    size = _undivided(places, world, said)
+    # What was read off the residues alone yields to steps: its ranks are read apart, if each has more than a few files.
+    finer = trust >= HELD and n >= _FILES_LEAST * world
+    size = world if finer else _undivided(places, world, said)
     return _ranks(places, size, said if size == world else ())
 
 
@@ -104,6 +108,14 @@ def _undivided(places: NDArray[np.int64], world: int, said: Sequence[World]) -> 
             if len(read) >= _WORKERS_READ * theirs or len(places) < _STRAYS_FROM * theirs:
                 return size
     return world
+
+
+def divided(world: int, ranks: Sequence[int], size: int, seen: set[int]) -> tuple[int, ...]:
+    """The ranks of a world of `size` that read here, where `seen` were seen to, and `ranks` of a smaller world were
+    thought to: where nearly all that these divide into were seen, the others will be."""
+    theirs = {rank for rank in range(size) if rank % world in ranks} if size % world == 0 else set()
+    whole = seen <= theirs and len(seen) >= _WORKERS_READ * len(theirs)
+    return tuple(sorted(theirs if whole else seen))
 
 
 def _steps(places: Mapping[int, Sequence[int]]) -> list[int]:

@@ -91,6 +91,24 @@ def test_workers_of_single_files_are_no_ranks_of_a_larger_world() -> None:
     assert deal.read(followed(half), 60_000, [(8, (0, 1, 2))]) == Deal(16, (1, 3, 5)), "nothing reads the other half"
 
 
+@pytest.mark.parametrize(("world", "found"), [(256, 256), (1024, 2)])
+def test_ranks_that_were_taken_as_one_are_told_apart_if_each_has_more_than_a_few_files(world: int, found: int) -> None:
+    """Every second of many ranks: their first opens showed a world of two."""
+    n, read = 4000, {1 + rank: list(range(rank, 4000, world)) for rank in range(0, world, 2)}
+    assert deal.read(read, n, [(2, (0,))], deal.HELD) == Deal(found, tuple(range(0, found, 2)))
+    assert deal.read(read, n, [(2, (0,))]) == Deal(2, (0,)), (
+        "workers that load single files, of the world that was said"
+    )
+
+
+def test_where_nearly_all_of_the_finer_ranks_were_seen_the_others_will_be() -> None:
+    seen = set(range(0, 64, 2)) - {8, 12}
+    assert deal.divided(2, (0,), 64, seen) == tuple(range(0, 64, 2))
+    assert deal.divided(2, (0,), 64, {0, 2, 4}) == (0, 2, 4)
+    assert deal.divided(2, (0,), 64, seen | {1}) == tuple(sorted(seen | {1}))
+    assert deal.divided(3, (0,), 64, seen) == tuple(sorted(seen))
+
+
 def test_a_world_that_was_read_off_holds_where_a_few_places_show_none() -> None:
     places = [(63, 0), (16, 0), (18, 0), (20, 0), (2, 0)]
     assert deal.read(followed(places), 6000, [(2, (1,))], deal.HELD) == Deal(2, (0, 1))
