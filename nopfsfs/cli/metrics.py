@@ -62,7 +62,6 @@ def exporter(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         stack.enter_context(handling(signals_to_end(), lambda number, frame: ended.set()))
         scraper = Scraper()
-        stack.callback(scraper.close)
         if options.textfile is not None:
             metrics_server.write_textfiles(options.textfile, scraper.scrape, ended)
             return Exit.OK

@@ -40,7 +40,7 @@ class Scraper:
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = os.environ if env is None else env
-        self._pool = ThreadPoolExecutor(AT_ONCE, "nopfs-scrape")
+        self._pool = self._new_pool()
         self._under_way: dict[tuple[object, ...], Future[Mapping[str, Any] | None]] = {}
         self._silent: dict[tuple[object, ...], int] = {}  # mounts that were asked in vain: in which scrape
         self._scrapes = 0
@@ -78,8 +78,14 @@ class Scraper:
         self._silent = {
             key: at for key, at in self._silent.items() if key in there and found.get(key) is None
         }  # fmt: skip
+        if all(future.done() for future in self._under_way.values()):
+            self._pool.shutdown(wait=False)  # threads end: else there would be as many as there ever were mounts
+            self._pool = self._new_pool()
         answers = [MountAnswer(mount.mountpoint, found.get(mount.identity)) for mount in mounts]
         return sorted(answers, key=lambda one: one.mountpoint)
+
+    def _new_pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(AT_ONCE, "nopfs-scrape")
 
     def _ask(self, mount: Mount) -> Mapping[str, Any] | None:
         try:
@@ -88,10 +94,6 @@ class Scraper:
                 return connection.receive(EACH_S, ANSWER_MOST)
         except (NopfsError, OSError, RuntimeError):  # the last: no process or thread is to be had
             return None
-
-    def close(self) -> None:
-        """Wait for no thread that is still asking."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def own_mounts() -> list[Mount]:

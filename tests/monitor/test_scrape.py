@@ -45,10 +45,8 @@ def there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Mount]:
 
 
 @pytest.fixture
-def scraper() -> Iterator[Scraper]:
-    made = Scraper({})
-    yield made
-    made.close()
+def scraper() -> Scraper:
+    return Scraper({})
 
 
 def silent(stack: ExitStack, directory: Path) -> None:
@@ -221,9 +219,19 @@ def test_scrapes_at_once_ask_once(there: list[Mount], tmp_path: Path, monkeypatc
             thread.start()
         for thread in threads:
             thread.join(10)
-    scraper.close()
     assert len(found) == 8
     assert len(asked) == 1
+
+
+def test_threads_end_with_the_scrape(there: list[Mount], scraper: Scraper, tmp_path: Path) -> None:
+    """Else an exporter would keep one for each of the most mounts that there were at a time."""
+    with ExitStack() as stack:
+        for number in range(6):
+            there.append(mount(f"/{number}", number))
+            (tmp_path / str(number)).mkdir()
+            stack.enter_context(answering(tmp_path / str(number), lambda request: figures()))
+        assert all(one.figures is not None for one in scraper.scrape())
+        assert wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("nopfs-scrape")])
 
 
 def test_mounts_of_others_are_asked_by_root_alone(there: list[Mount], monkeypatch: pytest.MonkeyPatch) -> None:
