@@ -230,8 +230,9 @@ def test_threads_end_with_the_scrape(there: list[Mount], scraper: Scraper, tmp_p
             there.append(mount(f"/{number}", number))
             (tmp_path / str(number)).mkdir()
             stack.enter_context(answering(tmp_path / str(number), lambda request: figures()))
+        before = set(threading.enumerate())
         assert all(one.figures is not None for one in scraper.scrape())
-        assert wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("nopfs-scrape")])
+        assert wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_mounts_of_others_are_asked_by_root_alone(there: list[Mount], monkeypatch: pytest.MonkeyPatch) -> None:
