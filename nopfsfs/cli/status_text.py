@@ -103,12 +103,15 @@ def _budget_lines(record: Record) -> list[str]:
 
 
 def _kept_lines(record: Record) -> list[str]:
+    """Lines for what was kept: of earlier mounts on disk, and by the kernel in the page cache."""
+    before = (record.get("stager") or {}).get("kept_files")
+    lines = [] if not before else [f"disk       copies of {before:,} files were there from earlier mounts"]
     kept = record.get("page_cache") or {}
     share = kept.get("resident_share")
     if not kept.get("measured") or share is None:
-        return []
+        return lines
     found = f"{100 * share:.1f}% of what was looked at in the page cache was there"
-    return [f"kept       {found}; {kept.get('evicted', 0):,} files were found evicted"]
+    return [*lines, f"kept       {found}; {kept.get('evicted', 0):,} files were found evicted"]
 
 
 def _tuning_lines(record: Record) -> list[str]:

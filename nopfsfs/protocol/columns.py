@@ -148,6 +148,7 @@ class Metric(IntEnum):
     EVICTIONS = 36
     PUSHER_THREAD = 37  # not a counter: the thread whose opens are the mount's own
     PUSHES_SPARED = 38  # the reader was there first
+    KEPT_FILES = 39  # not a counter: 1 + the files of which mounts before had left copies on disk; 0: not known yet
     # stager: fetches, their bytes, and how long they took, one by one
     SOURCE_FETCHES = 44
     SOURCE_FETCHED_BYTES = 45

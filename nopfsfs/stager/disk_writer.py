@@ -51,7 +51,7 @@ class DiskWriter:
         self._logged: set[int] = set()  # tiers of which an unusable copy was logged
         self._to_register: deque[tuple[int, int, int | None]] = deque()  # row, tier, checksum
         adopted = state.adopted
-        self._kept = KeptCopies(disks, columns, adopt=adopted.adopt, tell=adopted.tell, lose=self._lose_tier)
+        self._kept = KeptCopies(disks, columns, gauge, adopt=adopted.adopt, tell=adopted.tell, lose=self._lose_tier)
         self._blocks = BlockWriter(
             state.large, disks, columns, gauge, usable=self._is_usable, publish=state.publish,
             failed=self._write_failed, unusable=self.copy_unusable, done=self._blocks_done,

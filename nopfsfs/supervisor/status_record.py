@@ -43,7 +43,8 @@ def stager_figures(gauge: Counters) -> dict[str, int]:
         Metric.SPARE_WORKERS, Metric.STUCK_EVER, Metric.DISK_LATE, Metric.LEFT_ALONE, Metric.DISKS_BYPASSED,
         Metric.REROUTED_SLOW, Metric.REROUTED_DOWN, Metric.FETCHES_HEDGED,
     )  # fmt: skip
-    return {name.name.lower(): int(gauge[name]) for name in names}
+    found = {name.name.lower(): int(gauge[name]) for name in names}
+    return {**found, "kept_files": max(0, int(gauge[Metric.KEPT_FILES]) - 1)}
 
 
 def record(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from nopfsfs.protocol.columns import Columns, Tier
+from nopfsfs.protocol.columns import Columns, Metric, Tier
 from nopfsfs.tiers.disk import Disks
 from nopfsfs.tiers.kept_disk import KeptDisk
 
@@ -25,8 +25,9 @@ class KeptCopies:
     `take_sure` and `ready` may be used by several threads."""
 
     def __init__(
-        self, disks: Disks, columns: Columns, *, adopt: Callable[[list[int], int, list[int]], list[int]],
-        tell: Callable[[list[int], int], None], lose: Callable[[int], None],
+        self, disks: Disks, columns: Columns, gauge: memoryview, *,
+        adopt: Callable[[list[int], int, list[int]], list[int]], tell: Callable[[list[int], int], None],
+        lose: Callable[[int], None],
     ) -> None:  # fmt: skip
         """`adopt(rows, number, sums)` publishes copies and returns the rows of which none is used; `tell(rows, number)`
         tells the policy; `lose(number)` gives a disk up whose directory cannot be read, until it is opened again."""
@@ -40,7 +41,8 @@ class KeptCopies:
         self.ready = threading.Event()
         if not self._disks:
             self.ready.set()
-        self._columns = columns
+        self._columns, self._gauge = columns, gauge
+        self._first = not gauge[Metric.KEPT_FILES]  # else a stager before this one has counted: its own are there, too
         self._spare: deque[int] = deque()  # rows
         self._seen, self._spare_at = -1, 0.0
 
@@ -133,6 +135,8 @@ class KeptCopies:
             adopted += [row for row in rows if row not in unused]
             yield 0.0
         self._is_ready(number)
+        if self._first:
+            self._gauge[Metric.KEPT_FILES] = max(1, self._gauge[Metric.KEPT_FILES]) + len(adopted)
         log.info("disk tier %s has copies of %d files from earlier mounts", disk.path, len(adopted))
         for _ in disk.count():
             yield 0.0

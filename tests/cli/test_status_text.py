@@ -29,6 +29,12 @@ def test_a_record_without_modes_is_printed_without_them() -> None:
     assert "modes" not in status_text({"state": "running"}, "/s", "/m")
 
 
+def test_copies_of_earlier_mounts_are_told() -> None:
+    told = status_text({"stager": {"kept_files": 1200}}, "/s", "/m").splitlines()
+    assert "disk       copies of 1,200 files were there from earlier mounts" in told
+    assert "earlier" not in status_text({"stager": {"kept_files": 0}}, "/s", "/m")
+
+
 def test_the_last_epochs_are_told() -> None:
     one = {
         "epoch": 7, "files": 1200, "seconds": 2.3, "stall_seconds": 0.4, "ended": True, "counts": "exact",

@@ -15,7 +15,7 @@ import pytest
 from nopfsfs.control.process_list import read_pids
 from nopfsfs.stager.young_files import LOCAL_S
 from tests.conftest import place_for_all, wait_until
-from tests.mount.harness import Mounted, fill, mounted, read_all
+from tests.mount.harness import Mounted, fill, module, mounted, read_all, run
 from tests.mount.reading import comparing
 
 pytestmark = pytest.mark.mount
@@ -71,6 +71,9 @@ def test_a_second_mount_opens_nothing_at_the_source_that_is_kept(
         stager = m.status()["stager"]
         assert (stager["source_opens"], stager["source_read_bytes"]) == (0, 0)
         assert (stager["corrupt_copies"], stager["disk_errors"]) == (0, 0)
+        assert stager["kept_files"] == FILES
+        said = run([*module("nopfs"), "status", str(m.path)]).stdout
+        assert f"disk       copies of {FILES} files were there from earlier mounts" in said
     assert copies(disk) == before
 
 

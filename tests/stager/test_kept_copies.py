@@ -93,6 +93,7 @@ def test_the_next_mount_reads_nothing_that_is_kept(mount: Callable[[], Shared], 
         read_all(second, s)
         assert second.gauge[Metric.SOURCE_OPENS] == 0
         assert second.gauge[Metric.SOURCE_READ_BYTES] == 0
+        assert (first.gauge[Metric.KEPT_FILES], second.gauge[Metric.KEPT_FILES]) == (1, 1 + FILES)
         assert wait_until(lambda: second.gauge[Metric.STAGED_DISK_FILES] == FILES)
         assert wait_until(lambda: second.gauge[Metric.DISK_USED] == FILES * 2 * PAGE)
     with running(second, disks, keep=True) as s:  # a stager that takes its place
