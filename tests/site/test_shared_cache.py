@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nopfsfs.control.process_list import read_pids
 from nopfsfs.stager.young_files import LOCAL_S
 from tests.mount.harness import Mounted, fill, module, mounted, run
 from tests.mount.reading import comparing
@@ -37,7 +38,7 @@ def test_ten_minutes_of_random_load(tmp_path: Path) -> None:
     def mount(name: str, size: str) -> contextlib.AbstractContextManager[Mounted]:
         work = tmp_path / name
         work.mkdir()
-        return mounted(source, "--disk", f"{disk}:{size}", *MEMORY, work=work)
+        return mounted(source, "--disk", f"{disk}:{size}", *MEMORY, work=work, hangs_s=LOAD_S + 120)
 
     with mount("a", "5M") as first, mount("b", "100M") as second:
         first.errors_expected = second.errors_expected = True
@@ -75,16 +76,13 @@ def events(disk: Path, mounts: tuple[Mounted, Mounted], chance: random.Random) -
             file.seek(chance.randrange(max(1, path.stat().st_size)))
             file.write(b"\xff\x00")
 
-    def kill() -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(chance.choice(mounts).pid("stager"), signal.SIGKILL)
-
-    def stop() -> None:
-        pid = chance.choice(mounts).pid("stager")
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(PAUSE_S)
-            os.kill(pid, signal.SIGCONT)
+    def send(*signals: signal.Signals) -> None:
+        """Signals to a stager, where there is one: one that has died often comes back after a while only."""
+        for process in [one for one in read_pids(chance.choice(mounts).state_dir) if one.role == "stager"]:
+            for one in signals:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, one)
+                time.sleep(PAUSE_S)
 
     def command(*words: str) -> None:
         done = run([*module("nopfs"), *words])
@@ -95,8 +93,8 @@ def events(disk: Path, mounts: tuple[Mounted, Mounted], chance: random.Random) -
         "cut": lambda: spoil(lambda path: os.truncate(path, chance.randrange(path.stat().st_size + 1))),
         "changed": lambda: spoil(change),
         "directory": lambda: spoil(lambda path: [one.unlink(missing_ok=True) for one in path.parent.iterdir()]),
-        "killed": kill,
-        "stopped": stop,
+        "killed": lambda: send(signal.SIGKILL),
+        "stopped": lambda: send(signal.SIGSTOP, signal.SIGCONT),
         "verified": lambda: command("cache", "verify", str(disk)),
         "pruned": lambda: command("cache", "prune", str(disk), "--to", "3M"),
         "dropped": lambda: command("drop", str(chance.choice(mounts).path)),
