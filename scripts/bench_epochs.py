@@ -11,7 +11,7 @@ from demo_result import Job
 from lab import Epoch
 
 REPEATS = 5
-FILES = {"bytes": 2000, "sums": 2000, "decode": 500, "unasked": 500}
+FILES = {"bytes": 2000, "sums": 2000, "decode": 500, "decode-3.14": 500}
 
 
 def first(run: list[Epoch]) -> float:
@@ -24,7 +24,7 @@ def later(run: list[Epoch]) -> float:
 
 
 def entries() -> Iterator[Entry]:
-    """epoch/{bytes,sums,decode,unasked}/{first,later}/... seconds and ratios."""
+    """epoch/{bytes,sums,decode,decode-3.14}/{first,later}/... seconds and ratios."""
     with demo.prepared(FILES, REPEATS) as work:
         for job in demo.run_jobs(work, FILES):
             yield from job_entries(job)

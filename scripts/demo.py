@@ -59,8 +59,8 @@ CONCURRENT = 64
 # longer.
 ATTR_TIMEOUT_S = 1.0
 # Milliseconds of a file, on the source and elsewhere, and seconds until the loop reads: for the progress bar alone.
-SOURCE_MS = {"bytes": 4.2, "sums": 4.2, "decode": 7.2, "unasked": 7.2}
-LOCAL_MS = {"bytes": 0.15, "sums": 0.1, "decode": 1.4, "unasked": 1.4}
+SOURCE_MS = {"bytes": 4.2, "sums": 4.2, "decode": 7.2, "decode-3.14": 7.2}
+LOCAL_MS = {"bytes": 0.15, "sums": 0.1, "decode": 1.4, "decode-3.14": 1.4}
 START_S = 5.0
 
 MountFactory = Callable[..., AbstractContextManager[Mount]]  # source, mountpoint, options

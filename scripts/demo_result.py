@@ -20,9 +20,9 @@ WHAT = {
     "bytes": "the loader returns the file's bytes",
     "sums": "the loader returns the file's bytes, which stay in the workers",
     "decode": "JPEG decoding",
-    "unasked": "JPEG decoding, of files that are opened as CPython 3.14 does",
+    "decode-3.14": "JPEG decoding, of files that are opened as CPython 3.14 does",
 }
-NAMES = {"bytes": "reading", "sums": "sums", "decode": "decoding", "unasked": "unasked"}
+NAMES = {"bytes": "reading", "sums": "sums", "decode": "decoding", "decode-3.14": "decoding (3.14)"}
 # The rows of the table.
 SOURCE, MOUNT, TRIPWIRE, LOCAL, AGAIN = (
     "slow source", "nopfsfs mount", "mount, tripwires", "local copy", "local copy again",
@@ -30,7 +30,7 @@ SOURCE, MOUNT, TRIPWIRE, LOCAL, AGAIN = (
 
 
 def is_bound_by_io(mode: str) -> bool:
-    return mode not in ("decode", "unasked")
+    return not mode.startswith("decode")
 
 
 @dataclass

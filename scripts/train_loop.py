@@ -7,7 +7,7 @@ The file system is what is measured, so the loop trains no model. ImageFolder, D
 DataLoader are torchvision's and torch's own; mode "bytes" gives them a loader that returns the file's bytes, which
 come to the training process as DataLoader brings them (I/O-bound); mode "sums" has the workers keep them, so that
 hardly anything but open and read is left; mode "decode" is the default loader and ImageNet's usual training transform;
-mode "unasked" does the same, but opens files as CPython 3.14 does: without asking whether they are terminals.
+mode "decode-3.14" does the same, but opens files as CPython 3.14 does: without asking whether they are terminals.
 Each epoch prints one JSON line with its seconds, files, bytes and a checksum that does not depend on the order: runs
 over the same files must agree.
 """
@@ -35,6 +35,7 @@ from torchvision.datasets.folder import default_loader
 
 CHECKED_BYTES = 1024  # of each end of a file: a checksum of all would be half of the loop's time
 SIDE = 224
+DECODING = ("decode", "decode-3.14")  # modes
 
 Sums = tuple[int, int, int]  # files, bytes, checksum
 
@@ -56,7 +57,7 @@ def read_bytes(path: str) -> bytes:
         return file.read()
 
 
-def unasked_loader(path: str) -> Image.Image:
+def open_as_3_14(path: str) -> Image.Image:
     """As torchvision's `default_loader`, but for the ioctl in `open` of CPython up to 3.13."""
     with io.BufferedReader(io.FileIO(path)) as file:
         return Image.open(file).convert("RGB")
@@ -84,7 +85,7 @@ def collate_images(batch: list[tuple[torch.Tensor, int]]) -> Sums:
 
 def make_dataset(root: Path, mode: str) -> tuple[ImageFolder, Any]:
     """The data set and its collate function, None for DataLoader's own."""
-    if mode not in ("decode", "unasked"):
+    if mode not in DECODING:
         return ImageFolder(str(root), loader=read_bytes), sum_of if mode == "sums" else None
     transform = transforms.Compose(
         [
@@ -94,7 +95,7 @@ def make_dataset(root: Path, mode: str) -> tuple[ImageFolder, Any]:
             transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
-    loader = default_loader if mode == "decode" else unasked_loader
+    loader = default_loader if mode == "decode" else open_as_3_14
     return ImageFolder(str(root), transform=transform, loader=loader), collate_images
 
 
@@ -111,7 +112,7 @@ def run_epoch(batches: Iterable[Sums], epoch: int) -> Epoch:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Time epochs of a PyTorch loop over an ImageFolder.")
     parser.add_argument("data", type=Path, help="a folder of class folders")
-    parser.add_argument("--mode", choices=("bytes", "sums", "decode", "unasked"), default="bytes")
+    parser.add_argument("--mode", choices=("bytes", "sums", *DECODING), default="bytes")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--batch", type=int, default=64)

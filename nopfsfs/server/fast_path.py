@@ -45,7 +45,7 @@ _SIZE, _SIZE_AT = struct.Struct("<I"), _HEADER + kernel.READ_IN_SIZE_AT
 _UNIQUE, _UNIQUE_AT = struct.Struct("<Q"), 8  # of IN_HEADER and OUT_HEADER
 SLEEP_MS = 1000  # a limit, as every wait has one
 SETTLE_S = 0.01  # for all tasks to come to where they wait: a grace period takes several turns of the event loop
-ONE_BY_ONE = 16  # requests after one that came alone: that none came with them, poll(2) says at less cost than a read
+ONE_BY_ONE = 16  # requests after one that came alone, each looked for by poll(2): a read that finds none costs more
 AT_ONCE = 64  # requests answered before other tasks get their turn
 # What is said of a message that is longer than those that are kept.
 _TOO_LONG = {kernel.IOCTL: errno.ENOTTY, kernel.LOOKUP: errno.ENAMETOOLONG}

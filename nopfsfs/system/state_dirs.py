@@ -213,8 +213,8 @@ def _claim(path: str, uid: int) -> int:
 
 
 def _clear_unfinished(claim: str) -> None:
-    """Remove the directories that `make_state_dir` was at when its process was killed. Nobody else makes any while this
-    process holds the claim."""
+    """Remove what `make_state_dir` has left in the run directory, which is this user's, where its process was killed.
+    No other process makes such a directory for this mountpoint while this one holds the claim."""
     run_dir, name = os.path.split(claim)
     for other in os.listdir(run_dir):
         if other.startswith(f"{name}-") and "." in other:

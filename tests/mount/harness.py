@@ -27,6 +27,7 @@ from nopfsfs.fuse.mounting import unmount
 from nopfsfs.system.state_dirs import default_run_dir, state_dir_for
 from tests.conftest import remove_state, state_dirs_at, wait_until
 from tests.mount.modes import DEFAULT, Mode
+from tests.tiers.kept import copies
 
 COMMAND_S = 30.0  # no command takes this long
 HANGS_S = 60.0  # after which a mount is taken for hung and its connection aborted
@@ -175,7 +176,7 @@ class Mounted:
 def left_on(disk: Path) -> list[str]:
     """What a mount that ended has left in the directory of a disk, but for whole copies that outlive it."""
     tiers = [path for path in disk.glob("*nopfs*") if not path.name.startswith("nopfs-cache-")]
-    unfinished = [path for path in disk.glob("nopfs-cache-*/v1/sources/*/??/*") if path.suffix]
+    unfinished = [path for path in copies(disk) if path.suffix]
     return [str(path.relative_to(disk)) for path in (*tiers, *unfinished)]
 
 

@@ -17,6 +17,7 @@ from nopfsfs.stager.young_files import LOCAL_S
 from tests.conftest import place_for_all, wait_until
 from tests.mount.harness import Mounted, fill, module, mounted, read_all, run
 from tests.mount.reading import comparing
+from tests.tiers.kept import copies
 
 pytestmark = pytest.mark.mount
 
@@ -31,10 +32,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fill(root, FILES, 100_000)
     time.sleep(LOCAL_S + 1)
     return root
-
-
-def copies(disk: Path) -> list[Path]:
-    return sorted(disk.glob("nopfs-cache-*/v1/sources/*/??/*"))
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import place_for_all, wait_until
 from tests.mount.harness import Mounted, Reader, content, mounted, read_all, write
+from tests.tiers.kept import copies
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(200)]
 
@@ -86,7 +87,7 @@ def test_a_second_mount_reads_nothing_that_is_kept(data: Path, disk: Path, tmp_p
         assert m.wait_status(lambda status: status["used"]["disk"] >= total(data))
 
         def all_named() -> bool:
-            there = list(disk.glob("nopfs-cache-*/v1/sources/*/??/*"))
+            there = copies(disk)
             return len(there) == COUNT and not any(path.suffix for path in there)
 
         assert wait_until(all_named, 60), "young files get their names when they are old"

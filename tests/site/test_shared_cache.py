@@ -17,13 +17,14 @@ from nopfsfs.control.process_list import read_pids
 from nopfsfs.stager.young_files import LOCAL_S
 from tests.mount.harness import Mounted, fill, module, mounted, run
 from tests.mount.reading import comparing
+from tests.tiers.kept import copies
 
 pytestmark = [pytest.mark.site, pytest.mark.mount, pytest.mark.timeout(900)]
 
-LOAD_S, PAUSE_S = 600.0, 0.25  # and between two things that happen
+LOAD_S, PAUSE_S = 600.0, 0.25  # of load; between two events, in the mean
 FILES, SIZE = 300, 40_000
 MEMORY = ("--ram", "4M", "--page-cache", "2M")
-# How often, each stop and kill of a stager once.
+# How often each event comes for one kill, and one stop, of a stager.
 OFTEN = {"removed": 8, "cut": 8, "changed": 8, "directory": 4, "verified": 2, "pruned": 2, "dropped": 2}
 
 
@@ -62,7 +63,7 @@ def events(disk: Path, mounts: tuple[Mounted, Mounted], chance: random.Random) -
     """What happens to the copies in the directory, and to the processes of the mounts."""
 
     def copy() -> Path | None:
-        there = list(disk.glob("nopfs-cache-*/v1/sources/*/??/*"))
+        there = copies(disk)
         return chance.choice(there) if there else None
 
     def spoil(how: Callable[[Path], object]) -> None:

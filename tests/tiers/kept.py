@@ -71,4 +71,5 @@ class Rows:
 
 
 def copies(place: Path) -> list[Path]:
+    """The copies in a disk tier that keeps them, with those that are being written or are not sure yet."""
     return sorted(place.glob("nopfs-cache-*/v1/sources/*/??/*"))
