@@ -72,7 +72,8 @@ def test_a_damaged_file_is_replaced(source, tmp_path, damage: bytes | None, capl
     caplog.set_level("INFO")
     path = Path(opened(source, tmp_path / "kept").path or "")
     whole = path.read_bytes()
-    path.write_bytes(whole[:300] + b"\xaa" + whole[301:] if damage is None else damage)
+    other = bytes([whole[300] ^ 0xAA])
+    path.write_bytes(whole[:300] + other + whole[301:] if damage is None else damage)
     again = opened(source, tmp_path / "kept")
     assert again.result.dirs_reused == 0
     assert path.read_bytes() == whole
