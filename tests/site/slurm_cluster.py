@@ -144,6 +144,7 @@ def slurm(proctrack: str, at: Path) -> Iterator[SlurmCluster]:
     host = socket.gethostname().partition(".")[0]
     made = " ".join(f"{at}/{name}" for name in ("state", "spool/n1", "spool/n2", "tmpfs/n1", "tmpfs/n2"))
     sh(f"mkdir -p {made}; chmod 1777 {at}/tmpfs/*; rm -rf {at}/*.log")
+    sh(f"rm -f {cluster.job_dir}/out-* {cluster.job_dir}/nopfs-*.json")  # each cluster has a job 1
     (at / "slurm.conf").write_text(
         CONF.format(host=host, at=at, proctrack=proctrack, scripts=SCRIPTS, unkillable=UNKILLABLE_S, epilog=EPILOG_S)
     )
