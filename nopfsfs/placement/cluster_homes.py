@@ -1,24 +1,22 @@
 """The node of a cluster that has the home of each file of a mount: placements, one after the other. Pure.
 
 Every node computes the same placements by itself. A further placement gives homes to files that earlier ones did not
-cover, in the room that these have left; it moves nothing.
+cover, in the room that these have left; it moves nothing. Files of which a node has kept a copy on disk from a mount
+before have their home there, as far as there is room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nopfsfs.placement.access_counts import NOBODY, Nodes, Readers, shuffled
-from nopfsfs.placement.methods import NOWHERE, UNCOVERED, Placement, homes, nopfs
+from nopfsfs.placement.methods import NOWHERE, UNCOVERED, Begun, Placement, homes, nopfs, take
 
 Ints = NDArray[np.int64]
-Place = Callable[[Readers, int, Ints, Ints], Placement]
-METHODS: Mapping[str, Place] = MappingProxyType({"homes": homes, "nopfs": nopfs})
+METHODS = ("homes", "nopfs")
 # Files that are placed at once; each takes some 100 bytes of memory. Each block has its share of every room.
 BLOCK = 1 << 21
 
@@ -61,6 +59,41 @@ class ClusterHomes:
         return wanted
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class CopiesByNode:
+    """Copies on disk that mounts before have left in a cluster. `node` u16[n]: a node that has one of each row, or
+    NOBODY; `tier` u8[n]: the number of its disk tier, 1, 2, ..."""
+
+    node: Nodes
+    tier: NDArray[np.uint8]
+
+    @staticmethod
+    def none(n: int) -> CopiesByNode:
+        """No copies of n rows."""
+        return CopiesByNode(np.full(n, NOBODY, np.uint16), np.zeros(n, np.uint8))
+
+    def add(self, node: int, tier: int, rows: Ints) -> None:
+        """Note the copies of distinct rows. Of several nodes with a copy a hash chooses, so that it does not matter
+        which of them is added first."""
+        other = self.node[rows]
+        chosen = (other == NOBODY) | (shuffled(node, rows) < shuffled(other, rows))
+        self.node[rows[chosen]], self.tier[rows[chosen]] = node, tier
+
+    def begin(self, rows: NDArray[np.integer], charges: Ints, left: Ints) -> Begun:
+        """The homes that m rows have by their copies. `left` i64[nodes, classes], bytes, is reduced."""
+        nodes, classes = left.shape
+        begun, node, tier = Begun.none(len(rows)), self.node[rows], self.tier[rows]
+        there = np.flatnonzero((node < nodes) & (tier > 0) & (tier < classes))
+        slot = node[there].astype(np.int64) * classes + tier[there]
+        order = np.argsort(slot, kind="stable")
+        there, slot = there[order], slot[order]
+        room = left.reshape(-1).copy()
+        won = there[take(slot, charges[rows[there]], room)]
+        begun.home[won], begun.home_class[won] = node[won], tier[won]
+        left[:] = room.reshape(left.shape)
+        return begun
+
+
 def by_hash(rows: NDArray[np.integer], nodes: int) -> Nodes:
     """Deal m rows out evenly and as good as at random, where no readers are known: the node of each row, u16[m]."""
     order = np.argsort(shuffled(0, rows.astype(np.int64)), kind="stable")
@@ -71,23 +104,30 @@ def by_hash(rows: NDArray[np.integer], nodes: int) -> Nodes:
 
 def extend(
     before: ClusterHomes, rows: NDArray[np.integer], readers: Readers, epochs: int, charges: Ints, rooms: Ints,
-    *, node: int, method: str = "homes", block: int = BLOCK,
+    *, node: int, method: str = "homes", block: int = BLOCK, kept: CopiesByNode | None = None,
 ) -> ClusterHomes:  # fmt: skip
     """Add a placement of m rows, which are `to_cover`, as `node` has it. `readers`: the node that reads each row in
     epochs 0 .. `epochs` - 1, u16[m]; `charges` i64[n]; `rooms` i64[nodes, classes], bytes, with the bytes of earlier
-    placements."""
+    placements. The method `nopfs` knows no `kept` copies: there each node keeps what it reads most."""
     home, local, used = before.home.copy(), before.local.copy(), before.used.copy()
     left = np.maximum(rooms - used, 0)
+    free = left.copy()
+    begun = Begun.none(len(rows)) if kept is None or method != "homes" else kept.begin(rows, charges, left)
+    used += free - left
     parts = [slice(first, first + block) for first in range(0, len(rows), block)]
     total = [int(charges[rows[part]].sum()) for part in parts]
     for number, part in enumerate(parts):
         some = rows[part]
         share = total[number] / max(1, sum(total[number:]))
         room = left if share == 1 else (left * share).astype(np.int64)
-        placed = METHODS[method](_of(readers, part), epochs, charges[some], room)
+        of_part, sizes, had = _of(readers, part), charges[some], begun.of(part)
+        if method == "nopfs":
+            placed = nopfs(of_part, epochs, sizes, room)
+        else:
+            placed = homes(of_part, epochs, sizes, room, begun=had)
         home[some] = np.where(placed.home >= 0, placed.home, NOBODY)
         local[some] = placed.local(node, np.arange(len(some)))
-        taken = _taken(placed, charges[some], *rooms.shape)
+        taken = _taken(placed, had, sizes, *rooms.shape)
         left -= taken
         used += taken
     return ClusterHomes(home, local, used)
@@ -97,9 +137,9 @@ def _of(readers: Readers, part: slice) -> Readers:
     return lambda epoch: readers(epoch)[part]
 
 
-def _taken(placed: Placement, sizes: Ints, nodes: int, classes: int) -> Ints:
-    """Bytes that the placement takes of each class of each node, i64[nodes, classes]."""
-    at_home = np.flatnonzero(placed.home >= 0)
+def _taken(placed: Placement, begun: Begun, sizes: Ints, nodes: int, classes: int) -> Ints:
+    """Bytes that the placement takes of each class of each node beside what was begun with, i64[nodes, classes]."""
+    at_home = np.flatnonzero((placed.home >= 0) & (begun.home < 0))
     at = placed.home[at_home].astype(np.int64) * classes + placed.home_class[at_home]
     found = _sums(at, sizes[at_home], nodes * classes)
     for node, (kept, number) in enumerate(placed.copies):

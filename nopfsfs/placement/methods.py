@@ -48,6 +48,24 @@ class Placement:
         return found.astype(np.int8)
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Homes that samples have before a placement is computed: `home` i32[F] and `home_class` i8[F] as of `Placement`,
+    NOWHERE where there is none."""
+
+    home: NDArray[np.int32]
+    home_class: NDArray[np.int8]
+
+    @staticmethod
+    def none(count: int) -> Begun:
+        """No homes of `count` samples."""
+        return Begun(np.full(count, NOWHERE, np.int32), np.full(count, NOWHERE, np.int8))
+
+    def of(self, part: slice) -> Begun:
+        """Take the homes of some of the samples."""
+        return Begun(self.home[part], self.home_class[part])
+
+
 def take(group: Ints, sizes: Ints, room: Ints, *, closes: bool = False) -> NDArray[np.bool_]:
     """Choose which of m things fit, b[m]. Thing i wants `sizes[i]` of the room of group `group[i]`. The things are
     sorted by group, and within a group in the order in which they may choose. `room` i64[groups] is reduced by what was
@@ -109,24 +127,24 @@ def nopfs(readers: Readers, epochs: int, sizes: Ints, room: Ints, block: int = B
 
 def homes(
     readers: Readers, epochs: int, sizes: Ints, room: Ints, *, slice_share: float | None = None,
-    block: int = BLOCK_BYTES,
+    block: int = BLOCK_BYTES, begun: Begun | None = None,
 ) -> Placement:  # fmt: skip
     """Give every sample one home while there is room: the node that reads it most among those with room, and there the
     fastest class for the samples that the node reads most. Room that is left when every sample has a home is, in the
     fastest class, a slice ruled by Belady, and in the others for second copies. With less room than one copy of
     everything there is neither, unless `slice_share` of the fastest class is set aside. `sizes` i64[F]; `room`
-    i64[nodes, classes], not changed; bytes."""
+    i64[nodes, classes], not changed; bytes. Samples keep the homes of `begun`, whose bytes `room` has not."""
+    begun = Begun.none(len(sizes)) if begun is None else begun
     left = room.copy()
     apart = np.zeros(len(room), np.int64)
     if not room.size or not len(sizes):
-        nowhere = np.full(len(sizes), NOWHERE, np.int32)
-        return Placement(nowhere, nowhere.astype(np.int8), _none(len(room)), apart)
+        return Placement(begun.home, begun.home_class, _none(len(room)), apart)
     if slice_share:
         apart = (left[:, 0] * slice_share).astype(np.int64)
         left[:, 0] -= apart
     largest = int(left.max())  # what is larger fits nowhere
-    home, often = _nodes(readers, epochs, sizes, left.sum(axis=1), block)
-    home_class = _classes(home, often, sizes, left)
+    home, often = _nodes(readers, epochs, sizes, left.sum(axis=1), block, begun.home)
+    home_class = _classes(home, often, sizes, left, begun.home_class)
     if ((home < 0) & (sizes <= largest)).any():
         return Placement(home, home_class, _none(len(room)), apart)
     if slice_share is None:
@@ -135,10 +153,10 @@ def homes(
 
 
 def _nodes(
-    readers: Readers, epochs: int, sizes: Ints, room: Ints, block: int
+    readers: Readers, epochs: int, sizes: Ints, room: Ints, block: int, begun: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """The home of each sample, i32[F], and how often its home reads it, u8[F]."""
-    home = np.full(len(sizes), NOWHERE, np.int32)
+    """The home of each sample, i32[F], and how often its home reads it, u8[F]: 0 where it had its home before."""
+    home = begun.copy()
     own = np.zeros(len(sizes), np.uint8)
     ranked = by_sample(readers, epochs, len(sizes), CHOICES, block)
     for choice in range(CHOICES):
@@ -171,11 +189,13 @@ def _anywhere(home: NDArray[np.int32], sizes: Ints, room: Ints) -> None:
         home[without[won]] = node[won]
 
 
-def _classes(home: NDArray[np.int32], often: NDArray[np.uint8], sizes: Ints, room: Ints) -> NDArray[np.int8]:
+def _classes(
+    home: NDArray[np.int32], often: NDArray[np.uint8], sizes: Ints, room: Ints, begun: NDArray[np.int8]
+) -> NDArray[np.int8]:
     """The class of each sample at its home: the fastest for the samples that its node reads most. `room` i64[nodes,
     classes] is reduced. A sample that fits the node, but no single class, loses its home. Samples without one go where
     room is."""
-    classes = np.full(len(home), NOWHERE, np.int8)
+    classes: NDArray[np.int8] = begun.copy()
     placed = np.flatnonzero(home >= 0)
     order = placed[np.lexsort((255 - often[placed], home[placed]))]
     for number in range(room.shape[1]):

@@ -1,5 +1,5 @@
-"""Messages between the supervisors of a cluster's nodes: where files live, copies that are handed to their homes, and
-what the source's idle requests take. They travel as news between the peer processes."""
+"""Messages between the supervisors of a cluster's nodes: where files live, what mounts before have left, copies that
+are handed to their homes, and what the source's idle requests take. They travel as news between the peer processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from nopfsfs.protocol.codec import Decoder, Message, Row, UInt
 
 TIERS_MOST = 16
 ROWS_MOST = 4000  # of one message
+BITS_MOST = 1 << 13  # bytes of one message
 RoomBytes = Annotated[int, Meta(ge=0, le=1 << 60)]
 NUMBER_MOST = 1 << 53
 SIZES_MOST = 32  # size classes of requests, and readings
@@ -111,8 +112,17 @@ class SourceAgreed(Message, frozen=True, tag=8):
     found: FoundOfSource
 
 
+class CopiesKept(Message, frozen=True, tag=9):
+    """Rows of which a mount before has left a copy on disk tier `tier` of the sender: bit i of `bits`, the first bit of
+    a byte being its highest, stands for row `first` + i. All of these messages come before the sender's `NodeRoom`."""
+
+    tier: Annotated[int, Meta(ge=1, le=TIERS_MOST)]
+    first: Row
+    bits: Annotated[bytes, Meta(max_length=BITS_MOST)]
+
+
 FromCluster = (
     NodeRoom | ProposedPlacement | PlacementComputed | PlacementBegins | CopiesOffered | CopiesTaken | SourceSeen
-    | SourceAgreed
+    | SourceAgreed | CopiesKept
 )  # fmt: skip
 from_cluster: Decoder[FromCluster] = Decoder(FromCluster)

@@ -27,6 +27,7 @@ from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.supervisor import control_socket
 from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
+from nopfsfs.supervisor.cluster.kept_rows import KeptRows
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.file_requests import FileRequests
@@ -144,12 +145,12 @@ class Supervisor:
                 columns.holder[:] = 0
             return make()
         introduce = partial(self._stager_socket.introduce, order=Order.PEER)
-        self._peer = PeerHandle(peer, self._fds["arena"], introduce, self.stop)
-        handover = CopyHandover(policy, columns.holder, self._peer.send)
+        peers = self._peer = PeerHandle(peer, self._fds["arena"], introduce, self.stop)
+        handover = CopyHandover(policy, columns.holder, peers.send)
         loop = make(strays=handover.offer, holds_back=True)
         self._job = PlacementAgreement(
-            self._config, loop, self.index, handover, self._peer.events, charges=charges(self.index),
-            holder=columns.holder, send=self._peer.send,
+            self._config, loop, self.index, handover, peers.events, charges=charges(self.index), holder=columns.holder,
+            kept=KeptRows(self._config.node, columns.disk, memory.stager_gauge), send=peers.send,
         )  # fmt: skip
         return loop
 

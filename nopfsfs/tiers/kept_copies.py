@@ -39,12 +39,11 @@ class KeptCopies:
         self._not_ready = set(self._disks)
         self._looking: set[int] = set()  # disks that cannot take copies for a moment
         self.ready = threading.Event()
-        if not self._disks:
-            self.ready.set()
         self._columns, self._gauge = columns, gauge
-        self._first = not gauge[Metric.KEPT_FILES]  # else a stager before this one has counted: its own are there, too
+        self._found = 0  # files of which mounts before had left copies
         self._spare: deque[int] = deque()  # rows
         self._seen, self._spare_at = -1, 0.0
+        self._say_if_ready()
 
     @property
     def any(self) -> bool:
@@ -121,8 +120,14 @@ class KeptCopies:
 
     def _is_ready(self, number: int) -> None:
         self._not_ready.discard(number)
-        if not self._not_ready:
-            self.ready.set()
+        self._say_if_ready()
+
+    def _say_if_ready(self) -> None:
+        if self._not_ready or self.ready.is_set():
+            return
+        if not self._gauge[Metric.KEPT_FILES]:  # else a stager before this one has counted: its own are there, too
+            self._gauge[Metric.KEPT_FILES] = 1 + self._found
+        self.ready.set()
 
     def _adopt(self, number: int, disk: KeptDisk) -> Step:
         """Publish what was kept, count it, and tell the policy."""
@@ -134,9 +139,8 @@ class KeptCopies:
                 disk.not_adopted(row)
             adopted += [row for row in rows if row not in unused]
             yield 0.0
+        self._found += len(adopted)
         self._is_ready(number)
-        if self._first:
-            self._gauge[Metric.KEPT_FILES] = max(1, self._gauge[Metric.KEPT_FILES]) + len(adopted)
         log.info("disk tier %s has copies of %d files from earlier mounts", disk.path, len(adopted))
         for _ in disk.count():
             yield 0.0

@@ -4,6 +4,7 @@ unmodified PyTorch loop of its own."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,10 +13,13 @@ import pytest
 from cluster import Cluster, Epoch, Readers, cluster
 from slow_source import SlowSource
 
+from nopfsfs.stager.young_files import LOCAL_S
+from tests.conftest import wait_until
 from tests.mount.harness import fill
 from tests.mount.modes import why_not
 from tests.peer.implementations import BOTH
 from tests.peer.mounts import checksum, opens_at_rest, opens_of_files, room
+from tests.tiers.kept import copies
 
 pytestmark = [
     pytest.mark.mount,
@@ -75,3 +79,33 @@ def test_what_does_not_fit_is_read_anew_by_whoever_needs_it(tree: Path, tmp_path
     assert opens[0] >= FILES
     for before, after in pairwise(opens):
         assert after - before == pytest.approx(FILES / 2, abs=0.03 * FILES)
+
+
+@pytest.mark.slow
+def test_a_second_job_begins_with_what_each_node_has_kept(tree: Path, tmp_path: Path) -> None:
+    """It looks at more epochs, by which other files would live on each node; it reads nothing from the source."""
+    expected, disks = checksum(tree), [tmp_path / f"disk{node}" for node in range(2)]
+    for disk in disks:
+        disk.mkdir()
+    time.sleep(LOCAL_S + 1)  # the files are so old then that their bytes are sure when they are read
+    options = [*room(tree, 0.2), "--disk", tmp_path / "disk{rank}:100M", "--seed", "42", "--epochs"]
+
+    def kept() -> list[int]:
+        return [sum(not path.suffix for path in copies(disk)) for disk in disks]
+
+    with cluster(tree, tmp_path / "first", 2, *options, "1") as made:
+        with Readers(made.mountpoints, epochs=1) as readers:
+            assert sum(one.files for one in readers.epoch()) == FILES
+        assert wait_until(lambda: sum(kept()) >= FILES, 30), (kept(), json.dumps(made.statuses()))
+        assert made.unmount() == 0
+    before = kept()
+    with cluster(tree, tmp_path / "second", 2, *options, "3") as made:
+        with Readers(made.mountpoints, epochs=2) as readers:
+            for _ in range(2):
+                assert sum(one.checksum for one in readers.epoch()) == expected
+                readers.go_on()
+        statuses = made.statuses()
+        assert made.unmount() == 0
+    assert [one["stager"]["source_opens"] for one in statuses] == [0, 0]
+    assert [one["peers"]["homes_here"] for one in statuses] == before
+    assert sum(before) == FILES

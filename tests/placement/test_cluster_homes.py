@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nopfsfs.placement import methods
 from nopfsfs.placement.access_counts import NOBODY, Readers, dealt
-from nopfsfs.placement.cluster_homes import METHODS, ClusterHomes, by_hash, extend
+from nopfsfs.placement.cluster_homes import METHODS, ClusterHomes, CopiesByNode, by_hash, extend
 from nopfsfs.placement.methods import NOWHERE, UNCOVERED
 
 Ints = NDArray[np.int64]
@@ -23,10 +23,11 @@ def shuffles(samples: int, epochs: int, nodes: int) -> Readers:
 
 
 def on_all(before: list[ClusterHomes], rows: Ints, readers: Readers, epochs: int, charges: Ints, rooms: Ints,
-           method: str = "homes", block: int = 1 << 21) -> list[ClusterHomes]:  # fmt: skip
+           method: str = "homes", block: int = 1 << 21, kept: CopiesByNode | None = None
+           ) -> list[ClusterHomes]:  # fmt: skip
     """What each node computes."""
     return [
-        extend(one, rows, readers, epochs, charges, rooms, node=node, method=method, block=block)
+        extend(one, rows, readers, epochs, charges, rooms, node=node, method=method, block=block, kept=kept)
         for node, one in enumerate(before)
     ]
 
@@ -56,10 +57,20 @@ def clusters(draw: st.DrawFn) -> tuple[int, Ints, Ints]:
     return nodes, np.array(charges, np.int64), np.array(rooms, np.int64)
 
 
+def some_kept(data: st.DataObject, n: int) -> CopiesByNode | None:
+    """Copies of some of n rows, also on nodes and tiers that are not there."""
+    kept = CopiesByNode.none(n)
+    for node in data.draw(st.lists(st.integers(0, 6), unique=True, max_size=3)):
+        rows = data.draw(st.lists(st.integers(0, n - 1), unique=True))
+        kept.add(node, data.draw(st.integers(1, 4)), np.array(rows, np.int64))
+    return kept if data.draw(st.booleans()) else None
+
+
 @given(clusters(), st.sampled_from(sorted(METHODS)), st.integers(1, 4), st.sampled_from([1, 5, 1 << 20]), st.data())
 def test_any_cluster(job: tuple[int, Ints, Ints], method: str, epochs: int, block: int, data: st.DataObject) -> None:
     nodes, charges, rooms = job
     limit = data.draw(st.integers(1, 25))
+    kept = some_kept(data, len(charges))
     found = [ClusterHomes.empty(len(charges), *rooms.shape) for _ in range(nodes)]
     for _ in range(3):
         some = np.array(data.draw(st.lists(st.integers(0, len(charges) - 1))), np.int64)
@@ -70,7 +81,7 @@ def test_any_cluster(job: tuple[int, Ints, Ints], method: str, epochs: int, bloc
             row for row in some.tolist() if found[0].local[row] == UNCOVERED and 0 < charges[row] <= limit
         }
         readers = shuffles(len(rows), epochs, nodes)
-        before, found = found, on_all(found, rows, readers, epochs, charges, rooms, method, block)
+        before, found = found, on_all(found, rows, readers, epochs, charges, rooms, method, block, kept)
         check(found, charges, rooms)
         assert (found[0].local[rows] != UNCOVERED).all()
         for one, earlier in zip(found, before, strict=True):
@@ -155,3 +166,43 @@ def test_a_hash_deals_evenly(n: int, nodes: int) -> None:
     assert counts.max(initial=0) - counts.min(initial=n) <= 1
     again = by_hash(rows[::-1], nodes)
     assert (again[::-1] == node).all(), "whatever their order"
+
+
+@given(st.integers(1, 40), st.integers(1, 4), st.integers(1, 3), st.data())
+def test_files_live_where_they_were_kept(n: int, nodes: int, tiers: int, data: st.DataObject) -> None:
+    """Whatever is added first; where there is room, all of them."""
+    charges, rows = np.arange(1, n + 1), np.arange(n)
+    copies = [(node, tier, np.array(data.draw(st.lists(st.integers(0, n - 1), unique=True)), np.int64))
+              for node in range(nodes) for tier in data.draw(st.permutations(range(1, tiers + 1)))[:1]]  # fmt: skip
+    kept, other = CopiesByNode.none(n), CopiesByNode.none(n)
+    for one in copies:
+        kept.add(*one)
+    for one in data.draw(st.permutations(copies)):
+        other.add(*one)
+    assert (kept.node == other.node).all()
+    assert (kept.tier == other.tier).all()
+    rooms = np.full((nodes, 1 + tiers), charges.sum())
+    before = [ClusterHomes.empty(n, *rooms.shape) for _ in range(nodes)]
+    found = on_all(before, rows, shuffles(n, 3, nodes), 3, charges, rooms, kept=kept)
+    check(found, charges, rooms)
+    there = kept.node != NOBODY
+    assert (found[0].home[there] == kept.node[there]).all()
+    assert set(np.flatnonzero(there).tolist()) == {row for _, _, some in copies for row in some.tolist()}
+    for node, one in enumerate(found):
+        mine = kept.node == node
+        assert (one.local[mine] == kept.tier[mine]).all()
+    by_few = on_all(before, rows, shuffles(n, 3, nodes), 3, charges, rooms, block=3, kept=kept)
+    assert (by_few[0].home[there] == kept.node[there]).all()
+
+
+def test_a_node_without_room_is_no_home_of_what_it_kept() -> None:
+    """Its room is not known, or there is none: others have it."""
+    n = 40
+    charges, rows, rooms = np.full(n, 10), np.arange(n), np.array([[0, 0], [200, 100], [100, 100]])
+    kept = CopiesByNode.none(n)
+    kept.add(0, 1, rows[:20])
+    kept.add(1, 1, rows[20:])
+    found = on_all([ClusterHomes.empty(n, 3, 2)] * 3, rows, shuffles(n, 2, 3), 2, charges, rooms, kept=kept)
+    check(found, charges, rooms)
+    assert set(found[0].home.tolist()) == {1, 2}
+    assert (found[1].local[20:] == 1).sum() == 10

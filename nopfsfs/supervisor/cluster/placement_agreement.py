@@ -1,9 +1,10 @@
 """Where the files of a cluster live, as the nodes agree upon it: one node of them.
 
-Each sends once what room it has. The leader, the lowest node that has not left, names what is read, from its own plan;
-all compute the same placement of that, each for itself, write the column `holder`, and tell their policy what lives
-here. A node that computes a different placement costs speed, not data: a node that does not hold a file refuses the
-request, and the requester reads the source. No read waits for anything here, and a fault costs the placements alone.
+Each sends once what it has kept on disk from mounts before, and then what room it has. The leader, the lowest node
+that has not left, names what is read, from its own plan; all compute the same placement of that, each for itself, write
+the column `holder`, and tell their policy what lives here. A node that computes a different placement costs speed, not
+data: a node that does not hold a file refuses the request, and the requester reads the source. No read waits for
+anything here, and a fault costs the placements alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from nopfsfs.protocol.codec import Message
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.protocol.supervisor_peer import ALL_OTHERS
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, Send
+from nopfsfs.supervisor.cluster.kept_rows import KeptRows
 from nopfsfs.supervisor.cluster.placement_proposal import PlacementProposal, ReadSet, disk_rooms, room_table
 from nopfsfs.supervisor.cluster.shared_base import SharedBase
 from nopfsfs.supervisor.event_loop import EventLoop
@@ -59,10 +62,10 @@ class PlacementAgreement:
     def __init__(
         self, config: MountConfig, loop: EventLoop, index: Index, handover: CopyHandover,
         events: trio.MemoryReceiveChannel[ClusterEvent], *, charges: NDArray[np.int64], holder: NDArray[np.uint16],
-        send: Send,
+        kept: KeptRows, send: Send,
     ) -> None:  # fmt: skip
         self._config, self._loop, self._index, self._handover = config, loop, index, handover
-        self._events, self._charges, self._holder, self._send_to = events, charges, holder, send
+        self._events, self._charges, self._holder, self._kept, self._send_to = events, charges, holder, kept, send
         self.node, self.nodes = config.node, config.nodes
         self._rooms: dict[int, messages.NodeRoom] = {}
         self._cluster: ClusterHomes | None = None
@@ -106,6 +109,11 @@ class PlacementAgreement:
                 self._handover.receive(node, message)
             elif isinstance(message, messages.SourceSeen | messages.SourceAgreed):
                 self.source.receive(node, message)
+            elif isinstance(message, messages.CopiesKept):
+                self._kept.receive(node, message)
+            elif isinstance(message, messages.NodeRoom):
+                self._rooms.setdefault(node, message)
+                self._news.set()
             elif len(self._received) >= RECEIVED_MOST:
                 raise ValueError("more than is looked at")
             else:
@@ -167,16 +175,19 @@ class PlacementAgreement:
         self._loop.fetch_ahead()
 
     async def _plan_made(self) -> None:
-        for _ in range(round(FOLLOWER_S / LOOK_S)):
-            if self._loop.follower is not None:
-                break
-            await trio.sleep(LOOK_S)
+        await self._until(lambda: self._loop.follower is not None, FOLLOWER_S)
+
+    async def _until(self, holds: Callable[[], bool], limit_s: float) -> None:
+        with trio.move_on_after(limit_s):
+            while not holds():  # noqa: ASYNC110 other tasks see to it
+                await trio.sleep(LOOK_S)
 
     async def _run(self) -> None:
-        policy = self._loop.policy
-        disks = await trio.to_thread.run_sync(disk_rooms, self._config.disks, abandon_on_cancel=True)
-        own = messages.NodeRoom(policy.split.homes, disks, policy.split.whole_limit)
-        self._rooms[self.node] = own
+        policy, tiers = self._loop.policy, self._config.disks
+        await self._kept.say(self._send)
+        there = self._kept.bytes_here(self._charges, len(tiers))
+        disks = await trio.to_thread.run_sync(disk_rooms, tiers, there, abandon_on_cancel=True)
+        own = self._rooms[self.node] = messages.NodeRoom(policy.split.homes, disks, policy.split.whole_limit)
         await self._send(own)
         begins = trio.current_time() + ROOMS_S
         while not self._lost:
@@ -185,10 +196,7 @@ class PlacementAgreement:
             self._news = trio.Event()
             while self._received:
                 node, message = self._received.popleft()
-                if message is None:
-                    self._go_on_without(node)
-                else:
-                    await self._take(node, message)
+                await self._take(node, message)
             known = set(self._rooms) | self._left
             if self._leader == self.node and (len(known) == self.nodes or trio.current_time() >= begins):
                 await self._propose()
@@ -207,10 +215,10 @@ class PlacementAgreement:
         if limit.cancelled_caught:
             log.error("the other nodes could not be told %s in time", type(message).__name__)
 
-    async def _take(self, node: int, message: messages.FromCluster) -> None:
+    async def _take(self, node: int, message: messages.FromCluster | None) -> None:
         match message:
-            case messages.NodeRoom():
-                self._rooms.setdefault(node, message)
+            case None:
+                self._go_on_without(node)
             case messages.ProposedPlacement():
                 try:
                     await self._follow_proposal(node, message)
@@ -297,13 +305,14 @@ class PlacementAgreement:
     async def _compute(self, order: PlacementProposal) -> None:
         """Compute the placement, and go by it. One that cannot be computed is left out, as it is by all others."""
         await self._plan_made()
+        await self._all_heard(order)
         datasets = list(self._loop.follower.datasets) if self._loop.follower is not None else []
         before = self._before(order.rooms.shape[1])
         order = order.with_classes(before.used.shape[1])
 
         def compute() -> ClusterHomes:
             rows = order.what.rows(self._index, datasets, self._charges)
-            return order.compute(before, rows, self._charges, self.node)
+            return order.compute(before, rows, self._charges, self.node, self._kept.copies)
 
         began = trio.current_time()
         cluster: ClusterHomes | None = None
@@ -321,6 +330,11 @@ class PlacementAgreement:
                 order.what.files or "all", 100 * cluster.distinct_share, trio.current_time() - began,
             )  # fmt: skip
         await self._ready_for(order.number)
+
+    async def _all_heard(self, order: PlacementProposal) -> None:
+        """Wait for what nodes have kept: what they send comes by other ways than the proposal."""
+        nodes = set(np.flatnonzero(order.rooms.any(axis=1)).tolist())
+        await self._until(lambda: nodes <= set(self._rooms) | self._left, ROOMS_S)
 
     async def _ready_for(self, number: int) -> None:
         """Let the leader know that this node has done what it can."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from nopfsfs.config import DiskSpec
 from nopfsfs.dataset import file_orders
 from nopfsfs.dataset.index import Index
-from nopfsfs.placement.cluster_homes import METHODS, ClusterHomes, by_hash, extend
+from nopfsfs.placement.cluster_homes import METHODS, ClusterHomes, CopiesByNode, by_hash, extend
 from nopfsfs.plan.epoch_order import DataSet, Hypothesis
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import STRIDED, STRIDED_OPTION, Sampler, Spec, Subset
@@ -120,9 +120,12 @@ class PlacementProposal:
         """The same; nodes have no room in those that it did not speak of."""
         return replace(self, rooms=np.pad(self.rooms, ((0, 0), (0, max(0, classes - self.rooms.shape[1])))))
 
-    def compute(self, before: ClusterHomes, rows: NDArray[np.integer[Any]], charges: Ints, node: int) -> ClusterHomes:
+    def compute(
+        self, before: ClusterHomes, rows: NDArray[np.integer[Any]], charges: Ints, node: int,
+        kept: CopiesByNode | None = None,
+    ) -> ClusterHomes:  # fmt: skip
         """Compute the placement as `node` sees it; all nodes compute the same homes. May take a minute. `rows` of
-        `ReadSet.rows`."""
+        `ReadSet.rows`; `kept`: copies of mounts before."""
         nodes = len(self.rooms)
         wanted = before.to_cover(rows, charges, self.limit)
         some = rows if wanted.all() else rows[wanted]
@@ -134,7 +137,9 @@ class PlacementProposal:
         elif len(some) < len(rows):
             known = [one[wanted] for one in known]
         rooms = np.minimum(self.rooms, int(charges.sum()))  # so that no sum of them is too large
-        return extend(before, some, known.__getitem__, len(known), charges, rooms, node=node, method=self.method)
+        return extend(
+            before, some, known.__getitem__, len(known), charges, rooms, node=node, method=self.method, kept=kept
+        )
 
 
 def _named(of: Sampler | Subset, spec: Spec) -> NamedSpec:
@@ -155,14 +160,14 @@ def room_table(rooms: Sequence[NodeRoom]) -> NDArray[np.int64]:
     return table
 
 
-def disk_rooms(disks: Sequence[DiskSpec]) -> tuple[int, ...]:
-    """Bytes of each tier; of one without a size what is free there now."""
+def disk_rooms(disks: Sequence[DiskSpec], kept: Sequence[int]) -> tuple[int, ...]:
+    """Bytes of each tier; of one without a size what is free there now, and the bytes of copies that were `kept`."""
     rooms = []
-    for disk in disks:
+    for disk, there in zip(disks, kept, strict=True):
         room = disk.size or 0
         if disk.size is None:
             with contextlib.suppress(OSError):
                 found = os.statvfs(disk.path)
-                room = max(0, found.f_bavail * found.f_frsize - FLOOR_BYTES)
+                room = max(0, found.f_bavail * found.f_frsize + there - FLOOR_BYTES)
         rooms.append(room)
     return tuple(rooms)

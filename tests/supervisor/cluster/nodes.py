@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +20,9 @@ from nopfsfs.policy.node_policy import NodePolicy, Rows
 from nopfsfs.protocol.between_peers import NEWS_MAX
 from nopfsfs.protocol.between_supervisors import ProposedPlacement
 from nopfsfs.protocol.codec import Message, encode
+from nopfsfs.protocol.columns import Metric
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
+from nopfsfs.supervisor.cluster.kept_rows import KeptRows
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.mount_memory import charges
 from nopfsfs.supervisor.plan_worker import make_follower
@@ -42,10 +44,12 @@ class Loop:
 
 
 class Node:
-    """One mount. `room`: bytes for files that stay in memory."""
+    """One mount. `room`: bytes for files that stay in memory; `kept`: by disk tier, the rows that mounts before have
+    left there."""
 
     def __init__(
-        self, bus: Bus, number: int, index: Index, room: int, disks: Sequence[int] = (), **config: Any
+        self, bus: Bus, number: int, index: Index, room: int, disks: Sequence[int] = (),
+        kept: Mapping[int, Sequence[int]] | None = None, **config: Any,
     ) -> None:  # fmt: skip
         self.bus, self.number, self.index = bus, number, index
         self.config = MountConfig(
@@ -60,10 +64,15 @@ class Node:
         self.loop = Loop(policy, None)
         self.holder = np.zeros(index.n, np.uint16)
         self.handover = CopyHandover(policy, self.holder, self._send)
+        disk = np.zeros(index.n, np.uint8)
+        for tier, rows in (kept or {}).items():
+            disk[list(rows)] = tier
+        self.gauge = np.zeros(len(Metric) + 256, np.int64)
+        self.gauge[Metric.KEPT_FILES] = 1 + np.count_nonzero(disk)
         self._events, events = trio.open_memory_channel[ClusterEvent](math.inf)
         self.agreement = PlacementAgreement(
             self.config, self.loop, index, self.handover, events,  # type: ignore[arg-type]
-            charges=self.charges, holder=self.holder, send=self._send,
+            charges=self.charges, holder=self.holder, kept=KeptRows(number, disk, self.gauge.data), send=self._send,
         )  # fmt: skip
 
     async def _send(self, node: int, message: Message) -> None:
@@ -105,11 +114,17 @@ class Bus:
         self.all: dict[int, Node] = {}
         self.said: list[tuple[int, Message]] = []
         self.deaf: set[int] = set()
+        self.held_up: dict[tuple[int, int], list[bytes]] = {}  # what the first sends to the second comes with `release`
 
-    def add(self, index: Index, room: int, disks: Sequence[int] = (), **config: Any) -> Node:
+    def add(
+        self, index: Index, room: int, disks: Sequence[int] = (), kept: Mapping[int, Sequence[int]] | None = None,
+        **config: Any,
+    ) -> Node:  # fmt: skip
         number = len(self.all)
         worlds = (World(self.nodes, (number,)),)
-        node = self.all[number] = Node(self, number, index, room, disks, **{"worlds": worlds, "seed": 42, **config})
+        node = self.all[number] = Node(
+            self, number, index, room, disks, kept, **{"worlds": worlds, "seed": 42, **config}
+        )
         return node
 
     async def send(self, speaker: int, message: Message) -> None:
@@ -126,7 +141,14 @@ class Bus:
     def _hear(self, speaker: int, node: int, message: Message) -> None:
         body = encode(message)
         assert len(body) <= NEWS_MAX
-        if node not in self.deaf:
+        if (speaker, node) in self.held_up:
+            self.held_up[speaker, node].append(body)
+        elif node not in self.deaf:
+            self.all[node].receive(speaker, body)
+
+    def release(self, speaker: int, node: int) -> None:
+        """What was held up comes."""
+        for body in self.held_up.pop((speaker, node)):
             self.all[node].receive(speaker, body)
 
     def places(self) -> list[tuple[int, ProposedPlacement]]:
