@@ -27,7 +27,7 @@ from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.supervisor import control_socket
 from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
-from nopfsfs.supervisor.cluster.kept_rows import KeptRows
+from nopfsfs.supervisor.cluster.kept_news import KeptNews
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.file_requests import FileRequests
@@ -150,7 +150,7 @@ class Supervisor:
         loop = make(strays=handover.offer, holds_back=True)
         self._job = PlacementAgreement(
             self._config, loop, self.index, handover, peers.events, charges=charges(self.index), holder=columns.holder,
-            kept=KeptRows(self._config.node, columns.disk, memory.stager_gauge), send=peers.send,
+            kept=KeptNews(self._config.node, columns.disk, memory.stager_gauge), send=peers.send,
         )  # fmt: skip
         return loop
 

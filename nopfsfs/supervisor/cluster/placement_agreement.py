@@ -31,7 +31,7 @@ from nopfsfs.protocol.codec import Message
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.protocol.supervisor_peer import ALL_OTHERS
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover, Send
-from nopfsfs.supervisor.cluster.kept_rows import KeptRows
+from nopfsfs.supervisor.cluster.kept_news import KeptNews
 from nopfsfs.supervisor.cluster.placement_proposal import PlacementProposal, ReadSet, disk_rooms, room_table
 from nopfsfs.supervisor.cluster.shared_base import SharedBase
 from nopfsfs.supervisor.event_loop import EventLoop
@@ -62,7 +62,7 @@ class PlacementAgreement:
     def __init__(
         self, config: MountConfig, loop: EventLoop, index: Index, handover: CopyHandover,
         events: trio.MemoryReceiveChannel[ClusterEvent], *, charges: NDArray[np.int64], holder: NDArray[np.uint16],
-        kept: KeptRows, send: Send,
+        kept: KeptNews, send: Send,
     ) -> None:  # fmt: skip
         self._config, self._loop, self._index, self._handover = config, loop, index, handover
         self._events, self._charges, self._holder, self._kept, self._send_to = events, charges, holder, kept, send

@@ -22,7 +22,7 @@ from nopfsfs.protocol.between_supervisors import ProposedPlacement
 from nopfsfs.protocol.codec import Message, encode
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.supervisor.cluster.copy_handover import CopyHandover
-from nopfsfs.supervisor.cluster.kept_rows import KeptRows
+from nopfsfs.supervisor.cluster.kept_news import KeptNews
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.mount_memory import charges
 from nopfsfs.supervisor.plan_worker import make_follower
@@ -72,7 +72,7 @@ class Node:
         self._events, events = trio.open_memory_channel[ClusterEvent](math.inf)
         self.agreement = PlacementAgreement(
             self.config, self.loop, index, self.handover, events,  # type: ignore[arg-type]
-            charges=self.charges, holder=self.holder, kept=KeptRows(number, disk, self.gauge.data), send=self._send,
+            charges=self.charges, holder=self.holder, kept=KeptNews(number, disk, self.gauge.data), send=self._send,
         )  # fmt: skip
 
     async def _send(self, node: int, message: Message) -> None:

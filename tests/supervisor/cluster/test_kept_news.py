@@ -14,7 +14,7 @@ from nopfsfs.policy.homes import Home
 from nopfsfs.protocol.between_supervisors import CopiesKept, NodeRoom, PlacementComputed
 from nopfsfs.protocol.codec import encode
 from nopfsfs.protocol.columns import HOME_HERE, Metric
-from nopfsfs.supervisor.cluster import kept_rows as module
+from nopfsfs.supervisor.cluster import kept_news as module
 from nopfsfs.supervisor.cluster import placement_agreement
 from tests.asynchronous import in_trio
 from tests.supervisor.cluster.agreeing import CHARGE, TRAIN, check, placed, rows_of, running, until
@@ -151,7 +151,7 @@ def test_many_rows_travel_in_several_messages() -> None:
     disk = rng.choice(np.array([0, 0, 1, 2], np.uint8), n)
     disk[70_000:140_000] = 0
     gauge = np.ones(256, np.int64)
-    there, here = module.KeptRows(3, disk, gauge.data), module.KeptRows(0, np.zeros(n, np.uint8), gauge.data)
+    there, here = module.KeptNews(3, disk, gauge.data), module.KeptNews(0, np.zeros(n, np.uint8), gauge.data)
     said: list[CopiesKept] = []
 
     async def send(message: CopiesKept) -> None:

@@ -18,7 +18,7 @@ LOOK_S = 0.05  # between looks whether it has
 _ROWS = 8 * BITS_MOST  # of one message
 
 
-class KeptRows:
+class KeptNews:
     """The copies that node `node` has on its disks, and those of which other nodes speak. `disk` u8[n]: the column;
     `gauge`: of the stager, which says there when it has published what was kept."""
 
