@@ -177,13 +177,23 @@ class KeptDisk(Disk):
     def has_spare_room(self, row: int) -> bool:
         """True when there is room for the copy of a row that has its home in memory: the source fits on this disk as a
         whole, and this copy fits now."""
-        cache, limit = self._cache, self.limit
-        if cache is None or limit is None or self._rows.charged_bytes > limit or not self.usable():
+        cache = self._cache
+        room = self._whole_room(cache) if cache is not None and self.usable() else 0
+        if self._rows.charged_bytes > room:
             return False
-        if self.used + charged(self._rows.size(row)) <= limit:
+        if self.used + charged(self._rows.size(row)) <= room:
             return True
         self._wants_room = True
         return False
+
+    def _whole_room(self, cache: SharedCache) -> int:
+        """Bytes that all copies may take: without a limit those that they take, and what is free, less the floor."""
+        if self.limit is not None:
+            return self.limit
+        with contextlib.suppress(OSError):
+            found = os.fstatvfs(cache.copies)
+            return self.used + max(0, found.f_bavail * found.f_frsize - FLOOR_BYTES)
+        return 0
 
     def _is_there(self, cache: SharedCache, name: CopyName, size: int) -> bool:
         """True when another mount has kept the copy; one that was cut is removed. Raises OSError."""
@@ -305,10 +315,8 @@ class KeptDisk(Disk):
         name = self._name(row, YOUNG if row in self._young else "")
         self.not_adopted(row)
         self._young.discard(row)
-        try:
+        with contextlib.suppress(OSError):
             self._unlink(cache, name)
-        except OSError:
-            return
 
     def settle(self, row: int, version: int) -> None:
         """Keep the young copy of a row for other mounts, as its file cannot change unseen any more. Raises OSError."""

@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from nopfsfs.fuse.mounting import may_mount
-from nopfsfs.tiers import kept_directory
+from nopfsfs.tiers import kept_directory, kept_disk
 from nopfsfs.tiers.disk import DiskBusy, DiskFull, TierGone
 from nopfsfs.tiers.kept_directory import KeptCache, begin_copy, cache_name, locked
 from nopfsfs.tiers.kept_disk import USED_S, KeptDisk
@@ -348,6 +348,28 @@ def test_where_there_are_no_locks_nothing_is_kept(rows: Rows, place: Path, monke
     monkeypatch.setattr(kept_directory.fcntl, "flock", no_locks)
     with pytest.raises(OSError, match="--disk-keep no"):
         rows.disk(place)
+
+
+@pytest.mark.skipif(not may_mount(), reason="needs the right to call mount(2)")
+def test_without_a_size_there_is_spare_room_while_the_source_fits_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Rows(tmp_path / "source", count=3, size=3 * BLOCK)
+    with tmpfs(tmp_path / "small", "96k") as small:
+        monkeypatch.setattr(kept_disk, "FLOOR_BYTES", 0)
+        monkeypatch.setattr("nopfsfs.tiers.disk.FLOOR_BYTES", 0)
+        disk = rows.disk(small, None)
+        for number in range(3):
+            assert disk.has_spare_room(rows.row(number))
+            rows.write(disk, number)
+        (small / "other").write_bytes(bytes(48_000))
+        assert disk.has_spare_room(rows.row(0)) is False, "what others take is not free"
+        (small / "other").unlink()
+        monkeypatch.setattr(kept_disk, "FLOOR_BYTES", 64 << 10)
+        assert disk.has_spare_room(rows.row(0)) is False
+        disk.close()
+        assert disk.has_spare_room(rows.row(0)) is False
+        del disk
 
 
 @pytest.mark.skipif(not may_mount(), reason="needs the right to call mount(2)")
