@@ -121,12 +121,13 @@ class Suspect:
     ledger: Ledger = field(init=False)
     worth: float = field(init=False, default=0.0)  # bits of the ledger, less the cost
     likelihood: float = field(init=False, default=0.0)  # the same for data sets of any size
+    places: NDArray[np.int64] = field(init=False, repr=False)  # of the opens
     # by reader, the places of those that are weighed as one
     apart: dict[int, list[int]] = field(init=False, default_factory=dict)
 
     def weigh(self, view: OpensView) -> None:
         """Take the evidence of the opens of now."""
-        places = self.table.places(view.rows)
+        places = self.places = self.table.places(view.rows)
         self.ledger = Ledger(self.table.n, view.total)
         together = view.together
         self.ledger.add_all(zip(places.tolist(), together.tolist(), strict=True))
@@ -181,6 +182,11 @@ class Suspect:
         """True: both are the same order: epochs may repeat each other."""
         return self is other or np.array_equal(self.table.rows, other.table.rows)
 
+    def begins_like(self, other: Suspect) -> bool:
+        """True: both explain the opens by the same places, and read the same next. One may be a part of the other."""
+        same = self is other or np.array_equal(self.places, other.places)
+        return same and not self.contradicts(other)
+
     def contradicts(self, other: Suspect) -> bool:
         """True: a reader that follows both reads other files next in the one than in the other."""
         here, there = self.reads_next(), other.reads_next()
@@ -204,10 +210,18 @@ def leading(places: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def certain(suspects: Sequence[Suspect], least: float = LOCK) -> Suspect | None:
     """The suspect of which it is certain that the opens follow it; of equals the first. They must have been weighed
-    with opens of the same readers."""
+    with opens of the same readers.
+
+    Of orders that begin alike it is the one that is likeliest beforehand, once it is certain too: in a part of an order
+    all opens of its beginning are hits of a smaller target, and tell no more for that.
+    """
     sure = [one for one in suspects if one.worth >= least and one.orderly]
     if not sure:
         return None
     best = max(sure, key=lambda one: one.likelihood)
+    alike = (one for one in suspects if one.orderly and one.begins_like(best))
+    likely = min(alike, key=lambda one: (one.cost, -one.likelihood))
+    if likely.worth < least:
+        return None
     near = (one for one in suspects if one is not best and one.likelihood > best.likelihood - MARGIN)
-    return None if any(best.contradicts(one) and one.orderly for one in near) else best
+    return None if any(likely.contradicts(one) and one.orderly for one in near) else likely
