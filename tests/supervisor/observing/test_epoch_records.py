@@ -151,6 +151,10 @@ def test_a_supervisor_that_takes_over_counts_from_there() -> None:
 
 
 @example([(0, 1, True, 0), (0, 0, False, 1)])
+@example(  # two records of one epoch, of which the later one is gone on with
+    [(0, number, locked, 0) for number, locked in ((3, True), (0, False), (3, True), (1, True), (2, True), (0, False))]
+    + [(files, 0, False, 0) for files in (146, 74, 83, 134, 64)] + [(0, 1, True, 0), (0, 3, False, 0)]
+)  # fmt: skip
 @given(st.lists(st.tuples(st.integers(0, 150), st.integers(0, 5), st.booleans(), st.integers(0, 40)), max_size=60))
 def test_no_open_is_lost_or_counted_twice(steps: list[tuple[int, int, bool, int]]) -> None:
     job = Job()
