@@ -1,7 +1,7 @@
 # make demo    set everything up, run the main job on a slow source, print the table, draw it (DEMO='--runs 5': medians)
 # make test    set everything up, run the tests but those marked slow or long (TEST='PATH ...': all of these)
 # make test-ci    the same, also those marked long; random tests with all examples
-# make test-all    run all tests, also those that repeat, wait, need both MPIs or all modes; random tests with all examples
+# make test-all    run all tests, also those that repeat, wait, need both MPIs or all modes; random tests with new examples
 # make test-frameworks    the same with TensorFlow, Grain, Hugging Face, Lightning, timm, ... in .venv-frameworks
 # make test-site    real Slurm, mount(8), packages: as root, in namespaces of their own (TEST='PATH ...': some of it)
 # make test-slurm    the Slurm part of it
@@ -58,7 +58,7 @@ test-ci: $(READY)
 	@export NOPFSFS_EXAMPLES=all; $(call all_tests,-m "not slow")
 
 test-all: $(READY)
-	@export NOPFSFS_EXAMPLES=all; $(call all_tests)
+	@export NOPFSFS_EXAMPLES=new; $(call all_tests)
 
 # The frameworks want versions of their own of many packages, and are large: a virtual environment for them alone.
 test-frameworks: $(FRAMEWORKS)/.ready

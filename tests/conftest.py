@@ -22,13 +22,13 @@ from nopfsfs.fuse.mount_table import abort_connection, find_mount
 from nopfsfs.fuse.mounting import NotMounted, may_mount, unmount
 from nopfsfs.system.state_dirs import claim_dir_for, default_run_dir, state_dir_for
 from tests import guard
-from tests.examples import examples
+from tests.examples import SAME, examples
 
 # A shell that starts the tests in the background has them, and what they start, ignore SIGINT, and nohup SIGHUP; some
 # tests send these.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-settings.register_profile("nopfsfs", deadline=None, max_examples=examples(100))
+settings.register_profile("nopfsfs", deadline=None, max_examples=examples(100), derandomize=SAME)
 settings.load_profile("nopfsfs")
 pytest.register_assert_rewrite("tests.mount.harness")  # before any test, of whatever room, imports it
 # They need what `make test-frameworks` installs.
