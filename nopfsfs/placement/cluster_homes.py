@@ -1,8 +1,8 @@
 """The node of a cluster that has the home of each file of a mount: placements, one after the other. Pure.
 
 Every node computes the same placements by itself. A further placement gives homes to files that earlier ones did not
-cover, in the room that these have left; it moves nothing. Files of which a node has kept a copy on disk from a mount
-before have their home there, as far as there is room.
+cover, in the room that these have left; it moves nothing. Files of which a node has kept a copy on disk from an
+earlier mount have their home there, as far as there is room.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ClusterHomes:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CopiesByNode:
-    """Copies on disk that mounts before have left in a cluster. `node` u16[n]: a node that has one of each row, or
+    """Copies on disk that earlier mounts have left in a cluster. `node` u16[n]: a node that has one of each row, or
     NOBODY; `tier` u8[n]: the number of its disk tier, 1, 2, ..."""
 
     node: Nodes
@@ -112,7 +112,7 @@ def extend(
     home, local, used = before.home.copy(), before.local.copy(), before.used.copy()
     left = np.maximum(rooms - used, 0)
     free = left.copy()
-    begun = Begun.none(len(rows)) if kept is None or method != "homes" else kept.begin(rows, charges, left)
+    begun = Begun.none(len(rows)) if kept is None or method == "nopfs" else kept.begin(rows, charges, left)
     used += free - left
     parts = [slice(first, first + block) for first in range(0, len(rows), block)]
     total = [int(charges[rows[part]].sum()) for part in parts]

@@ -1,4 +1,4 @@
-"""Messages between the supervisors of a cluster's nodes: where files live, what mounts before have left, copies that
+"""Messages between the supervisors of a cluster's nodes: where files live, what earlier mounts have left, copies that
 are handed to their homes, and what the source's idle requests take. They travel as news between the peer processes."""
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class SourceAgreed(Message, frozen=True, tag=8):
 
 
 class CopiesKept(Message, frozen=True, tag=9):
-    """Rows of which a mount before has left a copy on disk tier `tier` of the sender: bit i of `bits`, the first bit of
-    a byte being its highest, stands for row `first` + i. All of these messages come before the sender's `NodeRoom`."""
+    """Rows of which an earlier mount has left a copy on disk tier `tier` of the sender: bit i of `bits` stands for row
+    `first` + i; the highest bit of a byte comes first. All of these messages come before the sender's `NodeRoom`."""
 
     tier: Annotated[int, Meta(ge=1, le=TIERS_MOST)]
     first: Row

@@ -237,6 +237,12 @@ def _create(directory: TierDirectory, row: int) -> int:
         raise TierGone(errno.ENOENT, f"its directory {directory.name} was removed") from e
 
 
+def free_bytes(directory: int | str) -> int:
+    """Bytes that are free on the file system of a directory, less the floor. Raises OSError."""
+    found = os.statvfs(directory)
+    return max(0, found.f_bavail * found.f_frsize - FLOOR_BYTES)
+
+
 def is_nearly_full(directory: int, size: int) -> bool:
     """True when the file system of a directory would be left with less than the floor by `size` bytes more. Raises
     OSError."""

@@ -20,7 +20,7 @@ import xxhash
 
 from nopfsfs.system.descriptors import closed_on_error, closing_fd
 from nopfsfs.system.directory_access import open_directory
-from nopfsfs.tiers.disk import FLOOR_BYTES, Disk, DiskBusy, DiskFull, TierGone, is_nearly_full, write_all
+from nopfsfs.tiers.disk import FLOOR_BYTES, Disk, DiskBusy, DiskFull, TierGone, free_bytes, is_nearly_full, write_all
 from nopfsfs.tiers.kept_directory import SharedCache, begin_copy, charged, copies_in, remove_copy
 from nopfsfs.tiers.kept_names import PART, YOUNG, CopyName, FoundCopies, KeptRows
 
@@ -191,8 +191,7 @@ class KeptDisk(Disk):
         if self.limit is not None:
             return self.limit
         with contextlib.suppress(OSError):
-            found = os.fstatvfs(cache.copies)
-            return self.used + max(0, found.f_bavail * found.f_frsize - FLOOR_BYTES)
+            return self.used + free_bytes(cache.copies)
         return 0
 
     def _is_there(self, cache: SharedCache, name: CopyName, size: int) -> bool:

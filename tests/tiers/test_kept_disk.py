@@ -11,7 +11,8 @@ import pytest
 import xxhash
 
 from nopfsfs.fuse.mounting import may_mount
-from nopfsfs.tiers import kept_directory, kept_disk
+from nopfsfs.tiers import disk as disk_module
+from nopfsfs.tiers import kept_directory
 from nopfsfs.tiers.disk import DiskBusy, DiskFull, TierGone
 from nopfsfs.tiers.kept_directory import KeptCache, begin_copy, cache_name, locked
 from nopfsfs.tiers.kept_disk import USED_S, KeptDisk
@@ -356,8 +357,7 @@ def test_without_a_size_there_is_spare_room_while_the_source_fits_what_is_free(
 ) -> None:
     rows = Rows(tmp_path / "source", count=3, size=3 * BLOCK)
     with tmpfs(tmp_path / "small", "96k") as small:
-        monkeypatch.setattr(kept_disk, "FLOOR_BYTES", 0)
-        monkeypatch.setattr("nopfsfs.tiers.disk.FLOOR_BYTES", 0)
+        monkeypatch.setattr(disk_module, "FLOOR_BYTES", 0)
         disk = rows.disk(small, None)
         for number in range(3):
             assert disk.has_spare_room(rows.row(number))
@@ -365,7 +365,7 @@ def test_without_a_size_there_is_spare_room_while_the_source_fits_what_is_free(
         (small / "other").write_bytes(bytes(48_000))
         assert disk.has_spare_room(rows.row(0)) is False, "what others take is not free"
         (small / "other").unlink()
-        monkeypatch.setattr(kept_disk, "FLOOR_BYTES", 64 << 10)
+        monkeypatch.setattr(disk_module, "FLOOR_BYTES", 64 << 10)
         assert disk.has_spare_room(rows.row(0)) is False
         disk.close()
         assert disk.has_spare_room(rows.row(0)) is False

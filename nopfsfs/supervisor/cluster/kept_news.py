@@ -1,4 +1,4 @@
-"""Copies that mounts before have left on the disks of a cluster: each node says once which it has, before the first
+"""Copies that earlier mounts have left on the disks of a cluster: each node says once which it has, before the first
 placement."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where the files of a cluster live, as the nodes agree upon it: one node of them.
 
-Each sends once what it has kept on disk from mounts before, and then what room it has. The leader, the lowest node
+Each sends once what it has kept on disk from earlier mounts, and then what room it has. The leader, the lowest node
 that has not left, names what is read, from its own plan; all compute the same placement of that, each for itself, write
 the column `holder`, and tell their policy what lives here. A node that computes a different placement costs speed, not
 data: a node that does not hold a file refuses the request, and the requester reads the source. No read waits for

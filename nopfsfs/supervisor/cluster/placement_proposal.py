@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import STRIDED, STRIDED_OPTION, Sampler, Spec, Subset
 from nopfsfs.protocol.between_supervisors import NamedFiles, NamedOrder, NamedSpec, NodeRoom, ProposedPlacement
 from nopfsfs.supervisor.cluster import read_sets
-from nopfsfs.tiers.disk import FLOOR_BYTES
+from nopfsfs.tiers.disk import free_bytes
 
 Ints = NDArray[np.int64]
 
@@ -125,7 +124,7 @@ class PlacementProposal:
         kept: CopiesByNode | None = None,
     ) -> ClusterHomes:  # fmt: skip
         """Compute the placement as `node` sees it; all nodes compute the same homes. May take a minute. `rows` of
-        `ReadSet.rows`; `kept`: copies of mounts before."""
+        `ReadSet.rows`; `kept`: copies of earlier mounts."""
         nodes = len(self.rooms)
         wanted = before.to_cover(rows, charges, self.limit)
         some = rows if wanted.all() else rows[wanted]
@@ -167,7 +166,6 @@ def disk_rooms(disks: Sequence[DiskSpec], kept: Sequence[int]) -> tuple[int, ...
         room = disk.size or 0
         if disk.size is None:
             with contextlib.suppress(OSError):
-                found = os.statvfs(disk.path)
-                room = max(0, found.f_bavail * found.f_frsize + there - FLOOR_BYTES)
+                room = there + free_bytes(disk.path)
         rooms.append(room)
     return tuple(rooms)

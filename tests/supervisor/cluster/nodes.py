@@ -44,7 +44,7 @@ class Loop:
 
 
 class Node:
-    """One mount. `room`: bytes for files that stay in memory; `kept`: by disk tier, the rows that mounts before have
+    """One mount. `room`: bytes for files that stay in memory; `kept`: by disk tier, the rows that earlier mounts have
     left there."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Node:
         disk = np.zeros(index.n, np.uint8)
         for tier, rows in (kept or {}).items():
             disk[list(rows)] = tier
-        self.gauge = np.zeros(len(Metric) + 256, np.int64)
+        self.gauge = np.zeros(256, np.int64)
         self.gauge[Metric.KEPT_FILES] = 1 + np.count_nonzero(disk)
         self._events, events = trio.open_memory_channel[ClusterEvent](math.inf)
         self.agreement = PlacementAgreement(

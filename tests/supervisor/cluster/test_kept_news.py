@@ -1,4 +1,4 @@
-"""What nodes have kept on disk from mounts before is where their placement begins."""
+"""What nodes have kept on disk from earlier mounts is where their placement begins."""
 
 from __future__ import annotations
 
