@@ -36,7 +36,7 @@ class SharedOpen:
         self._fd = -1
         self._identity: Identity | None = None
         self.users = 0
-        self.opens = 0
+        self._opens = self._told = 0
         self.used_s = 0.0  # when it was last used, by time.monotonic()
 
     def ensure(self) -> tuple[int, Identity]:
@@ -44,8 +44,14 @@ class SharedOpen:
         with self._lock:
             if self._identity is None:
                 self._fd, self._identity = self._source.open(self.row)
-                self.opens += 1
+                self._opens += 1
             return self._fd, self._identity
+
+    def new_opens(self) -> int:
+        """Opens since the last call. One thread at a time calls this, and an open that hangs delays no call."""
+        opens = self._opens
+        new, self._told = opens - self._told, opens
+        return new
 
     def close(self) -> None:
         with self._lock:

@@ -351,6 +351,7 @@ class StagerState:
                 self._slots.ended_well(load.size_of(block), took_ns, worker.since)
             elif error != errno.ESTALE and self._workers.was_long(took_ns / 1e9):
                 self._loads.left_alone.hung(load.row)
+            self._gauge[Metric.SOURCE_OPENS] += load.file.new_opens()  # first: who is answered may look at the counts
             last = self._loads.block_ended(load, block, error, took_ns)
             if last and not load.needs_checksum:
                 self._finish(load)
@@ -362,11 +363,9 @@ class StagerState:
             self._finish(load)
 
     def _finish(self, load: Load) -> None:
-        self._gauge[Metric.SOURCE_OPENS] += load.file.opens
         if load.whole:
             self._loads.finish(load)
         else:
-            load.file.opens = 0  # counted: the file stays open
             self._ranges.ended(load)
 
     # ---- what hangs ---------------------------------------------------------------------------------------

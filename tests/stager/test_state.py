@@ -73,6 +73,7 @@ def test_demands_and_a_prefetch_of_one_file_share_one_open(make: Make) -> None:
     (row,) = r.files
     r.state.fetch([row])
     r.workers.run_one()  # the first block is there
+    assert r.gauge(Metric.SOURCE_OPENS) == 1, "counted before anybody is answered"
     numbers = [r.demand(row, at, PAGE) for at in range(0, 4 * PAGE, PAGE // 2)]
     r.state.fetch([row])
     r.run()
