@@ -79,6 +79,10 @@ class FetchScheduler:
             self.ended(row)
             self._stuck.add(row)
 
+    def is_stuck(self, row: int) -> bool:
+        """True while the source does not answer for a fetch of the row."""
+        return row in self._stuck
+
     def stager_lost(self) -> None:
         """Count the fetches that the stager has not reported as failed: its process died."""
         for row in (*np.flatnonzero(self._residency.state & FETCHING).tolist(), *self._stuck):

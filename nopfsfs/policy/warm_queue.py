@@ -2,12 +2,15 @@
 
 They are fetched after all that the access stream needs: the stager begins them last, and none is commanded while the
 stream has fetches to command. They get the room that is free, and no copy leaves for them. A file is *kept* when it
-has its copy where its home is, in memory or on disk.
+has its copy where its home is, in memory or on disk. A file at which the source does not answer in time is *late*: it
+comes last, and is asked for again and again.
 """
 
 from __future__ import annotations
 
 import errno
+import os
+from collections import deque
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +23,8 @@ from nopfsfs.policy.large_files import LargeFiles
 from nopfsfs.policy.residency import EVICTING, FETCHING, ON_DISK, PRESENT, STAGED, WRITING, Residency
 from nopfsfs.policy.stream_scan import Rows
 
+LATE = frozenset({errno.ETIMEDOUT, errno.EAGAIN})  # it hung; it was not tried, since it or its device hung lately
+LATE_AT_ONCE = 64  # late rows that are asked for together; twice as many each time that none is late again
 _RAM, _DISK, _STREAM, _UNPLACED = Home.RAM, Home.DISK, Home.STREAM, Home.UNPLACED
 
 
@@ -30,6 +35,16 @@ class WarmRequest(FileRequest):
     def __init__(self, sizes: npt.NDArray[np.int64]) -> None:
         super().__init__(sizes)
         self.there, self.staged, self.unfit, self.elsewhere, self.failed = (Tally() for _ in range(5))
+        self._late: deque[int] = deque()
+        self._were_late: set[int] = set()
+        self._next_late = self._late_at_once = 0
+
+    @property
+    def done(self) -> bool:
+        return super().done and not self._late
+
+    def reason(self, code: int) -> str:
+        return "the source does not answer" if code in LATE else os.strerror(code)
 
     def tallies(self) -> dict[str, Tally]:
         """The counts by name."""
@@ -39,8 +54,18 @@ class WarmRequest(FileRequest):
         }  # fmt: skip
 
     def give_up(self) -> None:
-        """Count all that is not dealt with as not fitting."""
+        """Count all that is not dealt with as not readable where it was late, else as not fitting."""
+        late = self._were_late.intersection((*self._late, *self.under_way, *self.next_rows))
+        self._late.clear()
+        for row in sorted(late):
+            self.under_way.pop(row, None)
+            self._count_failed(row, errno.ETIMEDOUT)
+        self.next_rows = [row for row in self.next_rows if row not in late]
         self.count_rest(self.unfit)
+
+    def find(self, row: int) -> None:
+        """Record that a row is kept; one that was late has been fetched for this request."""
+        self.count(self.staged if row in self._were_late else self.there, row)
 
     def fail(self, row: int, error: int) -> None:
         """Record that a row could not be read."""
@@ -48,10 +73,21 @@ class WarmRequest(FileRequest):
             return
         if error == errno.ENOSPC:  # the arena had no room
             self.count(self.unfit, row)
-            return
+        elif error in LATE:
+            self._late.append(row)
+            self._were_late.add(row)
+            self._late_at_once = 0
+        else:
+            self._count_failed(row, error)
+
+    def _count_failed(self, row: int, error: int) -> None:
         self.count(self.failed, row)
         if self.failed.files <= FAILURES_KEPT:
             self.failures.append((row, error))
+
+    def retry(self) -> None:
+        """Ask for some late rows again, when there are no others to ask for."""
+        self._next_late = self._late_at_once = max(LATE_AT_ONCE, 2 * self._late_at_once)
 
     def again(self, row: int) -> None:
         """Deal with a row that was under way once more."""
@@ -67,6 +103,9 @@ class WarmRequest(FileRequest):
             self.next_rows = rows[~kept][::-1].tolist()
             if not self.next_rows:
                 return True  # enough for one call
+        if not self.next_rows:
+            count, self._next_late = min(self._next_late, len(self._late)), 0
+            self.next_rows = [self._late.popleft() for _ in range(count)][::-1]
         return bool(self.next_rows)
 
 
@@ -141,7 +180,8 @@ class WarmQueue:
             request.count(request.staged if self._is_kept(row) else request.unfit, row)
 
     def _is_busy(self, row: int) -> bool:
-        return bool(self._state_of[row] & (FETCHING | EVICTING) or self._residency.holds_of[row] & WRITING)
+        busy = self._state_of[row] & (FETCHING | EVICTING) or self._residency.holds_of[row] & WRITING
+        return bool(busy) or self._fetches.is_stuck(row)
 
     def _is_kept(self, row: int) -> bool:
         state = self._state_of[row]
@@ -153,7 +193,7 @@ class WarmQueue:
         if len(request.under_way) >= UNDER_WAY_MOST:
             return False
         if self._is_kept(row):
-            request.count(request.there, row)
+            request.find(row)
         elif residency.homes.is_elsewhere(row):
             request.count(request.elsewhere, row)
         elif not self._give_home(row):
@@ -161,7 +201,7 @@ class WarmQueue:
         elif self._is_busy(row):
             request.under_way[row] = 0
         elif self._is_kept(row):  # it was staged for a read, and now it stays
-            request.count(request.there, row)
+            request.find(row)
         elif residency.is_staged(row):
             residency.write(row)
             request.under_way[row] = 0

@@ -25,6 +25,7 @@ REQUESTS_MOST = 8  # each takes some bytes for each file of the mount
 PATHS_AT_ONCE = 256  # looked up before others have their turn: some milliseconds
 FAILURES_AT_ONCE = 100  # of one record
 FIRST_PAUSE_S, PAUSE_S = 0.02, 0.5  # between two records: the first, and the longest
+RETRY_S = 2.0  # between two looks at files of which the source does not answer
 STALLED_S = 120.0  # without any progress: what is left finds no room beside what the job reads, or nothing answers
 
 AnyRequest = WarmRequest | DropRequest | CheckRequest
@@ -37,7 +38,7 @@ class RequestFeed:
         self._index, self._request, self._gauge = index, request, stager_gauge
         self._pause_s = FIRST_PAUSE_S
         self._progress: tuple[object, ...] = ()
-        self._progress_at = trio.current_time()
+        self._progress_at = self._retried_at = trio.current_time()
         self._stalled = False
 
     async def wait(self) -> None:
@@ -59,6 +60,9 @@ class RequestFeed:
     def _see_progress(self) -> None:
         """Give the request up when nothing has moved for STALLED_S. A large file that is read moves, too."""
         request, gauge = self._request, self._gauge
+        if isinstance(request, WarmRequest) and trio.current_time() - self._retried_at > RETRY_S:
+            self._retried_at = trio.current_time()
+            request.retry()
         read = gauge[Metric.SOURCE_READ_BYTES] if any(request.under_way.values()) else 0
         progress = (*(tally.files for tally in request.tallies().values()), read)
         if progress != self._progress:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,22 @@ def test_the_stager_may_die_meanwhile(mounting: Mounting, source: Path) -> None:
             assert wait_until(lambda: source_opens(m) >= 8, 20.0)
             m.kill("stager")
             out, _ = process.communicate(timeout=30)
+        assert process.returncode == Exit.OK
+        assert files(json.loads(out)) == {"staged": FILES}
+
+
+def test_the_stager_may_be_stopped_for_some_seconds(mounting: Mounting, source: Path) -> None:
+    """As where a virtual machine is moved: its reads seem to hang, and come."""
+    with SlowSource(source, open_latency=0.2, concurrent=8) as slow, mounting(slow.path, "--ram", "64M") as m:
+        m.errors_expected = True
+        argv = [*module("nopfs"), "warm", str(m.path), "--json"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+            assert wait_until(lambda: source_opens(m) >= 8, 20.0)
+            (stager,) = [one["pid"] for one in m.status()["processes"] if one["role"] == "stager"]
+            os.kill(stager, signal.SIGSTOP)
+            time.sleep(4.0)
+            os.kill(stager, signal.SIGCONT)
+            out, _ = process.communicate(timeout=40)
         assert process.returncode == Exit.OK
         assert files(json.loads(out)) == {"staged": FILES}
 

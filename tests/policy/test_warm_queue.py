@@ -15,7 +15,7 @@ from nopfsfs.policy.fetch_scheduler import FETCHES_OUTSTANDING
 from nopfsfs.policy.file_request import FAILURES_KEPT
 from nopfsfs.policy.homes import Home
 from nopfsfs.policy.node_policy import NodePolicy
-from nopfsfs.policy.warm_queue import WarmRequest
+from nopfsfs.policy.warm_queue import LATE_AT_ONCE, WarmRequest
 from tests.policy.splits import split
 
 SIZE = 10
@@ -220,9 +220,81 @@ def test_what_fails_is_told() -> None:
     assert [sorted(rows) for _, rows, _ in again] == [[4, 5]]
     node.carry_out(again)
     node.settle()
+    assert not request.done, "a file that hangs is waited for"
+    request.give_up()
     assert request.done
     assert counts(request) == {"staged": 3, "unfit": 1, "failed": 2}
     assert list(request.failures) == [(0, errno.EIO), (2, errno.ETIMEDOUT)]
+    assert [request.reason(code) for _, code in request.failures] == [
+        "Input/output error", "the source does not answer",
+    ]  # fmt: skip
+
+
+def test_a_file_that_hung_and_came_is_staged() -> None:
+    node = Node(5, homes=50)
+    request = node.request(*range(5))
+    first = node.look()
+    node.policy.fetch_stuck(2)
+    node.carry_out([(do, [row for row in rows if row != 2], value) for do, rows, value in first])
+    node.settle()
+    assert not request.done
+    request.retry()
+    assert node.look() == [], "it is still on its way"
+    node.policy.staged(2)
+    node.settle()
+    assert request.done
+    assert counts(request) == {"staged": 5}
+
+
+def test_a_file_that_hung_and_came_before_it_is_asked_for_again_counts_as_staged() -> None:
+    node = Node(2, homes=20)
+    request = node.request(0, 1)
+    node.look()
+    node.policy.fetch_stuck(0)
+    node.policy.staged(1)
+    node.policy.staged(0)
+    request.retry()
+    node.settle()
+    assert request.done
+    assert counts(request) == {"staged": 2}
+
+
+def test_files_that_were_not_tried_come_last_and_again_and_again() -> None:
+    """Two thirds of the files are at a server that does not answer for some time."""
+    n = 300
+    node = Node(n, homes=SIZE * n)
+    request = node.request(*range(n))
+    hung = {row for row in range(n) if row % 3}
+
+    def carry_out(commands: list[tuple[Do, list[int], int]]) -> int:
+        tried = 0
+        for do, rows, value in commands:
+            for row in rows:
+                if do == Do.FETCH and row in hung:
+                    node.policy.fetch_failed(row, error=errno.EAGAIN)
+                    tried += 1
+                else:
+                    node.carry_out([(do, [row], value)])
+        return tried
+
+    while commands := node.look():
+        carry_out(commands)
+    assert counts(request) == {"staged": n - len(hung)}
+    assert node.look() == []
+    for _ in range(3):
+        request.retry()
+        tried = 0
+        while commands := node.look():
+            tried += carry_out(commands)
+        assert tried == LATE_AT_ONCE
+    hung.clear()
+    for staged in (100 + 64, 100 + 64 + 128, n):
+        request.retry()
+        node.settle()
+        assert request.staged.files == staged
+    assert request.done
+    assert counts(request) == {"staged": n}
+    assert not request.failures
 
 
 def test_failures_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,13 +396,15 @@ def test_the_counts_are_what_is_there(seed: int, monkeypatch: pytest.MonkeyPatch
     waiting: list[tuple[Do, list[int], int]] = []
     for _ in range(3000):
         waiting += node.look()
+        if chance.random() < 0.2:
+            chance.choice(requests).retry()
         while waiting and chance.random() < 0.7:
             do, rows, value = waiting.pop(0)
             row = rows[0]
             if rows[1:]:
                 waiting.insert(0, (do, rows[1:], value))
             if do == Do.FETCH and row not in node.staged and chance.random() < 0.1:
-                node.policy.fetch_failed(row, error=chance.choice([errno.EIO, errno.ENOSPC, 0]))
+                node.policy.fetch_failed(row, error=chance.choice([errno.EIO, errno.ENOSPC, errno.EAGAIN, 0]))
             else:
                 node.carry_out([(do, [row], value)])
         if node.stream is not None and node.position < len(node.stream) and chance.random() < 0.3:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,12 +35,12 @@ class Bench:
         gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
         self.requests = FileRequests(self.index, SimpleNamespace(policy=self.policy), gauge)  # type: ignore[arg-type]
 
-    def stage(self, errors: int = 0) -> None:
+    def stage(self, errors: int = 0, error: int = errno.EIO) -> None:
         """Let all that is commanded be staged, but for the first `errors` rows, which cannot be read."""
         self.policy.warm.serve(stream=False)
         for _, rows, _ in self.policy.take_commands():
             for row in rows[:errors]:
-                self.policy.fetch_failed(row, error=5)
+                self.policy.fetch_failed(row, error=error)
             for row in rows[errors:]:
                 self.policy.staged(row)
         self.policy.warm.serve(stream=False)
@@ -142,6 +143,22 @@ def test_what_does_not_move_is_given_up(bench: Bench, tmp_path: Path, monkeypatc
             record = await last_record(stream)
             assert record["stalled"]
             assert record["unfit"]["files"] == 10
+
+    trio.run(body)
+
+
+def test_what_hangs_is_asked_for_again(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_requests, "RETRY_S", 0.05)
+
+    async def body() -> None:
+        async with connected(bench, tmp_path) as (_, stream):
+            await ask(stream, paths=["d"], follow=True)
+            bench.stage(errors=3, error=errno.ETIMEDOUT)
+            record = {"done": False}
+            while not record["done"]:
+                bench.stage()
+                record = (await answer_of(stream))["record"]
+            assert (record["staged"]["files"], record["failures"], record["stalled"]) == (10, [], False)
 
     trio.run(body)
 
