@@ -25,6 +25,7 @@ from nopfsfs.policy.stream_scan import Rows
 
 LATE = frozenset({errno.ETIMEDOUT, errno.EAGAIN})  # it hung; it was not tried, since it or its device hung lately
 LATE_AT_ONCE = 64  # late rows that are asked for together; twice as many each time that none is late again
+LATE_MOST = 1 << 16  # with so many late rows no further rows are looked at
 _RAM, _DISK, _STREAM, _UNPLACED = Home.RAM, Home.DISK, Home.STREAM, Home.UNPLACED
 
 
@@ -36,7 +37,7 @@ class WarmRequest(FileRequest):
         super().__init__(sizes)
         self.there, self.staged, self.unfit, self.elsewhere, self.failed = (Tally() for _ in range(5))
         self._late: deque[int] = deque()
-        self._were_late: set[int] = set()
+        self._were_late = np.zeros(len(sizes), np.bool_)
         self._next_late = self._late_at_once = 0
 
     @property
@@ -55,17 +56,18 @@ class WarmRequest(FileRequest):
 
     def give_up(self) -> None:
         """Count all that is not dealt with as not readable where it was late, else as not fitting."""
-        late = self._were_late.intersection((*self._late, *self.under_way, *self.next_rows))
+        known, were_late = (*self._late, *self.under_way, *self.next_rows), self._were_late
         self._late.clear()
-        for row in sorted(late):
-            self.under_way.pop(row, None)
-            self._count_failed(row, errno.ETIMEDOUT)
-        self.next_rows = [row for row in self.next_rows if row not in late]
+        self.under_way.clear()
+        self.next_rows = [row for row in known if not were_late[row]]
+        for row in known:
+            if were_late[row]:
+                self._count_failed(row, errno.ETIMEDOUT)
         self.count_rest(self.unfit)
 
     def find(self, row: int) -> None:
         """Record that a row is kept; one that was late has been fetched for this request."""
-        self.count(self.staged if row in self._were_late else self.there, row)
+        self.count(self.staged if self._were_late[row] else self.there, row)
 
     def fail(self, row: int, error: int) -> None:
         """Record that a row could not be read."""
@@ -75,7 +77,7 @@ class WarmRequest(FileRequest):
             self.count(self.unfit, row)
         elif error in LATE:
             self._late.append(row)
-            self._were_late.add(row)
+            self._were_late[row] = True
             self._late_at_once = 0
         else:
             self._count_failed(row, error)
@@ -97,7 +99,7 @@ class WarmRequest(FileRequest):
     def refill(self, residency: Residency) -> bool:
         """Take the next rows that are not kept yet; return False where there are none. Rows that are kept are
         counted."""
-        while not self.next_rows and len(rows := self.take_part()):
+        while not self.next_rows and len(self._late) < LATE_MOST and len(rows := self.take_part()):
             kept = _kept(residency, rows)
             self.count_all(self.there, rows[kept])
             self.next_rows = rows[~kept][::-1].tolist()

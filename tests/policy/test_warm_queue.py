@@ -297,6 +297,22 @@ def test_files_that_were_not_tried_come_last_and_again_and_again() -> None:
     assert not request.failures
 
 
+def test_a_source_that_hangs_as_a_whole_is_not_asked_for_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_request, "COUNTED_AT_ONCE", 50)
+    monkeypatch.setattr(warm_queue, "LATE_MOST", 100)
+    node = Node(1000, homes=10_000)
+    request = node.request(*range(1000))
+    tried = 0
+    while commands := node.look():
+        for row in (row for _, rows, _ in commands for row in rows):
+            node.policy.fetch_failed(row, error=errno.EAGAIN)
+            tried += 1
+    assert 100 <= tried <= 100 + FETCHES_OUTSTANDING
+    request.give_up()
+    assert request.done
+    assert counts(request) == {"failed": tried, "unfit": 1000 - tried}
+
+
 def test_failures_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     n = FAILURES_KEPT + 5
     monkeypatch.setattr("nopfsfs.policy.fetch_scheduler.FETCHES_OUTSTANDING", n)
