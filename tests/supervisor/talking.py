@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -51,10 +52,11 @@ async def say(path: str, *lines: bytes) -> list[Any]:
 
 
 async def answer_of(stream: trio.SocketStream) -> Any:
+    """The next line, and no byte of the one after it; None at the end."""
     received = b""
     while not received.endswith(b"\n"):
-        part = await stream.receive_some()
-        if not part:
+        seen = await stream.socket.recv(1 << 16, socket.MSG_PEEK)
+        if not seen:
             return None
-        received += part
+        received += bytes(await stream.receive_some(seen.find(b"\n") + 1 or len(seen)))
     return json.loads(received)

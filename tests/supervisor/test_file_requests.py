@@ -63,7 +63,7 @@ async def connected(bench: Bench, tmp_path: Path) -> AsyncIterator[tuple[str, tr
 
 
 async def last_record(stream: trio.SocketStream) -> dict[str, Any]:
-    """The record in which all is done. Each line comes alone: the caller reads faster than they are sent."""
+    """The record in which all is done."""
     while True:
         record: dict[str, Any] = (await answer_of(stream))["record"]
         if record["done"]:
