@@ -88,7 +88,7 @@ def _lines_of(file: BinaryIO, listed: str) -> Iterator[tuple[int, str]]:
     number = 0
     while line := file.readline(LINE_MOST + 2):
         number += 1
-        name = line.removesuffix(b"\n")
+        name = line.rstrip(b"\r\n")
         if len(name) > LINE_MOST or b"\0" in name:
             raise _usage(f"{listed}:{number}: is no path; a list has one path a line")
         if name:

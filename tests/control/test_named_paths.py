@@ -42,8 +42,8 @@ def test_a_path_outside_the_mount(path: str) -> None:
 
 def test_a_list_has_a_path_on_each_line(tmp_path: Path) -> None:
     listed = tmp_path / "list"
-    listed.write_bytes(b"a/b\n\n/data/mnt/c\n\xff\xfe\n with blanks \nlast")
-    assert named(listed=listed) == ["a/b", "c", os.fsdecode(b"\xff\xfe"), " with blanks ", "last"]
+    listed.write_bytes(b"a/b\n\n/data/mnt/c\n\xff\xfe\n with blanks \nof Windows\r\nlast")
+    assert named(listed=listed) == ["a/b", "c", os.fsdecode(b"\xff\xfe"), " with blanks ", "of Windows", "last"]
 
 
 def test_a_list_that_is_none(tmp_path: Path) -> None:
