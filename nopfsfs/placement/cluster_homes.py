@@ -115,7 +115,10 @@ def extend(
     begun = Begun.none(len(rows)) if kept is None or method == "nopfs" else kept.begin(rows, charges, left)
     used += free - left
     parts = [slice(first, first + block) for first in range(0, len(rows), block)]
-    total = [int(charges[rows[part]].sum()) for part in parts]
+    asking = charges[rows] * (begun.home < 0)
+    total = [int(asking[part].sum()) for part in parts]
+    if not any(total):  # then the room is for further copies
+        total = [int(charges[rows[part]].sum()) for part in parts]
     for number, part in enumerate(parts):
         some = rows[part]
         share = total[number] / max(1, sum(total[number:]))

@@ -53,6 +53,11 @@ class FileRequest:
         return os.strerror(code)
 
     @property
+    def reads(self) -> bool:
+        """True while files are read for this request, and are expected to come."""
+        return any(self.under_way.values())
+
+    @property
     def done(self) -> bool:
         """True when all that was asked for is dealt with."""
         return self.complete and not (self._parts or self.next_rows or self.under_way)

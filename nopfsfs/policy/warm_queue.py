@@ -41,6 +41,10 @@ class WarmRequest(FileRequest):
         self._next_late = self._late_at_once = 0
 
     @property
+    def reads(self) -> bool:
+        return any(own and not self._were_late[row] for row, own in self.under_way.items())
+
+    @property
     def done(self) -> bool:
         return super().done and not self._late
 

@@ -166,7 +166,9 @@ class DiskWriter:
 
     def _write_spare(self) -> None:
         """Write a copy that only the next mount needs, of a file that stays in memory: there is nothing else to do."""
-        if spare := self._kept.next_spare(self._gauge[Metric.STAGED_FILES]):
+        with self._watch.at(*SWEEP):
+            spare = self._kept.next_spare(self._gauge[Metric.STAGED_FILES])
+        if spare:
             with self._watch.at(*spare):
                 self._write(*spare, registers=False)
 

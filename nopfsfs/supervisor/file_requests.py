@@ -39,6 +39,7 @@ class RequestFeed:
         self._pause_s = FIRST_PAUSE_S
         self._progress: tuple[object, ...] = ()
         self._progress_at = self._retried_at = trio.current_time()
+        self._read = 0  # bytes, when files were read for the request last
         self._stalled = False
 
     async def wait(self) -> None:
@@ -63,8 +64,9 @@ class RequestFeed:
         if isinstance(request, WarmRequest) and trio.current_time() - self._retried_at > RETRY_S:
             self._retried_at = trio.current_time()
             request.retry()
-        read = gauge[Metric.SOURCE_READ_BYTES] if any(request.under_way.values()) else 0
-        progress = (*(tally.files for tally in request.tallies().values()), read)
+        if request.reads:
+            self._read = gauge[Metric.SOURCE_READ_BYTES]
+        progress = (*(tally.files for tally in request.tallies().values()), self._read)
         if progress != self._progress:
             self._progress, self._progress_at = progress, trio.current_time()
         elif not request.done and trio.current_time() - self._progress_at > STALLED_S:

@@ -150,7 +150,7 @@ class Supervisor:
         loop = make(strays=handover.offer, holds_back=True)
         self._job = PlacementAgreement(
             self._config, loop, self.index, handover, peers.events, charges=charges(self.index), holder=columns.holder,
-            kept=KeptNews(self._config.node, columns.disk, memory.stager_gauge), send=peers.send,
+            kept=KeptNews(self._config.node, columns.disk, memory.stager_gauge, peers.mounted), send=peers.send,
         )  # fmt: skip
         return loop
 

@@ -239,16 +239,21 @@ def _create(directory: TierDirectory, row: int) -> int:
 
 def free_bytes(directory: int | str) -> int:
     """Bytes that are free on the file system of a directory, less the floor. Raises OSError."""
-    found = os.statvfs(directory)
-    return max(0, found.f_bavail * found.f_frsize - FLOOR_BYTES)
+    return max(0, _above_floor(directory))
 
 
 def is_nearly_full(directory: int, size: int) -> bool:
     """True when the file system of a directory would be left with less than the floor by `size` bytes more. Raises
     OSError."""
-    vfs = os.fstatvfs(directory)
-    low_inodes = vfs.f_files and vfs.f_favail < FLOOR_INODES
-    return bool(vfs.f_bavail * vfs.f_frsize < size + FLOOR_BYTES or low_inodes)
+    return _above_floor(directory) < size
+
+
+def _above_floor(directory: int | str) -> int:
+    """Bytes above the floor, less than 0 for what it lacks. Raises OSError."""
+    vfs = os.statvfs(directory)
+    if vfs.f_files and vfs.f_favail < FLOOR_INODES:
+        return -1
+    return vfs.f_bavail * vfs.f_frsize - FLOOR_BYTES
 
 
 def write_all(fd: int, data: memoryview) -> None:

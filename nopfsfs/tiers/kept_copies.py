@@ -17,6 +17,7 @@ from nopfsfs.tiers.kept_disk import KeptDisk
 log = logging.getLogger(__name__)
 TOLD_AT_ONCE, TOLD_PAUSE_S = 1024, 0.005  # events of adopted copies: the supervisor takes 4096 in that time
 SPARE_PAUSE_S = 1.0  # between looks for staged files without a copy on disk
+SPARE_AT_ONCE = 1024  # of these, looked at in one call: a millisecond
 Step = Iterator[float]  # each value: seconds until the next
 
 
@@ -41,6 +42,8 @@ class KeptCopies:
         self.ready = threading.Event()
         self._columns, self._gauge = columns, gauge
         self._found = 0  # files of which mounts before had left copies
+        self._not_counted = set(self._disks)  # not opened yet
+        self._counts = False  # the gauge says `_found`, not what a stager before this one has counted
         self._spare: deque[int] = deque()  # rows
         self._seen, self._spare_at = -1, 0.0
         self._say_if_ready()
@@ -69,15 +72,20 @@ class KeptCopies:
 
     def next_spare(self, staged: int) -> tuple[int, int] | None:
         """A row that stays in memory and has no copy on disk yet, for the next mount, and the disk to write it to; None
-        where there is none now. `staged`: files that were staged so far."""
+        where there is none now. `staged`: files that were staged so far. A disk may hold this up."""
         if not self._spare and staged != self._seen and time.monotonic() >= self._spare_at:
             self._seen, self._spare_at = staged, time.monotonic() + SPARE_PAUSE_S
             c = self._columns
             self._spare.extend(np.flatnonzero((c.tier == Tier.RAM) & (c.disk == 0) & (c.stale == 0)).tolist())
-        while self._spare:
+        if not self._spare:
+            return None
+        rooms = {number: room for number, disk in self._disks.items() if (room := disk.spare_room()) >= 0}
+        if not rooms:
+            self._spare.clear()
+        for _ in range(min(SPARE_AT_ONCE, len(self._spare))):
             row = self._spare.popleft()
-            for number, disk in self._disks.items():
-                if disk.has_spare_room(row):
+            for number, room in rooms.items():
+                if self._disks[number].takes(row, room):
                     return row, number
         return None
 
@@ -125,8 +133,9 @@ class KeptCopies:
     def _say_if_ready(self) -> None:
         if self._not_ready or self.ready.is_set():
             return
-        if not self._gauge[Metric.KEPT_FILES]:  # else a stager before this one has counted: its own are there, too
+        if not self._gauge[Metric.KEPT_FILES]:  # else a stager before this one has
             self._gauge[Metric.KEPT_FILES] = 1 + self._found
+            self._counts = True
         self.ready.set()
 
     def _adopt(self, number: int, disk: KeptDisk) -> Step:
@@ -139,8 +148,12 @@ class KeptCopies:
                 disk.not_adopted(row)
             adopted += [row for row in rows if row not in unused]
             yield 0.0
-        self._found += len(adopted)
+        if number in self._not_counted:  # else it was lost, and has copies of this mount, too
+            self._not_counted.discard(number)
+            self._found += len(adopted)
         self._is_ready(number)
+        if self._counts:  # also for a disk that opened late
+            self._gauge[Metric.KEPT_FILES] = 1 + self._found
         log.info("disk tier %s has copies of %d files from earlier mounts", disk.path, len(adopted))
         for _ in disk.count():
             yield 0.0

@@ -174,17 +174,18 @@ class KeptDisk(Disk):
         self._rows.unconfirmed[row] = 0
         (self._young.add if young else self._young.discard)(row)
 
-    def has_spare_room(self, row: int) -> bool:
-        """True when there is room for the copy of a row that has its home in memory: the source fits on this disk as a
-        whole, and this copy fits now."""
+    def spare_room(self) -> int:
+        """Bytes that are free for copies of files that have their home in memory; -1 where the source does not fit on
+        this disk as a whole."""
         cache = self._cache
         room = self._whole_room(cache) if cache is not None and self.usable() else 0
-        if self._rows.charged_bytes > room:
-            return False
-        if self.used + charged(self._rows.size(row)) <= room:
-            return True
-        self._wants_room = True
-        return False
+        return -1 if self._rows.charged_bytes > room else max(0, room - self.used)
+
+    def takes(self, row: int, room: int) -> bool:
+        """True when the copy of a row fits in this part of the `spare_room`; where it does not, room is to be made."""
+        fits = charged(self._rows.size(row)) <= room
+        self._wants_room |= not fits
+        return fits
 
     def _whole_room(self, cache: SharedCache) -> int:
         """Bytes that all copies may take: without a limit those that they take, and what is free, less the floor."""

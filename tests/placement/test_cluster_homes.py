@@ -195,6 +195,17 @@ def test_files_live_where_they_were_kept(n: int, nodes: int, tiers: int, data: s
     assert (by_few[0].home[there] == kept.node[there]).all()
 
 
+def test_second_copies_of_what_was_kept_take_no_room_that_other_files_need() -> None:
+    """The room is enough for one copy of each file; those of the first block are there."""
+    n = 8
+    charges, rows, rooms = np.full(n, 10), np.arange(n), np.array([[0, 60], [0, 20]])
+    kept = CopiesByNode.none(n)
+    kept.add(0, 1, rows[:4])
+    found = on_all([ClusterHomes.empty(n, 2, 2)] * 2, rows, shuffles(n, 2, 2), 2, charges, rooms, block=4, kept=kept)
+    check(found, charges, rooms)
+    assert (found[0].home != NOBODY).all()
+
+
 def test_a_node_without_room_is_no_home_of_what_it_kept() -> None:
     """Its room is not known, or there is none: others have it."""
     n = 40

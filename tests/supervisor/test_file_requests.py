@@ -16,7 +16,7 @@ import trio
 
 from nopfsfs.dataset.tree_scan import scan
 from nopfsfs.policy.node_policy import NodePolicy
-from nopfsfs.protocol.columns import GAUGES
+from nopfsfs.protocol.columns import GAUGES, Metric
 from nopfsfs.supervisor import file_requests
 from nopfsfs.supervisor.file_requests import REQUESTS_MOST, FileRequests
 from tests.dataset.scanned import fill
@@ -32,8 +32,8 @@ class Bench:
         self.index = scan(str(fill(tmp_path / "source", *(f"d/{number}" for number in range(10)), "8"))).index
         charges = np.where(np.arange(self.index.n) >= self.index.n_dirs, 10, 0).astype(np.int64)
         self.policy = NodePolicy(charges, np.zeros(self.index.n, np.uint8), split(1000, 0, 100), [])
-        gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
-        self.requests = FileRequests(self.index, SimpleNamespace(policy=self.policy), gauge)  # type: ignore[arg-type]
+        self.gauge = memoryview(bytearray(8 * GAUGES)).cast("q")
+        self.requests = FileRequests(self.index, SimpleNamespace(policy=self.policy), self.gauge)  # type: ignore[arg-type]
 
     def stage(self, errors: int = 0, error: int = errno.EIO) -> None:
         """Let all that is commanded be staged, but for the first `errors` rows, which cannot be read."""
@@ -159,6 +159,31 @@ def test_what_hangs_is_asked_for_again(bench: Bench, tmp_path: Path, monkeypatch
                 bench.stage()
                 record = (await answer_of(stream))["record"]
             assert (record["staged"]["files"], record["failures"], record["stalled"]) == (10, [], False)
+
+    trio.run(body)
+
+
+def test_what_hangs_again_and_again_is_given_up_though_a_job_reads(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_requests, "RETRY_S", 0.02)
+    monkeypatch.setattr(file_requests, "STALLED_S", 0.3)
+
+    async def body() -> None:
+        async with connected(bench, tmp_path) as (_, stream):
+            await ask(stream, paths=["d"], follow=True)
+            bench.stage(errors=3, error=errno.ETIMEDOUT)
+            with trio.fail_after(10):
+                record = {"done": False}
+                while not record["done"]:
+                    bench.policy.warm.serve(stream=False)
+                    tried = [row for _, rows, _ in bench.policy.take_commands() for row in rows]
+                    bench.gauge[Metric.SOURCE_READ_BYTES] += 1000  # by a job
+                    record = (await answer_of(stream))["record"]
+                    for row in tried:
+                        bench.policy.fetch_failed(row, error=errno.ETIMEDOUT)
+            assert record["stalled"]
+            assert (record["staged"]["files"], record["failed"]["files"], record["unfit"]["files"]) == (7, 3, 0)
 
     trio.run(body)
 

@@ -360,15 +360,19 @@ def test_without_a_size_there_is_spare_room_while_the_source_fits_what_is_free(
         monkeypatch.setattr(disk_module, "FLOOR_BYTES", 0)
         disk = rows.disk(small, None)
         for number in range(3):
-            assert disk.has_spare_room(rows.row(number))
+            assert disk.takes(rows.row(number), disk.spare_room())
             rows.write(disk, number)
         (small / "other").write_bytes(bytes(48_000))
-        assert disk.has_spare_room(rows.row(0)) is False, "what others take is not free"
+        assert not disk.takes(rows.row(0), disk.spare_room()), "what others take is not free"
         (small / "other").unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(disk_module, "FLOOR_INODES", 1 << 60)
+            assert disk.spare_room() == -1, "no inodes are free"
+        assert disk.spare_room() == 0
         monkeypatch.setattr(disk_module, "FLOOR_BYTES", 64 << 10)
-        assert disk.has_spare_room(rows.row(0)) is False
+        assert disk.spare_room() == -1
         disk.close()
-        assert disk.has_spare_room(rows.row(0)) is False
+        assert disk.spare_room() == -1
         del disk
 
 

@@ -51,7 +51,7 @@ class PeerHandle:
         self._socket = socket.socket(fileno=fd)
         self._socket.setblocking(False)
         self._arena, self._tell_stager, self._unmount = arena, tell_stager, unmount
-        self._agreed = False
+        self._agreed, self._mounting_over = False, trio.Event()
         self._sending = trio.StrictFIFOLock()
         self._quiet = trio.Event()
         self.lost = False
@@ -92,6 +92,7 @@ class PeerHandle:
         match message:
             case messages.AllMounted():
                 self._agreed = True
+                self._mounting_over.set()
             case messages.ArenaQuiet():
                 self._quiet.set()
             case messages.PeerStatus():
@@ -109,12 +110,17 @@ class PeerHandle:
             return
         self.lost = True
         self._quiet.set()
+        self._mounting_over.set()
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
         self._events.close()
         log.warning("the peer process is gone; this mount goes on by itself")
 
     # ---- what it is told ----------------------------------------------------------------------------------
+
+    async def mounted(self) -> None:
+        """Return when all ranks have mounted, or the peer process is gone. Until then that takes no messages."""
+        await self._mounting_over.wait()
 
     async def send(self, node: int, message: Message) -> None:
         """Send a message to the supervisor of a node, or to those of ALL_OTHERS."""

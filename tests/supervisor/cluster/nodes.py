@@ -69,10 +69,13 @@ class Node:
             disk[list(rows)] = tier
         self.gauge = np.zeros(256, np.int64)
         self.gauge[Metric.KEPT_FILES] = 1 + np.count_nonzero(disk)
+        self.mounted = trio.Event()
+        self.mounted.set()
         self._events, events = trio.open_memory_channel[ClusterEvent](math.inf)
         self.agreement = PlacementAgreement(
             self.config, self.loop, index, self.handover, events,  # type: ignore[arg-type]
-            charges=self.charges, holder=self.holder, kept=KeptNews(number, disk, self.gauge.data), send=self._send,
+            charges=self.charges, holder=self.holder, send=self._send,
+            kept=KeptNews(number, disk, self.gauge.data, lambda: self.mounted.wait()),
         )  # fmt: skip
 
     async def _send(self, node: int, message: Message) -> None:

@@ -112,6 +112,22 @@ async def test_a_stager_that_looks_for_long_is_waited_for_a_while(
 
 
 @in_trio
+async def test_nothing_is_said_before_all_ranks_have_mounted(index: Index) -> None:
+    """Until then the peer process takes no messages, and its socket holds few."""
+    bus = cluster(index, [{1: rows} for rows in in_quarters(index)])
+    nodes = list(bus.all.values())
+    for node in nodes:
+        node.mounted = trio.Event()
+    async with running(*nodes):
+        await trio.sleep(0.1)
+        assert not bus.said
+        for node in nodes:
+            node.mounted.set()
+        await placed(1, *nodes)
+    check(bus)
+
+
+@in_trio
 async def test_what_comes_after_the_proposal_is_waited_for(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement_agreement, "ROOMS_S", 5.0)
     quarters = in_quarters(index)
@@ -151,7 +167,10 @@ def test_many_rows_travel_in_several_messages() -> None:
     disk = rng.choice(np.array([0, 0, 1, 2], np.uint8), n)
     disk[70_000:140_000] = 0
     gauge = np.ones(256, np.int64)
-    there, here = module.KeptNews(3, disk, gauge.data), module.KeptNews(0, np.zeros(n, np.uint8), gauge.data)
+    there, here = (
+        module.KeptNews(node, column, gauge.data, trio.lowlevel.checkpoint)
+        for node, column in ((3, disk), (0, np.zeros(n, np.uint8)))
+    )
     said: list[CopiesKept] = []
 
     async def send(message: CopiesKept) -> None:

@@ -43,6 +43,9 @@ def test_a_mount_stays_without_its_peers_only_where_all_ranks_had_mounted(tmp_pa
             with trio.fail_after(10):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(peering.run)
+                    nursery.start_soon(peering.mounted)
+                    await trio.testing.wait_all_tasks_blocked()
+                    assert len(nursery.child_tasks) == 2
                     theirs.send(b"garbage")
                     theirs.send(encode(PeerStatus(7, 0, 0, 0, 0, 0, 0, 0, {}, [])))
                     if agreed:
