@@ -143,7 +143,11 @@ def tmpfs(path: Path, size: str) -> Iterator[Path]:
     """A file system of that size (as of mount(8)) in memory, at a directory that is made where it is missing."""
     path.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], check=True)
-    yield path
+    try:
+        yield path
+    except BaseException:
+        subprocess.run(["umount", "--lazy", path], check=True)  # the test that failed may still have files open there
+        raise
     subprocess.run(["umount", path], check=True)
 
 
