@@ -264,6 +264,13 @@ def opens_at_rest(source: SlowSource) -> int:
     return found[-1]
 
 
+def by_choice(statuses: Sequence[dict[str, Any]]) -> int:
+    """Fetches of these mounts that went to the source since another node or a disk took longer, or did not answer: on a
+    busy machine there are some (docs/policy.md, where to fetch from)."""
+    reasons = ("rerouted_slow", "rerouted_down", "fetches_hedged")
+    return sum(int(one["stager"][reason]) for one in statuses for reason in reasons)
+
+
 def opens_of_files(source: SlowSource) -> list[int]:
     """How often each file was opened, of those that were."""
     return [counters.opens for path, counters in source.counters().files.items() if path.endswith(".jpg")]

@@ -22,6 +22,7 @@ from tests.peer.mounts import (
     SEED,
     Followers,
     Mounts,
+    by_choice,
     checksum,
     mounts,
     opens_at_rest,
@@ -77,7 +78,8 @@ def test_nodes_with_unlike_rooms(implementation: str, tree: Path, tmp_path: Path
         # A server reads by itself what its stager has no room for at this moment, with peers or without.
         direct = sum(m.status(node)["direct_reads"] for node in range(3))
         assert direct <= 0.02 * FILES, str(m.why_again())
-        assert sum(opens) - direct <= 1.005 * FILES, str(m.why_again())
+        chosen = by_choice([m.status(node) for node in range(3)])
+        assert sum(opens) - direct - chosen <= 1.005 * FILES, str(m.why_again())
         # What lives on the disk of the third was read by the others, and not from the source.
         assert m.stager(2, "disk_fetches") > 0
         assert m.stager(2, "lent_files") > 0
@@ -103,7 +105,7 @@ def test_two_ranks_on_each_of_two_nodes(implementation: str, tree: Path, tmp_pat
                     readers.go_on()
             opens = opens_of_files(source)
             assert len(opens) == FILES
-            assert sum(opens) <= 1.005 * FILES, str(Mounts(made, tree, "").why_again())
+            assert sum(opens) - by_choice(made.statuses()) <= 1.005 * FILES, str(Mounts(made, tree, "").why_again())
             assert made.unmount() == 0
         assert all(report["stager"]["peer_fetches"] > FILES // 4 for report in made.reports)
 
