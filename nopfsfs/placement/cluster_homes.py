@@ -116,9 +116,9 @@ def extend(
     used += free - left
     parts = [slice(first, first + block) for first in range(0, len(rows), block)]
     asking = charges[rows] * (begun.home < 0)
+    if not asking.any():  # then the room is for further copies
+        asking = charges[rows]
     total = [int(asking[part].sum()) for part in parts]
-    if not any(total):  # then the room is for further copies
-        total = [int(charges[rows[part]].sum()) for part in parts]
     for number, part in enumerate(parts):
         some = rows[part]
         share = total[number] / max(1, sum(total[number:]))

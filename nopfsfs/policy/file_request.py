@@ -52,9 +52,12 @@ class FileRequest:
         """The words for a number in `failures`."""
         return os.strerror(code)
 
+    def retry(self) -> None:
+        """Ask again for some rows of which the source did not answer; called every few seconds."""
+
     @property
     def reads(self) -> bool:
-        """True while files are read for this request, and are expected to come."""
+        """True while files are read for this request that are expected to come."""
         return any(self.under_way.values())
 
     @property

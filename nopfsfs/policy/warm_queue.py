@@ -2,7 +2,7 @@
 
 They are fetched after all that the access stream needs: the stager begins them last, and none is commanded while the
 stream has fetches to command. They get the room that is free, and no copy leaves for them. A file is *kept* when it
-has its copy where its home is, in memory or on disk. A file at which the source does not answer in time is *late*: it
+has its copy where its home is, in memory or on disk. A file that the source does not deliver in time is *late*: it
 comes last, and is asked for again and again.
 """
 
@@ -36,9 +36,9 @@ class WarmRequest(FileRequest):
     def __init__(self, sizes: npt.NDArray[np.int64]) -> None:
         super().__init__(sizes)
         self.there, self.staged, self.unfit, self.elsewhere, self.failed = (Tally() for _ in range(5))
-        self._late: deque[int] = deque()
+        self._late: deque[int] = deque()  # rows to be asked for again
         self._were_late = np.zeros(len(sizes), np.bool_)
-        self._next_late = self._late_at_once = 0
+        self._next_late = self._late_at_once = 0  # late rows that the next refill may take; that `retry` allowed last
 
     @property
     def reads(self) -> bool:

@@ -61,15 +61,16 @@ class RequestFeed:
     def _see_progress(self) -> None:
         """Give the request up when nothing has moved for STALLED_S. A large file that is read moves, too."""
         request, gauge = self._request, self._gauge
-        if isinstance(request, WarmRequest) and trio.current_time() - self._retried_at > RETRY_S:
-            self._retried_at = trio.current_time()
+        now = trio.current_time()
+        if now - self._retried_at > RETRY_S:
+            self._retried_at = now
             request.retry()
         if request.reads:
             self._read = gauge[Metric.SOURCE_READ_BYTES]
         progress = (*(tally.files for tally in request.tallies().values()), self._read)
         if progress != self._progress:
-            self._progress, self._progress_at = progress, trio.current_time()
-        elif not request.done and trio.current_time() - self._progress_at > STALLED_S:
+            self._progress, self._progress_at = progress, now
+        elif not request.done and now - self._progress_at > STALLED_S:
             request.give_up()
             self._stalled = True
 

@@ -41,8 +41,8 @@ class KeptCopies:
         self._looking: set[int] = set()  # disks that cannot take copies for a moment
         self.ready = threading.Event()
         self._columns, self._gauge = columns, gauge
-        self._found = 0  # files of which mounts before had left copies
-        self._not_counted = set(self._disks)  # not opened yet
+        self._found = 0  # files of which earlier mounts had left copies
+        self._not_counted = set(self._disks)  # disks whose copies are not in `_found`
         self._counts = False  # the gauge says `_found`, not what a stager before this one has counted
         self._spare: deque[int] = deque()  # rows
         self._seen, self._spare_at = -1, 0.0
@@ -133,7 +133,7 @@ class KeptCopies:
     def _say_if_ready(self) -> None:
         if self._not_ready or self.ready.is_set():
             return
-        if not self._gauge[Metric.KEPT_FILES]:  # else a stager before this one has
+        if not self._gauge[Metric.KEPT_FILES]:  # else a stager before this one has counted
             self._gauge[Metric.KEPT_FILES] = 1 + self._found
             self._counts = True
         self.ready.set()
@@ -148,7 +148,7 @@ class KeptCopies:
                 disk.not_adopted(row)
             adopted += [row for row in rows if row not in unused]
             yield 0.0
-        if number in self._not_counted:  # else it was lost, and has copies of this mount, too
+        if number in self._not_counted:  # else the disk was lost, and has copies of this mount, too
             self._not_counted.discard(number)
             self._found += len(adopted)
         self._is_ready(number)

@@ -119,7 +119,8 @@ class PeerHandle:
     # ---- what it is told ----------------------------------------------------------------------------------
 
     async def mounted(self) -> None:
-        """Return when all ranks have mounted, or the peer process is gone. Until then that takes no messages."""
+        """Return when all ranks have mounted, or the peer process is gone. Before that the peer process takes no
+        messages."""
         await self._mounting_over.wait()
 
     async def send(self, node: int, message: Message) -> None:
