@@ -28,8 +28,9 @@ _VERIFIED_BY = 16
 # An open this many windows ahead is a slow worker's neighbour, not a contradiction: 4 K is at most 20 %.
 _NEAR_WINDOWS = 4
 # Where so many such opens are more than this share of those foreseen, and several times as many as contradict, readers
-# are further apart, if most of the places behind them were opened: K grows by a half, up to this share of an epoch.
-_NEAR_LEAST, _NEAR_SHARE, _NEAR_TIMES, _FILLED, _WIDER, _WIDEST = 8, 0.005, 4, 0.7, 1.5, 0.25
+# are further apart, if most of the places behind them were opened, or the windows have gone on by so many places since:
+# K grows by a half, up to this share of an epoch.
+_NEAR_LEAST, _NEAR_SHARE, _NEAR_TIMES, _FILLED, _GONE_ON, _WIDER, _WIDEST = 8, 0.005, 4, 0.7, 2, 1.5, 0.25
 # A file opened twice for one access (a header check, a lazy decoder) is opened again within so many opens a
 # rank.
 _RECENT = 32
@@ -69,6 +70,7 @@ class Track:
         self._all_showed = showing is None
         self._near = self._far = 0  # opens a little ahead, and against, since K was last looked at
         self._near_since = 0  # opens that had been foreseen by then
+        self._near_from: list[int] = []  # where the windows began at the first of those ahead
         self.stands_for = 1.0  # opens that the last one which was foreseen tells of
         self.places = EpochPlaces(order, inflight, showing, closes=closes)
         self._begin()
@@ -183,10 +185,13 @@ class Track:
 
         Where the places before them are not read at all, the epoch is dealt out otherwise, and K stays.
         """
+        places = self.places
+        if not self._near:
+            self._near_from = places.begins()
         self._near += 1
         if self._near >= _NEAR_LEAST and self._near > _NEAR_SHARE * (self.agreement.hits - self._near_since):
-            if self._near >= _NEAR_TIMES * self._far and cursor.filled() >= _FILLED:
-                places = self.places
+            apart = cursor.filled() >= _FILLED or places.gone_on(self._near_from) >= _GONE_ON
+            if apart and self._near >= _NEAR_TIMES * self._far:
                 places.widen(min(int(_WIDER * places.k) + 1, int(_WIDEST * places.now.length // places.lanes)))
             self._near, self._far, self._near_since = 0, 0, self.agreement.hits
 
@@ -287,6 +292,7 @@ class Track:
         self.repeats = self.locked and after == before
         self._switches += 1
         self.agreement.against = 0
+        self._near, self._far, self._near_since = 0, 0, self.agreement.hits
         self.places.base = 0
         k = self.places.k
         self.places.enter(order)

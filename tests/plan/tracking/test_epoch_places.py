@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
+import pytest
 
 from nopfsfs.plan.epoch_order import DataSet, FileOrder, Hypothesis, build
 from nopfsfs.plan.samplers.sampler import Spec
@@ -60,3 +62,57 @@ def test_readers_are_as_far_apart_when_they_turn_out_to_be_of_fewer_ranks() -> N
     track.places.begin(again)
     assert track.places.k == wide
     assert [cursor.lo for cursor in track.places.cursors] == [SKIPPED + 3] * 4
+
+
+def test_opens_that_were_noted_before_tell_as_much_when_they_come_in_order() -> None:
+    """A plan that takes over the same order knows what was opened, too, but without its order."""
+    order = build(replace(PLAN, world=1, ranks=(0,)), DATA)
+    rows = [int(order.rows[place]) for place in np.random.default_rng(1).permutation(300)[:128]]
+    reach = []
+    for before in ([], sorted(rows, key=order.find)):
+        places = EpochPlaces(order, None, None, closes=True)
+        places.already(rows)
+        places.begin([*before, *rows])
+        reach.append(places.k)
+    assert reach[0] == reach[1] > 100
+
+
+def locked_on_the_first(k: int) -> Track:
+    """A track that is certain of a rank whose K is `k` places, as eight opens seemed to say."""
+    track = Track(build(replace(PLAN, ranks=(2,)), DATA), lambda one: build(one, DATA), inflight=k)
+    track.agreement.lock(track.hypothesis)
+    return track
+
+
+@pytest.mark.parametrize("slower", [1, 2, 3])
+def test_k_grows_where_two_workers_are_further_apart_than_the_first_opens_showed(slower: int) -> None:
+    """The second worker opens its batch beyond the window, `slower` files for each one of the first."""
+    track = locked_on_the_first(BATCH // 2)
+    order = track.places.now
+    ahead = iter(range(BATCH, 2 * BATCH))
+    for place in range(BATCH // slower):
+        track.observe(int(order.rows[place]), 1)
+        for other in islice(ahead, slower):
+            track.observe(int(order.rows[other]), 2)
+    assert track.places.k > BATCH // 2
+    assert track.locked
+
+
+def test_k_stays_where_every_second_batch_is_not_read_here() -> None:
+    """The places between are those of another process: a wider window would only wait for more of them."""
+    track = locked_on_the_first(BATCH // 2)
+    order = track.places.now
+    for first in range(0, FILES // WORLD - 2 * BATCH, 2 * BATCH):
+        for place in range(first, first + BATCH):
+            track.observe(int(order.rows[place]), 1)
+    assert track.places.k == BATCH // 2
+
+
+def test_k_stays_where_another_order_is_read_beside() -> None:
+    track = locked_on_the_first(BATCH // 2)
+    order = track.places.now
+    strays = np.random.default_rng(1).permutation(FILES)
+    for place in range(order.length):
+        track.observe(int(order.rows[place]), 1)
+        track.observe(int(strays[place]), 2)
+    assert track.places.k == BATCH // 2
