@@ -5,6 +5,7 @@
 # make test-frameworks    the same with TensorFlow, Grain, Hugging Face, Lightning, timm, ... in .venv-frameworks
 # make test-site    real Slurm, mount(8), packages: as root, in namespaces of their own (TEST='PATH ...': some of it)
 # make test-slurm    the Slurm part of it
+# make test-site-short    of Slurm, the package and an old kernel the shortest case each
 # make dist    build wheel and source distribution into build/dist
 # make deb     build a Debian package for this Debian into build
 # make lint    ruff and strict types
@@ -37,7 +38,7 @@ MPIS := mpich openmpi
 , := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ci test-all test-frameworks test-site test-slurm dist deb lint bench clean
+.PHONY: help demo test test-ci test-all test-frameworks test-site test-site-short test-slurm dist deb lint bench clean
 .SUFFIXES:
 
 help:
@@ -69,6 +70,12 @@ SITE = export NOPFSFS_SITE=1; sh scripts/apart.sh $(PYTEST) --timeout-method sig
 test-site: $(READY) deb build/debian.tar
 	@sh scripts/system_deps.sh --site
 	@$(SITE) $(or $(TEST),tests/site)
+
+SHORTEST := 'tests/site/test_slurm.py::test_prolog_job_epilog[linuxproc]' \
+	tests/site/test_debian.py::test_install_mount_read_umount_purge \
+	tests/scripts/test_old_kernel.py::test_a_script_runs_under_an_old_kernel
+test-site-short:
+	@$(MAKE) --no-print-directory test-site TEST="$(SHORTEST)"
 
 test-slurm: $(READY)
 	@sh scripts/system_deps.sh --site

@@ -131,22 +131,17 @@ class Search:
 
     def _steps(self, targets: Sequence[FileList], sampler: str, *, by_seed: bool, streams: bool) -> Iterator[Step]:
         seeds, spacing, first_only = self._seeds, self._heads.spacing, self._first_only
-        more: list[BySeed] = []
-        quick: list[BySeed] = []
-        soon: list[BySeed] = []
-        long: list[BySeed] = []
+        wide = targets if by_seed and not first_only else []
+        more = further(wide, seeds, spacing)
+        quick, soon, long = thorough(wide, spacing)
         usual, first, second, *stages = candidates.stages(seeds, sampler)
-        if first_only:
-            stages = []
-        elif by_seed:
-            more = further(targets, seeds, spacing)
-            quick, soon, long = thorough(targets, spacing)
+        stages = [] if first_only else stages
         # where tripwires alone show, a search by seed reads long beginnings: some 10 s for all of them
         spread = [] if spacing == 1 or first_only else [candidates.usual_of_common(seeds, sampler)]
         large = [] if first_only else [target for target in targets if target.n > _LARGE]
-        self._parts = len(more + quick + soon + long)
+        self._parts = len(more + quick + long)
         self._parts += 2 * len(large) + len(targets) * len([usual, first, second, *spread, *stages])
-        # What is unusual of the seeds that were said is likelier than any other seed in the middle of a large epoch.
+        # What is unusual of the seeds that were said comes in turn with all seeds in the middle of a large epoch.
         # Where tripwires alone show, longer beginnings are compared: there it waits.
         known = seeds.given is not None and spacing == 1
         soonest = [stage for stage in stages if known and set(stage.seeds) <= set(seeds.first)]
@@ -158,26 +153,29 @@ class Search:
             said=said, others=[seed for seed in seeds.first if seed not in said] if streams else [],
         )  # fmt: skip
         yield from self._of(usual, targets)
-        yield from self._with_seed(tries) if seeds.given is not None else self._without_seed(tries)
-        yield from self._by_seed(soon)
-        yield from _in_turn(self._by_seed(long), self._of_all(tries.stages, targets))
+        middles = self._by_seed(soon, parts=0)
+        yield from self._with_seed(tries, middles) if seeds.given is not None else self._without_seed(tries)
+        yield from middles
+        further_off = self._by_seed(long)
+        yield from chain(_beside(self._of_all(tries.stages, targets), further_off, _SHORT_EACH), further_off)
 
-    def _with_seed(self, tries: _Tries) -> Iterator[Step]:
-        """The order of what is tried where a seed was said."""
+    def _with_seed(self, tries: _Tries, middles: Iterator[Step]) -> Iterator[Step]:
+        """The order of what is tried where a seed was said. `middles`: all seeds in the middle of large epochs."""
         yield from self._of(tries.first, tries.targets, costly=False)
         yield from self._of(tries.second, tries.targets, costly=False)
         self.past_likely = True
         yield from self._of_all(tries.spread, tries.targets)
-        yield from self._by_seed(tries.beginnings)
+        soon = [way for way in tries.middles if way.target.n <= WHOLE]  # they take a tenth of what follows
+        yield from self._by_seed([*soon, *tries.beginnings])
         yield from self._in_streams(tries.said, tries.targets, Words.LIKELY)
         self.past_streams = not self._first_only
-        yield from self._by_seed([*tries.middles, *tries.quick[:1]])
+        yield from self._by_seed([*(way for way in tries.middles if way not in soon), *tries.quick[:1]])
         yield from self._of(tries.first, tries.large, costly=True)
         yield from self._of(tries.second, tries.large, costly=True)
-        yield from self._in_streams(tries.said, tries.targets, Words.REST)
-        yield from self._by_seed(tries.elsewhere)
-        yield from self._in_streams(tries.others, tries.targets, Words.ALL)
-        yield from self._of_all(tries.soonest, tries.targets)
+        rest = self._in_streams(tries.said, tries.targets, Words.REST)
+        others = self._in_streams(tries.others, tries.targets, Words.ALL)
+        yield from _beside(chain(rest, self._by_seed(tries.elsewhere), others), middles, 1)
+        yield from _beside(self._of_all(tries.soonest, tries.targets), middles, _SHORT_EACH)
 
     def _without_seed(self, tries: _Tries) -> Iterator[Step]:
         """The order of what is tried where none was said."""
@@ -384,12 +382,11 @@ class _InStream:
         return []
 
 
-def _in_turn(long: Iterator[Step], short: Iterator[Step]) -> Iterator[Step]:
-    """Both at about the same speed, until both have ended."""
-    for step in long:
+def _beside(steps: Iterator[Step], others: Iterator[Step], each: int) -> Iterator[Step]:
+    """All of `steps`, and after each `each` of them one of `others`."""
+    for number, step in enumerate(steps, 1):
         yield step
-        yield from islice(short, _SHORT_EACH)
-    yield from short
+        yield from islice(others, 1 if number % each == 0 else 0)
 
 
 def _places(which: NDArray[np.int16], count: int) -> NDArray[np.int64]:
