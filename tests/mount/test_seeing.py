@@ -15,7 +15,7 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.mount
 FILES, SEED, EPOCHS = 600, 42, 4
 PAUSE_S = 0.0005  # of the job, after each file: epochs of a third of a second
 OFF = 0.05  # of an epoch, at most
-# Readers wait in the first epoch, which takes the source over three seconds.
+# Readers wait in the first epoch, which takes the source over three seconds, if nothing is staged before it begins.
 SLOWLY = (
     "--seed", str(SEED), "--signal", "open", "--source-concurrency", "1", "--source-bandwidth", "2MB/s",
 )  # fmt: skip
@@ -64,14 +64,24 @@ def slow(tmp_path: Path) -> Iterator[SlowSource]:
         yield source
 
 
-def job(m: Mounted, backing: Path, epochs: range, pause_s: float = PAUSE_S) -> None:
-    """A job in a process of its own, which compares all bytes."""
+def job(
+    m: Mounted, backing: Path, epochs: range, pause_s: float = PAUSE_S, begun: Callable[[], object] = lambda: None
+) -> None:
+    """A job in a process of its own, which compares all bytes. `begun` is called while it begins."""
     names = sorted(str(path.relative_to(backing)) for path in backing.rglob("*.jpg"))
     orders = [registry.order(Spec("distributed", SEED), FILES, epoch).tolist() for epoch in epochs]
     said = m.log.with_suffix(".orders")
     said.write_text(json.dumps({"names": names, "epochs": orders}))
     with Reader("follow", m.path, backing, said, str(pause_s)) as reader:
+        begun()
         assert reader.result() == {"wrong": []}
+
+
+def held_until_opened(m: Mounted, slow: SlowSource) -> None:
+    """Let the source answer, which was stalled, when the job has opened something: on a busy machine a job begins so
+    late that all of its first epoch could be staged before."""
+    m.wait_status(lambda s: s["opens"]["total"] > 0)
+    slow.release()
 
 
 def settled(m: Mounted, opens: int, off: float = 0.0) -> dict[str, Any]:
@@ -96,9 +106,10 @@ def metrics(m: Mounted) -> dict[str, float]:
 
 @pytest.mark.long
 def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
+    slow.stall("open")
     with mounting(slow.path, *SLOWLY) as m:
         began = time.time()
-        job(m, tmp_path / "backing", range(EPOCHS))
+        job(m, tmp_path / "backing", range(EPOCHS), begun=lambda: held_until_opened(m, slow))
         epochs = settled(m, EPOCHS * FILES)["epochs"]
         size = sum(path.stat().st_size for path in (tmp_path / "backing").rglob("*.jpg"))
         opens = slow.counters().opens
@@ -137,9 +148,10 @@ def test_epochs_that_are_estimated(signal: str, mounting: Mounting, slow: SlowSo
 
 
 def test_metrics_agree_with_the_source_and_move(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
+    slow.stall("open")
     with mounting(slow.path, *SLOWLY) as m:
         before = metrics(m)
-        job(m, tmp_path / "backing", range(2))
+        job(m, tmp_path / "backing", range(2), begun=lambda: held_until_opened(m, slow))
         settled(m, 2 * FILES)
         after = before
 
