@@ -77,9 +77,9 @@ def job(
         assert reader.result() == {"wrong": []}
 
 
-def held_until_opened(m: Mounted, slow: SlowSource) -> None:
-    """Let the source answer, which was stalled, when the job has opened something: on a busy machine a job begins so
-    late that all of its first epoch could be staged before."""
+def release_when_opened(m: Mounted, slow: SlowSource) -> None:
+    """End the stall of the source when the job has opened a file. Without the stall, all of the first epoch may be
+    staged before the job begins, on a busy machine."""
     m.wait_status(lambda s: s["opens"]["total"] > 0)
     slow.release()
 
@@ -109,7 +109,7 @@ def test_epochs_by_opens(mounting: Mounting, slow: SlowSource, tmp_path: Path) -
     slow.stall("open")
     with mounting(slow.path, *SLOWLY) as m:
         began = time.time()
-        job(m, tmp_path / "backing", range(EPOCHS), begun=lambda: held_until_opened(m, slow))
+        job(m, tmp_path / "backing", range(EPOCHS), begun=lambda: release_when_opened(m, slow))
         epochs = settled(m, EPOCHS * FILES)["epochs"]
         size = sum(path.stat().st_size for path in (tmp_path / "backing").rglob("*.jpg"))
         opens = slow.counters().opens
@@ -151,7 +151,7 @@ def test_metrics_agree_with_the_source_and_move(mounting: Mounting, slow: SlowSo
     slow.stall("open")
     with mounting(slow.path, *SLOWLY) as m:
         before = metrics(m)
-        job(m, tmp_path / "backing", range(2), begun=lambda: held_until_opened(m, slow))
+        job(m, tmp_path / "backing", range(2), begun=lambda: release_when_opened(m, slow))
         settled(m, 2 * FILES)
         after = before
 

@@ -153,29 +153,30 @@ class Search:
             said=said, others=[seed for seed in seeds.first if seed not in said] if streams else [],
         )  # fmt: skip
         yield from self._of(usual, targets)
-        middles = self._by_seed(soon, parts=0)
-        yield from self._with_seed(tries, middles) if seeds.given is not None else self._without_seed(tries)
-        yield from middles
+        large_middles = self._by_seed(soon, parts=0)
+        yield from self._with_seed(tries, large_middles) if seeds.given is not None else self._without_seed(tries)
+        yield from large_middles
         further_off = self._by_seed(long)
         yield from chain(_beside(self._of_all(tries.stages, targets), further_off, _SHORT_EACH), further_off)
 
-    def _with_seed(self, tries: _Tries, middles: Iterator[Step]) -> Iterator[Step]:
-        """The order of what is tried where a seed was said. `middles`: all seeds in the middle of large epochs."""
+    def _with_seed(self, tries: _Tries, large_middles: Iterator[Step]) -> Iterator[Step]:
+        """The order of what is tried where a seed was said. `large_middles`: all seeds in the middle of large epochs,
+        some of which are tried here."""
         yield from self._of(tries.first, tries.targets, costly=False)
         yield from self._of(tries.second, tries.targets, costly=False)
         self.past_likely = True
         yield from self._of_all(tries.spread, tries.targets)
-        soon = [way for way in tries.middles if way.target.n <= WHOLE]  # they take a tenth of what follows
-        yield from self._by_seed([*soon, *tries.beginnings])
+        short = [way for way in tries.middles if way.target.n <= WHOLE]  # a tenth of the time of what follows
+        yield from self._by_seed([*short, *tries.beginnings])
         yield from self._in_streams(tries.said, tries.targets, Words.LIKELY)
         self.past_streams = not self._first_only
-        yield from self._by_seed([*(way for way in tries.middles if way not in soon), *tries.quick[:1]])
+        yield from self._by_seed([*(way for way in tries.middles if way not in short), *tries.quick[:1]])
         yield from self._of(tries.first, tries.large, costly=True)
         yield from self._of(tries.second, tries.large, costly=True)
         rest = self._in_streams(tries.said, tries.targets, Words.REST)
         others = self._in_streams(tries.others, tries.targets, Words.ALL)
-        yield from _beside(chain(rest, self._by_seed(tries.elsewhere), others), middles, 1)
-        yield from _beside(self._of_all(tries.soonest, tries.targets), middles, _SHORT_EACH)
+        yield from _beside(chain(rest, self._by_seed(tries.elsewhere), others), large_middles, 1)
+        yield from _beside(self._of_all(tries.soonest, tries.targets), large_middles, _SHORT_EACH)
 
     def _without_seed(self, tries: _Tries) -> Iterator[Step]:
         """The order of what is tried where none was said."""

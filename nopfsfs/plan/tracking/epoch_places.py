@@ -151,20 +151,20 @@ class EpochPlaces:
 
     # -- where readers are --
 
-    def begins(self) -> list[int]:
-        """The first place of each lane's window."""
+    def window_begins(self) -> list[int]:
+        """The first place of the window, by lane."""
         return [cursor.lo for cursor in self.cursors]
 
     def gone_on(self, since: list[int]) -> int:
-        """How many places the windows have gone on by since they began there; 0 where one passed over any."""
-        lanes = list(zip(self.cursors, since, strict=True))
-        passed = [cursor.opened[first : cursor.lo] for cursor, first in lanes]
-        return sum(map(len, passed)) if all(one.count(_OPENED) == len(one) for one in passed) else 0
+        """The number of places that the windows have left behind since they began at these, by lane; 0 where one of the
+        places was not opened."""
+        behind = b"".join(cursor.opened[first : cursor.lo] for cursor, first in zip(self.cursors, since, strict=True))
+        return len(behind) if behind.count(_OPENED) == len(behind) else 0
 
     def begin(self, opens: list[int]) -> None:
-        """Begin where these rows were opened, in order, each where it comes last. What lies before a lane's first opens
-        was read before this mount, or is read elsewhere; what lay ahead of what was to come tells how far loaders read
-        ahead."""
+        """Begin where these rows were opened, the last of them last; of a row that is there twice the last counts. What
+        lies before a lane's first opens was read before this mount, or is read elsewhere; what lay ahead of what was to
+        come tells how far loaders read ahead."""
         places: list[list[int]] = [[] for _ in self.cursors]
         for row in reversed(dict.fromkeys(reversed(opens))):
             place = self.now.find(row)

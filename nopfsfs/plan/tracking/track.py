@@ -70,7 +70,7 @@ class Track:
         self._all_showed = showing is None
         self._near = self._far = 0  # opens a little ahead, and against, since K was last looked at
         self._near_since = 0  # opens that had been foreseen by then
-        self._near_from: list[int] = []  # where the windows began at the first of those ahead
+        self._near_from: list[int] = []  # where the windows began at the first of those ahead, by lane
         self.stands_for = 1.0  # opens that the last one which was foreseen tells of
         self.places = EpochPlaces(order, inflight, showing, closes=closes)
         self._begin()
@@ -187,7 +187,7 @@ class Track:
         """
         places = self.places
         if not self._near:
-            self._near_from = places.begins()
+            self._near_from = places.window_begins()
         self._near += 1
         if self._near >= _NEAR_LEAST and self._near > _NEAR_SHARE * (self.agreement.hits - self._near_since):
             apart = cursor.filled() >= _FILLED or places.gone_on(self._near_from) >= _GONE_ON

@@ -77,22 +77,22 @@ def test_opens_that_were_noted_before_tell_as_much_when_they_come_in_order() -> 
     assert reach[0] == reach[1] > 100
 
 
-def locked_on_the_first(k: int) -> Track:
-    """A track that is certain of a rank whose K is `k` places, as eight opens seemed to say."""
+def certain_track(k: int) -> Track:
+    """A track that is certain of its plan, and takes K to be `k` places."""
     track = Track(build(replace(PLAN, ranks=(2,)), DATA), lambda one: build(one, DATA), inflight=k)
     track.agreement.lock(track.hypothesis)
     return track
 
 
-@pytest.mark.parametrize("slower", [1, 2, 3])
-def test_k_grows_where_two_workers_are_further_apart_than_the_first_opens_showed(slower: int) -> None:
-    """The second worker opens its batch beyond the window, `slower` files for each one of the first."""
-    track = locked_on_the_first(BATCH // 2)
+@pytest.mark.parametrize("faster", [1, 2, 3])
+def test_k_grows_where_two_workers_are_further_apart_than_the_first_opens_showed(faster: int) -> None:
+    """The second worker opens its batch beyond the window, `faster` files for each one of the first worker."""
+    track = certain_track(BATCH // 2)
     order = track.places.now
     ahead = iter(range(BATCH, 2 * BATCH))
-    for place in range(BATCH // slower):
+    for place in range(BATCH // faster):
         track.observe(int(order.rows[place]), 1)
-        for other in islice(ahead, slower):
+        for other in islice(ahead, faster):
             track.observe(int(order.rows[other]), 2)
     assert track.places.k > BATCH // 2
     assert track.locked
@@ -100,7 +100,7 @@ def test_k_grows_where_two_workers_are_further_apart_than_the_first_opens_showed
 
 def test_k_stays_where_every_second_batch_is_not_read_here() -> None:
     """The places between are those of another process: a wider window would only wait for more of them."""
-    track = locked_on_the_first(BATCH // 2)
+    track = certain_track(BATCH // 2)
     order = track.places.now
     for first in range(0, FILES // WORLD - 2 * BATCH, 2 * BATCH):
         for place in range(first, first + BATCH):
@@ -109,7 +109,7 @@ def test_k_stays_where_every_second_batch_is_not_read_here() -> None:
 
 
 def test_k_stays_where_another_order_is_read_beside() -> None:
-    track = locked_on_the_first(BATCH // 2)
+    track = certain_track(BATCH // 2)
     order = track.places.now
     strays = np.random.default_rng(1).permutation(FILES)
     for place in range(order.length):
