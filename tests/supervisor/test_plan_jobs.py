@@ -15,6 +15,9 @@ from nopfsfs.supervisor import plan_jobs as module
 from nopfsfs.supervisor.plan_jobs import FAR_LOOK_S, FAR_PAUSE, PlanJobs
 from nopfsfs.system.outages import Outages
 
+# Virtual seconds that the computation which runs now takes.
+THREAD_TAKES: list[float] = []
+
 
 class Follower:
     """Hands out so many jobs of each kind, and notes when it was asked, in virtual seconds."""
@@ -52,7 +55,7 @@ class Follower:
         return self._job("apart")
 
     def work_far(self) -> BackgroundJob | None:
-        return self._job("far", lambda: trio.from_thread.run(trio.sleep, self._far_s))
+        return self._job("far", lambda: THREAD_TAKES.append(self._far_s))
 
     def finish(self, job: BackgroundJob) -> None:
         self.finished += 1
@@ -63,12 +66,20 @@ class Follower:
 
 
 @pytest.fixture(autouse=True)
-def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def _neither_processes_nor_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real thread takes real time to begin, in which the virtual clock of an idle event loop goes on."""
+
     async def compute(call: Callable[[], Any]) -> Any:
         return call()
 
+    async def run_sync(call: Callable[[], Any], *, abandon_on_cancel: bool = False) -> Any:
+        result = call()
+        await trio.sleep(THREAD_TAKES.pop() if THREAD_TAKES else 0.0)
+        return result
+
     monkeypatch.setattr(module.node_memory, "give_back", lambda: None)
     monkeypatch.setattr(module.low_priority_call, "compute", compute)
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
 
 
 def run(follower: Follower, looks: int, pause: float) -> None:
@@ -84,7 +95,7 @@ def run(follower: Follower, looks: int, pause: float) -> None:
             await trio.sleep(pause)
             nursery.cancel_scope.cancel()
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.005))
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.0))
 
 
 def test_it_is_asked_for_work_when_the_event_loop_has_looked_and_at_no_other_time() -> None:
