@@ -6,7 +6,6 @@ known. Does not search.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from nopfsfs.plan.epoch_order import INLINE, DataSet, EpochOrder, Hypothesis, build, same_order
@@ -80,14 +79,12 @@ class Beliefs:
         return firmness >= FIRMLY
 
     def read_on(self, row: int) -> None:
-        """Note an open that no plan explains. Files that are opened again begin a new epoch, in which the search begins
-        anew."""
+        """Note an open that no plan explains. Files that are opened again begin a new epoch."""
         for unread in self.unread.values():
             rows = unread.observe(row, self.opens)
             for cohort in self._cohorts.cohorts if rows else ():
                 if cohort.despaired:
-                    lately = list(itertools.islice(reversed(cohort.opens), 4 * len(rows)))[::-1]
-                    cohort.restart([one for one in lately if one[0] in rows])
+                    cohort.begin_epoch(rows)
 
     def revive(self, track: Track, reader: int) -> bool:
         """Lock a plan again that was given up, if the reader's opens fit it once more."""

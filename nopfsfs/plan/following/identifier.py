@@ -24,7 +24,7 @@ from nopfsfs.plan.following.search_budget import Budget
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import by_seed, slow_search
-from nopfsfs.plan.search.candidates import SAID, Candidate, OrderHeads, Seeds, candidate_of
+from nopfsfs.plan.search.candidates import SAID, Candidate, Extent, OrderHeads, Seeds, candidate_of
 from nopfsfs.plan.search.dealt_order import as_dealt
 from nopfsfs.plan.search.matching import PLAUSIBLE, SUSPECTS_MOST, Search, prepare
 from nopfsfs.plan.search.suspects import LOCK, SURE, OpensView, Suspect, certain
@@ -233,9 +233,9 @@ class PlanSearch:
             if with_all and (cohort.quick is None or cohort.quick.past_likely or cohort.grown):
                 cohort.quick, cohort.settled = None, True  # the search of all begins with what was said
                 continue
-            beside = cohort.full is not None and self._budget.left
+            beside = cohort.searched and self._budget.left
             if cohort.quick is None and cohort.quick_due(beside=beside):
-                cohort.quick = self._search(cohort, first_only=True)
+                cohort.quick = self._search(cohort, self._quick_extent(cohort))
             if cohort.quick is not None:
                 yield self._searching(cohort, cohort.quick)
         if not self._budget.left:
@@ -255,10 +255,16 @@ class PlanSearch:
         free = all(one.full is None for one in self._cohorts.cohorts)
         return free and cohort.count >= cohort.full_from and self._budget.left
 
-    def _search(self, cohort: Cohort, *, first_only: bool = False) -> Search:
+    def _quick_extent(self, cohort: Cohort) -> Extent:
+        """What is tried at once for a cohort. While everything is tried for opens of before it is that these opens are
+        where an epoch begins: there all seeds take a tenth of a second."""
+        others = any(one.full is not None for one in self._cohorts.cohorts) and not cohort.searched
+        return Extent.BEGINNINGS if others and self._budget.left else Extent.LIKELIEST
+
+    def _search(self, cohort: Cohort, extent: Extent = Extent.ALL) -> Search:
         among = cohort.datasets()[:_AMONG]
         heads = self._tables.heads
-        return Search(self._datasets, among, self._seeds, self._sampler, self._worlds, heads, first_only=first_only)
+        return Search(self._datasets, among, self._seeds, self._sampler, self._worlds, heads, extent=extent)
 
     def _searching(self, cohort: Cohort, search: Search) -> BackgroundJob:
         """Go on with a search, over the opens of now."""
@@ -273,7 +279,11 @@ class PlanSearch:
             found, seconds = result
             self._budget.spend(seconds)
             sure = max((one for one in found if one.worth >= LOCK), key=lambda one: one.worth, default=None)
-            if cohort.era != era or cohort not in self._cohorts.cohorts:
+            if cohort not in self._cohorts.cohorts:
+                return
+            if cohort.era != era:
+                if sure is not None:
+                    self._lead(sure.candidate.hypothesis(), cohort)
                 return
             cohort.suspect(found, SUSPECTS_MOST)
             tried = search.done or (search.past_likely and not cohort.despaired)
@@ -340,8 +350,8 @@ class PlanSearch:
     def _found_late(self, spec: Spec) -> None:
         """Search again near a place in the stream that was found after its epoch."""
         self._late = [spec, *self._late][:_LATE]
-        for cohort in self._cohorts.cohorts:
-            cohort.stuck = cohort.count >= _DEEP_FROM
+        for cohort in self._cohorts.cohorts if spec.number("offset") else ():
+            cohort.stuck = cohort.stuck or cohort.count >= _DEEP_FROM
 
     def _adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
         """Have a certain plan followed. A track of the same data set that is not locked gives way."""
@@ -349,10 +359,10 @@ class PlanSearch:
             hypothesis = by_seed.renamed(hypothesis, one.hypothesis)
         newer = [one for one in self._cohorts.cohorts if one.began > cohort.last]
         if newer or any(one.agreement.last_hit > cohort.last + _ENDED for one in self._tracks(cohort)):
-            self._late = [hypothesis.spec, *self._late][:_LATE]
             self._cohorts.drop(cohort)
             if newer:
                 self._missed.look_for(newer[-1], hypothesis)
+            self._found_late(hypothesis.spec)
             return
         for one in self._tracks(cohort):
             here = one.hypothesis

@@ -8,12 +8,10 @@ beginning of its order, of small data sets the whole of it, and one glance: do r
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -23,18 +21,17 @@ from numpy.typing import NDArray
 
 from nopfsfs.plan.epoch_order import DataSet
 from nopfsfs.plan.samplers import registry
-from nopfsfs.plan.samplers.sampler import Dealt, Spec
+from nopfsfs.plan.samplers.sampler import Dealt
 from nopfsfs.plan.samplers.torch_global import Global
-from nopfsfs.plan.samplers.torch_stateful import Stateful
 from nopfsfs.plan.search import candidates
 from nopfsfs.plan.search.by_seed import FAMILY, BySeed, further, likely, named, thorough
-from nopfsfs.plan.search.candidates import WHOLE, Candidate, FileList, OrderHeads, Seeds, Stage
+from nopfsfs.plan.search.candidates import WHOLE, Candidate, Extent, FileList, OrderHeads, Seeds, Stage
 from nopfsfs.plan.search.deal import World, listed
-from nopfsfs.plan.search.prepared_opens import MIN_OPENS, PreparedOpens
-from nopfsfs.plan.search.suspects import LOCK, SURE, OpensView, Suspect, Table, leading
+from nopfsfs.plan.search.place_in_stream import PlaceInStream
+from nopfsfs.plan.search.prepared_opens import PreparedOpens
+from nopfsfs.plan.search.suspects import LOCK, SURE, OpensView, Suspect, Table
 from nopfsfs.plan.search.torch_seeds import SeedSearch
-from nopfsfs.plan.search.torch_stream_search import GlobalSearch, Words
-from nopfsfs.plan.search.torch_stream_search import SearchedFiles as FirstOpened
+from nopfsfs.plan.search.torch_stream_search import Words
 
 # Places of orders that are computed in one call, and what a candidate costs beside: together some 50 ms. Some samplers
 # compute all of an order for its beginning: there the clock decides.
@@ -61,12 +58,6 @@ PREPARED_S = 0.01
 _WORLD = 64
 # Searches for further seeds in one enumeration of the files.
 _FURTHER = 2
-# Words of a seed's global generator in which the place of a loader's draw is looked for here (0.1 s); the further ones
-# are looked at in a process apart. What readers opened first, of so many.
-_WORDS = 1 << 20
-_READERS_FIRST = 8
-# Of data sets with fewer files than this for each reader fewer words are looked at.
-_COSTLY = 100
 
 
 Step = Callable[[PreparedOpens], tuple[list[Suspect], int]]  # what it found, and how many places it computed
@@ -98,9 +89,9 @@ class Search:
 
     def __init__(
         self, datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World],
-        heads: OrderHeads, *, first_only: bool = False,
+        heads: OrderHeads, *, extent: Extent = Extent.ALL,
     ) -> None:  # fmt: skip
-        """`among`: the data sets that are looked at; `first_only`: what is likeliest, and no more."""
+        """`among`: the data sets that are looked at."""
         self._datasets, self._heads = datasets, heads
         self._among = frozenset(among)
         self._seeds, self._worlds = seeds, tuple(worlds)
@@ -109,12 +100,12 @@ class Search:
         targets = list(candidates.targets(datasets, among))
         names = [family.name for family in registry.families(sampler)]
         by_seed = FAMILY in names
-        streams = Global.name in names and heads.spacing == 1 and not first_only
+        self._extent = extent
+        streams = Global.name in names and heads.spacing == 1 and extent is Extent.ALL
         self._parts = self._parts_done = 0
         self._likely = likely(targets, seeds, heads.spacing) if by_seed else []
         self._likely_with = 0  # first opens of readers with which these were tried last
         self._calls = 0
-        self._first_only = first_only
         self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams)
         self.done = False
         self.past_likely = False  # what was said was tried; where no seed was, any seed is as likely as what is left
@@ -130,15 +121,15 @@ class Search:
         return self._parts_done / max(self._parts, 1)
 
     def _steps(self, targets: Sequence[FileList], sampler: str, *, by_seed: bool, streams: bool) -> Iterator[Step]:
-        seeds, spacing, first_only = self._seeds, self._heads.spacing, self._first_only
-        wide = targets if by_seed and not first_only else []
-        more = further(wide, seeds, spacing)
-        quick, soon, long = thorough(wide, spacing)
+        seeds, spacing, all_of_them = self._seeds, self._heads.spacing, self._extent is Extent.ALL
+        more = further(targets, seeds, spacing) if by_seed and self._extent is not Extent.LIKELIEST else []
+        more = more if all_of_them else more[:1]
+        quick, soon, long = thorough(targets if by_seed and all_of_them else [], spacing)
         usual, first, second, *stages = candidates.stages(seeds, sampler)
-        stages = [] if first_only else stages
+        stages = stages if all_of_them else []
         # where tripwires alone show, a search by seed reads long beginnings: some 10 s for all of them
-        spread = [] if spacing == 1 or first_only else [candidates.usual_of_common(seeds, sampler)]
-        large = [] if first_only else [target for target in targets if target.n > _LARGE]
+        spread = [candidates.usual_of_common(seeds, sampler)] if spacing > 1 and all_of_them else []
+        large = [target for target in targets if target.n > _LARGE and all_of_them]
         self._parts = len(more + quick + long)
         self._parts += 2 * len(large) + len(targets) * len([usual, first, second, *spread, *stages])
         # What is unusual of the seeds that were said comes in turn with all seeds in the middle of a large epoch.
@@ -169,7 +160,7 @@ class Search:
         short = [way for way in tries.middles if way.target.n <= WHOLE]  # a tenth of the time of what follows
         yield from self._by_seed([*short, *tries.beginnings])
         yield from self._in_streams(tries.said, tries.targets, Words.LIKELY)
-        self.past_streams = not self._first_only
+        self.past_streams = self._extent is Extent.ALL
         yield from self._by_seed([*(way for way in tries.middles if way not in short), *tries.quick[:1]])
         yield from self._of(tries.first, tries.large, costly=True)
         yield from self._of(tries.second, tries.large, costly=True)
@@ -186,7 +177,7 @@ class Search:
         yield from self._of(tries.first, tries.targets, costly=False)
         yield from self._of(tries.second, tries.targets, costly=False)
         yield from self._in_streams(tries.others, tries.targets, Words.ALL)
-        self.past_streams = not self._first_only
+        self.past_streams = self._extent is Extent.ALL
         yield from self._by_seed([*(tries.middles if tries.large else tries.quick[:1]), *tries.elsewhere])
         yield from self._of(tries.first, tries.large, costly=True)
         yield from self._of(tries.second, tries.large, costly=True)
@@ -248,14 +239,14 @@ class Search:
         usual = set(registry.sampler(Global.name).files)
         for seed in seeds:
             among = [one for one in targets if usual & set(one.names) and one.dataset in self._among]
-            running: list[_InStream] = []
+            running: list[PlaceInStream] = []
 
             def step(
                 opens: PreparedOpens, seed: int = seed, among: list[FileList] = among,
-                running: list[_InStream] = running,
+                running: list[PlaceInStream] = running,
             ) -> Any:  # fmt: skip
                 if not running:
-                    running.append(_InStream(seed, among, opens, which))
+                    running.append(PlaceInStream(seed, among, opens, which))
                 return running[0].step(opens, self._heads, self._largest), _PLACES + 1
 
             yield step
@@ -336,51 +327,6 @@ def prepare(
                 if time.thread_time() - begun >= PREPARED_S:  # whoever opens something waits for no more
                     yield
                     begun = time.thread_time()
-
-
-class _InStream:
-    """The place in the stream of one seed at which what readers opened first was drawn. Raises no error: a seed that
-    torch would not take has no stream."""
-
-    def __init__(self, seed: int, among: Sequence[FileList], opens: PreparedOpens, which: Words) -> None:
-        self._seed = seed
-        self._whose: list[FileList] = []
-        firsts: list[FirstOpened] = []
-        for target in among:
-            for rows in opens.view.firsts[:_READERS_FIRST]:
-                samples = leading(opens.samples(target, rows))
-                if len(samples) >= MIN_OPENS:
-                    self._whose.append(target)
-                    firsts.append(FirstOpened(target.n, samples))
-        self._search: GlobalSearch | None = None
-        # in few files any word may be the right one, and takes long to compare
-        self._words = min(_WORDS, int(_WORDS * sum(target.n for target in firsts) / (_COSTLY * len(firsts) ** 2 + 1)))
-        with suppress(ValueError):
-            self._search = GlobalSearch(seed, firsts, self._words, which=which)
-        self.done = self._search is None or self._search.done
-
-    def step(self, opens: PreparedOpens, heads: OrderHeads, largest: int) -> list[Suspect]:
-        """Looks at some more words. `largest`: the largest world that readers may belong to."""
-        if self.done or self._search is None:
-            return []
-        for found in self._search.step():
-            self.done = True
-            target = self._whose[found.target]
-            candidate = Candidate(target.dataset, target.order, self._search.spec(found), 0)
-            whole = target.n <= WHOLE
-            order = heads.whole(candidate, target.n) if whole else heads.full(candidate, target.n, largest)
-            table = Table(opens.files(target)[order], target.n)
-            names = [candidate]
-            if not found.direct:  # the same first epoch; the later ones differ
-                loader = Spec(Stateful.name, self._seed).with_option("offset", found.word)
-                names.append(replace(candidate, spec=loader))
-            cost = math.log2(self._words * len(self._whose))
-            suspects = [Suspect(name, table, cost + nth, part=SURE) for nth, name in enumerate(names)]
-            for suspect in suspects:
-                suspect.weigh(opens.view)
-            return suspects
-        self.done = self._search.done
-        return []
 
 
 def _beside(steps: Iterator[Step], others: Iterator[Step], each: int) -> Iterator[Step]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,6 +236,11 @@ class Cohort:
         return due
 
     @property
+    def searched(self) -> bool:
+        """True: a search of all goes on that was begun over these opens, not in an epoch before."""
+        return self.full is not None and self._full_at > 0
+
+    @property
     def grown(self) -> bool:
         """True: the search for what was said began with far fewer opens than there are."""
         return self.count >= _QUICK_AGAIN * max(self._quick_at, MIN_OPENS)
@@ -278,6 +284,17 @@ class Cohort:
             return False
         self._deep = self.count
         return True
+
+    def begin_epoch(self, rows: Sequence[int]) -> None:
+        """Forget all opens but the last of these files, if the readers have opened these before: they are in another
+        epoch now. A search of all goes on where it is."""
+        lately = [one for one in islice(reversed(self.opens), 4 * len(rows)) if one[0] in rows][::-1]
+        times = Counter(row for row, _, _ in self.opens)
+        # what was opened first may be forgotten
+        if lately and (len(self.opens) == _KEPT or all(times[row] > 1 for row, _, _ in lately)):
+            search = self.full
+            self.restart(lately)
+            self.full = search
 
     def restart(self, opens: Iterable[Open] = ()) -> None:
         """Forget all opens but these."""

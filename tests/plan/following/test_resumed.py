@@ -15,7 +15,7 @@ from nopfsfs.plan.following.follower import Follower
 from nopfsfs.plan.following.recorded import PLANS_MOST, RecordedPlan, last_plans, merged
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
-from nopfsfs.plan.search import candidates
+from nopfsfs.plan.search import candidates, matching
 from nopfsfs.plan.search.recently_used import FOR_EVER
 from tests.conftest import slow
 from tests.plan.jobs import mixed, workers_of
@@ -87,6 +87,27 @@ def test_a_world_whose_ranks_nobody_said_is_no_worse_than_none(ranks: tuple[int,
     flags = foreseen(follower, opens, 400, each=8)
     assert flags[64:].mean() >= 0.99
     assert (follower.status().world, follower.status().ranks) == (7, ranks)
+
+
+@pytest.mark.parametrize("said", [None, OTHER])
+def test_the_first_whole_epoch_of_new_workers_is_found_while_all_is_tried_for_the_middle_before_it(
+    said: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fast job of a large world: a node reads a sixth of the files in an epoch, and the search takes longer."""
+    monkeypatch.setattr(matching, "_SECONDS", 1e9)  # candidates are counted, not what this machine can compute
+    opens = job((24, (14, 15, 16, 17)), 0, 8, 4000, batch=10)
+    follower = Follower(tree(4000), said, heads=candidates.OrderHeads())
+    flags = []
+    for at in range(0, len(opens[0]), 32):
+        flags.append(follower.observe(opens[0][at : at + 32], opens[1][at : at + 32]))
+        work = follower.work()
+        if work is not None:
+            work.run()
+            follower.finish(work)
+    assert np.concatenate(flags)[-100:].all()
+    status = follower.status()
+    assert (status.state, status.sampler) == ("locked", "distributed")
+    assert (status.world, status.ranks) == (24, (14, 15, 16, 17))
 
 
 @pytest.mark.parametrize("seed", [None, SEED])
