@@ -256,8 +256,8 @@ class PlanSearch:
         return free and cohort.count >= cohort.full_from and self._budget.left
 
     def _quick_extent(self, cohort: Cohort) -> Extent:
-        """What is tried at once for a cohort. While everything is tried for opens of before it is that these opens are
-        where an epoch begins: there all seeds take a tenth of a second."""
+        """How much is tried at once for a cohort. While all is tried for opens of an epoch before, these opens may be
+        where one begins: there all seeds take a tenth of a second."""
         others = any(one.full is not None for one in self._cohorts.cohorts) and not cohort.searched
         return Extent.BEGINNINGS if others and self._budget.left else Extent.LIKELIEST
 
