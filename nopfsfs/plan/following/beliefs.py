@@ -79,12 +79,13 @@ class Beliefs:
         return firmness >= FIRMLY
 
     def read_on(self, row: int) -> None:
-        """Note an open that no plan explains. Files that are opened again begin a new epoch."""
+        """Note an open that no plan explains. Files that are opened again begin a new epoch, in which the search begins
+        anew."""
         for unread in self.unread.values():
             rows = unread.observe(row, self.opens)
-            for cohort in self._cohorts.cohorts if rows else ():
-                if cohort.despaired:
-                    cohort.begin_epoch(rows)
+            for cohort in list(self._cohorts.cohorts) if rows else ():
+                if cohort.despaired and not self._cohorts.ended(cohort):
+                    self._cohorts.begin_epoch(cohort, rows)
 
     def revive(self, track: Track, reader: int) -> bool:
         """Lock a plan again that was given up, if the reader's opens fit it once more."""

@@ -24,11 +24,11 @@ from nopfsfs.plan.following.search_budget import Budget
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import by_seed, slow_search
-from nopfsfs.plan.search.candidates import SAID, Candidate, Extent, OrderHeads, Seeds, candidate_of
+from nopfsfs.plan.search.candidates import SAID, Candidate, OrderHeads, Seeds, candidate_of
 from nopfsfs.plan.search.dealt_order import as_dealt
 from nopfsfs.plan.search.matching import PLAUSIBLE, SUSPECTS_MOST, Search, prepare
 from nopfsfs.plan.search.suspects import LOCK, SURE, OpensView, Suspect, certain
-from nopfsfs.plan.search.unexplained_opens import Cohort, Cohorts
+from nopfsfs.plan.search.unexplained_opens import ENDED, Cohort, Cohorts
 from nopfsfs.plan.tracking.agreement import PlanState
 from nopfsfs.plan.tracking.track import Track
 
@@ -37,8 +37,6 @@ _DEEP_FROM = 16
 _LATE = 4
 # Epochs that may have gone by until an order is found of readers who read on.
 _EPOCHS_LATE = 3
-# Opens of others after which a cohort's readers have ended.
-_ENDED = 64
 # Data sets that are searched for one cohort's opens: those that hold most of them.
 _AMONG = 4
 # Seeds of the last job's plans that are tried in all epochs; the plans themselves are compared with so many opens of a
@@ -71,6 +69,7 @@ class PlanSearch:
         self._steps_left = _PREPARED_STEPS
         self.hurries = False  # opens have come with which searches begin: jobs are to be asked for at once
         self._late: list[Spec] = []  # places that were found after the epoch to which they belong
+        self._searched_last: Cohort | None = None  # for which everything is tried, in turn with another
 
     def spread(self, spacing: int) -> None:
         """Compare orders that much further from now on: only one open in so many shows."""
@@ -168,8 +167,9 @@ class PlanSearch:
 
     def undecided(self, most: int) -> list[tuple[Cohort, list[Suspect]]]:
         """The cohorts that have opened most without a plan, each with the orders that they may follow, weighed by the
-        opens of now."""
-        cohorts = sorted((one for one in self._cohorts.cohorts if one.count), key=lambda one: -one.count)[:most]
+        opens of now. Those whose readers have ended come last."""
+        ended, there = self._cohorts.ended, (one for one in self._cohorts.cohorts if one.count)
+        cohorts = sorted(there, key=lambda one: (ended(one), -one.count))[:most]
         return [(cohort, self._suspected(cohort, cohort.view())[0]) for cohort in cohorts]
 
     @property
@@ -233,38 +233,43 @@ class PlanSearch:
             if with_all and (cohort.quick is None or cohort.quick.past_likely or cohort.grown):
                 cohort.quick, cohort.settled = None, True  # the search of all begins with what was said
                 continue
-            beside = cohort.searched and self._budget.left
+            beside = cohort.full is not None and self._budget.left
             if cohort.quick is None and cohort.quick_due(beside=beside):
-                cohort.quick = self._search(cohort, self._quick_extent(cohort))
+                cohort.quick = self._search(cohort, first_only=True)
             if cohort.quick is not None:
                 yield self._searching(cohort, cohort.quick)
         if not self._budget.left:
             return
-        # one search of everything at a time, which goes on when its readers have ended: others may follow them
-        running = next((cohort for cohort in self._cohorts.cohorts if cohort.full is not None), None)
-        if running is None:
-            running = next((cohort for cohort in reversed(self._cohorts.cohorts) if cohort.full_due()), None)
-            if running is None:
-                return
-            running.full = self._search(running)
-        if running.full is not None:
-            yield self._searching(running, running.full)
+        due = next((one for one in reversed(self._cohorts.cohorts) if self._may_try_all(one) and one.full_due()), None)
+        if due is not None:
+            for one in self._tried_all()[1:]:
+                one.full = None  # the first has come furthest
+            due.full = self._search(due)
+        searches = [(one, one.full) for one in self._tried_all() if one.full is not None]
+        if searches:
+            newest, search = searches[-1]
+            in_turn = search.past_beginnings and newest is self._searched_last
+            self._searched_last, search = searches[0] if in_turn else searches[-1]
+            yield self._searching(self._searched_last, search)
+
+    def _tried_all(self) -> list[Cohort]:
+        """The cohorts for which everything is being tried, the newest last: one, and those who came when it had ended.
+        A search goes on when its readers have ended, as others may follow them."""
+        return [one for one in self._cohorts.cohorts if one.full is not None]
+
+    def _may_try_all(self, cohort: Cohort) -> bool:
+        """True: everything may be tried for a cohort now."""
+        ended, others = self._cohorts.ended, self._tried_all()
+        return cohort.full is None and (not others or (not ended(cohort) and all(map(ended, others))))
 
     def _begins_with_all(self, cohort: Cohort) -> bool:
         """True: everything is tried for a cohort as soon as nothing else is."""
-        free = all(one.full is None for one in self._cohorts.cohorts)
-        return free and cohort.count >= cohort.full_from and self._budget.left
+        return cohort.count >= cohort.full_from and self._may_try_all(cohort) and self._budget.left
 
-    def _quick_extent(self, cohort: Cohort) -> Extent:
-        """How much is tried at once for a cohort. While all is tried for opens of an epoch before, these opens may be
-        where one begins: there all seeds take a tenth of a second."""
-        others = any(one.full is not None for one in self._cohorts.cohorts) and not cohort.searched
-        return Extent.BEGINNINGS if others and self._budget.left else Extent.LIKELIEST
-
-    def _search(self, cohort: Cohort, extent: Extent = Extent.ALL) -> Search:
+    def _search(self, cohort: Cohort, *, first_only: bool = False) -> Search:
         among = cohort.datasets()[:_AMONG]
         heads = self._tables.heads
-        return Search(self._datasets, among, self._seeds, self._sampler, self._worlds, heads, extent=extent)
+        return Search(self._datasets, among, self._seeds, self._sampler, self._worlds, heads, first_only=first_only)
 
     def _searching(self, cohort: Cohort, search: Search) -> BackgroundJob:
         """Go on with a search, over the opens of now."""
@@ -279,11 +284,7 @@ class PlanSearch:
             found, seconds = result
             self._budget.spend(seconds)
             sure = max((one for one in found if one.worth >= LOCK), key=lambda one: one.worth, default=None)
-            if cohort not in self._cohorts.cohorts:
-                return
-            if cohort.era != era:
-                if sure is not None:
-                    self._lead(sure.candidate.hypothesis(), cohort)
+            if cohort.era != era or cohort not in self._cohorts.cohorts:
                 return
             cohort.suspect(found, SUSPECTS_MOST)
             tried = search.done or (search.past_likely and not cohort.despaired)
@@ -310,7 +311,7 @@ class PlanSearch:
 
     def apart_job(self) -> BackgroundJob | None:
         """A computation that takes up to minutes, for a cohort that nothing else explains."""
-        for cohort in self._cohorts.cohorts:
+        for cohort in reversed(self._cohorts.cohorts):
             if not cohort.stuck:
                 continue
             cohort.stuck = False
@@ -332,7 +333,7 @@ class PlanSearch:
                 if cohort.era == era and cohort in self._cohorts.cohorts:
                     self._found_apart(*found, cohort)
                 else:
-                    self._found_late(found[0].spec)
+                    self._found_late(found[0].spec, self._cohorts.cohorts)
 
             return BackgroundJob(partial(slow_search.find, work), deliver, apart=True, wanted=wanted)
         return None
@@ -347,22 +348,22 @@ class PlanSearch:
         cohort.settled = True
         self._judge(cohort, view)
 
-    def _found_late(self, spec: Spec) -> None:
-        """Search again near a place in the stream that was found after its epoch."""
+    def _found_late(self, spec: Spec, cohorts: Iterable[Cohort]) -> None:
+        """Search again, for these cohorts, near a place in the stream that was found after its epoch."""
         self._late = [spec, *self._late][:_LATE]
-        for cohort in self._cohorts.cohorts if spec.number("offset") else ():
-            cohort.stuck = cohort.stuck or cohort.count >= _DEEP_FROM
+        for cohort in cohorts:
+            cohort.stuck = cohort.count >= _DEEP_FROM
 
     def _adopt(self, hypothesis: Hypothesis, cohort: Cohort, track: Track | None) -> None:
         """Have a certain plan followed. A track of the same data set that is not locked gives way."""
         for one in self._tracks(cohort):
             hypothesis = by_seed.renamed(hypothesis, one.hypothesis)
         newer = [one for one in self._cohorts.cohorts if one.began > cohort.last]
-        if newer or any(one.agreement.last_hit > cohort.last + _ENDED for one in self._tracks(cohort)):
+        if newer or any(one.agreement.last_hit > cohort.last + ENDED for one in self._tracks(cohort)):
             self._cohorts.drop(cohort)
+            self._found_late(hypothesis.spec, newer if hypothesis.spec.number("offset") > 0 else ())
             if newer:
                 self._missed.look_for(newer[-1], hypothesis)
-            self._found_late(hypothesis.spec)
             return
         for one in self._tracks(cohort):
             here = one.hypothesis

@@ -6,7 +6,6 @@ orders. Pure.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -54,14 +53,6 @@ _KEPT_BYTES = 64 << 20
 SAID, RECORDED, _DEFAULT, _COMMON = 1.0, 2.0, 5.0, 10.0
 # and what is unusual, or a part of the files
 _UNUSUAL, _PART = 4.0, 5.0
-
-
-class Extent(enum.Enum):
-    """How much of all that there is a search tries."""
-
-    LIKELIEST = "likeliest"  # what was said, or the defaults
-    BEGINNINGS = "beginnings"  # and all seeds where an epoch begins
-    ALL = "all"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from nopfsfs.plan.samplers.sampler import Dealt
 from nopfsfs.plan.samplers.torch_global import Global
 from nopfsfs.plan.search import candidates
 from nopfsfs.plan.search.by_seed import FAMILY, BySeed, further, likely, named, thorough
-from nopfsfs.plan.search.candidates import WHOLE, Candidate, Extent, FileList, OrderHeads, Seeds, Stage
+from nopfsfs.plan.search.candidates import WHOLE, Candidate, FileList, OrderHeads, Seeds, Stage
 from nopfsfs.plan.search.deal import World, listed
 from nopfsfs.plan.search.place_in_stream import PlaceInStream
 from nopfsfs.plan.search.prepared_opens import PreparedOpens
@@ -89,9 +89,9 @@ class Search:
 
     def __init__(
         self, datasets: Sequence[DataSet], among: Sequence[int], seeds: Seeds, sampler: str, worlds: Sequence[World],
-        heads: OrderHeads, *, extent: Extent = Extent.ALL,
+        heads: OrderHeads, *, first_only: bool = False,
     ) -> None:  # fmt: skip
-        """`among`: the data sets that are looked at."""
+        """`among`: the data sets that are looked at; `first_only`: what is likeliest, and no more."""
         self._datasets, self._heads = datasets, heads
         self._among = frozenset(among)
         self._seeds, self._worlds = seeds, tuple(worlds)
@@ -100,15 +100,16 @@ class Search:
         targets = list(candidates.targets(datasets, among))
         names = [family.name for family in registry.families(sampler)]
         by_seed = FAMILY in names
-        self._extent = extent
-        streams = Global.name in names and heads.spacing == 1 and extent is Extent.ALL
+        streams = Global.name in names and heads.spacing == 1 and not first_only
         self._parts = self._parts_done = 0
         self._likely = likely(targets, seeds, heads.spacing) if by_seed else []
         self._likely_with = 0  # first opens of readers with which these were tried last
         self._calls = 0
+        self._first_only = first_only
         self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams)
         self.done = False
         self.past_likely = False  # what was said was tried; where no seed was, any seed is as likely as what is left
+        self.past_beginnings = False  # and all seeds where an epoch begins
         self.past_streams = False  # what is further on in torch's generator may be looked at now
 
     def within(self, part: int | None) -> bool:
@@ -121,15 +122,15 @@ class Search:
         return self._parts_done / max(self._parts, 1)
 
     def _steps(self, targets: Sequence[FileList], sampler: str, *, by_seed: bool, streams: bool) -> Iterator[Step]:
-        seeds, spacing, all_of_them = self._seeds, self._heads.spacing, self._extent is Extent.ALL
-        more = further(targets, seeds, spacing) if by_seed and self._extent is not Extent.LIKELIEST else []
-        more = more if all_of_them else more[:1]
-        quick, soon, long = thorough(targets if by_seed and all_of_them else [], spacing)
+        seeds, spacing, first_only = self._seeds, self._heads.spacing, self._first_only
+        wide = targets if by_seed and not first_only else []
+        more = further(wide, seeds, spacing)
+        quick, soon, long = thorough(wide, spacing)
         usual, first, second, *stages = candidates.stages(seeds, sampler)
-        stages = stages if all_of_them else []
+        stages = [] if first_only else stages
         # where tripwires alone show, a search by seed reads long beginnings: some 10 s for all of them
-        spread = [candidates.usual_of_common(seeds, sampler)] if spacing > 1 and all_of_them else []
-        large = [target for target in targets if target.n > _LARGE and all_of_them]
+        spread = [] if spacing == 1 or first_only else [candidates.usual_of_common(seeds, sampler)]
+        large = [] if first_only else [target for target in targets if target.n > _LARGE]
         self._parts = len(more + quick + long)
         self._parts += 2 * len(large) + len(targets) * len([usual, first, second, *spread, *stages])
         # What is unusual of the seeds that were said comes in turn with all seeds in the middle of a large epoch.
@@ -155,12 +156,13 @@ class Search:
         some of which are tried here."""
         yield from self._of(tries.first, tries.targets, costly=False)
         yield from self._of(tries.second, tries.targets, costly=False)
-        self.past_likely = True
+        self._passed_likely()
         yield from self._of_all(tries.spread, tries.targets)
         short = [way for way in tries.middles if way.target.n <= WHOLE]  # a tenth of the time of what follows
         yield from self._by_seed([*short, *tries.beginnings])
+        self.past_beginnings = True
         yield from self._in_streams(tries.said, tries.targets, Words.LIKELY)
-        self.past_streams = self._extent is Extent.ALL
+        self.past_streams = not self._first_only
         yield from self._by_seed([*(way for way in tries.middles if way not in short), *tries.quick[:1]])
         yield from self._of(tries.first, tries.large, costly=True)
         yield from self._of(tries.second, tries.large, costly=True)
@@ -171,16 +173,22 @@ class Search:
 
     def _without_seed(self, tries: _Tries) -> Iterator[Step]:
         """The order of what is tried where none was said."""
-        self.past_likely = True
+        self._passed_likely()
         yield from self._of_all(tries.spread, tries.targets)
-        yield from self._by_seed([*tries.beginnings, *([] if tries.large else tries.middles)])
+        yield from self._by_seed(tries.beginnings)
+        self.past_beginnings = True
+        yield from self._by_seed([] if tries.large else tries.middles)
         yield from self._of(tries.first, tries.targets, costly=False)
         yield from self._of(tries.second, tries.targets, costly=False)
         yield from self._in_streams(tries.others, tries.targets, Words.ALL)
-        self.past_streams = self._extent is Extent.ALL
+        self.past_streams = not self._first_only
         yield from self._by_seed([*(tries.middles if tries.large else tries.quick[:1]), *tries.elsewhere])
         yield from self._of(tries.first, tries.large, costly=True)
         yield from self._of(tries.second, tries.large, costly=True)
+
+    def _passed_likely(self) -> None:
+        self.past_likely = True
+        self.past_beginnings = self._heads.spacing > 1  # where tripwires alone show, they take long
 
     def _of_all(self, stages: Iterable[Stage], targets: Sequence[FileList]) -> Iterator[Step]:
         for stage in stages:

@@ -49,6 +49,10 @@ _OFTEN, _RARELY = 64, 16
 _BEGUN_WITH = 4096
 # A file that is opened again within so many others is opened twice for one access.
 _TWICE = 64
+# Opens of others, and of each of their readers, after which a cohort's readers have ended.
+ENDED, _ENDED_EACH = 64, 4
+# Opens of others among which the last ones of a cohort lie, for each.
+_AMONG_OTHERS = 4
 # A reader that comes later than so many opens of others after a cohort's last belongs to another.
 _TOGETHER = 512
 _COHORTS = 8
@@ -236,11 +240,6 @@ class Cohort:
         return due
 
     @property
-    def searched(self) -> bool:
-        """True: a search of all goes on that was begun over these opens, not in an epoch before."""
-        return self.full is not None and self._full_at > 0
-
-    @property
     def grown(self) -> bool:
         """True: the search for what was said began with far fewer opens than there are."""
         return self.count >= _QUICK_AGAIN * max(self._quick_at, MIN_OPENS)
@@ -285,16 +284,18 @@ class Cohort:
         self._deep = self.count
         return True
 
-    def begin_epoch(self, rows: Sequence[int]) -> None:
-        """Forget all opens but the last of these files, if the readers have opened these before: they are in another
-        epoch now. A search of all goes on where it is."""
-        lately = [one for one in islice(reversed(self.opens), 4 * len(rows)) if one[0] in rows][::-1]
-        times = Counter(row for row, _, _ in self.opens)
-        # what was opened first may be forgotten
-        if lately and (len(self.opens) == _KEPT or all(times[row] > 1 for row, _, _ in lately)):
-            search = self.full
-            self.restart(lately)
-            self.full = search
+    def opened_again(self, rows: Sequence[int]) -> list[Open]:
+        """The last opens of these files, in order, if the readers have opened most of these files before."""
+        lately = [one for one in islice(reversed(self.opens), _AMONG_OTHERS * len(rows)) if one[0] in rows][::-1]
+        if not lately or len(self.opens) == _KEPT:  # of so many opens the first are gone, and nobody can tell
+            return lately
+        mine, apart = {row for row, _, _ in lately}, min(_TWICE, len(self._distinct) // 2 + 1)
+        first: dict[int, int] = {}
+        again = {
+            row for at, (row, _, _) in enumerate(self.opens)
+            if row in mine and at - first.setdefault(row, at) >= apart
+        }  # fmt: skip
+        return lately if 2 * len(again) > len(mine) else []
 
     def restart(self, opens: Iterable[Open] = ()) -> None:
         """Forget all opens but these."""
@@ -331,13 +332,35 @@ class Cohorts:
                 found = cohort
                 break
         else:
-            found = Cohort(self._ownership, now)
-            self.cohorts.append(found)
-            if len(self.cohorts) > _COHORTS:
-                self.drop(min(self.cohorts[:-1], key=lambda one: one.last))
+            found = self._new(now)
         found.readers.add(reader)
         self._of[reader] = found
         return found
+
+    def _new(self, now: int) -> Cohort:
+        found = Cohort(self._ownership, now)
+        self.cohorts.append(found)
+        if len(self.cohorts) > _COHORTS:
+            self.drop(min(self.cohorts[:-1], key=lambda one: (one.full is not None, one.last)))
+        return found
+
+    def ended(self, cohort: Cohort) -> bool:
+        """True: its readers seem to have ended: those of others have opened several files each since."""
+        since = [one for one in self.cohorts if one.last > cohort.last]
+        opens = max((one.last for one in since), default=cohort.last) - cohort.last
+        return opens > max(ENDED, _ENDED_EACH * sum(len(one.readers) for one in since))
+
+    def begin_epoch(self, cohort: Cohort, rows: Sequence[int]) -> None:
+        """Search anew for a cohort's readers, if they open these files again. While all is tried for what they opened
+        before, they are a cohort of their own."""
+        lately = cohort.opened_again(rows)
+        if lately and cohort.full is not None:
+            before, cohort = cohort, self._new(lately[-1][2])
+            cohort.readers, before.readers, before.quick = before.readers, set(), None
+            self._of.update((reader, cohort) for reader in cohort.readers if self._of.get(reader) is before)
+            before.last = lately[0][2] - 1
+        if lately:
+            cohort.restart(lately)
 
     def forgive(self, reader: int) -> None:
         """Note that the reader does what is expected of it: every other time its cohort's oldest open was a stray."""

@@ -17,7 +17,7 @@ from nopfsfs.plan.following.search_budget import Budget
 from nopfsfs.plan.following.wording import paragraph
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
-from nopfsfs.plan.search.candidates import Candidate, Extent, OrderHeads, Seeds
+from nopfsfs.plan.search.candidates import Candidate, OrderHeads, Seeds
 from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.suspects import LOCK, Suspect, Table
 from nopfsfs.plan.search.unexplained_opens import Cohort, RowOwners
@@ -221,7 +221,7 @@ def test_whatever_is_opened_something_is_said(seed: int, opens: int, strays: int
 
 def test_a_search_says_how_far_it_is() -> None:
     follower = cohort(TRAIN, shuffled(3)[:8])
-    search = Search(TRAIN, [0], Seeds(7), "auto", [(1, (0,))], OrderHeads(), extent=Extent.LIKELIEST)
+    search = Search(TRAIN, [0], Seeds(7), "auto", [(1, (0,))], OrderHeads(), first_only=True)
     shares = [search.share]
     while not search.done:
         search.run(follower.view())

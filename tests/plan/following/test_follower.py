@@ -286,8 +286,7 @@ def test_what_is_likeliest_is_tried_again_as_readers_open_more() -> None:
         firsts = tuple(rows[:, :each])
         return OpensView(rows[:, :each].T.reshape(-1), np.tile(np.arange(1, 41), each), 4000, firsts)
 
-    heads, likeliest = candidates.OrderHeads(), candidates.Extent.LIKELIEST
-    search = Search(parts, [0], candidates.Seeds(SEED), "auto", [(1, (0,))], heads, extent=likeliest)
+    search = Search(parts, [0], candidates.Seeds(SEED), "auto", [(1, (0,))], candidates.OrderHeads(), first_only=True)
     assert search.run(view(2)) == []
     assert not search.done
     found = max(search.run(view(6)), key=lambda one: one.worth)

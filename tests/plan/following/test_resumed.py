@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from nopfsfs.plan.following.recorded import PLANS_MOST, RecordedPlan, last_plans
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import candidates, matching
+from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.recently_used import FOR_EVER
 from tests.conftest import slow
 from tests.plan.jobs import mixed, workers_of
@@ -108,6 +110,34 @@ def test_the_first_whole_epoch_of_new_workers_is_found_while_all_is_tried_for_th
     status = follower.status()
     assert (status.state, status.sampler) == ("locked", "distributed")
     assert (status.world, status.ranks) == (24, (14, 15, 16, 17))
+
+
+@pytest.mark.long
+def test_all_is_tried_for_the_first_epoch_however_many_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs in an order that nobody knows, of new workers: all is tried for the newest and for the oldest in turn."""
+    monkeypatch.setattr(matching, "_SECONDS", 1e9)
+    calls: list[Search] = []
+    run = Search.run
+
+    def counted(self: Search, *args: Any) -> Any:
+        calls.append(self)
+        return run(self, *args)
+
+    monkeypatch.setattr(Search, "run", counted)
+    follower = Follower(tree(600), None, heads=candidates.OrderHeads())
+    rng = np.random.default_rng(876_234_987)  # none that would be found
+    for epoch in range(8):
+        rows = FIRST_ROW + rng.permutation(600)[:320]
+        for at in range(0, len(rows), 8):
+            follower.observe(rows[at : at + 8], 100 * epoch + np.arange(8) % 4 + 1)
+            work = follower.work()
+            if work is not None:
+                work.run()
+                follower.finish(work)
+    assert follower.status().state != "locked"
+    whole = [one for one in dict.fromkeys(calls) if one.past_streams]
+    assert whole[0].done, "it was not begun again for each epoch"
+    assert len(whole) >= 3, "it did not keep the newer ones waiting"
 
 
 @pytest.mark.parametrize("seed", [None, SEED])

@@ -12,7 +12,7 @@ from nopfsfs.plan.epoch_order import DataSet, FileOrder
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import matching as module
-from nopfsfs.plan.search.candidates import Extent, FileList, OrderHeads, Seeds
+from nopfsfs.plan.search.candidates import FileList, OrderHeads, Seeds
 from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.suspects import FIRSTS, LOCK, OpensView
 
@@ -68,25 +68,3 @@ def test_nothing_else_is_tried_once_an_order_is_sure(monkeypatch: pytest.MonkeyP
     assert found.worth >= LOCK
     assert tried == [], "readers wait for what was found"
     assert not search.done
-
-
-@pytest.mark.parametrize(
-    ("extent", "begins", "found"),
-    [
-        (Extent.LIKELIEST, 0, False),
-        (Extent.BEGINNINGS, 0, True),
-        (Extent.BEGINNINGS, N // 2, False),
-        (Extent.ALL, N // 2, True),
-    ],
-)
-@pytest.mark.parametrize("said", [None, 42])
-def test_how_much_is_tried(extent: Extent, begins: int, found: bool, said: int | None) -> None:
-    data = [DataSet(0, "", (FileOrder(("image_folder",), np.arange(N)),))]
-    search = Search(data, [0], Seeds(said), "auto", [(1, (0,))], OrderHeads(), extent=extent)
-    rows = registry.order(Spec("distributed", 4711), N, 0)[begins : begins + 64]
-    opened = OpensView(rows, np.ones(len(rows), np.int64), N, (rows,))
-    suspects = []
-    while not search.done and not suspects:
-        suspects = [one for one in search.run(opened) if one.worth >= LOCK]
-    assert bool(suspects) == found
-    assert {one.candidate.spec for one in suspects} <= {Spec("distributed", 4711)}

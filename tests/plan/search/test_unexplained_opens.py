@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from nopfsfs.plan.epoch_order import DataSet, FileOrder
-from nopfsfs.plan.search.unexplained_opens import Cohort, RowOwners
+from nopfsfs.plan.search.unexplained_opens import ENDED, Cohort, Cohorts, RowOwners
 
 FILES, OPENS = 20_000, 20_000
 
 
-def new_cohort() -> Cohort:
-    return Cohort(RowOwners([DataSet(0, ".", (FileOrder(("image_folder",), np.arange(FILES)),))]), 0)
+SEARCH = cast(Any, object())
+
+
+def owners() -> RowOwners:
+    return RowOwners([DataSet(0, ".", (FileOrder(("image_folder",), np.arange(FILES)),))])
 
 
 def tries(rows: list[int]) -> tuple[Cohort, int]:
     """A cohort that has opened these, and how often everything is tried."""
-    cohort = new_cohort()
+    cohort = Cohort(owners(), 0)
     found = 0
     for now, row in enumerate(rows):
         cohort.add(row, 1, now)
@@ -42,35 +47,83 @@ def test_of_many_files_all_opens_are_kept_and_the_search_never_ends() -> None:
     assert 9 <= found <= 12
 
 
-def test_an_epoch_begins_for_those_who_have_read_these_files_before_and_for_no_others() -> None:
-    again = list(range(300, 308))
-    read_on, ended, begun = new_cohort(), new_cohort(), new_cohort()
-    search = cast(Any, object())
-    for cohort, rows in (
-        (read_on, [*range(400), *again]),
-        (ended, range(400)),
-        (begun, [*range(500, 520), *again]),
-    ):
-        for now, row in enumerate(rows):
-            cohort.add(row, 1, now)
-        assert cohort.full_due()
-        cohort.full = search
-    before = {id(cohort): (cohort.era, len(cohort.opens)) for cohort in (read_on, ended, begun)}
-    for cohort in (read_on, ended, begun):
-        cohort.begin_epoch(again)
-    assert [row for row, _, _ in read_on.opens] == again
-    assert read_on.era > before[id(read_on)][0]
-    assert read_on.full is search, "it goes on where it is"
-    assert not read_on.searched, "these opens are of another epoch"
-    for cohort in (ended, begun):
-        assert (cohort.era, len(cohort.opens)) == before[id(cohort)]
-        assert cohort.searched
+def opened(rows: Iterable[int], cohorts: Cohorts, reader: int = 1, now: int = 0) -> Cohort:
+    """The cohort of a reader that has opened these files, the first as the mount's open `now`."""
+    for at, row in enumerate(rows, now):
+        cohorts.join(reader, at).add(row, reader, at)
+    found = cohorts.of(reader)
+    assert found is not None
+    return found
+
+
+def files(cohort: Cohort) -> list[int]:
+    return [row for row, _, _ in cohort.opens]
+
+
+def test_readers_that_open_files_again_are_searched_for_anew() -> None:
+    cohorts = Cohorts(owners())
+    cohort = opened([*range(400), *range(300, 308)], cohorts)
+    era = cohort.era
+    cohorts.begin_epoch(cohort, range(300, 308))
+    assert files(cohort) == list(range(300, 308))
+    assert cohort.era > era
+    assert cohorts.of(1) is cohort
+
+
+@pytest.mark.parametrize("few", [20, 40, 64, 100])
+def test_the_last_files_of_a_small_epoch_are_the_first_of_the_next(few: int) -> None:
+    """The last of these files is opened just now."""
+    cohorts = Cohorts(owners())
+    order = list(range(few))
+    cohort = opened([*order, *order[-2:], *order[:5]], cohorts)
+    cohorts.begin_epoch(cohort, [*order[-2:], *order[:6]])
+    assert len(cohort) <= 8
+    assert files(cohort)[-5:] == order[:5]
+
+
+def test_while_all_is_tried_for_what_they_opened_before_they_are_a_cohort_of_their_own() -> None:
+    cohorts = Cohorts(owners())
+    before = opened([*range(400), *range(300, 308)], cohorts)
+    before.full, era = SEARCH, before.era
+    cohorts.begin_epoch(before, range(300, 308))
+    now = cohorts.of(1)
+    assert now is not None
+    assert now is not before
+    assert (files(now), now.full, now.readers) == (list(range(300, 308)), None, {1})
+    assert (before.full, before.era, before.readers) == (SEARCH, era, set())
+    assert files(before)[:400] == list(range(400))
+    opened(range(ENDED), cohorts, now=408)
+    assert cohorts.ended(before)
+    assert not cohorts.ended(now)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [range(400), [*range(20), *range(300, 308)], [row for row in range(400) for _ in range(2)]],
+    ids=["ended", "new", "each file twice"],
+)
+def test_no_epoch_begins_for_readers_that_have_not_opened_these_files_before(rows: Iterable[int]) -> None:
+    cohorts = Cohorts(owners())
+    cohort = opened(rows, cohorts)
+    cohort.full, era, count = SEARCH, cohort.era, len(cohort.opens)
+    cohorts.begin_epoch(cohort, [*range(300, 304), *range(396, 400)])
+    assert cohorts.cohorts == [cohort]
+    assert (cohort.era, len(cohort.opens), cohort.full) == (era, count, SEARCH)
 
 
 def test_of_so_many_files_that_the_first_opens_are_forgotten_an_epoch_begins_as_well() -> None:
-    cohort = new_cohort()
-    for now in range(70_000):
-        cohort.add(now % FILES, 1, now)
-    lately = [row for row, _, _ in cohort.opens][-8:]
-    cohort.begin_epoch(lately)
-    assert [row for row, _, _ in cohort.opens] == lately
+    cohorts = Cohorts(owners())
+    cohort = opened((at % FILES for at in range(70_000)), cohorts)
+    lately = files(cohort)[-8:]
+    cohorts.begin_epoch(cohort, lately)
+    assert files(cohort) == lately
+
+
+def test_a_cohort_for_which_all_is_tried_is_kept_whoever_comes() -> None:
+    cohorts = Cohorts(owners())
+    first = opened(range(16), cohorts)
+    first.full = SEARCH
+    for reader in range(2, 40):
+        opened(range(1000 * reader % FILES, 1000 * reader % FILES + 16), cohorts, reader, now=10_000 * reader)
+    assert len(cohorts.cohorts) == 8
+    assert cohorts.cohorts[0] is first
