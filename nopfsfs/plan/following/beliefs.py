@@ -84,7 +84,7 @@ class Beliefs:
         for unread in self.unread.values():
             rows = unread.observe(row, self.opens)
             for cohort in list(self._cohorts.cohorts) if rows else ():
-                if cohort.despaired and not self._cohorts.ended(cohort):
+                if cohort.despaired and cohort.readers and not self._cohorts.ended(cohort):
                     self._cohorts.begin_epoch(cohort, rows)
 
     def revive(self, track: Track, reader: int) -> bool:

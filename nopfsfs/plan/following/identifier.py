@@ -28,6 +28,7 @@ from nopfsfs.plan.search.candidates import SAID, Candidate, OrderHeads, Seeds, c
 from nopfsfs.plan.search.dealt_order import as_dealt
 from nopfsfs.plan.search.matching import PLAUSIBLE, SUSPECTS_MOST, Search, prepare
 from nopfsfs.plan.search.suspects import LOCK, SURE, OpensView, Suspect, certain
+from nopfsfs.plan.search.thorough_searches import ThoroughSearches
 from nopfsfs.plan.search.unexplained_opens import ENDED, Cohort, Cohorts
 from nopfsfs.plan.tracking.agreement import PlanState
 from nopfsfs.plan.tracking.track import Track
@@ -63,13 +64,13 @@ class PlanSearch:
         self._tables = OrderTables(datasets, heads, largest, {candidate_of(plan) for plan in recorded[:1]})
         self.continuation = Continuation(self._tables, beliefs)
         self._budget = Budget(clock)
+        self._thorough = ThoroughSearches(cohorts)
         self._missed = MissedEpochs(self._tables, cohorts, self._budget, self._proven)
         among = range(len(datasets))[:_AMONG]
         self._prepared = prepare(datasets, among, self._seeds, self._sampler, self._worlds, heads)
         self._steps_left = _PREPARED_STEPS
         self.hurries = False  # opens have come with which searches begin: jobs are to be asked for at once
         self._late: list[Spec] = []  # places that were found after the epoch to which they belong
-        self._searched_last: Cohort | None = None  # for which everything is tried, in turn with another
 
     def spread(self, spacing: int) -> None:
         """Compare orders that much further from now on: only one open in so many shows."""
@@ -125,6 +126,8 @@ class PlanSearch:
             self._beliefs.confirm(assumed, cohort)
         else:
             self._adopt(hypothesis, cohort, assumed)
+        if any(track.locked for track in self._beliefs.of(hypothesis.dataset)):
+            self._thorough.found(hypothesis.dataset, self._beliefs.opens)
 
     def _dealt(self, best: Suspect, cohort: Cohort, believed: Iterable[Track]) -> Hypothesis | None:
         """The part of a certain order that a cohort reads. What was said of a world's ranks yields to what was read
@@ -240,31 +243,16 @@ class PlanSearch:
                 yield self._searching(cohort, cohort.quick)
         if not self._budget.left:
             return
-        due = next((one for one in reversed(self._cohorts.cohorts) if self._may_try_all(one) and one.full_due()), None)
+        due = self._thorough.due()
         if due is not None:
-            for one in self._tried_all()[1:]:
-                one.full = None  # the first has come furthest
-            due.full = self._search(due)
-        searches = [(one, one.full) for one in self._tried_all() if one.full is not None]
-        if searches:
-            newest, search = searches[-1]
-            in_turn = search.past_beginnings and newest is self._searched_last
-            self._searched_last, search = searches[0] if in_turn else searches[-1]
-            yield self._searching(self._searched_last, search)
-
-    def _tried_all(self) -> list[Cohort]:
-        """The cohorts for which everything is being tried, the newest last: one, and those who came when it had ended.
-        A search goes on when its readers have ended, as others may follow them."""
-        return [one for one in self._cohorts.cohorts if one.full is not None]
-
-    def _may_try_all(self, cohort: Cohort) -> bool:
-        """True: everything may be tried for a cohort now."""
-        ended, others = self._cohorts.ended, self._tried_all()
-        return cohort.full is None and (not others or (not ended(cohort) and all(map(ended, others))))
+            self._thorough.begin(due, self._search(due))
+        running = self._thorough.next()
+        if running is not None:
+            yield self._searching(*running)
 
     def _begins_with_all(self, cohort: Cohort) -> bool:
         """True: everything is tried for a cohort as soon as nothing else is."""
-        return cohort.count >= cohort.full_from and self._may_try_all(cohort) and self._budget.left
+        return cohort.count >= cohort.full_from and self._thorough.may_begin(cohort) and self._budget.left
 
     def _search(self, cohort: Cohort, *, first_only: bool = False) -> Search:
         among = cohort.datasets()[:_AMONG]
@@ -289,10 +277,10 @@ class PlanSearch:
             cohort.suspect(found, SUSPECTS_MOST)
             tried = search.done or (search.past_likely and not cohort.despaired)
             cohort.despaired = cohort.despaired or (tried and cohort.thorough)
+            if cohort.count >= _DEEP_FROM and search.past_streams and self._thorough.first is cohort:
+                cohort.stuck = cohort.stuck or cohort.looked_deep()
             if search.done:
                 self._searched(cohort, search)
-            if cohort.count >= _DEEP_FROM and search.past_streams and cohort.looked_deep():
-                cohort.stuck = True
             if search.done or any(one.worth >= LOCK for one in cohort.suspects):
                 self._judge(cohort, cohort.view())
             if sure is not None and sure.worth < LOCK and cohort.era == era:  # readers have gone on to another epoch
@@ -349,7 +337,7 @@ class PlanSearch:
         self._judge(cohort, view)
 
     def _found_late(self, spec: Spec, cohorts: Iterable[Cohort]) -> None:
-        """Search again, for these cohorts, near a place in the stream that was found after its epoch."""
+        """Note an order that was found after its epoch, and search near it in the stream for these cohorts."""
         self._late = [spec, *self._late][:_LATE]
         for cohort in cohorts:
             cohort.stuck = cohort.count >= _DEEP_FROM
@@ -362,8 +350,9 @@ class PlanSearch:
         if newer or any(one.agreement.last_hit > cohort.last + ENDED for one in self._tracks(cohort)):
             self._cohorts.drop(cohort)
             self._found_late(hypothesis.spec, newer if hypothesis.spec.number("offset") > 0 else ())
-            if newer:
-                self._missed.look_for(newer[-1], hypothesis)
+            now = next((one for one in reversed(newer) if hypothesis.dataset in one.datasets()), None)
+            if now is not None:
+                self._missed.look_for(now, hypothesis)
             return
         for one in self._tracks(cohort):
             here = one.hypothesis

@@ -31,11 +31,11 @@ class MissedEpochs:
         """`proven` takes an order that a cohort's opens prove."""
         self._tables, self._cohorts, self._budget, self._proven = tables, cohorts, budget, proven
         self._cohort: Cohort | None = None
-        self._hypothesis: Hypothesis | None = None  # the epoch that was looked at last
+        self._hypothesis: Hypothesis | None = None  # the epoch that is looked at next
         self._era = self._left = 0
 
     def look_for(self, cohort: Cohort, hypothesis: Hypothesis) -> None:
-        """From now on compare a cohort with the epochs that follow this one, if it reads that data set."""
+        """From now on compare a cohort with this epoch and those that follow it, if the cohort reads that data set."""
         if hypothesis.dataset in cohort.datasets() and self._tables.is_small(candidate_of(hypothesis)):
             self._cohort, self._hypothesis = cohort, hypothesis
             self._era, self._left = cohort.era, _EPOCHS_MISSED
@@ -49,8 +49,8 @@ class MissedEpochs:
             self._cohort = self._hypothesis = None
             return
         self._left -= 1
-        self._hypothesis = successor(self._hypothesis)
         candidate, tables, era = candidate_of(self._hypothesis), self._tables, self._era
+        self._hypothesis = successor(self._hypothesis)
 
         def run() -> tuple[Table, float]:
             begun = time.thread_time()

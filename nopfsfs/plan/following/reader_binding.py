@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nopfsfs.plan.search.unexplained_opens import RowOwners
+from nopfsfs.plan.search.row_owners import RowOwners
 from nopfsfs.plan.tracking.track import Track
 
 # Opens foreseen by a track, less those foreseen by another, after which a reader belongs to it; and the most counted.

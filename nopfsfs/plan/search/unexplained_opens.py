@@ -1,8 +1,7 @@
 """The opens that no confirmed plan explains, and when to look for one that does.
 
-Owns to which data set a row belongs (`RowOwners`), and who came together: readers that begin to open files at about
-the same time are a *cohort* (the workers of one job), whose opens are looked at as one sequence. Computes nothing that
-takes long.
+Owns who came together: readers that begin to open files at about the same time are a *cohort* (the workers of one job),
+whose opens are looked at as one sequence. Computes nothing that takes long.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from nopfsfs.plan.epoch_order import DataSet, EpochOrder, Proof
+from nopfsfs.plan.epoch_order import EpochOrder, Proof
 from nopfsfs.plan.search.evidence import elsewhere
 from nopfsfs.plan.search.kept_opens import KeptOpens, Open
 from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.prepared_opens import MIN_OPENS
+from nopfsfs.plan.search.row_owners import RowOwners
 from nopfsfs.plan.search.suspects import FEW, FIRSTS, MAX_OPENS, OpensView, Suspect
 
 # Numbers of opens at which the plans at hand are looked at; beyond the last at every so many.
@@ -49,47 +49,14 @@ _OFTEN, _RARELY = 64, 16
 _BEGUN_WITH = 4096
 # A file that is opened again within so many others is opened twice for one access.
 _TWICE = 64
-# Opens of others, and of each of their readers, after which a cohort's readers have ended.
+# Opens of others after which a cohort's readers have ended; or so many of each of their readers, if these are more.
 ENDED, _ENDED_EACH = 64, 4
-# Opens of others among which the last ones of a cohort lie, for each.
-_AMONG_OTHERS = 4
+# For each file that was opened again so many of a cohort's last opens are looked through.
+_LATELY = 4
 # A reader that comes later than so many opens of others after a cohort's last belongs to another.
 _TOGETHER = 512
 _COHORTS = 8
 _READERS = 4096
-
-
-class RowOwners:
-    """To which data set a row belongs: the smallest that holds it. `of`: row -> index of a data set, -1 for none."""
-
-    def __init__(self, datasets: Sequence[DataSet]) -> None:
-        size = 1 + max(
-            (int(order.rows.max()) for one in datasets for order in one.orders if len(order.rows)), default=-1
-        )
-        largest = [max((len(order.rows) for order in one.orders), default=0) for one in datasets]
-        owner = np.full(size, -1, dtype=np.int16)
-        # larger ones first, to be overwritten
-        for index in sorted(range(len(datasets)), key=lambda index: (-largest[index], -index)):
-            for order in datasets[index].orders:
-                owner[order.rows] = index
-        self.of: memoryview = owner.data
-        self.total = int(np.count_nonzero(owner >= 0))  # files
-        self._files = largest
-        self._within = [
-            tuple(sorted({int(who) for order in one.orders for who in np.unique(owner[order.rows])}))
-            for one in datasets
-        ]  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self._within)
-
-    def files(self, index: int) -> int:
-        """How many files a data set has."""
-        return self._files[index]
-
-    def within(self, index: int) -> tuple[int, ...]:
-        """The data sets whose rows that one holds, itself included."""
-        return self._within[index]
 
 
 class Cohort:
@@ -277,6 +244,12 @@ class Cohort:
         """True: a search may yet find what is as likely as what it found in that part."""
         return not self.settled or (self.full is not None and self.full.within(part))
 
+    def rest(self) -> None:
+        """Search no more until there are twice as many opens."""
+        self.quick = self.full = None
+        self.settled, self.stuck = True, False
+        self._quick_at = self._full_at = self.count
+
     def looked_deep(self) -> bool:
         """True: there are enough new opens to try what takes long (again); asking means that it is done."""
         if self.count < 4 * self._deep:
@@ -285,11 +258,14 @@ class Cohort:
         return True
 
     def opened_again(self, rows: Sequence[int]) -> list[Open]:
-        """The last opens of these files, in order, if the readers have opened most of these files before."""
-        lately = [one for one in islice(reversed(self.opens), _AMONG_OTHERS * len(rows)) if one[0] in rows][::-1]
-        if not lately or len(self.opens) == _KEPT:  # of so many opens the first are gone, and nobody can tell
-            return lately
+        """The last opens of these files, in order, if the readers have opened most of these files, and before as
+        well."""
+        lately = [one for one in islice(reversed(self.opens), _LATELY * len(rows)) if one[0] in rows][::-1]
         mine, apart = {row for row, _, _ in lately}, min(_TWICE, len(self._distinct) // 2 + 1)
+        if 2 * len(mine) < len(rows):
+            return []
+        if len(self.opens) == _KEPT:  # of so many opens the first are gone, and nobody can tell
+            return lately
         first: dict[int, int] = {}
         again = {
             row for at, (row, _, _) in enumerate(self.opens)
@@ -328,7 +304,7 @@ class Cohorts:
         if len(self._of) >= _READERS:
             self._of.clear()
         for cohort in reversed(self.cohorts):
-            if cohort.count < MAX_OPENS and now - cohort.last <= _TOGETHER:
+            if cohort.readers and cohort.count < MAX_OPENS and now - cohort.last <= _TOGETHER:
                 found = cohort
                 break
         else:
@@ -345,7 +321,7 @@ class Cohorts:
         return found
 
     def ended(self, cohort: Cohort) -> bool:
-        """True: its readers seem to have ended: those of others have opened several files each since."""
+        """True: its readers seem to have ended: others, who are not explained either, have opened much since."""
         since = [one for one in self.cohorts if one.last > cohort.last]
         opens = max((one.last for one in since), default=cohort.last) - cohort.last
         return opens > max(ENDED, _ENDED_EACH * sum(len(one.readers) for one in since))
@@ -356,9 +332,12 @@ class Cohorts:
         lately = cohort.opened_again(rows)
         if lately and cohort.full is not None:
             before, cohort = cohort, self._new(lately[-1][2])
-            cohort.readers, before.readers, before.quick = before.readers, set(), None
-            self._of.update((reader, cohort) for reader in cohort.readers if self._of.get(reader) is before)
-            before.last = lately[0][2] - 1
+            for reader in before.readers:  # others of them join it when they open something
+                if self._of.get(reader) is before:
+                    del self._of[reader]
+            cohort.readers = {reader for _, reader, _ in lately}
+            self._of.update(dict.fromkeys(cohort.readers, cohort))
+            before.readers, before.quick, before.last = set(), None, lately[0][2] - 1
         if lately:
             cohort.restart(lately)
 

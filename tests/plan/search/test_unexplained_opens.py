@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from nopfsfs.plan.epoch_order import DataSet, FileOrder
-from nopfsfs.plan.search.unexplained_opens import ENDED, Cohort, Cohorts, RowOwners
+from nopfsfs.plan.search.row_owners import RowOwners
+from nopfsfs.plan.search.unexplained_opens import ENDED, Cohort, Cohorts
 
 FILES, OPENS = 20_000, 20_000
 
@@ -92,7 +93,9 @@ def test_while_all_is_tried_for_what_they_opened_before_they_are_a_cohort_of_the
     assert (files(now), now.full, now.readers) == (list(range(300, 308)), None, {1})
     assert (before.full, before.era, before.readers) == (SEARCH, era, set())
     assert files(before)[:400] == list(range(400))
-    opened(range(ENDED), cohorts, now=408)
+    opened(range(10), cohorts, reader=2, now=408)
+    assert cohorts.of(2) is now, "nobody joins those who have ended"
+    opened(range(ENDED), cohorts, now=418)
     assert cohorts.ended(before)
     assert not cohorts.ended(now)
 
@@ -109,6 +112,14 @@ def test_no_epoch_begins_for_readers_that_have_not_opened_these_files_before(row
     cohorts.begin_epoch(cohort, [*range(300, 304), *range(396, 400)])
     assert cohorts.cohorts == [cohort]
     assert (cohort.era, len(cohort.opens), cohort.full) == (era, count, SEARCH)
+
+
+def test_no_epoch_begins_for_those_who_open_one_of_these_files_again() -> None:
+    """Another job begins an epoch; this one is in the middle of its own."""
+    cohorts = Cohorts(owners())
+    cohort = opened([*range(400), *range(10, 30)], cohorts)
+    cohorts.begin_epoch(cohort, [20, *range(300, 307)])
+    assert len(cohort.opens) == 420
 
 
 def test_of_so_many_files_that_the_first_opens_are_forgotten_an_epoch_begins_as_well() -> None:

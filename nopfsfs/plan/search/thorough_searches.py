@@ -1,0 +1,60 @@
+"""For whom everything is tried: at most two cohorts at a time, and whose turn it is.
+
+A search of everything goes on when its readers have ended, as others may follow them. Where others read by then, as new
+workers of each epoch do, everything is tried for the newest as well: they may be where an epoch begins. Pure.
+"""
+
+from __future__ import annotations
+
+from nopfsfs.plan.search.matching import Search
+from nopfsfs.plan.search.unexplained_opens import ENDED, Cohort, Cohorts
+
+
+class ThoroughSearches:
+    """The searches of everything that go on."""
+
+    def __init__(self, cohorts: Cohorts) -> None:
+        self._cohorts = cohorts
+        self._last: Cohort | None = None  # whose turn was last
+
+    def _running(self) -> list[tuple[Cohort, Search]]:
+        """The oldest first."""
+        return [(one, one.full) for one in self._cohorts.cohorts if one.full is not None]
+
+    @property
+    def first(self) -> Cohort | None:
+        """The cohort whose search began first."""
+        return next((one for one, _ in self._running()), None)
+
+    def may_begin(self, cohort: Cohort) -> bool:
+        """True: everything may be tried for a cohort now."""
+        ended, others = self._cohorts.ended, self._running()
+        return cohort.full is None and (not others or (not ended(cohort) and all(ended(one) for one, _ in others)))
+
+    def due(self) -> Cohort | None:
+        """The newest cohort for which it is time to try everything; asking means that it is done."""
+        newest_first = reversed(self._cohorts.cohorts)
+        return next((one for one in newest_first if self.may_begin(one) and one.full_due()), None)
+
+    def begin(self, cohort: Cohort, search: Search) -> None:
+        """Begin a search; of two that go on the younger one makes way."""
+        for one, _ in self._running()[1:]:
+            one.full = None
+        cohort.full = search
+
+    def next(self) -> tuple[Cohort, Search] | None:
+        """The search that goes on now. What is quickly tried for the newest cohort comes first, then each in turn."""
+        running = self._running()
+        if not running:
+            return None
+        newest, search = running[-1]
+        chosen = running[0] if search.past_beginnings and newest is self._last else running[-1]
+        self._last = chosen[0]
+        return chosen
+
+    def found(self, dataset: int, now: int) -> None:
+        """Let the searches for readers who have ended rest: a plan of that data set is certain. `now`: the mount's
+        count of opens."""
+        for one in self._cohorts.cohorts:
+            if now - one.last > ENDED and dataset in one.datasets()[:1]:
+                one.rest()
