@@ -79,8 +79,8 @@ class Beliefs:
         return firmness >= FIRMLY
 
     def read_on(self, row: int) -> None:
-        """Note an open that no plan explains. Files that are opened again begin a new epoch, in which the search begins
-        anew."""
+        """Note an open that no plan explains. Files that are opened again begin a new epoch, for which its readers are
+        searched for anew."""
         for unread in self.unread.values():
             rows = unread.observe(row, self.opens)
             for cohort in list(self._cohorts.cohorts) if rows else ():

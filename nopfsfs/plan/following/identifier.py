@@ -127,7 +127,7 @@ class PlanSearch:
         else:
             self._adopt(hypothesis, cohort, assumed)
         if any(track.locked for track in self._beliefs.of(hypothesis.dataset)):
-            self._thorough.found(hypothesis.dataset, self._beliefs.opens)
+            self._thorough.rest_ended(hypothesis.dataset, self._beliefs.opens)
 
     def _dealt(self, best: Suspect, cohort: Cohort, believed: Iterable[Track]) -> Hypothesis | None:
         """The part of a certain order that a cohort reads. What was said of a world's ranks yields to what was read

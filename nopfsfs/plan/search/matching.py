@@ -109,7 +109,7 @@ class Search:
         self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams)
         self.done = False
         self.past_likely = False  # what was said was tried; where no seed was, any seed is as likely as what is left
-        self.past_beginnings = False  # and all seeds where an epoch begins
+        self.past_beginnings = False  # and all seeds where an epoch begins, unless that takes long
         self.past_streams = False  # what is further on in torch's generator may be looked at now
 
     def within(self, part: int | None) -> bool:

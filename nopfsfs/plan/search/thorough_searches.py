@@ -52,9 +52,10 @@ class ThoroughSearches:
         self._last = chosen[0]
         return chosen
 
-    def found(self, dataset: int, now: int) -> None:
-        """Let the searches for readers who have ended rest: a plan of that data set is certain. `now`: the mount's
+    def rest_ended(self, dataset: int, now: int) -> None:
+        """Let the searches for readers of a data set who have ended rest: a plan of it is certain. `now`: the mount's
         count of opens."""
+        # readers who follow that plan are in no cohort any more: all opens of the mount count here
         for one in self._cohorts.cohorts:
             if now - one.last > ENDED and dataset in one.datasets()[:1]:
                 one.rest()

@@ -327,8 +327,8 @@ class Cohorts:
         return opens > max(ENDED, _ENDED_EACH * sum(len(one.readers) for one in since))
 
     def begin_epoch(self, cohort: Cohort, rows: Sequence[int]) -> None:
-        """Search anew for a cohort's readers, if they open these files again. While all is tried for what they opened
-        before, they are a cohort of their own."""
+        """Search anew for a cohort's readers, if they open these files again. Where everything is being tried for what
+        they opened before, that search keeps the cohort, and the readers get a new one."""
         lately = cohort.opened_again(rows)
         if lately and cohort.full is not None:
             before, cohort = cohort, self._new(lately[-1][2])

@@ -37,7 +37,8 @@ class Bench:
         return search
 
     def turns(self, count: int) -> list[Cohort]:
-        return [cohort for cohort, _ in (self.searches.next() for _ in range(count)) if cohort is not None]
+        turns = [self.searches.next() for _ in range(count)]
+        return [turn[0] for turn in turns if turn is not None]
 
 
 def test_of_readers_that_read_at_the_same_time_one_is_searched_for() -> None:
@@ -65,7 +66,7 @@ def test_who_comes_when_they_have_ended_is_searched_for_in_turn_and_its_beginnin
 
 def test_of_two_that_have_ended_the_older_search_goes_on() -> None:
     bench = Bench()
-    first, second = bench.reads(1), None
+    first = bench.reads(1)
     bench.begun(first)
     second = bench.reads(2)
     bench.begun(second)
@@ -82,9 +83,9 @@ def test_once_a_plan_is_certain_searches_for_those_who_have_ended_rest() -> None
     bench.begun(first)
     second = bench.reads(2)
     search = bench.begun(second)
-    bench.searches.found(5, bench.now)
+    bench.searches.rest_ended(5, bench.now)
     assert first.full is not None, "they read something else"
-    bench.searches.found(0, bench.now)
+    bench.searches.rest_ended(0, bench.now)
     assert (first.full, second.full) == (None, search)
     assert bench.turns(2) == [second, second]
     second.full = None
