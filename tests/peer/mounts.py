@@ -67,7 +67,8 @@ class Mounts:
         """Of each node, what makes it read a file that another has read: to be shown by a test that fails."""
         figures = ("source_opens", "peer_refused", "peer_late", "peer_corrupt", "no_room")
         said = [self.status(node) for node in range(len(self.paths))]
-        return [{key: one["stager"][key] for key in figures} | {"direct": one["direct_reads"]} for one in said]
+        own = [{"direct": one["direct_reads"], "by_choice": by_choice([one])} for one in said]
+        return [{key: one["stager"][key] for key in figures} | more for one, more in zip(said, own, strict=True)]
 
     def processes(self, node: int) -> list[Process]:
         """The processes of a mount, its supervisor first."""

@@ -144,7 +144,8 @@ def names_of(readers: Followers, rank: int, epoch: int) -> list[str]:
 
 def test_wrong_bytes_of_a_holder(tree: Path, tmp_path: Path) -> None:
     with (
-        mounts(tree, tree, tmp_path / "at", 2, *room(tree, 0.52), implementation="mpich") as m,
+        SlowSource(tree, open_latency=0.05) as source,  # far slower than the holder: little goes there by choice
+        mounts(source.path, tree, tmp_path / "at", 2, *room(tree, 0.52), implementation="mpich") as m,
         m.readers(epochs=4) as readers,
     ):
         readers.epoch(1)
@@ -159,9 +160,12 @@ def test_wrong_bytes_of_a_holder(tree: Path, tmp_path: Path) -> None:
 
         again = {(tree / name).read_bytes() for name in names_of(readers, 1, 4)}
         holder.spoil(next(data for data in lent(3) if data in again))  # the holder's own reader does not come to it
+        chosen = by_choice([m.status(1)])
         readers.go()
         readers.epoch(3)
-        assert 1 <= m.stager(1, "peer_corrupt") <= 2, "that one, and perhaps once more, ahead of the next epoch"
+        corrupt = m.stager(1, "peer_corrupt")
+        assert corrupt <= 2, "that one, and perhaps once more, ahead of the next epoch"
+        assert corrupt >= 1 or by_choice([m.status(1)]) > chosen, m.why_again()
         assert m.peers(1)["over"] == {}
         before = m.stager(1, "peer_fetches")
 
