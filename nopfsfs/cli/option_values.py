@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 
 from nopfsfs.config import DiskSpec
 from nopfsfs.text.units import check_rate, format_size, parse_duration, parse_rate, parse_size
@@ -83,6 +84,16 @@ def parse_name(text: str) -> str:
 def parse_bandwidth(text: str) -> int:
     """Return whole bytes per second: a rate, or a number of bytes. Raises ValueError."""
     return int(check_rate(int(text)) if text.isascii() and text.isdigit() else parse_rate(text))
+
+
+def parse_weight(text: str) -> float:
+    """Return the claim of a mount beside others. Raises ValueError."""
+    from nopfsfs.policy.site_rules import WEIGHT_LEAST, WEIGHT_MOST  # plain mounts need none of it
+
+    with suppress(ValueError):
+        if WEIGHT_LEAST <= float(text) <= WEIGHT_MOST:
+            return float(text)
+    raise ValueError(f"{text!r} is not a weight: write {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}, or none")
 
 
 def parse_memory(text: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nopfsfs.cli.error_exit import printable
 from nopfsfs.cli.mount_options import Parser
-from nopfsfs.cli.option_values import parse_bandwidth, whole_or
+from nopfsfs.cli.option_values import parse_bandwidth, parse_weight, whole_or
 from nopfsfs.cli.settings import parsed, usage
 from nopfsfs.cli.status_text import in_words, tuning_text
 from nopfsfs.config import MAX_CONCURRENCY
@@ -29,7 +29,7 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
         "tune",
         help="how many requests a mount has under way at the source",
         description="Print how many requests a mount may have under way at its source, what the tuner knows of the\n"
-        "source, and the last decisions. An option sets the number, or the bytes a second, until the unmount.",
+        "source, and the last decisions. An option sets what it names until the unmount.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("mountpoint", metavar="MOUNTPOINT")
@@ -38,6 +38,9 @@ def add_tune(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument(
         "--bandwidth", metavar="RATE|none", help="bytes a second that this mount reads from the source at most"
+    )
+    parser.add_argument(
+        "--weight", metavar="W|none", help="the claim of this mount beside others: 1 as a rule, less gives way to them"
     )
     parser.add_argument("--hold", action="store_true", help="keep the present number")
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
@@ -57,6 +60,9 @@ def tune(options: argparse.Namespace) -> int:
     if options.bandwidth is not None:
         said = options.bandwidth
         request["bandwidth"] = said if said == "none" else parsed(parse_bandwidth, said, "--bandwidth")
+    if options.weight is not None:
+        said = options.weight
+        request["weight"] = said if said == "none" else parsed(parse_weight, said, "--weight")
     located = locate_living(options.mountpoint, os.environ)
     record = located.call("tune", **request)
     if options.json:
@@ -77,7 +83,9 @@ def tune_text(record: Mapping[str, Any]) -> str:
 
 def _tuner(record: Mapping[str, Any]) -> str:
     lead = record.get("lead_seconds")
+    weight = record.get("weight", 1.0)
     words = [
+        f"weight {weight:g}" if weight != 1 else "",
         f"aim {record['aim']:.3g}" if record.get("aim") is not None else "",
         f"knee {record['knee']:.2g}" if record.get("knee") is not None else "",
         f"staged ahead {format_duration(lead)}" if lead is not None else "",

@@ -225,6 +225,7 @@ class Metric(IntEnum):
     LIMIT_ASKED = 95  # not a counter: the limit that a command asked for; 0: none, -1: the tuner's
     LEAD_MS = 143  # not a counter: milliseconds of reading that are staged ahead; -1: not known
     BANDWIDTH_ASKED = 131  # not a counter: the bytes a second that a command asked for; 0: none, -1: no bound
+    WEIGHT_ASKED = 58  # not a counter: thousandths of the weight that a command asked for; 0: none
 
 
 RECHECK_SHUT = 1 << 16  # in RECHECK_STATE: a directory above the source keeps users out

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import trio
 
-from nopfsfs.config import MAX_CONCURRENCY, MountConfig
+from nopfsfs.config import MountConfig
 from nopfsfs.policy.limit_policy import TICK_SECONDS, LimitDecision, Reason, SourceSample
 from nopfsfs.policy.reading_lead import ReadingLead
 from nopfsfs.policy.site_rules import SiteLimits
@@ -30,12 +30,11 @@ from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.cluster.shared_base import SharedBase
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.mount_memory import MountMemory
-from nopfsfs.supervisor.source_caps import AUTO, UNBOUNDED, SourceCaps
+from nopfsfs.supervisor.source_caps import AUTO, SourceCaps, TuneRequest
 from nopfsfs.supervisor.source_memory import SourceMemoryFile
 from nopfsfs.supervisor.stager_socket import StagerSocket
 from nopfsfs.system import clock_state
 from nopfsfs.system.outages import Backoff, Outages, reason
-from nopfsfs.text.units import MAX_RATE
 
 log = logging.getLogger(__name__)
 IDLE_S = 1.0  # between looks at whether demands are under way, or a stager has another limit than the mount
@@ -143,7 +142,7 @@ class SourceTuning:
         first = self._gauge[Metric.SOURCE_LIMIT] or self._config.first_limit
         self._last, self._step_at = None, self._clocks.now()
         self._tuner = SlowdownTuner(memory, first=first)
-        self._keep_to_site(self._tuner)
+        self._keep_to_caps(self._tuner)
 
     async def _turn(self) -> None:
         """Decide once, or pause until there is something to decide."""
@@ -245,40 +244,33 @@ class SourceTuning:
         """Keep to these limits of the site from now on."""
         self._caps.site = site
         if self._tuner is not None:
-            self._keep_to_site(self._tuner)
+            self._keep_to_caps(self._tuner)
         self._wake()
 
-    def _keep_to_site(self, tuner: SlowdownTuner) -> None:
+    def _keep_to_caps(self, tuner: SlowdownTuner) -> None:
         site, nodes = self._caps.site, max(1, self._config.nodes)
-        tuner.cap, tuner.weight, tuner.ranks = min(CAP, site.concurrency), site.weight, site.share.ranks(nodes)
+        tuner.cap, tuner.weight, tuner.ranks = min(CAP, site.concurrency), self._caps.weight, site.share.ranks(nodes)
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Carry out `tune`, and report: keep a limit, let the tuner decide, or change nothing. Raises ValueError; then
         nothing has changed."""
-        concurrency, hold = request.get("concurrency"), request.get("hold", False)
-        bandwidth = _bandwidth_asked(request.get("bandwidth"))
-        if not isinstance(hold, bool):
-            raise ValueError("hold: true or false is expected")
-        if hold and concurrency == "auto":
-            raise ValueError("hold: the limit cannot be held and be tuned")
-        if isinstance(concurrency, int) and not isinstance(concurrency, bool) and 1 <= concurrency <= MAX_CONCURRENCY:
-            asked = concurrency
-        elif concurrency == "auto":
-            asked = AUTO
-        elif concurrency is not None:
-            raise ValueError(f"concurrency: a whole number from 1 to {MAX_CONCURRENCY} or auto is expected")
-        elif hold:
-            asked = self._gauge[Metric.SOURCE_LIMIT] if self.fixed is None else self.fixed
-        else:
-            asked = None
-        if asked is not None:
-            self._own[Metric.LIMIT_ASKED] = asked
-            log.info("requests at the source: %s, as a command asks", "tuned" if asked == AUTO else f"{asked} at most")
-        if bandwidth is not None:
-            self._own[Metric.BANDWIDTH_ASKED] = bandwidth
+        asked = TuneRequest.parse(request)
+        limit = asked.limit
+        if limit is None and asked.hold:
+            limit = self._gauge[Metric.SOURCE_LIMIT] if self.fixed is None else self.fixed
+        if limit is not None:
+            self._own[Metric.LIMIT_ASKED] = limit
+            log.info("requests at the source: %s, as a command asks", "tuned" if limit == AUTO else f"{limit} at most")
+        if asked.bandwidth is not None:
+            self._own[Metric.BANDWIDTH_ASKED] = asked.bandwidth
             most = self._caps.bandwidth or "as many as there are"
             log.info("bytes a second from the source: %s, as a command asks", most)
-        if asked is not None or bandwidth is not None:
+        if asked.weight is not None:
+            self._own[Metric.WEIGHT_ASKED] = asked.weight
+            log.info("the weight at the source: %g, as a command asks", self._caps.weight)
+            if self._tuner is not None:
+                self._keep_to_caps(self._tuner)
+        if limit is not None or asked.bandwidth is not None:
             self._wake()
             await self._send(self.fixed or self._sent or self._gauge[Metric.SOURCE_LIMIT])
         return self.report()
@@ -353,6 +345,7 @@ class SourceTuning:
             "errors": gauge[Metric.SOURCE_ERRORS],
             "under_way_seconds": gauge[Metric.UNDER_WAY_NS] / 1e9,
             "waited_seconds": gauge[Metric.SLOTS_WAITED_NS] / 1e9,
+            "weight": self._caps.weight,
             "aim": round(tuner.aim, 3) if tuner is not None else None,
             "base_seconds": [_seconds(one) for one in memory.log2_ns] if memory is not None else None,
             "evidence": list(memory.evidence) if memory is not None else None,
@@ -362,15 +355,6 @@ class SourceTuning:
             "decisions": list(self._decisions),
             "drains": self.drains,
         }
-
-
-def _bandwidth_asked(said: Any) -> int | None:
-    """The value for the gauge BANDWIDTH_ASKED: bytes a second, or UNBOUNDED for "none". Raises ValueError."""
-    if said is None or said == "none":
-        return None if said is None else UNBOUNDED
-    if isinstance(said, int) and not isinstance(said, bool) and 1 <= said <= MAX_RATE:
-        return said
-    raise ValueError("bandwidth: whole bytes a second or none are expected")
 
 
 def staged_lead(loop: EventLoop, lead: ReadingLead, now: Callable[[], float] = trio.current_time) -> float | None:

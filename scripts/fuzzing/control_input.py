@@ -34,7 +34,7 @@ AT_ONCE = 6  # connections
 BUDGET = 16 << 20
 COMMANDS = ("status", "plan", "register", "register", "register", "forget", "prepare-unmount", "hand-over", "stop",
             "wait-final", "recheck", "metrics", "history", "history",
-            "warm", "warm", "drop", "check", "", 5, None)  # fmt: skip
+            "warm", "warm", "drop", "check", "tune", "tune", "", 5, None)  # fmt: skip
 WORDS = tuple(
     word.encode() for word in (
         '"command"', '"register"', '"plans"', "null", "true", "NaN", "-Infinity", "1e999", "1" * 400, "1" * 5000,
@@ -178,6 +178,9 @@ class ControlInput(Input):
             request |= {"step": rng.choice((1, 10, 60, signed(rng), [1], None)), "since": rng.choice((0, signed(rng)))}
         elif request["command"] == "hand-over":
             request["layout"] = signed(rng, 32)
+        elif request["command"] == "tune":
+            keys = rng.sample(("concurrency", "hold", "bandwidth", "weight"), rng.randrange(4))
+            request |= {key: rng.choice((1, 0.5, True, "auto", "none", signed(rng), self._value(rng))) for key in keys}
         elif request["command"] in ("warm", "drop", "check"):
             some = ([""], ["train"], ["train/class0", "no", "../x", "\0"], [""] * 500, self._value(rng))
             request["paths"] = rng.choice(some)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from nopfsfs.cli.option_list import SETTINGS
 from nopfsfs.errors import Exit
 from nopfsfs.performance.cluster_file import write_cluster
 from nopfsfs.sim.shipped import find_cluster
+from nopfsfs.supervisor.process import Supervisor
 
 TEXT = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
 
@@ -59,6 +63,24 @@ def test_every_command_has_a_section_that_describes_its_options(command: str) ->
     assert f"(#nopfs-{command})" in TEXT
     for word in commands()[command]._option_string_actions:
         assert word in ("-h", "--help") or f"`{word}" in section, word
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_every_command_has_an_example_and_its_exit_codes(command: str) -> None:
+    section = TEXT.partition(f"\n## nopfs {command}\n")[2].partition("\n## ")[0]
+    assert "**Exit codes.**" in section
+    assert "**Example" in section
+
+
+def test_the_page_of_the_control_socket_names_its_commands() -> None:
+    """Those of `Supervisor._answer`, and no others."""
+    page = (Path(__file__).parents[2] / "docs" / "control-socket.md").read_text()
+    table = page.partition("\n## Commands\n")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)
+    source = textwrap.dedent(inspect.getsource(Supervisor._answer))
+    cases = [case.pattern for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Match) for case in node.cases]
+    values = [value for case in cases for value in ast.walk(case) if isinstance(value, ast.MatchValue)]
+    assert sorted(named) == sorted(ast.literal_eval(value.value) for value in values)
 
 
 def test_the_example_file_is_right_and_complete(tmp_path: Path) -> None:

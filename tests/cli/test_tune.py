@@ -42,6 +42,11 @@ def test_a_mount_that_keeps_a_number_says_so_and_shows_no_tuner() -> None:
     assert "as a command asked" in tune_text(fixed | {"asked": True})
 
 
+def test_a_weight_other_than_one_is_shown() -> None:
+    assert "weight" not in tune_text(RECORD | {"weight": 1.0})
+    assert tune_text(RECORD | {"weight": 0.25}).splitlines()[1] == "tuner      weight 0.25, aim 64"
+
+
 def test_before_anything_was_read_there_is_little_to_say() -> None:
     fresh = RECORD | {"ended": [0] * 7, "mean_seconds": NONE, "base_seconds": None, "evidence": None, "decisions": []}
     assert tune_text(fresh).splitlines() == [f"source     {LINE}", "tuner      aim 64"]
@@ -58,6 +63,10 @@ def test_status_has_a_line_on_the_source() -> None:
         (["--concurrency", "0"], "--concurrency: '0' is neither auto nor a whole number from 1 to 1024"),
         (["--concurrency", "many"], "--concurrency: 'many' is neither auto nor"),
         (["--concurrency", "8", "--hold"], "--hold: keeps the present number"),
+        (["--weight", "0"], "--weight: '0' is not a weight: write 0.01 to 100, or none"),
+        (["--weight", "nan"], "--weight: 'nan' is not a weight"),
+        (["--weight", "heavy"], "--weight: 'heavy' is not a weight"),
+        (["--bandwidth", "much"], "--bandwidth: 'much' is not a"),
     ],
 )
 def test_options_that_make_no_sense(words: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from nopfsfs.config import MountConfig
 from nopfsfs.policy.site_rules import SiteLimits
 from nopfsfs.protocol.columns import GAUGES, Metric
-from nopfsfs.supervisor.source_caps import UNBOUNDED, SourceCaps
+from nopfsfs.supervisor.source_caps import NO_WEIGHT, UNBOUNDED, SourceCaps
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,26 @@ def test_of_two_nodes(
     caps.site = SiteLimits(bandwidth=site)
     by = caps.bandwidth_by
     assert (caps.bandwidth, None if by is None else by.value) == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "site", "bound", "found"),
+    [
+        (NO_WEIGHT, 1.0, True, 1.0),
+        (NO_WEIGHT, 0.25, True, 0.25),
+        (500, 1.0, True, 0.5),
+        (500, 0.25, True, 0.25),
+        (2000, 1.0, True, 1.0),
+        (2000, 4.0, True, 2.0),
+        (2000, 1.0, False, 2.0),
+        (10, 0.25, False, 0.01),
+    ],
+)
+def test_users_may_be_politer_than_the_site_asks_and_only_root_less(
+    asked: int, site: float, bound: bool, found: float
+) -> None:
+    own = memoryview(bytearray(8 * GAUGES)).cast("q")
+    own[Metric.WEIGHT_ASKED] = asked
+    caps = SourceCaps(MountConfig(source="/s", mountpoint="/m"), own, bound=bound)
+    caps.site = SiteLimits(weight=site)
+    assert caps.weight == found

@@ -244,6 +244,34 @@ async def test_a_command_keeps_a_number_holds_or_lets_the_tuner_decide_until_the
         assert t.limit == before, "the next supervisor knows"
 
 
+async def at_rest(t: Tuned) -> int:
+    """The limit after two minutes; no drain and no half counts."""
+    await trio.sleep(120)
+    limits = []
+    for _ in range(10):
+        limits.append(t.limit)
+        await trio.sleep(1)
+    return sorted(limits)[5]
+
+
+@virtual
+async def test_a_weight_that_a_command_asks_for_moves_the_limit_and_lasts_until_the_unmount() -> None:
+    own = memoryview(bytearray(8 * GAUGES)).cast("q")
+    stager = FakeStager()
+    stager.at_once = 20  # beyond, requests take longer
+    async with tuned(stager, own=own) as t:
+        before = await at_rest(t)
+        assert (await t.tuning.answer({"weight": 0.1}))["weight"] == 0.1
+        polite = await at_rest(t)
+        assert polite < 0.7 * before
+        assert (await t.tuning.answer({"bandwidth": 1000}))["weight"] == 0.1, "as before"
+    async with tuned(stager, own=own) as t:
+        assert (await t.tuning.answer({}))["weight"] == 0.1, "the next supervisor knows"
+        assert await at_rest(t) < 0.8 * before
+        assert (await t.tuning.answer({"weight": "none"}))["weight"] == 1.0
+        assert await at_rest(t) > 1.3 * polite
+
+
 @virtual
 async def test_a_stated_number_gives_way_to_the_tuner_when_a_command_says_so() -> None:
     async with tuned(FakeStager(limit=8), source_concurrency=8) as t:
@@ -256,14 +284,15 @@ async def test_a_stated_number_gives_way_to_the_tuner_when_a_command_says_so() -
     "request_",
     [
         {"concurrency": 0}, {"concurrency": 1025}, {"concurrency": "many"}, {"concurrency": True}, {"concurrency": 4.0},
-        {"hold": 1}, {"concurrency": "auto", "hold": True}, {"concurrency": [4]},
+        {"hold": 1}, {"concurrency": "auto", "hold": True}, {"concurrency": [4]}, {"weight": 0}, {"weight": math.nan},
+        {"weight": 100.5}, {"weight": True}, {"weight": "1"}, {"concurrency": 4, "weight": -1}, {"bandwidth": 0.5},
     ],
 )  # fmt: skip
 def test_what_is_no_limit_is_refused_and_changes_nothing(request_: dict[str, Any]) -> None:
     @virtual
     async def refused() -> None:
         async with tuned(FakeStager(), fetching=False) as t:
-            with pytest.raises(ValueError, match=r"hold:|concurrency:"):
+            with pytest.raises(ValueError, match=r"hold:|concurrency:|weight:|bandwidth:"):
                 await t.tuning.answer(request_)
             assert t.tuning.status()["asked"] is False
 
