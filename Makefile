@@ -3,7 +3,7 @@
 # make test-ci    the same, also those marked long; random tests with all examples
 # make test-all    run all tests, also those that repeat, wait, need both MPIs or all modes; random tests with new examples
 # make test-frameworks    the same with TensorFlow, Grain, Hugging Face, Lightning, timm, ... in .venv-frameworks
-# make test-site    real Slurm, mount(8), packages: as root, in namespaces of their own (TEST='PATH ...': some of it)
+# make test-site    real Slurm, mount(8), packages, old kernels: as root, in namespaces of their own (TEST='PATH ...': some)
 # make test-slurm    the Slurm part of it
 # make test-site-short    of Slurm, the package and an old kernel the shortest case each
 # make dist    build wheel and source distribution into build/dist
@@ -65,13 +65,16 @@ test-all: $(READY)
 test-frameworks: $(FRAMEWORKS)/.ready
 	@NOPFSFS_FRAMEWORKS=1 $(FRAMEWORKS)/bin/python -m pytest -q $(or $(TEST),-m "not slow" tests/frameworks)
 
-# What they start and mount is gone with their namespaces. Slurm's own packages come from apt, as root.
+# What they start and mount is gone with their namespaces. Slurm's own packages come from apt, as root. Old kernels and
+# clean trees come from apt as well, which cannot be reached from a network of its own.
 SITE = export NOPFSFS_SITE=1; sh scripts/apart.sh $(PYTEST) --timeout-method signal --durations 10
 test-site: $(READY) deb build/debian.tar
 	@sh scripts/system_deps.sh --site
 	@$(SITE) $(or $(TEST),tests/site)
+	@$(if $(TEST),,sh scripts/check_install.sh bookworm build/dist/*.tar.gz)
+	@$(if $(TEST),,sh scripts/check_install.sh trixie build/dist/*.whl)
+	@$(if $(TEST),,$(PYTEST) -rs tests/scripts/test_old_kernel.py)
 
-# An old kernel comes from apt, which cannot be reached from a network of its own.
 SHORTEST := 'tests/site/test_slurm.py::test_prolog_job_epilog[linuxproc]' \
 	tests/site/test_debian.py::test_install_mount_read_umount_purge
 test-site-short:

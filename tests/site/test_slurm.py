@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from mpirun import environment
 from slow_source import SlowSource
 
 from nopfsfs.control.process_list import Process, start_time
+from nopfsfs.stager.young_files import LOCAL_S
 from tests.conftest import wait_until
 from tests.mount.harness import fill
 from tests.site.node_files import ALICE, STAGE, make_machine, processes_of_mounts, sh
-from tests.site.slurm_cluster import SCRIPTS, SlurmCluster, munge, slurm
+from tests.site.slurm_cluster import SCRIPTS, SITE, SlurmCluster, munge, slurm
 
 pytestmark = [pytest.mark.site, pytest.mark.mount, pytest.mark.timeout(300)]
 
@@ -239,6 +241,47 @@ def test_a_source_that_is_not_there_costs_the_job_nothing(cluster: SlurmCluster)
     assert cluster.out(job).count("from /none/such") == 2
     assert "nopfs: no mount, reading /none/such: nopfs-mount: the source /none/such does not exist" in cluster.out(job)
     assert cluster.reports(job) == []
+
+
+@contextmanager
+def settings(more: str) -> Iterator[None]:
+    """The site's file with further lines."""
+    file = Path("/etc/nopfs/slurm.conf")
+    file.write_text(SITE + more)
+    try:
+        yield
+    finally:
+        file.write_text(SITE)
+
+
+@pytest.mark.parametrize("fault", ["OPTIONS=(--ram 64G", "exit 3", "${NONE?}"])
+def test_a_fault_in_the_settings_costs_the_job_its_mount_and_no_more(cluster: SlurmCluster, fault: str) -> None:
+    with settings(f"{fault}\n"):
+        job = cluster.submit("srun --mpi=none sh -c 'echo from $NOPFS_DATA'", f"--comment=nopfs={SOURCE}")
+        cluster.wait_state(job, "COMPLETED")
+
+        cluster.check_nothing_left(job)
+
+    assert cluster.out(job).count(f"from {SOURCE}\n") == 2, cluster.out(job)
+    assert f"nopfs: no mount, reading {SOURCE}: /etc/nopfs/slurm.conf is not taken" in cluster.out(job)
+
+
+def test_the_next_job_of_a_user_starts_warm(cluster: SlurmCluster) -> None:
+    newest = max(path.stat().st_ctime for path in SOURCE.rglob("*.jpg"))
+    assert wait_until(lambda: time.time() - newest > LOCAL_S, LOCAL_S + 10), "a data set is older"
+    scratch = STAGE / "scratch"
+    sh(f"mkdir {scratch}; chmod 1777 {scratch}")
+    kept = f"{scratch}/nopfs-cache-{ALICE}/v1/sources/*/??/*-*"
+    read = "cat $NOPFS_DATA/*/*.jpg >/dev/null; sleep 0.2"
+    until = f"until [ $(ls -d {kept} | grep -cv [.]) -ge {FILES} ]; do {read}; done"
+    with settings(f'AS_USER=yes\nOPTIONS="--ram 64M --disk {scratch}:100M"\n'):
+        for script in f"srun --mpi=none timeout 60 sh -c '{until}'", READ:
+            job = cluster.submit(script, f"--comment=nopfs={SOURCE} seed=42")
+            cluster.wait_state(job, "COMPLETED")
+            cluster.check_nothing_left(job)
+    found = reports(cluster, job)
+    assert [(one["final"], one["opens"]["total"]) for one in found] == [(True, FILES)] * 2
+    assert [(one["stager"]["source_opens"], one["direct_reads"]) for one in found] == [(0, 0)] * 2
 
 
 @pytest.mark.parametrize("comment", ["nopfs=relative", "nopfs=/pfs;touch${IFS}/srv/home/bad", "nopfs=$(id)", ""])

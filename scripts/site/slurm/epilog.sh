@@ -7,8 +7,18 @@ PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 cd / || exit 0
 BIN=/opt/nopfsfs/bin JOBS=/run/nopfs-jobs UMOUNT_S=60
-# shellcheck source=/dev/null # a file of the site
-[ ! -r /etc/nopfs/slurm.conf ] || . /etc/nopfs/slurm.conf
+site=/etc/nopfs/slurm.conf wrong=''
+# A fault in the site's file would end this shell as well, with a status of its own: it is tried in another shell first.
+# shellcheck source=/dev/null
+if [ -r "$site" ]; then
+	if wrong=$({ . "$site"; :; } 2>&1 >/dev/null); then
+		. "$site"
+		wrong=''
+	else
+		wrong="$site is not taken: ${wrong:-it ends the shell}"
+	fi
+fi
+[ -z "$wrong" ] || logger -t nopfs "$wrong" 2>/dev/null
 job=$JOBS/$SLURM_JOB_ID
 case ${SLURM_JOB_ID:-x} in *[!0-9]*) exit 0 ;; esac
 

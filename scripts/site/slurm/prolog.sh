@@ -9,9 +9,18 @@ PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 cd / || exit 0
 umask 022
-BIN=/opt/nopfsfs/bin JOBS=/run/nopfs-jobs SOURCE='' OPTIONS='' IO_TIMEOUT=45s MOUNT_S=60
-# shellcheck source=/dev/null # a file of the site
-[ ! -r /etc/nopfs/slurm.conf ] || . /etc/nopfs/slurm.conf
+BIN=/opt/nopfsfs/bin JOBS=/run/nopfs-jobs SOURCE='' OPTIONS='' AS_USER='' IO_TIMEOUT=45s MOUNT_S=60
+site=/etc/nopfs/slurm.conf wrong=''
+# A fault in the site's file would end this shell as well, with a status of its own: it is tried in another shell first.
+# shellcheck source=/dev/null
+if [ -r "$site" ]; then
+	if wrong=$({ . "$site"; :; } 2>&1 >/dev/null); then
+		. "$site"
+		wrong=''
+	else
+		wrong="$site is not taken: ${wrong:-it ends the shell}"
+	fi
+fi
 
 job=$JOBS/$SLURM_JOB_ID
 case ${SLURM_JOB_ID:-x} in *[!0-9]*) exit 0 ;; esac
@@ -30,8 +39,13 @@ case $source in
 *) echo "nopfs=$source in the job's comment is no absolute path" >"$job/failed"; exit 0 ;;
 esac
 echo "$source" >"$job/source" # for the TaskProlog, which does not see the comment
+if [ -n "$wrong" ]; then # how much memory a mount may take is not known
+	echo "$wrong" | tail -n 1 >"$job/failed"
+	logger -t nopfs -f "$job/failed" 2>/dev/null
+	exit 0
+fi
 # Only these words: what else the user writes there reaches no command of root's.
-set -- --user "$SLURM_JOB_UID" --io-timeout "$IO_TIMEOUT"
+set -- --io-timeout "$IO_TIMEOUT"
 case $asked in *seed=[0-9]*) seed=${asked#*seed=} && set -- "$@" --seed "${seed%%[!0-9]*}" ;; esac
 case ${SLURM_JOB_WORK_DIR-} in
 /*)
@@ -40,8 +54,16 @@ case ${SLURM_JOB_WORK_DIR-} in
 	set -- "$@" --job-report "$SLURM_JOB_WORK_DIR/nopfs-$SLURM_JOB_ID-$SLURMD_NODENAME$again.json"
 	;;
 esac
+if [ "$AS_USER" = yes ]; then
+	chown "$SLURM_JOB_UID:$SLURM_JOB_GID" "$job/data"
+	HOME=$(getent passwd "$SLURM_JOB_UID" | cut -d: -f6)
+	export HOME
+	as="setpriv --reuid $SLURM_JOB_UID --regid $SLURM_JOB_GID --init-groups"
+else
+	as='' && set -- "$@" --user "$SLURM_JOB_UID"
+fi
 # Without the terminal of slurmd: it waits until nobody holds its pipes any more.
-# shellcheck disable=SC2086 # a list of words
-timeout -k 5 "$MOUNT_S" "$BIN/nopfs-mount" "$source" "$job/data" "$@" $OPTIONS \
+# shellcheck disable=SC2086 # lists of words
+timeout -k 5 "$MOUNT_S" $as "$BIN/nopfs-mount" "$source" "$job/data" "$@" $OPTIONS \
 	</dev/null >"$job/log" 2>&1 || { tail -n 1 "$job/log" >"$job/failed"; logger -t nopfs -f "$job/failed" 2>/dev/null; }
 exit 0

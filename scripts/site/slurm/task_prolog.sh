@@ -2,8 +2,10 @@
 # Slurm's TaskProlog: tells a job where to read. NOPFS_DATA is the mount where there is one, else the source itself, so
 # that a job needs no case for a mount that failed. TaskProlog=/opt/nopfsfs/site/slurm/task_prolog.sh
 JOBS=/run/nopfs-jobs SOURCE=''
-# shellcheck source=/dev/null # a file of the site
-[ ! -r /etc/nopfs/slurm.conf ] || . /etc/nopfs/slurm.conf
+site=/etc/nopfs/slurm.conf
+# A fault in the site's file would end this shell as well, with a status of its own: it is tried in another shell first.
+# shellcheck source=/dev/null
+if [ -r "$site" ] && ({ . "$site"; :; }) >/dev/null 2>&1; then . "$site"; fi
 job=$JOBS/$SLURM_JOB_ID
 data=$job/data source=$(cat "$job/source" 2>/dev/null) || source=$SOURCE
 if grep -q " $data .* - fuse\.nopfs " /proc/self/mountinfo; then
