@@ -212,6 +212,8 @@ def _check_disk(disk: DiskSpec, config: MountConfig) -> None:
     if not stat.S_ISDIR(mode):
         raise _disk(f"{path} is not a directory; name a directory")
     if not os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            raise _disk(f"{path} is on a read-only file system; name a directory elsewhere, or leave --disk out")
         raise _disk(f"{path} cannot be written by you; name a directory of yours")
     real = os.path.realpath(path)
     for other, name in ((config.source, "source"), (config.mountpoint, "mountpoint")):

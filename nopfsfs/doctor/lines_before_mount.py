@@ -93,7 +93,10 @@ def directories_above(facts: NodeFacts) -> NodeLine | None:
 
 
 def kernel(facts: NodeFacts) -> NodeLine:
-    how = "" if version_of(facts.release) >= (6, 9) else ", as servers keep what they take in shared memory"
+    version, red_hat = version_of(facts.release), ".el8" in facts.release  # whose 4.18 has a newer FUSE
+    if (0, 0) < version < (5, 4) and not red_hat:
+        return weaker(f"Linux {facts.release}: its FUSE may be too old to mount", "Linux 5.4 or later, or RHEL 8")
+    how = "" if version >= (6, 9) else ", as servers keep what they take in shared memory"
     return good(f"Linux {facts.release}: a server that dies is replaced, and no read fails{how}")
 
 

@@ -19,12 +19,14 @@ from nopfsfs.stager.workers import Workers
 from nopfsfs.tiers.source import Source
 
 DELAY_S = 2.0  # for which a demand waits for room: its block, read by the server alone, would be read twice
-REST_S = 5.0  # after a demand that has waited in vain, in which none waits
+COPY_DELAY_S = 0.1  # the same, of a file that has a copy on disk: the server would read the source
+REST_S = 5.0  # after a demand that has waited in vain, in which none of its kind waits
 
 
 class Demands:
     """Answers READs of servers. `answer` sends an answer to a server. The caller holds its own lock. `copies`: of large
-    files; while a block of these finds no room, as others are being written to disk, its demand waits."""
+    files; while a block of these finds no room, as others are being written to disk, its demand waits. So does, for a
+    moment, that of a file with a copy on disk, until other reads end and make room."""
 
     def __init__(
         self, queue: ReadQueue, workers: Workers, loads: WholeLoads, ranges: RangeLoads, remote: RemoteFetches,
@@ -33,10 +35,11 @@ class Demands:
     ) -> None:  # fmt: skip
         self._copies, self._clock = copies, clock
         self._delayed: deque[tuple[Demand, float]] = deque()  # and since when
-        self._waits_from = 0.0
+        self._waits_from = self._copy_waits_from = 0.0
         self._queue, self._workers = queue, workers
         self._loads, self._ranges, self._remote = loads, ranges, remote
         self._index, self._columns, self._source = index, columns, source
+        self._disk = columns.disk
         self._gauge, self._answer = gauge, answer
 
     def take(self, demand: Demand) -> None:
@@ -79,6 +82,11 @@ class Demands:
                 self._delayed.append((demand, since))
                 return None
             self._waits_from = max(self._waits_from, since + DELAY_S + REST_S)
+        elif load is None and self._disk[row] and not self._workers.exhausted:
+            if since >= self._copy_waits_from and self._clock() - since < COPY_DELAY_S:
+                self._delayed.append((demand, since))
+                return None
+            self._copy_waits_from = max(self._copy_waits_from, since + COPY_DELAY_S + REST_S)
         if load is None:
             self._gauge[Metric.NO_ROOM] += 1
             return Answer(demand.id, errno.ENOSPC, 0, 0)  # the server reads by itself

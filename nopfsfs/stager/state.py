@@ -105,7 +105,8 @@ class StagerState:
                 self._ranges.drop_oldest()
         if self._pool.take_freed():
             self._queue.has_room()
-        self._demands.retry()
+        if self._demands.retry() and not self.awake.is_set():
+            self.awake.set()  # also where nothing else is under way that would end their waiting
         self.large.go_on()
         self._wake_workers()
 

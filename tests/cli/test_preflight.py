@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -234,6 +236,37 @@ def test_disk_twice(source: Path, mountpoint: Path, tmp_path: Path, capsys: pyte
     twice = ["--disk", tmp_path / "tier", "--disk", tmp_path / "tier:1M"]
 
     check([source, mountpoint, *twice], Exit.DISK, "is named twice", capsys)
+
+
+@root_only
+def test_a_disk_that_is_read_only_is_said_to_be_so(source: Path, tmp_path: Path) -> None:
+    if not mounting.may_mount():
+        pytest.skip("needs the right to call mount(2)")
+    with tmpfs(tmp_path / "disk", "1m") as path:
+        subprocess.run(["mount", "-o", "remount,ro", path], check=True)
+        config = MountConfig(source=str(source), mountpoint="", disks=(DiskSpec(str(path), 100_000),))
+        with pytest.raises(NopfsError, match="a read-only file system") as refused:
+            module.check_disks(config)
+        assert refused.value.exit_code == Exit.DISK
+
+
+@pytest.mark.parametrize(
+    ("uid", "reader", "allow_other", "kept"),
+    [
+        (0, None, True, True),
+        (0, None, False, True),
+        (1000, None, False, True),
+        (1000, None, True, False),
+        (0, 1000, True, False),
+        (0, 0, True, True),
+    ],
+)
+def test_copies_are_kept_where_nobody_reads_what_another_user_wrote(
+    uid: int, reader: int | None, allow_other: bool, kept: bool
+) -> None:
+    config = MountConfig(source="/s", mountpoint="/m", allow_other=allow_other, uid=reader)
+    assert config.keeps_copies(uid) is kept
+    assert not replace(config, disk_keep=False).keeps_copies(uid)
 
 
 def test_a_dead_mount_s_copies_do_not_take_the_room(source: Path, tmp_path: Path) -> None:

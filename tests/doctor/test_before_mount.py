@@ -62,6 +62,8 @@ CASES: list[tuple[str, dict[str, Any], LineVerdict, str, Exit]] = [
     ("processor", {"machine": "aarch64"}, LineVerdict.MISSING, "out of order", Exit.START),
     ("python", {"python": (3, 9)}, LineVerdict.MISSING, "3.9", Exit.START),
     ("kernel", {"release": "5.14.0-503.el9"}, LineVerdict.GOOD, "in shared memory", Exit.OK),
+    ("kernel", {"release": "4.18.0-553.el8_10.x86_64"}, LineVerdict.GOOD, "in shared memory", Exit.OK),
+    ("kernel", {"release": "4.15.0-20-generic"}, LineVerdict.WEAKER, "may be too old", Exit.OK),
     ("kernel", {"release": "strange"}, LineVerdict.GOOD, "strange", Exit.OK),
     ("large files", {"release": "6.8.0"}, LineVerdict.WEAKER, "through the mount", Exit.OK),
     ("large files", USER, LineVerdict.WEAKER, "through the mount", Exit.OK),

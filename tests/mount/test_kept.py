@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nopfsfs.control.client import call
 from nopfsfs.control.process_list import read_pids
 from nopfsfs.stager.young_files import LOCAL_S
 from tests.conftest import place_for_all, wait_until
@@ -68,6 +69,7 @@ def test_a_second_mount_opens_nothing_at_the_source_that_is_kept(
         stager = m.status()["stager"]
         assert (stager["source_opens"], stager["source_read_bytes"]) == (0, 0)
         assert (stager["corrupt_copies"], stager["disk_errors"]) == (0, 0)
+        assert (m.status()["served"]["source"]["files"], m.status()["direct_reads"]) == (0, 0)
         assert stager["kept_files"] == FILES
         said = run([*module("nopfs"), "status", str(m.path)]).stdout
         assert f"disk       copies of {FILES} files were there from earlier mounts" in said
@@ -126,11 +128,12 @@ def test_a_file_that_changed_between_mounts_is_read_anew(tmp_path: Path, data: P
 def test_after_a_kill_of_all_processes_the_next_mount_goes_on(data: Path, disk: Path, tmp_path: Path) -> None:
     """Killed in the midst of writing, at several moments; a power loss cuts what was written last."""
     shuffled = random.Random(5)
-    for moment in (0.0, 0.1, 0.3):
+    for moment, share in (0.0, 0.0), (0.1, 0.0), (0.3, 0.0), (0.0, 0.2), (0.0, 0.5):
         with keeping(data, disk, tmp_path / "a", *SMALL) as m:
             m.errors_expected = True
             with comparing(m, 2, 1) as readers:
                 time.sleep(moment)
+                assert wait_until(lambda least=share * FILES: len(copies(disk)) >= least, 20)
                 for reader in readers:
                     reader.process.kill()
                     reader.result = lambda limit_s=0.0: {"wrong": [], "errors": []}  # type: ignore[method-assign]
@@ -140,11 +143,16 @@ def test_after_a_kill_of_all_processes_the_next_mount_goes_on(data: Path, disk: 
             m.umount()
         for path in shuffled.sample(copies(disk), min(3, len(copies(disk)))):
             os.truncate(path, shuffled.randrange(path.stat().st_size + 1))
+    files = {path.read_bytes() for path in data.rglob("*.jpg")}
+    whole = [path for path in copies(disk) if not path.suffix and path.read_bytes() in files]
+    assert len(whole) >= FILES // 4, "or there is nothing to lose"
     with keeping(data, disk, tmp_path / "a", *SMALL) as m:
         m.errors_expected = True
         read_all(m, readers=2)
         assert not list(disk.rglob("*.part"))
         assert m.status()["read_errors"] == 0
+        source = call(m.state_dir, "metrics")["source"]
+        assert source["opens"] - source["second_reads"] <= FILES - len(whole), "only what had no copy"
 
 
 @pytest.mark.slow

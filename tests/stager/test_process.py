@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Answer, Demand, Order
 from nopfsfs.protocol.source_gauges import read_ended
+from nopfsfs.stager import demands
 from nopfsfs.tiers import disk as disk_module
 from tests.conftest import no_more_threads, wait_until
 from tests.stager.rig import PAGE, content, write_files
@@ -182,6 +185,67 @@ def test_a_server_that_is_gone_is_not_waited_for(base: Shared) -> None:
         s.wait_for(Event.EVICTED, row)
         assert s.read(base.row("f01")) == (0, content(2, 2 * PAGE))
         assert wait_until(lambda: base.gauge[Metric.ARENA_USED] == 2 * PAGE)
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[tuple[Shared, DiskSpec]]:
+    """A budget of four files of eight, and a disk."""
+    root, disk = tmp_path / "source", tmp_path / "disk"
+    write_files(root, [2 * PAGE] * 8)
+    disk.mkdir()
+    made = Shared(root, 8 * PAGE)
+    yield made, DiskSpec(str(disk), 1 << 20)
+    made.close()
+
+
+def copy_and_fill(s: Running, row: int, others: list[int]) -> None:
+    """Leave a copy of the row on disk alone, and no room in memory."""
+    s.order(Order.FETCH, [row])
+    s.wait_for(Event.STAGED, row)
+    s.order(Order.TO_DISK, [row], 1)
+    s.wait_for(Event.ON_DISK, row)
+    s.order(Order.EVICT, [row])
+    s.wait_for(Event.EVICTED, row)
+    assert s.read(others[0])[0] == 0, "so that the grace passes"
+    for other in others:
+        s.order(Order.FETCH, [other])
+        s.wait_for(Event.STAGED, other)
+
+
+def test_a_reader_of_a_copy_on_disk_waits_for_room_and_not_for_the_source(
+    full: tuple[Shared, DiskSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, disk = full
+    monkeypatch.setattr(demands, "COPY_DELAY_S", 20.0)
+    row, *others = (base.row(f"f0{number}") for number in range(5))
+    with running(base, (disk,)) as s:
+        copy_and_fill(s, row, others)
+        opens, found = base.gauge[Metric.SOURCE_OPENS], list[tuple[int, bytes]]()
+        reader = threading.Thread(target=lambda: found.append(s.read(row)))
+        reader.start()
+        assert wait_until(lambda: bool(s.stager._state._demands._delayed))
+        s.order(Order.EVICT, [others[1]])
+        reader.join(20)
+        assert found == [(0, content(1, 2 * PAGE))]
+        assert base.gauge[Metric.SOURCE_OPENS] == opens
+
+
+def test_where_no_room_comes_readers_of_copies_on_disk_do_not_wait_for_it_again(
+    full: tuple[Shared, DiskSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, disk = full
+    monkeypatch.setattr(demands, "COPY_DELAY_S", 0.2)
+    row, *others = (base.row(f"f0{number}") for number in range(5))
+    with running(base, (disk,)) as s:
+        copy_and_fill(s, row, others)
+        began = time.monotonic()
+        assert s.read(row)[0] == errno.ENOSPC, "the server reads by itself"
+        assert time.monotonic() - began >= 0.2
+        monkeypatch.setattr(demands, "COPY_DELAY_S", 60.0)
+        assert s.read(row)[0] == errno.ENOSPC, "at once"
+        monkeypatch.setattr(s.stager._state._demands, "_copy_waits_from", 0.0)
+        monkeypatch.setattr(demands, "COPY_DELAY_S", 0.2)
+        assert s.read(base.row("f07"))[0] == errno.ENOSPC, "which has no copy"
 
 
 # ---- restart ------------------------------------------------------------------------------------------------
