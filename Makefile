@@ -74,6 +74,15 @@ test-site: $(READY) deb build/debian.tar
 	@$(if $(TEST),,sh scripts/check_install.sh bookworm build/dist/*.tar.gz)
 	@$(if $(TEST),,sh scripts/check_install.sh trixie build/dist/*.whl)
 	@$(if $(TEST),,$(PYTEST) -rs tests/scripts/test_old_kernel.py)
+	@$(if $(TEST),,$(MAKE) --no-print-directory build/promtool/usr/bin/promtool)
+	@$(if $(TEST),,sh scripts/system_deps.sh --optional chromium)
+	@$(if $(TEST),,export NOPFSFS_SITE=1 PATH="$(CURDIR)/build/promtool/usr/bin:$$PATH"; $(PYTEST) -rs $(SEEN))
+
+# What others say of the report and of the metrics: a browser, and the tool of Prometheus, whose package starts a server.
+SEEN := tests/cli/test_report.py tests/monitor/test_metric_table.py
+build/promtool/usr/bin/promtool:
+	@mkdir -p build/promtool
+	@apt-get update -qq && cd build/promtool && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .
 
 SHORTEST := 'tests/site/test_slurm.py::test_prolog_job_epilog[linuxproc]' \
 	tests/site/test_debian.py::test_install_mount_read_umount_purge

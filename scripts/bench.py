@@ -26,6 +26,7 @@ import bench_cluster
 import bench_cost
 import bench_epochs
 import bench_identify
+import bench_kept
 import bench_latency
 import bench_peer
 import bench_plan
@@ -125,6 +126,7 @@ BENCHMARKS = (
     Benchmark("cpu/*", "processor time for a cached file", bench_cost.cpu_entries),
     Benchmark("rss/*", "memory of the processes for each file", bench_cost.rss_entries),
     Benchmark("epoch/*", "a PyTorch loop on a slow source, over a local copy", bench_epochs.entries),
+    Benchmark("kept/*", "the same on a mount that finds kept copies on disk", bench_kept.entries),
     Benchmark("index/*", "memory and time of a large index", index_entries),
     Benchmark("plan/*/1281167/*", "the order of an epoch of ImageNet", bench_plan.imagenet),
     Benchmark("plan/*/14197122/*", "the order of an epoch of ImageNet-22k", bench_plan.imagenet_22k),

@@ -8,6 +8,7 @@ import http.client
 import io
 import json
 import os
+import random
 import select
 import signal
 import struct
@@ -170,6 +171,50 @@ def test_metrics_agree_with_the_source_and_move(mounting: Mounting, slow: SlowSo
     assert (after["nopfs_up"], after["nopfs_epoch_length"]) == (1, FILES)
 
 
+@pytest.mark.long
+def test_metrics_of_tiers_that_have_too_little_room_move(mounting: Mounting, slow: SlowSource, tmp_path: Path) -> None:
+    """Of a disk, of copies that make room, of the tuner."""
+    (tmp_path / "disk").mkdir()
+    room = ("--ram", "1M", "--page-cache", "256K", "--disk", f"{tmp_path / 'disk'}:2M", "--disk-keep", "no")
+    moved = {
+        ("nopfs_fetched_files_total", "disk"), ("nopfs_fetched_bytes_total", "disk"), ("nopfs_tier_files", "disk"),
+        ("nopfs_tier_used_bytes", "disk"), ("nopfs_fetch_seconds_count", "disk"), ("nopfs_evictions_total", "ram"),
+        ("nopfs_source_second_reads_total", ""), ("nopfs_tuner_decisions_total", "more"), ("nopfs_source_limit", ""),
+        ("nopfs_source_aim", ""), ("nopfs_tier_budget_bytes", "disk"),
+    }  # fmt: skip
+    with mounting(slow.path, "--seed", str(SEED), "--signal", "open", *room) as m:
+        job(m, tmp_path / "backing", range(EPOCHS))
+
+        def missing() -> set[tuple[str, str]]:
+            found = nopfsfs.Mount(m.path).metrics()
+            return moved - {(one.name, "".join(one.labels.values())) for one in found if one.value > 0}
+
+        assert wait_until(lambda: not missing()), missing()
+
+
+@pytest.mark.long
+def test_the_seconds_that_readers_waited_are_those_of_a_reader_s_own_clock(mounting: Mounting, tmp_path: Path) -> None:
+    """In an order that nobody knows, so that each file is waited for."""
+    files = 30
+    fill(tmp_path / "backing", files, 6000)
+    names = [path.relative_to(tmp_path / "backing") for path in sorted((tmp_path / "backing").rglob("*.jpg"))]
+    random.Random(7).shuffle(names)
+    own = 0.0
+    with (
+        SlowSource(tmp_path / "backing", open_latency=0.1) as source,
+        mounting(source.path, "--signal", "open") as m,
+    ):
+        for name in names:
+            began = time.monotonic()
+            data = (m.path / name).read_bytes()
+            own += time.monotonic() - began
+            assert data == (tmp_path / "backing" / name).read_bytes()
+        found = settled(m, files)["epochs"]
+    assert own > 0.1 * files
+    assert sum(one["stall_seconds"] for one in found) == pytest.approx(own, rel=0.1)
+    assert sum(one["waits"] for one in found) == files
+
+
 def test_metrics_agree_with_the_source_where_no_plan_is_known_and_files_have_several_blocks(
     mounting: Mounting, tmp_path: Path
 ) -> None:
@@ -272,6 +317,9 @@ def test_the_exporter_finds_mounts_and_a_supervisor_that_is_stopped_is_not_up(
             in_use = run([*module("nopfs"), "exporter", "--listen", f"127.0.0.1:{port}"])
             assert (in_use.returncode, in_use.stderr.count("\n")) == (2, 1)
             assert "is in use already" in in_use.stderr
+            page = tmp_path / "run.html"
+            report = run([*module("nopfs"), "report", str(m.path), "--output", str(page)])
+            assert (report.returncode, report.stderr.count("\n"), page.exists()) == (11, 1, False), report.stderr
         finally:
             m.kill("supervisor", signal.SIGCONT)
         assert wait_until(lambda: scraped(port)[f"nopfs_up {m.path}"] == 1)

@@ -118,16 +118,31 @@ def test_a_command_sets_the_number_until_the_unmount_whoever_supervises(mounting
         assert "not tuned, as a command asked" in status.stdout
 
 
+def rate_over(slow: SlowSource, seconds: float) -> float:
+    """Bytes a second that the source gives meanwhile."""
+    begun, before = time.monotonic(), slow.counters(files=False).bytes
+    time.sleep(seconds)
+    return (slow.counters(files=False).bytes - before) / (time.monotonic() - begun)
+
+
+@pytest.mark.slow
+def test_over_ten_seconds_prefetches_keep_to_the_bandwidth_within_a_twentieth(
+    mounting: Mounting, tmp_path: Path
+) -> None:
+    fill(tmp_path / "backing", 1000, 20_000)
+    with (
+        SlowSource(tmp_path / "backing", open_latency=0.005) as slow,
+        mounting(slow.path, *PLAN, "--source-bandwidth", "1MB/s") as m,
+    ):
+        m.wait_status(lambda status: status["stager"]["staged_files"] > 10)
+        assert rate_over(slow, 10.0) == pytest.approx(1e6, rel=0.05)
+
+
 @pytest.mark.long
 def test_prefetches_keep_to_the_bandwidth_and_a_command_changes_it(mounting: Mounting, tmp_path: Path) -> None:
     """Within a tenth, over some seconds; the page promises a twentieth over ten."""
     size, rate = 20_000, 1_000_000
     fill(tmp_path / "backing", 1000, size)
-
-    def rate_over(slow: SlowSource, seconds: float) -> float:
-        begun, before = time.monotonic(), slow.counters(files=False).bytes
-        time.sleep(seconds)
-        return (slow.counters(files=False).bytes - before) / (time.monotonic() - begun)
 
     with (
         SlowSource(tmp_path / "backing", open_latency=0.005) as slow,
