@@ -119,8 +119,7 @@ def _call(said: dict[str, Any]) -> Call:
     if values.get("ram", 0) > MOST_RAM:
         raise usage(f"--ram: {said['ram']!r} is more than any machine has; write the memory of the mount")
     source = _source(said["source"])
-    disks = values.get("disk", ())
-    check_disks(MountConfig(source=source, mountpoint="", disks=disks))
+    disks = check_disks(MountConfig(source=source, mountpoint="", disks=values.get("disk", ()))).disks
     index_dir = values.get("index_dir", default_index_dir(os.geteuid(), os.environ))
     output = _output(said["output"]) if "output" in said else _default_output(index_dir, source)
     return Call(source, disks, values.get("ram"), output, seconds)

@@ -53,7 +53,7 @@ def preflight(config: MountConfig, env: Mapping[str, str], say: Say) -> MountCon
     check_apart(config.source, config.mountpoint)
     check_reach(config)
     check_memory(config)
-    check_disks(config)
+    config = check_disks(config, say)
     check_log_file(config)
     check_job_report(config, say)
     check_fuse(config)
@@ -193,17 +193,17 @@ def check_memory(config: MountConfig) -> None:
             raise NopfsError(Exit.USAGE, f"--{name} {exact_size(size)}: {there}; ask for less, or leave it out")
 
 
-def check_disks(config: MountConfig) -> None:
-    """Raise NopfsError with Exit.DISK unless the directories can be written and have the room. Call it for a source
-    that answers; `config` may lack a mountpoint."""
+def check_disks(config: MountConfig, say: Say = lambda text: None) -> MountConfig:
+    """Return the config with disks that have the room: where copies that other users keep take some of it, the tier is
+    smaller, and `say` prints a line about it. Raises NopfsError with Exit.DISK unless the directories can be written
+    and have the room. Call it for a source that answers; `config` may lack a mountpoint."""
     for disk in config.disks:
         if not answers(disk.path, DISK_S):
             raise _disk(f"{disk.path} did not answer within {DISK_S:.0f} s; check the file system that it is on")
-    for disk in config.disks:
-        _check_disk(disk, config)
+    return dataclasses.replace(config, disks=tuple(_check_disk(disk, config, say) for disk in config.disks))
 
 
-def _check_disk(disk: DiskSpec, config: MountConfig) -> None:
+def _check_disk(disk: DiskSpec, config: MountConfig, say: Say) -> DiskSpec:
     path = disk.path
     try:
         mode = os.stat(path).st_mode
@@ -225,10 +225,24 @@ def _check_disk(disk: DiskSpec, config: MountConfig) -> None:
     if _free(path) + kept < (disk.size or MIN_DISK):
         with contextlib.suppress(OSError):
             clear_leftovers(path, config.uid)  # files of a killed mount, which may take the room
-    free = _free(path) + kept
-    if free < (disk.size or MIN_DISK):
-        wanted = format_size(disk.size or MIN_DISK)
-        raise _disk(f"{path} has no room for {wanted}: {format_size(free)} free; ask for less, or make room")
+    free, wanted = _free(path) + kept, disk.size or MIN_DISK
+    if free >= wanted:
+        return disk
+    if free >= min(wanted, MIN_DISK) and _others_keep(path):
+        say(
+            f"--disk {path}: {format_size(free)} of {format_size(wanted)} are free, as other users keep copies there; "
+            "the tier takes what is free"
+        )
+        return dataclasses.replace(disk, size=free)
+    raise _disk(f"{path} has no room for {format_size(wanted)}: {format_size(free)} free; ask for less, or make room")
+
+
+def _others_keep(path: str) -> bool:
+    """Return whether other users keep copies in a directory."""
+    from nopfsfs.tiers.kept_directory import PREFIX, cache_name
+
+    own = cache_name(os.geteuid())
+    return any(name.startswith(PREFIX) and name != own for name in os.listdir(path))
 
 
 def _kept(path: str, config: MountConfig) -> int:

@@ -23,6 +23,7 @@ from nopfsfs.system.directory_access import open_directory, open_regular
 from nopfsfs.tiers.kept_names import PART, SOURCE_NAME, SUBDIRECTORY, CopyName, parsed_name
 
 VERSION = "v1"
+PREFIX = "nopfs-cache-"  # of the names of all users' caches
 _OPENING, _MOUNTS, _SOURCES, _ABOUT = "opening", "mounts", "sources", "about.json"
 _MOUNT_NAME = re.compile("([0-9a-f]{32})-[0-9a-f]{16}")
 _COUNTING = -(1 << 63)  # in place of the bytes of a mount that counts
@@ -33,7 +34,7 @@ _PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 def cache_name(uid: int) -> str:
     """The name of a user's cache in a directory."""
-    return f"nopfs-cache-{uid}"
+    return f"{PREFIX}{uid}"
 
 
 def charged(size: int) -> int:

@@ -239,6 +239,32 @@ def test_disk_twice(source: Path, mountpoint: Path, tmp_path: Path, capsys: pyte
 
 
 @root_only
+def test_copies_that_other_users_keep_make_the_tier_smaller_and_do_not_cost_the_mount(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not mounting.may_mount():
+        pytest.skip("needs the right to call mount(2)")
+    monkeypatch.setattr(module, "MIN_DISK", 100_000)
+    said: list[str] = []
+    with tmpfs(tmp_path / "disk", "1m") as path:
+        config = MountConfig(source=str(source), mountpoint="", disks=(DiskSpec(str(path), 900_000),))
+        assert module.check_disks(config, said.append) == config
+        (path / "others").write_bytes(bytes(500_000))
+        with pytest.raises(NopfsError, match="has no room"):
+            module.check_disks(config, said.append)
+        assert said == []
+        (path / "nopfs-cache-4242").mkdir()
+        (found,) = module.check_disks(config, said.append).disks
+        assert found.size is not None
+        assert 400_000 < found.size < 600_000
+        assert len(said) == 1
+        assert "as other users keep copies there" in said[0]
+        (path / "more").write_bytes(bytes(450_000))
+        with pytest.raises(NopfsError, match="has no room"):
+            module.check_disks(config)
+
+
+@root_only
 def test_a_disk_that_is_read_only_is_said_to_be_so(source: Path, tmp_path: Path) -> None:
     if not mounting.may_mount():
         pytest.skip("needs the right to call mount(2)")

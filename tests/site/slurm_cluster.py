@@ -6,11 +6,14 @@ Each node has a mount namespace of its own, with /run/nopfs, /run/nopfs-jobs and
 from __future__ import annotations
 
 import shlex
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import pytest
 
 from nopfsfs.fuse.mount_table import parse_mountinfo
 from tests.conftest import wait_until
@@ -169,8 +172,13 @@ def slurm(proctrack: str, at: Path) -> Iterator[SlurmCluster]:
 @contextmanager
 def munge() -> Iterator[None]:
     """Run munged, whose files are the test's own."""
+    if shutil.which("munged") is None:
+        pytest.fail("Slurm needs munge, which is missing: apt-get install munge, or scripts/system_deps.sh --site")
     sh("""install -d -o munge -g munge -m 755 /run/munge
     setpriv --reuid munge --regid munge --clear-groups munged --force --num-threads=2 \
         --log-file=/run/munge/log --seed-file=/run/munge/seed""")
+    said = subprocess.run(["munge", "-n"], capture_output=True, text=True, timeout=20, check=False)
+    if said.returncode:
+        pytest.fail(f"munged does not answer, so that no job of Slurm starts; /run/munge/log says why: {said.stderr}")
     yield
     sh("kill $(cat /run/munge/munged.pid)")
