@@ -7,8 +7,8 @@ verdicts.
 An unmodified PyTorch loop (train_loop.py) reads real JPEG files for three epochs. The source is a stand-in
 for a parallel file system (slow_source.py). Each run is a fresh process, each mounted run a fresh mount. With
 several runs, those on the local copy and the mount take turns, so that what else the machine does meets both. Ends
-with one PASS or FAIL per promise, and with three lines to paste, writes build/demo.json, build/demo.png and
-build/demo.html, and exits with 1 if a promise was broken.
+with one PASS or FAIL per promise, with three lines to paste, and with the name of the mount's own report,
+build/demo.html; writes build/demo.json and build/demo.png; and exits with 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -344,13 +344,13 @@ def finish(arguments: argparse.Namespace, jobs: list[Job], verdict: list[Check],
     save(arguments.picture, jobs)
     source = image_root(jobs[0].files)
     print(f"\nTook {seconds:.0f} s. Picture: {short(arguments.picture)}; all figures: {short(arguments.record)}")
-    if report := next((job.mounted[-1].report for job in jobs if job.mounted), None):
-        save_page(arguments.page, report)
-        print(f"What the mount saw of its last run: {short(arguments.page)}")
     print()
     print(f"To mount a directory of your own, paste these lines with its path in place of {short(source)}.")
     print("The second may be any command that reads, such as ls:")
     print(*lines_to_paste(source), sep="\n")
+    if report := next((job.mounted[-1].report for job in jobs if job.mounted), None):
+        save_page(arguments.page, report)
+        print(f"\nThe mount's own view of its last run: {short(arguments.page)}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import random
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from lab import Epoch
 from slow_source import FileCounters, SourceCounters
 
 from tests.conftest import slow
+from tests.monitor import runs
 
 
 def epochs(*seconds: float, checksum: int = 7) -> list[Epoch]:
@@ -205,6 +207,19 @@ def test_the_lines_to_paste_mount_train_and_unmount(
         lab.unmount(build / "mnt")
 
 
+def test_the_demo_ends_with_the_name_of_the_mount_s_own_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = runs.report(runs.waited(0, 0, 10, 9, source=1.0), runs.epoch(1, 10, 10))
+    job = io_job(replace(mounted(1.0, 0.2, 0.2), report=report(300, 300, 100) | seen))
+    page = tmp_path / "demo.html"
+    words = ["--record", f"{tmp_path}/demo.json", "--picture", f"{tmp_path}/demo.png", "--page", f"{page}"]
+    demo.finish(demo.parse_arguments(words), [job], checks([job], demo.BANDWIDTH), 1.0)
+    assert capsys.readouterr().out.splitlines()[-1].endswith("demo.html")
+    assert "for 90\xa0% of epoch 0" in page.read_text()
+    assert (tmp_path / "demo.png").stat().st_size > 1000
+
+
 @pytest.mark.parametrize(
     ("patterns", "names"),
     [
@@ -214,6 +229,7 @@ def test_the_lines_to_paste_mount_train_and_unmount(
         (["warm*/117KB/c/open/ratio_to_tmpfs"], ["warm/117KB/*", "warm2/117KB/*"]),
         (["cpu/per_hit_us", "rss/base_mb"], ["cpu/*", "rss/*"]),
         (["epoch/bytes/*"], ["epoch/*"]),
+        (["kept/*/first_over_later"], ["kept/*"]),
         (["plan/*/1281167/*"], ["plan/*/1281167/*"]),
         (["plan/grain/*", "index/*"], ["index/*", "plan/*/1281167/*", "plan/*/14197122/*"]),
         (["identify/*/opens"], ["identify/*", "identify/job/*"]),
