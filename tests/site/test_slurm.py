@@ -254,14 +254,18 @@ def settings(more: str) -> Iterator[None]:
         file.write_text(SITE)
 
 
-@pytest.mark.parametrize("fault", ["OPTIONS=(--ram 64G", "exit 3", "${NONE?}"])
+@pytest.mark.parametrize("fault", ["OPTIONS=(--ram 64G", "exit 0", "exit 3", "${NONE?}"])
 def test_a_fault_in_the_settings_costs_the_job_its_mount_and_no_more(cluster: SlurmCluster, fault: str) -> None:
     with settings(f"{fault}\n"):
         job = cluster.submit("srun --mpi=none sh -c 'echo from $NOPFS_DATA'", f"--comment=nopfs={SOURCE}")
         cluster.wait_state(job, "COMPLETED")
 
         cluster.check_nothing_left(job)
+        other = cluster.submit("srun --mpi=none sh -c 'echo from $NOPFS_DATA'")
+        cluster.wait_state(other, "COMPLETED")
+        cluster.check_nothing_left(other)
 
+    assert "nopfs: no mount: /etc/nopfs/slurm.conf is not taken" in cluster.out(other), "as it may name a source"
     assert cluster.out(job).count(f"from {SOURCE}\n") == 2, cluster.out(job)
     assert f"nopfs: no mount, reading {SOURCE}: /etc/nopfs/slurm.conf is not taken" in cluster.out(job)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import shutil
 import threading
@@ -241,10 +242,13 @@ def test_where_no_room_comes_readers_of_copies_on_disk_do_not_wait_for_it_again(
         began = time.monotonic()
         assert s.read(row)[0] == errno.ENOSPC, "the server reads by itself"
         assert time.monotonic() - began >= 0.2
+        rest = s.stager._state._demands._copy_waits_from
+        assert rest > began + demands.REST_S
+        monkeypatch.setattr(s.stager._state._demands, "_copy_waits_from", math.inf)
         monkeypatch.setattr(demands, "COPY_DELAY_S", 60.0)
         assert s.read(row)[0] == errno.ENOSPC, "at once"
+        assert s.stager._state._demands._copy_waits_from == math.inf, "it has not waited"
         monkeypatch.setattr(s.stager._state._demands, "_copy_waits_from", 0.0)
-        monkeypatch.setattr(demands, "COPY_DELAY_S", 0.2)
         assert s.read(base.row("f07"))[0] == errno.ENOSPC, "which has no copy"
 
 

@@ -11,11 +11,12 @@ site=/etc/nopfs/slurm.conf wrong=''
 # A fault in the site's file would end this shell as well, with a status of its own: it is tried in another shell first.
 # shellcheck source=/dev/null
 if [ -r "$site" ]; then
-	if wrong=$({ . "$site"; :; } 2>&1 >/dev/null); then
+	wrong=$({ . "$site"; exit 42; } 2>&1 >/dev/null)
+	if [ $? = 42 ]; then
 		. "$site"
 		wrong=''
 	else
-		wrong="$site is not taken: ${wrong:-it ends the shell}"
+		wrong="$site is not taken: $(echo "${wrong:-it ends the shell}" | tr '\n' ' ')"
 	fi
 fi
 [ -z "$wrong" ] || logger -t nopfs "$wrong" 2>/dev/null

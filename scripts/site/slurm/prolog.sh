@@ -14,11 +14,12 @@ site=/etc/nopfs/slurm.conf wrong=''
 # A fault in the site's file would end this shell as well, with a status of its own: it is tried in another shell first.
 # shellcheck source=/dev/null
 if [ -r "$site" ]; then
-	if wrong=$({ . "$site"; :; } 2>&1 >/dev/null); then
+	wrong=$({ . "$site"; exit 42; } 2>&1 >/dev/null)
+	if [ $? = 42 ]; then
 		. "$site"
 		wrong=''
 	else
-		wrong="$site is not taken: ${wrong:-it ends the shell}"
+		wrong="$site is not taken: $(echo "${wrong:-it ends the shell}" | tr '\n' ' ')"
 	fi
 fi
 
@@ -33,17 +34,15 @@ case $asked in
 *nopfs=*) source=${asked#*nopfs=} source=${source%%[ ,;]*} ;;
 *) source=$SOURCE ;;
 esac
+# Also for a job that asks for nothing: the site's SOURCE is not known then, nor how much memory a mount may take.
+[ -z "$wrong" ] || { echo "$wrong" >"$job/failed"; logger -t nopfs -f "$job/failed" 2>/dev/null; }
 [ -n "$source" ] || exit 0
 case $source in
 /*) ;;
 *) echo "nopfs=$source in the job's comment is no absolute path" >"$job/failed"; exit 0 ;;
 esac
 echo "$source" >"$job/source" # for the TaskProlog, which does not see the comment
-if [ -n "$wrong" ]; then # how much memory a mount may take is not known
-	echo "$wrong" | tail -n 1 >"$job/failed"
-	logger -t nopfs -f "$job/failed" 2>/dev/null
-	exit 0
-fi
+[ -z "$wrong" ] || exit 0
 # Only these words: what else the user writes there reaches no command of root's.
 set -- --io-timeout "$IO_TIMEOUT"
 case $asked in *seed=[0-9]*) seed=${asked#*seed=} && set -- "$@" --seed "${seed%%[!0-9]*}" ;; esac
@@ -56,8 +55,9 @@ case ${SLURM_JOB_WORK_DIR-} in
 esac
 if [ "$AS_USER" = yes ]; then
 	chown "$SLURM_JOB_UID:$SLURM_JOB_GID" "$job/data"
-	HOME=$(getent passwd "$SLURM_JOB_UID" | cut -d: -f6)
+	HOME=$(timeout 5 getent passwd "$SLURM_JOB_UID" | cut -d: -f6)
 	export HOME
+	unset XDG_CACHE_HOME XDG_RUNTIME_DIR # of slurmd
 	as="setpriv --reuid $SLURM_JOB_UID --regid $SLURM_JOB_GID --init-groups"
 else
 	as='' && set -- "$@" --user "$SLURM_JOB_UID"

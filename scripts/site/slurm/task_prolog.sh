@@ -5,13 +5,14 @@ JOBS=/run/nopfs-jobs SOURCE=''
 site=/etc/nopfs/slurm.conf
 # A fault in the site's file would end this shell as well, with a status of its own: it is tried in another shell first.
 # shellcheck source=/dev/null
-if [ -r "$site" ] && ({ . "$site"; :; }) >/dev/null 2>&1; then . "$site"; fi
+[ ! -r "$site" ] || (. "$site"; exit 42) >/dev/null 2>&1
+[ $? != 42 ] || . "$site"
 job=$JOBS/$SLURM_JOB_ID
 data=$job/data source=$(cat "$job/source" 2>/dev/null) || source=$SOURCE
 if grep -q " $data .* - fuse\.nopfs " /proc/self/mountinfo; then
 	echo "export NOPFS_DATA=$data"
-elif [ -n "$source" ]; then
-	echo "export NOPFS_DATA=$source"
-	[ ! -r "$job/failed" ] || echo "print nopfs: no mount, reading $source: $(cat "$job/failed")"
+else
+	[ -z "$source" ] || echo "export NOPFS_DATA=$source"
+	[ ! -r "$job/failed" ] || echo "print nopfs: no mount${source:+, reading $source}: $(cat "$job/failed")"
 fi
 exit 0
