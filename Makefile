@@ -82,7 +82,8 @@ test-site: $(READY) deb build/debian.tar
 SEEN := tests/cli/test_report.py tests/monitor/test_metric_table.py
 build/promtool/usr/bin/promtool:
 	@mkdir -p build/promtool
-	@apt-get update -qq && cd build/promtool && rm -f *.deb && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .
+	@apt-get update -qq && cd build/promtool && rm -f *.deb \
+		&& apt-get download -qq -o APT::Sandbox::User=root prometheus && dpkg-deb -x prometheus_*.deb .
 
 SHORTEST := 'tests/site/test_slurm.py::test_prolog_job_epilog[linuxproc]' \
 	tests/site/test_debian.py::test_install_mount_read_umount_purge

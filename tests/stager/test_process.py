@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -199,28 +200,31 @@ def full(tmp_path: Path) -> Iterator[tuple[Shared, DiskSpec]]:
     made.close()
 
 
-def copy_and_fill(s: Running, row: int, others: list[int]) -> None:
-    """Leave a copy of the row on disk alone, and no room in memory."""
-    s.order(Order.FETCH, [row])
-    s.wait_for(Event.STAGED, row)
-    s.order(Order.TO_DISK, [row], 1)
-    s.wait_for(Event.ON_DISK, row)
-    s.order(Order.EVICT, [row])
-    s.wait_for(Event.EVICTED, row)
-    assert s.read(others[0])[0] == 0, "so that the grace passes"
-    for other in others:
-        s.order(Order.FETCH, [other])
-        s.wait_for(Event.STAGED, other)
+@contextmanager
+def crowded(full: tuple[Shared, DiskSpec]) -> Iterator[tuple[Running, int, list[int]]]:
+    """A stager with a copy of one row on disk alone, and with other rows in memory, where there is no room."""
+    base, disk = full
+    row, *others = (base.row(f"f0{number}") for number in range(5))
+    with running(base, (disk,)) as s:
+        s.order(Order.FETCH, [row])
+        s.wait_for(Event.STAGED, row)
+        s.order(Order.TO_DISK, [row], 1)
+        s.wait_for(Event.ON_DISK, row)
+        s.order(Order.EVICT, [row])
+        s.wait_for(Event.EVICTED, row)
+        assert s.read(others[0])[0] == 0, "so that the grace passes"
+        for other in others:
+            s.order(Order.FETCH, [other])
+            s.wait_for(Event.STAGED, other)
+        yield s, row, others
 
 
 def test_a_reader_of_a_copy_on_disk_waits_for_room_and_not_for_the_source(
     full: tuple[Shared, DiskSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, disk = full
+    base, _ = full
     monkeypatch.setattr(demands, "COPY_DELAY_S", 20.0)
-    row, *others = (base.row(f"f0{number}") for number in range(5))
-    with running(base, (disk,)) as s:
-        copy_and_fill(s, row, others)
+    with crowded(full) as (s, row, others):
         opens, found = base.gauge[Metric.SOURCE_OPENS], list[tuple[int, bytes]]()
         reader = threading.Thread(target=lambda: found.append(s.read(row)))
         reader.start()
@@ -234,11 +238,8 @@ def test_a_reader_of_a_copy_on_disk_waits_for_room_and_not_for_the_source(
 def test_where_no_room_comes_readers_of_copies_on_disk_do_not_wait_for_it_again(
     full: tuple[Shared, DiskSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, disk = full
     monkeypatch.setattr(demands, "COPY_DELAY_S", 0.2)
-    row, *others = (base.row(f"f0{number}") for number in range(5))
-    with running(base, (disk,)) as s:
-        copy_and_fill(s, row, others)
+    with crowded(full) as (s, row, _):
         began = time.monotonic()
         assert s.read(row)[0] == errno.ENOSPC, "the server reads by itself"
         assert time.monotonic() - began >= 0.2
@@ -249,7 +250,7 @@ def test_where_no_room_comes_readers_of_copies_on_disk_do_not_wait_for_it_again(
         assert s.read(row)[0] == errno.ENOSPC, "at once"
         assert s.stager._state._demands._copy_waits_from == math.inf, "it has not waited"
         monkeypatch.setattr(s.stager._state._demands, "_copy_waits_from", 0.0)
-        assert s.read(base.row("f07"))[0] == errno.ENOSPC, "which has no copy"
+        assert s.read(full[0].row("f07"))[0] == errno.ENOSPC, "which has no copy"
 
 
 # ---- restart ------------------------------------------------------------------------------------------------
