@@ -88,11 +88,11 @@ def parse_bandwidth(text: str) -> int:
 
 def parse_weight(text: str) -> float:
     """Return the claim of a mount beside others. Raises ValueError."""
-    from nopfsfs.policy.site_rules import WEIGHT_LEAST, WEIGHT_MOST  # plain mounts need none of it
+    from nopfsfs.policy.site_rules import WEIGHT_LEAST, WEIGHT_MOST, is_weight  # plain mounts need none of it
 
     with suppress(ValueError):
-        if WEIGHT_LEAST <= float(text) <= WEIGHT_MOST:
-            return float(text)
+        if is_weight(weight := float(text)):
+            return weight
     raise ValueError(f"{text!r} is not a weight: write {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}, or none")
 
 

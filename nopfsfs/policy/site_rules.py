@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from fnmatch import fnmatchcase
+from typing import TypeGuard
 
 from nopfsfs.config import MAX_CONCURRENCY
 from nopfsfs.text import toml_table
@@ -164,8 +165,13 @@ def _rate(value: object) -> int:
     return int(toml_table.rate(value))
 
 
+def is_weight(value: object) -> TypeGuard[float]:
+    """Return whether a value is a weight that a mount may have."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and WEIGHT_LEAST <= value <= WEIGHT_MOST
+
+
 def _weight(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not WEIGHT_LEAST <= value <= WEIGHT_MOST:
+    if not is_weight(value):
         raise ValueError(f"{toml_table.shown(value)} is not a weight: write {WEIGHT_LEAST:g} to {WEIGHT_MOST:g}")
     return float(value)
 

@@ -98,9 +98,9 @@ class Demands:
         if load is None and waits:
             self._delayed.append((demand, since))
             return None
-        if load is None and self._clock() - since >= COPY_DELAY_S:
-            self._copy_waits_from = self._clock() + REST_S
         if load is None:
+            if self._clock() - since >= COPY_DELAY_S:
+                self._copy_waits_from = self._clock() + REST_S
             self._gauge[Metric.NO_ROOM] += 1
             return Answer(demand.id, errno.ENOSPC, 0, 0)  # the server reads by itself
         end = min(end, load.start + load.length)

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from nopfsfs.config import MAX_CONCURRENCY, MountConfig
-from nopfsfs.policy.site_rules import WEIGHT_LEAST, WEIGHT_MOST, SiteLimits
+from nopfsfs.policy.site_rules import WEIGHT_LEAST, WEIGHT_MOST, SiteLimits, is_weight
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.text.units import MAX_RATE
 
@@ -112,6 +112,6 @@ def _bandwidth(said: Any) -> int | None:
 def _weight(said: Any) -> int | None:
     if said is None or said == "none":
         return None if said is None else NO_WEIGHT
-    if isinstance(said, int | float) and not isinstance(said, bool) and WEIGHT_LEAST <= said <= WEIGHT_MOST:
+    if is_weight(said):
         return round(said * WEIGHT_UNIT)
     raise ValueError(f"weight: a number from {WEIGHT_LEAST:g} to {WEIGHT_MOST:g} or none is expected")

@@ -200,18 +200,23 @@ def full(tmp_path: Path) -> Iterator[tuple[Shared, DiskSpec]]:
     made.close()
 
 
+def leave_on_disk(s: Running, row: int) -> None:
+    """Leave a copy of the row on disk tier 1, and none in memory."""
+    s.order(Order.FETCH, [row])
+    s.wait_for(Event.STAGED, row)
+    s.order(Order.TO_DISK, [row], 1)
+    s.wait_for(Event.ON_DISK, row)
+    s.order(Order.EVICT, [row])
+    s.wait_for(Event.EVICTED, row)
+
+
 @contextmanager
 def crowded(full: tuple[Shared, DiskSpec]) -> Iterator[tuple[Running, int, list[int]]]:
     """A stager with a copy of one row on disk alone, and with other rows in memory, where there is no room."""
     base, disk = full
     row, *others = (base.row(f"f0{number}") for number in range(5))
     with running(base, (disk,)) as s:
-        s.order(Order.FETCH, [row])
-        s.wait_for(Event.STAGED, row)
-        s.order(Order.TO_DISK, [row], 1)
-        s.wait_for(Event.ON_DISK, row)
-        s.order(Order.EVICT, [row])
-        s.wait_for(Event.EVICTED, row)
+        leave_on_disk(s, row)
         assert s.read(others[0])[0] == 0, "so that the grace passes"
         for other in others:
             s.order(Order.FETCH, [other])
@@ -302,12 +307,7 @@ def test_a_copy_on_disk_serves_after_the_arena_let_it_go_and_is_removed_at_the_e
 ) -> None:
     row = base.row("f00")
     with running(base, (disk,)) as s:
-        s.order(Order.FETCH, [row])
-        s.wait_for(Event.STAGED, row)
-        s.order(Order.TO_DISK, [row], 1)
-        s.wait_for(Event.ON_DISK, row)
-        s.order(Order.EVICT, [row])
-        s.wait_for(Event.EVICTED, row)
+        leave_on_disk(s, row)
         opens = base.gauge[Metric.SOURCE_OPENS]
         assert s.read(row) == (0, content(1, 2 * PAGE))
         assert base.gauge[Metric.SOURCE_OPENS] == opens
