@@ -36,10 +36,13 @@ _BEGIN_OPENS, _MIDDLE_OPENS = 16, 8
 # First opens that are looked at where readers are not told apart; each costs more than the one before.
 _TOGETHER_OPENS = 256
 _LEAST_OPENS, _LEAST_FILES = 4, 16
+# Opens of all readers that are looked at where they are near one place, and the least that tell.
+_LATEST, _LATEST_LEAST = 128, 64
 # All seeds are looked at in the middle of an epoch only in so many enumerations of the files.
 _TARGETS = 2
-# Files up to which the middle of an epoch takes a second or two for all seeds, and up to which some seconds.
-_QUICK, _SOON = 16_384, 131_072
+# Files up to which the middle of an epoch takes a second or two for all seeds, and up to which some seconds; and of
+# which it takes less where readers are near one place.
+_QUICK, _SOON, _TOGETHER = 16_384, 131_072, 32_768
 # World sizes of up to 16 times more than usual show in longer beginnings.
 _LONG = 16 * torch_seeds.REACH
 
@@ -52,19 +55,26 @@ class BySeed:
     make: Callable[[list[NDArray[np.int64]], int], SeedSearch]
     in_middle: bool
     middle_opens: int = _MIDDLE_OPENS
+    together: bool = False  # all readers are near one place in an epoch's middle
 
     def begin(self, view: OpensView, samples_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> SeedSearch | None:
         """A search over what was opened; None where that is too little. `samples_of`: the samples of rows, -1: none."""
-        readers = view.lasts(self.middle_opens) if self.in_middle else view.begun
+        readers = self._readers(view)
         found = [samples[samples >= 0][:_TOGETHER_OPENS] for samples in map(samples_of, readers)]
         found = sorted((one for one in found if len(one) >= _LEAST_OPENS), key=len, reverse=True)
-        found = found[: _MIDDLE_READERS if self.in_middle else _READERS]
-        if not found or self.target.n < _LEAST_FILES:
+        if not self.together:
+            found = found[: _MIDDLE_READERS if self.in_middle else _READERS]
+        if sum(map(len, found)) < (_LATEST_LEAST if self.together else 1) or self.target.n < _LEAST_FILES:
             return None
         try:
             return self.make(found, self.target.n)
         except ValueError:  # more files than torch shuffles so
             return None
+
+    def _readers(self, view: OpensView) -> list[NDArray[np.int64]]:
+        if self.together:
+            return view.latest(_LATEST)
+        return view.lasts(self.middle_opens) if self.in_middle else view.begun
 
 
 def likely(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
@@ -79,6 +89,18 @@ def further(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list
         found.append(_beginnings(target, torch_seeds.SEEDS, spacing * torch_seeds.REACH))
         found.append(_middles(target, _likely(seeds), spacing))
     return found
+
+
+def together(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
+    """All seeds in the middle of an epoch of the likeliest files, where they are many and all readers near one place:
+    what takes a second, or some of a million files. Where tripwires alone show, opens lie too far apart."""
+    which = (*_likely(seeds), *torch_seeds.SEEDS)
+
+    def make(readers: list[NDArray[np.int64]], n: int) -> SeedSearch:
+        return torch_seeds.middles_together(readers, n, which)
+
+    likeliest = _here(targets)[:1] if spacing == 1 else []
+    return [BySeed(target, make, in_middle=True, together=True) for target in likeliest if target.n > _TOGETHER]
 
 
 def thorough(targets: Iterable[FileList], spacing: int = 1) -> tuple[list[BySeed], list[BySeed], list[BySeed]]:

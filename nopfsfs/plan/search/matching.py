@@ -24,7 +24,7 @@ from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Dealt
 from nopfsfs.plan.samplers.torch_global import Global
 from nopfsfs.plan.search import candidates
-from nopfsfs.plan.search.by_seed import FAMILY, BySeed, further, likely, named, thorough
+from nopfsfs.plan.search.by_seed import FAMILY, BySeed, further, likely, named, thorough, together
 from nopfsfs.plan.search.candidates import WHOLE, Candidate, FileList, OrderHeads, Seeds, Stage
 from nopfsfs.plan.search.deal import World, listed
 from nopfsfs.plan.search.place_in_stream import PlaceInStream
@@ -66,8 +66,9 @@ Step = Callable[[PreparedOpens], tuple[list[Suspect], int]]  # what it found, an
 @dataclass(frozen=True)
 class _Tries:
     """All that a search tries. `first`, `second`: the stages after the usual one; `spread`: those that come before a
-    search by seed; `soonest`, `stages`: the others. `beginnings`, `middles`, `quick`, `elsewhere`: searches by seed,
-    those in the likeliest enumeration of the files first. `said`, `others`: seeds of torch's global generator."""
+    search by seed; `soonest`, `stages`: the others. `beginnings`, `middles`, `together`, `quick`, `elsewhere`: searches
+    by seed, those in the likeliest enumeration of the files first. `said`, `others`: seeds of torch's global
+    generator."""
 
     targets: Sequence[FileList]
     large: Sequence[FileList]
@@ -78,6 +79,7 @@ class _Tries:
     stages: Sequence[Stage]
     beginnings: Sequence[BySeed]
     middles: Sequence[BySeed]
+    together: Sequence[BySeed]
     quick: Sequence[BySeed]
     elsewhere: Sequence[BySeed]
     said: Sequence[int]
@@ -126,12 +128,13 @@ class Search:
         wide = targets if by_seed and not first_only else []
         more = further(wide, seeds, spacing)
         quick, soon, long = thorough(wide, spacing)
+        near = together(wide, seeds, spacing)
         usual, first, second, *stages = candidates.stages(seeds, sampler)
         stages = [] if first_only else stages
         # where tripwires alone show, a search by seed reads long beginnings: some 10 s for all of them
         spread = [] if spacing == 1 or first_only else [candidates.usual_of_common(seeds, sampler)]
         large = [] if first_only else [target for target in targets if target.n > _LARGE]
-        self._parts = len(more + quick + long)
+        self._parts = len(more + near + quick + long)
         self._parts += 2 * len(large) + len(targets) * len([usual, first, second, *spread, *stages])
         # What is unusual of the seeds that were said comes in turn with all seeds in the middle of a large epoch.
         # Where tripwires alone show, longer beginnings are compared: there it waits.
@@ -141,8 +144,9 @@ class Search:
         # the likeliest enumeration comes first; whoever enumerates files otherwise seldom has a seed of their own
         tries = _Tries(
             targets, large, first, second, spread, soonest, [stage for stage in stages if stage not in soonest],
-            beginnings=more[:1], middles=more[1:_FURTHER], quick=quick, elsewhere=[*more[_FURTHER:], *quick[1:]],
-            said=said, others=[seed for seed in seeds.first if seed not in said] if streams else [],
+            beginnings=more[:1], middles=more[1:_FURTHER], together=near, quick=quick,
+            elsewhere=[*more[_FURTHER:], *quick[1:]], said=said,
+            others=[seed for seed in seeds.first if seed not in said] if streams else [],
         )  # fmt: skip
         yield from self._of(usual, targets)
         large_middles = self._by_seed(soon, parts=0)
@@ -163,9 +167,10 @@ class Search:
         self.past_beginnings = True
         yield from self._in_streams(tries.said, tries.targets, Words.LIKELY)
         self.past_streams = not self._first_only
-        yield from self._by_seed([*(way for way in tries.middles if way not in short), *tries.quick[:1]])
+        yield from self._by_seed(tries.together)
         yield from self._of(tries.first, tries.large, costly=True)
         yield from self._of(tries.second, tries.large, costly=True)
+        yield from self._by_seed([*(way for way in tries.middles if way not in short), *tries.quick[:1]])
         rest = self._in_streams(tries.said, tries.targets, Words.REST)
         others = self._in_streams(tries.others, tries.targets, Words.ALL)
         yield from _beside(chain(rest, self._by_seed(tries.elsewhere), others), large_middles, 1)
@@ -182,9 +187,10 @@ class Search:
         yield from self._of(tries.second, tries.targets, costly=False)
         yield from self._in_streams(tries.others, tries.targets, Words.ALL)
         self.past_streams = not self._first_only
-        yield from self._by_seed([*(tries.middles if tries.large else tries.quick[:1]), *tries.elsewhere])
+        yield from self._by_seed(tries.together)
         yield from self._of(tries.first, tries.large, costly=True)
         yield from self._of(tries.second, tries.large, costly=True)
+        yield from self._by_seed([*(tries.middles if tries.large else tries.quick[:1]), *tries.elsewhere])
 
     def _passed_likely(self) -> None:
         self.past_likely = True

@@ -10,7 +10,7 @@ import pytest
 
 from nopfsfs.plan.generators import torch_generator
 from nopfsfs.plan.search import step_bits, torch_seeds
-from nopfsfs.plan.search.torch_seeds import SEEDS, Opened, beginnings, middles
+from nopfsfs.plan.search.torch_seeds import SEEDS, Opened, beginnings, middles, middles_together
 from tests.conftest import slow
 
 OTHERS = range(1000)  # seeds that are searched besides the true one
@@ -71,6 +71,27 @@ def test_nearly_all_are_found_in_spite_of_stray_opens(world: int, workers: int, 
     assert found >= times - 1
 
 
+@pytest.mark.parametrize("n", [40_000, 60_000, slow(300_000), slow(1_281_167)])
+@pytest.mark.parametrize(("world", "ranks", "workers"), [(1, 1, 8), (3, 2, 0), (16, 1, 2), (64, 8, 2), (64, 4, 0)])
+def test_readers_that_are_together_are_found_wherever_they_are(n: int, world: int, ranks: int, workers: int) -> None:
+    times, found = 40, 0
+    rng = np.random.default_rng([n, world, workers])
+    for _ in range(times):
+        seed = int(rng.integers(len(SEEDS)))
+        order, first = _order(seed, n), int(rng.integers(world - ranks + 1))
+        lanes = [
+            _reader(order, rank, world, worker, workers)
+            for rank in range(first, first + ranks)
+            for worker in range(max(1, workers))
+        ]
+        each = 128 // len(lanes)
+        begin = int(rng.integers(min(map(len, lanes)) - each))
+        readers = [_with_strays(rng, lane[begin:], each, 0.05, n) for lane in lanes]
+        search = middles_together(readers, n, [(seed + 1) % len(SEEDS), seed])
+        found += [each for each, _ in search.run()] == [seed]
+    assert found >= times - 1
+
+
 @pytest.mark.parametrize("middle", [False, True])
 def test_a_reader_of_several_threads_is_found(middle: bool) -> None:
     n, seed = 4000, 77
@@ -94,6 +115,13 @@ def test_hardly_any_seed_is_found_by_chance(make: type, n: int) -> None:
     rng = np.random.default_rng(n)
     found = [make([rng.permutation(n)[:8] for _ in range(3)], n).run() for _ in range(3)]
     assert sum(map(len, found)) < 6
+
+
+@pytest.mark.parametrize("readers", [1, 4, 32])
+def test_hardly_any_seed_of_readers_that_are_together_is_found_by_chance(readers: int) -> None:
+    n = 40_000
+    rng = np.random.default_rng(readers)
+    assert len(middles_together([rng.permutation(n)[: 128 // readers] for _ in range(readers)], n).run()) < 4
 
 
 @pytest.mark.parametrize(("n", "cut"), [(40_000, 20_000), slow(300_000, 131_072)])
@@ -131,8 +159,10 @@ def test_beginnings_and_middles_see_the_true_places(n: int) -> None:
     opened = Opened(samples, n)
     seeds = [5, 0, 10_000, 2**32 + 7, -1]
     places = np.stack([np.argsort(_order(seed, n))[opened.samples] for seed in seeds], axis=1)
-    middle = torch_seeds._Middles(opened).places(seeds)
-    np.testing.assert_array_equal(middle[:-1], places)
+    for look in (torch_seeds._Middles, torch_seeds._LargeMiddles):
+        middle = look(opened).places(seeds)
+        np.testing.assert_array_equal(middle[:-1], np.where(middle[:-1] >= 0, places, step_bits.OUTSIDE))
+        assert look is torch_seeds._LargeMiddles or (middle[:-1] >= 0).all()
     for reach in (20, 624, 5000):
         begin = torch_seeds._Beginnings(opened, reach).places(seeds)
         np.testing.assert_array_equal(begin[:-1], np.where(places < reach, places, step_bits.OUTSIDE))
