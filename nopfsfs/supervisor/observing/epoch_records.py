@@ -7,6 +7,7 @@ divided like the opens.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -54,10 +55,10 @@ class Look:
 
 
 class Samples:
-    """Some hundreds of values, evenly chosen from however many there are."""
+    """Some hundreds of values, evenly chosen from however many there are, in 8 bytes each."""
 
     def __init__(self) -> None:
-        self._kept: list[float] = []
+        self._kept = array("d")
         self._every, self._skip = 1, 0
 
     def add(self, value: float | None) -> None:
@@ -94,6 +95,7 @@ class _Record:
     limit: Samples = field(default_factory=Samples)
     slowdown: Samples = field(default_factory=Samples)
     described: dict[str, Any] | None = None  # as it was when the epoch had ended
+    closed: bool = False
 
     def add(self, found: Counts, look: Look, first: float | None = None) -> None:
         """Count what happened until that look; `first`: when the first of these opens was seen, if it is known."""
@@ -145,6 +147,11 @@ class _Record:
         self.described = record if ended else None
         return record
 
+    def close(self) -> None:
+        """Keep no more of it than its description: this epoch does not go on."""
+        self.describe(ended=True)
+        self.limit, self.slowdown, self.closed = Samples(), Samples(), True
+
 
 class EpochRecords:
     """The epochs of one mount, the last RECORDS_MOST of them."""
@@ -184,7 +191,8 @@ class EpochRecords:
     def _found_again(self, label: EpochLabel) -> _Record | None:
         """The record of an epoch that is read again after another data set was."""
         lately = list(self._before)[-_GO_ON:]
-        found = next((one for one in lately if label.key and one.label.key == label.key), None)
+        alike = (one for one in lately if label.key and one.label.key == label.key and not one.closed)
+        found = next(alike, None)
         if found is not None:
             self._before.remove(found)
         return found
@@ -203,6 +211,8 @@ class EpochRecords:
     def _turn(self, record: _Record) -> None:
         if self._now.begin is not None:
             self._before.append(self._now)
+            if len(self._before) > _GO_ON:
+                self._before[-_GO_ON - 1].close()
         else:  # what happened before any open, as an error, belongs to the next
             record.counts += self._now.counts
         self._now = record

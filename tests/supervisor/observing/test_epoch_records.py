@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,6 +140,28 @@ def test_figures_of_the_tuner_are_summed_up_once_there_are_any() -> None:
     assert found["limit"]["median"] == pytest.approx(1000, rel=0.01)
     assert found["limit"]["p95"] == pytest.approx(1900, rel=0.01)
     assert found["slowdown"] == {"median": 1.5, "p95": 1.5}
+
+
+def test_an_epoch_that_is_over_keeps_its_figures_in_some_thousand_bytes() -> None:
+    """A mount that reads for days has RECORDS_MOST of them."""
+    job, epochs, looks = Job(), 60, 300
+
+    def read(numbers: range) -> None:
+        for number in numbers:
+            for step in range(looks):
+                job.read(1)
+                job.look(epoch(number), begun=1, limit=float(number), slowdown=1.0 + step / looks)
+
+    read(range(epochs // 2))
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    read(range(epochs // 2, epochs))
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert taken < 6000 * epochs // 2
+    found = job.found()
+    assert [one["limit"]["median"] for one in found] == list(range(epochs))
+    assert [one["slowdown"]["p95"] for one in found] == pytest.approx([1.95] * epochs, abs=0.01)
 
 
 def test_a_supervisor_that_takes_over_counts_from_there() -> None:
