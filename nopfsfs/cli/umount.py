@@ -1,4 +1,4 @@
-"""`nopfs-umount`: ends a mount in any state, within `--timeout` and some half a minute. Safe to run twice.
+"""`nopfs-umount`: ends a mount in any state, within `--timeout` and 48 s. Safe to run twice.
 
 The steps, called the ladder: ask the daemon to prepare, and unmount; while the mount is busy, name the processes that
 use it and try again; then unmount lazily and send the daemon the request to stop; then SIGTERM, abort this one FUSE

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Do(IntEnum):
-    """Kinds of commands to the stager; the numbers are those of `protocol.server_stager.Order`."""
+    """Kinds of commands to the stager; the numbers are those of `protocol.supervisor_stager.Order`."""
 
     FETCH = 1
     PUSH = 2

@@ -108,7 +108,7 @@ def columns_layout(n: int) -> shared_memory.Layout:
 
 
 class Metric(IntEnum):
-    """Counters of the server and the stager; each process writes its own block. Times are nanoseconds."""
+    """Counters of supervisor, servers and stager; each process writes its own block. Times are nanoseconds."""
 
     # server
     OPENS = 0

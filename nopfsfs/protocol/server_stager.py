@@ -1,7 +1,7 @@
-"""Messages between supervisor, server and stager: one datagram each on socket pairs (SOCK_SEQPACKET).
+"""Messages between server and stager: one datagram each on socket pairs (SOCK_SEQPACKET).
 
-Supervisor to stager: an `Order` and rows. Server to stager: a demand, or young reads. Stager to server: its answer, or
-a grace request.
+Server to stager: a demand, or young reads. Stager to server: its answer, or a grace request. Orders of the supervisor
+are in `supervisor_stager`.
 """
 
 from __future__ import annotations
@@ -9,44 +9,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-ROWS_PER_MESSAGE = 4096
-_ORDER = struct.Struct("<IIq")
 _DEMAND = struct.Struct("<QQqI")
 _ANSWER = struct.Struct("<QiqII")
 _YOUNG = struct.Struct("<QQqQQ")  # a message of these has another length than a demand
 YOUNG_PER_MESSAGE = 100
 YOUNG_S = 100.0  # bytes of a file that was written longer ago change with a trace, on any file system
 DEMAND_MAX = YOUNG_PER_MESSAGE * _YOUNG.size  # bytes of a message to the stager
-MESSAGE_MAX = _ORDER.size + 8 * ROWS_PER_MESSAGE
-
-
-class Order(IntEnum):
-    """Command of the supervisor to the stager. `value` is the command's number where it has one."""
-
-    FETCH = 1  # stage these rows, in this order, after what was asked before; value: 1 for after all others
-    PUSH = 2  # put these staged rows into the page cache
-    DROP = 3  # drop these rows' pages from the page cache; value: up to which byte, 0 for all
-    EVICT = 4  # free these rows' bytes in the arena; value: 1 for blocks of files read by ranges only, without an event
-    TO_DISK = 5  # copy these staged rows to disk tier `value`
-    OFF_DISK = 6  # remove these rows' copies on disk; value: 1 to begin none by itself, if they are large
-    CANCEL = 7  # forget the FETCH orders of the same value not begun
-    BUDGET = 8  # the arena's budget is now `value` bytes
-    QUIESCE = 9  # stop touching the mount; let go of it
-    STOP = 10
-    SERVER = 11  # with a descriptor: the demands of one more server
-    LOOK = 12  # say what the page cache holds of these rows, when nothing else is to be done; forget the LOOK before
-    PEER = 13  # with a descriptor: the peer process, in the place of the one before, which is gone
-    # of reads of the source: value: requests under way; rows: 1 to count only requests as young that begin from now on,
-    # or 0; bytes a second, 0: no bound
-    LIMITS = 14
-    COPY_LARGE = 22  # copy these rows, which are too large to be staged whole, to disk tier `value`, by blocks
-    CHECK = 21  # compare what is held of these rows with the source; value: 1 to forget the CHECK orders before
-    RECHECK = 20  # look at all files and directories once, as soon as that is possible; value: the request's number
 
 
 class Origin(IntEnum):
@@ -93,22 +63,6 @@ class Answer(NamedTuple):
 # A server asks for a sign of life, and the stager's loop gives it. Both have id 0.
 PING = Demand(0, 0, 0, 1)
 PONG = Answer(0, 0, -1, 0)
-
-
-def pack_orders(order: Order, rows: npt.NDArray[Any], value: int = 0) -> list[bytes]:
-    """Messages that carry `rows` (i64[k], any k), each small enough for one datagram."""
-    parts = [rows[i : i + ROWS_PER_MESSAGE] for i in range(0, len(rows), ROWS_PER_MESSAGE)] or [rows]
-    return [_ORDER.pack(order, len(part), value) + part.astype("<i8").tobytes() for part in parts]
-
-
-def unpack_order(message: bytes) -> tuple[Order, npt.NDArray[np.int64], int]:
-    """(order, rows i64[k], value). Raises ValueError for garbage."""
-    if len(message) < _ORDER.size:
-        raise ValueError("order too short")
-    order, count, value = _ORDER.unpack_from(message)
-    if len(message) != _ORDER.size + 8 * count:
-        raise ValueError("order of wrong length")
-    return Order(order), np.frombuffer(message, dtype="<i8", offset=_ORDER.size), value
 
 
 def pack_demand(demand: Demand) -> bytes:

@@ -20,7 +20,7 @@ from nopfsfs.dataset.index import Index
 from nopfsfs.protocol.columns import PAGED_LATE, Columns, Metric, MetricBlock
 from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.stager.state import StagerState
 from nopfsfs.tiers import page_cache
 from nopfsfs.tiers.source import Source

@@ -22,10 +22,10 @@ import numpy as np
 from nopfsfs.config import MAX_CONCURRENCY
 from nopfsfs.dataset import index_file
 from nopfsfs.policy.choice import ExpectedLanes
-from nopfsfs.protocol import server_stager
+from nopfsfs.protocol import server_stager, supervisor_stager
 from nopfsfs.protocol.columns import SUPERVISOR, Columns, Metric, MetricBlock, Tier, check_layout
 from nopfsfs.protocol.ring import Ring
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.stager.attribute_notices import AttributeNotices
 from nopfsfs.stager.changed_files import ChangedFiles
 from nopfsfs.stager.copy_check import CopyCheck
@@ -294,11 +294,11 @@ class StagerProcess:
 
     def _take_command(self, selector: selectors.BaseSelector) -> bool:
         """Carry out a command of the supervisor; False at the last."""
-        message, fds, _, _ = socket.recv_fds(self._commands, server_stager.MESSAGE_MAX, 1)
+        message, fds, _, _ = socket.recv_fds(self._commands, supervisor_stager.MESSAGE_MAX, 1)
         if not message:
             return False
         try:
-            command, rows, value = server_stager.unpack_order(message)
+            command, rows, value = supervisor_stager.unpack_order(message)
         except ValueError as e:
             log.error("command refused: %s", e)
             return True

@@ -26,7 +26,7 @@ from nopfsfs.policy.page_cache_audit import PageCacheAudit
 from nopfsfs.policy.stream_scan import Rows
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.ring import CAPACITY, Event, Ring
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.supervisor.progress_signal import ProgressSignal
 from nopfsfs.supervisor.server_rings import SeenOpens, ServerRings
 from nopfsfs.supervisor.stager_socket import StagerSocket

@@ -10,7 +10,7 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.policy import budget
 from nopfsfs.protocol.columns import Metric
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.measured_rates import MeasuredRates
 from nopfsfs.supervisor.node_promises import NodePromises

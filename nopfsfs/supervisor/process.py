@@ -22,7 +22,7 @@ from nopfsfs.control import orphans
 from nopfsfs.dataset import index_file
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.protocol.columns import LAYOUT, Tier
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.supervisor import control_socket
 from nopfsfs.supervisor.arenas import Arenas

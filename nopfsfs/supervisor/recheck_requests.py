@@ -11,7 +11,7 @@ import numpy as np
 from nopfsfs.dataset.index import Index
 from nopfsfs.policy.recheck_schedule import ROUND_SHARE, round_s
 from nopfsfs.protocol.columns import RECHECK_SHUT, Metric
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 
 
 class Rechecks:

@@ -24,8 +24,8 @@ from nopfsfs.policy.reading_lead import ReadingLead
 from nopfsfs.policy.site_rules import SiteLimits
 from nopfsfs.policy.tuner import CAP, SlowdownTuner
 from nopfsfs.protocol.columns import Metric
-from nopfsfs.protocol.server_stager import Order
 from nopfsfs.protocol.source_gauges import SIZE_NAMES, read_ended
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.supervisor.cluster.placement_agreement import PlacementAgreement
 from nopfsfs.supervisor.cluster.shared_base import SharedBase
 from nopfsfs.supervisor.event_loop import EventLoop

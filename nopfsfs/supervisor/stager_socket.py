@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from nopfsfs.protocol.server_stager import Order, pack_orders
+from nopfsfs.protocol.supervisor_stager import Order, pack_orders
 
 log = logging.getLogger(__name__)
 COMMAND_LIMIT_S = 2.0  # an end of the mount must not wait for a stager that hangs

@@ -19,7 +19,7 @@ from fuzzing.network import Transport
 from fuzzing.trees import make_tree
 from nopfsfs.peer.router import PeerRouter
 from nopfsfs.peer.transport import NodeMessage
-from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer, supervisor_server
+from nopfsfs.protocol import between_peers, stager_peer, supervisor_peer, supervisor_server, supervisor_stager
 from nopfsfs.protocol import server_stager as local
 from nopfsfs.protocol.between_peers import TAGS, Drop, Hurry, Leave, News, NodeAnswer, Record, Records, Want
 from nopfsfs.protocol.between_supervisors import (
@@ -109,7 +109,7 @@ class PeersInput(Input):
         readers: list[Callable[[bytes], object]] = [
             of_job, supervisor_peer.from_supervisor.decode, supervisor_peer.from_peer.decode, from_cluster.decode,
             stager_peer.unpack, supervisor_server.to_server.decode, supervisor_server.from_server.decode,
-            local.unpack_order, local.unpack_demand, local.unpack_answer, local.unpack_young,
+            supervisor_stager.unpack_order, local.unpack_demand, local.unpack_answer, local.unpack_young,
         ]  # fmt: skip
         for _ in range(MESSAGES):
             data = garbage(rng, 4096) if rng.random() < 0.3 else mutated(rng, self._valid(rng))
@@ -129,7 +129,7 @@ class PeersInput(Input):
                 return encode(self._of_cluster(rng))
             case 1:
                 rows = np.array([signed(rng) for _ in range(rng.randrange(5))], np.int64)
-                return local.pack_orders(rng.choice(list(local.Order)), rows, signed(rng))[0]
+                return supervisor_stager.pack_orders(rng.choice(list(supervisor_stager.Order)), rows, signed(rng))[0]
             case 2:
                 return struct.pack("<QQqI", number(rng), number(rng), signed(rng), number(rng, 32))
             case 3:

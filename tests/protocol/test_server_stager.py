@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nopfsfs.policy.command_list import Do
 from nopfsfs.protocol import server_stager
-from nopfsfs.protocol.server_stager import Answer, Demand, Order, YoungRead
+from nopfsfs.protocol.server_stager import Answer, Demand, YoungRead
 
 i64 = st.integers(-(2**63), 2**63 - 1)
 u64 = st.integers(0, 2**64 - 1)
 u32 = st.integers(0, 2**32 - 1)
-
-
-@given(st.sampled_from(list(Order)), st.integers(0, 3 * server_stager.ROWS_PER_MESSAGE), i64)
-def test_orders_of_any_length_arrive_in_messages_that_fit(order: Order, count: int, value: int) -> None:
-    rows = np.arange(count, dtype=np.int64)
-    messages = server_stager.pack_orders(order, rows, value)
-    assert all(len(message) <= server_stager.MESSAGE_MAX for message in messages)
-    arrived = [server_stager.unpack_order(message) for message in messages]
-    assert {(kind, number) for kind, _, number in arrived} == {(order, value)}
-    assert np.concatenate([part for _, part, _ in arrived]).tolist() == rows.tolist()
 
 
 @given(u64, u64, i64, u32)
@@ -56,7 +44,6 @@ def test_answers_arrive(number: int, errno: int, arena: int, length: int, origin
 @pytest.mark.parametrize(
     "unpack",
     [
-        server_stager.unpack_order,
         server_stager.unpack_demand,
         server_stager.unpack_answer,
         server_stager.unpack_young,
@@ -68,14 +55,3 @@ def test_garbage_is_refused_or_means_something(unpack: Callable[[bytes], object]
         assert unpack(message) is not None
     except ValueError:
         pass
-
-
-@pytest.mark.parametrize("count", [1, 2**32 - 1])
-def test_an_order_that_says_it_is_longer_than_it_is_is_refused(count: int) -> None:
-    message = server_stager.pack_orders(Order.FETCH, np.zeros(0, np.int64))[0]
-    with pytest.raises(ValueError, match="length"):
-        server_stager.unpack_order(message[:4] + count.to_bytes(4, "little") + message[8:])
-
-
-def test_the_policy_s_orders_have_the_numbers_of_the_wire_s() -> None:
-    assert all(Order(do).name == do.name for do in Do)

@@ -15,7 +15,7 @@ import trio.testing
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.inode_numbers import HANDLE_ROW
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.tiers.open_modes import OpenModes
 from tests.asynchronous import in_trio
 from tests.conftest import wait_until

@@ -19,10 +19,11 @@ import numpy as np
 from nopfsfs.config import DiskSpec, MountConfig
 from nopfsfs.dataset import index_file
 from nopfsfs.dataset.tree_scan import scan
-from nopfsfs.protocol import server_stager
+from nopfsfs.protocol import server_stager, supervisor_stager
 from nopfsfs.protocol.columns import Columns, MetricBlock, Tier, new_place
 from nopfsfs.protocol.ring import Event, Ring
-from nopfsfs.protocol.server_stager import Answer, Demand, Order
+from nopfsfs.protocol.server_stager import Answer, Demand
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.stager.process import StagerProcess
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
@@ -116,7 +117,7 @@ class Running:
         self._thread.start()
 
     def order(self, order: Order, rows: list[int] | None = None, value: int = 0) -> None:
-        for message in server_stager.pack_orders(order, np.array(rows or [], np.int64), value):
+        for message in supervisor_stager.pack_orders(order, np.array(rows or [], np.int64), value):
             self.orders.send(message)
 
     def read(self, row: int, offset: int = 0, length: int = 1 << 20) -> tuple[int, bytes]:
@@ -139,7 +140,7 @@ class Running:
         server, demands = sequenced_pair()
         server.settimeout(LIMIT_S)
         with server, demands:
-            (message,) = server_stager.pack_orders(Order.SERVER, np.zeros(0, np.int64))
+            (message,) = supervisor_stager.pack_orders(Order.SERVER, np.zeros(0, np.int64))
             socket.send_fds(self.orders, [message], [demands.fileno()])
             yield server
 

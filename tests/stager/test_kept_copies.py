@@ -15,7 +15,7 @@ import xxhash
 from nopfsfs.config import DiskSpec
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.stager import young_files
 from nopfsfs.tiers.source import Source
 from tests.conftest import wait_until

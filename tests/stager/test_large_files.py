@@ -18,7 +18,7 @@ from nopfsfs.config import DiskSpec
 from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.stager import young_files
 from nopfsfs.stager.demands import DELAY_S
 from nopfsfs.stager.large import block_writer, large_copies

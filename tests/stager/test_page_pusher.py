@@ -12,7 +12,7 @@ import pytest
 
 from nopfsfs.protocol.columns import PAGED_LATE, SUPERVISOR, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.tiers import page_cache
 from tests.conftest import wait_until
 from tests.stager.rig import PAGE, write_files

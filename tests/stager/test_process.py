@@ -20,8 +20,9 @@ from nopfsfs.protocol import server_stager
 from nopfsfs.protocol.columns import Metric, Tier
 from nopfsfs.protocol.inode_numbers import inode_of
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Answer, Demand, Order
+from nopfsfs.protocol.server_stager import Answer, Demand
 from nopfsfs.protocol.source_gauges import read_ended
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.stager import demands
 from nopfsfs.tiers import disk as disk_module
 from tests.conftest import no_more_threads, wait_until

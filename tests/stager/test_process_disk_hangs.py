@@ -12,7 +12,7 @@ import pytest
 from nopfsfs.config import DiskSpec
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.tiers.disk import Disk
 from tests.conftest import wait_until
 from tests.stager.rig import PAGE, content, write_files

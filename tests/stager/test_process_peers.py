@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import xxhash
 
-from nopfsfs.protocol import server_stager, stager_peer
+from nopfsfs.protocol import stager_peer, supervisor_stager
 from nopfsfs.protocol.columns import HOME_HERE, Metric
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Order
 from nopfsfs.protocol.stager_peer import SILENT_S, Kind, Record, Status
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.supervisor.processes.supervised import sequenced_pair
 from nopfsfs.system import shared_memory
 from tests.stager.peer import pack_one
@@ -66,7 +66,7 @@ def peer(base: Shared) -> Iterator[Peer]:
 
 def attach(s: Running, peer: Peer) -> None:
     """The supervisor gives a descriptor."""
-    (message,) = server_stager.pack_orders(Order.PEER, np.zeros(0, np.int64))
+    (message,) = supervisor_stager.pack_orders(Order.PEER, np.zeros(0, np.int64))
     socket.send_fds(s.orders, [message], [peer.end])
     os.close(peer.end)
 

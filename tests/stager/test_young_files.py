@@ -19,7 +19,8 @@ import xxhash
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.protocol.ring import Event
-from nopfsfs.protocol.server_stager import Order, YoungRead, pack_young
+from nopfsfs.protocol.server_stager import YoungRead, pack_young
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.stager import young_files
 from nopfsfs.stager.young_files import LOCAL_S, NETWORK_S, YoungFiles
 from nopfsfs.system import elastic_threads

@@ -21,10 +21,10 @@ from nopfsfs.policy.budget import MemorySplit
 from nopfsfs.policy.node_policy import NodePolicy
 from nopfsfs.policy.page_cache_audit import ROWS_LEAST
 from nopfsfs.protocol import ring as rings
-from nopfsfs.protocol import server_stager
+from nopfsfs.protocol import supervisor_stager
 from nopfsfs.protocol.columns import SUPERVISOR, Metric, MetricBlock, Tier
 from nopfsfs.protocol.ring import CAPACITY, Event, Ring
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.protocol.tripwires import Tripwires
 from nopfsfs.supervisor import event_loop as module
 from nopfsfs.supervisor import stager_socket
@@ -75,7 +75,7 @@ class Bench:
         self.orders.setblocking(False)
         with suppress(BlockingIOError):
             while True:
-                assert self.orders.recv(server_stager.MESSAGE_MAX) == b"x" * 1000
+                assert self.orders.recv(supervisor_stager.MESSAGE_MAX) == b"x" * 1000
 
     def received(self) -> list[tuple[Order, list[int]]]:
         """Orders that a stager would find now."""
@@ -83,10 +83,10 @@ class Bench:
         found = []
         while True:
             try:
-                message = self.orders.recv(server_stager.MESSAGE_MAX)
+                message = self.orders.recv(supervisor_stager.MESSAGE_MAX)
             except BlockingIOError:
                 return found
-            order, rows, _ = server_stager.unpack_order(message)
+            order, rows, _ = supervisor_stager.unpack_order(message)
             found.append((order, rows.tolist()))
 
     @property
@@ -283,8 +283,8 @@ async def test_a_further_server_is_introduced_to_the_stager(bench: Bench) -> Non
         assert not await bench.commands.introduce(theirs), "there is none"
         bench.attach()
         assert await bench.commands.introduce(theirs)
-        message, fds, _, _ = socket.recv_fds(bench.orders, server_stager.MESSAGE_MAX, 4)
-        order, rows, _ = server_stager.unpack_order(message)
+        message, fds, _, _ = socket.recv_fds(bench.orders, supervisor_stager.MESSAGE_MAX, 4)
+        order, rows, _ = supervisor_stager.unpack_order(message)
         assert (order, rows.tolist(), len(fds)) == (Order.SERVER, [], 1)
         with socket.socket(fileno=fds[0]) as arrived:
             arrived.send(b"hello")
@@ -332,7 +332,7 @@ async def test_two_tasks_may_wait_for_a_stager_that_is_slow(bench: Bench) -> Non
     """Its socket is full; the loop and an order of the supervisor's own wait, and both go on."""
     bench.attach()
     bench.loop.follow(follower())
-    filler = server_stager.pack_orders(Order.CANCEL, np.zeros(0, np.int64))[0]
+    filler = supervisor_stager.pack_orders(Order.CANCEL, np.zeros(0, np.int64))[0]
     bench.ours.setblocking(False)
     try:
         while True:
@@ -426,8 +426,8 @@ async def test_a_failure_of_the_policy_ends_planning_for_a_while_and_not_the_mou
         assert bench.loop.policy.residency.is_staged(3)
         bench.loop.follow(follower())
         bench.orders.setblocking(True)
-        message = await trio.to_thread.run_sync(bench.orders.recv, server_stager.MESSAGE_MAX)
-        assert server_stager.unpack_order(message)[0] in (Order.CANCEL, Order.FETCH), "it fetches ahead again"
+        message = await trio.to_thread.run_sync(bench.orders.recv, supervisor_stager.MESSAGE_MAX)
+        assert supervisor_stager.unpack_order(message)[0] in (Order.CANCEL, Order.FETCH), "it fetches ahead again"
         nursery.cancel_scope.cancel()
 
 

@@ -19,8 +19,8 @@ from nopfsfs.config import MountConfig
 from nopfsfs.policy.source_base import SourceMemory
 from nopfsfs.policy.tuner import SlowdownTuner
 from nopfsfs.protocol.columns import GAUGES, SIZE_CLASSES, Metric
-from nopfsfs.protocol.server_stager import Order
 from nopfsfs.protocol.source_gauges import FRACTION
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.supervisor import source_memory, source_tuning
 from nopfsfs.supervisor.source_caps import AUTO
 from nopfsfs.supervisor.source_tuning import Clocks, SourceTuning

@@ -32,7 +32,7 @@ from nopfsfs.plan.samplers import (
 )
 from nopfsfs.plan.samplers.sampler import STRIDED, STRIDED_OPTION, Dealt, Option, Sampler, Spec, Subset, Value
 
-# A new module is entered here, and nowhere else. Likeliest first: the order in which `auto` tries them.
+# The one list of the modules. Likeliest first: the order in which `auto` tries them.
 _FAMILIES: tuple[Sampler, ...] = (
     *torch.FAMILIES,
     *torch_global.FAMILIES,

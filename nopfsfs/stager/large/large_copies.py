@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nopfsfs.protocol.columns import Columns
 from nopfsfs.protocol.ring import Event, Ring
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.stager.extents import ExtentPool
 from nopfsfs.stager.large.block_copies import BlockCopies, BlockCopy
 from nopfsfs.stager.load import Load

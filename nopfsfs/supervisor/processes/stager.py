@@ -18,7 +18,7 @@ import trio
 from nopfsfs.config import MountConfig
 from nopfsfs.fuse import handles, mount_table
 from nopfsfs.protocol.columns import LAYOUT, Metric, MetricBlock
-from nopfsfs.protocol.server_stager import Order
+from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.supervisor.arenas import Arenas
 from nopfsfs.supervisor.event_loop import EventLoop
 from nopfsfs.supervisor.processes.peer import PeerHandle
