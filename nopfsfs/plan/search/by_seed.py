@@ -36,13 +36,14 @@ _BEGIN_OPENS, _MIDDLE_OPENS = 16, 8
 # First opens that are looked at where readers are not told apart; each costs more than the one before.
 _TOGETHER_OPENS = 256
 _LEAST_OPENS, _LEAST_FILES = 4, 16
-# Opens of all readers that are looked at where they are near one place, and the least that tell.
-_LATEST, _LATEST_LEAST = 128, 64
+# Opens of all readers that are looked at where all are to follow the same order, in runs, and the least that tell.
+_JOINT_OPENS, _RUN, JOINT_LEAST = 128, 8, 64
 # All seeds are looked at in the middle of an epoch only in so many enumerations of the files.
 _TARGETS = 2
-# Files up to which the middle of an epoch takes a second or two for all seeds, and up to which some seconds; and of
-# which it takes less where readers are near one place.
-_QUICK, _SOON, _TOGETHER = 16_384, 131_072, 32_768
+# Files up to which the middle of an epoch takes a second or two for all seeds, and up to which some seconds.
+_QUICK, _SOON = 16_384, 131_072
+# Of more files than this an order that all readers follow is found sooner than one that any of them does.
+_JOINT_FILES = 32_768
 # World sizes of up to 16 times more than usual show in longer beginnings.
 _LONG = 16 * torch_seeds.REACH
 
@@ -55,26 +56,37 @@ class BySeed:
     make: Callable[[list[NDArray[np.int64]], int], SeedSearch]
     in_middle: bool
     middle_opens: int = _MIDDLE_OPENS
-    together: bool = False  # all readers are near one place in an epoch's middle
+    joint: bool = False  # all readers are to follow the same order
 
     def begin(self, view: OpensView, samples_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> SeedSearch | None:
         """A search over what was opened; None where that is too little. `samples_of`: the samples of rows, -1: none."""
-        readers = self._readers(view)
-        found = [samples[samples >= 0][:_TOGETHER_OPENS] for samples in map(samples_of, readers)]
-        found = sorted((one for one in found if len(one) >= _LEAST_OPENS), key=len, reverse=True)
-        if not self.together:
+        if self.joint:
+            found = _runs(view, samples_of)
+            enough = sum(map(len, found)) >= JOINT_LEAST
+        else:
+            readers = view.lasts(self.middle_opens) if self.in_middle else view.begun
+            found = [samples[samples >= 0][:_TOGETHER_OPENS] for samples in map(samples_of, readers)]
+            found = sorted((one for one in found if len(one) >= _LEAST_OPENS), key=len, reverse=True)
             found = found[: _MIDDLE_READERS if self.in_middle else _READERS]
-        if sum(map(len, found)) < (_LATEST_LEAST if self.together else 1) or self.target.n < _LEAST_FILES:
+            enough = bool(found)
+        if not enough or self.target.n < _LEAST_FILES:
             return None
         try:
             return self.make(found, self.target.n)
         except ValueError:  # more files than torch shuffles so
             return None
 
-    def _readers(self, view: OpensView) -> list[NDArray[np.int64]]:
-        if self.together:
-            return view.latest(_LATEST)
-        return view.lasts(self.middle_opens) if self.in_middle else view.begun
+
+def _runs(view: OpensView, samples_of: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    """The samples that were opened last, those of a reader in runs, int64[2 <= k <= _RUN] each."""
+    samples = samples_of(view.rows)
+    last = np.flatnonzero(samples >= 0)[-_JOINT_OPENS:]
+    samples, readers = samples[last], view.together[last]
+    found = []
+    for reader in np.unique(readers).tolist():
+        of_reader = samples[readers == reader]
+        found += [of_reader[max(0, end - _RUN) : end] for end in range(len(of_reader), 1, -_RUN)]
+    return found
 
 
 def likely(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
@@ -91,16 +103,16 @@ def further(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list
     return found
 
 
-def together(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
-    """All seeds in the middle of an epoch of the likeliest files, where they are many and all readers near one place:
-    what takes a second, or some of a million files. Where tripwires alone show, opens lie too far apart."""
+def joint(targets: Iterable[FileList], seeds: Seeds, spacing: int = 1) -> list[BySeed]:
+    """All seeds in the middle of an epoch, if all readers follow the same order, in the likeliest enumeration of many
+    files: what takes a second, or some of a million files. Where tripwires alone show, opens lie too far apart."""
     which = (*_likely(seeds), *torch_seeds.SEEDS)
 
-    def make(readers: list[NDArray[np.int64]], n: int) -> SeedSearch:
-        return torch_seeds.middles_together(readers, n, which)
+    def make(runs: list[NDArray[np.int64]], n: int) -> SeedSearch:
+        return torch_seeds.joint_middles(runs, n, which)
 
-    likeliest = _here(targets)[:1] if spacing == 1 else []
-    return [BySeed(target, make, in_middle=True, together=True) for target in likeliest if target.n > _TOGETHER]
+    many = [target for target in _here(targets) if target.n > _JOINT_FILES]
+    return [BySeed(target, make, in_middle=True, joint=True) for target in (many[:1] if spacing == 1 else [])]
 
 
 def thorough(targets: Iterable[FileList], spacing: int = 1) -> tuple[list[BySeed], list[BySeed], list[BySeed]]:

@@ -24,7 +24,7 @@ from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Dealt
 from nopfsfs.plan.samplers.torch_global import Global
 from nopfsfs.plan.search import candidates
-from nopfsfs.plan.search.by_seed import FAMILY, BySeed, further, likely, named, thorough, together
+from nopfsfs.plan.search.by_seed import FAMILY, JOINT_LEAST, BySeed, further, joint, likely, named, thorough
 from nopfsfs.plan.search.candidates import WHOLE, Candidate, FileList, OrderHeads, Seeds, Stage
 from nopfsfs.plan.search.deal import World, listed
 from nopfsfs.plan.search.place_in_stream import PlaceInStream
@@ -66,7 +66,7 @@ Step = Callable[[PreparedOpens], tuple[list[Suspect], int]]  # what it found, an
 @dataclass(frozen=True)
 class _Tries:
     """All that a search tries. `first`, `second`: the stages after the usual one; `spread`: those that come before a
-    search by seed; `soonest`, `stages`: the others. `beginnings`, `middles`, `together`, `quick`, `elsewhere`: searches
+    search by seed; `soonest`, `stages`: the others. `beginnings`, `middles`, `joint`, `quick`, `elsewhere`: searches
     by seed, those in the likeliest enumeration of the files first. `said`, `others`: seeds of torch's global
     generator."""
 
@@ -79,7 +79,7 @@ class _Tries:
     stages: Sequence[Stage]
     beginnings: Sequence[BySeed]
     middles: Sequence[BySeed]
-    together: Sequence[BySeed]
+    joint: Sequence[BySeed]
     quick: Sequence[BySeed]
     elsewhere: Sequence[BySeed]
     said: Sequence[int]
@@ -106,6 +106,8 @@ class Search:
         self._parts = self._parts_done = 0
         self._likely = likely(targets, seeds, heads.spacing) if by_seed else []
         self._likely_with = 0  # first opens of readers with which these were tried last
+        self._late: list[BySeed] = []  # there were too few opens when it was their turn
+        self._joint_begun = False
         self._calls = 0
         self._first_only = first_only
         self._left = self._steps(targets, sampler, by_seed=by_seed, streams=streams)
@@ -128,13 +130,13 @@ class Search:
         wide = targets if by_seed and not first_only else []
         more = further(wide, seeds, spacing)
         quick, soon, long = thorough(wide, spacing)
-        near = together(wide, seeds, spacing)
+        of_all = joint(wide, seeds, spacing)
         usual, first, second, *stages = candidates.stages(seeds, sampler)
         stages = [] if first_only else stages
         # where tripwires alone show, a search by seed reads long beginnings: some 10 s for all of them
         spread = [] if spacing == 1 or first_only else [candidates.usual_of_common(seeds, sampler)]
         large = [] if first_only else [target for target in targets if target.n > _LARGE]
-        self._parts = len(more + near + quick + long)
+        self._parts = len(more + of_all + quick + long)
         self._parts += 2 * len(large) + len(targets) * len([usual, first, second, *spread, *stages])
         # What is unusual of the seeds that were said comes in turn with all seeds in the middle of a large epoch.
         # Where tripwires alone show, longer beginnings are compared: there it waits.
@@ -144,7 +146,7 @@ class Search:
         # the likeliest enumeration comes first; whoever enumerates files otherwise seldom has a seed of their own
         tries = _Tries(
             targets, large, first, second, spread, soonest, [stage for stage in stages if stage not in soonest],
-            beginnings=more[:1], middles=more[1:_FURTHER], together=near, quick=quick,
+            beginnings=more[:1], middles=more[1:_FURTHER], joint=of_all, quick=quick,
             elsewhere=[*more[_FURTHER:], *quick[1:]], said=said,
             others=[seed for seed in seeds.first if seed not in said] if streams else [],
         )  # fmt: skip
@@ -167,10 +169,9 @@ class Search:
         self.past_beginnings = True
         yield from self._in_streams(tries.said, tries.targets, Words.LIKELY)
         self.past_streams = not self._first_only
-        yield from self._by_seed(tries.together)
-        yield from self._of(tries.first, tries.large, costly=True)
-        yield from self._of(tries.second, tries.large, costly=True)
-        yield from self._by_seed([*(way for way in tries.middles if way not in short), *tries.quick[:1]])
+        yield from self._by_seed(tries.joint)
+        middles = self._by_seed([*(way for way in tries.middles if way not in short), *tries.quick[:1]])
+        yield from self._with_costly(tries, middles)
         rest = self._in_streams(tries.said, tries.targets, Words.REST)
         others = self._in_streams(tries.others, tries.targets, Words.ALL)
         yield from _beside(chain(rest, self._by_seed(tries.elsewhere), others), large_middles, 1)
@@ -187,10 +188,16 @@ class Search:
         yield from self._of(tries.second, tries.targets, costly=False)
         yield from self._in_streams(tries.others, tries.targets, Words.ALL)
         self.past_streams = not self._first_only
-        yield from self._by_seed(tries.together)
-        yield from self._of(tries.first, tries.large, costly=True)
-        yield from self._of(tries.second, tries.large, costly=True)
-        yield from self._by_seed([*(tries.middles if tries.large else tries.quick[:1]), *tries.elsewhere])
+        yield from self._by_seed(tries.joint)
+        middles = self._by_seed(tries.middles if tries.large else tries.quick[:1])
+        yield from self._with_costly(tries, middles)
+        yield from self._by_seed(tries.elsewhere)
+
+    def _with_costly(self, tries: _Tries, middles: Iterator[Step]) -> Iterator[Step]:
+        """Both what is left of likely seeds in the middle of an epoch and samplers whose beginnings take long: first
+        the one that has not been tried so far, if only for one order of all readers."""
+        costly = chain(*(self._of(stage, tries.large, costly=True) for stage in (tries.first, tries.second)))
+        yield from chain(costly, middles) if self._joint_begun else chain(middles, costly)
 
     def _passed_likely(self) -> None:
         self.past_likely = True
@@ -227,6 +234,9 @@ class Search:
             ) -> tuple[list[Suspect], int]:  # fmt: skip
                 if not running:
                     running.append(way.begin(opens.view, partial(opens.samples, way.target)))
+                    if way.joint and running[0] is None:
+                        self._late.append(way)
+                    self._joint_begun |= way.joint and running[0] is not None
                 found = running[0].step() if running[0] is not None else []
                 # readers may be some epochs on by now
                 later = _LATER if way.target.n <= WHOLE else 2
@@ -289,6 +299,9 @@ class Search:
         if firsts > self._likely_with <= enough:
             self._likely_with = firsts
             self._left = chain(self._by_seed(self._likely, parts=0), self._left)
+        if self._late and len(view.rows) >= JOINT_LEAST:
+            late, self._late = self._late, []
+            self._left = chain(self._by_seed(late, parts=0), self._left)
         for step in self._left:
             suspects, computed = step(opens)
             for suspect in suspects:

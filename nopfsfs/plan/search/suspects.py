@@ -71,11 +71,6 @@ class OpensView:
         readers = self.together
         return [self.rows[readers == reader][-count:] for reader in np.unique(readers).tolist()]
 
-    def latest(self, count: int) -> list[NDArray[np.int64]]:
-        """By reader, what it opened of the last `count` rows, int64[k]."""
-        rows, readers = self.rows[-count:], self.together[-count:]
-        return [rows[readers == reader] for reader in np.unique(readers).tolist()]
-
     @property
     def begun(self) -> list[NDArray[np.int64]]:
         """By reader, or all as one as in `together`, the rows that it opened first."""

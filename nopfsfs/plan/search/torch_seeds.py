@@ -34,9 +34,8 @@ _PART_MOST = 1 << 17
 _FALSE_FINDS = 4
 # The last opens of a reader seldom lie this share of an epoch apart; and one in so many is a stray.
 _APART, _STRAY = 1 / 32, 6
-# The opens of all readers that are near one place lie this share of an epoch apart, or so many places; and twice or
-# three times that of an order tells a wrong one.
-_APART_TOGETHER, _APART_LEAST = 1 / 64, 1 << 11
+# The opens of a run lie at most this share of an epoch apart, or so many places.
+_RUN_APART, _RUN_APART_LEAST = 1 / 64, 1 << 11
 
 
 class Opened:
@@ -96,13 +95,14 @@ class SeedSearch:
 
     def _bits(self, table: NDArray[np.int32]) -> NDArray[np.float64]:
         n, reach = self._opened.n, self._look.reach
-        places = table[self._opened.column]
         if reach == n:
-            bits = np.full(len(table[0]), -np.inf)
-            told = (table[:-1] != ABSENT).any(axis=0)
-            if told.any():
-                bits[told] = together(np.stack([reader_bits(each[:, told], n, reach) for each in places]))
+            bits = np.full(table.shape[1], -np.inf)
+            likely = (table[:-1] != ABSENT).any(axis=0)
+            if likely.any():
+                places = table[:, likely][self._opened.column]
+                bits[likely] = together(np.stack([reader_bits(each, n, reach) for each in places]))
             return bits
+        places = table[self._opened.column]
         look_at = interesting(places, n, reach)
         bits = np.full(look_at.shape, -np.inf)
         reader, order = np.nonzero(look_at)
@@ -128,12 +128,12 @@ def middles(readers: Sequence[NDArray[np.int64]], n: int, seeds: Iterable[int] =
     return SeedSearch(opened, _Middles(opened) if 2 * n <= _BLOCK else _LargeMiddles(opened), seeds)
 
 
-def middles_together(readers: Sequence[NDArray[np.int64]], n: int, seeds: Iterable[int] = SEEDS) -> SeedSearch:
-    """As `middles`, of readers that are all near one place of an epoch, as the ranks of one job: by the 128 samples or
-    so that they opened lately together, int64[k] each. All usual seeds take 1.3 s at n = 60,000, 4.6 s at 1.28
-    million."""
-    opened = Opened(readers, n)
-    return SeedSearch(opened, _MiddlesTogether(opened), seeds)
+def joint_middles(runs: Sequence[NDArray[np.int64]], n: int, seeds: Iterable[int] = SEEDS) -> SeedSearch:
+    """As `middles`, of readers that all follow the same order, wherever they are: by some 100 samples that they opened
+    lately in all, in runs of up to 8 that one reader opened one after the other, int64[2 <= k <= 8]. All usual seeds
+    take 1.3 s at n = 60,000, 6 s at 1.28 million."""
+    opened = Opened(runs, n)
+    return SeedSearch(opened, _JointMiddles(opened), seeds)
 
 
 class _Look(Protocol):
@@ -143,7 +143,8 @@ class _Look(Protocol):
     at_once: int  # seeds
 
     def places(self, seeds: Sequence[int]) -> NDArray[np.int32]:
-        """The places of the samples, int32[m + 1, seeds], or OUTSIDE; the last row is ABSENT."""
+        """The places of the samples, int32[m + 1, seeds], or OUTSIDE; the last row is ABSENT, and so is all of an order
+        that is surely another."""
 
 
 class _Words:
@@ -264,31 +265,53 @@ class _LargeMiddles:
         return bool((gone * _STRAY <= self._made).any())
 
 
-class _MiddlesTogether:
-    """Places of large orders where all readers are together, only up to where it is clear that they are not further on.
+class _JointMiddles:
+    """Any places of large orders that all readers follow; a wrong one only up to where that is clear.
 
-    So many opens tell a wrong order from a small part of it: chance has taken its share of them before.
+    Of a run of opens all lie ahead of the places that were looked at, or none, but for strays; in a wrong order each
+    lies there by chance. A hundred opens tell the two apart after a small part of an order.
     """
 
     def __init__(self, opened: Opened) -> None:
         self.reach = n = opened.n
-        self._apart = max(_APART_LEAST, n * _APART_TOGETHER)
-        part = max(3 * _APART_LEAST, int(2 * self._apart))
-        self.at_once = max(1, _STEP_WORDS // (part + _MIDDLE_ORDER))
+        self._apart = max(_RUN_APART_LEAST, int(n * _RUN_APART))
+        part = max(3 * _RUN_APART_LEAST, 2 * self._apart)
+        self.at_once = max(1, _STEP_WORDS // (2 * part + _MIDDLE_ORDER + _MIDDLE_SAMPLE * len(opened.samples)))
         self._follow = _Follow(opened, part)
+        self._column = opened.column
+        self._made = (opened.column < len(opened.samples)).sum(axis=1)
+        self._odds: dict[int, NDArray[np.float64]] = {}  # by how many places were looked at
 
     def places(self, seeds: Sequence[int]) -> NDArray[np.int32]:
-        result = self._follow.places(seeds, self._further_on)
-        # where readers are not further on they were there, or they follow another order
-        result[:, 2 * (result >= 0).sum(axis=0) < len(result) - 1] = ABSENT
+        result = self._follow.places(seeds, self._likely)
+        result[:, (result == OUTSIDE).any(axis=0)] = ABSENT
         return result
 
-    def _further_on(self, place: NDArray[np.int64], end: int) -> bool:
-        """As likely as by chance, if of what was opened some are strays; one stray more decides nothing."""
-        gone = max(0, int(((place >= 0) & (place < end - self._apart)).sum()) - 1)
-        chance = (end - self._apart) / self.reach
-        left = math.log((1 - chance / _STRAY) / (1 - chance))
-        return gone * math.log(_STRAY) <= (len(place) - gone) * left
+    def _likely(self, place: NDArray[np.int64], end: int) -> bool:
+        """True: that so many of each run lie before `end` is hardly less likely in the order of the readers than by
+        chance; one stray decides nothing."""
+        if end not in self._odds:
+            self._odds[end] = _run_odds(
+                self._column.shape[1], max(0.0, (end - self._apart) / self.reach), end / self.reach
+            )
+        before = np.append((place >= 0) & (place < end - self._apart), False)[self._column].sum(axis=1)
+        seen = np.append(place >= 0, False)[self._column].sum(axis=1)
+        return float(self._odds[end][self._made, before, seen].sum()) >= -math.log(_STRAY)
+
+
+def _run_odds(longest: int, early: float, looked_at: float) -> NDArray[np.float64]:
+    """How much likelier it is in the readers' order than by chance that of a run of k opens so many lie in the share
+    `early` of it, and so many in the share `looked_at`, as a logarithm: float64[k + 1, k + 1, k + 1] by k, and these.
+
+    A run of which all is ahead has only strays in the one, one that was passed all but strays in the other. One that is
+    being passed has opens between the two: none in the one, which is more than a run's length before the other's end.
+    """
+    opens, before, seen = np.indices(3 * (longest + 1,), dtype=np.float64)
+    ahead = (opens - before) * math.log((1 - early / _STRAY) / (1 - early)) - before * math.log(_STRAY)
+    passed = seen * math.log((1 - (1 - looked_at) / _STRAY) / looked_at) - (opens - seen) * math.log(_STRAY)
+    with np.errstate(divide="ignore"):
+        odds: NDArray[np.float64] = np.logaddexp(np.log(1 - looked_at) + ahead, math.log(looked_at) + passed)
+    return odds
 
 
 class _Follow:
@@ -302,8 +325,8 @@ class _Follow:
         self._buffer = np.empty(part, dtype=np.int64)
 
     def places(self, seeds: Sequence[int], further_on: Callable[[NDArray[np.int64], int], bool]) -> NDArray[np.int32]:
-        """As `_Look.places`. `further_on`: tells whether a reader may be at a place or after it, from the places of the
-        samples before it, int64[m]: OUTSIDE from there on."""
+        """As `_Look.places`. `further_on`: tells whether to look further on than at the first so many places, from the
+        places of the samples, int64[m], or OUTSIDE."""
         result = np.full((len(self._samples) + 1, len(seeds)), ABSENT, dtype=np.int32)
         for i, seed in enumerate(seeds):
             result[:-1, i] = self._places(seed, further_on)

@@ -12,6 +12,7 @@ from nopfsfs.plan.epoch_order import DataSet, FileOrder
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.plan.search import matching as module
+from nopfsfs.plan.search.by_seed import BySeed
 from nopfsfs.plan.search.candidates import FileList, OrderHeads, Seeds
 from nopfsfs.plan.search.matching import Search
 from nopfsfs.plan.search.suspects import FIRSTS, LOCK, OpensView
@@ -25,6 +26,7 @@ class Likely:
 
     target: FileList
     looked_with: list[int] = field(default_factory=list)
+    joint: bool = False
 
     def begin(self, view: OpensView, samples_of: Any) -> None:
         self.looked_with.append(sum(map(len, view.firsts)))
@@ -68,3 +70,37 @@ def test_nothing_else_is_tried_once_an_order_is_sure(monkeypatch: pytest.MonkeyP
     assert found.worth >= LOCK
     assert tried == [], "readers wait for what was found"
     assert not search.done
+
+
+def in_mid_epoch(large: int, opens: int) -> OpensView:
+    """Four ranks in the middle of an epoch of an order whose seed nobody would try before others."""
+    rows = registry.order(Spec("distributed", 5000), large, 0)[large // 2 :][:opens]
+    readers = np.arange(len(rows)) % 4 + 1
+    return OpensView(rows, readers, large, tuple(rows[readers == reader][:FIRSTS] for reader in (1, 2, 3, 4)))
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("first", [200, 40])
+def test_an_order_that_all_readers_follow_is_found_before_all_seeds_of_single_readers_are_tried(
+    seed: int | None, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where readers had opened too few files when it was the turn of that search."""
+    large, began = 40_000, []
+    begin = BySeed.begin
+
+    def noted(way: BySeed, *told: Any) -> Any:
+        found = begin(way, *told)
+        began.append((way.joint, way.in_middle, found is not None))
+        return found
+
+    monkeypatch.setattr(BySeed, "begin", noted)
+    data = [DataSet(0, "", (FileOrder(("image_folder",), np.arange(large)),))]
+    search = Search(data, [0], Seeds(seed), "auto", [(1, (0,))], OrderHeads())
+    while not search.done and not any(joint for joint, _, _ in began):
+        assert search.run(in_mid_epoch(large, first)) == []
+    found = []
+    while not search.done and not found:
+        found = search.run(in_mid_epoch(large, 200))
+    assert (found[0].candidate.spec, found[0].candidate.epoch) == (Spec("distributed", 5000), 0)
+    assert [good for joint, _, good in began if joint] == ([True] if first == 200 else [False, True])
+    assert sum(in_middle and not joint for joint, in_middle, _ in began) <= 2, "of likely seeds alone"
