@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from glob import glob
@@ -23,6 +22,7 @@ from nopfsfs.fuse.mounting import NotMounted, may_mount, unmount
 from nopfsfs.system.state_dirs import claim_dir_for, default_run_dir, state_dir_for
 from tests import guard
 from tests.examples import SAME, examples
+from tests.waiting import wait_until
 
 # A shell that starts the tests in the background has them, and what they start, ignore SIGINT, and nohup SIGHUP; some
 # tests send these.
@@ -224,13 +224,3 @@ def no_more_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[threading.
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         yield refused
-
-
-def wait_until(condition: Callable[[], object], limit_s: float = 10.0) -> bool:
-    """Return whether `condition` came true within `limit_s` seconds."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

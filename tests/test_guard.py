@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests import guard
-from tests.conftest import FakeMounts, wait_until
+from tests.conftest import FakeMounts
+from tests.waiting import wait_until
 
 SLEEP = [sys.executable, "-c", "input()"]
 

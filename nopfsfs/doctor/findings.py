@@ -79,10 +79,5 @@ class Facts:
         """True when the mount had processes, and all are gone."""
         return bool(self.rows("processes")) and not self.processes()
 
-    @property
-    def answers(self) -> bool:
-        """True when the supervisor gave its record."""
-        return bool(self.get("status", "state"))
-
 
 Rule = Callable[[Facts], Finding | None]

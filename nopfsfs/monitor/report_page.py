@@ -24,7 +24,7 @@ _TOGETHER = "Waiting is summed over all readers: 100 % is one reader that always
 
 def page(run: RunRecord, now: float) -> str:
     """The page. `now`: when it is made, seconds since 1970."""
-    body = "\n".join([*_head(run, now), *_totals(run), *_words(run), *_pictures(run), *_table(run), *_foot(run, now)])
+    body = "\n".join([*_head(run), *_totals(run), *_words(run), *_pictures(run), *_table(run), *_foot(now)])
     style = files("nopfsfs.monitor").joinpath("report.css").read_text()
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -47,7 +47,7 @@ def _clock(seconds: float, pattern: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
         return "?"
 
 
-def _head(run: RunRecord, now: float) -> Iterator[str]:
+def _head(run: RunRecord) -> Iterator[str]:
     kind = "a mount that runs" if run.live else "a mount that has ended"
     yield f'<header>\n<p class="kicker">nopfs report of {kind}</p>\n<h1>{_sentence(run_words.headline(run))}</h1>'
     yield f'<p class="where"><b>{_shown(run.source)}</b> mounted on <b>{_shown(run.mountpoint)}</b></p>'
@@ -165,5 +165,5 @@ def _bar(one: EpochRecord) -> str:
     return f'<div class="bar" role="img" aria-label="{said or "nothing"}" title="{said or "nothing"}">{parts}</div>'
 
 
-def _foot(run: RunRecord, now: float) -> Iterator[str]:
+def _foot(now: float) -> Iterator[str]:
     yield f"<footer>Made by nopfs {escape(__version__)} on {_clock(now)}. Times are those of this node.</footer>"

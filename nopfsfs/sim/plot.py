@@ -19,6 +19,7 @@ from nopfsfs.text.units import format_size
 
 # Colours of Okabe and Ito, for any kind of colour vision. Their yellow is left out, because it is too light for lines;
 # more lines than colours differ in their dashes and markers.
+LABELS_MOST = 12  # on the axis of nodes
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS, DASHES = "osD^vPX", ("-", "--", ":")
 COMPUTE, STALL = COLOURS[0], COLOURS[4]
@@ -136,11 +137,11 @@ def _times(axes: Axes, times: Sequence[float], unit: str) -> None:
     axes.grid(alpha=0.3)
 
 
-def _thinned(nodes: Sequence[int], most: int = 12) -> list[int]:
+def _thinned(nodes: Sequence[int]) -> list[int]:
     """The numbers of ascending `nodes` that get a label: none close to the one before, nor more than fit."""
     kept: list[int] = []
     for number in nodes:
-        if not kept or number >= kept[-1] * (nodes[-1] / nodes[0]) ** (1 / most):
+        if not kept or number >= kept[-1] * (nodes[-1] / nodes[0]) ** (1 / LABELS_MOST):
             kept.append(number)
     return kept
 

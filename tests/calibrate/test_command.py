@@ -26,9 +26,10 @@ from nopfsfs.config import DiskSpec
 from nopfsfs.errors import Exit
 from nopfsfs.performance.cluster_file import class_name, read_cluster
 from nopfsfs.system.state_dirs import calibration_path
-from tests.conftest import FakeMounts, long, wait_until
+from tests.conftest import FakeMounts, long
 from tests.dead import dead
 from tests.mount.harness import COMMAND_S, fill, module, run
+from tests.waiting import wait_until
 
 SIZE = 20_000
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -21,7 +21,8 @@ from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import HeldConnection, Mount, find_mount
 from nopfsfs.system.proc import is_stopped
 from nopfsfs.system.state_dirs import StateDir, make_state_dir
-from tests.conftest import FakeMount, FakeMounts, wait_until
+from tests.conftest import FakeMount, FakeMounts
+from tests.waiting import wait_until
 
 SHORT = Limits(busy=0.5, call=1.0, end=1.0, term=0.5, kill=5.0)
 

@@ -26,7 +26,8 @@ from nopfsfs.fuse.mount_table import (
     parse_mountinfo,
 )
 from nopfsfs.fuse.mounting import unmount
-from tests.conftest import FakeMount, FakeMounts, wait_until
+from tests.conftest import FakeMount, FakeMounts
+from tests.waiting import wait_until
 
 TEXT = r"""22 27 0:21 / /proc rw,nosuid shared:12 master:3 - proc proc rw
 36 27 8:1 /sub\040dir /mnt/a\040b\134c\011 rw,noatime - ext4 /dev/sda1 rw,errors=remount-ro

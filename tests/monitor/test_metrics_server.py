@@ -16,8 +16,8 @@ from nopfsfs.monitor import metrics_server
 from nopfsfs.monitor.metrics_server import CLIENTS_MOST, listening, listening_at, parse_address, write_textfiles
 from nopfsfs.monitor.openmetrics import registry_of
 from nopfsfs.monitor.scrape import MountAnswer
-from tests.conftest import wait_until
 from tests.monitor.figures import figures
+from tests.waiting import wait_until
 
 ANSWERS = [MountAnswer("/mnt/fast", figures())]
 REGISTRY = registry_of(lambda: ANSWERS)

@@ -25,8 +25,8 @@ from nopfsfs.monitor.metrics_server import listening
 from nopfsfs.monitor.openmetrics import registry_of
 from nopfsfs.monitor.scrape import Scraper
 from tests.answering import answering
-from tests.conftest import wait_until
 from tests.monitor.figures import figures
+from tests.waiting import wait_until
 
 
 def mount(path: str, number: int, owner: int | None = None) -> Mount:

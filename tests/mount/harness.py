@@ -25,9 +25,10 @@ from nopfsfs.control.process_list import Process, living, read_pids, start_time
 from nopfsfs.fuse.mount_table import HeldConnection, abort_connection, find_mount, read_mounts
 from nopfsfs.fuse.mounting import unmount
 from nopfsfs.system.state_dirs import default_run_dir, state_dir_for
-from tests.conftest import remove_state, state_dirs_at, wait_until
+from tests.conftest import remove_state, state_dirs_at
 from tests.mount.modes import DEFAULT, Mode
 from tests.tiers.kept import copies
+from tests.waiting import wait_until
 
 COMMAND_S = 30.0  # no command takes this long
 HANGS_S = 60.0  # after which a mount is taken for hung and its connection aborted

@@ -46,12 +46,16 @@ def read(path: str) -> bytes:
         return file.read()
 
 
+def digest(data: bytes) -> list[object]:
+    return [len(data), hashlib.sha256(data).hexdigest()]
+
+
 def outcome(path: str) -> object:
     try:
         data = read(path)
     except OSError as error:
         return error.errno
-    return [len(data), hashlib.sha256(data).hexdigest()]
+    return digest(data)
 
 
 def compare(mount: str, source: str, seed: str, rounds: str, pause: str = "0") -> None:
@@ -137,7 +141,7 @@ def hold(path: str) -> None:
             rest = data
             while part := os.pread(fd, 65536, len(rest)):
                 rest += part
-            say([len(rest), hashlib.sha256(rest).hexdigest()])
+            say(digest(rest))
         except OSError as error:
             say(error.errno)
         if not line:

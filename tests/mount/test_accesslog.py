@@ -17,9 +17,9 @@ import pytest
 from nopfsfs.control.client import Connection, call
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
-from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill, module, run
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

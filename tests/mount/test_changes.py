@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import slow, wait_until
+from tests.conftest import slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import COMMAND_S, Mounted, Reader, content, run, write
 from tests.mount.modes import Mode
+from tests.mount.readers import digest
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 
@@ -102,10 +104,6 @@ CHANGES = [overwrite, overwrite_a_part, grow, append, shrink, empty, replace, re
 @pytest.fixture(params=["", "--ram 4M"], ids=["whole", "ranges"])
 def flags(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def digest(data: bytes) -> list[object]:
-    return [len(data), hashlib.sha256(data).hexdigest()]
 
 
 def read(path: Path) -> Any:

@@ -18,10 +18,11 @@ from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.errors import Exit, NopfsError
 from nopfsfs.fuse.connection import WITHOUT
 from nopfsfs.protocol.columns import LAYOUT
-from tests.conftest import long, wait_until
+from tests.conftest import long
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, mount_command, read_all, run
 from tests.mount.reading import FINE, are_reading, comparing
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(260)]
 

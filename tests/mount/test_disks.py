@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import long, place_for_all, wait_until
+from tests.conftest import long, place_for_all
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, mounted, read_all
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

@@ -20,9 +20,9 @@ from slow_source import SlowSource
 from nopfsfs.control.client import call
 from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.system.proc import is_stopped
-from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill, module, run
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

@@ -15,9 +15,10 @@ import pytest
 from nopfsfs.control.process_list import living, read_pids, wait_all
 from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import find_mount
-from tests.conftest import tmpfs, wait_until
+from tests.conftest import tmpfs
 from tests.mount.conftest import Mounting
 from tests.mount.harness import TEST_ID, Mounted, Reader, fill, module, mount_command, read_all, run
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

@@ -15,7 +15,6 @@ from slow_source import SlowSource
 
 from nopfsfs.control.process_list import Process, start_time
 from nopfsfs.errors import Exit
-from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import (
     TEST_ID,
@@ -30,6 +29,7 @@ from tests.mount.harness import (
     run,
 )
 from tests.mount.modes import Mode
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.tiers import page_cache
-from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

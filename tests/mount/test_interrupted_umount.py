@@ -11,8 +11,8 @@ import pytest
 from nopfsfs.errors import Exit
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
-from tests.conftest import wait_until
 from tests.mount.harness import COMMAND_S, Mounted, content, fill, module, mounted, run
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 COUNT = 200

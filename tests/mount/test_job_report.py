@@ -14,10 +14,11 @@ import pytest
 
 from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.fuse.mount_table import find_mount
-from tests.conftest import FakeMount, wait_until
+from tests.conftest import FakeMount
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, module, mounted, read_all, run
 from tests.mount.users import NOBODY
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be several users")]
 

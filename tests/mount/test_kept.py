@@ -15,10 +15,11 @@ import pytest
 from nopfsfs.control.client import call
 from nopfsfs.control.process_list import read_pids
 from nopfsfs.stager.young_files import LOCAL_S
-from tests.conftest import place_for_all, wait_until
+from tests.conftest import place_for_all
 from tests.mount.harness import Mounted, fill, module, mounted, read_all, run
 from tests.mount.reading import comparing
 from tests.tiers.kept import copies
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

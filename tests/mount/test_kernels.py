@@ -12,10 +12,11 @@ import pytest
 import without_calls
 
 from nopfsfs.system.abilities import CALLS, missing
-from tests.conftest import long, wait_until
+from tests.conftest import long
 from tests.mount.conftest import Mounting
 from tests.mount.harness import fill, module, read_all, run
 from tests.mount.reading import comparing
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.mount,

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import place_for_all, wait_until
+from tests.conftest import place_for_all
 from tests.mount.harness import Mounted, Reader, content, mounted, read_all, write
 from tests.tiers.kept import copies
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(200)]
 

@@ -17,9 +17,10 @@ import pytest
 from slow_source import SlowSource
 from slow_source_load import Limits
 
-from tests.conftest import tmpfs, wait_until
+from tests.conftest import tmpfs
 from tests.mount.conftest import Mounting
 from tests.mount.harness import TEST_ID, Mounted, Reader, content, fill, mount_command, mounted, read_all, run, write
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

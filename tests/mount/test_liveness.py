@@ -13,9 +13,10 @@ from slow_source import SlowSource
 
 from nopfsfs.control.process_list import Process, living, read_pids, start_time
 from nopfsfs.errors import Exit
-from tests.conftest import remove_state, wait_until
+from tests.conftest import remove_state
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, read_all, run
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 PASSED_BY_S = 2.0  # a reader waits so much longer than the source takes

@@ -14,10 +14,11 @@ from nopfsfs.control.client import call
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.system import node_memory
-from tests.conftest import long, tmpfs, wait_until
+from tests.conftest import long, tmpfs
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill
 from tests.mount.memory import MemoryGroup, arena_bytes, memory_group, private_bytes, processor_wait_s
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
 import mmap
 import os
 import random
@@ -21,10 +20,12 @@ import pytest
 from nopfsfs.control.client import call
 from nopfsfs.control.process_list import living, read_pids
 from nopfsfs.fuse.connection import PASSES_FROM
-from tests.conftest import place_for_all, slow, wait_until
+from tests.conftest import place_for_all, slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, module, mounted, read_all, run, write
+from tests.mount.readers import digest
 from tests.mount.reading import are_reading, comparing
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(260)]
 
@@ -103,10 +104,6 @@ def passed(m: Mounted, action: Callable[[], object]) -> int:
     before = m.status()["served"]["disk"]["files"]
     action()
     return int(m.status()["served"]["disk"]["files"] - before)
-
-
-def digest(data: bytes) -> list[object]:
-    return [len(data), hashlib.sha256(data).hexdigest()]
 
 
 def test_files_on_disk_are_read_there_by_the_kernel(mounting: Mounting, data: Path, disk: Path) -> None:

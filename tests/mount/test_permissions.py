@@ -12,7 +12,6 @@ import pytest
 from slow_source import SlowSource
 
 from nopfsfs.stager.changed_files import SETTLE_S
-from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, mounted, write
 from tests.mount.users import (
@@ -24,6 +23,7 @@ from tests.mount.users import (
     acl_for,
     may,
 )
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.mount,

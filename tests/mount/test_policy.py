@@ -14,11 +14,12 @@ from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.registry import sampler as family
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.policy import budget
-from tests.conftest import slow, wait_until
+from tests.conftest import slow
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill
 from tests.mount.rooms import charges, memory_for
 from tests.policy.belady import Belady
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(200)]
 

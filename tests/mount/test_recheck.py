@@ -15,11 +15,11 @@ from nopfsfs.control.client import call
 from nopfsfs.errors import Exit
 from nopfsfs.fuse.connection import WITHOUT
 from nopfsfs.stager.rights_recheck import LOOKERS
-from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, mount_command, run, write
 from tests.mount.modes import Mode
 from tests.mount.users import GROUP, GROUP_TAG, NOBODY, OTHER, USER, acl_for, may
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.mount,

@@ -34,9 +34,9 @@ from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.stager.load import BLOCK
 from nopfsfs.supervisor.caller_budget import SHARE, STORE_S
 from nopfsfs.system.proc import usage
-from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, module, run, write
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.fuse.mounting import may_mount
-from tests.conftest import place_for_all, wait_until
+from tests.conftest import place_for_all
 from tests.mount.harness import Mounted, module, mounted, run, write
 from tests.mount.modes import CORES, Mode
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

@@ -13,9 +13,10 @@ import pytest
 
 from nopfsfs.plan.samplers import registry
 from nopfsfs.plan.samplers.sampler import Spec
-from tests.conftest import long, wait_until
+from tests.conftest import long
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, content, fill, read_all, write
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.timeout(120)]
 

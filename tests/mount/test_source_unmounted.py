@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import content, write
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.mount, pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")]
 

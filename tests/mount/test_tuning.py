@@ -14,9 +14,9 @@ import pytest
 from slow_source import SlowSource
 
 from nopfsfs.errors import Exit
-from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, Reader, fill, module, run
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

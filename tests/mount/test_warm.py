@@ -16,9 +16,9 @@ from slow_source import SlowSource
 
 from nopfsfs.control.client import call
 from nopfsfs.errors import Exit
-from tests.conftest import wait_until
 from tests.mount.conftest import Mounting
 from tests.mount.harness import Mounted, content, fill, module, read_all, run, write
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.mount
 

@@ -23,9 +23,10 @@ from nopfsfs.fuse.mount_table import abort_connection, find_mount
 from nopfsfs.fuse.mounting import unmount
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
-from tests.conftest import remove_state, state_dir_at, state_dirs_at, wait_until
+from tests.conftest import remove_state, state_dir_at, state_dirs_at
 from tests.mount.harness import TEST_ID, Reader, module, run
 from tests.mount.rooms import charges, memory_for
+from tests.waiting import wait_until
 
 SEED = 42
 LIMIT_S = 60.0  # no step of a test takes this long

@@ -14,12 +14,12 @@ from cluster import Cluster, Epoch, Readers, cluster
 from slow_source import SlowSource
 
 from nopfsfs.stager.young_files import LOCAL_S
-from tests.conftest import wait_until
 from tests.mount.harness import fill
 from tests.mount.modes import why_not
 from tests.peer.implementations import BOTH
 from tests.peer.mounts import by_choice, checksum, opens_at_rest, opens_of_files, room
 from tests.tiers.kept import copies
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.mount,

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import long, slow, wait_until
+from tests.conftest import long, slow
 from tests.mount.harness import fill, module, run
 from tests.mount.modes import why_not
 from tests.peer.implementations import BOTH
 from tests.peer.mounts import LIMIT_S, Mounts, mounts, room
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.mount,

@@ -17,11 +17,11 @@ from nopfsfs.dataset import index_file
 from nopfsfs.plan.samplers.registry import order
 from nopfsfs.plan.samplers.sampler import Spec
 from nopfsfs.protocol.columns import HOME_HERE, Columns
-from tests.conftest import wait_until
 from tests.mount.harness import Reader, fill
 from tests.mount.modes import why_not
 from tests.peer.mounts import LIMIT_S, SEED, Mounts, mounts, room
 from tests.peer.wires import ENVIRONMENT, Wires, why_no_wires, wires
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.mount,

@@ -23,10 +23,11 @@ from nopfsfs.errors import Exit
 from nopfsfs.fuse.mount_table import abort_connection, find_mount
 from nopfsfs.fuse.mounting import unmount
 from nopfsfs.peer.shared_scan import LOOKED_AT
-from tests.conftest import remove_state, slow, state_dirs_at, wait_until
+from tests.conftest import remove_state, slow, state_dirs_at
 from tests.mount import harness
 from tests.mount.modes import why_not
 from tests.peer.implementations import BOTH
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.mount,

@@ -43,6 +43,7 @@ from nopfsfs.system import shared_memory
 from tests.peer.network import Network
 from tests.peer.stagers import JOB, SLOT, SLOTS, check_of, content, length_of, mtime_of
 from tests.stager.peer import pack_one
+from tests.waiting import wait_until
 
 LIMIT_S = 20.0
 M = TypeVar("M")
@@ -122,7 +123,7 @@ class Mount:
 
     def has_stager(self) -> None:
         """The peer process has taken it."""
-        wait_for(lambda: self.peer._stager is not None)
+        assert wait_until(lambda: self.peer._stager is not None)
 
     def order(self, kind: Kind, *records: tuple[int, ...]) -> None:
         assert self.stager is not None
@@ -169,13 +170,6 @@ def mounts() -> Iterator[list[Mount]]:
             mount.end()
     for mount in made:
         mount.close()
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    by = time.monotonic() + LIMIT_S
-    while not what():
-        assert time.monotonic() < by, "it does not come"
-        time.sleep(0.001)
 
 
 def fetch(mount: Mount, home: Mount, node: int, row: int, id: int = 1, slot: int = 0) -> None:
@@ -251,9 +245,9 @@ def test_what_a_supervisor_said_last_is_heard_though_it_left_messages_unread(
     ended where bytes of a node that hangs are under way."""
     mounts[1].say(SendNews(0, b"unread"))
     peer = mounts[0].peer
-    wait_for(lambda: peer._router is not None and peer._said is not None)
+    assert wait_until(lambda: peer._router is not None and peer._said is not None)
     mounts[0].end()
-    wait_for(lambda: peer._over)
+    assert wait_until(lambda: peer._over)
     assert peer._said_bye
 
 
@@ -455,7 +449,7 @@ class Half:
         for message in encode_records(JOB, [NodeAnswer(want.tag, check_of(row), Status.OK)]):
             self.other.send(0, message)
         self.network.deliver_all()
-        wait_for(lambda: bool(self.mount.peer._router and self.mount.peer._router.requester.writes()))
+        assert wait_until(lambda: bool(self.mount.peer._router and self.mount.peer._router.requester.writes()))
         return want.tag
 
 
@@ -478,7 +472,7 @@ def test_a_stager_s_place_is_free_only_when_nothing_is_written_any_more(half: Ha
     assert mount.stager is not None
     mount.say(NoStager())
     mount.say(UseStager())  # refused: but when that has been said, NO_STAGER was seen to
-    wait_for(lambda: mount.peer._stager is None)
+    assert wait_until(lambda: mount.peer._stager is None)
     mount.stager.setblocking(False)
     with pytest.raises(BlockingIOError):
         mount.stager.recv(1)  # it would take that for the end of all writing
@@ -512,11 +506,11 @@ def test_bytes_under_way_arrive_before_the_end(half: Half) -> None:
     half.leave()
     half.network.deliver_all()
     router = half.mount.peer._router
-    wait_for(lambda: router is not None and router.nodes.alone)
+    assert wait_until(lambda: router is not None and router.nodes.alone)
     half.network.ends[0].__dict__.pop("done")
     half.network.decide()
     half.other.start_send(0, tag, memoryview(content(3)))
-    wait_for(lambda: bool(half.network.matched))
+    assert wait_until(lambda: bool(half.network.matched))
     assert half.mount.code is None
     half.network.finish()
     assert half.mount.ended() == 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
-from tests.conftest import wait_until
+from tests.waiting import wait_until
 
 # MPICH takes each rank for a node of its own (else it uses shared memory), and their interfaces.
 ENVIRONMENT: Mapping[str, str] = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0"}

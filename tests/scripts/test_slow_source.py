@@ -16,6 +16,8 @@ import slow_source
 from slow_source import FileCounters, SlowSource
 from slow_source_load import parse_duration, parse_rate
 
+from tests.waiting import wait_until
+
 pytestmark = pytest.mark.mount
 
 SCRIPT = Path(slow_source.__file__)
@@ -43,13 +45,6 @@ def read_directly(path: Path) -> bytes:
         return os.read(fd, 4096)
     finally:
         os.close(fd)
-
-
-def wait_until(condition: Callable[[], bool], limit: float = 5.0) -> None:
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("5ms", 0.005), ("200us", 0.0002), ("1s", 1.0), ("0.5", 0.5)])
@@ -235,7 +230,7 @@ def test_ends_when_its_starter_is_killed(backing: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": os.fspath(tmp_path)}
     killed = subprocess.run([sys.executable, "-c", program], check=False, env=environment)
     assert killed.returncode == -9
-    wait_until(lambda: not slow_source.is_mounted(mountpoint))
+    assert wait_until(lambda: not slow_source.is_mounted(mountpoint))
 
 
 def test_as_a_command(backing: Path, tmp_path: Path) -> None:
@@ -247,4 +242,4 @@ def test_as_a_command(backing: Path, tmp_path: Path) -> None:
         assert (mountpoint / "train/a/2.bin").read_bytes() == bytes([2]) * 50_000
     finally:
         subprocess.run(["fusermount3", "-u", mountpoint], check=True)
-    wait_until(lambda: not control.exists())
+    assert wait_until(lambda: not control.exists())

@@ -14,8 +14,9 @@ import trio
 from nopfsfs.server import direct_reads
 from nopfsfs.server.direct_reads import DIRECT_FILES, DirectReader
 from tests.asynchronous import in_trio
-from tests.conftest import no_more_threads, wait_until
+from tests.conftest import no_more_threads
 from tests.stager.rig import PAGE, Rig, content, open_files_below, rig, write_files
+from tests.waiting import wait_until
 
 
 async def stay_open(root: Path, count: int) -> None:

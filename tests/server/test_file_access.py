@@ -18,9 +18,9 @@ from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.tiers.open_modes import OpenModes
 from tests.asynchronous import in_trio
-from tests.conftest import wait_until
 from tests.server.rig import COUNT, READER, SIZE, at_once, errno_of, mounted
 from tests.stager.rig import PAGE, content, open_files_below
+from tests.waiting import wait_until
 
 
 @in_trio

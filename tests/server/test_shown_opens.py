@@ -15,9 +15,9 @@ from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.tripwires import Shown, Tripwires
 from nopfsfs.server.shown_opens import FOREVER_S
 from tests.asynchronous import in_trio
-from tests.conftest import wait_until
 from tests.server.rig import ATTRIBUTES, COUNT, ENTRY, READER, SIZE, Mounted, errno_of, mounted
 from tests.stager.rig import PAGE
+from tests.waiting import wait_until
 
 
 async def pusher_of(m: Mounted) -> int:

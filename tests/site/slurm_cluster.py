@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.fuse.mount_table import parse_mountinfo
-from tests.conftest import wait_until
 from tests.site.node_files import ALICE, ROOT, STAGE, processes_of_mounts, sh
+from tests.waiting import wait_until
 
 SCRIPTS = ROOT / "scripts/site/slurm"
 IDLE_S = 60.0  # after the end of a job: its nodes are idle again

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nopfsfs.fuse.mount_table import read_mounts
-from tests.conftest import wait_until
 from tests.mount.harness import fill
 from tests.site.node_files import ROOT, STAGE, processes_of_mounts, sh
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.site, pytest.mark.mount, pytest.mark.timeout(300)]
 

@@ -15,9 +15,9 @@ import pytest
 
 from nopfsfs.control.readiness import READY
 from nopfsfs.fuse.mount_table import find_mount, read_mounts
-from tests.conftest import wait_until
 from tests.mount.harness import fill
 from tests.site.node_files import ROOT, STAGE, make_machine, processes_of_mounts, sh
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.site, pytest.mark.mount]
 

@@ -17,10 +17,10 @@ from slow_source import SlowSource
 
 from nopfsfs.control.process_list import Process, start_time
 from nopfsfs.stager.young_files import LOCAL_S
-from tests.conftest import wait_until
 from tests.mount.harness import fill
 from tests.site.node_files import ALICE, STAGE, make_machine, processes_of_mounts, sh
 from tests.site.slurm_cluster import SCRIPTS, SITE, SlurmCluster, munge, slurm
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.site, pytest.mark.mount, pytest.mark.timeout(300)]
 

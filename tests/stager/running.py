@@ -30,7 +30,7 @@ from nopfsfs.system import shared_memory
 from nopfsfs.system.process_setup import Handoff
 from nopfsfs.tiers import arena as arenas
 from nopfsfs.tiers.open_modes import OpenModes
-from tests.conftest import wait_until
+from tests.waiting import wait_until
 
 LIMIT_S = 20.0
 

@@ -18,8 +18,8 @@ from nopfsfs.protocol.inode_numbers import VERSION_LAST
 from nopfsfs.stager import changed_files as module
 from nopfsfs.stager.changed_files import ChangedFiles
 from nopfsfs.tiers import source as source_module
-from tests.conftest import wait_until
 from tests.stager.rig import PAGE, Rig, write_files
+from tests.waiting import wait_until
 
 Ask = Callable[[os.stat_result], bool]
 

@@ -14,8 +14,8 @@ from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import IN_MEMORY, NOT_HELD, ON_TIER, Event
 from nopfsfs.stager import copy_check
 from nopfsfs.stager.copy_check import CopyCheck
-from tests.conftest import wait_until
 from tests.stager.rig import Rig, open_files_below, rig, write_files
+from tests.waiting import wait_until
 
 SIZES = [5000, 70_000, 1, 4096]
 

@@ -18,9 +18,9 @@ from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.stager import young_files
 from nopfsfs.tiers.source import Source
-from tests.conftest import wait_until
 from tests.stager.rig import PAGE, content, write_files
 from tests.stager.running import Running, Shared, running
+from tests.waiting import wait_until
 
 FILES = 8
 

@@ -22,9 +22,9 @@ from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.stager import young_files
 from nopfsfs.stager.demands import DELAY_S
 from nopfsfs.stager.large import block_writer, large_copies
-from tests.conftest import wait_until
 from tests.stager.rig import content, write_files
 from tests.stager.running import LIMIT_S, Running, Shared, running
+from tests.waiting import wait_until
 
 MIB = 1 << 20
 SIZE = 10 * MIB + 12_345  # of a file, by blocks of 1 MiB

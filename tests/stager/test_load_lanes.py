@@ -20,9 +20,9 @@ from nopfsfs.stager import remote_fetches, worker_threads
 from nopfsfs.stager.load_lanes import LoadLanes
 from nopfsfs.stager.remote_fetches import HEDGED_MOST
 from nopfsfs.stager.workers import STUCK_LEAST_S
-from tests.conftest import wait_until
 from tests.stager.peer import FakePeer, homes, rigs
 from tests.stager.rig import PAGE, Rig, write_files
+from tests.waiting import wait_until
 
 FILES = 40
 SOURCE_S = 0.01

@@ -14,9 +14,9 @@ from nopfsfs.protocol.columns import PAGED_LATE, SUPERVISOR, Metric, MetricBlock
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.tiers import page_cache
-from tests.conftest import wait_until
 from tests.stager.rig import PAGE, write_files
 from tests.stager.running import Running, Shared, running
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -25,9 +25,10 @@ from nopfsfs.protocol.source_gauges import read_ended
 from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.stager import demands
 from nopfsfs.tiers import disk as disk_module
-from tests.conftest import no_more_threads, wait_until
+from tests.conftest import no_more_threads
 from tests.stager.rig import PAGE, content, write_files
 from tests.stager.running import Running, Shared, running
+from tests.waiting import wait_until
 
 INVAL_ENTRY, STORE = 3, 4  # enum fuse_notify_code
 

@@ -14,9 +14,9 @@ from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.supervisor_stager import Order
 from nopfsfs.tiers.disk import Disk
-from tests.conftest import wait_until
 from tests.stager.rig import PAGE, content, write_files
 from tests.stager.running import Shared, running
+from tests.waiting import wait_until
 
 COUNT = 6
 LIMIT_S = 2.0  # that a disk costs a reader; with what this machine may be late by

@@ -17,8 +17,9 @@ from nopfsfs.protocol.server_stager import Answer, Demand, Origin
 from nopfsfs.protocol.source_gauges import read_ended
 from nopfsfs.stager import state as module
 from nopfsfs.stager.workers import Worker
-from tests.conftest import no_more_threads, wait_until
+from tests.conftest import no_more_threads
 from tests.stager.rig import PAGE, Result, Rig, content, open_files_below, rig, write_files
+from tests.waiting import wait_until
 
 Make = Callable[..., Rig]
 

@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 
 from nopfsfs.protocol.columns import Metric
 from nopfsfs.protocol.server_stager import Answer, Demand
-from tests.conftest import wait_until
 from tests.examples import examples
 from tests.stager.random_steps import BUDGET, SIZES, Player, Step, steps_of
 from tests.stager.rig import PAGE, Rig, content, open_files_below, rig, write_files
+from tests.waiting import wait_until
 
 QUIET = ("demand", "demand", "demand", "fetch", "evict", "cancel", "budget", "work", "work", "take", "pin")
 LOUD = (*QUIET, "overwrite", "shrink", "vanish", "refresh", "fail")

@@ -20,8 +20,8 @@ from nopfsfs.protocol.ring import Event
 from nopfsfs.protocol.server_stager import Origin
 from nopfsfs.stager import load
 from nopfsfs.stager.workers import DEVICE_MOST, FILE_MOST, SPARE_MOST, Worker, Workers
-from tests.conftest import wait_until
 from tests.stager.rig import PAGE, Rig, write_files
+from tests.waiting import wait_until
 
 
 class Stuck:

@@ -25,9 +25,9 @@ from nopfsfs.stager import young_files
 from nopfsfs.stager.young_files import LOCAL_S, NETWORK_S, YoungFiles
 from nopfsfs.system import elastic_threads
 from nopfsfs.system.file_system import FileSystem
-from tests.conftest import wait_until
 from tests.stager.rig import PAGE, Rig, content, write_files
 from tests.stager.running import Shared, running
+from tests.waiting import wait_until
 
 NFS, EXT4 = FileSystem(0x6969, 0), FileSystem(0xEF53, 0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,14 @@ import trio
 from nopfsfs.supervisor import leftovers
 from nopfsfs.supervisor.leftovers import tidy
 from tests.asynchronous import in_trio
-from tests.conftest import wait_until
 from tests.tiers.makers import kill, start_maker
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(leftovers, "LOOK_S", 0.01)
     caplog.set_level("INFO")
-
-
-async def until(condition: Callable[[], object]) -> None:
-    assert await trio.to_thread.run_sync(wait_until, condition)
 
 
 def leave(path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nopfsfs.supervisor.node_promises import FILE, LOCK_S, MOUNTS_MOST, MemoryPromise, NodePromises
 from nopfsfs.system.node_memory import NOTHING_PROMISED
 from nopfsfs.system.proc import start_time
-from tests.conftest import wait_until
+from tests.waiting import wait_until
 
 CGROUP = Path("/proc/self/cgroup").read_text()
 

@@ -16,7 +16,7 @@ from nopfsfs.protocol.columns import GAUGES, Metric
 from nopfsfs.protocol.tripwires import Shown, Tripwires
 from nopfsfs.supervisor.progress_signal import NO_ROOM, PASSED_THROUGH, PUZZLED, WATCHING, ProgressSignal
 from tests.asynchronous import in_trio
-from tests.conftest import wait_until
+from tests.waiting import until
 
 N = 4000
 LIMIT_S = 10.0
@@ -111,10 +111,6 @@ class Kernel:
     def forget(self) -> None:
         self.asked.release()
         assert self.goes_on.acquire(timeout=LIMIT_S)
-
-
-async def until(condition: Any) -> None:
-    assert await trio.to_thread.run_sync(wait_until, condition, LIMIT_S)
 
 
 @in_trio

@@ -9,7 +9,7 @@ import pytest
 
 from nopfsfs.system import elastic_threads
 from nopfsfs.system.elastic_threads import ElasticThreads
-from tests.conftest import wait_until
+from tests.waiting import wait_until
 
 Make = Callable[[int, int], ElasticThreads]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from nopfsfs.policy.homes import Home
 from nopfsfs.protocol.columns import HOME_HERE
 from nopfsfs.supervisor.cluster import placement_agreement as module
 from tests.supervisor.cluster.nodes import Bus, Node
+from tests.waiting import until
 
 TRAIN, VAL = 160, 40
 CHARGE = 4096 + 1024
@@ -54,12 +54,6 @@ async def running(*nodes: Node) -> AsyncIterator[trio.Nursery]:
             nursery.start_soon(node.agreement.run)
         yield nursery
         nursery.cancel_scope.cancel()
-
-
-async def until(what: Any, limit_s: float = 10) -> None:
-    with trio.fail_after(limit_s):
-        while not what():  # noqa: ASYNC110
-            await trio.sleep(0.005)
 
 
 async def placed(number: int, *nodes: Node) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,7 @@ from nopfsfs.supervisor.observing import access_log
 from nopfsfs.supervisor.observing.access_log import KEPT_MOST, LISTENERS_MOST, OPENS_AT_ONCE, RATE_MOST, AccessLog
 from nopfsfs.supervisor.server_rings import SeenOpens
 from tests.supervisor.talking import answer_of, served
+from tests.waiting import until
 
 NOW = 10**12  # ns, when each test's listener begins
 
@@ -57,13 +57,6 @@ def all_of(caller: control_socket.Caller) -> list[dict[str, Any]]:
     while found[-1]["paths"]:
         found.append(caller.feed.next())
     return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Return when it holds."""
-    with trio.fail_after(15):
-        while not condition():  # noqa: ASYNC110
-            await trio.sleep(0.01)
 
 
 def paths(records: list[dict[str, Any]]) -> list[str]:
