@@ -28,6 +28,18 @@ LEVELS = {
 LEVELS_OF_PLAN = {
     "generators": 1, "samplers": 2, "epoch_order": 3, "visible_opens": 3, "search": 4, "tracking": 4, "following": 5,
 }  # fmt: skip
+# What computes and does nothing else, and what it may import beside the product: of `os` and `mmap` names of errors and
+# sizes of pages, of `time` the processor time that a step of a search has taken, and a clock that a caller may replace.
+PURE_FOLDERS = {"plan", "placement", "policy", "vfs"}
+PURE = {
+    "__future__", "abc", "array", "base64", "bisect", "collections", "contextlib", "dataclasses", "enum", "errno",
+    "fnmatch", "functools", "itertools", "math", "mmap", "numpy", "os", "random", "re", "stat", "statistics", "time",
+    "types", "typing",
+}  # fmt: skip
+USED_OF = {
+    "os": {"strerror", "fspath", "fsencode", "fsdecode", "PathLike"}, "mmap": {"PAGESIZE"},
+    "time": {"thread_time", "monotonic"},
+}  # fmt: skip
 LONGEST_FILE, LONGEST_FUNCTION, MOST_FILES = 400, 45, 30  # lines; lines; files in a folder
 SHARED_FILE_NAMES = {"process.py", "errors.py", "__init__.py"}
 # A docstring that begins so names no subject.
@@ -128,6 +140,46 @@ def test_processes_import_nothing_of_each_other() -> None:
         if len({name.split(".")[0], other.split(".")[0]} & processes) == 2
     }
     assert not found
+
+
+def test_only_a_command_imports_what_a_process_is_made_of() -> None:
+    processes = {"supervisor", "server", "stager", "peer"}
+    found = {
+        (name, other)
+        for name in IMPORTS
+        for other in IMPORTS[name]
+        if name.split(".")[0] not in processes and other.split(".")[0] in processes
+    }
+    assert found == {("cli.mount", "peer.mpi_mount")}
+
+
+def outside(tree: ast.AST) -> Iterator[str]:
+    """The modules beside the product that a module imports, also inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+
+
+def test_pure_folders_do_nothing_but_compute() -> None:
+    found = set()
+    for name, tree in TREES.items():
+        if name.split(".")[0] not in PURE_FOLDERS:
+            continue
+        found |= {f"{name} > {other}" for other in outside(tree) if other.split(".")[0] not in {*PURE, "nopfsfs"}}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in USED_OF:
+                if node.attr not in USED_OF[node.value.id]:
+                    found.add(f"{name} > {node.value.id}.{node.attr}")
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"open", "print"}:
+                found.add(f"{name} > {node.func.id}")
+    assert not found
+
+
+def test_few_modules_import_mpi4py() -> None:
+    found = {name for name, tree in TREES.items() for other in outside(tree) if other.split(".")[0] == "mpi4py"}
+    assert found == {"peer.mpi", "peer.mpi_transport", "peer.process"}
 
 
 def test_files_are_short() -> None:
