@@ -1,4 +1,4 @@
-"""Where to fetch a file from: a copy on disk, another node, or the source. Pure.
+"""The choice where to fetch a file from: a copy on disk, another node, or the source. Pure.
 
 The usual order is the one that costs others least: disk, node, source. It is left only where a lane
 (`fetch_lane.py`) is down, or is slow: it takes SLOWER times as long as what comes after it, for some time, and longer
@@ -62,7 +62,7 @@ class ExpectedLanes:
         )
 
     def numbers(self) -> dict[str, int]:
-        """As whole numbers for a `Handoff`: nanoseconds, bytes a second."""
+        """The times as whole numbers for a `Handoff`: nanoseconds, bytes a second."""
         found = {}
         for name in _NUMBERS:
             times: LaneTimes = getattr(self, name)
@@ -87,8 +87,9 @@ def _whole(rate: float) -> int:
 
 @dataclass(slots=True)
 class _Standing:
-    """How a lane stands for files of a size class. `left`: it is slow; `slow_since`: it has looked so; `after`: the
-    seconds of what comes after it; `again`: the last try was as fast as that."""
+    """The standing of a lane for files of a size class. `left`: it is slow, and is not used; `slow_since`: the time
+    from which on it has looked so; `after`: seconds that what comes after it takes; `again`: the last try was as fast
+    as that."""
 
     left: bool = False
     slow_since: float | None = None

@@ -44,7 +44,7 @@ class Kind(IntEnum):
 
 
 class Status(IntEnum):
-    """How a request ended."""
+    """The outcome of a request, or its state while it has not ended."""
 
     OK = 0
     COMING = 1  # not ended: the holder is loading it

@@ -55,7 +55,7 @@ class Global(Sampler):
     }
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """This epoch's samples. Costs the words before: about 4 ms a million.
+        """The samples of this epoch. Costs the words before: about 4 ms a million.
 
         Raises ValueError: a place before the stream; `num_samples` with `direct` and without `replacement`.
         """

@@ -122,7 +122,7 @@ class Search:
 
     @property
     def share(self) -> float:
-        """How much of what there is to try was tried, about."""
+        """The share that was tried of all that there is to try, about."""
         return self._parts_done / max(self._parts, 1)
 
     def _steps(self, targets: Sequence[FileList], sampler: str, *, by_seed: bool, streams: bool) -> Iterator[Step]:

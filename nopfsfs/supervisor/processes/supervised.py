@@ -127,7 +127,7 @@ class Role(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the log and in the status record."""
+        """The name of the process in the log and in the status record."""
 
     @property
     def replaceable(self) -> bool:
