@@ -20,7 +20,7 @@ from nopfsfs.protocol.source_gauges import size_class
 
 DISK_S, PEER_S = 0.001, 0.002  # of each file, beside its bytes; no calibration measures that
 UNNOTICED_S = 0.005  # a lane that is as fast as this is not left, however fast the others are
-SURE_S = 1.0  # for which a lane must be slower than another: a moment in which the machine stands still is none
+SURE_S = 1.0  # for which a lane must look slow before it is left: a machine may stand still for a moment
 EARLY = 0.5  # of the time until the reader is there: a prefetch that takes less comes early enough
 TRY_S, TRY_MOST_S = 2.0, 10.0  # from one try of a lane that was left to the next; without regard to their share
 TRY_APART = 25  # choices from one try to the next: 4 % of them

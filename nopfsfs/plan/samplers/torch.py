@@ -117,8 +117,8 @@ class Random(Sampler):
     workers); "never": the sampler alone has it. `left_early`: how many of the epochs before were left before
     the sampler was exhausted: those have not drawn the trailing permutation that the sampler draws (and
     mostly throws away) at its end. `replacement`, `num_samples` (0: n): as RandomSampler has them. `state`: the
-    generator's state before epoch 0 (`torch_random.torch_state`), instead of the seed. `drop_batch`: of a loader with
-    drop_last; what it drops was drawn.
+    generator's state before epoch 0 (`torch_generator.torch_state`), instead of the seed. `drop_batch`: of a loader
+    with drop_last; what it drops was drawn.
     """
 
     name = "random"

@@ -91,7 +91,7 @@ class GlobalSearch:
         self, seed_or_state: int | str, targets: Sequence[SearchedFiles], limit: int = 50_000_000, start: int = 0,
         which: Words = Words.ALL,
     ) -> None:  # fmt: skip
-        """`seed_or_state`: what manual_seed was given, or a state as `torch_random.torch_state` writes it.
+        """`seed_or_state`: what manual_seed was given, or a state as `torch_generator.torch_state` writes it.
 
         Costs 4 ms for a million words before `start`. Raises ValueError: a seed or state that torch would not take, n
         or samples that are out of range.
