@@ -47,7 +47,7 @@ class NothingRead(Exception):
 
 
 class _Skip(Exception):
-    """This file cannot be measured with."""
+    """The file cannot be measured with: it is not regular, or another name of it was read."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from nopfsfs.doctor.bounded_parts import failed
 
 
 class Weight(IntEnum):
-    """How bad it is; what readers notice most comes first."""
+    """The weight of a finding; what readers notice most comes first."""
 
     BROKEN = 0  # readers wait, or get errors
     DEGRADED = 1  # a part of the mount does not work; readers are as slow as the source
@@ -54,7 +54,7 @@ class Facts:
         return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
 
     def failure(self, part: str) -> str | None:
-        """Why a part could not be collected; None where it was, or was not asked for."""
+        """The reason why a part could not be collected; None where it was, or was not asked for."""
         return failed(self._parts.get(part))
 
     @property

@@ -39,7 +39,7 @@ WITHOUT = "NOPFS_WITHOUT"  # environment: abilities of the kernel that are not u
 
 
 class Redelivery(IntEnum):
-    """How the requests that a dead server had taken come to another one."""
+    """The way in which requests that a dead server had taken come to another one."""
 
     NONE = 0  # not at all: the death of a server ends the mount
     KERNEL = 1  # the kernel delivers them again (FUSE_NOTIFY_RESEND, Linux 6.9)

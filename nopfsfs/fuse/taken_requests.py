@@ -70,7 +70,7 @@ class OwnBlock:
 
     @property
     def room(self) -> int:
-        """How many more requests can be kept."""
+        """The number of further requests that can be kept."""
         return len(self._free) + RECORDS - self._words[_USED]
 
     def land(self, message: bytes) -> None:

@@ -67,7 +67,7 @@ def _ranked(parts: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
 
 
 def _much(share: float) -> str:
-    """How much of an epoch was waited."""
+    """Say for how much of an epoch readers waited."""
     if share < HARDLY:
         return "for nothing" if share == 0 else "hardly at all"
     return f"for {_percent(share)}" if share <= 1 else f"{share:.1f} readers at a time"

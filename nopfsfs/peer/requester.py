@@ -256,7 +256,7 @@ class Requester:
                 self._give_up_for(want, Status.LATE)
 
     def _due(self, want: NodeRequest) -> float:
-        """When to give up a request, if nothing more comes for it."""
+        """The time at which to give up a request, if nothing more comes for it."""
         return self._clock() + limit_s(coming=want.coming, urgent=want.urgent, length=want.length)
 
     def _give_up_for(self, want: NodeRequest, status: Status) -> None:

@@ -1,1 +1,1 @@
-"""Which samples will be read, in which order. Pure."""
+"""The samples that will be read, and their order. Pure."""

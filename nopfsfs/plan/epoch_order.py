@@ -64,8 +64,8 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Proof:
-    """How a plan became certain: after so many opens of its readers, by so many bits of evidence, less those that name
-    it."""
+    """The proof of a certain plan: the opens of its readers after which it was certain, and the bits of evidence then,
+    less those that name it."""
 
     opens: int
     bits: float

@@ -1,4 +1,4 @@
-"""Which opens show, when not all do: those of tripwires, some rows apart, chosen without regard to any order."""
+"""The opens that show, when not all do: those of tripwires, some rows apart, chosen without regard to any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where to fetch a file from: a copy on disk, another node, or the source. Pure.
+"""The choice where to fetch a file from: a copy on disk, another node, or the source. Pure.
 
 The usual order is the one that costs others least: disk, node, source. It is left only where a lane
 (`fetch_lane.py`) is down, or is slow: it takes SLOWER times as long as what comes after it, for some time, and longer
@@ -20,7 +20,7 @@ from nopfsfs.protocol.source_gauges import size_class
 
 DISK_S, PEER_S = 0.001, 0.002  # of each file, beside its bytes; no calibration measures that
 UNNOTICED_S = 0.005  # a lane that is as fast as this is not left, however fast the others are
-SURE_S = 1.0  # for which a lane must be slower than another: a moment in which the machine stands still is none
+SURE_S = 1.0  # for which a lane must look slow before it is left: a machine may stand still for a moment
 EARLY = 0.5  # of the time until the reader is there: a prefetch that takes less comes early enough
 TRY_S, TRY_MOST_S = 2.0, 10.0  # from one try of a lane that was left to the next; without regard to their share
 TRY_APART = 25  # choices from one try to the next: 4 % of them
@@ -62,7 +62,7 @@ class ExpectedLanes:
         )
 
     def numbers(self) -> dict[str, int]:
-        """As whole numbers for a `Handoff`: nanoseconds, bytes a second."""
+        """The times as whole numbers for a `Handoff`: nanoseconds, bytes a second."""
         found = {}
         for name in _NUMBERS:
             times: LaneTimes = getattr(self, name)
@@ -87,8 +87,9 @@ def _whole(rate: float) -> int:
 
 @dataclass(slots=True)
 class _Standing:
-    """How a lane stands for files of a size class. `left`: it is slow; `slow_since`: it has looked so; `after`: the
-    seconds of what comes after it; `again`: the last try was as fast as that."""
+    """The standing of a lane for files of a size class. `left`: it is slow, and is not used; `slow_since`: the time
+    from which on it has looked so; `after`: seconds that what comes after it takes; `again`: the last try was as fast
+    as that."""
 
     left: bool = False
     slow_since: float | None = None

@@ -138,10 +138,13 @@ class Homes:
         return True
 
     def is_on_disk(self, row: int, tier: int, *, whole: bool) -> None:
-        """Record that the row's copy was found on that tier, perhaps another tier than the one where its room is
-        reserved. `whole`: the row may be staged. Where the disks have no room for all files, a row without a home gets
-        it there: what a mount before has left takes the place of no other file, and memory is for those that it has
-        not."""
+        """Record that a copy of the row was found on that disk tier. A home on another disk tier moves there. `whole`:
+        the row may be staged whole.
+
+        Where the disk tiers have no room for all files, a row without a home, which no placement covers, gets its home
+        there, if there is room. An earlier mount left the copy, so the home takes the place of no other file. Memory is
+        left to files without a copy.
+        """
         has_none = self.of[row] == _UNPLACED and self._said_of[row] == 0
         if self.of[row] == _DISK and self._tier[row] != tier:
             self._disk_room[self._tier[row] - 1] += self._charge[row]

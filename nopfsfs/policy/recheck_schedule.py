@@ -1,4 +1,4 @@
-"""When which row is looked at again. Pure: the caller says what time it is.
+"""The schedule by which rows are looked at again. Pure: the caller says what time it is.
 
 Directories and files are one stream each. A stream goes round its rows in their order, evenly over its period, so that
 no row waits longer than one round; rows that are in use go in front of that, from what the round leaves of the rate.
@@ -102,7 +102,7 @@ class Rounds:
 
 
 def _even(count: int, passed_s: float, span_s: float) -> int:
-    """How many of `count` rows are to be done when `passed_s` of `span_s` have passed."""
+    """The number of `count` rows that are to be done when `passed_s` of `span_s` have passed."""
     return count if passed_s >= span_s else max(0, math.ceil(count * passed_s / span_s))
 
 

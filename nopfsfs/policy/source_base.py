@@ -107,7 +107,7 @@ class SourceBase:
 
     @property
     def knee_certainty(self) -> float:
-        """How well base and knee are known, 0 to 1."""
+        """The certainty of base and knee, 0 to 1."""
         return min(1.0, max(self._evidence) / EVIDENCE_MOST) * min(1.0, len(self._knees) / KNEE_ENOUGH)
 
     @property

@@ -78,7 +78,7 @@ class PlacementBegins(Message, frozen=True, tag=4):
 
 
 class CopiesOffered(Message, frozen=True, tag=5):
-    """These rows are staged at the sender, and live at the receiver by this placement."""
+    """Rows that are staged at the sender, and live at the receiver by this placement."""
 
     rows: Annotated[list[Row], Meta(max_length=ROWS_MOST)]
     number: UInt

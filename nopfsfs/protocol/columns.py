@@ -37,7 +37,7 @@ def check_layout(numbers: Mapping[str, int]) -> None:
 
 
 class Tier(IntEnum):
-    """Where the server can take a file's bytes from without waiting. Values of the column `tier`."""
+    """The place from which the server can take a file's bytes without waiting. Values of the column `tier`."""
 
     NONE = 0
     RAM = 1  # whole, in the arena, at `slot`
@@ -90,8 +90,9 @@ class Columns:
 
 
 def new_place(row: Any, version: Any) -> Any:
-    """Where the columns `new_*` have a version of a row, or of each row of an array. The version after it stands in the
-    other place, so what a reader finds belongs to its version unless the column `version` has moved meanwhile."""
+    """The place at which the columns `new_*` have a version of a row, or of each row of an array. The version after it
+    stands in the other place, so what a reader finds belongs to its version unless the column `version` has moved
+    meanwhile."""
     return 2 * row + (version & 1)
 
 
@@ -267,5 +268,5 @@ class ServerGauges:
         return total
 
     def done(self, number: int) -> int:
-        """How much a server and those before it in its place have answered: opens, and reads that were staged."""
+        """The number of answers of a server and those before it in its place: opens, and reads that were staged."""
         return int(self._blocks[number, [Metric.OPENS, Metric.TRIPWIRES, Metric.RAM_FILES]].sum())

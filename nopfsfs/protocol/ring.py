@@ -94,11 +94,11 @@ class Ring:
         return kinds, rows, values
 
     def first(self) -> int | None:
-        """When the next event was put, as of `monotonic_ns`; None: there is none."""
+        """The time at which the next event was put, as of `monotonic_ns`; None: there is none."""
         return self._last(1) if self._look(1) else None
 
     def _look(self, most: int) -> int:
-        """How many events there are to take, up to `most`. Gives up the oldest when the writer is about to overwrite
+        """The number of events to take, up to `most`. Gives up the oldest when the writer is about to overwrite
         them."""
         head = int(self._words[0])
         if head - self._tail > CAPACITY:
@@ -107,12 +107,12 @@ class Ring:
         return min(head - self._tail, most)
 
     def _before(self, count: int, moment: int) -> int:
-        """How many of the next `count` events were put before `moment`, at least."""
+        """The number of the next `count` events that were put before `moment`, at least."""
         index = (self._tail + np.arange(count, dtype=np.int64)) % CAPACITY * _WORDS + 2
         return int(np.searchsorted(self._array[index], np.uint64(moment)))
 
     def _last(self, count: int) -> int:
-        """When the last of the next `count` events was put."""
+        """The time at which the last of the next `count` events was put."""
         return int(self._array[(self._tail + count - 1) % CAPACITY * _WORDS + 2])
 
     def _take(self, count: int) -> TimedEvents:

@@ -20,7 +20,7 @@ DEMAND_MAX = YOUNG_PER_MESSAGE * _YOUNG.size  # bytes of a message to the stager
 
 
 class Origin(IntEnum):
-    """Where the bytes of an answer came from."""
+    """The place that the bytes of an answer came from."""
 
     RAM = 0
     DISK = 1

@@ -4,9 +4,10 @@ The stager asks for rows that other nodes hold (`ASK` ... `GOT`), and lends rows
 `LENT` ... `BACK`). Ids are of who asks: those of `ASK` are the stager's, those of `LEND` the peer process's. Both sides
 may send many records in a message. Neither side waits when the other takes nothing, and both go on taking.
 
-Messages cross. A `LEND` with a number that is known and `urgent` says that a reader has come to wait for it; where it
-crosses a refusal it is a request anew, so a row that is lent under a number that nobody knows any more is given `BACK`,
-as is what was cancelled. Who takes `BACK`, `FREED` or `GIVE_UP` of a number that it does not know does nothing.
+Messages cross. A `LEND` of a known number, with `urgent`, says that a reader has come to wait for the row. If it
+crosses a refusal, the stager takes it as a new request. So the peer process gives `BACK` a row that is lent under a
+number that it no longer knows; this also ends what was cancelled. A `BACK`, `FREED` or `HURRY` of an unknown number
+does nothing; a `GIVE_UP` of one is answered with `FREED`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Kind(IntEnum):
 
 
 class Status(IntEnum):
-    """How a request ended."""
+    """The outcome of a request, or its state while it has not ended."""
 
     OK = 0
     COMING = 1  # not ended: the holder is loading it

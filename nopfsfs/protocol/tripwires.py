@@ -31,7 +31,8 @@ _FIRST, _SECOND, _WORD = 0x9E3779B1, 0x85EBCA77, 1 << 32
 
 
 class Shown(IntEnum):
-    """Which opens the servers see. The supervisor says it (`Metric.SHOWN`), servers go by it at each request."""
+    """The opens that the servers see. The supervisor sets the value (`Metric.SHOWN`), and servers follow it at each
+    request."""
 
     OPENED = 0  # all: OPEN is answered
     TRIPWIRES = 1  # OPEN is refused; those of tripwires, as LOOKUPs

@@ -77,7 +77,7 @@ class ShownOpens:
             self._show(row, size, pid, self._supervisor_metrics[_SHOWN], tripwire=True)
 
     def known_for_s(self, row: int, *, is_file: bool) -> tuple[int, int]:
-        """How long the kernel may know the name and the attributes of an entry of a listing, in seconds."""
+        """The seconds for which the kernel may know the name, and the attributes, of an entry of a listing."""
         attributes_vary = is_file and self._supervisor_metrics[_SHOWN] > _OF_TRIPWIRES
         return 0 if self._is_tripwire(row) else FOREVER_S, 0 if attributes_vary else FOREVER_S
 

@@ -26,7 +26,7 @@ BEHIND_MOST = 4096  # messages that wait for room in the stager's socket
 
 
 class StagerGone(Exception):
-    """There is no stager to ask."""
+    """No stager can be asked."""
 
 
 class StagerClient:

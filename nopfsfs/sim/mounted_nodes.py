@@ -49,7 +49,7 @@ class NodeStream:
                 del known[gone]
 
     def upcoming(self, start: int, count: int) -> Ints:
-        """As in `stream_scan`."""
+        """The rows at positions start .. start+count-1, i64[<= count]; as of `Upcoming` in `stream_scan`."""
         found: list[Ints] = []
         while count > 0 and start // self.length < self._job.epochs:
             epoch, at = divmod(start, self.length)

@@ -172,10 +172,13 @@ class BlockReader:
     def read(
         self, load: Load, block: int, into: tuple[int, int], tier: int, file: SharedOpen, still: Callable[[], bool]
     ) -> None:  # fmt: skip
-        """Read a block of `file` into a part of the arena, from a copy on disk tier `tier`, if that is not 0: all as it
-        was when the worker took the block, since a load goes on elsewhere when its worker does not. `still()` is
-        asked when the disk has answered; it returns False when the load does not wait for that any more. Raises
-        Changed, OSError, GivenUp."""
+        """Read a block of a load into the arena, offsets `into`. With `tier` 1 or more the copy on that disk tier is
+        read first. Without a copy, or after a bad one, the block is read from `file`, at the source.
+
+        A load goes on elsewhere when its worker hangs. So the arguments are those of the moment at which the worker
+        took the block. `still()` is called when the disk has answered; it returns False when the load no longer waits
+        for that. Raises Changed, OSError, GivenUp.
+        """
         view = self._arena.view[slice(*into)]
         if tier:
             found = self._read_copy(load, tier, view)

@@ -298,7 +298,8 @@ class ReadQueue:
         return self._workers.missing(len(self._demands), self._served)
 
     def lacking(self) -> tuple[int, int]:
-        """As `missing`, for a higher limit, and for demands that find nobody."""
+        """The numbers of threads to be started now, as `missing`, for a higher limit and for demands that no idle
+        worker takes."""
         return self._workers.lacking(len(self._demands))
 
     def _bring_back(self, row: int) -> None:

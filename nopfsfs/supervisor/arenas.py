@@ -1,4 +1,4 @@
-"""Which arena the mount uses, and when it must be another one."""
+"""The arena that the mount uses, and its replacement by another one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Arenas:
         return self._next, self.number + 1
 
     def took(self) -> None:
-        """Everybody uses the next arena, and nothing is staged in it. The memory of the one before is given back."""
+        """Note that all use the next arena, in which nothing is staged. Give back the memory of the one before."""
         arena = self._fds["arena"]
         with suppress(OSError):
             punch(arena, 0, os.fstat(arena).st_size)

@@ -1,4 +1,5 @@
-"""From what was opened to what is to be staged: events of the rings through plan and policy to the stager's orders."""
+"""The event loop of the supervisor: plan and policy take the events of the rings, and the policy's commands go to the
+stager."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ class EventLoop:
         self.looked = trio.lowlevel.ParkingLot()  # who waits for the next look at the rings
         self.copy_opens: Callable[[SeenOpens], None] | None = None  # while somebody wants to see them
         self._wake_at = -math.inf
-        self._unclosed = 0  # events to come: the closes of what they opened may never be heard of
+        self._unclosed = 0  # events to take before `events_lost`: the closes of the opens among them may be lost
         self._said: tuple[str, str | None, str | None] | None = None
 
     def attach_stager(self, stager: socket.socket) -> None:

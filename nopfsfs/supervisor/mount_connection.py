@@ -57,7 +57,7 @@ class MountConnection:
 
     @property
     def redelivery(self) -> Redelivery:
-        """How requests of a dead server come to another one."""
+        """The way in which requests of a dead server come to another one."""
         return Redelivery.NONE if self.session is None else self.session.redelivery
 
     def modes(self, signal: ProgressSignal) -> dict[str, Any]:

@@ -190,7 +190,7 @@ class PlanWorker:
         return {"state": found.state, "plans": plans, "explanation": why}
 
     def explained(self) -> dict[str, Any] | None:
-        """How the plans are known, in a few sentences, for the final report; None where nothing was planned."""
+        """The explanation of the plans in a few sentences, for the final report; None where nothing was planned."""
         follower = self._loop.follower
         return None if follower is None else {"text": paragraph(follower.explain())}
 

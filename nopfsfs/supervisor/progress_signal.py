@@ -1,4 +1,4 @@
-"""How the reader is followed: by its opens, or, once the kernel opens files by itself, by tripwires.
+"""The signal by which the reader is followed: its opens, or, once the kernel opens files by itself, tripwires.
 
 To refuse OPEN cannot be taken back, and while OPEN is answered every open and every close is seen. So `auto` refuses it
 only when all that is read now follows plans that have held for a while, and nothing that is in memory has to make
@@ -117,8 +117,8 @@ class ProgressSignal:
         return self._told_at or None
 
     def settle(self, follower: Follower | None) -> None:
-        """Before events are taken: servers were told otherwise; the follower is, when it has seen all that was
-        before."""
+        """Let the follower go over to the signal that servers were told, once all events from before the change were
+        taken. Called before events are taken."""
         if not self._told_at or not self._all_taken(self._told_at):
             return
         self._told_at = 0
@@ -177,7 +177,7 @@ class ProgressSignal:
 
     @staticmethod
     def _why(follower: Follower, policy: NodePolicy) -> str:
-        """Why OPEN is to be answered still; "" where it is not."""
+        """The reason why OPEN is to be answered still; "" where it is not."""
         if not follower.steady:
             return WATCHING
         if follower.puzzled:
@@ -185,7 +185,7 @@ class ProgressSignal:
         return "" if policy.has_room_for_all else NO_ROOM
 
     def _show_all(self) -> None:
-        """Where there are files that are no tripwires."""
+        """Have all opens shown, where `auto` is on and some files are no tripwires."""
         if self._auto and self._visible is not None and self._visible.spacing > 1:
             self._wanted.set()
 
@@ -213,7 +213,7 @@ class ProgressSignal:
             self._say(Shown.ALL)
 
     def shown(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-        """Which of these opens tell how far the reader is, b[m]; None: all do."""
+        """True for each of these opens that tells how far the reader is, b[m]; None: all do."""
         return self._visible.mask[rows] if self._thin and self._visible is not None else None
 
     # ---- estimates ----------------------------------------------------------------------------------------
@@ -224,8 +224,8 @@ class ProgressSignal:
         return self.refusing and self._visible is not None
 
     def told(self, count: int, of: float | None = None, foreseen: float = 0.0) -> None:
-        """So many opens of tripwires tell of so many opens (None: of as many as on average), and of so many that were
-        foreseen."""
+        """Count `count` observed opens of tripwires. They stand for `of` opens (None: for as many as on average), of
+        which the plan foresaw `foreseen`."""
         self._told_of += count * self.apart if of is None else of
         self._foreseen += foreseen
         self._gauge[Metric.TRIPWIRES_OBSERVED] += count

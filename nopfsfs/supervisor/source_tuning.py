@@ -294,7 +294,7 @@ class SourceTuning:
 
     @property
     def drains(self) -> list[float]:
-        """When the tuner held back to see what idle is, seconds since 1970: the last times."""
+        """The last times at which the tuner held back to see what idle is, seconds since 1970."""
         return list(self._drains)
 
     @property

@@ -1,1 +1,1 @@
-"""Where bytes are kept: the source, the arena in RAM, disk tiers, the kernel's page cache."""
+"""The places where bytes are kept: the source, the arena in RAM, disk tiers, the kernel's page cache."""

@@ -237,7 +237,7 @@ class KeptDisk(Disk):
             raise TierGone(errno.ENOENT, f"its directory {cache.path} was removed") from e
 
     def begin_sparse(self, row: int, version: int, size: int) -> int:
-        """As `Disk.begin_sparse`. The name of the `.part` has no sum yet."""
+        """Begin a copy, as `Disk.begin_sparse`. The name of the `.part` has no sum yet."""
         cache, key = self._shared(), self._rows.key(row, version)
         if key is None:
             raise DiskBusy(errno.EAGAIN, "the file changed meanwhile")
@@ -248,7 +248,7 @@ class KeptDisk(Disk):
         return fd
 
     def end_sparse(self, row: int, version: int, check: int) -> None:
-        """As `Disk.end_sparse`: the copy gets its name."""
+        """Keep a copy, as `Disk.end_sparse`: it gets its name."""
         cache, (part, size) = self._shared(), self._sparse[row]
         if self._rows.key(row, version) != part.key:
             raise DiskBusy(errno.EAGAIN, "the file changed meanwhile")
@@ -265,7 +265,7 @@ class KeptDisk(Disk):
         del self._sparse[row]
 
     def drop_sparse(self, row: int) -> None:
-        """As `Disk.drop_sparse`."""
+        """Remove a copy, as `Disk.drop_sparse`."""
         cache, found = self._cache, self._sparse.pop(row, None)
         if found is not None and cache is not None:
             self._take_back(cache, *found)

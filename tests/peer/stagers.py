@@ -1,4 +1,4 @@
-"""Stagers that follow `fetch.peerwire` and do else what the test says, and nodes that have one and an exchange.
+"""Stagers that follow `stager_peer` and do else what the test says, and nodes that have one and an exchange.
 
 A stager knows of each extent what it may hold: one that is free holds FREE in each byte, so that whoever writes it is
 seen; one that is lent holds the file until it is given back.

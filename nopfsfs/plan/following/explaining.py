@@ -30,7 +30,7 @@ _IN_ORDER = Spec("sequential")
 
 
 class PlanOrigin(str, Enum):
-    """Where a plan, or its world size and ranks, come from."""
+    """The origin of a plan, or of its world size and ranks."""
 
     SAID = "said"  # by a user
     ENVIRONMENT = "environment"  # of the job, when the mount was made
@@ -40,7 +40,7 @@ class PlanOrigin(str, Enum):
 
 
 class Missing(str, Enum):
-    """Why it is not certain yet which plan some opens follow."""
+    """The reason why it is not certain yet which plan some opens follow."""
 
     OPENS = "opens"  # a candidate leads, and needs more evidence
     TOLD_APART = "told apart"  # two candidates that read other files next fit about as well
@@ -50,7 +50,7 @@ class Missing(str, Enum):
 
 
 class Verdict(str, Enum):
-    """How the opens judge what was said."""
+    """The verdict of the opens on what was said."""
 
     CONFIRMED = "confirmed"
     CONTRADICTED = "contradicted"
@@ -143,7 +143,7 @@ def known(track: Track, datasets: Sequence[DataSet], seed: int | None, worlds: S
 
 
 def _dealt(track: Track, worlds: Sequence[World]) -> PlanOrigin:
-    """Where world size and ranks come from."""
+    """The origin of world size and ranks."""
     here = track.hypothesis
     if here.world == 1 or registry.sampler(here.spec.sampler).dealt is Dealt.ALL:
         return PlanOrigin.ALONE
@@ -256,7 +256,7 @@ def _judge_world(worlds: Sequence[World], found: Sequence[Hypothesis]) -> list[S
 
 
 def _same_world(a: World, b: World) -> bool:
-    """Where all ranks read here, it does not matter how many they are."""
+    """True: the worlds are equal, or all ranks of each read here. Then it does not matter how many they are."""
     return a == b or all(len(ranks) == size for size, ranks in (a, b))
 
 
@@ -318,7 +318,7 @@ def order_text(
 
 
 def ranks_text(world: int, ranks: Sequence[int]) -> str:
-    """Which ranks of how many."""
+    """The ranks that read here, and of how many, in a few words."""
     if len(ranks) == world:
         return "one rank" if world == 1 else f"all {world:,} ranks"
     return f"rank{'s' if len(ranks) > 1 else ''} {format_ranks(ranks)} of {world:,}"

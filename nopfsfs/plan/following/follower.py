@@ -64,7 +64,8 @@ class Follower:
         self._hints = PlanHints(seed, sampler, tuple((size, tuple(ranks)) for size, ranks in worlds), inflight)
         self._datasets = [one for one in datasets if any(len(order.rows) for order in one.orders)]
         self.predicted = 0
-        self.stood_for = self.predicted_for = 0.0  # the same, each open taken for as many as it is told of
+        # opens, and the predicted ones: an open that shows counts for as many opens as it stands for
+        self.stood_for = self.predicted_for = 0.0
         last = last_plans(record, self._datasets, {family.name for family in self._hints.families})
         self._ownership = RowOwners(self._datasets)
         self._cohorts = Cohorts(self._ownership)

@@ -76,6 +76,7 @@ def reads_a_part(order: EpochOrder, files: int) -> bool:
 
 
 def places(rows: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    """Where within an epoch of which only the rows are known each may be read: anywhere, always the same, i64[m]."""
+    """An assumed place of each row within an epoch of which only the rows are known, i64[m]. The places are spread over
+    the epoch, and the same for every epoch of that length."""
     spread = rows * _GOLDEN & 0xFFFFFFFF
     return spread * length >> 32

@@ -83,7 +83,7 @@ class ReaderBinding:
         return False
 
     def bind(self, track: Track, readers: Iterable[int]) -> None:
-        """These readers were found to follow the track."""
+        """Bind to the track the readers that were found to follow it."""
         for reader in readers:
             self._bound[reader] = (track, FIRMLY)
 

@@ -130,7 +130,8 @@ def merged(newer: Iterable[RecordedPlan], older: Iterable[RecordedPlan]) -> tupl
 
 def beginnings(plans: Sequence[Hypothesis]) -> dict[Candidate, tuple[Hypothesis, float]]:
     """The epochs in which a job may begin that reads one of these plans (likeliest first), and the bits that it takes
-    to name each: that of the plan, those that may follow, the first, and the one before, whose end was not saved."""
+    to name each. A plan gives its epoch, those that may follow, the first, and the one before, whose end the job may
+    not have saved."""
     found: dict[Candidate, tuple[Hypothesis, float]] = {}
     for nth, plan in enumerate(plans):
         here, family = plan.spec, registry.sampler(plan.spec.sampler)

@@ -180,7 +180,7 @@ class Dali(Sampler):
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
-        """As `Sampler.order`: nothing is padded, so that some shards may have one sample more."""
+        """The order of `ranks`, as `Sampler.order`. Nothing is padded, so that some shards may have one sample more."""
         sharding.check_ranks(world, ranks)
         stays = spec.number("stick_to_shard") or spec.number("shuffle_after_epoch")
         full = self.shared(spec, n, epoch)

@@ -1,4 +1,5 @@
-"""How a program that shuffles by itself gets from one epoch to the next: what numpy's and Python's generators share."""
+"""The ways in which a program that shuffles by itself goes on to the next epoch: what numpy's and Python's generators
+share."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def with_kind(spec: Spec, kind: str, default: str) -> Spec:
 
 
 def epochs(kind: str) -> int:
-    """How many epochs are worth trying blind."""
+    """The number of epochs that are worth trying blind."""
     return _BLIND[kind]
 
 

@@ -41,7 +41,7 @@ class Explicit(Sampler):
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
-        """As `Sampler.order`: nothing is padded, so that some ranks may have one sample more."""
+        """The order of `ranks`, as `Sampler.order`. Nothing is padded, so that some ranks may have one sample more."""
         if spec.get("deal", "all") == "all":
             return sharding.everyone(self.shared(spec, n, epoch, count), world, ranks)
         sharding.check_ranks(world, ranks)

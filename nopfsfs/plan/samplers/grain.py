@@ -90,10 +90,11 @@ def _block(seed: int) -> NDArray[np.uint32]:
 
 @functools.lru_cache(maxsize=32)
 def _first_below(seed: int, n: int) -> NDArray[np.uint32]:
-    """Where the block leads from 0 .. n-1, over as many steps as it takes to come below n again; uint32[n]. The shards
-    of most ranks have the same size.
+    """The first number below n that the block leads to from each of 0 .. n-1, step after step; uint32[n]. Kept, because
+    the shards of most ranks have the same size.
 
-    Each has some 65,536 / n steps to go, one after the other; here all of the block go twice as far at a time.
+    Each number has some 65,536 / n steps to go, one after the other. Here all numbers of the block go at once, and
+    twice as far each time.
     """
     to = _block(seed).copy()
     beyond = np.flatnonzero(to >= n)
@@ -187,7 +188,7 @@ class Grain(Sampler):
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
-        """As `Sampler.order`: nothing is padded, so that some ranks may have one sample more."""
+        """The order of `ranks`, as `Sampler.order`. Nothing is padded, so that some ranks may have one sample more."""
         sharding.check_ranks(world, ranks)
         kind = spec.get("sharding", "even_split")
         if kind == "slice":

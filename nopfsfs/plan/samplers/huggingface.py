@@ -96,7 +96,8 @@ class HfStream(Sampler):
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
-        """As `Sampler.order`. Nothing is padded; where R does not divide the shards each rank reads all."""
+        """The order of `ranks`, as `Sampler.order`. Nothing is padded. With `strategy` "auto" each rank reads all
+        shards where R does not divide them."""
         sharding.check_ranks(world, ranks)
         order = self.shared(spec, n, epoch)
         if not _is_shared_out(spec, n, world):
@@ -108,7 +109,7 @@ class HfStream(Sampler):
         return tuple(spec.with_option("reseeded", old) for spec in super().variants(seed) for old in (0, 1))
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """As usual, and after the first epoch that of the other versions."""
+        """The epochs that usually follow, and after the first epoch that of the other versions."""
         others = ((spec.with_option("reseeded", 1 - spec.number("reseeded")), 1),) if epoch == 0 else ()
         return *super().following(spec, epoch), *others
 
@@ -149,7 +150,8 @@ class HfStreaming(Sampler):
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
-        """As `Sampler.order`. Nothing is padded; where R does not divide the shards each rank reads all."""
+        """The order of `ranks`, as `Sampler.order`. Nothing is padded. With `strategy` "auto" each rank reads all
+        shards where R does not divide them."""
         sharding.check_ranks(world, ranks)
         order = STREAM.shared(Spec(STREAM.name, spec.seed), n, epoch)
         if not _is_shared_out(spec, n, world):

@@ -38,7 +38,7 @@ Ints = NDArray[np.int64]
 
 
 def parse_sizes(text: str) -> Ints:
-    """How many samples each shard holds, int64[n], from "4096*31,1000": 31 shards of 4,096 samples, one of 1,000.
+    """The number of samples in each shard, int64[n], from "4096*31,1000": 31 shards of 4,096 samples, one of 1,000.
     Raises ValueError."""
     found = []
     for part in text.split(","):
@@ -212,8 +212,9 @@ class Mosaic(Sampler):
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
-        """As `Sampler.order`: nothing is padded. Raises ValueError too: ranks that do not fill their nodes, nodes that
-        do not fit the canonical ones, `sizes` of another number of shards or none where the algorithm needs them."""
+        """The order of `ranks`, as `Sampler.order`. Nothing is padded. Raises ValueError too: ranks that do not fill
+        their nodes, nodes that do not fit the canonical ones, `sizes` of another number of shards or none where the
+        algorithm needs them."""
         sharding.check_ranks(world, ranks)
         each = min(int(spec.get("ranks_per_node", 1)), world)
         if world % each:

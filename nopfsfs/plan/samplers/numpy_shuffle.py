@@ -32,7 +32,7 @@ class Numpy(Sampler):
         return np.random.default_rng(seed)
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """This epoch's order. A head costs as much as the whole, for numpy fills a permutation from its end; with
+        """The order of this epoch. A head costs as much as the whole, for numpy fills a permutation from its end. With
         `carry` "stream" and "shuffle" all epochs before it are drawn too: 15 to 20 ms each for a million samples."""
         kind = str(spec.get("carry", epoch_seeding.STREAM))
         before = epoch if kind in (epoch_seeding.STREAM, epoch_seeding.SHUFFLE) else 0
@@ -72,13 +72,13 @@ class NumpyLegacy(Numpy):
         return np.random.RandomState(seed)
 
     def epochs(self, spec: Spec) -> int:
-        """As numpy's Generator, but seed + epoch has to be a seed."""
+        """The number of epochs as of numpy's Generator, but seed + epoch has to be a seed."""
         usual = super().epochs(spec)
         adds = spec.get("carry", epoch_seeding.STREAM) == epoch_seeding.ADD
         return min(usual, self.seeds[1] - spec.seed + 1) if adds else usual
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """As numpy's Generator, but seed + epoch has to be a seed."""
+        """The epochs that follow with numpy's Generator, but seed + epoch has to be a seed."""
         return tuple(
             (after, at)
             for after, at in super().following(spec, epoch)

@@ -119,8 +119,9 @@ class Python(Sampler):
     }
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """This epoch's order. With `carry` "stream" the numbers of all epochs before are drawn, with "shuffle" those
-        epochs are computed. A head of a sample is cheap in epoch 0 and without carrying; all else costs the whole."""
+        """The order of this epoch. With `carry` "stream" the numbers of all epochs before are drawn, with "shuffle"
+        those epochs are computed. A head of a sample is cheap in epoch 0 and without carrying; all else costs the
+        whole."""
         kind = str(spec.get("carry", epoch_seeding.SHUFFLE))
         sample = spec.get("method", "shuffle") == "sample"
         words = PythonWords(spec.seed + epoch if kind == epoch_seeding.ADD else spec.seed)

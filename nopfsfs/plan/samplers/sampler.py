@@ -19,7 +19,7 @@ Value = int | float | str
 
 
 class Dealt(Enum):
-    """How an order is dealt to ranks."""
+    """The way in which an order is dealt to ranks."""
 
     ALL = "all"  # every rank reads the whole of `shared`
     STRIDED = "strided"  # rank r of R reads the places r, r+R, r+2R, ... of `shared`
@@ -167,7 +167,7 @@ class Sampler(ABC):
         return spec
 
     def epochs(self, spec: Spec) -> int:
-        """How many epochs are worth trying when the epoch is not known."""
+        """The number of epochs that are worth trying when the epoch is not known."""
         return self.tried
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
@@ -190,14 +190,14 @@ class Subset(ABC):
 
     @abstractmethod
     def samples(self, spec: Spec, n: int) -> NDArray[np.int64]:
-        """Which of n files make up the part, in the order in which the program has them: int64[m], m <= n. Sample i of
-        a sampler over the part is file samples[i]. Raises ValueError: a part that does not exist."""
+        """The files that make up the part, of n, in the order in which the program has them: int64[m], m <= n. Sample i
+        of a sampler over the part is file samples[i]. Raises ValueError: a part that does not exist."""
 
     @abstractmethod
     def variants(self, seed: int) -> tuple[Spec, ...]:
         """The parts to try when only the seed is known, likeliest first."""
 
     def words(self, spec: Spec, n: int) -> int:
-        """How many words of its generator's stream are gone once the files are cut, where a sampler may draw from the
-        same stream after that; 0: none can."""
+        """The words of the generator's stream that are gone once the files are cut. They count where a sampler may draw
+        from the same stream after that; 0: none can."""
         return 0

@@ -1,4 +1,4 @@
-"""How an order is dealt out to ranks: the arithmetic that the frameworks share."""
+"""Dealing an order out to ranks: the arithmetic that the frameworks share."""
 
 from __future__ import annotations
 

@@ -57,7 +57,8 @@ class RandomSplit(Subset):
 
 
 def bounds(spec: Spec, n: int) -> tuple[int, int]:
-    """Where in the permutation of n the piece of a spec begins, and where it ends. Raises ValueError as `samples`."""
+    """The places in the permutation of n at which the piece of a spec begins and ends. Raises ValueError as
+    `samples`."""
     lengths = _lengths(str(spec.get("lengths", _USUAL)), n)
     part = spec.number("part")
     if part >= len(lengths):

@@ -152,7 +152,7 @@ class Shuffle(Shuffled):
     }
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """This epoch's order, whatever the epochs before. A head costs in proportion to count and `skip`."""
+        """The order of this epoch, whatever the epochs before. A head costs in proportion to count and `skip`."""
         skip, take = spec.number("skip"), spec.number("take") or n
         count = take if count is None else min(count, take)
         seeds = op_seeds(spec)
@@ -265,7 +265,7 @@ class ListFiles(Shuffled):
     }
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """This epoch's order. A head costs in proportion to count, and to the buffer of the second shuffle."""
+        """The order of this epoch. A head costs in proportion to count, and to the buffer of the second shuffle."""
         if not spec.number("twice"):
             return shuffled(iterator_seeds(op_seeds(spec), self._pair(spec, epoch)), n, count=count)
         seeds = op_seeds(spec, later=1)

@@ -44,7 +44,7 @@ def base_seed_words(spec: Spec, epoch: int) -> int:
 
 
 def num_samples(spec: Spec, n: int) -> int:
-    """How many samples RandomSampler gives in an epoch."""
+    """The number of samples that RandomSampler gives in an epoch."""
     return (spec.number("num_samples") or n) if n else 0
 
 
@@ -105,7 +105,7 @@ class Distributed(Sampler):
         return tuple(Spec(self.name, each) for each in dict.fromkeys((seed, 0)))
 
     def epochs(self, spec: Spec) -> int:
-        """As `tried`; a single one in order, for then all epochs are the same."""
+        """The number `tried`; 1 in order, for then all epochs are the same."""
         return 1 if spec.number("sequential") else self.tried
 
 
@@ -117,8 +117,8 @@ class Random(Sampler):
     workers); "never": the sampler alone has it. `left_early`: how many of the epochs before were left before
     the sampler was exhausted: those have not drawn the trailing permutation that the sampler draws (and
     mostly throws away) at its end. `replacement`, `num_samples` (0: n): as RandomSampler has them. `state`: the
-    generator's state before epoch 0 (`torch_random.torch_state`), instead of the seed. `drop_batch`: of a loader with
-    drop_last; what it drops was drawn.
+    generator's state before epoch 0 (`torch_generator.torch_state`), instead of the seed. `drop_batch`: of a loader
+    with drop_last; what it drops was drawn.
     """
 
     name = "random"
@@ -135,7 +135,7 @@ class Random(Sampler):
     }
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """This epoch's samples, num_samples of them. Costs the words of all epochs before: about 4 ms a million.
+        """The samples of this epoch, num_samples of them. Costs the words of all epochs before: about 4 ms a million.
 
         Raises ValueError: `left_early` with `replacement`, where the words drawn before are not known.
         """
@@ -192,7 +192,7 @@ class SubsetRandom(Sampler):
     options: Mapping[str, Option] = {"base_seed": BASE_SEED, **DROP_BATCH, "state": STATE}
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """This epoch's permutation. Costs the words of all epochs before: about 4 ms a million."""
+        """The permutation of this epoch. Costs the words of all epochs before: about 4 ms a million."""
         skip = base_seed_words(spec, epoch) + epoch * max(n - 1, 0)
         return torch_generator.randperm(stream(spec, skip), n, count)
 
@@ -212,7 +212,8 @@ class Sequential(Sampler):
     options = DROP_BATCH
 
     def dealt_out(self, spec: Spec, batch: int) -> Spec | None:
-        """As DistributedSampler with shuffle=False, or as evaluation by transformers' Trainer."""
+        """The strides of DistributedSampler with shuffle=False, or the batches of evaluation by transformers'
+        Trainer."""
         return Distributed().dealt_out(Spec(Distributed.name, 0, (("sequential", 1),)), batch)
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:

@@ -1,8 +1,8 @@
 """torch's global generator as the source of the order: `DataLoader(shuffle=True)` after `torch.manual_seed`.
 
-Owns where in the generator's stream of 32-bit words an epoch's order comes from. `torch_search` finds that place.
-Reproduces `RandomSampler` and `SubsetRandomSampler` (`torch/utils/data/sampler.py`) and the base seed that making an
-iterator draws (`dataloader.py`), torch 1.0 to 2.13.
+Owns the place in the generator's stream of 32-bit words from which an epoch's order comes.
+`search/torch_stream_search.py` finds that place. Reproduces `RandomSampler` and `SubsetRandomSampler`
+(`torch/utils/data/sampler.py`) and the base seed that making an iterator draws (`dataloader.py`), torch 1.0 to 2.13.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _OFFSETS = (2, -2, 6, 10, 14, 18, 22, 1, 3, 5, 7, 9, 16, 20, 24, 28, 32, 36, 40,
 class Global(Sampler):
     """`DataLoader(shuffle=True)` on torch's global generator: each epoch's sampler takes a seed from it.
 
-    The generator is seeded with the spec's seed (`torch.manual_seed`), or is in `state` (`torch_random.torch_state`).
-    In epoch e the sampler's draw begins at word `offset` + 2 + `step` * e of its stream, and the word after that
-    one is the seed. Options: `offset`: words drawn before the first epoch's loader is iterated (making the iterator
-    draws 2, its base seed); -2 for a sampler without a loader. `step`: words from one epoch's sampler to the
-    next one's (4; with persistent workers 2; with a validation loader 6). `direct`: the samples are drawn from
-    the global generator itself (SubsetRandomSampler; RandomSampler up to torch 1.7): the draw of epoch 0 begins at
-    word `offset` + 2, each later one `step` - 2 words after the end of the one before. `replacement`,
+    The generator is seeded with the spec's seed (`torch.manual_seed`), or is in `state`
+    (`torch_generator.torch_state`). In epoch e the sampler's draw begins at word `offset` + 2 + `step` * e of its
+    stream, and the word after that one is the seed. Options: `offset`: words drawn before the first epoch's loader is
+    iterated (making the iterator draws 2, its base seed); -2 for a sampler without a loader. `step`: words from one
+    epoch's sampler to the next one's (4; with persistent workers 2; with a validation loader 6). `direct`: the samples
+    are drawn from the global generator itself (SubsetRandomSampler; RandomSampler up to torch 1.7): the draw of epoch 0
+    begins at word `offset` + 2, each later one `step` - 2 words after the end of the one before. `replacement`,
     `num_samples`: as RandomSampler has them. `drop_batch`: of a loader with drop_last.
     """
 
@@ -55,7 +55,7 @@ class Global(Sampler):
     }
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """This epoch's samples. Costs the words before: about 4 ms a million.
+        """The samples of this epoch. Costs the words before: about 4 ms a million.
 
         Raises ValueError: a place before the stream; `num_samples` with `direct` and without `replacement`.
         """

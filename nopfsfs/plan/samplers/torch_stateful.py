@@ -43,7 +43,7 @@ class Stateful(Sampler):
     }
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """This epoch's permutation. Costs the words before: about 4 ms a million."""
+        """The permutation of this epoch. Costs the words before: about 4 ms a million."""
         # of the two words of a seed manual_seed keeps the second
         seed = int(torch_generator.words(stream(spec, spec.number("offset")), SEED_WORDS)[-1])
         every = int(spec.get("every", 1))

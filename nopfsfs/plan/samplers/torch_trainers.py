@@ -39,7 +39,7 @@ class _ByWorld(Sampler):
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
-        """As `global`, or as `distributed` when there are several processes."""
+        """The order of `global`, or of `distributed` when there are several processes."""
         if world == 1:
             return _GLOBAL.order(spec, n, epoch, world, ranks, count)
         several = Spec(_DISTRIBUTED.name, self.distributed_seed(spec))
@@ -47,7 +47,7 @@ class _ByWorld(Sampler):
         return _DISTRIBUTED.order(several, n, epoch, world, ranks, count)
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """As after an epoch of `global`; in several processes all but the epoch is without meaning."""
+        """The epochs that follow one of `global`. In several processes all but the epoch is without meaning."""
         return _GLOBAL.following(spec, epoch)
 
 
@@ -198,7 +198,7 @@ class Accelerate(_Batched):
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
-        """As `global` in one process. Raises ValueError: no `batch` given with several."""
+        """The order of `global` in one process. Raises ValueError: no `batch` given with several."""
         if world > 1:
             return super().order(spec, n, epoch, world, ranks, count)
         whole = _GLOBAL.shared(spec, n, epoch, count)

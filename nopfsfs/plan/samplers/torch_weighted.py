@@ -53,7 +53,7 @@ class Weighted(Sampler):
     }
 
     def shared(self, spec: Spec, n: int, epoch: int, count: int | None = None) -> NDArray[np.int64]:
-        """This epoch's samples, num_samples of them. Costs the words before: about 4 ms a million.
+        """The samples of this epoch, num_samples of them. Costs the words before: about 4 ms a million.
 
         Raises ValueError: classes that do not have n files together, a place before the stream.
         """

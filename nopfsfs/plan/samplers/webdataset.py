@@ -100,7 +100,7 @@ class WebDataset(Sampler):
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
-        """As `Sampler.order`: nothing is padded, so that some ranks may have one shard more."""
+        """The order of `ranks`, as `Sampler.order`. Nothing is padded, so that some ranks may have one shard more."""
         sharding.check_ranks(world, ranks)
         return sharding.interleave([self._own(spec, n, epoch, world, rank, count) for rank in ranks])
 
@@ -120,7 +120,8 @@ class WebDataset(Sampler):
         return 4 if spec.get("method", "shuffle") == "detshuffle" else 1
 
     def following(self, spec: Spec, epoch: int) -> tuple[tuple[Spec, int], ...]:
-        """As usual, and after the first epoch, in which all methods of shuffling are alike, that of another."""
+        """The epochs that usually follow; after the first epoch, in which all methods of shuffling are alike, also that
+        of another."""
         other = 0 if spec.get("method", "shuffle") == "detshuffle" else "detshuffle"
         others = [(spec.with_option("method", other), 1)] if epoch == 0 else []
         return *super().following(spec, epoch), *others
@@ -159,7 +160,7 @@ class WebDatasetSplit(Sampler):
     def order(
         self, spec: Spec, n: int, epoch: int, world: int, ranks: Sequence[int], count: int | None = None
     ) -> NDArray[np.int64]:
-        """As `Sampler.order`: nothing is padded, so that some ranks may have one shard more."""
+        """The order of `ranks`, as `Sampler.order`. Nothing is padded, so that some ranks may have one shard more."""
         sharding.check_ranks(world, ranks)
         full = self.shared(spec, n, epoch, None if count is None else count * world)
         return sharding.interleave([full[rank::world][:count] for rank in ranks])
@@ -180,7 +181,7 @@ class WebDatasetSplit(Sampler):
         )
 
     def epochs(self, spec: Spec) -> int:
-        """As many values of seed + epoch as jobs usually run."""
+        """The number of values of seed + epoch that jobs usually run; 1 where all epochs are the same."""
         return 16 if spec.get("method", "list") == "detshuffle" else 1
 
 

@@ -239,7 +239,7 @@ class OrderHeads:
         return self._head(candidate, n, glance if n > WHOLE else n)
 
     def full(self, candidate: Candidate, n: int, largest_world: int) -> NDArray[np.integer[Any]]:
-        """As many samples as loaders may be ahead by, int64[<= n]."""
+        """The first samples, as many as loaders may be ahead by, int64[<= n]."""
         return self._head(candidate, n, (_HEAD + _HEAD_PER_RANK * largest_world) * self.spacing)
 
     def whole(self, candidate: Candidate, n: int) -> NDArray[np.integer[Any]]:

@@ -34,8 +34,8 @@ SAID, HELD = 6.0, 40.0
 # Residues that are read less than this share of the mean are those of strays, or of an epoch's padding; where the mean
 # is so many opens.
 _READ, _STRAYS_FROM = 0.25, 3.0
-# Bits by which residues that were read before must foretell those read after, where readers are not known; and ranks
-# that were said those that are read.
+# Where readers are not known: bits by which the residues of the first opens must foretell those of the later ones, and
+# bits by which ranks that were said must foretell the residues that are read.
 _CLEAR, _CLEAR_SAID = 14.0, 8.0
 # Runs that must be of the same length, and begin at multiples of it.
 _RUNS_LEAST = 2
@@ -45,9 +45,9 @@ _RUNS_ALIKE = 0.75
 _LISTED_LEAST, _FILLED, _LISTED_MOST = 8, 0.6, 6
 # The share of residues that ranks' workers would read from which on they are taken for such workers.
 _WORKERS_READ = 0.75
-# Files of a rank in an epoch from which on ranks are told apart that were taken as one of a smaller world.
+# With so many files of a rank in an epoch, ranks of a larger world are told apart where a smaller one was read off.
 _FILES_LEAST = 8
-# Opens of each rank that reads after which one that was said, and does not, is taken for one that reads elsewhere.
+# After so many opens for each rank that reads, a rank that was said and does not read is taken to read elsewhere.
 _PATIENCE = 16
 
 
@@ -111,8 +111,9 @@ def _undivided(places: NDArray[np.int64], world: int, said: Sequence[World]) -> 
 
 
 def divided(world: int, ranks: Sequence[int], size: int, seen: set[int]) -> tuple[int, ...]:
-    """The ranks of a world of `size` that read here, where `seen` were seen to, and `ranks` of a smaller world were
-    thought to: where nearly all that these divide into were seen, the others will be."""
+    """The ranks of a world of `size` that read here. `seen` were seen to read; `ranks` of a smaller `world` were
+    thought to. Each of those is divided into several ranks of `size`. Where nearly all of these were seen, and no
+    others, all of these read here; else only those that were seen."""
     theirs = {rank for rank in range(size) if rank % world in ranks} if size % world == 0 else set()
     whole = seen <= theirs and len(seen) >= _WORKERS_READ * len(theirs)
     return tuple(sorted(theirs if whole else seen))

@@ -65,25 +65,22 @@ Step = Callable[[PreparedOpens], tuple[list[Suspect], int]]  # what it found, an
 
 @dataclass(frozen=True)
 class _Tries:
-    """All that a search tries. `first`, `second`: the stages after the usual one; `spread`: those that come before a
-    search by seed; `soonest`, `stages`: the others. `beginnings`, `middles`, `joint`, `quick`, `elsewhere`: searches
-    by seed, those in the likeliest enumeration of the files first. `said`, `others`: seeds of torch's global
-    generator."""
+    """All that a search tries after the usual stage: in stages, by seed, and in the stream of torch's generator."""
 
-    targets: Sequence[FileList]
-    large: Sequence[FileList]
-    first: Stage
-    second: Stage
-    spread: Sequence[Stage]
-    soonest: Sequence[Stage]
-    stages: Sequence[Stage]
-    beginnings: Sequence[BySeed]
-    middles: Sequence[BySeed]
-    joint: Sequence[BySeed]
-    quick: Sequence[BySeed]
-    elsewhere: Sequence[BySeed]
-    said: Sequence[int]
-    others: Sequence[int]
+    targets: Sequence[FileList]  # all enumerations of files
+    large: Sequence[FileList]  # those of more than _LARGE files
+    first: Stage  # after the usual one: the other families whose ranks share an order
+    second: Stage  # then those whose ranks have orders of their own
+    spread: Sequence[Stage]  # common seeds, before `beginnings`, where tripwires alone show
+    soonest: Sequence[Stage]  # what is unusual of the seeds that were said, beside a search by seed
+    stages: Sequence[Stage]  # the rest, last
+    beginnings: Sequence[BySeed]  # all seeds in an epoch's beginning, in the likeliest enumeration
+    middles: Sequence[BySeed]  # likely seeds in an epoch's middle, in the likeliest enumeration
+    joint: Sequence[BySeed]  # all seeds in the middle of a large epoch, if all readers follow the same order
+    quick: Sequence[BySeed]  # all seeds in the middle of an epoch of few files, the likeliest enumeration first
+    elsewhere: Sequence[BySeed]  # as `beginnings`, `middles` and `quick`, in other enumerations
+    said: Sequence[int]  # the seed that was said, for torch's global generator
+    others: Sequence[int]  # further likely seeds, for the same
 
 
 class Search:
@@ -122,7 +119,7 @@ class Search:
 
     @property
     def share(self) -> float:
-        """How much of what there is to try was tried, about."""
+        """The share that was tried of all that there is to try, about."""
         return self._parts_done / max(self._parts, 1)
 
     def _steps(self, targets: Sequence[FileList], sampler: str, *, by_seed: bool, streams: bool) -> Iterator[Step]:

@@ -74,7 +74,7 @@ def _explain(here: int, there: int, n: int, repeats: float) -> Iterator[tuple[in
 
 
 def _followed(places: Sequence[int], world: int, rank: int, repeats: float) -> int:
-    """How many of the steps that rank makes, each from where the one before may have led."""
+    """The number of steps between the places that the rank makes, each from where the one before may have led."""
     score = 0
     here: list[int] = []
     for place in places:

@@ -34,7 +34,7 @@ class RowOwners:
         return len(self._within)
 
     def files(self, index: int) -> int:
-        """How many files a data set has."""
+        """The number of files of a data set."""
         return self._files[index]
 
     def within(self, index: int) -> tuple[int, ...]:

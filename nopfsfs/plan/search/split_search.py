@@ -1,5 +1,5 @@
-"""Where in the stream of torch's global generator `random_split` cut a data set and `DataLoader(shuffle=True)` then
-shuffled a piece, after an unknown number of draws before both.
+"""Search in the stream of torch's global generator for the place where `random_split` cut a data set.
+`DataLoader(shuffle=True)` then shuffled a piece; the number of draws before both is not known.
 
 The permutation that is cut draws n - 1 words, and the sampler's seed follows. No permutation is computed for most
 words: the sampler's first draws say which places of the cut one hold the first files, and about half of these places

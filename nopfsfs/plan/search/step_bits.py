@@ -1,4 +1,4 @@
-"""How much more surely an order tells what readers opened than chance would.
+"""Bits by which an order tells better than chance what readers opened.
 
 Owns the evidence of the places of a reader's opens, for many orders at once: readers make equal steps, or at least
 small ones. In bits of a test martingale: a wrong order shows b of them with a probability below 2^-b.
@@ -86,7 +86,7 @@ def together(bits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _more_than_chance(opens: int, share: float) -> int:
-    """So many of a reader's opens seldom lie in that share of all places."""
+    """The least number of a reader's `opens` that seldom lie in that share of all places by chance."""
     below = 0.0
     for count in range(opens + 1):
         if 1 - below <= _SELDOM:
@@ -130,7 +130,7 @@ class _Steps:
 
 
 def _digits(size: NDArray[np.int32]) -> NDArray[np.int32]:
-    """How many binary digits; there are 2^digits steps of such a size, forward or back."""
+    """The number of binary digits; there are 2^digits steps of such a size, forward or back."""
     return np.frexp(size)[1]
 
 

@@ -209,11 +209,11 @@ def leading(places: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def certain(suspects: Sequence[Suspect], least: float = LOCK) -> Suspect | None:
-    """The suspect of which it is certain that the opens follow it; of equals the first. They must have been weighed
-    with opens of the same readers.
+    """The suspect that the opens certainly follow, of equals the first. None: no suspect is certain, or one that is
+    nearly as likely reads other files next. All must have been weighed with opens of the same readers.
 
-    Of orders that begin alike it is the one that is likeliest beforehand, once it is certain too: in a part of an order
-    all opens of its beginning are hits of a smaller target, and tell no more for that.
+    Of suspects that begin alike the one with the cheapest name is taken, once it is certain too. A part of an order
+    explains its beginning by fewer places than the whole order does, which makes the part no likelier.
     """
     sure = [one for one in suspects if one.worth >= least and one.orderly]
     if not sure:

@@ -1,8 +1,9 @@
-"""Which seeds of torch's randperm, of some ten thousand, could readers be following?
+"""Search for the seeds of torch's randperm, of some ten thousand, that readers may follow.
 
-DistributedSampler and those like it shuffle by a generator seeded with seed + epoch: one number to be found. Owns two
-searches for it: at an epoch's beginning, where the first words of each generator tell, and in its middle, where each
-generator runs until it is clear that it is another. What they find is likely, not certain. Knows nothing of who reads.
+DistributedSampler and those like it shuffle by a generator seeded with seed + epoch: one number to be found. Owns three
+searches for it. At an epoch's beginning the first words of each generator tell. In its middle a generator runs until
+its order is clearly wrong: no reader follows it, or, in the third search, not all readers do. What the searches find is
+likely, not certain. Knows nothing of who reads.
 """
 
 from __future__ import annotations
@@ -129,15 +130,15 @@ def middles(readers: Sequence[NDArray[np.int64]], n: int, seeds: Iterable[int] =
 
 
 def joint_middles(runs: Sequence[NDArray[np.int64]], n: int, seeds: Iterable[int] = SEEDS) -> SeedSearch:
-    """As `middles`, of readers that all follow the same order, wherever they are: by some 100 samples that they opened
-    lately in all, in runs of up to 8 that one reader opened one after the other, int64[2 <= k <= 8]. All usual seeds
-    take 1.3 s at n = 60,000, 6 s at 1.28 million."""
+    """Seeds that explain readers that all follow the same order, wherever each of them is in it. Some 100 samples that
+    they opened lately in all tell, in runs of up to 8 that one reader opened one after the other, int64[2 <= k <= 8].
+    All usual seeds take 1.3 s at n = 60,000, 6 s at 1.28 million. Raises ValueError as `Opened`."""
     opened = Opened(runs, n)
     return SeedSearch(opened, _JointMiddles(opened), seeds)
 
 
 class _Look(Protocol):
-    """Where samples stand in the orders of seeds."""
+    """The places of samples in the orders of seeds."""
 
     reach: int  # below which places are looked at
     at_once: int  # seeds
@@ -300,11 +301,13 @@ class _JointMiddles:
 
 
 def _run_odds(longest: int, early: float, looked_at: float) -> NDArray[np.float64]:
-    """How much likelier it is in the readers' order than by chance that of a run of k opens so many lie in the share
-    `early` of it, and so many in the share `looked_at`, as a logarithm: float64[k + 1, k + 1, k + 1] by k, and these.
+    """The likelihood of a run of k opens in the order of its reader, over that by chance. It depends on how many opens
+    lie in the share `early` of the order, and how many in the share `looked_at`. Logarithms, float64[longest + 1,
+    longest + 1, longest + 1] by k and these two numbers.
 
-    A run of which all is ahead has only strays in the one, one that was passed all but strays in the other. One that is
-    being passed has opens between the two: none in the one, which is more than a run's length before the other's end.
+    A run that is all ahead has only strays in `early`; a run that was passed has all but strays in `looked_at`. A run
+    that is being passed has opens between the two, but none in `early`: that ends more than a run's length before
+    `looked_at` does.
     """
     opens, before, seen = np.indices(3 * (longest + 1,), dtype=np.float64)
     ahead = (opens - before) * math.log((1 - early / _STRAY) / (1 - early)) - before * math.log(_STRAY)
@@ -325,8 +328,8 @@ class _Follow:
         self._buffer = np.empty(part, dtype=np.int64)
 
     def places(self, seeds: Sequence[int], further_on: Callable[[NDArray[np.int64], int], bool]) -> NDArray[np.int32]:
-        """As `_Look.places`. `further_on`: tells whether to look further on than at the first so many places, from the
-        places of the samples, int64[m], or OUTSIDE."""
+        """The places as of `_Look.places`. `further_on`: tells whether to look further on than at the first so many
+        places, from the places of the samples, int64[m], or OUTSIDE."""
         result = np.full((len(self._samples) + 1, len(seeds)), ABSENT, dtype=np.int32)
         for i, seed in enumerate(seeds):
             result[:-1, i] = self._places(seed, further_on)

@@ -1,4 +1,5 @@
-"""Where in the stream of torch's global generator an epoch's order was drawn, after an unknown number of draws.
+"""Search in the stream of torch's global generator for the place where an epoch's order was drawn, after an unknown
+number of draws.
 
 Owns a resumable search over the words of the stream, each of which may be the seed of a sampler or the beginning of a
 permutation. Knows only what readers opened first. Takes 0.1 s for a million words and some 10 MB.
@@ -71,8 +72,9 @@ class StreamPlace:
 
 
 class Words(IntEnum):
-    """Which words are looked at. All are drawn in pairs where each sampler's seed is, and where models have an even
-    number of weights: then the second of a pair is odd, and the place of a seed's word."""
+    """The words that are looked at. A sampler's seed draws a pair of words, of which the second is the seed. Models
+    that have an even number of weights draw pairs, too. Then the words of seeds are those of odd numbers, counted from
+    0."""
 
     REST = 0  # those that LIKELY leaves out
     LIKELY = 1  # as seeds every second word; as permutations all
@@ -89,7 +91,7 @@ class GlobalSearch:
         self, seed_or_state: int | str, targets: Sequence[SearchedFiles], limit: int = 50_000_000, start: int = 0,
         which: Words = Words.ALL,
     ) -> None:  # fmt: skip
-        """`seed_or_state`: what manual_seed was given, or a state as `torch_random.torch_state` writes it.
+        """`seed_or_state`: what manual_seed was given, or a state as `torch_generator.torch_state` writes it.
 
         Costs 4 ms for a million words before `start`. Raises ValueError: a seed or state that torch would not take, n
         or samples that are out of range.
@@ -209,7 +211,7 @@ def _check(target: SearchedFiles) -> None:
 
 
 def _plausible(heads: NDArray[np.int64], target: SearchedFiles) -> NDArray[np.bool_]:
-    """Which beginnings of permutations, int64[m, k], may be the target's: bool[m].
+    """The beginnings of permutations, int64[m, k], that may be the target's: bool[m].
 
     The first sample must be there. The second is in the next place; or, when a batch holds but one, in a place further
     on that gives the number of workers, and so the place of the third.

@@ -129,7 +129,7 @@ class Cohort:
         return True
 
     def forgive(self) -> None:
-        """Its readers do what is expected of them: for every other such open the oldest one here was a stray."""
+        """Note that a reader does what is expected of it: for every other such open the oldest one here was a stray."""
         self._forgive = not self._forgive
         if self.opens and self._forgive:
             row, _, _ = self.opens.popleft()
@@ -178,7 +178,8 @@ class Cohort:
         return [np.array(list(rows), np.int64) for rows in whose.values() if len(rows) >= MIN_OPENS]
 
     def datasets(self) -> list[int]:
-        """Whose rows these are, with all that hold them; those that hold most of them first."""
+        """The data sets that hold these rows, those that hold most of them first. A data set is left out where all
+        rows lie in a part of it, and chance would have put some of so many outside."""
         owner = self._ownership.of
         counts: dict[int, int] = {}
         for row in self._distinct:

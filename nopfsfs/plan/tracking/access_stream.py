@@ -27,8 +27,8 @@ class AccessStream:
         self._reported = 0
 
     def settle(self, streams: Sequence[Stream], opens: int) -> None:
-        """These are read now; `opens`: the mount's count. Starts a new generation when that is another stream than
-        before."""
+        """Take the streams that are read now; `opens`: the mount's count. Starts a new generation when they are others
+        than before, or have drifted too far apart."""
         key = tuple((id(stream), stream.generation) for stream in streams)
         if key == self._blend.key and (len(streams) < 2 or self._blend.spread() < _DRIFT):
             return

@@ -1,4 +1,4 @@
-"""How well opens agree with a plan, and what the plan is worth by that.
+"""The agreement of opens with a plan, and the worth that the plan has by it.
 
 Owns the state of one track's plan and the counts that change it. Knows no order and no place.
 """

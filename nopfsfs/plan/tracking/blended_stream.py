@@ -85,7 +85,7 @@ class BlendedStream:
         return min((part.blended(part.stream.position, self._total) for part in self._parts), default=0)
 
     def spread(self) -> int:
-        """How far, in places, the parts have drifted apart: the weights no longer fit when that grows."""
+        """The number of places by which the parts have drifted apart: the weights no longer fit when that grows."""
         places = [part.blended(part.stream.position, self._total) for part in self._parts]
         return max(places) - min(places) if places else 0
 

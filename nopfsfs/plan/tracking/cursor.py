@@ -82,7 +82,8 @@ class Cursor:
         return self._thin
 
     def unread(self) -> tuple[int, int]:
-        """How many places of this epoch were not opened yet, as far as is known; whose opens show among them."""
+        """The number of places of this epoch that were not opened yet, as far as is known, and of those among them
+        whose opens show."""
         show = self.opened.count(_UNOPENED, 0, self.length)
         return show + self.opened.count(_HIDDEN_TAIL, 0, self.length), show
 
@@ -197,7 +198,7 @@ class Cursor:
         return opened
 
     def resume(self, opened: bytes) -> None:
-        """These of the first places were opened already (0: not), hidden or not."""
+        """Mark those of the first places that were opened already (0: not), hidden or not."""
         states: NDArray[Any] = np.frombuffer(self.opened, dtype=np.uint8)[: len(opened)]
         states[np.frombuffer(opened, dtype=np.uint8) != 0] = _OPENED
         del states
@@ -206,7 +207,8 @@ class Cursor:
         self._fill()
 
     def consumed(self, first: int, last: int) -> NDArray[np.bool_]:
-        """Which of these places were opened or passed over, bool[last - first]; fewer where they are not known."""
+        """True for each of these places that was opened or passed over, bool[last - first]; fewer where they are not
+        known."""
         states: NDArray[np.uint8] = np.frombuffer(bytes(self.opened[first:last]), dtype=np.uint8)
         if not self._thin and not self._lag:
             all_gone: NDArray[np.bool_] = states != 0

@@ -333,6 +333,6 @@ def _first_of_many(places: list[int], within: int) -> int:
 
 
 def _ahead(places: list[int], first: int) -> list[int]:
-    """How far each open, in order, lay beyond where a reader would be that takes one place after the other."""
+    """The distance of each open, in order, beyond the place of a reader that takes one place after the other."""
     mine = [place for place in dict.fromkeys(places) if place >= first]
     return [max(0, place - first - nth) for nth, place in enumerate(mine)]

@@ -367,7 +367,7 @@ class Track:
 
     @property
     def position(self) -> int:
-        """As in `EpochPlaces`; so are the others."""
+        """The stream position, as of `EpochPlaces`; `upcoming` and `next_uses` are as of it, too."""
         return self.places.position
 
     def upcoming(self, start: int, count: int) -> NDArray[np.int64]:

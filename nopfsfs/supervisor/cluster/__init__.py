@@ -1,1 +1,1 @@
-"""Where files live in a cluster, agreed between supervisors."""
+"""The homes of files in a cluster, agreed between supervisors."""

@@ -1,4 +1,4 @@
-"""Where the files of a cluster live, as the nodes agree upon it: one node of them.
+"""The homes of the files of a cluster, as the nodes agree upon them: the part of one node.
 
 Each sends once what it has kept on disk from earlier mounts, and then what room it has. The leader, the lowest node
 that has not left, names what is read, from its own plan; all compute the same placement of that, each for itself, write
@@ -55,7 +55,7 @@ _NO_ROOM = messages.NodeRoom(0, (), 0)
 
 
 class PlacementAgreement:
-    """This node's part in the agreement. One task, `run`. The only writer of the column `holder` u16[n], with its
+    """The part of this node in the agreement. One task, `run`. The only writer of the column `holder` u16[n], with its
     `handover`; `charges` i64[n] as of `NodePolicy`. `events`: of the other nodes, closed when there are none any more;
     `send` reaches one node, or all others."""
 
@@ -123,7 +123,7 @@ class PlacementAgreement:
             self._refuse(node, str(e))
 
     def _node_left(self, node: int) -> None:
-        """That node is not asked any more: what lives there is read from the source."""
+        """Ask that node no more: files that live there are read from the source."""
         self._left.add(node)
         self._handover.left(node)
         self.source.left(node)
@@ -132,7 +132,7 @@ class PlacementAgreement:
         self._news.set()
 
     def _lose(self) -> None:
-        """There are no other nodes any more."""
+        """Note that there are no other nodes any more."""
         self._lost = True
         self._received.clear()
         self._handover.lost()
@@ -393,7 +393,7 @@ class PlacementAgreement:
     # ---- status -------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """This node's part of the status record."""
+        """The part of this node in the status record."""
         return {
             "node": self.node, "nodes": self.nodes, "placement": self._config.placement, "number": self._begun,
             "distinct_share": round(self._share, 4), "homes_here": self._homes_here, "left": sorted(self._left),

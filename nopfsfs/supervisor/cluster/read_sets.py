@@ -1,4 +1,4 @@
-"""Which node reads what, in the epochs that a plan foresees: what a placement of the cluster goes by."""
+"""The node that reads each sample, in the epochs that a plan foresees: what a placement of the cluster goes by."""
 
 from __future__ import annotations
 

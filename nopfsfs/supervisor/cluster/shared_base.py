@@ -1,4 +1,4 @@
-"""How long requests take at an idle source, as the nodes of a job agree upon it: one base for all their tuners.
+"""The durations of requests at an idle source, as the nodes of a job agree upon them: one base for all their tuners.
 
 Each node tells the leader what its drains have shown. The leader tells all what they have shown together. A node that
 hears nothing goes on with its own base.
@@ -25,7 +25,7 @@ SENDING_S = 10.0  # what the peer process does not take by then is not said
 
 
 class SharedBase:
-    """This node's part. `leader()`: the node that leads. `tell` and `update` belong to the tuner of this node."""
+    """The part of this node. `leader()`: the node that leads. `tell` and `update` belong to the tuner of this node."""
 
     def __init__(self, node: int, send: Send, leader: Callable[[], int]) -> None:
         self._node, self._send, self._leader = node, send, leader

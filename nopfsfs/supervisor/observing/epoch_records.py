@@ -74,7 +74,7 @@ class Samples:
             self._kept, self._every = self._kept[::2], 2 * self._every
 
     def summary(self) -> dict[str, float] | None:
-        """Their median and 95th percentile; None where there are none."""
+        """The median and the 95th percentile of the values; None where there are none."""
         if not self._kept:
             return None
         median, p95 = np.percentile(self._kept, [50, 95]).tolist()

@@ -1,5 +1,5 @@
-"""How the servers of a mount learn of each other's end when there is no supervisor: a pipe for each, of which it alone
-holds the writing end then, and the others the reading ends."""
+"""Pipes by which the servers of a mount learn of each other's end when there is no supervisor: one for each server.
+Then that server alone holds the writing end, and the others hold the reading ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which blocks of taken requests belong to servers, which are left, and which server is the heir of each. Pure.
+"""The blocks of taken requests: those that belong to servers, those that are left, and the heir of each of these. Pure.
 
 A block is given to a process when it is started. When the process is gone, its left requests are handed out to a
 living server, the heir, which answers them. Then the block is free. An heir that dies before that leaves the block

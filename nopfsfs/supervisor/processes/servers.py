@@ -214,7 +214,7 @@ class ServerPool:
 
     @property
     def redelivery(self) -> Redelivery:
-        """How what a dead server had taken comes to another one."""
+        """The way in which requests that a dead server had taken come to another one."""
         return Redelivery.NONE if self._session is None else self._session.redelivery
 
     @property
@@ -374,9 +374,9 @@ class ServerPool:
 
 
 def number_of_servers(config: MountConfig) -> int:
-    """As many as were asked for; else one for each four cores, one at least and four at most. One suffices for some
-    20,000 files a second; more let a hit overtake another that is being copied. Without the fast path there is one:
-    the kernel says INIT once."""
+    """The number of servers that was asked for; else one for each four cores, one at least and four at most. One
+    suffices for some 20,000 files a second; more let a hit overtake another that is being copied. Without the fast path
+    there is one: the kernel says INIT once."""
     if not config.fast_path:
         return 1
     if config.servers is not None:

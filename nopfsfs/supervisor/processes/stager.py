@@ -103,8 +103,8 @@ class StagerHandle:
     # ---- its start ----------------------------------------------------------------------------------------
 
     async def _change_arena(self) -> list[socket.socket]:
-        """As `ServerPool.connect`, and let all that use the arena take another. What was staged is lost. Raises
-        OSError."""
+        """Let all that use the arena take another one; return sockets as `ServerPool.connect`. All staged copies are
+        lost. Raises OSError."""
         arena, number = self._arenas.next()
         log.warning("the arena is left to a process that does not end; nothing is staged in the next one yet")
         demands = await self._servers.connect(arena, number)

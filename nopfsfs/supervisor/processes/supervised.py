@@ -127,7 +127,7 @@ class Role(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the log and in the status record."""
+        """The name of the process in the log and in the status record."""
 
     @property
     def replaceable(self) -> bool:
@@ -162,8 +162,8 @@ class Role(Protocol):
 
 class SupervisedProcess:
     """A role, and the process that has it. `starting`: held while a process is started, so that it is one at a time.
-    `changed` is called when another process has the role, before that may use the arena: whoever takes the mount over
-    must know of it."""
+    `changed` is called when another process has the role, before that process may use the arena, and when a process is
+    asleep. A supervisor that takes the mount over must know of these processes."""
 
     def __init__(self, role: Role, starting: trio.Lock, outages: Outages, changed: Callable[[], None]) -> None:
         self._role, self._starting, self._outages, self._changed = role, starting, outages, changed
